@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Files, whole: read at once, or written so that no reader ever sees half of one. */
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum status file_read(const char *path, struct text *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    char chunk[1 << 16];
+    ssize_t got;
+    while ((got = read(fd, chunk, sizeof chunk)) != 0) {
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            enum status status = fail(IO_ERROR, "%s: %s", path, strerror(errno));
+            close(fd);
+            return status;
+        }
+        text_add_bytes(out, chunk, (size_t)got);
+    }
+    close(fd);
+    text_add_bytes(out, "", 0); // an empty file is an empty string, not NULL
+    return OK;
+}
+
+static bool write_all(int fd, const char *bytes, size_t length)
+{
+    while (length > 0) {
+        ssize_t put = write(fd, bytes, length);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return false;
+        bytes += put;
+        length -= (size_t)put;
+    }
+    return true;
+}
+
+enum status file_write_atomic(const char *path, const void *bytes, size_t length)
+{
+    struct text temporary = {0};
+    text_add(&temporary, "%s.tmp.%ld", path, (long)getpid());
+    int fd = open(temporary.chars, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    bool good = fd >= 0 && write_all(fd, bytes, length) && fsync(fd) == 0;
+    int why = errno;
+    if (fd >= 0 && close(fd) != 0 && good) {
+        good = false;
+        why = errno;
+    }
+    if (good && rename(temporary.chars, path) != 0) {
+        good = false;
+        why = errno;
+    }
+    if (!good && fd >= 0)
+        unlink(temporary.chars);
+    text_free(&temporary);
+    return good ? OK : fail(IO_ERROR, "%s: %s", path, strerror(why));
+}
+
+enum status folder_make(const char *path)
+{
+    struct text part = {0};
+    enum status status = OK;
+    for (const char *c = path; status == OK; c++) {
+        if ((*c == '/' || *c == 0) && c != path) {
+            part.length = 0;
+            text_add_bytes(&part, path, (size_t)(c - path));
+            if (mkdir(part.chars, 0777) != 0 && errno != EEXIST)
+                status = fail(IO_ERROR, "%s: %s", part.chars, strerror(errno));
+        }
+        if (*c == 0)
+            break;
+    }
+    text_free(&part);
+    struct stat info;
+    if (status == OK && (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)))
+        status = fail(IO_ERROR, "%s: not a folder", path);
+    return status;
+}

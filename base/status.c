@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/status.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static _Thread_local char last_text[2048];
+static _Thread_local struct who me = {.rank = -1};
+
+static const char *const names[] = {
+    [OK] = "ok",
+    [BAD_ARGUMENT] = "bad argument",
+    [BAD_USAGE] = "bad usage",
+    [BAD_RECIPE] = "bad recipe",
+    [BAD_SCHEDULE] = "bad schedule",
+    [BAD_DATA] = "bad data",
+    [BAD_CHECKPOINT] = "bad checkpoint",
+    [NO_MEMORY] = "out of memory",
+    [IO_ERROR] = "input/output error",
+    [NOT_SUPPORTED] = "not supported",
+    [NOT_FINITE] = "not finite",
+    [PEER_LOST] = "peer lost",
+    [STOPPED] = "stopped",
+    [OUT_OF_BOUND] = "out of bound",
+};
+_Static_assert(sizeof names / sizeof *names == STATUS_COUNT, "one name for each status");
+
+const char *status_name(enum status status)
+{
+    return status >= 0 && status < STATUS_COUNT ? names[status] : "unknown";
+}
+
+enum status fail(enum status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last_text, sizeof last_text, format, args);
+    va_end(args);
+    return status;
+}
+
+const char *fail_text(void)
+{
+    return last_text;
+}
+
+struct who *who_am_i(void)
+{
+    return &me;
+}
+
+_Noreturn void die(const char *file, int line, const char *what, const char *format, ...)
+{
+    char why[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+
+    char place[96] = "cuboid";
+    if (me.rank >= 0)
+        snprintf(place, sizeof place, "r%d (pp %d dp %d tp %d) step %d%s%s", me.rank, me.pp, me.dp, me.tp,
+                 me.step, me.action[0] != 0 ? " " : "", me.action);
+    // One write, so that the lines of several dying ranks do not mix. No exit handlers: the other
+    // ranks of this process still run, and would see their world torn down under them.
+    char line_text[4400];
+    int length =
+        snprintf(line_text, sizeof line_text, "%s: %s [%s at %s:%d]\n", place, why, what, file, line);
+    if (length > 0) {
+        ssize_t ignored = write(STDERR_FILENO, line_text, (size_t)length);
+        (void)ignored;
+    }
+    _exit(1);
+}

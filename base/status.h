@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How Cuboid fails. There are two kinds of failure and one line between them: launch.
+ *
+ * Before the first collective a failure is a status: the first function that knows what went wrong
+ * says it once with fail(), callers pass the status up with TRY, and whoever decides prints it.
+ * After it, a rank that quietly returned would leave its peers waiting for ever; so a broken promise
+ * there ends the whole job through die(), which says who stood where.
+ *
+ * The text of the last failure belongs to the thread, as errno does: ranks can be threads. */
+#pragma once
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define MUST_USE                   __attribute__((warn_unused_result))
+#define PRINTF_LIKE(string, first) __attribute__((format(printf, string, first)))
+
+enum status {
+    OK,
+    BAD_ARGUMENT,   // a caller's mistake: a programming error
+    BAD_USAGE,      // the command line
+    BAD_RECIPE,     // a recipe, or a layout that it asks for
+    BAD_SCHEDULE,   // a pipeline schedule that is not sound, or cannot take p, m, v
+    BAD_DATA,       // a dataset, a tokenizer file
+    BAD_CHECKPOINT, // a checkpoint that is missing, torn, or of another model
+    NO_MEMORY,
+    IO_ERROR,      // the file system
+    NOT_SUPPORTED, // true on this build or device
+    NOT_FINITE,    // NaN or infinity in the loss or in a gradient
+    PEER_LOST,     // another rank died, or its message did not come
+    STOPPED,       // asked to stop; a complete checkpoint was written
+    OUT_OF_BOUND,  // a comparison that should hold did not
+    STATUS_COUNT
+};
+
+/* "out of memory" for NO_MEMORY, and so on. */
+const char *status_name(enum status status);
+
+/* Keeps the sentence for fail_text() of this thread, and returns `status`. One line, no full stop. */
+enum status fail(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
+
+/* What the last fail() of this thread said; "" before the first. Valid until the next fail(). */
+const char *fail_text(void);
+
+#define TRY(call)                     \
+    do {                              \
+        enum status status_ = (call); \
+        if (status_ != OK)            \
+            return status_;           \
+    } while (0)
+
+/* Where this thread stands, for traces and for die(). rank -1: no rank yet. */
+struct who {
+    int rank, pp, dp, tp;
+    int step;        // counted from 1; 0 before training
+    char action[24]; // "3F7", "optimizer"; "" when none
+};
+
+/* This thread's own place; each thread writes and reads only its own. */
+struct who *who_am_i(void);
+
+/* Prints "r5 (pp 1 dp 0 tp 1) step 12 3F7: WHAT: why" on standard error and ends the process with
+ * status 1, which ends the job: the other ranks are threads here, or a launcher notices. */
+_Noreturn void die(const char *file, int line, const char *what, const char *format, ...) PRINTF_LIKE(4, 5);
+
+/* For promises, in every build. */
+#define CHECK(promise) ((promise) ? (void)0 : die(__FILE__, __LINE__, #promise, "is false"))
+
+/* For a status that past launch nobody could use. */
+#define MUST(call)                                             \
+    do {                                                       \
+        if ((call) != OK)                                      \
+            die(__FILE__, __LINE__, #call, "%s", fail_text()); \
+    } while (0)

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void text_reserve(struct text *text, size_t more)
+{
+    if (text->length + more + 1 <= text->capacity)
+        return;
+    size_t capacity = text->capacity < 64 ? 64 : text->capacity * 2;
+    while (capacity < text->length + more + 1)
+        capacity *= 2;
+    char *chars = realloc(text->chars, capacity);
+    if (chars == NULL)
+        die(__FILE__, __LINE__, "text", "out of memory for %zu bytes of text", capacity);
+    text->chars = chars;
+    text->capacity = capacity;
+}
+
+void text_add_bytes(struct text *text, const char *bytes, size_t length)
+{
+    text_reserve(text, length);
+    if (length > 0)
+        memcpy(text->chars + text->length, bytes, length);
+    text->length += length;
+    text->chars[text->length] = 0;
+}
+
+void text_add(struct text *text, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    CHECK(length >= 0);
+    text_reserve(text, (size_t)length);
+    vsnprintf(text->chars + text->length, (size_t)length + 1, format, again);
+    va_end(again);
+    text->length += (size_t)length;
+}
+
+/* The length of the UTF-8 sequence at `s`, or 0 when it is not one (RFC 3629, table 3-7 of Unicode). */
+static int utf8_length(const unsigned char *s)
+{
+    if (s[0] < 0x80)
+        return 1;
+    int length = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
+    if (s[0] < 0xC2 || s[0] > 0xF4)
+        return 0;
+    for (int i = 1; i < length; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    bool overlong = (s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xF0 && s[1] < 0x90);
+    bool surrogate = s[0] == 0xED && s[1] > 0x9F;
+    bool too_large = s[0] == 0xF4 && s[1] > 0x8F;
+    return overlong || surrogate || too_large ? 0 : length;
+}
+
+void text_add_json(struct text *text, const char *string)
+{
+    text_add_bytes(text, "\"", 1);
+    for (const unsigned char *c = (const unsigned char *)string; *c != 0;) {
+        int length = utf8_length(c);
+        if (length == 0)
+            text_add(text, "\xEF\xBF\xBD");
+        else if (*c == '"' || *c == '\\')
+            text_add(text, "\\%c", *c);
+        else if (*c == '\n')
+            text_add(text, "\\n");
+        else if (*c < 0x20)
+            text_add(text, "\\u%04x", *c);
+        else
+            text_add_bytes(text, (const char *)c, (size_t)length);
+        c += length == 0 ? 1 : length;
+    }
+    text_add_bytes(text, "\"", 1);
+}
+
+const char *text_chars(const struct text *text)
+{
+    return text->chars != NULL ? text->chars : "";
+}
+
+void text_free(struct text *text)
+{
+    free(text->chars);
+    *text = (struct text){0};
+}
+
+static const char *not_finite_text(double value)
+{
+    return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+const char *number_text(double value, char out[NUMBER_CHARS])
+{
+    if (!isfinite(value)) {
+        snprintf(out, NUMBER_CHARS, "%s", not_finite_text(value));
+        return out;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(out, NUMBER_CHARS, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            break;
+    }
+    return out;
+}
+
+const char *number_text_f32(float value, char out[NUMBER_CHARS])
+{
+    if (!isfinite(value))
+        return number_text((double)value, out);
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(out, NUMBER_CHARS, "%.*g", digits, (double)value);
+        if (strtof(out, NULL) == value)
+            break;
+    }
+    return out;
+}
+
+bool number_parse(const char *string, double *out)
+{
+    if (*string == 0 || isspace((unsigned char)*string))
+        return false;
+    char *end = NULL;
+    errno = 0;
+    double value = strtod(string, &end);
+    if (*end != 0 || (errno == ERANGE && !(fabs(value) < 1.0)))
+        return false;
+    *out = value;
+    return true;
+}
+
+bool integer_parse(const char *string, int64_t *out)
+{
+    if (*string == 0 || isspace((unsigned char)*string))
+        return false;
+    char *end = NULL;
+    errno = 0;
+    long long value = strtoll(string, &end, 10);
+    if (*end != 0 || errno == ERANGE)
+        return false;
+    *out = value;
+    return true;
+}
+
+const char *bytes_text(int64_t bytes, char out[NUMBER_CHARS])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (fabs(value) >= 1024.0 && unit + 1 < sizeof units / sizeof *units) {
+        value /= 1024.0;
+        unit++;
+    }
+    snprintf(out, NUMBER_CHARS, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return out;
+}
+
+const char *count_text(double count, char out[NUMBER_CHARS])
+{
+    static const char *const units[] = {"", " K", " M", " B", " T"};
+    size_t unit = 0;
+    while (fabs(count) >= 1000.0 && unit + 1 < sizeof units / sizeof *units) {
+        count /= 1000.0;
+        unit++;
+    }
+    snprintf(out, NUMBER_CHARS, unit == 0 ? "%.0f%s" : "%.1f%s", count, units[unit]);
+    return out;
+}
+
+const char *seconds_text(double seconds, char out[NUMBER_CHARS])
+{
+    if (seconds < 60.0)
+        snprintf(out, NUMBER_CHARS, seconds < 10.0 ? "%.1f s" : "%.0f s", seconds);
+    else if (seconds < 3600.0)
+        snprintf(out, NUMBER_CHARS, "%d min %02d s", (int)seconds / 60, (int)seconds % 60);
+    else
+        snprintf(out, NUMBER_CHARS, "%d h %02d min", (int)(seconds / 3600.0), (int)(seconds / 60.0) % 60);
+    return out;
+}
+
+enum { NAME_MAX_CHARS = 63 };
+
+/* Edits (insert, delete, change, swap of neighbours) from a to b, case ignored: Damerau's distance
+ * in its restricted form. */
+static int edit_distance(const char *a, const char *b)
+{
+    int d[NAME_MAX_CHARS + 1][NAME_MAX_CHARS + 1];
+    int n = (int)strlen(a), m = (int)strlen(b);
+    if (n > NAME_MAX_CHARS || m > NAME_MAX_CHARS)
+        return NAME_MAX_CHARS;
+    for (int i = 0; i <= n; i++)
+        d[i][0] = i;
+    for (int j = 0; j <= m; j++)
+        d[0][j] = j;
+    for (int i = 1; i <= n; i++)
+        for (int j = 1; j <= m; j++) {
+            bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
+            int best = d[i - 1][j - 1] + (same ? 0 : 1);
+            if (d[i - 1][j] + 1 < best)
+                best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best)
+                best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+const char *nearest_name(const char *name, const char *const *list, size_t count)
+{
+    // Near enough: a third of the letters may be wrong, or one is a part of the other.
+    int best = (int)strlen(name) / 3 + 1;
+    const char *found = NULL;
+    for (size_t i = 0; i < count; i++) {
+        int distance = edit_distance(name, list[i]);
+        if (distance <= best && (found == NULL || distance < best)) {
+            best = distance;
+            found = list[i];
+        }
+    }
+    for (size_t i = 0; i < count && found == NULL; i++)
+        if (strlen(name) >= 3 && (strstr(list[i], name) != NULL || strstr(name, list[i]) != NULL))
+            found = list[i];
+    return found;
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Text in memory: a string that grows, numbers that read back to the same bits, and the nearest name
+ * to a misspelt one. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+/* A growing string, always terminated once anything was added. {0} is empty; text_free() takes it.
+ * Running out of memory here ends the program: no message could be built either. */
+struct text {
+    char *chars; // NULL while empty: read it through text_chars()
+    size_t length;
+    size_t capacity;
+};
+
+void text_add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
+void text_add_bytes(struct text *text, const char *bytes, size_t length);
+/* As a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD. */
+void text_add_json(struct text *text, const char *string);
+const char *text_chars(const struct text *text);
+void text_free(struct text *text);
+
+/* The shortest decimal that reads back to the same value; "nan", "inf", "-inf" for those. */
+#define NUMBER_CHARS 32
+const char *number_text(double value, char out[NUMBER_CHARS]);
+const char *number_text_f32(float value, char out[NUMBER_CHARS]);
+
+/* The whole string as a number: no leading or trailing characters, no overflow. */
+bool number_parse(const char *string, double *out);
+bool integer_parse(const char *string, int64_t *out);
+
+/* "1.5 GiB", "820 B"; "12.3 M" for counts. */
+const char *bytes_text(int64_t bytes, char out[NUMBER_CHARS]);
+const char *count_text(double count, char out[NUMBER_CHARS]);
+/* "1 h 02 min", "3 min 20 s", "4.2 s". */
+const char *seconds_text(double seconds, char out[NUMBER_CHARS]);
+
+/* The name in names[0..count) nearest to `name` by edit distance (case ignored, swaps count one), or
+ * NULL when none is near enough to be meant. */
+const char *nearest_name(const char *name, const char *const *names, size_t count);
+
+/* A whole file into `out` (a terminated text). Names the file and the reason when it fails. */
+MUST_USE enum status file_read(const char *path, struct text *out);
+
+/* Writes `bytes` so that `path` is either its old self or complete: a temporary file beside it, fsync,
+ * rename. Nothing half-written is ever seen under `path`, and the temporary file is removed on failure. */
+MUST_USE enum status file_write_atomic(const char *path, const void *bytes, size_t length);
+
+/* mkdir -p. */
+MUST_USE enum status folder_make(const char *path);

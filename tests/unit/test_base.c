@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/philox.h"
+#include "base/status.h"
+#include "base/text.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Known answers of Random123's kat_vectors for philox4x32 10. */
+Test(philox, known_answers)
+{
+    uint32_t out[4];
+    philox_words((struct philox){{0, 0}}, 0, 0, out);
+    cr_assert(out[0] == 0x6627e8d5 && out[1] == 0xe169c58d && out[2] == 0xbc57ac4c && out[3] == 0x9b00dbd8);
+    philox_words((struct philox){{0xffffffff, 0xffffffff}}, UINT64_MAX, UINT64_MAX, out);
+    cr_assert(out[0] == 0x408f276d && out[1] == 0x41c83b0e && out[2] == 0xa20bc7c6 && out[3] == 0x6d5451fd);
+    philox_words((struct philox){{0xa4093822, 0x299f31d0}}, 0x0370734413198a2eU, 0x85a308d3243f6a88U, out);
+    cr_assert(out[0] == 0xd16cfe09 && out[1] == 0x94fdcceb && out[2] == 0x5001e420 && out[3] == 0x24126ea1);
+}
+
+Test(philox, a_slice_draws_what_the_whole_draws)
+{
+    struct philox generator = philox_named(1234, "embedding.weight");
+    float whole[101], part[40];
+    philox_normal(generator, 7, 0, 101, whole);
+    for (int begin = 0; begin <= 61; begin++) {
+        philox_normal(generator, 7, begin, 40, part);
+        cr_assert_eq(memcmp(part, whole + begin, sizeof part), 0);
+    }
+}
+
+Test(philox, normals_have_the_moments_of_a_normal)
+{
+    enum { N = 100000 };
+    float *x = malloc(N * sizeof *x);
+    philox_normal(philox_named(1, "x"), 0, 0, N, x);
+    double sum = 0, squares = 0, fourth = 0;
+    for (int i = 0; i < N; i++) {
+        double v = (double)x[i];
+        sum += v;
+        squares += v * v;
+        fourth += v * v * v * v;
+    }
+    // Five standard errors: 1/sqrt(N), sqrt(2/N), sqrt(96/N).
+    cr_assert_lt(fabs(sum / N), 5.0 / sqrt(N));
+    cr_assert_lt(fabs(squares / N - 1.0), 5.0 * sqrt(2.0 / N));
+    cr_assert_lt(fabs(fourth / N - 3.0), 5.0 * sqrt(96.0 / N));
+    free(x);
+}
+
+Test(philox, permute_is_a_permutation)
+{
+    for (int64_t n = 1; n < 300; n++) {
+        bool seen[300] = {false};
+        for (int64_t i = 0; i < n; i++) {
+            int64_t j = philox_permute(philox_named(3, "order"), 5, n, i);
+            cr_assert(j >= 0 && j < n && !seen[j], "n %ld, %ld -> %ld", (long)n, (long)i, (long)j);
+            seen[j] = true;
+        }
+    }
+}
+
+Test(text, numbers_read_back_to_the_same_bits)
+{
+    char out[NUMBER_CHARS];
+    double values[] = {0.1, 1.0 / 3.0, 5e-324, 1.7976931348623157e308, -0.0, 123456789012345678.0};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        cr_assert_eq(strtod(number_text(values[i], out), NULL), values[i]);
+    cr_assert_str_eq(number_text_f32(0.1F, out), "0.1");
+    cr_assert_str_eq(number_text(NAN, out), "nan");
+}
+
+Test(text, parsing_takes_the_whole_string_or_nothing)
+{
+    double d;
+    int64_t i;
+    cr_assert(number_parse("1e-8", &d) && d == 1e-8);
+    cr_assert(!number_parse("1e-8x", &d) && !number_parse("", &d) && !number_parse(" 1", &d) &&
+              !number_parse("1e999", &d));
+    cr_assert(integer_parse("-12", &i) && i == -12);
+    cr_assert(!integer_parse("1.5", &i) && !integer_parse("99999999999999999999", &i));
+}
+
+Test(text, nearest_name_finds_what_was_meant)
+{
+    const char *const names[] = {"tensor_parallel_size", "pipeline_parallel_size", "seed"};
+    cr_assert_str_eq(nearest_name("tensor_paralel_size", names, 3), "tensor_parallel_size");
+    cr_assert_str_eq(nearest_name("sede", names, 3), "seed");
+    cr_assert_null(nearest_name("zebra", names, 3));
+}
+
+Test(text, json_strings_escape_and_mend)
+{
+    struct text t = {0};
+    text_add_json(&t, "a\"b\\\n\x01 \xC3\xA9 \xFF");
+    cr_assert_str_eq(t.chars, "\"a\\\"b\\\\\\n\\u0001 \xC3\xA9 \xEF\xBF\xBD\"");
+    text_free(&t);
+}
+
+Test(file, atomic_write_leaves_nothing_behind_on_failure)
+{
+    cr_assert_eq(file_write_atomic("/nonexistent-folder/x", "a", 1), IO_ERROR);
+    cr_assert(strstr(fail_text(), "/nonexistent-folder/x") != NULL);
+
+    char folder[] = "/tmp/cuboid-test-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    struct text path = {0}, back = {0};
+    text_add(&path, "%s/a/b", folder);
+    cr_assert_eq(folder_make(path.chars), OK);
+    text_add(&path, "/file");
+    cr_assert_eq(file_write_atomic(path.chars, "hello", 5), OK);
+    cr_assert_eq(file_read(path.chars, &back), OK);
+    cr_assert_str_eq(back.chars, "hello");
+    text_free(&path);
+    text_free(&back);
+}
