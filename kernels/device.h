@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A device is one const table (struct device_ops), and there are four: cpu, cuda, strict, dry. Code
+ * that computes names none of them: it allocates buffers, puts ops (kernels/ops.h) on streams, and
+ * orders streams with events.
+ *
+ *     compute:  F3 ──record e──> F4 ...
+ *     edge:            wait e ──> send            the host never blocks; only *_sync does
+ *
+ * On cpu a stream runs at once: when a call returns, the op is done, and only messages (struct work)
+ * can still be under way. On strict everything is put off as long as it is allowed to be, and fresh
+ * memory is NaN, so a forgotten wait is read as NaN. A program that is right cannot tell them apart.
+ *
+ * The trap: a buffer handed to a stream may not be touched by another stream, or freed, before an
+ * event says so. */
+#pragma once
+
+#include "kernels/tensor.h"
+
+struct device;
+struct stream;
+struct op;
+
+/* Every allocation belongs to a part, so that a run can say what its memory is for. */
+enum part {
+    PART_WEIGHTS,
+    PART_GRADIENTS,
+    PART_OPTIMIZER,
+    PART_ACTIVATIONS,
+    PART_COMMUNICATION,
+    PART_WORKSPACE,
+    PART_DATA, // tokens, labels, step scalars
+    PART_COUNT
+};
+const char *part_name(enum part part);
+
+struct device_options {
+    const char *name; // "cpu", "strict", "dry", "cuda"
+    int threads;      // compute threads of this rank, the caller among them; >= 1
+    int index;        // which of several equal devices; 0 on a CPU
+};
+
+/* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. */
+MUST_USE enum status device_open(const struct device_options *options, struct device **out);
+void device_close(struct device *device); // takes NULL; every buffer and stream must be gone
+
+const char *device_name(const struct device *device);
+/* False on dry: nothing it holds can be read. */
+bool device_computes(const struct device *device);
+
+/* What this device has handed out, now and at most, by part. */
+struct memory_use {
+    int64_t now_bytes[PART_COUNT];
+    int64_t peak_bytes[PART_COUNT]; // each part's own peak
+    int64_t peak_total_bytes;
+};
+struct memory_use device_memory(const struct device *device);
+
+/* Owns device memory: buffer_free, once. Aligned to 64 bytes; zeroed? No: unset (NaN on strict). */
+struct buffer {
+    struct device *device;
+    void *data;
+    size_t bytes;
+    enum part part;
+};
+MUST_USE enum status buffer_alloc(struct device *device, enum part part, size_t bytes, struct buffer *out);
+void buffer_free(struct buffer *buffer); // takes {0}
+
+/* An in-order queue of ops and messages. `name` is a literal, for traces. */
+MUST_USE enum status stream_create(struct device *device, const char *name, struct stream **out);
+void stream_destroy(struct stream *stream); // takes NULL; synchronises first
+
+struct device *stream_device(const struct stream *stream);
+
+/* A point in a stream: done when everything put on it before is done. */
+struct event {
+    struct stream *stream; // NULL: an event that is long past
+    uint64_t at;
+};
+struct event stream_record(struct stream *stream);
+/* What is put on `stream` from now on runs after `event`. Does not block the host (a stream that
+ * runs at once may have to wait right here: its queue is the caller). */
+MUST_USE enum status stream_wait(struct stream *stream, struct event event);
+/* These two block the host. */
+MUST_USE enum status event_sync(struct event event);
+MUST_USE enum status stream_sync(struct stream *stream);
+
+/* Host memory to device and back, in stream order. `host` must stay untouched until synchronised. On dry,
+ * reading gives zeros. */
+MUST_USE enum status copy_to_device(struct stream *stream, void *device_data, const void *host, size_t bytes);
+MUST_USE enum status copy_to_host(struct stream *stream, void *host, const void *device_data, size_t bytes);
+
+/* Something outside the device that takes its turn on a stream: a message of a CPU transport. The
+ * transport embeds it first in its own request. Order of calls: start once; then poll any number of
+ * times until it says done, or finish once. Whoever sees it done (poll's true, or finish) has also
+ * seen it freed. */
+struct work {
+    enum status (*start)(struct work *work);            // posts it; never blocks
+    enum status (*poll)(struct work *work, bool *done); // moves it on, never blocks
+    enum status (*finish)(struct work *work);           // blocks until it is done
+    const char *name;                                   // "all_reduce tp", for traces and hang reports
+};
+/* Takes ownership of `work`. */
+MUST_USE enum status stream_submit_work(struct stream *stream, struct work *work);
+
+/* Everything a backend must provide; registration refuses a NULL. Callers use the functions above
+ * and kernels/ops.h, which check first: a backend may rely on what they checked. */
+struct device_ops {
+    const char *name;
+    const char *what; // one sentence for help and doctor
+    bool computes;
+    enum status (*open)(struct device *device, const struct device_options *options);
+    void (*close)(struct device *device);
+    enum status (*alloc)(struct device *device, size_t bytes, void **out);
+    void (*free)(struct device *device, void *data, size_t bytes);
+    enum status (*stream_open)(struct stream *stream);
+    void (*stream_close)(struct stream *stream);
+    enum status (*submit)(struct stream *stream, const struct op *op); // copies `op`
+    enum status (*submit_work)(struct stream *stream, struct work *work);
+    uint64_t (*record)(struct stream *stream);
+    enum status (*wait)(struct stream *stream, struct event event);
+    enum status (*sync)(struct event event);
+};
+
+/* The insides that a backend may see. */
+struct device {
+    const struct device_ops *ops;
+    int threads;
+    struct memory_use memory;
+    void *state; // the backend's
+};
+struct stream {
+    struct device *device;
+    const char *name;
+    void *state; // the backend's
+};

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+/* An op is data: a kind and its arguments, in one struct. The doors below check shapes and submit it;
+ * cpu runs it (one switch in kernels/cpu/run.c), strict keeps a copy and runs it late, dry counts it,
+ * cuda launches it. So no caller knows a backend, and a new op is one struct, one door and one case.
+ *
+ * Letters: B sequences, S tokens each, T = B*S rows (row b*S + s), H hidden, F ffn, V vocabulary,
+ * A heads, G key/value groups, D head dimension. Under tensor parallelism every size here is this
+ * rank's share. 2-D operands may have a row stride, never a column stride.
+ *
+ * Laws: activations are overwritten (=); gradients of weights are added to (+=), in microbatch order.
+ * Sums run in a fixed order that depends on shapes only, never on threads, alignment or vector
+ * tails. Everything that changes from step to step or microbatch to microbatch is read from device
+ * memory. */
+#pragma once
+
+#include "base/philox.h"
+#include "kernels/device.h"
+
+/* Dropout that every layout draws alike: the mask of element (token, column) is a function of
+ * (generator, the token's global sample, its place in it, column), never of where the token is stored.
+ * With word = philox_word(generator, sample, place * columns + column), an element is kept when
+ * philox_uniform(word) >= probability, and scaled by 1 / (1 - probability). */
+struct dropout {
+    float probability;             // 0: none; the rest is then unread
+    struct philox generator;       // named by seed and site ("layers.3.mlp.dropout")
+    const int64_t *sample;         // [T] global sample counter of each token
+    const int32_t *place;          // [T] index in its sample, 0..S-1
+    int64_t columns, column_begin; // the global width of a row, and where this slice begins
+};
+
+enum op_kind {
+    OP_GEMM,
+    OP_FILL,
+    OP_COPY,
+    OP_TO_DEVICE,
+    OP_TO_HOST,
+    OP_ADD,
+    OP_POISON,
+    OP_INIT_NORMAL,
+    OP_COLUMN_SUM,
+    OP_NORM_FORWARD,
+    OP_NORM_BACKWARD,
+    OP_ACTIVATION_FORWARD,
+    OP_ACTIVATION_BACKWARD,
+    OP_ROPE,
+    OP_ATTENTION_FORWARD,
+    OP_ATTENTION_BACKWARD,
+    OP_EMBEDDING_FORWARD,
+    OP_EMBEDDING_BACKWARD,
+    OP_RESIDUAL_FORWARD,
+    OP_RESIDUAL_BACKWARD,
+    OP_LOSS_MAX,
+    OP_LOSS_SUM,
+    OP_LOSS_FINISH,
+    OP_LOSS_BACKWARD,
+    OP_SQUARES,
+    OP_ADAMW,
+    OP_KIND_COUNT
+};
+const char *op_name(enum op_kind kind);
+
+/* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ what c held, when accumulate). */
+struct gemm {
+    struct tensor a, b, c;
+    struct tensor bias; // {0}: none; f32[N]
+    bool transpose_a;   // a is [K, M]
+    bool transpose_b;   // b is [N, K]
+    bool accumulate;
+};
+
+struct fill {
+    struct tensor out;
+    float value;
+};
+/* out = in, same shape and type, either may have a row stride. */
+struct copy {
+    struct tensor in, out;
+};
+/* Bytes between host and device memory: submitted by copy_to_device and copy_to_host (device.h). */
+struct transfer {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+/* out += in, f32 or f64. */
+struct add {
+    struct tensor in, out;
+};
+/* The caller is done with this memory: strict makes it NaN, the others do nothing. */
+struct poison {
+    struct tensor out;
+};
+/* Element (i, j) of this slice of a global [rows, columns] matrix is
+ * std * normal(generator, (row_begin + i) * columns + column_begin + j). */
+struct init_normal {
+    struct tensor out; // f32[I, J]
+    struct philox generator;
+    float std;
+    int64_t row_begin, column_begin, columns;
+};
+/* out[N] += sum over rows of in[T, N]: a bias gradient. */
+struct column_sum {
+    struct tensor in, out;
+};
+
+enum norm_kind { NORM_LAYER, NORM_RMS };
+/* y = (x - mean) * rstd * weight + bias  (LayerNorm, 1607.06450)
+ * y = x * rstd * weight                  (RMSNorm, 1910.07467: mean is 0 and unread, bias {0}) */
+struct norm_forward {
+    enum norm_kind kind;
+    struct tensor x, weight, bias; // f32[T, H], [H], [H]
+    float epsilon;
+    struct tensor y;          // f32[T, H]
+    struct tensor mean, rstd; // f32[T]
+};
+/* dx += the gradient for x;  dweight = , dbias = this microbatch's share (overwritten, not added). */
+struct norm_backward {
+    enum norm_kind kind;
+    struct tensor dy, x, weight, mean, rstd;
+    struct tensor dx;             // f32[T, H]
+    struct tensor dweight, dbias; // f32[H]; dbias {0} for RMSNorm
+};
+
+enum activation_kind {
+    ACTIVATION_GELU,      // x/2 (1 + erf(x/sqrt 2))
+    ACTIVATION_GELU_TANH, // its tanh form, as in GPT-2
+    ACTIVATION_SWIGLU,    // silu(x[:, :F]) * x[:, F:]
+};
+struct activation_forward {
+    enum activation_kind kind;
+    struct tensor x; // f32[T, F], for swiglu [T, 2F]: gate, then up
+    struct tensor y; // f32[T, F]
+};
+struct activation_backward {
+    enum activation_kind kind;
+    struct tensor x, dy;
+    struct tensor dx; // the shape of x
+};
+
+/* Rotary positions (2104.09864), in place on f32[T, heads * D], in the half-rotated pairing (i, i + D/2):
+ * angle = position * base^(-2i/D). Angles in fp32 of a double product. inverse: rotate back. */
+struct rope {
+    struct tensor x;
+    const int32_t *position; // [T]
+    int64_t head_dim;
+    double base;
+    bool inverse;
+};
+
+/* Causal attention with blockwise softmax (2205.14135): memory grows with S, never S*S.
+ * Query head h reads group h / (A/G). Token s sees token r of its sequence when r <= s and, where
+ * documents are given, document[s] == document[r]. Dropout keys: (sample, head, s, r) as element
+ * (head * S + s) * S + r of the sample, with the *global* head. */
+struct attention_forward {
+    struct tensor q, k, v; // f32[T, A*D], [T, G*D], [T, G*D]: columns of one fused matrix, or not
+    int64_t batch, sequence, head_dim;
+    float scale;
+    const int32_t *document; // [T] or NULL
+    struct dropout dropout;  // sample [T]; place unused; columns = S; column_begin = this rank's first head
+    struct tensor out;       // f32[T, A*D]
+    struct tensor lse;       // f32[A, T]: log of the sum of exponentials, for the backward pass
+};
+struct attention_backward {
+    struct attention_forward forward; // with its results
+    struct tensor dout;
+    struct tensor dq, dk, dv; // overwritten
+};
+
+/* out[t] = table[id[t] - begin], 0 where id[t] is outside [begin, begin + rows): another rank holds it.
+ * accumulate: added to out (positions on top of tokens). */
+struct embedding_forward {
+    struct tensor table; // f32[rows, H]
+    const int32_t *id;   // [T]
+    int64_t begin, rows; // rows may be fewer than the table's (padding)
+    struct tensor out;   // f32[T, H]
+    bool accumulate;
+};
+/* dtable[id[t] - begin] += dout[t], in token order. */
+struct embedding_backward {
+    const int32_t *id;
+    int64_t begin, rows;
+    struct tensor dout, dtable;
+};
+
+/* out = residual + dropout(x + bias).  residual and bias may be {0}; out may be x or residual. */
+struct residual_forward {
+    struct tensor x, bias, residual, out; // f32[T, H], [H], [T, H], [T, H]
+    struct dropout dropout;
+};
+/* dx = dout through the same dropout mask. dx may be dout. */
+struct residual_backward {
+    struct tensor dout, dx;
+    struct dropout dropout;
+};
+
+/* Cross entropy over a vocabulary cut across ranks (1909.08053, section 3): between the three steps
+ * the caller reduces `max` (maximum) and `sum` and `target` (sum) over the tensor-parallel group.
+ * `columns` of the logits are real; the rest is padding and is never read. `begin` is the global
+ * index of column 0. */
+struct loss_max {
+    struct tensor logits; // f32[T, V]
+    int64_t columns;
+    struct tensor max; // f32[T]
+};
+struct loss_sum {
+    struct tensor logits, max;
+    const int32_t *label; // [T] global ids
+    int64_t begin, columns;
+    struct tensor sum;    // f32[T]: sum of exp(logit - max) over this rank's columns
+    struct tensor target; // f32[T]: logit[label] - max where this rank holds the label, else 0
+};
+/* loss[t] = mask[t] * (log(sum) - target);  sample_loss[b] = its fp64 sum over the S tokens of row b,
+ * sample_tokens[b] = the sum of the mask. */
+struct loss_finish {
+    struct tensor sum, target;
+    const float *mask;                        // [T]
+    struct tensor sample_loss, sample_tokens; // f64[B]
+};
+/* logits become their own gradient: mask[t] * (exp(logit - max)/sum - [column is the label]), padding
+ * columns 0. Not divided by the number of tokens: that happens once, in the optimizer. */
+struct loss_backward {
+    struct tensor logits, max, sum;
+    const int32_t *label;
+    const float *mask;
+    int64_t begin, columns;
+};
+
+/* out[0] = sum of squares of x in fp64: each block of SQUARES_BLOCK elements alone, then the blocks
+ * in index order. Dense. */
+enum { SQUARES_BLOCK = 16384 };
+struct squares {
+    struct tensor x;   // f32
+    struct tensor out; // f64[1]
+};
+
+/* AdamW (1711.05101) on a dense slice; all f32[N]. g = gradient * hyper->gradient_scale. */
+struct adamw_hyper { // in device memory; rewritten each step
+    float lr, beta1, beta2, epsilon;
+    float correction1, correction2; // 1 - beta^step
+    float gradient_scale;           // clip / tokens / loss scale
+    float weight_decay;
+};
+struct adamw {
+    struct tensor weight, gradient, m, v;
+    const struct adamw_hyper *hyper;
+    bool decay; // false: weight_decay is not applied to this slice
+};
+
+struct op {
+    enum op_kind kind;
+    union {
+        struct gemm gemm;
+        struct fill fill;
+        struct copy copy;
+        struct transfer transfer;
+        struct add add;
+        struct poison poison;
+        struct init_normal init_normal;
+        struct column_sum column_sum;
+        struct norm_forward norm_forward;
+        struct norm_backward norm_backward;
+        struct activation_forward activation_forward;
+        struct activation_backward activation_backward;
+        struct rope rope;
+        struct attention_forward attention_forward;
+        struct attention_backward attention_backward;
+        struct embedding_forward embedding_forward;
+        struct embedding_backward embedding_backward;
+        struct residual_forward residual_forward;
+        struct residual_backward residual_backward;
+        struct loss_max loss_max;
+        struct loss_sum loss_sum;
+        struct loss_finish loss_finish;
+        struct loss_backward loss_backward;
+        struct squares squares;
+        struct adamw adamw;
+    };
+};
+
+/* The doors: each checks its arguments (BAD_ARGUMENT with the shapes) and submits. */
+MUST_USE enum status gemm(struct stream *stream, struct gemm args);
+MUST_USE enum status fill(struct stream *stream, struct fill args);
+MUST_USE enum status copy(struct stream *stream, struct copy args);
+MUST_USE enum status add(struct stream *stream, struct add args);
+MUST_USE enum status poison(struct stream *stream, struct poison args);
+MUST_USE enum status init_normal(struct stream *stream, struct init_normal args);
+MUST_USE enum status column_sum(struct stream *stream, struct column_sum args);
+MUST_USE enum status norm_forward(struct stream *stream, struct norm_forward args);
+MUST_USE enum status norm_backward(struct stream *stream, struct norm_backward args);
+MUST_USE enum status activation_forward(struct stream *stream, struct activation_forward args);
+MUST_USE enum status activation_backward(struct stream *stream, struct activation_backward args);
+MUST_USE enum status rope(struct stream *stream, struct rope args);
+MUST_USE enum status attention_forward(struct stream *stream, struct attention_forward args);
+MUST_USE enum status attention_backward(struct stream *stream, struct attention_backward args);
+MUST_USE enum status embedding_forward(struct stream *stream, struct embedding_forward args);
+MUST_USE enum status embedding_backward(struct stream *stream, struct embedding_backward args);
+MUST_USE enum status residual_forward(struct stream *stream, struct residual_forward args);
+MUST_USE enum status residual_backward(struct stream *stream, struct residual_backward args);
+MUST_USE enum status loss_max(struct stream *stream, struct loss_max args);
+MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
+MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);
+MUST_USE enum status loss_backward(struct stream *stream, struct loss_backward args);
+MUST_USE enum status squares(struct stream *stream, struct squares args);
+MUST_USE enum status adamw(struct stream *stream, struct adamw args);

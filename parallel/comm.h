@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Communication is one const table (struct transport_ops), as a device is: local (ranks are threads of
+ * this process), mpi (one process per rank), dry (counts), later nccl. A world is this rank's
+ * end of the whole job; a comm is its end of one group's own channel. Every comm is made before
+ * step 0, so that no step pays for connecting and a wiring fault shows before training.
+ *
+ * Laws of every transport on a CPU:
+ *   - sums add in rank order of the group, element by element, on every transport and for every
+ *     message size: threads and mpirun give the same bits;
+ *   - a call puts the message on a stream and returns; buffers stay untouched until an event of that
+ *     stream says so. Messages of one comm match in the order in which each rank put them there;
+ *   - whoever waits also helps: a rank that blocks moves on all messages it has posted, so messages
+ *     that both sides have posted complete whatever the two wait for first;
+ *   - counts are 64-bit elements. */
+#pragma once
+
+#include "kernels/device.h"
+
+struct comm;
+struct world;
+
+enum reduction { REDUCE_SUM, REDUCE_MAX };
+
+/* One message of an exchange: a dense tensor to, or from, `peer` (a rank of the comm). */
+struct message {
+    struct tensor data;
+    int peer;
+    bool send;
+};
+
+/* Everything a transport must provide. Use the doors in group.h, which check first. */
+struct transport_ops {
+    const char *name;
+    const char *what; // one sentence for help and doctor
+    /* Runs body once for each rank of this process (local: `size` threads; mpi: one) and returns the
+     * first status that is not OK. size 0: the launcher's. */
+    enum status (*run)(int size, enum status (*body)(struct world *world, void *argument), void *argument);
+    /* Collective over `ranks` (world ranks, in group order; this rank among them). All ranks create their
+     * comms in the same order of `id`; id is unique per comm of the world. */
+    enum status (*comm_create)(struct world *world, const char *name, int64_t id, const int *ranks, int count,
+                               struct comm **out);
+    void (*comm_destroy)(struct comm *comm);
+    enum status (*all_reduce)(struct comm *comm, struct stream *stream, struct tensor data,
+                              enum reduction how);
+    /* in[n * k] -> out[k]: slice `rank` of the sum. in and out do not overlap. */
+    enum status (*reduce_scatter)(struct comm *comm, struct stream *stream, struct tensor in,
+                                  struct tensor out);
+    /* in[k] -> out[n * k]; in may be out's own slice. */
+    enum status (*all_gather)(struct comm *comm, struct stream *stream, struct tensor in, struct tensor out);
+    enum status (*broadcast)(struct comm *comm, struct stream *stream, struct tensor data, int root);
+    /* in holds in_counts[r] elements for each rank r, one after the other; out likewise from each. */
+    enum status (*all_to_all)(struct comm *comm, struct stream *stream, struct tensor in,
+                              const int64_t *in_counts, struct tensor out, const int64_t *out_counts);
+    /* A batch of sends and receives, posted together. */
+    enum status (*exchange)(struct comm *comm, struct stream *stream, const struct message *messages,
+                            int count);
+    enum status (*barrier)(struct comm *comm); // blocks the host
+};
+
+/* The insides that a transport may see. */
+struct world {
+    const struct transport_ops *ops;
+    int rank, size;
+    void *state; // the transport's
+};
+struct comm {
+    const struct transport_ops *ops;
+    struct world *world;
+    char name[32]; // "tp", "dp|cp", "pp 0>1"
+    int rank, size;
+    void *state; // the transport's
+};
+
+/* Opens a world and runs `body` on each of its ranks. NOT_SUPPORTED names the transports of this build.
+ * "auto": mpi under a launcher that started more than one process (OMPI_COMM_WORLD_SIZE, PMIX_RANK with
+ * SLURM_NTASKS), else local. A body that returns a status other than OK ends the whole job. */
+MUST_USE enum status world_run(const char *transport, int size,
+                               enum status (*body)(struct world *world, void *argument), void *argument);
+
+/* How many processes a launcher has started: 0 when there is none. */
+int launcher_size(void);

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A group is some ranks that can talk: the checked door to a comm. A group of one has nothing to say, and
+ * every call on it returns at once without reaching a transport (all_gather and reduce_scatter copy
+ * where in and out differ).
+ *
+ * Calls put the message on `stream`: what is put there before it is done first, what comes after it waits.
+ * To overlap, give it a stream of its own and order the two with events. */
+#pragma once
+
+#include "parallel/comm.h"
+#include "parallel/mesh.h"
+
+struct group {
+    char name[32];
+    int rank, size;
+    int *ranks;        // world ranks, in group order; owned
+    struct comm *comm; // NULL for a group of one
+};
+
+/* The whole set a rank of a trainer needs, made eagerly and in one order on every rank. */
+struct groups {
+    struct mesh mesh;
+    struct place place;  // mine, on the dense mesh
+    struct group *world; // everyone
+    struct group *tp;    // AXIS_TP
+    struct group *data;  // AXIS_DP | AXIS_CP: who shares weights and sees other tokens
+    struct group *pp;    // AXIS_PP
+    struct group *model; // AXIS_TP | AXIS_PP: one whole replica
+    struct group *kv;    // the tp ranks that hold the same key/value heads (size kv_replicas)
+    struct group
+        *ties; // first and last pipeline stage's holders, for tied weights; NULL elsewhere or when pp is 1
+    struct group **next, **previous; // directed edges, by the peer's pp coordinate; see p2p.h
+};
+
+/* kv_replicas: how many neighbouring tp ranks hold the same key/value heads (1: each its own). */
+MUST_USE enum status groups_create(struct world *world, const struct mesh *mesh, int kv_replicas,
+                                   struct groups **out);
+void groups_destroy(struct groups *groups);
+
+/* Any other set of ranks; every rank of the world calls it in the same order, those outside with
+ * `ranks` that do not hold them: they get NULL. */
+MUST_USE enum status group_create(struct world *world, const char *name, int64_t id, const int *ranks,
+                                  int count, struct group **out);
+void group_destroy(struct group *group);
+
+MUST_USE enum status group_all_reduce(struct group *group, struct stream *stream, struct tensor data,
+                                      enum reduction how);
+MUST_USE enum status group_reduce_scatter(struct group *group, struct stream *stream, struct tensor in,
+                                          struct tensor out);
+MUST_USE enum status group_all_gather(struct group *group, struct stream *stream, struct tensor in,
+                                      struct tensor out);
+MUST_USE enum status group_broadcast(struct group *group, struct stream *stream, struct tensor data,
+                                     int root);
+MUST_USE enum status group_all_to_all(struct group *group, struct stream *stream, struct tensor in,
+                                      const int64_t *in_counts, struct tensor out, const int64_t *out_counts);
+MUST_USE enum status group_exchange(struct group *group, struct stream *stream,
+                                    const struct message *messages, int count);
+MUST_USE enum status group_barrier(struct group *group);

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A mesh gives every rank of the world a place on the axes. The order of the axes, fastest first, is
+ * the recipe's rank_order ("tp-cp-ep-dp-pp"): with tp fastest, one tensor-parallel group sits on
+ * neighbouring ranks of one node, where links are fastest; with pp slowest, a stage boundary, which
+ * carries the least, is what crosses nodes.
+ *     world 8 = tp 2 x dp 2 x pp 2:   rank 5 is (tp 1, dp 0, pp 1)
+ *
+ * Two meshes lie over one world and share pp: the dense one (tp, cp, dp, pp) and the expert one
+ * (tp, ep, dp, pp, where its dp is what remains). A group is asked for by mesh and a *set* of axes
+ * (AXIS_DP | AXIS_CP) and is ordered by coordinates, fastest axis first.
+ *
+ * Nothing here communicates: pure arithmetic. Who talks to whom is built on top, in group.c. */
+#pragma once
+
+#include "base/status.h"
+
+enum axis { AXIS_TP = 1, AXIS_CP = 2, AXIS_EP = 4, AXIS_DP = 8, AXIS_PP = 16 };
+enum { AXIS_COUNT = 5 }; // index of an axis: tp 0, cp 1, ep 2, dp 3, pp 4
+
+enum mesh_kind { MESH_DENSE, MESH_EXPERT };
+
+struct degrees {
+    int tp, cp, ep, dp, pp; // each at least 1; ep divides dp * cp
+};
+
+struct mesh {
+    int world;
+    struct degrees degrees;
+    int order[AXIS_COUNT]; // axis indices, fastest first
+};
+
+/* A rank's place: on every axis an index below the degree. The expert axis has its own dp. */
+struct place {
+    int tp, cp, ep, dp, pp;
+};
+
+/* rank_order NULL: "tp-cp-ep-dp-pp". BAD_RECIPE when an axis is missing, doubled or unknown. */
+MUST_USE enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out);
+
+struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank);
+int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place); // inverse of mesh_place
+
+/* The ranks that differ from `rank` only along `axes`, in coordinate order; out holds `world` ints.
+ * Returns how many. */
+int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, int *out);
+
+/* "tp", "dp|cp". */
+enum { AXES_TEXT_CHARS = 24 };
+const char *axes_text(int axes, char out[AXES_TEXT_CHARS]);
