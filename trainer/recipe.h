@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A recipe: text in, struct out. Everything a run is asked to do, in one struct whose sections are the
+ * recipe's own: recipe->parallel.tensor_parallel_size is `parallel: {tensor_parallel_size: 2}`.
+ *
+ *   struct problems problems = {0};
+ *   struct recipe *recipe = NULL;
+ *   enum status status = recipe_load("recipes/quickstart.yaml", overrides, count, 0, &recipe, &problems);
+ *   problems_print(&problems, stderr);         // all of them at once, warnings too
+ *   problems_free(&problems);
+ *   if (status != OK)
+ *       return 2;
+ *   ...
+ *   recipe_destroy(recipe);
+ *
+ * A loaded recipe is complete (defaults and derived values filled in), within every range, consistent
+ * across keys, and asks for nothing that is not built: readers check nothing again. It is not changed
+ * after loading, so ranks that are threads may share it.
+ *
+ * One table (trainer/recipe_table.c) has a row for each key. Parsing, defaults, ranges, the resolved text and
+ * the reference page are read from it; a new key is a field here and a row there. */
+#pragma once
+
+#include "base/text.h"
+#include "layers/model_config.h"
+
+enum attention_backend { ATTENTION_AUTO, ATTENTION_FLASH, ATTENTION_FUSED, ATTENTION_UNFUSED };
+enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
+enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
+enum optimizer_kind { OPTIMIZER_ADAMW };
+enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
+enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
+enum recompute_granularity { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum recompute_method { RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK };
+enum fp8_format { FP8_NONE, FP8_E4M3, FP8_HYBRID };
+enum fp8_recipe { FP8_DELAYED, FP8_TENSORWISE, FP8_BLOCKWISE };
+enum tokenizer_type {
+    TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
+    TOKENIZER_GPT2_BPE,
+    TOKENIZER_NONE // ids made by another program: no text in or out, and no id known to end a document
+};
+
+/* A dataset by the prefix of its .bin and .idx files, and its share among the sources. */
+struct recipe_source {
+    char *path;
+    double weight; // > 0; shares are weight / sum of weights
+};
+
+struct recipe_sources {
+    struct recipe_source *list;
+    size_t count;
+};
+
+struct recipe_layers {
+    int64_t *list;
+    size_t count;
+};
+
+struct recipe_names {
+    char **list;
+    size_t count;
+};
+
+/* Every `char *` belongs to the recipe and is NULL where the recipe says `none`. */
+
+struct recipe_parallel {
+    int tensor_parallel_size;
+    int pipeline_parallel_size;
+    int data_parallel_size; // resolved: `auto` is world / (tp * pp * cp), and 1 alone
+    int context_parallel_size;
+    int expert_parallel_size;
+    enum context_method context_parallel_method;
+    bool sequence_parallel; // only with tp > 1, and then tp divides micro_batch_size * seq_length
+    int zero_stage;
+    char *rank_order; // a permutation of "tp-cp-ep-dp-pp", fastest axis first
+    bool overlap_grad_reduce;
+    bool overlap_param_gather;
+    bool tp_comm_overlap;
+    double bucket_size_mb; // MiB
+    enum recipe_dtype gradient_reduce_dtype;
+};
+
+struct recipe_pipeline {
+    char *schedule;     // a name of the schedules' table: "1f1b"
+    int virtual_stages; // v, chunks per rank
+    int microbatch_group_size;
+    char *schedule_file;
+    struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
+};
+
+struct recipe_train {
+    int64_t micro_batch_size;  // B, of one microbatch on one data-parallel rank
+    int64_t global_batch_size; // a multiple of micro_batch_size * data_parallel_size
+    int64_t train_iters;       // steps
+    int64_t eval_interval;     // in steps; 0: never
+    int64_t eval_iters;        // global batches in one evaluation
+};
+
+struct recipe_optimizer {
+    enum optimizer_kind name;
+    double lr;     // > 0
+    double min_lr; // <= lr
+    enum lr_decay lr_decay_style;
+    int64_t lr_warmup_iters; // <= lr_decay_iters and <= train_iters; equal to both is allowed
+    int64_t lr_decay_iters;  // counted from step 1, warm-up included
+    enum wsd_decay lr_wsd_decay_style;
+    int64_t lr_wsd_decay_iters; // with LR_WSD: 1 <= it <= lr_decay_iters - lr_warmup_iters
+    double weight_decay;
+    double adam_beta1, adam_beta2; // [0, 1)
+    double adam_eps;               // > 0
+    double clip_grad;              // 0: no clipping
+};
+
+struct recipe_precision {
+    enum recipe_dtype params_dtype;
+    enum recipe_dtype main_params_dtype;
+    double loss_scale;
+    double initial_loss_scale;
+    enum fp8_format fp8_format;
+    enum fp8_recipe fp8_recipe;
+};
+
+struct recipe_memory {
+    enum recompute_granularity recompute_granularity;
+    enum recompute_method recompute_method;
+    int64_t recompute_num_layers;
+    struct recipe_names recompute_modules;
+    bool offload_activations;
+};
+
+struct recipe_data {
+    struct recipe_sources train; // at least one
+    struct recipe_sources valid; // empty: the second part of `split`
+    double split[3]; // shares of train, valid, test; any positive sum; 1, 0, 0 where `valid` is given
+    bool reset_attention_mask;
+    bool reset_position_ids;
+    bool eod_mask_loss;
+};
+
+struct recipe_tokenizer {
+    enum tokenizer_type tokenizer_type;
+    char *vocab_file; // both or none, and none with TOKENIZER_BYTE and TOKENIZER_NONE
+    char *merge_file;
+};
+
+struct recipe_checkpoint {
+    char *save;            // the folder; NULL: none is ever written
+    char *load;            // "auto": the newest in `save`, if there is one; NULL: start afresh; or a folder
+    int64_t save_interval; // in steps; 0: only when the run ends
+    int64_t keep_last;     // 0: all
+    bool async_save;
+};
+
+struct recipe_logging {
+    char *run_dir;
+    int64_t log_interval; // of the terminal; metrics.jsonl has every step
+    char *tensorboard_dir;
+    double peak_flops; // of one rank, for mfu; 0: not known
+};
+
+struct recipe_profile {
+    bool timeline;
+    int64_t profile_step_start;
+    int64_t profile_step_end;
+};
+
+struct recipe_resilience {
+    bool check_for_nan_in_loss_and_grad;
+    double heartbeat_timeout_seconds; // 0: wait for ever
+    int exit_signal;                  // SIGTERM, ...; 0: none. Save, then exit 75.
+};
+
+struct recipe_cluster {
+    char *device;    // a name of the devices' registry: "cpu"
+    char *transport; // "auto": mpi under a launcher, local alone; or a name of the transports' registry
+    char *profile;
+    int nodes;
+    int gpus_per_node;
+    int threads_per_rank; // 0: the machine's cores divided by its ranks, at least 1
+    char *time;
+    char *partition;
+};
+
+/* Where a value came from. */
+enum origin_kind { FROM_DEFAULT, FROM_FILE, FROM_COMMAND_LINE, FROM_DERIVED };
+
+struct recipe_origin {
+    enum origin_kind kind;
+    int line;         // FROM_FILE: counted from 1
+    const char *file; // FROM_FILE: belongs to the recipe
+};
+
+enum { RECIPE_ROWS = 112 }; // rows of the table: an origin for each; recipe_table.c asserts it
+
+struct recipe {
+    char *name;
+    uint64_t seed;
+    bool deterministic;
+    struct model_config model;
+    enum attention_backend attention_backend; // of the section `model`, but no mathematics
+    struct recipe_parallel parallel;
+    struct recipe_pipeline pipeline;
+    struct recipe_train train;
+    struct recipe_optimizer optimizer;
+    struct recipe_precision precision;
+    struct recipe_memory memory;
+    struct recipe_data data;
+    struct recipe_tokenizer tokenizer;
+    struct recipe_checkpoint checkpoint;
+    struct recipe_logging logging;
+    struct recipe_profile profile;
+    struct recipe_resilience resilience;
+    struct recipe_cluster cluster;
+
+    struct recipe_names files; // the recipe, and what it is based on
+    struct recipe_origin origin[RECIPE_ROWS];
+};
+
+/* What is wrong with a recipe: a growing list of lines, each naming file and line (or the command line),
+ * key, value, and what would work. {0} is empty. */
+struct problem {
+    char *text;
+    bool warning; // the recipe is usable all the same
+};
+
+struct problems {
+    struct problem *list;
+    size_t count;
+    size_t errors;
+};
+
+void problems_add(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+void problems_warn(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+/* One line each: "error: ..." or "warning: ...". */
+void problems_print(const struct problems *problems, FILE *to);
+void problems_free(struct problems *problems);
+
+/* Reads the recipe at `path`, then the overrides, each "key=value" with a dotted key (or tp, pp, dp, cp,
+ * ep). world_size: the launcher's number of ranks; 0 alone, where `data_parallel_size: auto` is 1. On
+ * BAD_RECIPE, `problems` has at least one error and *out is untouched; on OK it may have warnings. */
+MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
+                                 int world_size, struct recipe **out, struct problems *problems);
+
+/* Takes NULL. */
+void recipe_destroy(struct recipe *recipe);
+
+/* tp * cp * dp * pp: how many ranks the recipe runs on. */
+int recipe_world_size(const struct recipe *recipe);
+
+/* m: microbatches of one step on one data-parallel rank. */
+int64_t recipe_microbatches(const struct recipe *recipe);
+
+/* The number of layers on `stage`, of p * v in the order a batch passes them (stage s is chunk s / p of
+ * pipeline rank s % p for the schedules with virtual stages that wrap around). pipeline.layout when given.
+ * Otherwise as even as possible, and the first num_layers % (p * v) stages get one more: the last stage also
+ * has the head and the loss. No layer is ever dropped. */
+int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
+
+/* The layers on all stages before `stage`: the index of its first. */
+int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
+
+/* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the
+ * same recipe. */
+void recipe_resolved_text(const struct recipe *recipe, struct text *out);
+
+/* The reference page: every key, its type, default, range and help, as Markdown. */
+void recipe_reference(struct text *out);
