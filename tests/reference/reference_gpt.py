@@ -1,0 +1,507 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 and Llama in NumPy, in double precision, with the derivatives worked out by hand.
+
+This is the second opinion on what Cuboid trains. It shares no code with the C program: the model is
+written from the papers (Vaswani et al. 2017; Radford et al. 2019; Touvron et al. 2023; RoPE, Su et al.
+2021; GQA, Ainslie et al. 2023; RMSNorm, Zhang and Sennrich 2019; SwiGLU, Shazeer 2020; AdamW,
+Loshchilov and Hutter 2019), and slowly on purpose: one rank, whole tensors, S x S attention.
+
+    tokens [B,S] -> embedding (+ position) -> L x block -> norm -> x head^T -> mean cross entropy
+
+    block:  x += proj(attention(norm1(x)))        every weight is [out, in], y = x W^T + b
+            x += fc2(gelu(fc1(norm2(x))))         or fc2(silu(gate(..)) * up(..)) for swiglu
+
+Every forward step has its `_backward` below it, which takes the gradient of the loss for the output and
+gives the gradients for the inputs. `--self-check` (check_reference.py) compares them with finite
+differences, and make_golden.py writes the figures that Cuboid is compared with.
+
+The trap: only the *initial* weights are single precision. They are drawn exactly as Cuboid draws them,
+rounded to fp32 where Cuboid rounds, and everything after that is fp64.
+"""
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Model:
+    """The recipe's `model:` keys, as far as they change the mathematics. Dropout is 0 here."""
+
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int  # key/value heads G; attention head h reads group h // (A/G)
+    ffn_hidden_size: int
+    seq_length: int
+    vocab_size: int
+    position_embedding_type: str = "learned_absolute"  # or "rope"
+    rotary_base: float = 10000.0
+    normalization: str = "LayerNorm"  # or "RMSNorm"
+    norm_epsilon: float = 1e-5
+    activation: str = "gelu"  # or "swiglu"
+    add_bias_linear: bool = True
+    tie_word_embeddings: bool = True
+    init_method_std: float = 0.02
+
+    @property
+    def head_dim(self):
+        return self.hidden_size // self.num_attention_heads
+
+
+# The two small models of the self-check and of the golden figures.
+GPT2 = Model(
+    num_layers=2,
+    hidden_size=16,
+    num_attention_heads=4,
+    num_query_groups=4,
+    ffn_hidden_size=64,
+    seq_length=12,
+    vocab_size=37,
+    init_method_std=0.05,
+)
+LLAMA = replace(
+    GPT2,
+    num_query_groups=2,
+    ffn_hidden_size=40,
+    position_embedding_type="rope",
+    normalization="RMSNorm",
+    activation="swiglu",
+    add_bias_linear=False,
+    tie_word_embeddings=False,
+)
+
+
+@dataclass
+class Batch:
+    """One step's data: inputs and labels [B,S], and per token a position, a document, a loss weight of 0 or 1."""
+
+    tokens: np.ndarray
+    labels: np.ndarray
+    positions: np.ndarray
+    documents: np.ndarray
+    loss_mask: np.ndarray
+
+
+# ---------------------------------------------------------------------------------------- parameters
+
+
+def parameter_table(model):
+    """Every parameter as (name, shape, start), start being "one", "zero" or a standard deviation."""
+    h, f, d = model.hidden_size, model.ffn_hidden_size, model.head_dim
+    q_rows, kv_rows = model.num_attention_heads * d, model.num_query_groups * d
+    std = model.init_method_std
+    small = std / math.sqrt(2.0 * model.num_layers)  # what ends on the residual stream (GPT-2)
+    rows = []
+
+    def linear(name, out_size, in_size, deviation):
+        rows.append((name + ".weight", (out_size, in_size), deviation))
+        if model.add_bias_linear:
+            rows.append((name + ".bias", (out_size,), "zero"))
+
+    def norm(name):
+        rows.append((name + ".weight", (h,), "one"))
+        if model.normalization == "LayerNorm":
+            rows.append((name + ".bias", (h,), "zero"))
+
+    rows.append(("embedding.weight", (model.vocab_size, h), std))
+    if model.position_embedding_type == "learned_absolute":
+        rows.append(("position.weight", (model.seq_length, h), std))
+    for n in range(model.num_layers):
+        layer = f"layers.{n}."
+        norm(layer + "norm1")
+        linear(layer + "attention.q", q_rows, h, std)
+        linear(layer + "attention.k", kv_rows, h, std)
+        linear(layer + "attention.v", kv_rows, h, std)
+        linear(layer + "attention.proj", h, q_rows, small)
+        norm(layer + "norm2")
+        if model.activation == "swiglu":
+            linear(layer + "mlp.gate", f, h, std)
+            linear(layer + "mlp.up", f, h, std)
+        else:
+            linear(layer + "mlp.fc1", f, h, std)
+        linear(layer + "mlp.fc2", h, f, small)
+    norm("norm")
+    if not model.tie_word_embeddings:
+        rows.append(("head.weight", (model.vocab_size, h), std))
+    return rows
+
+
+def philox_key(seed, name):
+    """The two key words of a named generator: FNV-1a over the name, stirred with the seed by SplitMix64."""
+    mask = 2**64 - 1
+    z = 0xCBF29CE484222325
+    for byte in name.encode():
+        z = ((z ^ byte) * 0x100000001B3) & mask
+    z = (z + 0x9E3779B97F4A7C15 * (seed + 1)) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    z ^= z >> 31
+    return z & 0xFFFFFFFF, z >> 32
+
+
+def philox_words(key, high, low):
+    """Philox4x32-10 at the counters (high, low), low an array: [len(low), 4] words of 32 bits."""
+    low = np.asarray(low, dtype=np.uint64)
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c0, c1 = low & mask, low >> half
+    c2 = np.full_like(low, high & 0xFFFFFFFF)
+    c3 = np.full_like(low, (high >> 32) & 0xFFFFFFFF)
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (
+            (p1 >> half) ^ c1 ^ np.uint64(k0),
+            p1 & mask,
+            (p0 >> half) ^ c3 ^ np.uint64(k1),
+            p0 & mask,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=1)
+
+
+def philox_normal(key, high, count):
+    """The first `count` standard normals of a stream, rounded to fp32. Box-Muller on the words (0,1) and
+    (2,3) of each counter. Python's math is the C library's, so that no other log or cos intrudes."""
+    words = philox_words(key, high, np.arange((count + 3) // 4))
+    normals = []
+    for first, second in words.reshape(-1, 2).tolist():
+        radius = math.sqrt(-2.0 * math.log((first + 1.0) * 2.0**-32))
+        angle = 2.0 * math.pi * second * 2.0**-32
+        normals += [radius * math.cos(angle), radius * math.sin(angle)]
+    return np.array(normals[:count], dtype=np.float32)
+
+
+def initial_weights(model, seed):
+    """name -> fp64 array whose values are exactly the fp32 numbers that Cuboid starts from."""
+    weights = {}
+    for name, shape, start in parameter_table(model):
+        if start == "one":
+            weights[name] = np.ones(shape)
+        elif start == "zero":
+            weights[name] = np.zeros(shape)
+        else:
+            normal = philox_normal(philox_key(seed, name), 0, math.prod(shape))
+            weights[name] = (normal * np.float32(start)).astype(np.float64).reshape(shape)
+    return weights
+
+
+# ------------------------------------------------------------------------------------------- the maths
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def linear(x, weight, bias):
+    """x [..., in], weight [out, in], bias [out] or None -> [..., out]"""
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def linear_backward(dy, x, weight):
+    """-> dx, dweight, dbias"""
+    dy_rows, x_rows = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+    return dy @ weight, dy_rows.T @ x_rows, dy_rows.sum(axis=0)
+
+
+def layer_norm(x, weight, bias, epsilon):
+    """Over the last dimension, with the biased variance. Keeps the normalised x and 1/sigma for the way back."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
+    xhat = centred * rstd
+    return xhat * weight + bias, (xhat, rstd)
+
+
+def layer_norm_backward(dy, weight, kept):
+    """xhat has mean 0 and mean square (nearly) 1, so dx loses its parts along 1 and along xhat."""
+    xhat, rstd = kept
+    dxhat = dy * weight
+    along_one = dxhat.mean(axis=-1, keepdims=True)
+    along_xhat = (dxhat * xhat).mean(axis=-1, keepdims=True)
+    dx = rstd * (dxhat - along_one - xhat * along_xhat)
+    return dx, (dy * xhat).sum(axis=(0, 1)), dy.sum(axis=(0, 1))
+
+
+def rms_norm(x, weight, epsilon):
+    rstd = 1.0 / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon)
+    xhat = x * rstd
+    return xhat * weight, (xhat, rstd)
+
+
+def rms_norm_backward(dy, weight, kept):
+    xhat, rstd = kept
+    dxhat = dy * weight
+    dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(axis=-1, keepdims=True))
+    return dx, (dy * xhat).sum(axis=(0, 1))
+
+
+def gelu(x):
+    """x times the normal distribution function at x: the exact form, not the tanh one."""
+    return 0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))
+
+
+def gelu_backward(dy, x):
+    below = 0.5 * (1.0 + erf(x / math.sqrt(2.0)))
+    density = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    return dy * (below + x * density)
+
+
+def swiglu(gate, up):
+    """silu(gate) * up, where silu(z) = z sigmoid(z)"""
+    return gate / (1.0 + np.exp(-gate)) * up
+
+
+def swiglu_backward(dy, gate, up):
+    """-> dgate, dup; silu'(z) = s + z s (1 - s)"""
+    s = 1.0 / (1.0 + np.exp(-gate))
+    return dy * up * (s + gate * s * (1.0 - s)), dy * gate * s
+
+
+def rotate(x, positions, base, direction):
+    """RoPE on x [B,S,heads,D]: the pair (i, i + D/2) turns by position * base^(-2i/D).
+    direction +1 turns forward; -1 turns back, which is the transpose and so the backward pass."""
+    half = x.shape[-1] // 2
+    frequency = base ** (-2.0 * np.arange(half) / x.shape[-1])
+    angle = direction * positions[:, :, None, None] * frequency
+    first, second = x[..., :half], x[..., half:]
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attention(q, k, v, documents):
+    """q [B,S,A,D], k and v [B,S,G,D] -> [B,S,A,D]. A token sees itself and earlier ones of its document."""
+    per_group = q.shape[2] // k.shape[2]
+    k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
+    seq = q.shape[1]
+    earlier = np.tril(np.ones((seq, seq), dtype=bool))
+    visible = earlier & (documents[:, :, None] == documents[:, None, :])
+    scores = np.einsum("bihd,bjhd->bhij", q, k_all) / math.sqrt(q.shape[-1])
+    scores = np.where(visible[:, None], scores, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    return np.einsum("bhij,bjhd->bihd", p, v_all), p
+
+
+def attention_backward(dy, q, k, v, p):
+    """-> dq, dk, dv. What p hides (p = 0) gets no gradient; a group's key collects from all its heads."""
+    groups = k.shape[2]
+    per_group = q.shape[2] // groups
+    k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
+    dv_all = np.einsum("bhij,bihd->bjhd", p, dy)
+    dp = np.einsum("bihd,bjhd->bhij", dy, v_all)
+    dscores = p * (dp - (p * dp).sum(axis=-1, keepdims=True)) / math.sqrt(q.shape[-1])
+    dq = np.einsum("bhij,bjhd->bihd", dscores, k_all)
+    dk_all = np.einsum("bhij,bihd->bjhd", dscores, q)
+
+    def collect(all_heads):
+        b, s, _, d = all_heads.shape
+        return all_heads.reshape(b, s, groups, per_group, d).sum(axis=3)
+
+    return dq, collect(dk_all), collect(dv_all)
+
+
+def cross_entropy(logits, labels, loss_mask):
+    """Sum of the unmasked tokens' losses over their number, in nats -> loss, dlogits"""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    of_label = np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+    counted = loss_mask.sum()
+    dlogits = np.exp(log_p)
+    b, s = np.indices(labels.shape)
+    dlogits[b, s, labels] -= 1.0
+    return -(of_label * loss_mask).sum() / counted, dlogits * (loss_mask / counted)[..., None]
+
+
+# ------------------------------------------------------------------------------------------- the model
+
+
+class Network:
+    """One forward and one backward pass. `kept` holds, under a layer's name, what its way back needs."""
+
+    def __init__(self, model, weights):
+        self.model = model
+        self.weights = weights
+        self.kept = {}
+        self.grads = {name: np.zeros_like(w) for name, w in weights.items()}
+
+    # The three kinds of layer that own weights: each reads them, and adds to their gradients, by name.
+
+    def linear(self, name, x):
+        self.kept[name] = x
+        return linear(x, self.weights[name + ".weight"], self.weights.get(name + ".bias"))
+
+    def linear_backward(self, name, dy):
+        dx, dweight, dbias = linear_backward(dy, self.kept[name], self.weights[name + ".weight"])
+        self.grads[name + ".weight"] += dweight
+        if name + ".bias" in self.grads:
+            self.grads[name + ".bias"] += dbias
+        return dx
+
+    def norm(self, name, x):
+        weight, epsilon = self.weights[name + ".weight"], self.model.norm_epsilon
+        if self.model.normalization == "LayerNorm":
+            y, self.kept[name] = layer_norm(x, weight, self.weights[name + ".bias"], epsilon)
+        else:
+            y, self.kept[name] = rms_norm(x, weight, epsilon)
+        return y
+
+    def norm_backward(self, name, dy):
+        weight, kept = self.weights[name + ".weight"], self.kept[name]
+        if self.model.normalization == "LayerNorm":
+            dx, dweight, dbias = layer_norm_backward(dy, weight, kept)
+            self.grads[name + ".bias"] += dbias
+        else:
+            dx, dweight = rms_norm_backward(dy, weight, kept)
+        self.grads[name + ".weight"] += dweight
+        return dx
+
+    def attention(self, name, x, batch):
+        m = self.model
+
+        def heads(y, count):
+            return y.reshape(y.shape[0], y.shape[1], count, m.head_dim)
+
+        q = heads(self.linear(name + ".q", x), m.num_attention_heads)
+        k = heads(self.linear(name + ".k", x), m.num_query_groups)
+        v = heads(self.linear(name + ".v", x), m.num_query_groups)
+        if m.position_embedding_type == "rope":
+            q = rotate(q, batch.positions, m.rotary_base, +1)
+            k = rotate(k, batch.positions, m.rotary_base, +1)
+        y, p = attention(q, k, v, batch.documents)
+        self.kept[name] = (q, k, v, p)
+        return self.linear(name + ".proj", y.reshape(x.shape[0], x.shape[1], -1))
+
+    def attention_backward(self, name, dy, batch):
+        q, k, v, p = self.kept[name]
+        dy = self.linear_backward(name + ".proj", dy).reshape(q.shape)
+        dq, dk, dv = attention_backward(dy, q, k, v, p)
+        if self.model.position_embedding_type == "rope":
+            dq = rotate(dq, batch.positions, self.model.rotary_base, -1)
+            dk = rotate(dk, batch.positions, self.model.rotary_base, -1)
+
+        def flat(dx):
+            return dx.reshape(dx.shape[0], dx.shape[1], -1)
+
+        return (
+            self.linear_backward(name + ".q", flat(dq))
+            + self.linear_backward(name + ".k", flat(dk))
+            + self.linear_backward(name + ".v", flat(dv))
+        )
+
+    def mlp(self, name, x):
+        if self.model.activation == "swiglu":
+            gate, up = self.linear(name + ".gate", x), self.linear(name + ".up", x)
+            self.kept[name] = (gate, up)
+            return self.linear(name + ".fc2", swiglu(gate, up))
+        before = self.linear(name + ".fc1", x)
+        self.kept[name] = before
+        return self.linear(name + ".fc2", gelu(before))
+
+    def mlp_backward(self, name, dy):
+        dy = self.linear_backward(name + ".fc2", dy)
+        if self.model.activation == "swiglu":
+            dgate, dup = swiglu_backward(dy, *self.kept[name])
+            return self.linear_backward(name + ".gate", dgate) + self.linear_backward(name + ".up", dup)
+        return self.linear_backward(name + ".fc1", gelu_backward(dy, self.kept[name]))
+
+    def forward(self, batch):
+        """-> the mean loss of the batch"""
+        w, m = self.weights, self.model
+        x = w["embedding.weight"][batch.tokens]
+        if m.position_embedding_type == "learned_absolute":
+            x = x + w["position.weight"][batch.positions]
+        for n in range(m.num_layers):
+            layer = f"layers.{n}."
+            x = x + self.attention(layer + "attention", self.norm(layer + "norm1", x), batch)
+            x = x + self.mlp(layer + "mlp", self.norm(layer + "norm2", x))
+        x = self.norm("norm", x)
+        self.kept["head"] = x
+        logits = x @ w["embedding.weight" if m.tie_word_embeddings else "head.weight"].T
+        loss, self.dlogits = cross_entropy(logits, batch.labels, batch.loss_mask)
+        return loss
+
+    def backward(self, batch):
+        """After forward: fills `grads`. A tied embedding collects twice, as the head and as the table of rows."""
+        m, head = self.model, "embedding.weight" if self.model.tie_word_embeddings else "head.weight"
+        dx, dhead, _ = linear_backward(self.dlogits, self.kept["head"], self.weights[head])
+        self.grads[head] += dhead
+        dx = self.norm_backward("norm", dx)
+        for n in reversed(range(m.num_layers)):
+            layer = f"layers.{n}."
+            dx = dx + self.norm_backward(layer + "norm2", self.mlp_backward(layer + "mlp", dx))
+            dx = dx + self.norm_backward(layer + "norm1", self.attention_backward(layer + "attention", dx, batch))
+        np.add.at(self.grads["embedding.weight"], batch.tokens, dx)
+        if m.position_embedding_type == "learned_absolute":
+            np.add.at(self.grads["position.weight"], batch.positions, dx)
+
+
+def loss_and_grads(model, weights, batch):
+    network = Network(model, weights)
+    loss = network.forward(batch)
+    network.backward(batch)
+    return loss, network.grads
+
+
+# --------------------------------------------------------------------------------------- the optimizer
+
+
+@dataclass(frozen=True)
+class Adam:
+    lr: float = 1e-2
+    weight_decay: float = 0.1
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+    clip_grad: float = 1.0
+
+
+def global_norm(grads):
+    return math.sqrt(sum(float((g * g).sum()) for g in grads.values()))
+
+
+def decays(name, weight):
+    """Matrices decay, the tables of embeddings and positions among them; biases and norms do not."""
+    return weight.ndim == 2
+
+
+class AdamW:
+    """Decoupled weight decay, bias-corrected moments, and before them Megatron's clipping by the global norm."""
+
+    def __init__(self, adam, weights):
+        self.adam = adam
+        self.step_count = 0
+        self.m = {name: np.zeros_like(w) for name, w in weights.items()}
+        self.v = {name: np.zeros_like(w) for name, w in weights.items()}
+
+    def step(self, weights, grads):
+        """Updates the weights in place -> the norm of the gradients before clipping."""
+        a = self.adam
+        self.step_count += 1
+        norm = global_norm(grads)
+        clip = min(1.0, a.clip_grad / (norm + 1e-6))
+        for name, w in weights.items():
+            g = grads[name] * clip
+            self.m[name] = a.adam_beta1 * self.m[name] + (1.0 - a.adam_beta1) * g
+            self.v[name] = a.adam_beta2 * self.v[name] + (1.0 - a.adam_beta2) * g * g
+            mhat = self.m[name] / (1.0 - a.adam_beta1**self.step_count)
+            vhat = self.v[name] / (1.0 - a.adam_beta2**self.step_count)
+            decay = a.weight_decay if decays(name, w) else 0.0
+            w -= a.lr * (mhat / (np.sqrt(vhat) + a.adam_eps) + decay * w)
+        return norm
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--self-check", action="store_true", help="compare the derivatives with finite differences")
+    if not parser.parse_args().self_check:
+        parser.error("nothing to do without --self-check; the golden figures come from make_golden.py")
+    from check_reference import self_check  # here, because it imports this file
+
+    return self_check()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
