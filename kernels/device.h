@@ -90,13 +90,20 @@ MUST_USE enum status copy_to_device(struct stream *stream, void *device_data, co
 MUST_USE enum status copy_to_host(struct stream *stream, void *host, const void *device_data, size_t bytes);
 
 /* Something outside the device that takes its turn on a stream: a message of a CPU transport. The
- * transport embeds it first in its own request. Order of calls: start once; then poll any number of
- * times until it says done, or finish once. Whoever sees it done (poll's true, or finish) has also
- * seen it freed. */
+ * transport embeds it first in its own request. The device calls start once, when everything before it on
+ * its stream is done; then poll until that says done, which also frees it. After a status that is not OK
+ * it is never touched again: the job is about to end.
+ *
+ * A host that blocks (*_sync, or a cpu stream whose next op must wait) serves *all* streams of its device:
+ * it goes round them, starts what may start, polls what was started, and when a whole round has moved
+ * nothing it calls rest of any started work. Serving only the stream it waits for would deadlock: two sends
+ * queue on one edge, the first is done, and the peer needs the second before it can send what we wait
+ * for. rest sleeps until polling can be of use again: until something has happened to any message of this
+ * rank since its last rest returned. It may return early. */
 struct work {
     enum status (*start)(struct work *work);            // posts it; never blocks
-    enum status (*poll)(struct work *work, bool *done); // moves it on, never blocks
-    enum status (*finish)(struct work *work);           // blocks until it is done
+    enum status (*poll)(struct work *work, bool *done); // moves it on, perhaps by computing; never blocks
+    void (*rest)(struct work *work);                    // sleeps while no message of this rank moves
     const char *name;                                   // "all_reduce tp", for traces and hang reports
 };
 /* Takes ownership of `work`. */

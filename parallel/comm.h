@@ -8,9 +8,11 @@
  *   - sums add in rank order of the group, element by element, on every transport and for every
  *     message size: threads and mpirun give the same bits;
  *   - a call puts the message on a stream and returns; buffers stay untouched until an event of that
- *     stream says so. Messages of one comm match in the order in which each rank put them there;
- *   - whoever waits also helps: a rank that blocks moves on all messages it has posted, so messages
- *     that both sides have posted complete whatever the two wait for first;
+ *     stream says so;
+ *   - messages of one comm match in the order in which each rank *called* for them, whatever streams they
+ *     are on and whenever those let them start (an exchange: in the order between those two ranks);
+ *   - whoever waits also helps: a rank that blocks moves on all messages on all its streams (see struct
+ *     work), so what all sides have put on streams completes, whatever each waits for first;
  *   - counts are 64-bit elements. */
 #pragma once
 
@@ -54,13 +56,19 @@ struct transport_ops {
     /* A batch of sends and receives, posted together. */
     enum status (*exchange)(struct comm *comm, struct stream *stream, const struct message *messages,
                             int count);
-    enum status (*barrier)(struct comm *comm); // blocks the host
+    /* Done when every rank of the comm has started its own. */
+    enum status (*barrier)(struct comm *comm, struct stream *stream);
 };
 
 /* The insides that a transport may see. */
 struct world {
     const struct transport_ops *ops;
     int rank, size;
+    /* Set by tests before the first message. A send is then done only when its receiver has it, which
+     * proves that a program's order of messages needs no buffering; and a message longer than
+     * piece_bytes travels in pieces of that size. */
+    bool synchronous;
+    size_t piece_bytes;
     void *state; // the transport's
 };
 struct comm {
@@ -72,10 +80,22 @@ struct comm {
 };
 
 /* Opens a world and runs `body` on each of its ranks. NOT_SUPPORTED names the transports of this build.
- * "auto": mpi under a launcher that started more than one process (OMPI_COMM_WORLD_SIZE, PMIX_RANK with
- * SLURM_NTASKS), else local. A body that returns a status other than OK ends the whole job. */
+ * "auto": mpi under a launcher, else local. size 0: the launcher's.
+ *
+ * When every rank has come to its end, returns OK or the status of the lowest rank that failed, with
+ * "rank N: text" as fail_text(), in every process alike. When a rank fails and the others do not end by
+ * themselves within half a second, they wait for it in vain: the process dies, naming that rank and its
+ * reason. (STOPPED is not a failure: the others get all the time they need.) */
 MUST_USE enum status world_run(const char *transport, int size,
                                enum status (*body)(struct world *world, void *argument), void *argument);
 
-/* How many processes a launcher has started: 0 when there is none. */
-int launcher_size(void);
+/* Who started this process: mpirun (OMPI_COMM_WORLD_SIZE), or srun --mpi=pmix (PMIX_RANK and Slurm's task
+ * count). Without one the size is 0 and the rank -1; a bare shell inside an sbatch or salloc
+ * allocation has none. Before a world is open, rank 0 or -1 is who prints. */
+struct launcher {
+    const char *name; // "mpirun", "srun", "none"
+    int size, rank;
+};
+/* BAD_USAGE when many processes were started that cannot find each other (srun without PMIx), or one
+ * that sits alone in an allocation of several nodes. */
+MUST_USE enum status launcher_find(struct launcher *out);

@@ -27,9 +27,8 @@ struct groups {
     struct group *pp;    // AXIS_PP
     struct group *model; // AXIS_TP | AXIS_PP: one whole replica
     struct group *kv;    // the tp ranks that hold the same key/value heads (size kv_replicas)
-    struct group
-        *ties; // first and last pipeline stage's holders, for tied weights; NULL elsewhere or when pp is 1
-    struct group **next, **previous; // directed edges, by the peer's pp coordinate; see p2p.h
+    /* First and last pipeline stage's holders of a tied weight; NULL elsewhere, or when pp is 1. */
+    struct group *ties;
 };
 
 /* kv_replicas: how many neighbouring tp ranks hold the same key/value heads (1: each its own). */
@@ -38,7 +37,8 @@ MUST_USE enum status groups_create(struct world *world, const struct mesh *mesh,
 void groups_destroy(struct groups *groups);
 
 /* Any other set of ranks; every rank of the world calls it in the same order, those outside with
- * `ranks` that do not hold them: they get NULL. */
+ * `ranks` that do not hold them: they get NULL. `id` is below 2^32 and unique for the life of the group
+ * among groups that share a rank; larger ones are the pieces of struct groups and p2p. */
 MUST_USE enum status group_create(struct world *world, const char *name, int64_t id, const int *ranks,
                                   int count, struct group **out);
 void group_destroy(struct group *group);
@@ -55,4 +55,5 @@ MUST_USE enum status group_all_to_all(struct group *group, struct stream *stream
                                       const int64_t *in_counts, struct tensor out, const int64_t *out_counts);
 MUST_USE enum status group_exchange(struct group *group, struct stream *stream,
                                     const struct message *messages, int count);
-MUST_USE enum status group_barrier(struct group *group);
+/* Blocks the host until every rank of the group has come here and `stream` is done. */
+MUST_USE enum status group_barrier(struct group *group, struct stream *stream);
