@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The plain ops on memory: fill, copy, transfer, add, init_normal. All go through blocks of rows, or
+ * of elements, whose size is fixed. */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+enum { BLOCK_ELEMENTS = 32768 }; // 128 KiB of fp32: some microseconds, well above the cost of a task
+
+/* Rows of a view of any number of dimensions: all but the last are folded into one when that is
+ * possible, which the doors have made sure of. */
+struct rows {
+    char *data;
+    int64_t count, columns;
+    size_t stride_bytes;
+};
+
+static struct rows rows_of(struct tensor t)
+{
+    size_t size = dtype_bytes(t.dtype);
+    if (t.ndim == 2)
+        return (struct rows){t.data, t.dim[0], t.dim[1], (size_t)t.stride[0] * size};
+    int64_t count = tensor_count(t);
+    return (struct rows){t.data, 1, count, (size_t)count * size};
+}
+
+/* One task is a run of whole rows, or, where rows are long, a piece of one row. */
+struct cut {
+    int64_t rows_each, columns_each, pieces; // pieces: of one row
+    int64_t tasks;
+};
+
+static struct cut cut_rows(struct rows rows)
+{
+    struct cut cut = {.rows_each = 1, .columns_each = rows.columns, .pieces = 1};
+    if (rows.columns > BLOCK_ELEMENTS) {
+        cut.columns_each = BLOCK_ELEMENTS;
+        cut.pieces = (rows.columns + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
+    } else if (rows.columns > 0) {
+        cut.rows_each = BLOCK_ELEMENTS / rows.columns;
+    }
+    cut.tasks = (rows.count + cut.rows_each - 1) / cut.rows_each * cut.pieces;
+    return cut;
+}
+
+struct job {
+    struct cut cut;
+    struct rows in, out;
+    enum dtype dtype;
+    float value;
+    const struct init_normal *normal;
+    void (*row)(const struct job *job, int64_t row, int64_t column, int64_t columns);
+};
+
+static void run_task(void *context, int64_t task)
+{
+    const struct job *job = context;
+    int64_t first = task / job->cut.pieces * job->cut.rows_each;
+    int64_t column = task % job->cut.pieces * job->cut.columns_each;
+    int64_t columns = job->out.columns - column;
+    if (columns > job->cut.columns_each)
+        columns = job->cut.columns_each;
+    for (int64_t r = first; r < first + job->cut.rows_each && r < job->out.count; r++)
+        job->row(job, r, column, columns);
+}
+
+static void run_job(struct device *device, struct job *job)
+{
+    job->cut = cut_rows(job->out);
+    cpu_parallel(device, job->cut.tasks, run_task, job);
+}
+
+static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)
+{
+    return rows.data + (size_t)row * rows.stride_bytes + (size_t)column * dtype_bytes(dtype);
+}
+
+static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+{
+    char *out = at(job->out, job->dtype, row, column);
+    for (int64_t i = 0; i < columns; i++) {
+        switch (job->dtype) {
+        case F32:
+            ((float *)out)[i] = job->value;
+            break;
+        case F64:
+            ((double *)out)[i] = (double)job->value;
+            break;
+        case I32:
+            ((int32_t *)out)[i] = (int32_t)job->value;
+            break;
+        case I64:
+            ((int64_t *)out)[i] = (int64_t)job->value;
+            break;
+        case DTYPE_COUNT:
+            break;
+        }
+    }
+}
+
+void cpu_fill(struct device *device, const struct fill *op)
+{
+    struct job job = {.out = rows_of(op->out), .dtype = op->out.dtype, .value = op->value, .row = fill_row};
+    run_job(device, &job);
+}
+
+static void copy_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+{
+    memcpy(at(job->out, job->dtype, row, column), at(job->in, job->dtype, row, column),
+           (size_t)columns * dtype_bytes(job->dtype));
+}
+
+void cpu_copy(struct device *device, const struct copy *op)
+{
+    struct job job = {
+        .in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = copy_row};
+    run_job(device, &job);
+}
+
+void cpu_transfer(struct device *device, const struct transfer *op)
+{
+    (void)device;
+    memcpy(op->to, op->from, op->bytes);
+}
+
+static void add_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+{
+    char *out = at(job->out, job->dtype, row, column), *in = at(job->in, job->dtype, row, column);
+    if (job->dtype == F64) {
+        for (int64_t i = 0; i < columns; i++)
+            ((double *)out)[i] += ((const double *)in)[i];
+    } else {
+        for (int64_t i = 0; i < columns; i++)
+            ((float *)out)[i] += ((const float *)in)[i];
+    }
+}
+
+void cpu_add(struct device *device, const struct add *op)
+{
+    struct job job = {.in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_row};
+    run_job(device, &job);
+}
+
+static void normal_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+{
+    const struct init_normal *op = job->normal;
+    float *out = (float *)(void *)at(job->out, F32, row, column);
+    int64_t begin = (op->row_begin + row) * op->columns + op->column_begin + column;
+    philox_normal(op->generator, 0, begin, columns, out);
+    for (int64_t i = 0; i < columns; i++)
+        out[i] *= op->std;
+}
+
+void cpu_init_normal(struct device *device, const struct init_normal *op)
+{
+    struct job job = {.out = rows_of(op->out), .dtype = F32, .normal = op, .row = normal_row};
+    run_job(device, &job);
+}

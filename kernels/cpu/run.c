@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/cpu.h"
+
+void cpu_run(struct device *device, const struct op *op)
+{
+    switch (op->kind) { // no default, so that a new kind is a compile error here
+    case OP_GEMM:
+        cpu_gemm(device, &op->gemm);
+        return;
+    case OP_FILL:
+        cpu_fill(device, &op->fill);
+        return;
+    case OP_COPY:
+        cpu_copy(device, &op->copy);
+        return;
+    case OP_TO_DEVICE:
+    case OP_TO_HOST:
+        cpu_transfer(device, &op->transfer);
+        return;
+    case OP_ADD:
+        cpu_add(device, &op->add);
+        return;
+    case OP_POISON:
+        return;
+    case OP_INIT_NORMAL:
+        cpu_init_normal(device, &op->init_normal);
+        return;
+    case OP_COLUMN_SUM:
+        cpu_column_sum(device, &op->column_sum);
+        return;
+    case OP_NORM_FORWARD:
+        cpu_norm_forward(device, &op->norm_forward);
+        return;
+    case OP_NORM_BACKWARD:
+        cpu_norm_backward(device, &op->norm_backward);
+        return;
+    case OP_ACTIVATION_FORWARD:
+        cpu_activation_forward(device, &op->activation_forward);
+        return;
+    case OP_ACTIVATION_BACKWARD:
+        cpu_activation_backward(device, &op->activation_backward);
+        return;
+    case OP_ROPE:
+        cpu_rope(device, &op->rope);
+        return;
+    case OP_ATTENTION_FORWARD:
+        cpu_attention_forward(device, &op->attention_forward);
+        return;
+    case OP_ATTENTION_BACKWARD:
+        cpu_attention_backward(device, &op->attention_backward);
+        return;
+    case OP_EMBEDDING_FORWARD:
+        cpu_embedding_forward(device, &op->embedding_forward);
+        return;
+    case OP_EMBEDDING_BACKWARD:
+        cpu_embedding_backward(device, &op->embedding_backward);
+        return;
+    case OP_RESIDUAL_FORWARD:
+        cpu_residual_forward(device, &op->residual_forward);
+        return;
+    case OP_RESIDUAL_BACKWARD:
+        cpu_residual_backward(device, &op->residual_backward);
+        return;
+    case OP_LOSS_MAX:
+        cpu_loss_max(device, &op->loss_max);
+        return;
+    case OP_LOSS_SUM:
+        cpu_loss_sum(device, &op->loss_sum);
+        return;
+    case OP_LOSS_FINISH:
+        cpu_loss_finish(device, &op->loss_finish);
+        return;
+    case OP_LOSS_BACKWARD:
+        cpu_loss_backward(device, &op->loss_backward);
+        return;
+    case OP_SQUARES:
+        cpu_squares(device, &op->squares);
+        return;
+    case OP_ADAMW:
+        cpu_adamw(device, &op->adamw);
+        return;
+    case OP_KIND_COUNT:
+        break;
+    }
+    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+}
