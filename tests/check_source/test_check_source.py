@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A checker that has never refused anything is decoration: every rule of tools/check_source.py gets a file
+with one planted fault and must name its line, and a file of innocent look-alikes that it must leave alone."""
+import os
+import subprocess
+import sys
+import tempfile
+
+TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools")
+sys.dont_write_bytecode = True
+sys.path.insert(0, TOOLS)
+import check_source  # noqa: E402
+
+LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
+SCRIPT = "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n"
+LONG_FUNCTION = "int f(void)\n{\n" + "    g();\n" * 58 + "}\n"
+
+# (rule, path, text after the licence line, the line it must name)
+FAULTS = [
+    ("direction", "kernels/a.c", '#include "layers/norm.h"\n', 2),
+    ("direction", "schedules/a.c", '#include "base/text.h"\n#include "kernels/ops.h"\n', 3),
+    ("direction", "base/a.c", '#include "kernels/ops.h"\n', 2),
+    ("direction", "layers/a.c", '#include "trainer/recipe.h"\n', 2),
+    ("direction", "stray/a.c", '#include "base/text.h"\n', 2),
+    ("private", "layers/a.c", '#include "kernels/cpu/gemm.h"\n', 2),
+    ("private", "trainer/a.c", '#include "kernels/strict/late.h"\n', 2),
+    ("vendor", "layers/a.c", "#include <cblas.h>\n", 2),
+    ("vendor", "parallel/group.c", "#include <stdio.h>\n#include <mpi.h>\n", 3),
+    ("vendor", "trainer/a.c", "#include <cuda_runtime.h>\n", 2),
+    ("vendor", "kernels/cpu/a.c", "#include <boost.h>\n", 2),
+    ("include-path", "base/a.c", '#include "text.h"\n', 2),
+    ("include-path", "base/a.c", '#include "../base/text.h"\n', 2),
+    ("own-header", "base/text.c", '#include <stdio.h>\n#include "base/text.h"\n', 2),
+    ("header-of-c", "tests/unit/a.c", '#include "base/other.c"\n', 2),
+    ("pragma-once", "base/a.h", "#ifndef A_H\n#define A_H\n#endif\n", 1),
+    ("backend-name", "layers/a.c", 'int f(const char *s)\n{\n    return strcmp(s, "cuda") == 0;\n}\n', 4),
+    ("backend-name", "trainer/train.c", "#ifdef HAVE_MPI\n#endif\n", 2),
+    ("banned-call", "base/a.c", "void f(char *a, const char *b)\n{\n    strcpy(a, b);\n}\n", 4),
+    ("banned-call", "base/a.c", "int f(const char *a)\n{\n    return atoi (a);\n}\n", 4),
+    ("banned-call", "trainer/a.c", "void f(void)\n{\n    exit(1);\n}\n", 4),
+    ("banned-call", "layers/a.c", "void f(int x)\n{\n    assert(x > 0);\n}\n", 4),
+    ("state", "base/a.c", "int counter;\n", 2),
+    ("state", "base/a.c", "static int table[4] = {1, 2};\n", 2),
+    ("state", "base/a.c", "/* first */\n\nstatic const char *names[] = {\n    \"a\",\n};\n", 4),
+    ("state", "base/a.c", "static int (*hook)(int);\n", 2),
+    ("state", "base/a.c", "static struct {\n    int x;\n} here;\n", 2),
+    ("state", "base/a.c", "static _Thread_local int depth;\n", 2),
+    ("state", "base/a.c", "extern struct device *current;\n", 2),
+    ("state", "base/a.c", "int f(void)\n{\n    static int calls = 0;\n    return ++calls;\n}\n", 4),
+    ("state", "base/a.c", "int f(void)\n{\n    static char buffer[64];\n    return buffer[0];\n}\n", 4),
+    ("state", "kernels/cuda/a.cu", 'extern "C" {\nint counter;\n}\n', 3),
+    ("function-length", "base/a.c", LONG_FUNCTION, 2),
+    ("function-length", "base/a.c", "static const int x = 1;\n\n" + LONG_FUNCTION, 4),
+    ("function-length", "kernels/cuda/a.cu", 'extern "C" {\n' + LONG_FUNCTION + "}\n", 3),
+    ("function-length", "tests/unit/a.c", LONG_FUNCTION.replace("int f(void)", "Test(a, b, .init = c)"), 2),
+    ("python-function-length", "tools/a.py", "def f():\n" + "    g()\n" * 60, 2),
+    ("python-function-length", "tools/a.py", "def f(:\n", 2),
+    ("file-length", "base/a.c", "int f(void);\n" * 600, 601),
+    ("spdx", "base/a.h", "#pragma once\n", 1),
+    ("spdx", "tools/a", "#!/bin/sh\n", 1),
+    ("dead-code", "base/a.c", "#if 0\nint f(void);\n#endif\n", 2),
+    ("unfinished", "base/a.c", "int f(void); // TO" + "DO\n", 2),
+    ("unfinished", "README.md", "FIX" + "ME\n", 1),
+    ("machine-path", "tools/a", SCRIPT + "cat /ho" + "me/someone/x\n", 3),
+    ("machine-path", "recipes/a.yaml", "data: ../share" + "d/x\n", 1),
+    ("whitespace", "base/a.c", "int\tf(void);\n", 2),
+    ("whitespace", "base/a.c", "int f(void); \n", 2),
+    ("whitespace", "base/a.c", "int f(void);\r\n", 2),
+    ("whitespace", "base/a.c", "int f(void);", 2),
+    ("whitespace", "base/a.c", "int f(void);\n\n", 3),
+    ("line-length", "base/a.c", "// " + "x" * 108 + "\n", 2),
+]
+
+# What looks like a fault and is none, all in one tree.
+INNOCENT = {
+    "base/text.h": LICENCE
+    + "#pragma once\nextern const int limit;\nstruct text;\nint text_add(struct text *t, int n);\n",
+    "base/text.c": LICENCE + '#include "base/text.h"\n\n#include <stdio.h>\n\n'
+    + "/* strcpy(a, b) in a comment, static int x; too */\n"
+    + 'static const char *const names[] = {"atoi(x)", "// no comment", "a \\" static int y;"};\n'
+    + "static const struct row {\n    const char *name;\n    int (*make)(int n);\n} rows[] = {\n"
+    + "    {.name = \"x\", .make = NULL},\n};\n"
+    + '_Static_assert(sizeof names / sizeof *names == 3, "rows");\n'
+    + "static volatile sig_atomic_t asked;\n"
+    + "enum { LIMIT = 4 };\nstruct point {\n    int x, y;\n};\ntypedef int (*callback)(void);\n"
+    + "static int (*const hook)(int) = NULL;\n"
+    + "static int sum(int (*each)(int), int n);\nint sum_of(const int *list, int n) __attribute__((pure));\n"
+    + "void run(struct x *x, int (*body)(struct x *x, void *argument), void *argument)\n{\n"
+    + "    static const int weights[] = {1, 2};\n    x->exit(1);\n    my_strcpy(x);\n}\n"
+    + "#define LOOP(n) \\\n    for (int i = 0; i < (n); i++) { \\\n    }\n"
+    + "int after(void)\n{\n    return '{' + '\"';\n}\n"
+    + LONG_FUNCTION.replace("    g();\n", "", 1),
+    "kernels/cpu/gemm.c": LICENCE + "#include <cblas.h>\n#include <dnnl.h>\n",
+    "parallel/comm.c": LICENCE + '#ifdef HAVE_MPI\nconst char *f(void)\n{\n    return "local";\n}\n#endif\n',
+    "layers/norm.c": LICENCE + '// the "cuda" device\nconst char *f(void)\n{\n    return "the cpu is fine";\n}\n',
+    "tests/unit/test_x.c": LICENCE
+    + "#include <criterion/criterion.h>\nTest(x, y)\n{\n    assert(1);\n    exit(0);\n}\n",
+    "tools/run": SCRIPT + "mktemp -d /tmp/XXXXXX\n",
+    "docs/page.md": "See https://example.org/home/page and a very long line. " + "word " * 40 + "end\n",
+    "tests/reference/golden_x.txt": "1\t2 \n",
+}
+
+
+def write(root, path, text):
+    full = os.path.join(root, path)
+    os.makedirs(os.path.dirname(full), exist_ok=True)
+    with open(full, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+
+
+def places(root, exempt):
+    """The complaints about the tree at `root`, as (place, rule)."""
+    return [(f"{path}:{line}", name) for path, line, name, _ in check_source.check(root, exempt)]
+
+
+def plant(name, path, text):
+    """What the checker says of a tree with this one file (and headers for it to include)."""
+    if path.endswith((".c", ".h", ".cu")) and name != "spdx":
+        text = LICENCE + text
+    elif path.endswith(".py"):
+        text = SCRIPT.splitlines(True)[1] + text
+    with tempfile.TemporaryDirectory() as root:
+        for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe", "kernels/cpu/gemm",
+                       "kernels/strict/late"):
+            write(root, header + ".h", LICENCE + "#pragma once\n")
+        write(root, "base/other.c", LICENCE)
+        write(root, path, text)
+        return places(root, {})
+
+
+def exemptions():
+    """An exemption silences its rule in its file, and is named when nothing needs it."""
+    with tempfile.TemporaryDirectory() as root:
+        write(root, "base/a.c", LICENCE + "int counter;\n")
+        write(root, "base/b.c", LICENCE)
+        if places(root, {("state", "base/a.c"): "reason"}):
+            yield "an exemption did not silence its rule"
+        if places(root, {("state", "base/a.c"): "reason", ("state", "base/b.c"): "none"}) != [("base/b.c:1", "state")]:
+            yield "an exemption that nothing needs was not named"
+
+
+def command_line():
+    """The exit status: 0 for a clean tree, 1 with a complaint, 2 for a wrong call."""
+    with tempfile.TemporaryDirectory() as root:
+        for expected, text in ((0, LICENCE), (1, LICENCE + "int counter;\n")):
+            write(root, "base/a.c", text)
+            ran = subprocess.run([sys.executable, check_source.__file__, "--root", root], capture_output=True,
+                                 text=True, check=False)
+            line = "base/a.c:2: counter is state that ranks as threads would share [state]\n"
+            if ran.returncode != expected or ran.stdout != line * expected:
+                yield f"exit status {ran.returncode} for {expected}: {ran.stdout}{ran.stderr}"
+    ran = subprocess.run([sys.executable, check_source.__file__, "--what"], capture_output=True, check=False)
+    if ran.returncode != 2:
+        yield f"exit status {ran.returncode} for a wrong call"
+
+
+def main():
+    failures = [*exemptions(), *command_line()]
+    for name, path, text, line in FAULTS:
+        found = plant(name, path, text)
+        if found != [(f"{path}:{line}", name)]:
+            failures.append(f"{name} in {path}, line {line}: the checker said {found}")
+
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in INNOCENT.items():
+            write(root, path, text)
+        for place, name in places(root, {}):
+            failures.append(f"innocent: the checker said {place} {name}")
+
+    for name in sorted(set(check_source.RULES) - {fault[0] for fault in FAULTS}):
+        failures.append(f"{name}: a rule without a planted fault")
+
+    for failure in failures:
+        print(failure)
+    print(f"{len(FAULTS)} planted faults, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,495 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the habits that a compiler does not: who includes whom, where a vendor's header may appear, how
+long a file or a function may be, which calls are banned, and no state that ranks as threads would share.
+
+    tools/check_source.py             the whole tree; one "file:line: sentence" each, exit status 1 if any
+    tools/check_source.py --list      the rules
+
+Comments and string literals are blanked first, column for column, so a word in a comment is never taken
+for code. It reads text and not types: a rule here must be one that text can decide.
+
+A rule is one function below with @rule, and one planted fault in tests/check_source. Where a file must
+break a rule, EXEMPT says so with its reason; an exemption that nothing needs any more is a complaint too."""
+import ast
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+
+FILE_LINES, FUNCTION_LINES, C_LINE_CHARS, SCRIPT_LINE_CHARS = 600, 60, 110, 120
+
+# Who may include whom: every folder itself, and these.
+MAY_INCLUDE = {
+    "base": [],
+    "kernels": ["base"],
+    "parallel": ["kernels", "base"],
+    "layers": ["parallel", "kernels", "base"],
+    "schedules": ["base"],
+    "trainer": ["schedules", "layers", "parallel", "kernels", "base"],
+    "tools": ["trainer", "schedules", "layers", "parallel", "kernels", "base"],
+    "tests": ["tools", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
+}
+
+# Headers that are private to their folder: who else may include them (the registry that lists them).
+PRIVATE = {
+    "kernels/cpu/*": ["kernels/device*.c", "kernels/registry.c", "kernels/strict/*", "kernels/dry/*"],
+    "kernels/strict/*": ["kernels/device*.c", "kernels/registry.c"],
+    "kernels/dry/*": ["kernels/device*.c", "kernels/registry.c"],
+    "kernels/cuda/*": ["kernels/device*.c", "kernels/registry.c", "parallel/comm_nccl*"],
+}
+
+# Where each library's headers may appear: nothing else of the program knows the library.
+VENDOR = {
+    "mpi.h": ["parallel/comm_mpi*"],
+    "nccl.h": ["parallel/comm_nccl*"],
+    "cblas.h": ["kernels/cpu/*"],
+    "dnnl*.h": ["kernels/cpu/*"],
+    "omp.h": ["kernels/cpu/*"],
+    "immintrin.h": ["kernels/cpu/*"],
+    "cu*.h": ["kernels/cuda/*", "parallel/comm_nccl*"],
+    "cu*.hpp": ["kernels/cuda/*"],
+    "mma.h": ["kernels/cuda/*"],
+    "nv*.h": ["kernels/cuda/*"],
+    "yaml.h": ["trainer/recipe*.c"],
+    "jansson.h": ["trainer/*.c"],
+    "utf8proc.h": ["trainer/tokenizer*.c"],
+    "criterion/*": ["tests/unit/*"],
+}
+
+# The C library and POSIX, and the one kernel interface that timing and waiting need.
+SYSTEM = set("""complex ctype errno fenv float inttypes iso646 limits locale math signal stdalign stdarg
+    stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar wchar
+    dirent fcntl fnmatch getopt glob libgen netdb poll pthread sched semaphore spawn syslog termios unistd
+    arpa/inet linux/futex netinet/in netinet/tcp sys/file sys/ioctl sys/mman sys/resource sys/select sys/socket
+    sys/stat sys/statvfs sys/sysinfo sys/syscall sys/time sys/times sys/types sys/uio sys/un sys/utsname sys/wait
+    sys/eventfd sys/signalfd sys/random malloc execinfo""".split())
+
+# A backend's name as a string: only where backends register, and where a user's text names them.
+BACKENDS = {"cpu", "cuda", "strict", "dry", "local", "mpi", "nccl"}
+KNOWS_BACKENDS = ["kernels/cpu/*", "kernels/cuda/*", "kernels/strict/*", "kernels/dry/*", "kernels/device*.c",
+                  "kernels/registry.c", "parallel/comm*.c", "trainer/recipe*", "tools/*", "tests/*"]
+
+BANNED = {
+    "strcpy": "snprintf or text_add knows the size", "strcat": "text_add grows", "strncpy": "it may not terminate",
+    "strncat": "text_add grows", "sprintf": "snprintf knows the size", "vsprintf": "vsnprintf knows the size",
+    "gets": "fgets or file_read", "atoi": "integer_parse sees errors", "atol": "integer_parse sees errors",
+    "atoll": "integer_parse sees errors", "atof": "number_parse sees errors",
+    "strtok": "it keeps hidden state; strtok_r or strcspn", "rand": "philox is keyed and the same everywhere",
+    "srand": "philox needs no seeding", "random": "philox is keyed and the same everywhere",
+    "drand48": "philox is keyed and the same everywhere", "asctime": "strftime", "ctime": "strftime",
+    "localtime": "localtime_r", "gmtime": "gmtime_r",
+    "system": "posix_spawn takes arguments apart", "popen": "posix_spawn takes arguments apart",
+    "tmpnam": "mkstemp", "mktemp": "mkstemp", "alloca": "an array has a size, or malloc a failure",
+    "setjmp": "return a status", "longjmp": "return a status",
+}
+# Calls with a home: (where they may stand, what to do elsewhere).
+HOMED = {
+    "assert": (["tests/*"], "CHECK is for promises, in every build"),
+    "exit": (["base/*", "tools/main.c", "tests/*"], "return a status; die() in a world"),
+    "_exit": (["base/*", "tests/*"], "return a status; die() in a world"),
+    "abort": (["base/*", "tests/*"], "return a status; die() in a world"),
+}
+
+# (rule, path) that may be broken, and why.
+EXEMPT = {
+    ("state", "base/status.c"): "the last failure and the place of a thread belong to the thread, as errno does",
+}
+
+MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|work|Users)/\w|(?<![\w./])/tmp/w" + r"t\b|\.\./share" + r"d\b")
+UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+C_FILES, SCRIPTS = (".c", ".h", ".cu", ".cuh"), (".py", ".sh")
+PROSE = (".md", ".yaml", ".yml", ".build", ".txt", ".in")
+DATA = ["tests/*golden*", "tests/*.txt", "tests/*.json", "tests/*.csv", "LICENSE"]
+
+RULES = {}
+
+
+def rule(*suffixes):
+    """Registers a rule for files with these suffixes ("script" for those that begin with #!)."""
+    def register(function):
+        RULES[function.__name__.replace("_", "-")] = (suffixes, function)
+        return function
+    return register
+
+
+def matches(path, patterns):
+    return any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+
+
+def is_test(path):
+    return path.startswith("tests/")
+
+
+# ---- Reading C -----------------------------------------------------------------------------------
+
+TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+
+
+def blank(text, keep_strings):
+    """Comments (and strings' insides) become spaces; lines and columns stay where they are."""
+    def replace(match):
+        token = match.group()
+        if token[0] == '"':
+            return token if keep_strings else '"' + " " * (len(token) - 2) + '"'
+        if token[0] == "'":
+            return "'" + " " * (len(token) - 2) + "'"
+        return re.sub(r"[^\n]", " ", token)
+    return TOKEN.sub(replace, text)
+
+
+class Source:
+    """One file: its text, its lines, and for C the text without comments and strings."""
+
+    def __init__(self, root, path):
+        self.root, self.path = root, path
+        self.folder = path.split("/")[0]
+        with open(os.path.join(root, path), "rb") as file:
+            self.bytes = file.read()
+        self.text = self.bytes.decode("utf-8", "replace")
+        self.lines = self.text.split("\n")
+        self.kind = os.path.splitext(path)[1]
+        if self.kind in C_FILES:
+            self.code = blank(self.text, keep_strings=False)
+            self.code_with_strings = blank(self.text, keep_strings=True)
+            # Statements are read without preprocessor lines (and their continuations).
+            self.statements = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group()),
+                                     self.code, flags=re.M)
+
+    def line_of(self, offset):
+        return self.text.count("\n", 0, offset) + 1
+
+    def includes(self):
+        """(line, name, quoted) of each #include."""
+        for match in re.finditer(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', self.code_with_strings, re.M):
+            yield self.line_of(match.start()), match.group(2), match.group(1) == '"'
+
+
+TRANSPARENT = re.compile(r'(?:extern\s*"\s*"|namespace\s*\w*)\s*$')
+ATTRIBUTES = re.compile(r"\b(?:__attribute__|_Alignas|alignas|__launch_bounds__|__declspec)\s*"
+                        r"(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))")
+
+
+def top_level(source):
+    """(start, end, text, body) of what stands at file scope; body: the offset of a function's brace, or None.
+    Braces of a declaration are shortened to {} in its text."""
+    code, depth, start, pieces, brace, is_body = source.statements, 0, 0, [], 0, False
+    for match in re.finditer(r"[{};]", code):
+        at, char = match.start(), match.group()
+        if char == "{":
+            if depth == 0:
+                head = "".join(pieces) + code[start if not pieces else brace + 1:at]
+                if TRANSPARENT.search(head):
+                    start, pieces = at + 1, []
+                    continue
+                pieces, brace = [head], at
+                bare = ATTRIBUTES.sub(" ", head).rstrip()
+                is_body = bare.endswith(")") and "=" not in re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", bare)
+            depth += 1
+        elif char == "}":
+            depth = max(depth - 1, 0)
+            if depth == 0 and pieces and is_body:
+                yield start, at + 1, pieces[0], brace
+                start, pieces = at + 1, []
+            elif depth == 0 and pieces:
+                pieces, brace = [pieces[0] + "{}"], at
+            elif depth == 0:
+                start = at + 1   # the end of an extern "C" block
+        elif depth == 0:
+            text = (pieces[0] + code[brace + 1:at]) if pieces else code[start:at]
+            yield start, at + 1, text, None
+            start, pieces = at + 1, []
+
+
+def first_text(source, start):
+    """The line where the text after `start` begins."""
+    return source.line_of(start + len(source.statements[start:]) - len(source.statements[start:].lstrip()))
+
+
+def mutable_name(declaration):
+    """The name of the variable that this declaration makes changeable, or None."""
+    text = re.sub(r"\[[^\]]*\]", "[]", ATTRIBUTES.sub(" ", declaration.split("=")[0])).strip()
+    if not text or re.match(r"(?:typedef|_Static_assert|static_assert|using|template|friend)\b", text):
+        return None
+    if re.fullmatch(r"(?:struct|union|enum)\s*\w*\s*(?:\{\})?", text):
+        return None
+    pointer_to_function = re.search(r"\(\s*\*\s*(const\b)?\s*(\w+)", text)
+    if "(" in text and not (pointer_to_function and pointer_to_function.start() == text.index("(")):
+        return None
+    if pointer_to_function:
+        return None if pointer_to_function.group(1) else pointer_to_function.group(2)
+    if re.search(r"\bsig_atomic_t\b", text):
+        return None   # all that a signal handler can reach
+    if "constexpr" in text or re.search(r"\bconst\b", text.rsplit("*", 1)[-1]):
+        return None
+    name = re.search(r"(\w+)\s*(?:\[\]\s*)*$", text)
+    return name.group(1) if name and name.group(1) != "environ" else None
+
+
+# ---- The rules: each yields (line, sentence) -----------------------------------------------------
+
+@rule(*C_FILES)
+def direction(source):
+    """Folders include only the folders below them."""
+    allowed = MAY_INCLUDE.get(source.folder)
+    for line, name, quoted in source.includes():
+        target = name.split("/")[0]
+        if quoted and allowed is None:
+            yield line, f"the folder {source.folder}/ is not in the table of who may include whom"
+        elif quoted and target in MAY_INCLUDE and target != source.folder and target not in allowed:
+            may = ", ".join(allowed) or "nothing but the C library"
+            yield line, f"{source.folder}/ may not include {name}; it may include {may}"
+
+
+@rule(*C_FILES)
+def private(source):
+    """A backend's own headers stay in its folder and its registry."""
+    for line, name, quoted in source.includes():
+        for owner, others in PRIVATE.items():
+            if quoted and matches(name, [owner]) and not matches(source.path, [owner, "tests/*", *others]):
+                yield line, f"{name} is private to {owner[:-1]}; go through kernels/device.h and kernels/ops.h"
+
+
+@rule(*C_FILES)
+def vendor(source):
+    """A library's header is included in its one place."""
+    for line, name, quoted in source.includes():
+        homes = next((homes for pattern, homes in VENDOR.items() if fnmatch.fnmatch(name, pattern)), None)
+        if quoted or name.removesuffix(".h") in SYSTEM:
+            continue
+        if homes is None:
+            yield line, f"<{name}> is not known: say in VENDOR of tools/check_source.py where it may be included"
+        elif not matches(source.path, homes):
+            yield line, f"<{name}> may be included only in {', '.join(homes)}"
+
+
+@rule(*C_FILES)
+def include_path(source):
+    """Includes are written from the root of the repository."""
+    for line, name, quoted in source.includes():
+        if quoted and (".." in name or not os.path.exists(os.path.join(source.root, name))):
+            yield line, f'"{name}" is not a path from the root of the repository'
+
+
+@rule(".c", ".cu")
+def own_header(source):
+    """A file includes its own header first, so that every header stands alone."""
+    own = re.sub(r"\.\w+$", ".h", source.path)
+    first = next(source.includes(), None)
+    if first and first[1] != own and os.path.exists(os.path.join(source.root, own)):
+        yield first[0], f'"{own}" comes first: it must stand without the others\' help'
+
+
+@rule(".c", ".cu")
+def header_of_c(source):
+    """No file includes a .c file."""
+    for line, name, _ in source.includes():
+        if name.endswith((".c", ".cu")):
+            yield line, f"{name} is not a header"
+
+
+@rule(".h", ".cuh")
+def pragma_once(source):
+    """A header guards itself with #pragma once."""
+    if not re.search(r"^#pragma once$", source.code, re.M):
+        yield 1, "a header has #pragma once"
+
+
+@rule(*C_FILES)
+def backend_name(source):
+    """Compute code names no backend."""
+    if matches(source.path, KNOWS_BACKENDS):
+        return
+    for match in re.finditer(r'"([^"\n]*)"', source.code_with_strings):
+        if match.group(1) in BACKENDS:
+            yield (source.line_of(match.start()),
+                   f'"{match.group(1)}" is named only by its registry, the recipe and tools; ask the table')
+    asks = r"^[ \t]*#[ \t]*(?:el)?if\w*[^\n]*(?:MPI|CUDA|NCCL|DNNL|ONEDNN|OPENBLAS)"
+    for match in re.finditer(asks, source.code, re.M):
+        yield source.line_of(match.start()), "code outside a backend does not ask which backends are built"
+
+
+@rule(*C_FILES)
+def banned_call(source):
+    """Calls that cannot see errors or sizes, or keep hidden state."""
+    for match in re.finditer(r"(?<![\w.>])(\w+)\s*\(", source.code):
+        name = match.group(1)
+        if name in BANNED:
+            yield source.line_of(match.start()), f"{name}() is banned: {BANNED[name]}"
+        elif name in HOMED and not matches(source.path, HOMED[name][0]):
+            homes, instead = HOMED[name]
+            yield source.line_of(match.start()), f"{name}() stands only in {', '.join(homes)}: {instead}"
+
+
+@rule(*C_FILES)
+def state(source):
+    """No mutable variable outlives a function: ranks can be threads of one process."""
+    for start, _, text, body in top_level(source):
+        name = mutable_name(text) if body is None else None
+        if name:
+            yield first_text(source, start), f"{name} is state that ranks as threads would share"
+    for match in re.finditer(r"^[ \t]+static\b([^;={]*)(?=[;={])", source.statements, re.M):
+        name = mutable_name(match.group(1))
+        if name:
+            yield source.line_of(match.start()), f"static {name} is state that ranks as threads would share"
+
+
+@rule(*C_FILES)
+def function_length(source):
+    """A function fits on a screen."""
+    for start, end, text, body in top_level(source):
+        first = first_text(source, start)
+        lines = source.line_of(end - 1) - first + 1
+        if body is not None and lines > FUNCTION_LINES:
+            name = re.search(r"(\w+)\s*\(", text)
+            yield first, f"{name.group(1) if name else 'a function'} has {lines} lines, over {FUNCTION_LINES}"
+
+
+@rule(".py", "python")
+def python_function_length(source):
+    """So does a Python function."""
+    try:
+        tree = ast.parse(source.text)
+    except (SyntaxError, ValueError) as error:
+        yield getattr(error, "lineno", None) or 1, "Python does not parse this"
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = node.end_lineno - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                yield node.lineno, f"{node.name} has {lines} lines, over {FUNCTION_LINES}"
+
+
+@rule(*C_FILES, *SCRIPTS, "script", ".build")
+def file_length(source):
+    """A file can be held in the head."""
+    count = len(source.lines) - (source.lines[-1] == "")
+    if count > FILE_LINES:
+        yield FILE_LINES + 1, f"{count} lines, over {FILE_LINES}"
+
+
+@rule(*C_FILES, *SCRIPTS, "script")
+def spdx(source):
+    """The first line says the licence (the second, after #!)."""
+    first = source.lines[1:2] if source.text.startswith("#!") else source.lines[:1]
+    mark = "//" if source.kind in C_FILES else "#"
+    if first != [f"{mark} SPDX-License-Identifier: Apache-2.0"]:
+        yield 1, f'the first line is "{mark} SPDX-License-Identifier: Apache-2.0" (the second, after #!)'
+
+
+@rule(*C_FILES)
+def dead_code(source):
+    """git remembers; the file need not."""
+    for match in re.finditer(r"^[ \t]*#[ \t]*(?:el)?if[ \t]+[01]\b", source.code, re.M):
+        yield source.line_of(match.start()), "code that is always in or always out: git remembers the other half"
+
+
+@rule(*C_FILES, *SCRIPTS, *PROSE, "script")
+def unfinished(source):
+    """A note to do something later is an issue, not a comment."""
+    for number, line in enumerate(source.lines, 1):
+        if UNFINISHED.search(line):
+            yield number, "finish it, or say what is true now"
+
+
+@rule(*C_FILES, *SCRIPTS, *PROSE, "script")
+def machine_path(source):
+    """Nothing knows the machine it was written on."""
+    for number, line in enumerate(source.lines, 1):
+        if MACHINE_PATH.search(line):
+            yield number, "a path of one machine"
+
+
+@rule(*C_FILES, *SCRIPTS, *PROSE, "script")
+def whitespace(source):
+    """No tabs, no spaces at the end of a line, UTF-8, one newline at the end."""
+    for number, line in enumerate(source.lines, 1):
+        if "\t" in line:
+            yield number, "a tab"
+        if line != line.rstrip():
+            yield number, "spaces (or a carriage return) at the end of the line"
+        if "\ufffd" in line:
+            yield number, "not UTF-8"
+    if source.bytes and not source.text.endswith("\n"):
+        yield len(source.lines), "the last line has no newline"
+    if source.text.endswith("\n\n"):
+        yield len(source.lines) - 1, "empty lines at the end"
+
+
+@rule(*C_FILES, *SCRIPTS, "script")
+def line_length(source):
+    """Two files side by side on a screen."""
+    for number, line in enumerate(source.lines, 1):
+        limit = C_LINE_CHARS if source.kind in C_FILES else SCRIPT_LINE_CHARS
+        if len(line) > limit:
+            yield number, f"{len(line)} characters, over {limit}"
+
+
+# ---- The walk ------------------------------------------------------------------------------------
+
+def tree_files(root):
+    """Tracked files and new ones that git does not ignore; without git, everything but build folders."""
+    git = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                         capture_output=True, check=False)
+    if git.returncode == 0 and git.stdout:
+        names = [os.fsdecode(name) for name in git.stdout.split(b"\0") if name]
+    else:
+        names = []
+        for folder, folders, files in os.walk(root):
+            folders[:] = [f for f in folders if f not in (".git", "runs", "__pycache__") and not f.startswith("build")]
+            names += [os.path.relpath(os.path.join(folder, name), root) for name in files]
+    return sorted({name for name in names if os.path.isfile(os.path.join(root, name))})
+
+
+def kinds_of(source):
+    """The suffixes a file answers to: its own, and those that its first line makes it."""
+    kinds = {source.kind}
+    if source.text.startswith("#!"):
+        kinds.add("script")
+        if "python" in source.lines[0]:
+            kinds.add("python")
+    return kinds
+
+
+def check(root, exempt):
+    """All complaints about the tree at `root`, as (path, line, rule, sentence)."""
+    complaints, used = [], set()
+    for path in tree_files(root):
+        if matches(path, DATA) or os.path.getsize(os.path.join(root, path)) > 4 << 20:
+            continue
+        source = Source(root, path)
+        if "\0" in source.text:
+            continue
+        kinds = kinds_of(source)
+        for name, (suffixes, function) in RULES.items():
+            found = list(function(source)) if kinds & set(suffixes) else []
+            if found and (name, path) in exempt:
+                used.add((name, path))
+            else:
+                complaints += [(path, line, name, sentence) for line, sentence in found]
+    for name, path in sorted(set(exempt) - used):
+        complaints.append((path, 1, name, "the exemption in tools/check_source.py is not needed: remove it"))
+    return sorted(complaints)
+
+
+def main(arguments):
+    if arguments == ["--list"]:
+        for name, (_, function) in RULES.items():
+            print(f"{name:24} {function.__doc__}")
+        return 0
+    if arguments and arguments[0] == "--root" and len(arguments) == 2:
+        root, exempt = arguments[1], {}
+    elif not arguments:
+        root, exempt = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), EXEMPT
+    else:
+        print("usage: tools/check_source.py [--list | --root FOLDER]", file=sys.stderr)
+        return 2
+    complaints = check(root, exempt)
+    for path, line, name, sentence in complaints:
+        print(f"{path}:{line}: {sentence} [{name}]")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
