@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedules/edges.h"
+
+#include <stdlib.h>
+
+int transfer_receiver(struct action t)
+{
+    const struct action_fact *fact = action_fact(t.kind);
+    if (fact->receives)
+        return t.stage;
+    return fact->gradient ? t.stage - 1 : t.stage + 1;
+}
+
+bool crosses_ranks(const struct schedule *s, int stage, int microbatch, bool gradient)
+{
+    int from = stage_before(stage, gradient);
+    return from >= 0 && from < s->stages &&
+           schedule_rank(s, from, microbatch) != schedule_rank(s, stage, microbatch);
+}
+
+static int compare_edges(const void *a, const void *b)
+{
+    const struct edge *x = a, *y = b;
+    if (x->gradient != y->gradient)
+        return x->gradient ? 1 : -1;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    return x->to < y->to ? -1 : x->to > y->to ? 1 : 0;
+}
+
+/* The edge into `stage`, or false where its input comes from its own rank or from nowhere. */
+static bool edge_into(const struct schedule *s, bool gradient, int direction, int stage, struct edge *out)
+{
+    int microbatch = direction == 0 ? 0 : s->second_from;
+    if (!crosses_ranks(s, stage, microbatch, gradient))
+        return false;
+    *out = (struct edge){.from = schedule_rank(s, stage_before(stage, gradient), microbatch),
+                         .to = schedule_rank(s, stage, microbatch),
+                         .gradient = gradient};
+    return true;
+}
+
+static void number_edges(const struct schedule *s, struct edges *e)
+{
+    struct edge edge;
+    int found = 0;
+    for (int gradient = 0; gradient < 2; gradient++)
+        for (int direction = 0; direction < 2; direction++)
+            for (int stage = 0; stage < s->stages; stage++)
+                if (edge_into(s, gradient != 0, direction, stage, &edge))
+                    e->edge[found++] = edge;
+
+    // Boundaries on one edge become neighbours, and one of each is kept.
+    qsort(e->edge, (size_t)found, sizeof *e->edge, compare_edges);
+    for (int i = 0; i < found; i++)
+        if (e->count == 0 || compare_edges(&e->edge[e->count - 1], &e->edge[i]) != 0)
+            e->edge[e->count++] = e->edge[i];
+
+    for (int gradient = 0; gradient < 2; gradient++)
+        for (int direction = 0; direction < 2; direction++)
+            for (int stage = 0; stage < s->stages; stage++) {
+                const struct edge *at = NULL;
+                if (edge_into(s, gradient != 0, direction, stage, &edge))
+                    at = bsearch(&edge, e->edge, (size_t)e->count, sizeof *e->edge, compare_edges);
+                e->into[gradient][direction][stage] = at == NULL ? -1 : (int)(at - e->edge);
+            }
+}
+
+enum status edges_create(const struct schedule *s, struct edges **out)
+{
+    struct edges *e = calloc(1, sizeof *e);
+    if (e == NULL)
+        return fail(NO_MEMORY, "the edges of a schedule");
+    e->edge = calloc(4 * (size_t)s->stages, sizeof *e->edge);
+    bool good = e->edge != NULL;
+    for (int i = 0; i < 4; i++) {
+        e->into[i / 2][i % 2] = calloc((size_t)s->stages, sizeof(int));
+        good = good && e->into[i / 2][i % 2] != NULL;
+    }
+    if (!good) {
+        edges_destroy(e);
+        return fail(NO_MEMORY, "the edges of %d stages", s->stages);
+    }
+    number_edges(s, e);
+    *out = e;
+    return OK;
+}
+
+void edges_destroy(struct edges *e)
+{
+    if (e == NULL)
+        return;
+    free(e->edge);
+    for (int i = 0; i < 4; i++)
+        free(e->into[i / 2][i % 2]);
+    free(e);
+}
+
+int edge_of(const struct edges *e, const struct schedule *s, struct action t)
+{
+    int receiver = transfer_receiver(t);
+    if (receiver < 0 || receiver >= s->stages)
+        return -1;
+    return e->into[action_fact(t.kind)->gradient][schedule_direction(s, t.microbatch)][receiver];
+}

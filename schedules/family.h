@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/* For those who write a schedule: a family is one row, a generator and a claim about memory. The row
+ * goes into the table of schedule.c. A generator adds F, B or I and W with schedule_add(), per rank, in
+ * the rank's order, and nothing else: transfers are somebody else's work. */
+#pragma once
+
+#include "schedules/schedule.h"
+
+enum placement {
+    PLACE_LOOPED,  // stage s on rank s mod p
+    PLACE_V,       // down the ranks and up again, and so on: stage p sits with stage p-1
+    PLACE_TWO_WAY, // stage s on rank s for direction 0, on rank p-1-s for direction 1
+};
+
+struct family {
+    struct schedule_about about;
+    enum placement placement;
+    int default_v;
+    /* NULL when the family can take these, else the reason: "it has one chunk per rank". */
+    const char *(*refuses)(const struct schedule_options *options);
+    void (*generate)(struct schedule *schedule);
+    /* The most microbatches whose activations `rank` holds at once, over all its chunks, each from its
+     * F to its W (or B). */
+    int (*peak_claim)(const struct schedule *schedule, int rank);
+};
+
+/* Appends an action to the list of the rank that holds the stage for this microbatch. */
+void schedule_add(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
+/* The same, running together with whatever is added next. */
+void schedule_add_overlapping(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
+
+/* An empty schedule with its placement; the lists are to be filled. */
+MUST_USE enum status schedule_create(const struct family *family, const struct schedule_options *options,
+                                     struct schedule **out);
+
+/* A list that grows. False when there is no memory. */
+bool action_list_add(struct action_list *list, struct action action);
+
+const char *refuses_many_chunks(const struct schedule_options *options);
+
+extern const struct family family_gpipe;
+extern const struct family family_1f1b;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The table of families, the placement, and the lists themselves. */
+#include "schedules/family.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct family *const families[] = {
+    &family_gpipe,
+    &family_1f1b,
+};
+enum { FAMILY_COUNT = sizeof families / sizeof *families };
+
+/* A schedule for which no machine has the memory is a slip of the pen. */
+enum { MOST_RANKS = 1 << 16, MOST_CELLS = 1 << 26 };
+
+const struct schedule_about *schedule_about(int index)
+{
+    return index >= 0 && index < FAMILY_COUNT ? &families[index]->about : NULL;
+}
+
+void schedule_names(struct text *out)
+{
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        text_add(out, "%s%s", i > 0 ? ", " : "", families[i]->about.name);
+}
+
+const char *refuses_many_chunks(const struct schedule_options *o)
+{
+    return o->v == 1 ? NULL : "each rank holds one stage";
+}
+
+int schedule_direction(const struct schedule *s, int microbatch)
+{
+    return microbatch >= s->second_from ? 1 : 0;
+}
+
+int schedule_rank(const struct schedule *s, int stage, int microbatch)
+{
+    return s->rank_of[schedule_direction(s, microbatch)][stage];
+}
+
+int schedule_chunk(const struct schedule *s, int stage, int microbatch)
+{
+    return s->chunk_of[schedule_direction(s, microbatch)][stage];
+}
+
+int schedule_stage(const struct schedule *s, int rank, int chunk)
+{
+    return s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk];
+}
+
+bool action_list_add(struct action_list *list, struct action action)
+{
+    if (list->count == list->capacity) {
+        if (list->capacity > INT_MAX / 2)
+            return false;
+        int capacity = list->capacity < 16 ? 16 : 2 * list->capacity;
+        struct action *actions = realloc(list->actions, (size_t)capacity * sizeof *actions);
+        if (actions == NULL)
+            return false;
+        list->actions = actions;
+        list->capacity = capacity;
+    }
+    list->actions[list->count++] = action;
+    return true;
+}
+
+static void add(struct schedule *s, struct action action)
+{
+    int rank = schedule_rank(s, action.stage, action.microbatch);
+    if (!action_list_add(&s->ranks[rank], action))
+        s->out_of_memory = true;
+}
+
+void schedule_add(struct schedule *s, enum action_kind kind, int stage, int microbatch)
+{
+    add(s, (struct action){.kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1});
+}
+
+void schedule_add_overlapping(struct schedule *s, enum action_kind kind, int stage, int microbatch)
+{
+    add(s, (struct action){
+               .kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1, .overlaps_next = true});
+}
+
+/* Where a stage sits for one direction: its rank, and which of that rank's chunks it is. */
+static void place(struct schedule *s, enum placement placement, int direction, int stage)
+{
+    int turn = stage / s->p, at = stage % s->p;
+    bool backwards = placement == PLACE_V         ? turn % 2 == 1
+                     : placement == PLACE_TWO_WAY ? direction == 1
+                                                  : false;
+    int rank = backwards ? s->p - 1 - at : at;
+    int chunk = placement == PLACE_TWO_WAY ? 2 * turn + direction : turn;
+    s->rank_of[direction][stage] = rank;
+    s->chunk_of[direction][stage] = chunk;
+    s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk] = stage;
+}
+
+enum status schedule_create(const struct family *family, const struct schedule_options *o,
+                            struct schedule **out)
+{
+    struct schedule *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return fail(NO_MEMORY, "a schedule");
+    bool two_way = family->placement == PLACE_TWO_WAY;
+    *s = (struct schedule){.family = family, .p = o->p, .m = o->m, .v = o->v, .stages = o->p * o->v};
+    s->chunks = two_way ? 2 * o->v : o->v;
+    s->group = o->microbatch_group_size;
+    s->second_from = two_way ? (o->m + 1) / 2 : o->m;
+
+    size_t stages = (size_t)s->stages;
+    bool good = true;
+    for (int direction = 0; direction < 2; direction++) {
+        s->rank_of[direction] = calloc(stages, sizeof *s->rank_of[direction]);
+        s->chunk_of[direction] = calloc(stages, sizeof *s->chunk_of[direction]);
+        good = good && s->rank_of[direction] != NULL && s->chunk_of[direction] != NULL;
+    }
+    s->stage_of = calloc((size_t)s->p * (size_t)s->chunks, sizeof *s->stage_of);
+    s->ranks = calloc((size_t)s->p, sizeof *s->ranks);
+    if (!good || s->stage_of == NULL || s->ranks == NULL) {
+        schedule_destroy(s);
+        return fail(NO_MEMORY, "a schedule of %d ranks", o->p);
+    }
+    for (int direction = 0; direction < 2; direction++)
+        for (int stage = 0; stage < s->stages; stage++)
+            place(s, family->placement, direction, stage);
+    *out = s;
+    return OK;
+}
+
+void schedule_destroy(struct schedule *s)
+{
+    if (s == NULL)
+        return;
+    for (int direction = 0; direction < 2; direction++) {
+        free(s->rank_of[direction]);
+        free(s->chunk_of[direction]);
+    }
+    free(s->stage_of);
+    for (int rank = 0; s->ranks != NULL && rank < s->p; rank++)
+        free(s->ranks[rank].actions);
+    free(s->ranks);
+    free(s);
+}
+
+static enum status find_family(const char *name, const struct family **out)
+{
+    const char *names[FAMILY_COUNT];
+    for (int i = 0; i < FAMILY_COUNT; i++) {
+        names[i] = families[i]->about.name;
+        if (strcmp(name, names[i]) == 0) {
+            *out = families[i];
+            return OK;
+        }
+    }
+    const char *near = nearest_name(name, names, FAMILY_COUNT);
+    struct text all = {0};
+    schedule_names(&all);
+    enum status status = fail(BAD_SCHEDULE, "no schedule is called %.80s%s%s%s; there are %s", name,
+                              near != NULL ? " (is it " : "", near != NULL ? near : "",
+                              near != NULL ? "?)" : "", text_chars(&all));
+    text_free(&all);
+    return status;
+}
+
+/* What no family can take, and what this one cannot. */
+static enum status refuse(const struct family *family, const struct schedule_options *o)
+{
+    const char *why = NULL;
+    if (o->p < 1 || o->m < 1 || o->v < 1)
+        why = "p, m and v are at least 1";
+    else if (o->microbatch_group_size < 0)
+        why = "microbatch_group_size is at least 1";
+    else if (o->p > MOST_RANKS || (int64_t)o->p * o->v > MOST_CELLS / o->m)
+        why = "that many actions do not fit in memory";
+    else
+        why = family->refuses(o);
+    if (why == NULL)
+        return OK;
+    return fail(BAD_SCHEDULE, "%s cannot take p %d, m %d, v %d: %s; it takes %s", family->about.name, o->p,
+                o->m, o->v, why, family->about.takes);
+}
+
+enum status schedule_build(const struct schedule_options *options, struct schedule **out)
+{
+    const struct family *family = NULL;
+    TRY(find_family(options->name, &family));
+    struct schedule_options o = *options;
+    if (o.v == 0)
+        o.v = family->default_v;
+    TRY(refuse(family, &o));
+
+    struct schedule *s = NULL;
+    TRY(schedule_create(family, &o, &s));
+    family->generate(s);
+    enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of %s", o.name) : OK;
+    if (status == OK)
+        status = schedule_add_transfers(s);
+    if (status == OK)
+        status = schedule_check(s, NULL);
+    if (status == OK)
+        *out = s;
+    else
+        schedule_destroy(s);
+    return status;
+}

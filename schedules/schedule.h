@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A pipeline schedule is data: for every rank the list of its actions, in the order in which it does
+ * them. 1F1B on two ranks, three microbatches:
+ *
+ *     rank 0:  0F0 0F1 0B0 0F2 0B1 0B2
+ *     rank 1:  1F0 1B0 1F1 1B1 1F2 1B2
+ *
+ * The way of a list:  a family's generator, a pure function of (p, m, v)      schedule_build()
+ *                     one pass for all families that adds the transfers       schedule_add_transfers()
+ *                     the checker, which accepts exactly the sound ones       schedule_check()
+ *                     and then whoever reads it: executor, simulator, drawings, slots (peak.h).
+ *
+ * Where a stage lives is a table too. p ranks hold v chunks each, so there are p·v stages:
+ *
+ *     looped, p 2 v 2     rank 0: stages 0 2     V-shaped, p 2 v 2     rank 0: stages 0 3
+ *                         rank 1: stages 1 3                           rank 1: stages 1 2
+ *     two-way, p 2        rank 0: stages 0 1     every stage twice: microbatches of direction 0 go
+ *                         rank 1: stages 1 0     down the ranks, those of direction 1 go up
+ *
+ * so "who runs this action" is a question about stage *and* microbatch: schedule_rank(). The trap is
+ * to compute it from the stage alone. */
+#pragma once
+
+#include "base/status.h"
+#include "base/text.h"
+#include "schedules/action.h"
+
+struct action_list {
+    struct action *actions;
+    int count;
+    int capacity;
+};
+
+struct family;
+
+struct schedule {
+    const struct family *family; // a constant, shared
+    int p;                       // ranks of the pipeline
+    int m;                       // microbatches of a step
+    int v;                       // virtual stages: stages / p
+    int stages;                  // p·v
+    int chunks;                  // stages held by a rank: v, or 2v where each stage has two holders
+    int group;                   // microbatches that a looping schedule runs before it changes the chunk
+    int second_from;             // the first microbatch of direction 1; m where all have direction 0
+    int *rank_of[2];             // [stages] per direction; both are equal where there is one
+    int *chunk_of[2];            // [stages] per direction: which chunk of that rank
+    int *stage_of;               // [p][chunks]: the inverse
+    struct action_list *ranks;   // [p]
+    bool has_transfers;
+    bool out_of_memory; // an action could not be added; schedule_build() then fails
+};
+
+struct schedule_options {
+    const char *name;
+    int p, m;
+    int v;                     // 0: the family's own
+    int microbatch_group_size; // 0: the family's own
+};
+
+/* Builds the lists, with transfers, and checks them. BAD_SCHEDULE when there is no such name (with the
+ * nearest one) or the family cannot take p, m, v (why, and what it can take); NO_MEMORY. */
+MUST_USE enum status schedule_build(const struct schedule_options *options, struct schedule **out);
+void schedule_destroy(struct schedule *schedule);
+
+/* What the family `index` is called, does and takes; NULL past the last. */
+struct schedule_about {
+    const char *name;
+    const char *idea;  // one sentence
+    const char *takes; // "any p, any m, v = 1"
+};
+const struct schedule_about *schedule_about(int index);
+/* "gpipe, 1f1b, zb-h1" */
+void schedule_names(struct text *out);
+
+/* 1 for a microbatch that travels the second way of a two-way schedule, else 0. */
+int schedule_direction(const struct schedule *schedule, int microbatch);
+/* The rank that runs `stage` on `microbatch`, and which of its chunks that is. */
+int schedule_rank(const struct schedule *schedule, int stage, int microbatch);
+int schedule_chunk(const struct schedule *schedule, int stage, int microbatch);
+/* The stage that is chunk `chunk` of `rank`. */
+int schedule_stage(const struct schedule *schedule, int rank, int chunk);
+
+/* Adds to a schedule without transfers every SEND and RECV where a stage boundary lies between two
+ * ranks, so that the lists cannot deadlock even if each of them blocks until its partner comes.
+ * schedule_build() has done it already. BAD_SCHEDULE for lists that cannot run at all. */
+MUST_USE enum status schedule_add_transfers(struct schedule *schedule);
+
+/* The first thing that is wrong with a schedule. */
+struct complaint {
+    int rank;     // -1: no single one
+    int position; // in that rank's list; -1: something that is missing
+    char text[512];
+};
+
+/* Accepts exactly the sound lists, before or after the transfers were added:
+ *   every F, and B or I and W, once for each stage and microbatch, on the rank that holds the stage;
+ *   an action only after what it consumes; backwards for the weights in microbatch order per chunk,
+ *   since gradients must add up in that order; every boundary between ranks crossed by one SEND and
+ *   its RECV, in the same order at both ends of an edge; no deadlock even if every transfer blocks;
+ *   no more activations at once than the family claims.
+ * Else BAD_SCHEDULE, fail_text(), and `why` (may be NULL): "rank 3, action 0: 3B0 runs before 3F0". */
+MUST_USE enum status schedule_check(const struct schedule *schedule, struct complaint *why);

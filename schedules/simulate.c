@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedules/simulate.h"
+
+#include "schedules/edges.h"
+
+#include <stdlib.h>
+
+/* A value that some action made, and when; at < 0: not yet. */
+struct made {
+    double at;
+    int64_t by; // index into times[]
+};
+
+/* What is known of a message: when either end came to it (< 0: not yet), and as which action. */
+struct message {
+    double sent, posted, arrives;
+    int64_t send, recv;
+    int64_t sent_by, posted_by; // what those two times waited for
+};
+
+struct machine {
+    const struct schedule *s;
+    const struct cost_table *costs;
+    struct simulation *sim;
+    struct edges *edges;
+    int *at;                     // [p] the next action of each rank
+    struct made *clock;          // [p] until when the rank is busy, and with what
+    struct made *last;           // [p] the start of its latest computing action, and what that waited for
+    struct made *edge_free;      // [edges]
+    struct made *made[2];        // [stages][m] the end of F; the end of I or B
+    struct message *messages[2]; // [stages][m] by the stage that receives
+    int *queue;                  // [p] ranks that may go on, as a ring
+    bool *queued;
+    int queue_first, queue_count;
+};
+
+static size_t cell(const struct schedule *s, int stage, int microbatch)
+{
+    return (size_t)stage * (size_t)s->m + (size_t)microbatch;
+}
+
+static void wake(struct machine *x, int rank)
+{
+    if (x->queued[rank])
+        return;
+    x->queued[rank] = true;
+    x->queue[(x->queue_first + x->queue_count++) % x->s->p] = rank;
+}
+
+static int64_t index_of(const struct machine *x, int rank, int position)
+{
+    return x->sim->first[rank] + position;
+}
+
+/* When the activation (or gradient) that `a` consumes is on its rank; at < 0: not yet known. */
+static struct made input_of(const struct machine *x, struct action a, bool gradient)
+{
+    const struct schedule *s = x->s;
+    int from = stage_before(a.stage, gradient);
+    if (from < 0 || from >= s->stages)
+        return (struct made){.at = 0.0, .by = -1};
+    struct made source = x->made[gradient][cell(s, from, a.microbatch)];
+    if (!crosses_ranks(s, a.stage, a.microbatch, gradient))
+        return source;
+    if (s->has_transfers) {
+        const struct message *message = &x->messages[gradient][cell(s, a.stage, a.microbatch)];
+        return (struct made){.at = message->arrives, .by = message->recv};
+    }
+    if (source.at >= 0.0)
+        source.at += x->costs->latency + x->costs->wire;
+    return source;
+}
+
+/* Raises `start` to when `need` is there; false while that is not known. */
+static bool wait_for(struct made *start, struct made need)
+{
+    if (need.at > start->at)
+        *start = need;
+    return need.at >= 0.0;
+}
+
+static bool inputs_ready(const struct machine *x, struct action a, struct made *start)
+{
+    const struct action_fact *fact = action_fact(a.kind);
+    size_t at = cell(x->s, a.stage, a.microbatch);
+    if (fact->forwards)
+        return wait_for(start, input_of(x, a, false));
+    if (!wait_for(start, x->made[false][at]))
+        return false;
+    if (fact->backs_input)
+        return wait_for(start, input_of(x, a, true));
+    return wait_for(start, x->made[true][at]);
+}
+
+static double duration(const struct machine *x, struct action a)
+{
+    const struct action_fact *fact = action_fact(a.kind);
+    const struct cost_table *costs = x->costs;
+    struct stage_cost cost = costs->of_stage != NULL ? costs->of_stage[a.stage] : costs->chunk;
+    double whole = (fact->forwards ? cost.f : 0.0) + (fact->backs_input ? cost.i : 0.0) +
+                   (fact->backs_weight ? cost.w : 0.0);
+    return fact->backs_input && fact->backs_weight && costs->b > 0.0 ? whole * costs->b : whole;
+}
+
+/* Notes what an action made, and wakes the rank that may have waited for it. */
+static void finish(struct machine *x, struct action a, struct made end)
+{
+    const struct action_fact *fact = action_fact(a.kind);
+    bool gradient = !fact->forwards;
+    if (!fact->forwards && !fact->backs_input)
+        return;
+    x->made[gradient][cell(x->s, a.stage, a.microbatch)] = end;
+    int next = gradient ? a.stage - 1 : a.stage + 1;
+    if (next >= 0 && next < x->s->stages)
+        wake(x, schedule_rank(x->s, next, a.microbatch));
+}
+
+/* Runs the computing action at `position`, with its partner where it overlaps the next; false when an
+ * input is missing. */
+static bool compute(struct machine *x, int rank, int position)
+{
+    const struct action_list *list = &x->s->ranks[rank];
+    struct action a = list->actions[position];
+    bool pair = a.overlaps_next && position + 1 < list->count &&
+                action_fact(list->actions[position + 1].kind)->computes;
+    struct made start = x->clock[rank];
+    if (!inputs_ready(x, a, &start) || (pair && !inputs_ready(x, list->actions[position + 1], &start)))
+        return false;
+
+    double time = duration(x, a);
+    if (pair) {
+        double other = duration(x, list->actions[position + 1]);
+        double less = other < time ? other : time;
+        time = time + other - x->costs->pair_overlap * less;
+    }
+    struct made end = {.at = start.at + time, .by = index_of(x, rank, position)};
+    struct rank_time *totals = &x->sim->ranks[rank];
+    totals->busy += time;
+    if (totals->first_start < 0.0)
+        totals->first_start = start.at;
+    totals->last_end = end.at;
+
+    for (int i = position; i <= position + (pair ? 1 : 0); i++) {
+        end.by = index_of(x, rank, i);
+        x->sim->times[end.by] = (struct action_time){.start = start.at, .end = end.at, .because = start.by};
+        finish(x, list->actions[i], end);
+    }
+    x->last[rank] = start;
+    x->clock[rank] = end;
+    x->at[rank] = position + (pair ? 2 : 1);
+    return true;
+}
+
+/* Both ends have come to the message: it travels. */
+static void travel(struct machine *x, struct action a, struct message *message)
+{
+    const struct cost_table *costs = x->costs;
+    struct made start = {.at = message->sent, .by = message->sent_by};
+    wait_for(&start, (struct made){.at = message->posted, .by = message->posted_by});
+    int edge = edge_of(x->edges, x->s, a);
+    if (!costs->blocking && edge >= 0)
+        wait_for(&start, x->edge_free[edge]);
+    message->arrives = start.at + costs->latency + costs->wire;
+    struct action_time time = {.start = start.at, .end = message->arrives, .because = start.by};
+    x->sim->times[message->send] = time;
+    x->sim->times[message->recv] = time;
+    if (edge >= 0)
+        x->edge_free[edge] = (struct made){.at = start.at + costs->wire, .by = message->recv};
+}
+
+/* Comes to the transfer at `position`; false when it blocks and its partner has not come. */
+static bool transfer(struct machine *x, int rank, int position)
+{
+    struct action a = x->s->ranks[rank].actions[position];
+    const struct action_fact *fact = action_fact(a.kind);
+    struct message *message = &x->messages[fact->gradient][cell(x->s, transfer_receiver(a), a.microbatch)];
+    bool blocking = x->costs->blocking;
+
+    // A receive that overlaps could be taken from the start of the computing action before it on.
+    if (fact->sends) {
+        message->sent = x->clock[rank].at;
+        message->sent_by = x->clock[rank].by;
+        message->send = index_of(x, rank, position);
+    } else {
+        message->posted = blocking ? x->clock[rank].at : x->last[rank].at;
+        message->posted_by = blocking ? x->clock[rank].by : x->last[rank].by;
+        message->recv = index_of(x, rank, position);
+    }
+    if (message->sent >= 0.0 && message->posted >= 0.0) {
+        if (message->arrives < 0.0)
+            travel(x, a, message);
+        wake(x, a.peer);
+    } else if (blocking) {
+        return false;
+    }
+    if (blocking)
+        x->clock[rank] = (struct made){.at = message->arrives, .by = index_of(x, rank, position)};
+    x->at[rank] = position + 1;
+    return true;
+}
+
+static bool step(struct machine *x, int rank)
+{
+    int position = x->at[rank];
+    if (position == x->s->ranks[rank].count)
+        return false;
+    if (action_fact(x->s->ranks[rank].actions[position].kind)->computes)
+        return compute(x, rank, position);
+    return transfer(x, rank, position);
+}
+
+/* For whom a rank that came to a stop waits, or -1: what it needs was never going to be made. */
+static int waits_for(const struct machine *x, int rank)
+{
+    const struct schedule *s = x->s;
+    struct action a = s->ranks[rank].actions[x->at[rank]];
+    if (!action_fact(a.kind)->computes)
+        return a.peer;
+    bool gradient = !action_fact(a.kind)->forwards;
+    int from = stage_before(a.stage, gradient);
+    if (from < 0 || from >= s->stages || input_of(x, a, gradient).at >= 0.0)
+        return rank;
+    return schedule_rank(s, from, a.microbatch);
+}
+
+/* Names the ranks that wait for each other, beginning with the first that does not finish. */
+static enum status stopped(const struct machine *x, int rank, struct complaint *why)
+{
+    char at[ACTION_CHARS];
+    struct text text = {0};
+    why->rank = rank;
+    why->position = x->at[rank];
+    const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
+    text_add(&text, "rank %d, action %d: %s waits for ever", rank, x->at[rank], action_text(*a, at));
+    for (int i = 0, on = waits_for(x, rank); i < 4 && on != rank; i++, on = waits_for(x, on)) {
+        text_add(&text, "%s rank %d", i == 0 ? " for" : ", which waits for", on);
+        if (x->at[on] >= x->s->ranks[on].count) {
+            text_add(&text, ", which has nothing left to do");
+            break;
+        }
+        text_add(&text, " at %s", action_text(x->s->ranks[on].actions[x->at[on]], at));
+    }
+    snprintf(why->text, sizeof why->text, "%s", text_chars(&text));
+    text_free(&text);
+    return fail(BAD_SCHEDULE, "%s", why->text);
+}
+
+static enum status run(struct machine *x, struct complaint *why)
+{
+    for (int rank = 0; rank < x->s->p; rank++)
+        wake(x, rank);
+    while (x->queue_count > 0) {
+        int rank = x->queue[x->queue_first];
+        x->queue_first = (x->queue_first + 1) % x->s->p;
+        x->queue_count--;
+        x->queued[rank] = false;
+        while (step(x, rank))
+            continue;
+    }
+    for (int rank = 0; rank < x->s->p; rank++)
+        if (x->at[rank] < x->s->ranks[rank].count)
+            return stopped(x, rank, why);
+    return OK;
+}
+
+/* The path back from the action that ended last, each step to what it had waited for. */
+static void summarise(const struct schedule *s, struct simulation *sim)
+{
+    int64_t latest = -1;
+    for (int rank = 0; rank < s->p; rank++) {
+        struct rank_time *r = &sim->ranks[rank];
+        r->peak = schedule_peak(s, rank);
+        if (r->first_start < 0.0)
+            r->first_start = 0.0;
+        r->bubble = r->last_end - r->first_start - r->busy;
+        if (r->bubble > sim->bubble)
+            sim->bubble = r->bubble;
+    }
+    for (int64_t i = 0; i < sim->first[s->p]; i++)
+        if (latest < 0 || sim->times[i].end > sim->times[latest].end)
+            latest = i;
+    sim->makespan = latest >= 0 ? sim->times[latest].end : 0.0;
+    for (; latest >= 0 && !sim->times[latest].critical; latest = sim->times[latest].because)
+        sim->times[latest].critical = true;
+}
+
+int schedule_peak(const struct schedule *s, int rank)
+{
+    int held = 0, peak = 0;
+    for (int i = 0; i < s->ranks[rank].count; i++) {
+        const struct action_fact *fact = action_fact(s->ranks[rank].actions[i].kind);
+        held += fact->forwards ? 1 : 0;
+        peak = held > peak ? held : peak;
+        held -= fact->backs_weight ? 1 : 0;
+    }
+    return peak;
+}
+
+static enum status simulation_create(const struct schedule *s, struct simulation **out)
+{
+    struct simulation *sim = calloc(1, sizeof *sim);
+    if (sim == NULL)
+        return fail(NO_MEMORY, "a simulation");
+    sim->p = s->p;
+    sim->ranks = calloc((size_t)s->p, sizeof *sim->ranks);
+    sim->first = calloc((size_t)s->p + 1, sizeof *sim->first);
+    if (sim->first != NULL) {
+        for (int rank = 0; rank < s->p; rank++)
+            sim->first[rank + 1] = sim->first[rank] + s->ranks[rank].count;
+        sim->times = calloc((size_t)sim->first[s->p] + 1, sizeof *sim->times);
+    }
+    if (sim->ranks == NULL || sim->times == NULL) {
+        simulation_destroy(sim);
+        return fail(NO_MEMORY, "a simulation of %d ranks", s->p);
+    }
+    for (int rank = 0; rank < s->p; rank++)
+        sim->ranks[rank].first_start = -1.0;
+    *out = sim;
+    return OK;
+}
+
+void simulation_destroy(struct simulation *sim)
+{
+    if (sim == NULL)
+        return;
+    free(sim->ranks);
+    free(sim->first);
+    free(sim->times);
+    free(sim);
+}
+
+static void machine_fini(struct machine *x)
+{
+    edges_destroy(x->edges);
+    free(x->at);
+    free(x->clock);
+    free(x->last);
+    free(x->edge_free);
+    free(x->queue);
+    free(x->queued);
+    for (int gradient = 0; gradient < 2; gradient++) {
+        free(x->made[gradient]);
+        free(x->messages[gradient]);
+    }
+}
+
+static enum status machine_init(struct machine *x)
+{
+    const struct schedule *s = x->s;
+    size_t cells = (size_t)s->stages * (size_t)s->m, p = (size_t)s->p;
+    TRY(edges_create(s, &x->edges));
+    x->at = calloc(p, sizeof *x->at);
+    x->clock = calloc(p, sizeof *x->clock);
+    x->last = calloc(p, sizeof *x->last);
+    x->queue = calloc(p, sizeof *x->queue);
+    x->queued = calloc(p, sizeof *x->queued);
+    x->edge_free = calloc((size_t)x->edges->count + 1, sizeof *x->edge_free);
+    bool good = x->at && x->clock && x->last && x->queue && x->queued && x->edge_free;
+    for (int gradient = 0; gradient < 2; gradient++) {
+        x->made[gradient] = malloc(cells * sizeof *x->made[gradient]);
+        x->messages[gradient] = malloc(cells * sizeof *x->messages[gradient]);
+        good = good && x->made[gradient] && x->messages[gradient];
+        for (size_t i = 0; good && i < cells; i++) {
+            x->made[gradient][i] = (struct made){.at = -1.0, .by = -1};
+            x->messages[gradient][i] = (struct message){.sent = -1.0, .posted = -1.0, .arrives = -1.0};
+        }
+    }
+    if (!good)
+        return fail(NO_MEMORY, "the simulation of %zu cells", cells);
+    for (size_t rank = 0; rank < p; rank++) {
+        x->clock[rank].by = -1;
+        x->last[rank].by = -1;
+    }
+    for (int edge = 0; edge < x->edges->count; edge++)
+        x->edge_free[edge].by = -1;
+    return OK;
+}
+
+enum status simulate(const struct schedule *s, const struct cost_table *costs, struct complaint *why,
+                     struct simulation **out)
+{
+    struct complaint unused;
+    struct machine x = {.s = s, .costs = costs};
+    enum status status = simulation_create(s, &x.sim);
+    if (status == OK)
+        status = machine_init(&x);
+    if (status == OK)
+        status = run(&x, why != NULL ? why : &unused);
+    if (status == OK) {
+        summarise(s, x.sim);
+        *out = x.sim;
+    } else {
+        simulation_destroy(x.sim);
+    }
+    machine_fini(&x);
+    return status;
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Adds the transfers, for all families alike.
+ *
+ * Every action takes one unit of time, so the lists give every action a start. A message becomes *one*
+ * event, for both of its ends together, at
+ *
+ *     max(end of the action that makes it, start of the action before the one that consumes it)
+ *
+ * on the receiving rank: early enough to travel behind one action's computation, late enough that at
+ * most that one consumer's input waits in an extra buffer. All computing actions (by start) and all
+ * messages (by that time; before the computing actions that start at it) stand in one global line:
+ *
+ *     time            0        1                2                 3
+ *     rank 0      0F0      0F1   [0 to 1: F0]   ...           ... [1 to 0: B0] 0B0
+ *     rank 1                     [0 to 1: F0]   1F0 [F1] 1B0      [1 to 0: B0] 1F1
+ *
+ * and each rank's list is what it takes part in, in the order of that line.
+ *
+ * Why that cannot deadlock even if every SEND and RECV blocks until its partner comes: take the first
+ * event of the line that is not done. Everything before it is done, so each rank that takes part in it
+ * has nothing left before it and stands at it. A computing action finds its inputs there, since what it
+ * consumes was made, or received, earlier in the line. A message finds both of its ends waiting. So it
+ * is done; there is no first event that is not. And both ends of an edge name its messages in the order
+ * of the line, so one communicator per edge serves.
+ *
+ * The trap: an overlapped pair is one event. Nothing may come between its two actions. */
+#include "schedules/edges.h"
+#include "schedules/family.h"
+#include "schedules/simulate.h"
+
+#include <stdlib.h>
+
+struct event {
+    int time;
+    int from, to;     // ranks
+    int maker, taker; // stages
+    int microbatch;
+    bool gradient;
+};
+
+/* When things happen, in units. */
+struct times {
+    int *end[2];    // [stages][m] of what makes the activation, the gradient
+    int *before[2]; // [stages][m] the start of the action before the one that consumes it
+};
+
+static size_t cell(const struct schedule *s, int stage, int microbatch)
+{
+    return (size_t)stage * (size_t)s->m + (size_t)microbatch;
+}
+
+static void note_times(const struct schedule *s, const struct simulation *sim, struct times *times)
+{
+    for (int rank = 0; rank < s->p; rank++) {
+        int start = 0, before = 0; // of the action at hand, and of the one before it
+        for (int i = 0; i < s->ranks[rank].count; i++) {
+            struct action a = s->ranks[rank].actions[i];
+            const struct action_fact *fact = action_fact(a.kind);
+            const struct action_time *time = &sim->times[sim->first[rank] + i];
+            bool second_of_pair = i > 0 && s->ranks[rank].actions[i - 1].overlaps_next;
+            if (!second_of_pair) {
+                before = start;
+                start = (int)time->start;
+            }
+            if (!fact->forwards && !fact->backs_input)
+                continue;
+            times->end[!fact->forwards][cell(s, a.stage, a.microbatch)] = (int)time->end;
+            times->before[!fact->forwards][cell(s, a.stage, a.microbatch)] = before;
+        }
+    }
+}
+
+/* Messages of one moment are taken in two rounds, by the parity of their lower rank: a chain of
+ * neighbours that each wait for the one before would block rank after rank. */
+static int compare_events(const void *a, const void *b)
+{
+    const struct event *x = a, *y = b;
+    if (x->time != y->time)
+        return x->time < y->time ? -1 : 1;
+    int x_low = x->from < x->to ? x->from : x->to, y_low = y->from < y->to ? y->from : y->to;
+    if (x_low % 2 != y_low % 2)
+        return x_low % 2 - y_low % 2;
+    if (x_low != y_low)
+        return x_low < y_low ? -1 : 1;
+    if (x->gradient != y->gradient)
+        return x->gradient ? 1 : -1;
+    if (x->taker != y->taker)
+        return x->taker < y->taker ? -1 : 1;
+    return x->microbatch < y->microbatch ? -1 : x->microbatch > y->microbatch ? 1 : 0;
+}
+
+static size_t find_events(const struct schedule *s, const struct times *times, struct event *events)
+{
+    size_t count = 0;
+    for (int gradient = 0; gradient < 2; gradient++)
+        for (int taker = 0; taker < s->stages; taker++)
+            for (int k = 0; k < s->m; k++) {
+                if (!crosses_ranks(s, taker, k, gradient != 0))
+                    continue;
+                int maker = stage_before(taker, gradient != 0);
+                int made = times->end[gradient][cell(s, maker, k)];
+                int before = times->before[gradient][cell(s, taker, k)];
+                events[count++] = (struct event){.time = made > before ? made : before,
+                                                 .from = schedule_rank(s, maker, k),
+                                                 .to = schedule_rank(s, taker, k),
+                                                 .maker = maker,
+                                                 .taker = taker,
+                                                 .microbatch = k,
+                                                 .gradient = gradient != 0};
+            }
+    qsort(events, count, sizeof *events, compare_events);
+    return count;
+}
+
+/* The new lists, while the old ones are read. */
+struct merge {
+    const struct schedule *s;
+    const struct simulation *sim;
+    struct action_list *lists; // [p]
+    int *at;                   // [p] how much of the old list is taken over
+    bool out_of_memory;
+};
+
+static void append(struct merge *x, int rank, struct action action)
+{
+    if (!action_list_add(&x->lists[rank], action))
+        x->out_of_memory = true;
+}
+
+/* Takes over what `rank` starts before `time`. */
+static void take_until(struct merge *x, int rank, double time)
+{
+    const struct action_list *old = &x->s->ranks[rank];
+    for (; x->at[rank] < old->count; x->at[rank]++) {
+        int i = x->at[rank];
+        if (x->sim->times[x->sim->first[rank] + i].start >= time)
+            return;
+        append(x, rank, old->actions[i]);
+    }
+}
+
+static void merge_events(struct merge *x, const struct event *events, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct event *e = &events[i];
+        struct action send = {.kind = e->gradient ? SEND_GRADIENT : SEND_ACTIVATION,
+                              .stage = e->maker,
+                              .microbatch = e->microbatch,
+                              .peer = e->to};
+        struct action receive = {.kind = e->gradient ? RECV_GRADIENT : RECV_ACTIVATION,
+                                 .stage = e->taker,
+                                 .microbatch = e->microbatch,
+                                 .peer = e->from};
+        take_until(x, e->from, e->time);
+        append(x, e->from, send);
+        take_until(x, e->to, e->time);
+        append(x, e->to, receive);
+    }
+    for (int rank = 0; rank < x->s->p; rank++)
+        take_until(x, rank, x->sim->makespan + 1.0);
+}
+
+static enum status merge_into(struct schedule *s, const struct simulation *sim, const struct event *events,
+                              size_t count)
+{
+    struct merge x = {.s = s, .sim = sim};
+    x.lists = calloc((size_t)s->p, sizeof *x.lists);
+    x.at = calloc((size_t)s->p, sizeof *x.at);
+    x.out_of_memory = x.lists == NULL || x.at == NULL;
+    if (!x.out_of_memory)
+        merge_events(&x, events, count);
+    free(x.at);
+
+    // Keep the new lists and drop the old ones, or the other way round.
+    for (int rank = 0; x.lists != NULL && rank < s->p; rank++) {
+        struct action_list *drop = x.out_of_memory ? &x.lists[rank] : &s->ranks[rank];
+        free(drop->actions);
+        if (!x.out_of_memory)
+            s->ranks[rank] = x.lists[rank];
+    }
+    free(x.lists);
+    s->has_transfers = !x.out_of_memory;
+    return x.out_of_memory ? fail(NO_MEMORY, "the transfers of a schedule") : OK;
+}
+
+enum status schedule_add_transfers(struct schedule *s)
+{
+    CHECK(!s->has_transfers);
+    static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}, .b = 0.5, .pair_overlap = 1.0};
+    struct simulation *sim = NULL;
+    TRY(simulate(s, &units, NULL, &sim));
+
+    size_t cells = (size_t)s->stages * (size_t)s->m;
+    struct event *events = malloc(2 * cells * sizeof *events);
+    int *all = calloc(4 * cells, sizeof *all);
+    enum status status = events != NULL && all != NULL ? OK : fail(NO_MEMORY, "the transfers of a schedule");
+    if (status == OK) {
+        struct times times = {.end = {all, all + cells}, .before = {all + 2 * cells, all + 3 * cells}};
+        note_times(s, sim, &times);
+        size_t count = find_events(s, &times, events);
+        status = merge_into(s, sim, events, count);
+    }
+    free(all);
+    free(events);
+    simulation_destroy(sim);
+    return status;
+}
