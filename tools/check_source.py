@@ -337,10 +337,11 @@ def state(source):
 
 @rule(*C_FILES)
 def function_length(source):
-    """A function fits on a screen."""
+    """A function fits on a screen; the labels of a switch are its table of contents and not counted."""
     for start, end, text, body in top_level(source):
         first = first_text(source, start)
-        lines = source.line_of(end - 1) - first + 1
+        labels = re.findall(r"^[ \t]*case[^\n:?]*:[ \t]*$", source.code[start:end], re.M)
+        lines = source.line_of(end - 1) - first + 1 - len(labels)
         if body is not None and lines > FUNCTION_LINES:
             name = re.search(r"(\w+)\s*\(", text)
             yield first, f"{name.group(1) if name else 'a function'} has {lines} lines, over {FUNCTION_LINES}"

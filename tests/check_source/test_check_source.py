@@ -90,7 +90,8 @@ INNOCENT = {
     + "    static const int weights[] = {1, 2};\n    x->exit(1);\n    my_strcpy(x);\n}\n"
     + "#define LOOP(n) \\\n    for (int i = 0; i < (n); i++) { \\\n    }\n"
     + "int after(void)\n{\n    return '{' + '\"';\n}\n"
-    + LONG_FUNCTION.replace("    g();\n", "", 1),
+    + LONG_FUNCTION.replace("    g();\n", "", 1)
+    + LONG_FUNCTION.replace("    g();\n", "    case A:\n", 1).replace("f(", "walk("),
     "kernels/cpu/gemm.c": LICENCE + "#include <cblas.h>\n#include <dnnl.h>\n",
     "parallel/comm.c": LICENCE + '#ifdef HAVE_MPI\nconst char *f(void)\n{\n    return "local";\n}\n#endif\n',
     "layers/norm.c": LICENCE + '// the "cuda" device\nconst char *f(void)\n{\n    return "the cpu is fine";\n}\n',
