@@ -7,7 +7,8 @@
  *
  * Two meshes lie over one world and share pp: the dense one (tp, cp, dp, pp) and the expert one
  * (tp, ep, dp, pp, where its dp is what remains). A group is asked for by mesh and a *set* of axes
- * (AXIS_DP | AXIS_CP) and is ordered by coordinates, fastest axis first.
+ * (AXIS_DP | AXIS_CP). It is ordered by coordinates, in the order tp, cp, ep, dp, pp, whatever rank_order
+ * says: sums add in group order, so rank_order moves ranks to other places and changes no bit.
  *
  * Nothing here communicates: pure arithmetic. Who talks to whom is built on top, in group.c. */
 #pragma once
@@ -34,16 +35,17 @@ struct place {
     int tp, cp, ep, dp, pp;
 };
 
-/* rank_order NULL: "tp-cp-ep-dp-pp". BAD_RECIPE when an axis is missing, doubled or unknown. */
+/* rank_order NULL: "tp-cp-ep-dp-pp". BAD_RECIPE when an axis is missing, doubled or unknown, a degree is
+ * impossible, or the two meshes would not share pp (ep > 1 needs pp last, or places that agree). */
 MUST_USE enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out);
 
 struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank);
 int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place); // inverse of mesh_place
 
-/* The ranks that differ from `rank` only along `axes`, in coordinate order; out holds `world` ints.
- * Returns how many. */
+/* The ranks that differ from `rank` only along `axes`, in coordinate order, `rank` among them; out holds
+ * `world` ints. Returns how many. */
 int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, int *out);
 
-/* "tp", "dp|cp". */
+/* "tp", "cp|dp". */
 enum { AXES_TEXT_CHARS = 24 };
 const char *axes_text(int axes, char out[AXES_TEXT_CHARS]);

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A rank is a number in a mixed radix: its digits are the coordinates, the digit of the fastest axis
+ * least significant. Both meshes read the same number with the same order of axes and other radices:
+ *     dense   (tp, cp, 1,  dp,           pp)
+ *     expert  (tp, 1,  ep, dp * cp / ep, pp)
+ * The trap: the pp digit is the same in both only when the radices of the axes faster than pp have the
+ * same product in both, so that is checked, not assumed. */
+#include "parallel/mesh.h"
+
+#include "base/text.h"
+
+#include <limits.h>
+#include <string.h>
+
+static const char *const axis_names[AXIS_COUNT] = {"tp", "cp", "ep", "dp", "pp"};
+static const char default_order[] = "tp-cp-ep-dp-pp";
+
+struct digits {
+    int of[AXIS_COUNT];
+};
+
+static struct digits radices(const struct mesh *mesh, enum mesh_kind kind)
+{
+    struct degrees d = mesh->degrees;
+    if (kind == MESH_EXPERT)
+        return (struct digits){{d.tp, 1, d.ep, d.dp * d.cp / d.ep, d.pp}};
+    return (struct digits){{d.tp, d.cp, 1, d.dp, d.pp}};
+}
+
+static struct digits digits_of(struct place place)
+{
+    return (struct digits){{place.tp, place.cp, place.ep, place.dp, place.pp}};
+}
+
+static struct place place_of(struct digits digits)
+{
+    const int *d = digits.of;
+    return (struct place){.tp = d[0], .cp = d[1], .ep = d[2], .dp = d[3], .pp = d[4]};
+}
+
+struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank)
+{
+    CHECK(rank >= 0 && rank < mesh->world);
+    struct digits radix = radices(mesh, kind), digit;
+    for (int i = 0; i < AXIS_COUNT; i++) {
+        int axis = mesh->order[i];
+        digit.of[axis] = rank % radix.of[axis];
+        rank /= radix.of[axis];
+    }
+    return place_of(digit);
+}
+
+int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place)
+{
+    struct digits radix = radices(mesh, kind), digit = digits_of(place);
+    int rank = 0;
+    for (int i = AXIS_COUNT - 1; i >= 0; i--) {
+        int axis = mesh->order[i];
+        CHECK(digit.of[axis] >= 0 && digit.of[axis] < radix.of[axis]);
+        rank = rank * radix.of[axis] + digit.of[axis];
+    }
+    return rank;
+}
+
+int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, int *out)
+{
+    struct digits radix = radices(mesh, kind);
+    struct digits digit = digits_of(mesh_place(mesh, kind, rank));
+    int count = 1;
+    for (int axis = 0; axis < AXIS_COUNT; axis++)
+        if ((axes & (1 << axis)) != 0)
+            count *= radix.of[axis];
+
+    for (int member = 0; member < count; member++) {
+        int rest = member;
+        for (int axis = 0; axis < AXIS_COUNT; axis++) {
+            if ((axes & (1 << axis)) == 0)
+                continue;
+            digit.of[axis] = rest % radix.of[axis];
+            rest /= radix.of[axis];
+        }
+        out[member] = mesh_rank(mesh, kind, place_of(digit));
+    }
+    return count;
+}
+
+const char *axes_text(int axes, char out[AXES_TEXT_CHARS])
+{
+    size_t length = 0;
+    out[0] = 0;
+    for (int axis = 0; axis < AXIS_COUNT; axis++) {
+        if ((axes & (1 << axis)) == 0)
+            continue;
+        int added =
+            snprintf(out + length, AXES_TEXT_CHARS - length, "%s%s", length > 0 ? "|" : "", axis_names[axis]);
+        length += (size_t)added;
+    }
+    return out;
+}
+
+/* Which axis the `length` characters at `name` mean; -1: none. */
+static int axis_named(const char *name, size_t length)
+{
+    for (int axis = 0; axis < AXIS_COUNT; axis++)
+        if (strlen(axis_names[axis]) == length && memcmp(axis_names[axis], name, length) == 0)
+            return axis;
+    return -1;
+}
+
+static enum status order_parse(const char *text, int order[AXIS_COUNT])
+{
+    bool seen[AXIS_COUNT] = {false};
+    int count = 0;
+    const char *at = text;
+    for (bool more = true; more;) {
+        size_t length = strcspn(at, "-");
+        int axis = axis_named(at, length);
+        if (axis < 0)
+            return fail(
+                BAD_RECIPE,
+                "parallel.rank_order \"%s\": \"%.*s\" is no axis; the five are joined by -, for example %s",
+                text, (int)(length < 20 ? length : 20), at, default_order);
+        if (seen[axis])
+            return fail(BAD_RECIPE,
+                        "parallel.rank_order \"%s\": %s is there twice; each axis comes once, as in %s", text,
+                        axis_names[axis], default_order);
+        seen[axis] = true;
+        order[count++] = axis;
+        more = at[length] == '-';
+        at += length + (more ? 1 : 0);
+    }
+    for (int axis = 0; axis < AXIS_COUNT; axis++)
+        if (!seen[axis])
+            return fail(BAD_RECIPE,
+                        "parallel.rank_order \"%s\": %s is missing; each axis comes once, as in %s", text,
+                        axis_names[axis], default_order);
+    return OK;
+}
+
+static enum status degrees_check(struct degrees d, int *world)
+{
+    const struct {
+        const char *key;
+        int degree;
+    } rows[] = {
+        {"tensor_parallel_size", d.tp}, {"context_parallel_size", d.cp},  {"expert_parallel_size", d.ep},
+        {"data_parallel_size", d.dp},   {"pipeline_parallel_size", d.pp},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].degree < 1)
+            return fail(BAD_RECIPE, "parallel.%s is %d; the least is 1", rows[i].key, rows[i].degree);
+
+    int64_t ranks = 1;
+    const int factors[] = {d.tp, d.cp, d.dp, d.pp};
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        ranks *= factors[i];
+        if (ranks > INT_MAX)
+            return fail(BAD_RECIPE,
+                        "parallel: tp %d x cp %d x dp %d x pp %d is more ranks than can be counted (%d)",
+                        d.tp, d.cp, d.dp, d.pp, INT_MAX);
+    }
+    *world = (int)ranks;
+
+    int replicas = d.dp * d.cp;
+    if (replicas % d.ep != 0) {
+        int below = d.ep < replicas ? d.ep : replicas;
+        while (replicas % below != 0)
+            below--;
+        return fail(BAD_RECIPE,
+                    "parallel.expert_parallel_size %d does not divide dp %d x cp %d = %d; %d does", d.ep,
+                    d.dp, d.cp, replicas, below);
+    }
+    return OK;
+}
+
+/* The product of the radices of the axes that are faster than pp. */
+static int pipeline_stride(const struct mesh *mesh, enum mesh_kind kind)
+{
+    struct digits radix = radices(mesh, kind);
+    int stride = 1;
+    for (int i = 0; mesh->order[i] != AXIS_COUNT - 1; i++)
+        stride *= radix.of[mesh->order[i]];
+    return stride;
+}
+
+enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out)
+{
+    struct mesh mesh = {.degrees = degrees};
+    TRY(degrees_check(degrees, &mesh.world));
+    TRY(order_parse(rank_order != NULL ? rank_order : default_order, mesh.order));
+    if (degrees.ep > 1 && degrees.pp > 1 &&
+        pipeline_stride(&mesh, MESH_DENSE) != pipeline_stride(&mesh, MESH_EXPERT))
+        return fail(
+            BAD_RECIPE,
+            "parallel.rank_order \"%s\": with expert_parallel_size %d a pipeline stage of the experts would "
+            "hold other ranks than one of the dense layers; put pp last, as in %s",
+            rank_order, degrees.ep, default_order);
+    *out = mesh;
+    return OK;
+}

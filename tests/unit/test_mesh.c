@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/mesh.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct mesh made(struct degrees degrees, const char *order)
+{
+    struct mesh mesh;
+    cr_assert_eq(mesh_create(degrees, order, &mesh), OK, "%s", fail_text());
+    return mesh;
+}
+
+/* "0 2 8 10": the group of `rank`, as text. */
+static const char *group_text(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, char out[256])
+{
+    int ranks[256];
+    size_t length = 0;
+    int count = mesh_group(mesh, kind, axes, rank, ranks);
+    for (int i = 0; i < count; i++)
+        length += (size_t)snprintf(out + length, 256 - length, "%s%d", i > 0 ? " " : "", ranks[i]);
+    return out;
+}
+
+Test(mesh, has_the_places_of_the_picture)
+{
+    struct mesh mesh = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2}, NULL);
+    cr_assert_eq(mesh.world, 8);
+    struct place place = mesh_place(&mesh, MESH_DENSE, 5);
+    cr_assert(place.tp == 1 && place.dp == 0 && place.pp == 1 && place.cp == 0 && place.ep == 0);
+}
+
+/* Groups as Megatron-LM's RankGenerator gives them for the same degrees and order. */
+Test(mesh, has_the_groups_of_megatron)
+{
+    char text[256];
+    struct mesh m = made((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 2, .pp = 2}, "tp-cp-ep-pp-dp");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP, 9, text), "8 9");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_CP, 9, text), "9 11");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_PP, 9, text), "9 13");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP, 9, text), "1 9");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP | AXIS_CP, 8, text), "0 2 8 10");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP | AXIS_PP, 0, text), "0 1 4 5");
+
+    m = made((struct degrees){.tp = 2, .cp = 1, .ep = 4, .dp = 32, .pp = 1}, "tp-cp-ep-pp-dp");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_EP, 11, text), "9 11 13 15");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_DP, 11, text), "3 11 19 27 35 43 51 59");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_TP | AXIS_EP, 11, text), "8 9 10 11 12 13 14 15");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP, 11, text), "10 11");
+
+    m = made((struct degrees){.tp = 4, .cp = 1, .ep = 4, .dp = 4, .pp = 8}, NULL);
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_PP, 3, text), "3 19 35 51 67 83 99 115");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_PP, 3, text), "3 19 35 51 67 83 99 115");
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP, 16, text), "16 20 24 28");
+}
+
+/* All 120 orders: place and rank are inverse, and every group holds its asker, once, and is the same
+ * list for each of its members. */
+static void check_one(const struct mesh *mesh, enum mesh_kind kind)
+{
+    for (int rank = 0; rank < mesh->world; rank++)
+        cr_assert_eq(mesh_rank(mesh, kind, mesh_place(mesh, kind, rank)), rank);
+    for (int axes = 0; axes < 1 << AXIS_COUNT; axes++) {
+        int mine[64], theirs[64];
+        for (int rank = 0; rank < mesh->world; rank++) {
+            int count = mesh_group(mesh, kind, axes, rank, mine), met = 0;
+            for (int i = 0; i < count; i++) {
+                met += mine[i] == rank;
+                cr_assert_eq(mesh_group(mesh, kind, axes, mine[i], theirs), count);
+                cr_assert_eq(memcmp(mine, theirs, (size_t)count * sizeof *mine), 0);
+            }
+            cr_assert_eq(met, 1);
+        }
+    }
+}
+
+Test(mesh, takes_any_order)
+{
+    const char *names[] = {"tp", "cp", "ep", "dp", "pp"};
+    int checked = 0;
+    for (int code = 0; code < 5 * 5 * 5 * 5 * 5; code++) {
+        int at[5] = {code % 5, code / 5 % 5, code / 25 % 5, code / 125 % 5, code / 625}, seen = 0;
+        for (int i = 0; i < 5; i++)
+            seen |= 1 << at[i];
+        if (seen != 31)
+            continue;
+        char order[32];
+        snprintf(order, sizeof order, "%s-%s-%s-%s-%s", names[at[0]], names[at[1]], names[at[2]],
+                 names[at[3]], names[at[4]]);
+        struct mesh mesh = made((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, order);
+        check_one(&mesh, MESH_DENSE);
+        checked++;
+    }
+    cr_assert_eq(checked, 120);
+    struct mesh experts =
+        made((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, "ep-tp-dp-cp-pp");
+    check_one(&experts, MESH_EXPERT);
+}
+
+/* A sum adds in group order, so where the ranks of a group sit must not change who comes first. */
+Test(mesh, orders_a_group_by_coordinates_whatever_rank_order_says)
+{
+    const char *orders[] = {"tp-cp-ep-dp-pp", "tp-dp-ep-cp-pp", "pp-dp-tp-ep-cp"};
+    for (size_t i = 0; i < 3; i++) {
+        struct mesh mesh = made((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, orders[i]);
+        int ranks[24];
+        cr_assert_eq(mesh_group(&mesh, MESH_DENSE, AXIS_CP | AXIS_DP, 7, ranks), 6);
+        for (int member = 0; member < 6; member++) {
+            struct place place = mesh_place(&mesh, MESH_DENSE, ranks[member]);
+            cr_assert(place.cp == member % 2 && place.dp == member / 2);
+        }
+    }
+}
+
+static void refuses(struct degrees degrees, const char *order, const char *words)
+{
+    struct mesh mesh;
+    cr_assert_eq(mesh_create(degrees, order, &mesh), BAD_RECIPE);
+    cr_assert(strstr(fail_text(), words) != NULL, "\"%s\" lacks \"%s\"", fail_text(), words);
+}
+
+Test(mesh, refuses_what_cannot_be)
+{
+    struct degrees good = {.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2};
+    refuses(good, "tp-cp-ep-dp", "pp is missing");
+    refuses(good, "tp-cp-ep-dp-pp-tp", "tp is there twice");
+    refuses(good, "tp-cp-ep-dp-xp", "\"xp\" is no axis");
+    refuses(good, "", "\"\" is no axis");
+    refuses(good, "tp-cp-ep-dp-pp-", "\"\" is no axis");
+    refuses((struct degrees){.tp = 0, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, "tensor_parallel_size is 0");
+    refuses((struct degrees){.tp = 1, .cp = 2, .ep = 4, .dp = 3, .pp = 1}, NULL, "3 does");
+    refuses((struct degrees){.tp = 65536, .cp = 1, .ep = 1, .dp = 65536, .pp = 65536}, NULL, "more ranks");
+    refuses((struct degrees){.tp = 2, .cp = 2, .ep = 8, .dp = 8, .pp = 2}, "tp-cp-ep-pp-dp", "put pp last");
+}
+
+Test(mesh, writes_sets_of_axes)
+{
+    char text[AXES_TEXT_CHARS];
+    cr_assert_str_eq(axes_text(AXIS_TP, text), "tp");
+    cr_assert_str_eq(axes_text(AXIS_DP | AXIS_CP, text), "cp|dp");
+    cr_assert_str_eq(axes_text(31, text), "tp|cp|ep|dp|pp");
+    cr_assert_str_eq(axes_text(0, text), "");
+}
