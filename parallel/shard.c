@@ -23,7 +23,8 @@ static int64_t round_up(int64_t value, int64_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count, struct place place)
+struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
+                         struct place place)
 {
     CHECK(ndim >= 1 && ndim <= SHARD_MAX_DIMS);
     struct slice slice = {.ndim = ndim, .first = true};

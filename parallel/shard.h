@@ -28,10 +28,11 @@ struct slice {
     int64_t begin[SHARD_MAX_DIMS];
     int64_t count[SHARD_MAX_DIMS];  // indices that exist
     int64_t padded[SHARD_MAX_DIMS]; // indices in memory: count, or more
-    bool first;                     // of all ranks that hold this very share, along every axis but data, the first
+    bool first; // of all ranks that hold this very share, along every axis but data, the first
 };
 
-struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count, struct place place);
+struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
+                         struct place place);
 
 int64_t slice_count(const struct slice *slice);  // elements that exist
 int64_t slice_padded(const struct slice *slice); // elements in memory

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/attention.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* q, k and v as columns of one fused matrix [T, (A + 2G)D]. */
+struct heads {
+    struct tensor q, k, v;
+};
+
+static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused)
+{
+    int64_t d = env->model->kv_channels, q_end = attention->heads * d, k_end = q_end + attention->groups * d;
+    return (struct heads){
+        .q = tensor_columns(fused, 0, q_end),
+        .k = tensor_columns(fused, q_end, k_end),
+        .v = tensor_columns(fused, k_end, k_end + attention->groups * d),
+    };
+}
+
+struct attention attention_declare(const struct env *env, struct layout *layout, int layer)
+{
+    const struct model_config *model = env->model;
+    int tp = env->groups->tp->size;
+    int64_t tokens = env_tokens(env), d = model->kv_channels;
+    char site[PARAM_NAME_CHARS];
+    snprintf(site, sizeof site, "layers.%d.attention.core.dropout", layer);
+    struct attention attention = {
+        .heads = model->num_attention_heads / tp,
+        .groups = model->num_query_groups * params_kv_replicas(model, tp) / tp,
+        .site = philox_named(env->seed, site),
+    };
+    attention.qkv = column_linear_declare(env, layout, param_row(env, layer, "attention.q.weight"),
+                                          param_row(env, layer, "attention.q.bias"));
+    attention.proj = row_linear_declare(env, layout, param_row(env, layer, "attention.proj.weight"),
+                                        param_row(env, layer, "attention.proj.bias"));
+    int64_t fused = (attention.heads + 2 * attention.groups) * d;
+    attention.fused = layout_add(layout, UNTIL_INPUT, tokens, fused);
+    attention.lse = layout_add(layout, UNTIL_INPUT, attention.heads, tokens);
+    attention.out = layout_add(layout, UNTIL_WEIGHT, tokens, attention.heads * d);
+    attention.dfused = layout_add(layout, INPUT_TO_WEIGHT, tokens, fused);
+    attention.dout = layout_add(layout, SCRATCH, tokens, attention.heads * d);
+    return attention;
+}
+
+/* Turns q and k by their positions, or dq and dk back. */
+static enum status rotate(const struct pass *pass, struct heads heads, bool inverse)
+{
+    const struct model_config *model = pass->env->model;
+    if (model->position_embedding != ROPE)
+        return OK;
+    struct rope args = {
+        .position = pass->batch->position,
+        .head_dim = model->kv_channels,
+        .base = model->rotary_base,
+        .inverse = inverse,
+    };
+    args.x = heads.q;
+    TRY(rope(pass->env->compute, args));
+    args.x = heads.k;
+    return rope(pass->env->compute, args);
+}
+
+static struct dropout core_dropout(const struct attention *attention, const struct pass *pass)
+{
+    const struct env *env = pass->env;
+    if (!pass->training || !(env->model->attention_dropout > 0.0))
+        return (struct dropout){0};
+    return (struct dropout){
+        .probability = (float)env->model->attention_dropout,
+        .generator = attention->site,
+        .sample = pass->batch->sample,
+        .place = pass->batch->place,
+        .columns = env->sequence,
+        .column_begin = attention->heads * env->groups->tp->rank, // this rank's first head
+    };
+}
+
+static struct attention_forward core(const struct attention *attention, const struct pass *pass)
+{
+    const struct env *env = pass->env;
+    struct heads heads = split_heads(attention, env, pass_tensor(pass, attention->fused));
+    return (struct attention_forward){
+        .q = heads.q,
+        .k = heads.k,
+        .v = heads.v,
+        .batch = env->batch,
+        .sequence = env->sequence,
+        .head_dim = env->model->kv_channels,
+        .scale = (float)(1.0 / sqrt((double)env->model->kv_channels)),
+        .document = pass->batch->document,
+        .dropout = core_dropout(attention, pass),
+        .out = pass_tensor(pass, attention->out),
+        .lse = pass_tensor(pass, attention->lse),
+    };
+}
+
+enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
+                                    struct tensor x, struct tensor *y)
+{
+    const struct env *env = pass->env;
+    struct tensor fused = pass_tensor(pass, attention->fused);
+    TRY(column_linear_forward(&attention->qkv, pass, x, fused));
+    TRY(rotate(pass, split_heads(attention, env, fused), false));
+    struct attention_forward args = core(attention, pass);
+    TRY(attention_forward(env->compute, args));
+    return row_linear_forward(&attention->proj, pass, args.out, y);
+}
+
+enum status attention_layer_backward_input(const struct attention *attention, const struct pass *pass,
+                                           struct tensor *dx)
+{
+    const struct env *env = pass->env;
+    struct tensor dout = pass_tensor(pass, attention->dout), dfused = pass_tensor(pass, attention->dfused);
+    TRY(row_linear_backward_input(&attention->proj, pass, dout));
+    struct heads gradients = split_heads(attention, env, dfused);
+    TRY(attention_backward(env->compute, (struct attention_backward){
+                                             .forward = core(attention, pass),
+                                             .dout = dout,
+                                             .dq = gradients.q,
+                                             .dk = gradients.k,
+                                             .dv = gradients.v,
+                                         }));
+    TRY(rotate(pass, gradients, true));
+    return column_linear_backward_input(&attention->qkv, pass, dfused, dx);
+}
+
+enum status attention_layer_backward_weight(const struct attention *attention, const struct pass *pass,
+                                            struct tensor x)
+{
+    TRY(row_linear_backward_weight(&attention->proj, pass, pass_tensor(pass, attention->out)));
+    return column_linear_backward_weight(&attention->qkv, pass, x, pass_tensor(pass, attention->dfused));
+}

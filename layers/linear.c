@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear.h"
+
+static const int64_t *global_shape(const struct env *env, int row)
+{
+    return env->weights->params->rows[row].dim;
+}
+
+struct column_linear column_linear_declare(const struct env *env, struct layout *layout, int weight, int bias)
+{
+    int64_t in = global_shape(env, weight)[1];
+    struct column_linear layer = {.weight = weight, .bias = bias};
+    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), in);
+    if (env->sequence_parallel) {
+        layer.gathered = layout_add(layout, SCRATCH, env_tokens(env), in);
+        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), in);
+    }
+    return layer;
+}
+
+struct row_linear row_linear_declare(const struct env *env, struct layout *layout, int weight, int bias)
+{
+    int64_t out = global_shape(env, weight)[0];
+    struct row_linear layer = {.weight = weight, .bias = bias};
+    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), out);
+    layer.dy = layout_add(layout, INPUT_TO_WEIGHT, env_local_tokens(env), out);
+    if (env->sequence_parallel) {
+        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), out);
+        layer.gathered = layout_add(layout, INPUT_TO_WEIGHT, env_tokens(env), out);
+    }
+    return layer;
+}
+
+/* x of all tokens: gathered under sequence parallelism, itself without. */
+static enum status gather_tokens(const struct pass *pass, struct tensor local, struct region into,
+                                 struct tensor *whole)
+{
+    const struct env *env = pass->env;
+    *whole = local;
+    if (!env->sequence_parallel)
+        return OK;
+    *whole = pass_tensor(pass, into);
+    return group_all_gather(env->groups->tp, env->compute, local, *whole);
+}
+
+/* The sum of the ranks' parts: of all tokens in place, or of this rank's tokens in `into`. */
+static enum status reduce_tokens(const struct pass *pass, struct tensor partial, struct region into,
+                                 struct tensor *sum)
+{
+    const struct env *env = pass->env;
+    *sum = partial;
+    if (!env->sequence_parallel)
+        return group_all_reduce(env->groups->tp, env->compute, partial, REDUCE_SUM);
+    *sum = pass_tensor(pass, into);
+    return group_reduce_scatter(env->groups->tp, env->compute, partial, *sum);
+}
+
+static struct tensor fused_or_none(const struct env *env, int row, bool gradient)
+{
+    if (row < 0)
+        return (struct tensor){0};
+    return gradient ? weights_fused_gradient(env->weights, row) : weights_fused_value(env->weights, row);
+}
+
+enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass, struct tensor x,
+                                  struct tensor y)
+{
+    const struct env *env = pass->env;
+    struct tensor whole;
+    TRY(gather_tokens(pass, x, layer->gathered, &whole));
+    return gemm(env->compute, (struct gemm){
+                                  .a = whole,
+                                  .b = weights_fused_value(env->weights, layer->weight),
+                                  .transpose_b = true,
+                                  .bias = fused_or_none(env, layer->bias, false),
+                                  .c = y,
+                              });
+}
+
+enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
+                                         struct tensor dy, struct tensor *dx)
+{
+    const struct env *env = pass->env;
+    // Each rank saw only its slice of the outputs, so it can make only a part of dx.
+    struct tensor partial = pass_tensor(pass, layer->partial);
+    struct tensor weight = weights_fused_value(env->weights, layer->weight);
+    TRY(gemm(env->compute, (struct gemm){.a = dy, .b = weight, .c = partial}));
+    return reduce_tokens(pass, partial, layer->scattered, dx);
+}
+
+enum status column_linear_backward_weight(const struct column_linear *layer, const struct pass *pass,
+                                          struct tensor x, struct tensor dy)
+{
+    const struct env *env = pass->env;
+    struct tensor whole, gradient = weights_fused_gradient(env->weights, layer->weight);
+    // Gathered a second time rather than kept: T/tp tokens per layer and microbatch stay in memory, not T.
+    TRY(gather_tokens(pass, x, layer->gathered, &whole));
+    TRY(gemm(env->compute,
+             (struct gemm){.a = dy, .transpose_a = true, .b = whole, .c = gradient, .accumulate = true}));
+    if (layer->bias < 0)
+        return OK;
+    return column_sum(env->compute,
+                      (struct column_sum){.in = dy, .out = fused_or_none(env, layer->bias, true)});
+}
+
+enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass, struct tensor x,
+                               struct tensor *y)
+{
+    const struct env *env = pass->env;
+    struct tensor partial = pass_tensor(pass, layer->partial);
+    struct tensor weight = weights_fused_value(env->weights, layer->weight);
+    TRY(gemm(env->compute, (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}));
+    return reduce_tokens(pass, partial, layer->scattered, y);
+}
+
+enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
+                                      struct tensor dx)
+{
+    const struct env *env = pass->env;
+    struct tensor whole;
+    TRY(gather_tokens(pass, pass_tensor(pass, layer->dy), layer->gathered, &whole));
+    struct tensor weight = weights_fused_value(env->weights, layer->weight);
+    return gemm(env->compute, (struct gemm){.a = whole, .b = weight, .c = dx});
+}
+
+enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,
+                                       struct tensor x)
+{
+    const struct env *env = pass->env;
+    struct tensor local = pass_tensor(pass, layer->dy);
+    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
+    struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
+    TRY(gemm(env->compute,
+             (struct gemm){.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true}));
+    if (layer->bias < 0)
+        return OK;
+    // Of this rank's tokens only: the row says that its gradient is partial over tp then.
+    return column_sum(env->compute,
+                      (struct column_sum){.in = local, .out = fused_or_none(env, layer->bias, true)});
+}
+
+struct tensor row_linear_bias(const struct row_linear *layer, const struct pass *pass)
+{
+    return fused_or_none(pass->env, layer->bias, false);
+}

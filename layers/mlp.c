@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/mlp.h"
+
+static enum activation_kind kind_of(const struct env *env)
+{
+    switch (env->model->activation) {
+    case GELU:
+        return ACTIVATION_GELU;
+    case GELU_TANH:
+        return ACTIVATION_GELU_TANH;
+    case SWIGLU:
+        return ACTIVATION_SWIGLU;
+    }
+    die(__FILE__, __LINE__, "activation", "unknown kind %d", (int)env->model->activation);
+}
+
+struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
+{
+    bool gated = env->model->activation == SWIGLU;
+    int64_t tokens = env_tokens(env), features = env->model->ffn_hidden_size / env->groups->tp->size;
+    int64_t before = gated ? 2 * features : features;
+    struct mlp mlp;
+    mlp.in = column_linear_declare(env, layout,
+                                   param_row(env, layer, gated ? "mlp.gate.weight" : "mlp.fc1.weight"),
+                                   param_row(env, layer, gated ? "mlp.gate.bias" : "mlp.fc1.bias"));
+    mlp.out = row_linear_declare(env, layout, param_row(env, layer, "mlp.fc2.weight"),
+                                 param_row(env, layer, "mlp.fc2.bias"));
+    mlp.before = layout_add(layout, UNTIL_INPUT, tokens, before);
+    mlp.after = layout_add(layout, UNTIL_WEIGHT, tokens, features);
+    mlp.dbefore = layout_add(layout, INPUT_TO_WEIGHT, tokens, before);
+    mlp.dafter = layout_add(layout, SCRATCH, tokens, features);
+    return mlp;
+}
+
+enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x, struct tensor *y)
+{
+    struct tensor before = pass_tensor(pass, mlp->before), after = pass_tensor(pass, mlp->after);
+    TRY(column_linear_forward(&mlp->in, pass, x, before));
+    TRY(activation_forward(pass->env->compute,
+                           (struct activation_forward){.kind = kind_of(pass->env), .x = before, .y = after}));
+    return row_linear_forward(&mlp->out, pass, after, y);
+}
+
+enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx)
+{
+    struct tensor dafter = pass_tensor(pass, mlp->dafter), dbefore = pass_tensor(pass, mlp->dbefore);
+    TRY(row_linear_backward_input(&mlp->out, pass, dafter));
+    TRY(activation_backward(
+        pass->env->compute,
+        (struct activation_backward){
+            .kind = kind_of(pass->env), .x = pass_tensor(pass, mlp->before), .dy = dafter, .dx = dbefore}));
+    return column_linear_backward_input(&mlp->in, pass, dbefore, dx);
+}
+
+enum status mlp_backward_weight(const struct mlp *mlp, const struct pass *pass, struct tensor x)
+{
+    TRY(row_linear_backward_weight(&mlp->out, pass, pass_tensor(pass, mlp->after)));
+    return column_linear_backward_weight(&mlp->in, pass, x, pass_tensor(pass, mlp->dbefore));
+}

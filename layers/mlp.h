@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The feed-forward branch: a column layer to F/tp features (two of them for SwiGLU, gate and up side by
+ * side), the activation, a row layer back. */
+#pragma once
+
+#include "layers/linear.h"
+
+struct mlp {
+    struct column_linear in;
+    struct row_linear out;
+    struct region before;  // UNTIL_INPUT f32[T, F/tp], or 2F/tp for SwiGLU
+    struct region after;   // UNTIL_WEIGHT f32[T, F/tp]
+    struct region dbefore; // INPUT_TO_WEIGHT, the shape of before
+    struct region dafter;  // SCRATCH f32[T, F/tp]
+};
+
+struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);
+
+/* x: f32[T or T/tp, H]; *y likewise, in scratch, without the last bias. */
+MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x,
+                                 struct tensor *y);
+/* The gradient of y lies in mlp->out.dy. */
+MUST_USE enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx);
+MUST_USE enum status mlp_backward_weight(const struct mlp *mlp, const struct pass *pass, struct tensor x);

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/norm.h"
+
+#include <stdio.h>
+
+struct norm norm_declare(const struct env *env, struct layout *layout, const char *name)
+{
+    char row[2 * PARAM_NAME_CHARS];
+    int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
+    struct norm norm = {0};
+    snprintf(row, sizeof row, "%s.weight", name);
+    norm.weight = params_find(env->weights->params, row);
+    snprintf(row, sizeof row, "%s.bias", name);
+    norm.bias = params_find(env->weights->params, row);
+    CHECK(norm.weight >= 0);
+    norm.mean = layout_add(layout, UNTIL_INPUT, 1, tokens);
+    norm.rstd = layout_add(layout, UNTIL_INPUT, 1, tokens);
+    norm.dweight = layout_add(layout, INPUT_TO_WEIGHT, 1, hidden);
+    norm.dbias = layout_add(layout, INPUT_TO_WEIGHT, 1, hidden);
+    return norm;
+}
+
+static enum norm_kind kind_of(const struct env *env)
+{
+    return env->model->normalization == LAYER_NORM ? NORM_LAYER : NORM_RMS;
+}
+
+static struct tensor vector(const struct pass *pass, struct region region)
+{
+    return tensor_1d(pass_tensor(pass, region).data, F32, region.columns);
+}
+
+static struct tensor value_or_none(const struct env *env, int row)
+{
+    return row >= 0 ? weights_held(env->weights, row)->weight : (struct tensor){0};
+}
+
+enum status norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,
+                               struct tensor y)
+{
+    const struct env *env = pass->env;
+    return norm_forward(env->compute, (struct norm_forward){
+                                          .kind = kind_of(env),
+                                          .x = x,
+                                          .weight = value_or_none(env, norm->weight),
+                                          .bias = value_or_none(env, norm->bias),
+                                          .epsilon = (float)env->model->norm_epsilon,
+                                          .y = y,
+                                          .mean = vector(pass, norm->mean),
+                                          .rstd = vector(pass, norm->rstd),
+                                      });
+}
+
+enum status norm_layer_backward_input(const struct norm *norm, const struct pass *pass, struct tensor dy,
+                                      struct tensor x, struct tensor dx)
+{
+    const struct env *env = pass->env;
+    return norm_backward(env->compute,
+                         (struct norm_backward){
+                             .kind = kind_of(env),
+                             .dy = dy,
+                             .x = x,
+                             .weight = value_or_none(env, norm->weight),
+                             .mean = vector(pass, norm->mean),
+                             .rstd = vector(pass, norm->rstd),
+                             .dx = dx,
+                             .dweight = vector(pass, norm->dweight),
+                             .dbias = norm->bias >= 0 ? vector(pass, norm->dbias) : (struct tensor){0},
+                         });
+}
+
+enum status norm_layer_backward_weight(const struct norm *norm, const struct pass *pass)
+{
+    const struct env *env = pass->env;
+    struct tensor dweight = weights_held(env->weights, norm->weight)->gradient;
+    TRY(add(env->compute, (struct add){.in = vector(pass, norm->dweight), .out = dweight}));
+    if (norm->bias < 0)
+        return OK;
+    struct tensor dbias = weights_held(env->weights, norm->bias)->gradient;
+    return add(env->compute, (struct add){.in = vector(pass, norm->dbias), .out = dbias});
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/pass.h"
+
+#include <stdio.h>
+
+struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns)
+{
+    struct region region = {home, layout->bytes[home], rows, columns, F32};
+    size_t bytes = (size_t)(rows * columns) * sizeof(float);
+    layout->bytes[home] += (bytes + 63) / 64 * 64;
+    return region;
+}
+
+int64_t env_tokens(const struct env *env)
+{
+    return env->batch * env->sequence;
+}
+
+int64_t env_local_tokens(const struct env *env)
+{
+    return env->sequence_parallel ? env_tokens(env) / env->groups->tp->size : env_tokens(env);
+}
+
+int64_t env_local_begin(const struct env *env)
+{
+    return env->sequence_parallel ? env_local_tokens(env) * env->groups->tp->rank : 0;
+}
+
+struct tensor pass_tensor(const struct pass *pass, struct region region)
+{
+    return tensor_2d(pass->base[region.home] + region.offset, region.dtype, region.rows, region.columns);
+}
+
+struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site)
+{
+    const struct env *env = pass->env;
+    if (!pass->training || !(env->model->hidden_dropout > 0.0))
+        return (struct dropout){0};
+    return (struct dropout){
+        .probability = (float)env->model->hidden_dropout,
+        .generator = site,
+        .sample = pass->batch->sample + env_local_begin(env),
+        .place = pass->batch->place + env_local_begin(env),
+        .columns = env->model->hidden_size,
+    };
+}
+
+int param_row(const struct env *env, int layer, const char *name)
+{
+    char full[2 * PARAM_NAME_CHARS];
+    snprintf(full, sizeof full, "layers.%d.%s", layer, name);
+    return params_find(env->weights->params, full);
+}

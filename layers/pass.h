@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One pass of one microbatch through one stage, and the memory it may use.
+ *
+ * Every tensor a layer keeps is declared when the stage is made, as a region of one of four homes, and
+ * its place never moves. How many slots a home has is the schedule's business: the executor hands each
+ * action the slots of its microbatch.
+ *
+ *     UNTIL_INPUT       written by F, needed by I      attention's q k v, the input of a norm
+ *     UNTIL_WEIGHT      written by F, needed by W      inputs of the matrix multiplications
+ *     INPUT_TO_WEIGHT   written by I, needed by W      gradients of their outputs
+ *     SCRATCH           within one action              one slot for the whole rank
+ *
+ * So a schedule that splits B into I and W needs nothing special, and B is I and W of one layer after
+ * the other.
+ *
+ * The trap: INPUT_TO_WEIGHT has room for one layer only when no action splits I from W, since then each
+ * layer's W follows its I at once (env.split_weight). */
+#pragma once
+
+#include "kernels/ops.h"
+#include "layers/weights.h"
+#include "parallel/group.h"
+
+enum home { UNTIL_INPUT, UNTIL_WEIGHT, INPUT_TO_WEIGHT, SCRATCH, HOME_COUNT };
+
+struct region {
+    enum home home;
+    size_t offset; // bytes from the slot's beginning
+    int64_t rows, columns;
+    enum dtype dtype;
+};
+
+/* Bytes declared so far in each home: what one slot must hold. */
+struct layout {
+    size_t bytes[HOME_COUNT];
+};
+
+/* Declares f32[rows, columns]. 64-byte aligned. */
+struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns);
+
+/* One microbatch on the device. T = batch * sequence; ids are whole on every tp rank. */
+struct batch {
+    const int32_t *token, *label; // [T]
+    const int32_t *position;      // [T] for the position embedding; restarts with a document where asked
+    const int32_t *document;      // [T], or NULL: one document
+    const float *loss_mask;       // [T]
+    const int64_t *sample;        // [T] global sample counter
+    const int32_t *place;         // [T] index in the sample
+    struct tensor sample_loss, sample_tokens; // f64[batch]: where the head writes
+};
+
+/* What the layers of a rank share. */
+struct env {
+    const struct model_config *model;
+    const struct groups *groups;
+    struct weights *weights;
+    struct stream *compute;
+    int64_t batch, sequence; // B and S of a microbatch
+    bool sequence_parallel;  // between the matrix multiplications a tp rank holds T/tp tokens
+    bool split_weight;       // some action is I or W: INPUT_TO_WEIGHT holds all layers of a stage
+    uint64_t seed;
+};
+
+/* T, and the tokens this rank holds between matrix multiplications: [local_begin, + local_tokens). */
+int64_t env_tokens(const struct env *env);
+int64_t env_local_tokens(const struct env *env);
+int64_t env_local_begin(const struct env *env);
+
+struct pass {
+    const struct env *env;
+    const struct batch *batch;
+    char *base[HOME_COUNT]; // the slots of this microbatch
+    bool training;          // dropout is on
+};
+
+struct tensor pass_tensor(const struct pass *pass, struct region region);
+
+/* The hidden dropout of one site (a generator named after it), for the tokens this rank holds between
+ * matrix multiplications. */
+struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site);
+
+/* The index of the row "layers.LAYER.NAME"; -1 when the model has none. */
+int param_row(const struct env *env, int layer, const char *name);
