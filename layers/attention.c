@@ -36,11 +36,11 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
     attention.proj = row_linear_declare(env, layout, param_row(env, layer, "attention.proj.weight"),
                                         param_row(env, layer, "attention.proj.bias"));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
-    attention.fused = layout_add(layout, UNTIL_INPUT, tokens, fused);
-    attention.lse = layout_add(layout, UNTIL_INPUT, attention.heads, tokens);
-    attention.out = layout_add(layout, UNTIL_WEIGHT, tokens, attention.heads * d);
-    attention.dfused = layout_add(layout, INPUT_TO_WEIGHT, tokens, fused);
-    attention.dout = layout_add(layout, SCRATCH, tokens, attention.heads * d);
+    attention.fused = layout_add(layout, HOME_UNTIL_INPUT, tokens, fused);
+    attention.lse = layout_add(layout, HOME_UNTIL_INPUT, attention.heads, tokens);
+    attention.out = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, attention.heads * d);
+    attention.dfused = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, fused);
+    attention.dout = layout_add(layout, HOME_SCRATCH, tokens, attention.heads * d);
     return attention;
 }
 

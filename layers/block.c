@@ -19,23 +19,23 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
         .mlp_site = site(env, layer, "mlp"),
     };
     char name[PARAM_NAME_CHARS];
-    block.x = layout_add(layout, UNTIL_INPUT, tokens, hidden);
+    block.x = layout_add(layout, HOME_UNTIL_INPUT, tokens, hidden);
     snprintf(name, sizeof name, "layers.%d.norm1", layer);
     block.norm1 = norm_declare(env, layout, name);
-    block.normed1 = layout_add(layout, UNTIL_WEIGHT, tokens, hidden);
+    block.normed1 = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, hidden);
     // The branches never run at once: they share their scratch.
-    size_t scratch = layout->bytes[SCRATCH];
+    size_t scratch = layout->bytes[HOME_SCRATCH];
     block.attention = attention_declare(env, layout, layer);
-    size_t most = layout->bytes[SCRATCH];
-    layout->bytes[SCRATCH] = scratch;
+    size_t most = layout->bytes[HOME_SCRATCH];
+    layout->bytes[HOME_SCRATCH] = scratch;
 
-    block.middle = layout_add(layout, UNTIL_INPUT, tokens, hidden);
+    block.middle = layout_add(layout, HOME_UNTIL_INPUT, tokens, hidden);
     snprintf(name, sizeof name, "layers.%d.norm2", layer);
     block.norm2 = norm_declare(env, layout, name);
-    block.normed2 = layout_add(layout, UNTIL_WEIGHT, tokens, hidden);
+    block.normed2 = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, hidden);
     block.mlp = mlp_declare(env, layout, layer);
-    if (layout->bytes[SCRATCH] < most)
-        layout->bytes[SCRATCH] = most;
+    if (layout->bytes[HOME_SCRATCH] < most)
+        layout->bytes[HOME_SCRATCH] = most;
     return block;
 }
 

@@ -18,9 +18,9 @@ struct block {
     struct attention attention;
     struct mlp mlp;
     struct philox attention_site, mlp_site; // of the hidden dropout behind each branch
-    struct region x;                        // UNTIL_INPUT f32[T or T/tp, H]: the input lands here
-    struct region middle;                   // UNTIL_INPUT
-    struct region normed1, normed2;         // UNTIL_WEIGHT
+    struct region x;                        // HOME_UNTIL_INPUT f32[T or T/tp, H]: the input lands here
+    struct region middle;                   // HOME_UNTIL_INPUT
+    struct region normed1, normed2;         // HOME_UNTIL_WEIGHT
 };
 
 struct block block_declare(const struct env *env, struct layout *layout, int layer);

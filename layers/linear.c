@@ -10,10 +10,10 @@ struct column_linear column_linear_declare(const struct env *env, struct layout 
 {
     int64_t in = global_shape(env, weight)[1];
     struct column_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), in);
+    layer.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
     if (env->sequence_parallel) {
-        layer.gathered = layout_add(layout, SCRATCH, env_tokens(env), in);
-        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), in);
+        layer.gathered = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
+        layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), in);
     }
     return layer;
 }
@@ -22,11 +22,11 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
 {
     int64_t out = global_shape(env, weight)[0];
     struct row_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), out);
-    layer.dy = layout_add(layout, INPUT_TO_WEIGHT, env_local_tokens(env), out);
+    layer.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), out);
+    layer.dy = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_local_tokens(env), out);
     if (env->sequence_parallel) {
-        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), out);
-        layer.gathered = layout_add(layout, INPUT_TO_WEIGHT, env_tokens(env), out);
+        layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), out);
+        layer.gathered = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_tokens(env), out);
     }
     return layer;
 }

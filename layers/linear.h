@@ -15,18 +15,19 @@
 #include "layers/pass.h"
 
 struct column_linear {
-    int weight, bias;        // rows; the first of the fused ones; bias -1: none
-    struct region gathered;  // SCRATCH f32[T, K]: x of all tokens, under sequence parallelism
-    struct region partial;   // SCRATCH f32[T, K]: this rank's part of dx
-    struct region scattered; // SCRATCH f32[T/tp, K]: dx of this rank's tokens, under sequence parallelism
+    int weight, bias;       // rows; the first of the fused ones; bias -1: none
+    struct region gathered; // HOME_SCRATCH f32[T, K]: x of all tokens, under sequence parallelism
+    struct region partial;  // HOME_SCRATCH f32[T, K]: this rank's part of dx
+    struct region
+        scattered; // HOME_SCRATCH f32[T/tp, K]: dx of this rank's tokens, under sequence parallelism
 };
 
 struct row_linear {
     int weight, bias;
-    struct region partial;   // SCRATCH f32[T, N]: this rank's part of y
-    struct region scattered; // SCRATCH f32[T/tp, N], under sequence parallelism
-    struct region dy;        // INPUT_TO_WEIGHT f32[T or T/tp, N]: whoever has dy writes it here
-    struct region gathered;  // INPUT_TO_WEIGHT f32[T, N]: dy of all tokens, under sequence parallelism
+    struct region partial;   // HOME_SCRATCH f32[T, N]: this rank's part of y
+    struct region scattered; // HOME_SCRATCH f32[T/tp, N], under sequence parallelism
+    struct region dy;        // HOME_INPUT_TO_WEIGHT f32[T or T/tp, N]: whoever has dy writes it here
+    struct region gathered;  // HOME_INPUT_TO_WEIGHT f32[T, N]: dy of all tokens, under sequence parallelism
 };
 
 struct column_linear column_linear_declare(const struct env *env, struct layout *layout, int weight,

@@ -8,10 +8,10 @@
 struct mlp {
     struct column_linear in;
     struct row_linear out;
-    struct region before;  // UNTIL_INPUT f32[T, F/tp], or 2F/tp for SwiGLU
-    struct region after;   // UNTIL_WEIGHT f32[T, F/tp]
-    struct region dbefore; // INPUT_TO_WEIGHT, the shape of before
-    struct region dafter;  // SCRATCH f32[T, F/tp]
+    struct region before;  // HOME_UNTIL_INPUT f32[T, F/tp], or 2F/tp for SwiGLU
+    struct region after;   // HOME_UNTIL_WEIGHT f32[T, F/tp]
+    struct region dbefore; // HOME_INPUT_TO_WEIGHT, the shape of before
+    struct region dafter;  // HOME_SCRATCH f32[T, F/tp]
 };
 
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);

@@ -5,15 +5,15 @@
  * its place never moves. How many slots a home has is the schedule's business: the executor hands each
  * action the slots of its microbatch.
  *
- *     UNTIL_INPUT       written by F, needed by I      attention's q k v, the input of a norm
- *     UNTIL_WEIGHT      written by F, needed by W      inputs of the matrix multiplications
- *     INPUT_TO_WEIGHT   written by I, needed by W      gradients of their outputs
- *     SCRATCH           within one action              one slot for the whole rank
+ *     HOME_UNTIL_INPUT       written by F, needed by I      attention's q k v, the input of a norm
+ *     HOME_UNTIL_WEIGHT      written by F, needed by W      inputs of the matrix multiplications
+ *     HOME_INPUT_TO_WEIGHT   written by I, needed by W      gradients of their outputs
+ *     HOME_SCRATCH           within one action              one slot for the whole rank
  *
  * So a schedule that splits B into I and W needs nothing special, and B is I and W of one layer after
  * the other.
  *
- * The trap: INPUT_TO_WEIGHT has room for one layer only when no action splits I from W, since then each
+ * The trap: HOME_INPUT_TO_WEIGHT has room for one layer only when no action splits I from W, since then each
  * layer's W follows its I at once (env.split_weight). */
 #pragma once
 
@@ -21,7 +21,7 @@
 #include "layers/weights.h"
 #include "parallel/group.h"
 
-enum home { UNTIL_INPUT, UNTIL_WEIGHT, INPUT_TO_WEIGHT, SCRATCH, HOME_COUNT };
+enum home { HOME_UNTIL_INPUT, HOME_UNTIL_WEIGHT, HOME_INPUT_TO_WEIGHT, HOME_SCRATCH, HOME_COUNT };
 
 struct region {
     enum home home;
@@ -57,7 +57,7 @@ struct env {
     struct stream *compute;
     int64_t batch, sequence; // B and S of a microbatch
     bool sequence_parallel;  // between the matrix multiplications a tp rank holds T/tp tokens
-    bool split_weight;       // some action is I or W: INPUT_TO_WEIGHT holds all layers of a stage
+    bool split_weight;       // some action is I or W: HOME_INPUT_TO_WEIGHT holds all layers of a stage
     uint64_t seed;
 };
 

@@ -8,9 +8,9 @@
 static struct layout begin_layer(const struct env *env, const struct layout *so_far)
 {
     struct layout layout = *so_far;
-    layout.bytes[SCRATCH] = 0;
+    layout.bytes[HOME_SCRATCH] = 0;
     if (!env->split_weight)
-        layout.bytes[INPUT_TO_WEIGHT] = 0;
+        layout.bytes[HOME_INPUT_TO_WEIGHT] = 0;
     return layout;
 }
 
@@ -50,7 +50,8 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
         out->head = head_declare(env, &layout);
         end_layer(&out->layout, &layout);
     } else {
-        out->through = layout_add(&out->layout, UNTIL_INPUT, env_local_tokens(env), env->model->hidden_size);
+        out->through =
+            layout_add(&out->layout, HOME_UNTIL_INPUT, env_local_tokens(env), env->model->hidden_size);
     }
     return OK;
 }

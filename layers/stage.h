@@ -26,7 +26,7 @@ struct stage {
     struct block *blocks;       // layer_count of them
     struct embedding embedding; // where it has one
     struct head head;           // where it has one
-    struct region through;      // UNTIL_INPUT f32[T or T/tp, H]: the output, where there is no head
+    struct region through;      // HOME_UNTIL_INPUT f32[T or T/tp, H]: the output, where there is no head
     struct layout layout;       // what one slot of each home must hold
 };
 

@@ -13,9 +13,9 @@
 struct embedding {
     int table, position;    // rows; position -1 without learned positions
     struct philox site;     // of the dropout behind it
-    struct region partial;  // SCRATCH f32[T, H]
-    struct region dx;       // INPUT_TO_WEIGHT f32[T or T/tp, H]
-    struct region gathered; // INPUT_TO_WEIGHT f32[T, H], under sequence parallelism
+    struct region partial;  // HOME_SCRATCH f32[T, H]
+    struct region dx;       // HOME_INPUT_TO_WEIGHT f32[T or T/tp, H]
+    struct region gathered; // HOME_INPUT_TO_WEIGHT f32[T, H], under sequence parallelism
 };
 
 struct embedding embedding_declare(const struct env *env, struct layout *layout);
@@ -33,11 +33,11 @@ struct head {
     struct norm norm;
     struct column_linear linear;
     int64_t begin, columns; // global index of this rank's first row, and how many exist
-    struct region x;        // UNTIL_INPUT f32[T or T/tp, H]
-    struct region normed;   // UNTIL_WEIGHT
-    struct region logits;   // UNTIL_WEIGHT f32[T, ceil(V/tp)]: from I on, their gradient
-    struct region max;      // UNTIL_INPUT f32[1, T]
-    struct region sums;     // UNTIL_INPUT f32[2, T]: sum of exponentials; the label's logit
+    struct region x;        // HOME_UNTIL_INPUT f32[T or T/tp, H]
+    struct region normed;   // HOME_UNTIL_WEIGHT
+    struct region logits;   // HOME_UNTIL_WEIGHT f32[T, ceil(V/tp)]: from I on, their gradient
+    struct region max;      // HOME_UNTIL_INPUT f32[1, T]
+    struct region sums;     // HOME_UNTIL_INPUT f32[2, T]: sum of exponentials; the label's logit
 };
 
 struct head head_declare(const struct env *env, struct layout *layout);
