@@ -40,7 +40,7 @@ static struct param *declare(struct declaration *d, const char *name, int64_t ro
         .fuse = out->count,
     };
     if (d->layer >= 0 && d->layer < d->model->num_layers)
-        snprintf(row->name, sizeof row->name, "layers.%d.%s", d->layer, name);
+        snprintf(row->name, sizeof row->name, "layers.%d.%.40s", d->layer, name);
     else
         snprintf(row->name, sizeof row->name, "%s", name);
     out->count++;

@@ -21,7 +21,7 @@
 #include "layers/model_config.h"
 #include "parallel/shard.h"
 
-enum { LAYER_EMBEDDING = -1, PARAM_NAME_CHARS = 48, PARAM_MAX_CUTS = 2 };
+enum { LAYER_EMBEDDING = -1, PARAM_NAME_CHARS = 64, PARAM_MAX_CUTS = 2 };
 
 enum param_init { INIT_NORMAL, INIT_ONE, INIT_ZERO };
 
