@@ -40,3 +40,4 @@ const char *refuses_many_chunks(const struct schedule_options *options);
 
 extern const struct family family_gpipe;
 extern const struct family family_1f1b;
+extern const struct family family_zb_h1;

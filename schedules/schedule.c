@@ -9,6 +9,7 @@
 static const struct family *const families[] = {
     &family_gpipe,
     &family_1f1b,
+    &family_zb_h1,
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -197,7 +198,7 @@ enum status schedule_build(const struct schedule_options *options, struct schedu
     TRY(schedule_create(family, &o, &s));
     family->generate(s);
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of %s", o.name) : OK;
-    if (status == OK)
+    if (status == OK && !o.without_transfers)
         status = schedule_add_transfers(s);
     if (status == OK)
         status = schedule_check(s, NULL);

@@ -55,9 +55,10 @@ struct schedule_options {
     int p, m;
     int v;                     // 0: the family's own
     int microbatch_group_size; // 0: the family's own
+    bool without_transfers;
 };
 
-/* Builds the lists, with transfers, and checks them. BAD_SCHEDULE when there is no such name (with the
+/* Builds the lists, adds the transfers, and checks them. BAD_SCHEDULE when there is no such name (with the
  * nearest one) or the family cannot take p, m, v (why, and what it can take); NO_MEMORY. */
 MUST_USE enum status schedule_build(const struct schedule_options *options, struct schedule **out);
 void schedule_destroy(struct schedule *schedule);
@@ -81,8 +82,8 @@ int schedule_chunk(const struct schedule *schedule, int stage, int microbatch);
 int schedule_stage(const struct schedule *schedule, int rank, int chunk);
 
 /* Adds to a schedule without transfers every SEND and RECV where a stage boundary lies between two
- * ranks, so that the lists cannot deadlock even if each of them blocks until its partner comes.
- * schedule_build() has done it already. BAD_SCHEDULE for lists that cannot run at all. */
+ * ranks, so that the lists cannot deadlock even if each of them blocks until its partner comes. BAD_SCHEDULE
+ * for lists that cannot run at all. */
 MUST_USE enum status schedule_add_transfers(struct schedule *schedule);
 
 /* The first thing that is wrong with a schedule. */

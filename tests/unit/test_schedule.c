@@ -1,41 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedules/family.h"
 #include "schedules/peak.h"
-#include "schedules/simulate.h"
+#include "tests/unit/schedule_tools.h"
 
-#include <criterion/criterion.h>
 #include <string.h>
-
-static struct schedule *build(const char *name, int p, int m, int v)
-{
-    struct schedule *s = NULL;
-    enum status status = schedule_build(&(struct schedule_options){.name = name, .p = p, .m = m, .v = v}, &s);
-    cr_assert_eq(status, OK, "%s p %d m %d v %d: %s", name, p, m, v, fail_text());
-    return s;
-}
-
-/* The list of a rank as text, "3F0 3B0"; without its transfers unless asked for. */
-static const char *list_text(const struct schedule *s, int rank, bool transfers, struct text *out)
-{
-    char action[ACTION_CHARS];
-    out->length = 0;
-    for (int i = 0; i < s->ranks[rank].count; i++)
-        if (transfers || action_fact(s->ranks[rank].actions[i].kind)->computes)
-            text_add(out, "%s%s", out->length > 0 ? " " : "", action_text(s->ranks[rank].actions[i], action));
-    return text_chars(out);
-}
 
 static void expect_lists(const char *name, int p, int m, int v, const char *const *ranks)
 {
     struct schedule *s = build(name, p, m, v);
     struct text text = {0};
     for (int rank = 0; rank < p; rank++)
-        cr_assert_str_eq(list_text(s, rank, false, &text), ranks[rank], "%s rank %d", name, rank);
+        cr_assert_str_eq(list_text(s, rank, false, &text), ranks[rank], "%s rank %d: %s", name, rank,
+                         text_chars(&text));
     text_free(&text);
     schedule_destroy(s);
 }
 
-/* Figure 4 of 2104.04473 (upper half), p 4, m 8. */
+/* Figure 4 of 2104.04473, upper half. */
 Test(schedule, one_f_one_b_as_in_the_paper)
 {
     const char *const ranks[] = {
@@ -53,16 +33,202 @@ Test(schedule, gpipe_keeps_microbatch_order)
     expect_lists("gpipe", 2, 3, 1, ranks);
 }
 
+/* Figure 2 of 2401.10241 (ZB-H1), p 4, m 8. */
+Test(schedule, zb_h1_as_in_the_paper)
+{
+    const char *const ranks[] = {
+        "0F0 0F1 0F2 0F3 0I0 0W0 0F4 0I1 0W1 0F5 0I2 0W2 0F6 0I3 0W3 0F7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7",
+        "1F0 1F1 1F2 1I0 1F3 1I1 1W0 1F4 1I2 1W1 1F5 1I3 1W2 1F6 1I4 1W3 1F7 1I5 1W4 1I6 1W5 1I7 1W6 1W7",
+        "2F0 2F1 2I0 2F2 2I1 2F3 2I2 2W0 2F4 2I3 2W1 2F5 2I4 2W2 2F6 2I5 2W3 2F7 2I6 2W4 2I7 2W5 2W6 2W7",
+        "3F0 3I0 3F1 3I1 3F2 3I2 3F3 3I3 3W0 3F4 3I4 3W1 3F5 3I5 3W2 3F6 3I6 3W3 3F7 3I7 3W4 3W5 3W6 3W7",
+    };
+    expect_lists("zb-h1", 4, 8, 1, ranks);
+}
+
+Test(schedule, fewer_microbatches_than_ranks)
+{
+    const char *const one[] = {"0F0 0I0 0W0", "1F0 1I0 1W0", "2F0 2I0 2W0"};
+    expect_lists("zb-h1", 3, 1, 1, one);
+    const char *const two[] = {"0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"};
+    expect_lists("1f1b", 3, 2, 1, two);
+}
+
 Test(schedule, transfers_of_a_small_case)
 {
     struct schedule *s = build("1f1b", 2, 3, 1);
     struct text text = {0};
     cr_assert_str_eq(list_text(s, 0, true, &text),
-                     "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0F2 0SEND_F2 0RECV_B1 "
-                     "0B1 0RECV_B2 0B2");
-    cr_assert_str_eq(list_text(s, 1, true, &text),
-                     "1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1RECV_F2 1SEND_B1 "
-                     "1F2 1B2 1SEND_B2");
+                     "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0F2 0SEND_F2 0RECV_B1 0B1 0RECV_B2 0B2");
+    cr_assert_str_eq(list_text(s, 1, true, &text), "1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1RECV_F2 "
+                                                   "1SEND_B1 1F2 1B2 1SEND_B2");
     text_free(&text);
+    schedule_destroy(s);
+}
+
+/* No more than one consumer's input is received before the action in front of that consumer: between a
+ * RECV and its consumer stands at most one other computing action. */
+static void expect_late_receives(const struct schedule *s)
+{
+    for (int rank = 0; rank < s->p; rank++) {
+        const struct action_list *list = &s->ranks[rank];
+        for (int i = 0; i < list->count; i++) {
+            struct action a = list->actions[i];
+            if (!action_fact(a.kind)->receives)
+                continue;
+            int between = 0, at = i + 1;
+            for (; at < list->count; at++) {
+                struct action b = list->actions[at];
+                const struct action_fact *fact = action_fact(b.kind);
+                bool wanted = action_fact(a.kind)->gradient ? fact->backs_input : fact->forwards;
+                if (wanted && b.stage == a.stage && b.microbatch == a.microbatch)
+                    break;
+                between += fact->computes && !b.overlaps_next ? 1 : 0;
+            }
+            cr_assert(at < list->count && between <= 1, "%s p %d m %d rank %d action %d: %d between",
+                      s->family->about.name, s->p, s->m, rank, i, between);
+        }
+    }
+}
+
+Test(schedule, properties_over_random_cases)
+{
+    struct dice dice = {.generator = philox_named(1, "schedules")};
+    int cases = 0;
+    for (int i = 0; i < 4000; i++) {
+        int index = throw_dice(&dice, 0, 2);
+        const char *name = schedule_about(index)->name;
+        int p = throw_dice(&dice, 1, i % 10 == 0 ? 24 : 8), m = throw_dice(&dice, 1, i % 10 == 0 ? 60 : 14);
+        // Building checks: everything once, order, edges, rendezvous, the family's peak.
+        struct schedule *s = build(name, p, m, 0);
+        cr_assert(s->has_transfers);
+        expect_late_receives(s);
+        schedule_destroy(s);
+        s = build_with((struct schedule_options){.name = name, .p = p, .m = m, .without_transfers = true});
+        cr_assert(!s->has_transfers);
+        cr_assert_eq(schedule_check(s, NULL), OK);
+        schedule_destroy(s);
+        cases++;
+    }
+    cr_assert_eq(cases, 4000);
+}
+
+/* Peak activations, held until W: 1F1B min(p-s, m), ZB-H1 min(p, m), GPipe m. */
+Test(schedule, peaks_are_the_closed_forms)
+{
+    for (int p = 1; p <= 9; p++)
+        for (int m = 1; m <= 20; m++) {
+            struct schedule *s = build("1f1b", p, m, 1);
+            for (int rank = 0; rank < p; rank++)
+                cr_assert_eq(schedule_peak(s, rank), p - rank < m ? p - rank : m);
+            schedule_destroy(s);
+            s = build("gpipe", p, m, 1);
+            for (int rank = 0; rank < p; rank++)
+                cr_assert_eq(schedule_peak(s, rank), m);
+            schedule_destroy(s);
+            s = build("zb-h1", p, m, 1);
+            for (int rank = 0; rank < p; rank++)
+                cr_assert_eq(schedule_peak(s, rank), p < m ? p : m);
+            schedule_destroy(s);
+        }
+}
+
+static void expect_refusal(struct schedule_options options, const char *words)
+{
+    struct schedule *s = NULL;
+    cr_assert_eq(schedule_build(&options, &s), BAD_SCHEDULE);
+    cr_assert_null(s);
+    cr_assert_not_null(strstr(fail_text(), words), "%s", fail_text());
+}
+
+Test(schedule, refusals_say_why_and_what_would_work)
+{
+    expect_refusal((struct schedule_options){.name = "1f2b", .p = 2, .m = 2}, "is it 1f1b?");
+    expect_refusal((struct schedule_options){.name = "nothing", .p = 2, .m = 2}, "there are gpipe, 1f1b");
+    expect_refusal((struct schedule_options){.name = "", .p = 2, .m = 2}, "there are gpipe, 1f1b");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .v = 2},
+                   "it takes any p, any m, v = 1");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 0, .m = 2}, "at least 1");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = -1}, "at least 1");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .v = -1}, "at least 1");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .microbatch_group_size = -3},
+                   "microbatch_group_size");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 60000, .m = 2000000000}, "memory");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 2000000000, .m = 1}, "memory");
+    expect_refusal((struct schedule_options){.name = "1f1b", .p = 60000, .m = 1, .v = 2000000000}, "memory");
+}
+
+/* Who is alive at each action of the list, by a rule of its own: at most one thing in a slot, and a slot
+ * number below the peak; the peak reached; equal to the most that are alive at once. */
+static void expect_good_slots(const struct schedule *s, int rank, int slack)
+{
+    struct slot_plan *plan = NULL;
+    cr_assert_eq(slot_plan_create(s, rank, slack, &plan), OK);
+    const struct action_list *list = &s->ranks[rank];
+    int held[2] = {0, 0}, most[2] = {0, 0};
+    int owner[64];
+    memset(owner, -1, sizeof owner);
+    for (int i = 0; i < list->count; i++) {
+        struct action a = list->actions[i];
+        const struct action_fact *fact = action_fact(a.kind);
+        int chunk = schedule_chunk(s, a.stage, a.microbatch);
+        int slot = slot_of(plan, UNTIL_WEIGHT, chunk, a.microbatch);
+        cr_assert(slot >= 0 && slot < plan->peak[UNTIL_WEIGHT][chunk] && slot < 64);
+        bool begins = a.stage == 0 ? a.kind == FORWARD : a.kind == RECV_ACTIVATION;
+        if (begins) {
+            cr_assert_eq(owner[slot], -1, "slot %d taken by %d and %d", slot, owner[slot], a.microbatch);
+            owner[slot] = a.microbatch;
+            held[0]++;
+        }
+        held[1] += fact->receives && fact->gradient ? 1 : 0;
+        for (int j = 0; j < 2; j++)
+            most[j] = held[j] > most[j] ? held[j] : most[j];
+        cr_assert(!fact->computes || owner[slot] == a.microbatch);
+        held[1] -= fact->backs_input ? 1 : 0;
+        if (fact->backs_weight) {
+            owner[slot] = -1;
+            held[0]--;
+        }
+    }
+    if (slack == 0) {
+        cr_assert_eq(plan->rank_peak[UNTIL_WEIGHT], most[0]);
+        if (s->p > 1 && rank < s->p - 1)
+            cr_assert_eq(plan->rank_peak[GRADIENT_IN], most[1]);
+    }
+    cr_assert_leq(plan->rank_peak[UNTIL_WEIGHT], schedule_peak(s, rank) + 1 + slack);
+    cr_assert_leq(plan->rank_peak[UNTIL_INPUT], plan->rank_peak[UNTIL_WEIGHT]);
+    cr_assert_leq(plan->rank_peak[GRADIENT_IN], 1 + (slack > 0 ? slack : 1));
+    slot_plan_destroy(plan);
+}
+
+Test(schedule, slots_hold_one_thing_at_a_time)
+{
+    struct dice dice = {.generator = philox_named(2, "schedules")};
+    for (int i = 0; i < 600; i++) {
+        const char *name = schedule_about(throw_dice(&dice, 0, 2))->name;
+        struct schedule *s = build(name, throw_dice(&dice, 1, 8), throw_dice(&dice, 1, 20), 1);
+        for (int rank = 0; rank < s->p; rank++)
+            for (int slack = 0; slack < 3; slack++)
+                expect_good_slots(s, rank, slack);
+        schedule_destroy(s);
+    }
+}
+
+/* 1F1B, p 4, rank 0: four microbatches in flight take four slots in turn; one buffer for each transfer,
+ * and a second one where it may run behind one action's computation. */
+Test(schedule, slots_of_one_f_one_b)
+{
+    struct schedule *s = build("1f1b", 4, 8, 1);
+    struct slot_plan *plan = NULL;
+    cr_assert_eq(slot_plan_create(s, 0, 0, &plan), OK);
+    cr_assert(plan->rank_peak[UNTIL_WEIGHT] == 4 && plan->rank_peak[GRADIENT_IN] == 1);
+    cr_assert(plan->rank_peak[INPUT_TO_WEIGHT] == 1 && plan->rank_peak[ACTIVATION_OUT] == 1);
+    cr_assert_eq(plan->rank_peak[GRADIENT_OUT], 0);
+    for (int k = 0; k < 8; k++)
+        cr_assert_eq(slot_of(plan, UNTIL_WEIGHT, 0, k), k % 4);
+    cr_assert_eq(slot_of(plan, GRADIENT_OUT, 0, 3), -1);
+    slot_plan_destroy(plan);
+    cr_assert_eq(slot_plan_create(s, 0, 1, &plan), OK);
+    cr_assert(plan->rank_peak[GRADIENT_IN] == 2 && plan->rank_peak[ACTIVATION_OUT] == 2);
+    slot_plan_destroy(plan);
     schedule_destroy(s);
 }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedules/draw_text.h"
+
+#include "schedules/family.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum style { STYLE_BLANK, STYLE_IDLE, STYLE_CELL }; // from STYLE_CELL on: an index of the palette
+
+/* Background colours of xterm's 256, for a kind of action: even and odd chunk, even and odd microbatch. */
+static const struct {
+    int background[2][2];
+    const char *legend;
+} palette[] = {
+    [FORWARD] = {.background = {{33, 39}, {75, 117}}, .legend = "F forward"},
+    [BACKWARD] = {.background = {{208, 214}, {216, 223}}, .legend = "B backward"},
+    [BACKWARD_INPUT] = {.background = {{208, 214}, {216, 223}}, .legend = "I backward, input"},
+    [BACKWARD_WEIGHT] = {.background = {{71, 77}, {114, 157}}, .legend = "W backward, weights"},
+    [SEND_ACTIVATION] = {.legend = NULL}, // takes no time on a rank, or all of it
+    [RECV_ACTIVATION] = {.legend = NULL},
+    [SEND_GRADIENT] = {.legend = NULL},
+    [RECV_GRADIENT] = {.legend = NULL},
+};
+_Static_assert(sizeof palette / sizeof *palette == ACTION_KIND_COUNT, "one row for each kind of action");
+
+struct chart {
+    const struct schedule *s;
+    const struct simulation *sim;
+    bool colour;
+    int width;    // columns of the time axis
+    double scale; // columns for a unit of time
+    char *glyph;  // [width] the row being drawn
+    int *style;   // [width]
+};
+
+static int style_of(const struct schedule *s, struct action a)
+{
+    int chunk = schedule_chunk(s, a.stage, a.microbatch) % 2;
+    return STYLE_CELL + 4 * (int)a.kind + 2 * chunk + a.microbatch % 2;
+}
+
+static int background_of(int style)
+{
+    int cell = style - STYLE_CELL;
+    return palette[cell / 4].background[cell / 2 % 2][cell % 2];
+}
+
+static void label(const struct chart *c, struct action a, char out[ACTION_CHARS])
+{
+    if (c->s->chunks > 1)
+        action_text(a, out);
+    else
+        snprintf(out, ACTION_CHARS, "%s%d", action_fact(a.kind)->text, a.microbatch);
+}
+
+static int column(const struct chart *c, double time)
+{
+    double at = floor(time * c->scale + 0.5);
+    return at < 0.0 ? 0 : at > c->width ? c->width : (int)at;
+}
+
+/* One action into the row: its label, then a line as long as it lasts, then a gap where colours do not
+ * already tell neighbours apart. `of` and `part`: an overlapped pair shares its time, half each. */
+static void draw_cell(const struct chart *c, struct action a, struct action_time time, int part, int of)
+{
+    double share = (time.end - time.start) / of;
+    int first = column(c, time.start + share * part), last = column(c, time.start + share * (part + 1));
+    char text[ACTION_CHARS];
+    label(c, a, text);
+    int length = (int)strlen(text), room = last - first;
+    if (length > room && !c->colour) {
+        snprintf(text, sizeof text, "%s", action_fact(a.kind)->text);
+        length = (int)strlen(text);
+    }
+    for (int i = 0; i < room; i++) {
+        bool gap = !c->colour && i == room - 1 && room > length;
+        char fill = c->colour || gap ? ' ' : '-';
+        c->glyph[first + i] = length <= room && i < length ? text[i] : fill;
+        c->style[first + i] = style_of(c->s, a);
+    }
+}
+
+static void emit_row(const struct chart *c, struct text *out)
+{
+    int style = STYLE_BLANK;
+    for (int i = 0; i < c->width; i++) {
+        if (c->colour && c->style[i] != style) {
+            style = c->style[i];
+            if (style >= STYLE_CELL)
+                text_add(out, "\033[0;38;5;16;48;5;%dm", background_of(style));
+            else
+                text_add(out, style == STYLE_IDLE ? "\033[0;2m" : "\033[0m");
+        }
+        text_add_bytes(out, &c->glyph[i], 1);
+    }
+    if (c->colour)
+        text_add(out, "\033[0m");
+}
+
+static void draw_rank(const struct chart *c, int rank, struct text *out)
+{
+    const struct action_list *list = &c->s->ranks[rank];
+    const struct action_time *times = c->sim->times + c->sim->first[rank];
+    const struct rank_time *total = &c->sim->ranks[rank];
+    int first = column(c, total->first_start), last = column(c, total->last_end);
+    for (int i = 0; i < c->width; i++) {
+        bool idle = i >= first && i < last;
+        c->glyph[i] = idle ? '.' : ' ';
+        c->style[i] = idle ? STYLE_IDLE : STYLE_BLANK;
+    }
+    for (int i = 0; i < list->count; i++) {
+        if (!action_fact(list->actions[i].kind)->computes)
+            continue;
+        bool first_of_pair = list->actions[i].overlaps_next;
+        bool second_of_pair = i > 0 && list->actions[i - 1].overlaps_next;
+        draw_cell(c, list->actions[i], times[i], second_of_pair ? 1 : 0,
+                  first_of_pair || second_of_pair ? 2 : 1);
+    }
+    double span = total->last_end - total->first_start;
+    text_add(out, "rank %-3d|", rank);
+    emit_row(c, out);
+    text_add(out, "| %5.1f %%  peak %d\n", span > 0.0 ? 100.0 * total->busy / span : 100.0, total->peak);
+}
+
+/* Numbers under the chart, at round times, not closer than twelve columns. */
+static void draw_axis(const struct chart *c, struct text *out)
+{
+    double step = pow(10.0, floor(log10(12.0 / c->scale)));
+    while (step * c->scale < 12.0)
+        step *= step * c->scale * 2.0 >= 12.0 ? 2.0 : 5.0;
+    int at = 0;
+    text_add(out, "        ");
+    for (int tick = 0; tick * step <= c->sim->makespan; tick++) {
+        int to = column(c, tick * step);
+        char number[NUMBER_CHARS];
+        snprintf(number, sizeof number, "%g", tick * step);
+        if (to < at || to + (int)strlen(number) > c->width + 1)
+            continue;
+        text_add(out, "%*s%s", to - at, "", number);
+        at = to + (int)strlen(number);
+    }
+    text_add(out, "\n");
+}
+
+static void draw_title(const struct chart *c, struct text *out)
+{
+    const struct schedule *s = c->s;
+    int peak = 0, worst = 0;
+    bool used[ACTION_KIND_COUNT] = {false};
+    for (int rank = 0; rank < s->p; rank++) {
+        peak = c->sim->ranks[rank].peak > peak ? c->sim->ranks[rank].peak : peak;
+        worst = c->sim->ranks[rank].bubble > c->sim->ranks[worst].bubble ? rank : worst;
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            used[s->ranks[rank].actions[i].kind] = true;
+    }
+    double span = c->sim->ranks[worst].last_end - c->sim->ranks[worst].first_start;
+    text_add(out, "%s   p %d, m %d, v %d   makespan %.6g, bubble %.6g (%.1f %%), peak %d",
+             s->family->about.name, s->p, s->m, s->v, c->sim->makespan, c->sim->bubble,
+             span > 0.0 ? 100.0 * c->sim->bubble / span : 0.0, peak);
+    for (int kind = 0; c->colour && kind < ACTION_KIND_COUNT; kind++)
+        if (used[kind] && palette[kind].legend != NULL)
+            text_add(out, "   \033[38;5;16;48;5;%dm %s \033[0m", palette[kind].background[0][1],
+                     palette[kind].legend);
+    text_add(out, "\n");
+}
+
+/* So many columns for a unit of time that the shortest action shows its label and a gap, or as many as
+ * the terminal has. */
+static void choose_scale(struct chart *c, int columns)
+{
+    double wanted = 0.0;
+    for (int rank = 0; rank < c->s->p; rank++) {
+        const struct action_time *times = c->sim->times + c->sim->first[rank];
+        for (int i = 0; i < c->s->ranks[rank].count; i++) {
+            struct action a = c->s->ranks[rank].actions[i];
+            double time = times[i].end - times[i].start;
+            char text[ACTION_CHARS];
+            if (!action_fact(a.kind)->computes || time <= 0.0)
+                continue;
+            label(c, a, text);
+            double per_unit = ((double)strlen(text) + 1.0) / time;
+            wanted = per_unit > wanted ? per_unit : wanted;
+        }
+    }
+    // Besides the chart: "rank 12 |" and "|  75.0 %  peak 16".
+    enum { MARGIN = 28, LEAST = 20 };
+    int most = columns - MARGIN > LEAST ? columns - MARGIN : LEAST;
+    double makespan = c->sim->makespan > 0.0 ? c->sim->makespan : 1.0;
+    double fits = most / makespan;
+    if (wanted > 0.0 && ceil(wanted) <= fits)
+        c->scale = ceil(wanted);
+    else
+        c->scale = fits >= 1.0 ? floor(fits) : fits; // whole columns for a unit keep equal cells equal
+    c->width = (int)floor(makespan * c->scale + 0.5);
+}
+
+void draw_text(const struct schedule *s, const struct simulation *sim, const struct draw_options *options,
+               struct text *out)
+{
+    struct chart c = {.s = s, .sim = sim, .colour = options->colour};
+    choose_scale(&c, options->columns > 0 ? options->columns : 120);
+    c.glyph = malloc((size_t)c.width + 1);
+    c.style = calloc((size_t)c.width + 1, sizeof *c.style);
+    CHECK(c.glyph != NULL && c.style != NULL);
+    draw_title(&c, out);
+    for (int rank = 0; rank < s->p; rank++)
+        draw_rank(&c, rank, out);
+    draw_axis(&c, out);
+    free(c.style);
+    free(c.glyph);
+}

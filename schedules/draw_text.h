@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A simulated schedule as a chart for the terminal: a row per rank, time from left to right.
+ *
+ *     1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2
+ *     rank 0 |F0 F1 ...... B0--- F2 B1--- ... B2---|  75 %  peak 2
+ *     rank 1 |...F0 B0--- F1 B1--- F2 B2---         | 100 %  peak 1
+ *             0        3        6       9
+ *
+ * A cell says kind and microbatch, and the stage too ("4F0") where a rank has several. With colours the
+ * kind is the hue, the chunk its lightness, and neighbours of one kind alternate. When the terminal is
+ * too narrow for that the chart is squeezed: labels that do not fit lose their digits, then themselves. */
+#pragma once
+
+#include "schedules/simulate.h"
+
+struct draw_options {
+    int columns; // of the terminal; 0: 120
+    bool colour; // ANSI, 256 colours
+};
+
+void draw_text(const struct schedule *schedule, const struct simulation *simulation,
+               const struct draw_options *options, struct text *out);
