@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The table of families, the placement, and the lists themselves. */
+#include "schedules/schedule.h"
+
 #include "schedules/family.h"
 
 #include <limits.h>
