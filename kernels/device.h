@@ -39,9 +39,13 @@ struct device_options {
     int index;        // which of several equal devices; 0 on a CPU
 };
 
-/* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. */
+/* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. A device, its streams and
+ * its buffers belong to one thread at a time: the rank's. */
 MUST_USE enum status device_open(const struct device_options *options, struct device **out);
 void device_close(struct device *device); // takes NULL; every buffer and stream must be gone
+
+/* The devices of this build, for help and doctor: index 0, 1, ... ; NULL past the last. */
+const struct device_ops *device_kind(size_t index);
 
 const char *device_name(const struct device *device);
 /* False on dry: nothing it holds can be read. */
@@ -55,7 +59,9 @@ struct memory_use {
 };
 struct memory_use device_memory(const struct device *device);
 
-/* Owns device memory: buffer_free, once. Aligned to 64 bytes; zeroed? No: unset (NaN on strict). */
+/* Owns device memory: buffer_free, once. Aligned to 64 bytes, and counted in multiples of them. Not
+ * zeroed: unset, NaN on strict. Of 0 bytes it still has an address, so that a view of no rows is not
+ * taken for no tensor. */
 struct buffer {
     struct device *device;
     void *data;
@@ -71,7 +77,8 @@ void stream_destroy(struct stream *stream); // takes NULL; synchronises first
 
 struct device *stream_device(const struct stream *stream);
 
-/* A point in a stream: done when everything put on it before is done. */
+/* A point in a stream: done when everything put on it before is done. It may outlive its stream only
+ * inside another stream that waits for it. */
 struct event {
     struct stream *stream; // NULL: an event that is long past
     uint64_t at;
@@ -109,8 +116,8 @@ struct work {
 /* Takes ownership of `work`. */
 MUST_USE enum status stream_submit_work(struct stream *stream, struct work *work);
 
-/* Everything a backend must provide; registration refuses a NULL. Callers use the functions above
- * and kernels/ops.h, which check first: a backend may rely on what they checked. */
+/* Everything a backend must provide; a table with a NULL is refused by name when it is opened. Callers use
+ * the functions above and kernels/ops.h, which check first: a backend may rely on what they checked. */
 struct device_ops {
     const char *name;
     const char *what; // one sentence for help and doctor
@@ -121,17 +128,22 @@ struct device_ops {
     void (*free)(struct device *device, void *data, size_t bytes);
     enum status (*stream_open)(struct stream *stream);
     void (*stream_close)(struct stream *stream);
-    enum status (*submit)(struct stream *stream, const struct op *op); // copies `op`
-    enum status (*submit_work)(struct stream *stream, struct work *work);
+    enum status (*submit)(struct stream *stream, const struct op *op);    // copies `op`
+    enum status (*submit_work)(struct stream *stream, struct work *work); // takes it, also on failure
     uint64_t (*record)(struct stream *stream);
     enum status (*wait)(struct stream *stream, struct event event);
     enum status (*sync)(struct event event);
 };
 
+/* Opens a device of this table, registered or not: tests bring their own. */
+MUST_USE enum status device_open_with(const struct device_ops *ops, const struct device_options *options,
+                                      struct device **out);
+
 /* The insides that a backend may see. */
 struct device {
     const struct device_ops *ops;
     int threads;
+    int streams; // open now
     struct memory_use memory;
     void *state; // the backend's
 };

@@ -17,8 +17,7 @@
 /* The cpu's part of device->state; strict's state begins with one too, so that its arithmetic is this. */
 struct cpu_state {
     struct cpu_pool *pool;
-    void *scratch;
-    size_t scratch_bytes;
+    struct buffer scratch;
 };
 MUST_USE enum status cpu_state_open(struct device *device, struct cpu_state *state);
 void cpu_state_close(struct device *device, struct cpu_state *state);

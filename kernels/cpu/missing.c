@@ -10,7 +10,6 @@
         die(__FILE__, __LINE__, #function, "is not written yet");   \
     }
 
-MISSING(cpu_run, op)
 MISSING(cpu_column_sum, column_sum)
 MISSING(cpu_norm_forward, norm_forward)
 MISSING(cpu_norm_backward, norm_backward)

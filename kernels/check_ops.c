@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/check_ops.h"
+
+#include "base/text.h"
+
+static const char *size_text(int64_t size, char out[24])
+{
+    if (size == ANY_SIZE)
+        snprintf(out, 24, "any");
+    else
+        snprintf(out, 24, "%lld", (long long)size);
+    return out;
+}
+
+static bool size_fits(int64_t size, int64_t wanted)
+{
+    return size >= 0 && (wanted == ANY_SIZE || size == wanted);
+}
+
+static bool fits(const struct want *want)
+{
+    const struct tensor *t = &want->tensor;
+    switch (want->kind) {
+    case WANT_POINTER:
+        return want->pointer != NULL || want->optional || want->rows == 0;
+    case WANT_VECTOR:
+        if (t->data == NULL)
+            return want->optional;
+        return t->dtype == want->dtype && t->ndim == 1 && size_fits(t->dim[0], want->columns) &&
+               (t->dim[0] <= 1 || t->stride[0] == 1);
+    case WANT_MATRIX:
+        if (t->data == NULL)
+            return want->optional;
+        return t->dtype == want->dtype && t->ndim == 2 && size_fits(t->dim[0], want->rows) &&
+               size_fits(t->dim[1], want->columns) && (t->dim[1] <= 1 || t->stride[1] == 1) &&
+               (t->dim[0] <= 1 || t->stride[0] >= t->dim[1]);
+    }
+    return false;
+}
+
+static void add_wanted(struct text *text, const struct want *want)
+{
+    char rows[24], columns[24];
+    if (want->kind == WANT_VECTOR)
+        text_add(text, "dense %s[%s]", dtype_name(want->dtype), size_text(want->columns, columns));
+    else
+        text_add(text, "%s[%s, %s] with dense rows", dtype_name(want->dtype), size_text(want->rows, rows),
+                 size_text(want->columns, columns));
+}
+
+enum status check_wants(enum op_kind kind, const struct want *wants, int count)
+{
+    const struct want *bad = NULL;
+    for (int i = 0; i < count && bad == NULL; i++)
+        bad = fits(&wants[i]) ? NULL : &wants[i];
+    if (bad == NULL)
+        return OK;
+    if (bad->kind == WANT_POINTER)
+        return fail(BAD_ARGUMENT, "%s: %s is NULL, and there are %lld rows", op_name(kind), bad->name,
+                    (long long)bad->rows);
+
+    char shape[TENSOR_TEXT_CHARS];
+    struct text text = {0};
+    text_add(&text, "%s: %s is %s", op_name(kind), bad->name, tensor_text(bad->tensor, shape));
+    if (bad->tensor.data != NULL && bad->tensor.ndim == 2)
+        text_add(&text, " with strides %lld, %lld", (long long)bad->tensor.stride[0],
+                 (long long)bad->tensor.stride[1]);
+    text_add(&text, ", not ");
+    add_wanted(&text, bad);
+    text_add(&text, " (");
+    for (int i = 0; i < count; i++) {
+        if (wants[i].kind != WANT_POINTER)
+            text_add(&text, "%s%s %s", i > 0 ? ", " : "", wants[i].name, tensor_text(wants[i].tensor, shape));
+    }
+    enum status status = fail(BAD_ARGUMENT, "%s)", text_chars(&text));
+    text_free(&text);
+    return status;
+}
+
+enum status check_dropout(enum op_kind kind, const struct dropout *dropout, int64_t rows, int64_t columns,
+                          bool wants_place)
+{
+    float p = dropout->probability;
+    if (!(p >= 0.0F && p < 1.0F))
+        return fail(BAD_ARGUMENT, "%s: dropout probability %g is not in [0, 1)", op_name(kind), (double)p);
+    if (p == 0.0F)
+        return OK;
+    const struct want wants[] = {per_row("dropout.sample", dropout->sample, rows),
+                                 per_row("dropout.place", dropout->place, wants_place ? rows : 0)};
+    CHECK_WANTS(kind, wants);
+    if (dropout->column_begin < 0 || columns > dropout->columns - dropout->column_begin)
+        return fail(BAD_ARGUMENT, "%s: dropout of columns %lld to %lld of %lld", op_name(kind),
+                    (long long)dropout->column_begin, (long long)(dropout->column_begin + columns),
+                    (long long)dropout->columns);
+    return OK;
+}
+
+enum status submit_op(struct stream *stream, const struct op *op)
+{
+    return stream->device->ops->submit(stream, op);
+}

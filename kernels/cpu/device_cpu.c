@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The cpu device: a stream runs at once. When a call returns, its op is done; only messages (struct
+ * work) can still be under way.
+ *
+ *     edge:   [recv 3: started] [recv 4: not yet]      an op put here now finishes both, then runs
+ *
+ * A work starts when everything before it on its stream is done. So a second message waits in the
+ * queue and someone has to start it: every op that runs looks once at all streams of the device, and
+ * whoever blocks keeps looking at all of them, and rests when none of them has anything to do. */
+#include "kernels/cpu/device_cpu.h"
+
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct cpu_stream {
+    struct cpu_stream *next; // of the device's streams
+    struct work **queue;     // [begin, end) are not finished; the first of them may be started
+    int64_t begin, end, capacity;
+    bool started;
+    uint64_t finished; // works of this stream, ever
+};
+
+struct cpu_device {
+    struct cpu_state cpu; // first: cpu_parallel() looks for it
+    struct cpu_stream *streams;
+    int64_t waiting; // works on all streams
+};
+
+static struct cpu_device *device_of(struct stream *stream)
+{
+    return stream->device->state;
+}
+
+enum status cpu_state_open(struct device *device, struct cpu_state *state)
+{
+    return cpu_pool_create(device->threads, &state->pool);
+}
+
+void cpu_state_close(struct device *device, struct cpu_state *state)
+{
+    (void)device;
+    buffer_free(&state->scratch);
+    cpu_pool_destroy(state->pool);
+}
+
+void *cpu_scratch(struct device *device, size_t bytes)
+{
+    struct cpu_state *state = device->state;
+    if (state->scratch.data == NULL || state->scratch.bytes < bytes) {
+        buffer_free(&state->scratch);
+        MUST(buffer_alloc(device, PART_WORKSPACE, bytes, &state->scratch));
+    }
+    return state->scratch.data;
+}
+
+static enum status cpu_alloc(struct device *device, size_t bytes, void **out)
+{
+    (void)device;
+    *out = aligned_alloc(64, bytes); // a multiple of 64 already
+    return *out != NULL ? OK : NO_MEMORY;
+}
+
+static void cpu_free(struct device *device, void *data, size_t bytes)
+{
+    (void)device;
+    (void)bytes;
+    free(data);
+}
+
+static enum status cpu_open(struct device *device, const struct device_options *options)
+{
+    (void)options;
+    struct cpu_device *state = calloc(1, sizeof *state);
+    if (state == NULL)
+        return fail(NO_MEMORY, "no memory for a cpu device");
+    enum status status = cpu_state_open(device, &state->cpu);
+    if (status == OK)
+        device->state = state;
+    else
+        free(state);
+    return status;
+}
+
+static void cpu_close(struct device *device)
+{
+    struct cpu_device *state = device->state;
+    cpu_state_close(device, &state->cpu);
+    free(state);
+}
+
+static enum status cpu_stream_open(struct stream *stream)
+{
+    struct cpu_stream *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return fail(NO_MEMORY, "no memory for stream %s", stream->name);
+    s->next = device_of(stream)->streams;
+    device_of(stream)->streams = s;
+    stream->state = s;
+    return OK;
+}
+
+static void cpu_stream_close(struct stream *stream)
+{
+    struct cpu_stream *s = stream->state, **link = &device_of(stream)->streams;
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
+    device_of(stream)->waiting -= s->end - s->begin; // left over after an error
+    free(s->queue);
+    free(s);
+}
+
+static void pop(struct cpu_device *d, struct cpu_stream *s)
+{
+    s->begin++;
+    s->finished++;
+    s->started = false;
+    d->waiting--;
+    if (s->begin == s->end)
+        s->begin = s->end = 0;
+}
+
+/* Starts the first work and asks whether it is done, and so on, until one is not. */
+static enum status advance(struct cpu_device *d, struct cpu_stream *s)
+{
+    while (s->begin < s->end) {
+        struct work *work = s->queue[s->begin];
+        bool done = false;
+        enum status status = s->started ? OK : work->start(work);
+        s->started = true;
+        if (status == OK)
+            status = work->poll(work, &done);
+        if (done || status != OK)
+            pop(d, s);
+        TRY(status);
+        if (!done)
+            return OK;
+    }
+    return OK;
+}
+
+static enum status advance_all(struct cpu_device *d)
+{
+    for (struct cpu_stream *s = d->streams; s != NULL && d->waiting > 0; s = s->next)
+        TRY(advance(d, s));
+    return OK;
+}
+
+/* Sleeps until a message of this rank may have moved. The first work of every stream is started. */
+static void rest(struct cpu_device *d)
+{
+    for (struct cpu_stream *s = d->streams; s != NULL; s = s->next) {
+        if (s->started) {
+            s->queue[s->begin]->rest(s->queue[s->begin]);
+            return;
+        }
+    }
+}
+
+/* Blocks until `s` has finished its first `at` works. */
+static enum status finish_until(struct cpu_device *d, struct cpu_stream *s, uint64_t at)
+{
+    while (s->finished < at) {
+        int64_t before = d->waiting;
+        TRY(advance_all(d));
+        if (d->waiting == before)
+            rest(d);
+    }
+    return OK;
+}
+
+static uint64_t cpu_record(struct stream *stream)
+{
+    struct cpu_stream *s = stream->state;
+    return s->finished + (uint64_t)(s->end - s->begin);
+}
+
+static enum status cpu_sync(struct event event)
+{
+    return finish_until(device_of(event.stream), event.stream->state, event.at);
+}
+
+static enum status cpu_wait(struct stream *stream, struct event event)
+{
+    (void)stream; // its queue is the caller, who waits right here
+    return cpu_sync(event);
+}
+
+static enum status cpu_submit(struct stream *stream, const struct op *op)
+{
+    TRY(finish_until(device_of(stream), stream->state, cpu_record(stream)));
+    cpu_run(stream->device, op);
+    return advance_all(device_of(stream));
+}
+
+static enum status cpu_submit_work(struct stream *stream, struct work *work)
+{
+    struct cpu_stream *s = stream->state;
+    if (s->end == s->capacity && s->begin > 0) {
+        memmove(s->queue, s->queue + s->begin, (size_t)(s->end - s->begin) * sizeof *s->queue);
+        s->end -= s->begin;
+        s->begin = 0;
+    } else if (s->end == s->capacity) {
+        int64_t capacity = s->capacity == 0 ? 16 : 2 * s->capacity;
+        struct work **queue = realloc(s->queue, (size_t)capacity * sizeof *queue);
+        CHECK(queue != NULL);
+        s->queue = queue;
+        s->capacity = capacity;
+    }
+    s->queue[s->end++] = work;
+    device_of(stream)->waiting++;
+    return advance(device_of(stream), s);
+}
+
+const struct device_ops device_cpu = {
+    .name = "cpu",
+    .what = "the processor: BLAS and own kernels, a stream runs at once",
+    .computes = true,
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .submit = cpu_submit,
+    .submit_work = cpu_submit_work,
+    .record = cpu_record,
+    .wait = cpu_wait,
+    .sync = cpu_sync,
+};

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The registry of devices, the ledger of their memory, and the checked functions of device.h. Nothing
+ * here computes; everything goes through the device's table. */
+#include "kernels/device.h"
+
+#include "base/text.h"
+#include "kernels/cpu/device_cpu.h"
+#include "kernels/dry/device_dry.h"
+#include "kernels/ops.h"
+#include "kernels/strict/device_strict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct device_ops *const kinds[] = {&device_cpu, &device_strict, &device_dry};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static const char *const part_names[] = {
+    [PART_WEIGHTS] = "weights",
+    [PART_GRADIENTS] = "gradients",
+    [PART_OPTIMIZER] = "optimizer",
+    [PART_ACTIVATIONS] = "activations",
+    [PART_COMMUNICATION] = "communication",
+    [PART_WORKSPACE] = "workspace",
+    [PART_DATA] = "data",
+};
+_Static_assert(sizeof part_names / sizeof *part_names == PART_COUNT, "one name for each part");
+
+const char *part_name(enum part part)
+{
+    return (int)part >= 0 && part < PART_COUNT ? part_names[part] : "?";
+}
+
+const struct device_ops *device_kind(size_t index)
+{
+    return index < KINDS ? kinds[index] : NULL;
+}
+
+/* A backend is complete or refused: a hole would otherwise be found in the middle of a run. */
+static enum status check_table(const struct device_ops *ops)
+{
+    const struct {
+        const char *name;
+        bool there;
+    } entries[] = {
+        {"name", ops->name != NULL},
+        {"what", ops->what != NULL},
+        {"open", ops->open != NULL},
+        {"close", ops->close != NULL},
+        {"alloc", ops->alloc != NULL},
+        {"free", ops->free != NULL},
+        {"stream_open", ops->stream_open != NULL},
+        {"stream_close", ops->stream_close != NULL},
+        {"submit", ops->submit != NULL},
+        {"submit_work", ops->submit_work != NULL},
+        {"record", ops->record != NULL},
+        {"wait", ops->wait != NULL},
+        {"sync", ops->sync != NULL},
+    };
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        if (!entries[i].there)
+            return fail(BAD_ARGUMENT, "device \"%s\" does not provide %s",
+                        ops->name != NULL ? ops->name : "?", entries[i].name);
+    }
+    return OK;
+}
+
+enum status device_open_with(const struct device_ops *ops, const struct device_options *options,
+                             struct device **out)
+{
+    TRY(check_table(ops));
+    if (options->threads < 1)
+        return fail(BAD_ARGUMENT, "device \"%s\" wants at least one thread, not %d", ops->name,
+                    options->threads);
+    struct device *device = calloc(1, sizeof *device);
+    if (device == NULL)
+        return fail(NO_MEMORY, "no memory for a device");
+    device->ops = ops;
+    device->threads = options->threads;
+    enum status status = ops->open(device, options);
+    if (status == OK)
+        *out = device;
+    else
+        free(device);
+    return status;
+}
+
+enum status device_open(const struct device_options *options, struct device **out)
+{
+    struct text known = {0};
+    const char *names[KINDS];
+    for (size_t i = 0; i < KINDS; i++) {
+        if (strcmp(kinds[i]->name, options->name) == 0) {
+            text_free(&known);
+            return device_open_with(kinds[i], options, out);
+        }
+        names[i] = kinds[i]->name;
+        text_add(&known, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    const char *nearest = nearest_name(options->name, names, KINDS);
+    enum status status =
+        fail(NOT_SUPPORTED, "this build has no device \"%s\"%s%s%s; it has %s", options->name,
+             nearest != NULL ? " (did you mean \"" : "", nearest != NULL ? nearest : "",
+             nearest != NULL ? "\"?)" : "", text_chars(&known));
+    text_free(&known);
+    return status;
+}
+
+void device_close(struct device *device)
+{
+    if (device == NULL)
+        return;
+    if (device->streams != 0)
+        die(__FILE__, __LINE__, "device_close", "%d streams are still open", device->streams);
+    device->ops->close(device); // gives back its own workspace
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (device->memory.now_bytes[part] != 0)
+            die(__FILE__, __LINE__, "device_close", "%lld bytes of %s are still allocated",
+                (long long)device->memory.now_bytes[part], part_name((enum part)part));
+    }
+    free(device);
+}
+
+const char *device_name(const struct device *device)
+{
+    return device->ops->name;
+}
+
+bool device_computes(const struct device *device)
+{
+    return device->ops->computes;
+}
+
+struct memory_use device_memory(const struct device *device)
+{
+    return device->memory;
+}
+
+static size_t rounded(size_t bytes)
+{
+    return bytes == 0 ? 64 : (bytes + 63) & ~(size_t)63;
+}
+
+/* Adds to the ledger; `bytes` may be negative. */
+static void count_memory(struct device *device, enum part part, int64_t bytes)
+{
+    struct memory_use *use = &device->memory;
+    use->now_bytes[part] += bytes;
+    CHECK(use->now_bytes[part] >= 0);
+    if (use->now_bytes[part] > use->peak_bytes[part])
+        use->peak_bytes[part] = use->now_bytes[part];
+    int64_t total = 0;
+    for (int p = 0; p < PART_COUNT; p++)
+        total += use->now_bytes[p];
+    if (total > use->peak_total_bytes)
+        use->peak_total_bytes = total;
+}
+
+enum status buffer_alloc(struct device *device, enum part part, size_t bytes, struct buffer *out)
+{
+    if ((int)part < 0 || part >= PART_COUNT)
+        return fail(BAD_ARGUMENT, "buffer_alloc: %d is no part", (int)part);
+    char size[NUMBER_CHARS];
+    void *data = NULL;
+    if (bytes > PTRDIFF_MAX - 64 || device->ops->alloc(device, rounded(bytes), &data) != OK)
+        return fail(NO_MEMORY, "device \"%s\" has no memory for %s of %s", device->ops->name,
+                    bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part));
+    count_memory(device, part, (int64_t)rounded(bytes));
+    *out = (struct buffer){.device = device, .data = data, .bytes = bytes, .part = part};
+    return OK;
+}
+
+void buffer_free(struct buffer *buffer)
+{
+    if (buffer->data == NULL)
+        return;
+    count_memory(buffer->device, buffer->part, -(int64_t)rounded(buffer->bytes));
+    buffer->device->ops->free(buffer->device, buffer->data, rounded(buffer->bytes));
+    *buffer = (struct buffer){0};
+}
+
+enum status stream_create(struct device *device, const char *name, struct stream **out)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return fail(NO_MEMORY, "no memory for stream %s", name);
+    stream->device = device;
+    stream->name = name;
+    enum status status = device->ops->stream_open(stream);
+    if (status != OK) {
+        free(stream);
+        return status;
+    }
+    device->streams++;
+    *out = stream;
+    return OK;
+}
+
+void stream_destroy(struct stream *stream)
+{
+    if (stream == NULL)
+        return;
+    // Nobody is left to be told of a failure: whoever wanted to know has synchronised before.
+    enum status ignored = stream_sync(stream);
+    (void)ignored;
+    stream->device->ops->stream_close(stream);
+    stream->device->streams--;
+    free(stream);
+}
+
+struct device *stream_device(const struct stream *stream)
+{
+    return stream->device;
+}
+
+struct event stream_record(struct stream *stream)
+{
+    return (struct event){.stream = stream, .at = stream->device->ops->record(stream)};
+}
+
+enum status stream_wait(struct stream *stream, struct event event)
+{
+    if (event.stream == NULL || event.stream == stream)
+        return OK; // long past, or in this stream's order anyway
+    if (event.stream->device != stream->device)
+        return fail(BAD_ARGUMENT, "stream %s cannot wait for stream %s of another device", stream->name,
+                    event.stream->name);
+    return stream->device->ops->wait(stream, event);
+}
+
+enum status event_sync(struct event event)
+{
+    return event.stream == NULL ? OK : event.stream->device->ops->sync(event);
+}
+
+enum status stream_sync(struct stream *stream)
+{
+    return event_sync(stream_record(stream));
+}
+
+static enum status transfer(struct stream *stream, enum op_kind kind, void *to, const void *from,
+                            size_t bytes)
+{
+    if (bytes == 0)
+        return OK;
+    if (to == NULL || from == NULL)
+        return fail(BAD_ARGUMENT, "%s: %zu bytes %s NULL", op_name(kind), bytes, to == NULL ? "to" : "from");
+    const struct op op = {.kind = kind, .transfer = {.to = to, .from = from, .bytes = bytes}};
+    return stream->device->ops->submit(stream, &op);
+}
+
+enum status copy_to_device(struct stream *stream, void *device_data, const void *host, size_t bytes)
+{
+    return transfer(stream, OP_TO_DEVICE, device_data, host, bytes);
+}
+
+enum status copy_to_host(struct stream *stream, void *host, const void *device_data, size_t bytes)
+{
+    return transfer(stream, OP_TO_HOST, host, device_data, bytes);
+}
+
+enum status stream_submit_work(struct stream *stream, struct work *work)
+{
+    if (work == NULL || work->start == NULL || work->poll == NULL || work->rest == NULL || work->name == NULL)
+        return fail(BAD_ARGUMENT, "stream %s: a work wants start, poll, rest and a name", stream->name);
+    return stream->device->ops->submit_work(stream, work);
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The arithmetic and the traffic of each op, from its shapes alone. Matrix multiplications and attention
+ * are exact counts; the others do a few operations per element and are bound by memory, so their
+ * factor only has to be about right. */
+#include "kernels/dry/dry.h"
+
+static double count(struct tensor t)
+{
+    return (double)tensor_count(t);
+}
+
+static double bytes(struct tensor t)
+{
+    return (double)tensor_bytes(t);
+}
+
+static struct op_cost gemm_cost(const struct gemm *g)
+{
+    double k = (double)(g->transpose_a ? g->a.dim[0] : g->a.dim[1]);
+    return (struct op_cost){.flops = 2.0 * count(g->c) * k + count(g->bias),
+                            .bytes = bytes(g->a) + bytes(g->b) + bytes(g->bias) +
+                                     (g->accumulate ? 2.0 : 1.0) * bytes(g->c)};
+}
+
+/* Pairs of a query and a key that it may see, over all heads; documents are not known here. */
+static double attention_pairs(const struct attention_forward *a)
+{
+    double heads = (double)(a->q.dim[1] / a->head_dim), sequence = (double)a->sequence;
+    return (double)a->batch * heads * sequence * (sequence + 1.0) / 2.0;
+}
+
+static double attention_bytes(const struct attention_forward *a)
+{
+    return bytes(a->q) + bytes(a->k) + bytes(a->v) + bytes(a->out) + bytes(a->lse);
+}
+
+/* `flops_each` per element of `t`. */
+static struct op_cost elementwise(struct tensor t, double flops_each, double all_bytes)
+{
+    return (struct op_cost){.flops = flops_each * count(t), .bytes = all_bytes};
+}
+
+static struct op_cost residual_forward_cost(const struct residual_forward *r)
+{
+    double flops = (r->bias.data != NULL ? 1.0 : 0.0) + (r->residual.data != NULL ? 1.0 : 0.0) +
+                   (r->dropout.probability > 0.0F ? 2.0 : 0.0);
+    return elementwise(r->x, flops, bytes(r->x) + bytes(r->bias) + bytes(r->residual) + bytes(r->out));
+}
+
+struct op_cost op_cost(const struct op *op)
+{
+    switch (op->kind) {
+    case OP_GEMM:
+        return gemm_cost(&op->gemm);
+    case OP_FILL:
+        return elementwise(op->fill.out, 0.0, bytes(op->fill.out));
+    case OP_COPY:
+        return elementwise(op->copy.out, 0.0, 2.0 * bytes(op->copy.out));
+    case OP_TO_DEVICE:
+    case OP_TO_HOST:
+        return (struct op_cost){.bytes = (double)op->transfer.bytes};
+    case OP_ADD:
+        return elementwise(op->add.out, 1.0, 3.0 * bytes(op->add.out));
+    case OP_POISON:
+        return (struct op_cost){0};
+    case OP_INIT_NORMAL:
+        return elementwise(op->init_normal.out, 50.0, bytes(op->init_normal.out));
+    case OP_COLUMN_SUM:
+        return elementwise(op->column_sum.in, 1.0,
+                           bytes(op->column_sum.in) + 2.0 * bytes(op->column_sum.out));
+    case OP_NORM_FORWARD:
+        return elementwise(op->norm_forward.x, 8.0, 2.0 * bytes(op->norm_forward.x));
+    case OP_NORM_BACKWARD:
+        return elementwise(op->norm_backward.x, 14.0, 4.0 * bytes(op->norm_backward.x));
+    case OP_ACTIVATION_FORWARD:
+        return elementwise(op->activation_forward.y, 10.0,
+                           bytes(op->activation_forward.x) + bytes(op->activation_forward.y));
+    case OP_ACTIVATION_BACKWARD:
+        return elementwise(op->activation_backward.dy, 16.0,
+                           2.0 * bytes(op->activation_backward.x) + bytes(op->activation_backward.dy));
+    case OP_ROPE:
+        return elementwise(op->rope.x, 3.0, 2.0 * bytes(op->rope.x));
+    case OP_ATTENTION_FORWARD: // q k^T and p v
+        return (struct op_cost){.flops = attention_pairs(&op->attention_forward) *
+                                         (4.0 * (double)op->attention_forward.head_dim + 4.0),
+                                .bytes = attention_bytes(&op->attention_forward)};
+    case OP_ATTENTION_BACKWARD: // q k^T again, dout v^T, and dq, dk, dv
+        return (struct op_cost){.flops = attention_pairs(&op->attention_backward.forward) *
+                                         (10.0 * (double)op->attention_backward.forward.head_dim + 8.0),
+                                .bytes = 2.0 * attention_bytes(&op->attention_backward.forward)};
+    case OP_EMBEDDING_FORWARD:
+        return elementwise(op->embedding_forward.out, op->embedding_forward.accumulate ? 1.0 : 0.0,
+                           (op->embedding_forward.accumulate ? 3.0 : 2.0) * bytes(op->embedding_forward.out));
+    case OP_EMBEDDING_BACKWARD:
+        return elementwise(op->embedding_backward.dout, 1.0, 3.0 * bytes(op->embedding_backward.dout));
+    case OP_RESIDUAL_FORWARD:
+        return residual_forward_cost(&op->residual_forward);
+    case OP_RESIDUAL_BACKWARD:
+        return elementwise(op->residual_backward.dx,
+                           op->residual_backward.dropout.probability > 0.0F ? 2.0 : 0.0,
+                           2.0 * bytes(op->residual_backward.dx));
+    case OP_LOSS_MAX:
+        return elementwise(op->loss_max.logits, 1.0, bytes(op->loss_max.logits));
+    case OP_LOSS_SUM:
+        return elementwise(op->loss_sum.logits, 3.0, bytes(op->loss_sum.logits));
+    case OP_LOSS_FINISH:
+        return elementwise(op->loss_finish.sum, 4.0, 3.0 * bytes(op->loss_finish.sum));
+    case OP_LOSS_BACKWARD:
+        return elementwise(op->loss_backward.logits, 4.0, 2.0 * bytes(op->loss_backward.logits));
+    case OP_SQUARES:
+        return elementwise(op->squares.x, 2.0, bytes(op->squares.x));
+    case OP_ADAMW:
+        return elementwise(op->adamw.weight, 14.0, 7.0 * bytes(op->adamw.weight));
+    case OP_KIND_COUNT:
+        break;
+    }
+    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The doors, first part: names of the ops, matrix multiplication, and the plain ops on memory. A door
+ * checks, takes the exit where there is nothing to do, and submits; backends rely on all of it. */
+#include "kernels/ops.h"
+
+#include "kernels/check_ops.h"
+
+static const char *const names[] = {
+    [OP_GEMM] = "gemm",
+    [OP_FILL] = "fill",
+    [OP_COPY] = "copy",
+    [OP_TO_DEVICE] = "copy_to_device",
+    [OP_TO_HOST] = "copy_to_host",
+    [OP_ADD] = "add",
+    [OP_POISON] = "poison",
+    [OP_INIT_NORMAL] = "init_normal",
+    [OP_COLUMN_SUM] = "column_sum",
+    [OP_NORM_FORWARD] = "norm_forward",
+    [OP_NORM_BACKWARD] = "norm_backward",
+    [OP_ACTIVATION_FORWARD] = "activation_forward",
+    [OP_ACTIVATION_BACKWARD] = "activation_backward",
+    [OP_ROPE] = "rope",
+    [OP_ATTENTION_FORWARD] = "attention_forward",
+    [OP_ATTENTION_BACKWARD] = "attention_backward",
+    [OP_EMBEDDING_FORWARD] = "embedding_forward",
+    [OP_EMBEDDING_BACKWARD] = "embedding_backward",
+    [OP_RESIDUAL_FORWARD] = "residual_forward",
+    [OP_RESIDUAL_BACKWARD] = "residual_backward",
+    [OP_LOSS_MAX] = "loss_max",
+    [OP_LOSS_SUM] = "loss_sum",
+    [OP_LOSS_FINISH] = "loss_finish",
+    [OP_LOSS_BACKWARD] = "loss_backward",
+    [OP_SQUARES] = "squares",
+    [OP_ADAMW] = "adamw",
+};
+_Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name for each kind of op");
+
+const char *op_name(enum op_kind kind)
+{
+    return (int)kind >= 0 && kind < OP_KIND_COUNT ? names[kind] : "?";
+}
+
+enum status gemm(struct stream *stream, struct gemm args)
+{
+    // Every operand is a matrix, or its transpose is: then K is what a says, and b and c must agree.
+    const struct want a[] = {matrix("a", args.a, F32, ANY_SIZE, ANY_SIZE),
+                             matrix("c", args.c, F32, ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(OP_GEMM, a);
+    int64_t m = args.a.dim[args.transpose_a ? 1 : 0], k = args.a.dim[args.transpose_a ? 0 : 1];
+    int64_t n = args.c.dim[1];
+    const struct want wants[] = {
+        matrix(args.transpose_a ? "a (transposed)" : "a", args.a, F32, ANY_SIZE, ANY_SIZE),
+        matrix(args.transpose_b ? "b (transposed)" : "b", args.b, F32, args.transpose_b ? n : k,
+               args.transpose_b ? k : n),
+        matrix("c", args.c, F32, m, n),
+        or_none(vector("bias", args.bias, F32, n)),
+    };
+    CHECK_WANTS(OP_GEMM, wants);
+    if (m == 0 || n == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_GEMM, .gemm = args});
+}
+
+/* Memory that an op may treat as rows: a matrix with dense rows, or dense in any number of dimensions. */
+static enum status check_memory(enum op_kind kind, const char *name, struct tensor t)
+{
+    char shape[TENSOR_TEXT_CHARS];
+    if (t.data == NULL)
+        return fail(BAD_ARGUMENT, "%s: %s is none", op_name(kind), name);
+    if (t.ndim == 2) {
+        const struct want want[] = {matrix(name, t, t.dtype, ANY_SIZE, ANY_SIZE)};
+        CHECK_WANTS(kind, want);
+    } else if (!tensor_is_dense(t)) {
+        return fail(BAD_ARGUMENT, "%s: %s is %s, not dense", op_name(kind), name, tensor_text(t, shape));
+    }
+    return OK;
+}
+
+static enum status check_pair(enum op_kind kind, struct tensor in, struct tensor out)
+{
+    TRY(check_memory(kind, "in", in));
+    TRY(check_memory(kind, "out", out));
+    char shape_in[TENSOR_TEXT_CHARS], shape_out[TENSOR_TEXT_CHARS];
+    if (in.dtype != out.dtype || !tensor_same_shape(in, out))
+        return fail(BAD_ARGUMENT, "%s: in is %s and out is %s", op_name(kind), tensor_text(in, shape_in),
+                    tensor_text(out, shape_out));
+    return OK;
+}
+
+enum status fill(struct stream *stream, struct fill args)
+{
+    TRY(check_memory(OP_FILL, "out", args.out));
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_FILL, .fill = args});
+}
+
+enum status copy(struct stream *stream, struct copy args)
+{
+    TRY(check_pair(OP_COPY, args.in, args.out));
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_COPY, .copy = args});
+}
+
+enum status add(struct stream *stream, struct add args)
+{
+    TRY(check_pair(OP_ADD, args.in, args.out));
+    if (args.out.dtype != F32 && args.out.dtype != F64)
+        return fail(BAD_ARGUMENT, "add: adds f32 or f64, not %s", dtype_name(args.out.dtype));
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ADD, .add = args});
+}
+
+enum status poison(struct stream *stream, struct poison args)
+{
+    TRY(check_memory(OP_POISON, "out", args.out));
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_POISON, .poison = args});
+}
+
+enum status init_normal(struct stream *stream, struct init_normal args)
+{
+    const struct want wants[] = {matrix("out", args.out, F32, ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(OP_INIT_NORMAL, wants);
+    if (args.row_begin < 0 || args.column_begin < 0 || args.out.dim[1] > args.columns - args.column_begin)
+        return fail(BAD_ARGUMENT, "init_normal: row %lld, columns %lld to %lld of %lld",
+                    (long long)args.row_begin, (long long)args.column_begin,
+                    (long long)(args.column_begin + args.out.dim[1]), (long long)args.columns);
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_INIT_NORMAL, .init_normal = args});
+}
+
+enum status column_sum(struct stream *stream, struct column_sum args)
+{
+    const struct want in[] = {matrix("in", args.in, F32, ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(OP_COLUMN_SUM, in);
+    const struct want wants[] = {in[0], vector("out", args.out, F32, args.in.dim[1])};
+    CHECK_WANTS(OP_COLUMN_SUM, wants);
+    if (tensor_count(args.in) == 0)
+        return OK; // adds nothing
+    return submit_op(stream, &(struct op){.kind = OP_COLUMN_SUM, .column_sum = args});
+}
+
+enum status squares(struct stream *stream, struct squares args)
+{
+    char shape[TENSOR_TEXT_CHARS];
+    if (args.x.dtype != F32 || args.x.data == NULL || !tensor_is_dense(args.x))
+        return fail(BAD_ARGUMENT, "squares: x is %s, not dense f32", tensor_text(args.x, shape));
+    const struct want wants[] = {vector("out", args.out, F64, 1)};
+    CHECK_WANTS(OP_SQUARES, wants);
+    if (tensor_count(args.x) == 0)
+        return fill(stream, (struct fill){.out = args.out, .value = 0.0F});
+    return submit_op(stream, &(struct op){.kind = OP_SQUARES, .squares = args});
+}
+
+enum status adamw(struct stream *stream, struct adamw args)
+{
+    const struct want weight[] = {vector("weight", args.weight, F32, ANY_SIZE)};
+    CHECK_WANTS(OP_ADAMW, weight);
+    int64_t count = args.weight.dim[0];
+    const struct want wants[] = {weight[0], vector("gradient", args.gradient, F32, count),
+                                 vector("m", args.m, F32, count), vector("v", args.v, F32, count),
+                                 per_row("hyper", args.hyper, count)};
+    CHECK_WANTS(OP_ADAMW, wants);
+    if (count == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ADAMW, .adamw = args});
+}

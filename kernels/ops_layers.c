@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The doors, second part: what a transformer's layers ask for. T is the rows of the first matrix; where
+ * there are none, there is nothing to do, except that gradients which are overwritten become zero. */
+#include "kernels/check_ops.h"
+
+/* x says T and H for everything else. */
+static enum status check_rows(enum op_kind kind, const char *name, struct tensor x)
+{
+    const struct want wants[] = {matrix(name, x, F32, ANY_SIZE, ANY_SIZE)};
+    return check_wants(kind, wants, 1);
+}
+
+enum status norm_forward(struct stream *stream, struct norm_forward args)
+{
+    TRY(check_rows(OP_NORM_FORWARD, "x", args.x));
+    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
+    bool layer = args.kind == NORM_LAYER;
+    const struct want wants[] = {
+        matrix("x", args.x, F32, rows, columns),
+        vector("weight", args.weight, F32, columns),
+        layer ? vector("bias", args.bias, F32, columns) : per_row("bias", NULL, 0),
+        matrix("y", args.y, F32, rows, columns),
+        layer ? vector("mean", args.mean, F32, rows) : per_row("mean", NULL, 0),
+        vector("rstd", args.rstd, F32, rows),
+    };
+    CHECK_WANTS(OP_NORM_FORWARD, wants);
+    if (rows == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_NORM_FORWARD, .norm_forward = args});
+}
+
+enum status norm_backward(struct stream *stream, struct norm_backward args)
+{
+    TRY(check_rows(OP_NORM_BACKWARD, "x", args.x));
+    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
+    bool layer = args.kind == NORM_LAYER;
+    const struct want wants[] = {
+        matrix("dy", args.dy, F32, rows, columns),
+        matrix("x", args.x, F32, rows, columns),
+        vector("weight", args.weight, F32, columns),
+        layer ? vector("mean", args.mean, F32, rows) : per_row("mean", NULL, 0),
+        vector("rstd", args.rstd, F32, rows),
+        matrix("dx", args.dx, F32, rows, columns),
+        vector("dweight", args.dweight, F32, columns),
+        layer ? vector("dbias", args.dbias, F32, columns) : per_row("dbias", NULL, 0),
+    };
+    CHECK_WANTS(OP_NORM_BACKWARD, wants);
+    if (rows == 0) {
+        TRY(fill(stream, (struct fill){.out = args.dweight, .value = 0.0F}));
+        return layer ? fill(stream, (struct fill){.out = args.dbias, .value = 0.0F}) : OK;
+    }
+    return submit_op(stream, &(struct op){.kind = OP_NORM_BACKWARD, .norm_backward = args});
+}
+
+static int64_t activation_parts(enum activation_kind kind)
+{
+    return kind == ACTIVATION_SWIGLU ? 2 : 1;
+}
+
+enum status activation_forward(struct stream *stream, struct activation_forward args)
+{
+    TRY(check_rows(OP_ACTIVATION_FORWARD, "y", args.y));
+    int64_t rows = args.y.dim[0], columns = args.y.dim[1];
+    const struct want wants[] = {
+        matrix("x", args.x, F32, rows, activation_parts(args.kind) * columns),
+        matrix("y", args.y, F32, rows, columns),
+    };
+    CHECK_WANTS(OP_ACTIVATION_FORWARD, wants);
+    if (tensor_count(args.y) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ACTIVATION_FORWARD, .activation_forward = args});
+}
+
+enum status activation_backward(struct stream *stream, struct activation_backward args)
+{
+    TRY(check_rows(OP_ACTIVATION_BACKWARD, "dy", args.dy));
+    int64_t rows = args.dy.dim[0], columns = activation_parts(args.kind) * args.dy.dim[1];
+    const struct want wants[] = {
+        matrix("x", args.x, F32, rows, columns),
+        matrix("dy", args.dy, F32, rows, args.dy.dim[1]),
+        matrix("dx", args.dx, F32, rows, columns),
+    };
+    CHECK_WANTS(OP_ACTIVATION_BACKWARD, wants);
+    if (tensor_count(args.dy) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ACTIVATION_BACKWARD, .activation_backward = args});
+}
+
+enum status rope(struct stream *stream, struct rope args)
+{
+    TRY(check_rows(OP_ROPE, "x", args.x));
+    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
+    if (args.head_dim < 2 || args.head_dim % 2 != 0 || columns % args.head_dim != 0)
+        return fail(BAD_ARGUMENT, "rope: %lld columns are not heads of an even size %lld", (long long)columns,
+                    (long long)args.head_dim);
+    const struct want wants[] = {per_row("position", args.position, rows)};
+    CHECK_WANTS(OP_ROPE, wants);
+    if (tensor_count(args.x) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ROPE, .rope = args});
+}
+
+static enum status check_attention(enum op_kind kind, const struct attention_forward *args)
+{
+    const struct want qk[] = {matrix("q", args->q, F32, ANY_SIZE, ANY_SIZE),
+                              matrix("k", args->k, F32, ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(kind, qk);
+    int64_t rows = args->q.dim[0], columns = args->q.dim[1], shared = args->k.dim[1];
+    if (args->batch < 0 || args->sequence < 0 || args->batch * args->sequence != rows)
+        return fail(BAD_ARGUMENT, "%s: batch %lld x sequence %lld is not the %lld rows of q", op_name(kind),
+                    (long long)args->batch, (long long)args->sequence, (long long)rows);
+    if (args->head_dim < 1 || columns % args->head_dim != 0 || shared % args->head_dim != 0 || shared == 0 ||
+        columns % shared != 0)
+        return fail(BAD_ARGUMENT,
+                    "%s: %lld columns of q and %lld of k are not heads of size %lld in whole groups",
+                    op_name(kind), (long long)columns, (long long)shared, (long long)args->head_dim);
+    int64_t heads = columns / args->head_dim;
+    const struct want wants[] = {
+        matrix("q", args->q, F32, rows, columns),   matrix("k", args->k, F32, rows, shared),
+        matrix("v", args->v, F32, rows, shared),    matrix("out", args->out, F32, rows, columns),
+        matrix("lse", args->lse, F32, heads, rows),
+    };
+    CHECK_WANTS(kind, wants);
+
+    // The columns of this dropout's matrix are the keys; column_begin counts heads.
+    struct dropout dropout = args->dropout;
+    dropout.column_begin = 0;
+    if (args->dropout.probability > 0.0F && args->dropout.column_begin < 0)
+        return fail(BAD_ARGUMENT, "%s: dropout of head %lld", op_name(kind),
+                    (long long)args->dropout.column_begin);
+    return check_dropout(kind, &dropout, rows, args->sequence, false);
+}
+
+enum status attention_forward(struct stream *stream, struct attention_forward args)
+{
+    TRY(check_attention(OP_ATTENTION_FORWARD, &args));
+    if (tensor_count(args.q) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ATTENTION_FORWARD, .attention_forward = args});
+}
+
+enum status attention_backward(struct stream *stream, struct attention_backward args)
+{
+    TRY(check_attention(OP_ATTENTION_BACKWARD, &args.forward));
+    int64_t rows = args.forward.q.dim[0], columns = args.forward.q.dim[1], shared = args.forward.k.dim[1];
+    const struct want wants[] = {
+        matrix("dout", args.dout, F32, rows, columns),
+        matrix("dq", args.dq, F32, rows, columns),
+        matrix("dk", args.dk, F32, rows, shared),
+        matrix("dv", args.dv, F32, rows, shared),
+    };
+    CHECK_WANTS(OP_ATTENTION_BACKWARD, wants);
+    if (rows == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ATTENTION_BACKWARD, .attention_backward = args});
+}
+
+static enum status check_embedding(enum op_kind kind, struct tensor rows_of, struct tensor table,
+                                   const int32_t *id, int64_t begin, int64_t rows)
+{
+    TRY(check_rows(kind, "out", rows_of));
+    const struct want wants[] = {
+        matrix("table", table, F32, ANY_SIZE, rows_of.dim[1]),
+        per_row("id", id, rows_of.dim[0]),
+    };
+    CHECK_WANTS(kind, wants);
+    if (begin < 0 || rows < 0 || rows > table.dim[0])
+        return fail(BAD_ARGUMENT, "%s: ids from %lld, %lld rows, and the table has %lld", op_name(kind),
+                    (long long)begin, (long long)rows, (long long)table.dim[0]);
+    return OK;
+}
+
+enum status embedding_forward(struct stream *stream, struct embedding_forward args)
+{
+    TRY(check_embedding(OP_EMBEDDING_FORWARD, args.out, args.table, args.id, args.begin, args.rows));
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_EMBEDDING_FORWARD, .embedding_forward = args});
+}
+
+enum status embedding_backward(struct stream *stream, struct embedding_backward args)
+{
+    TRY(check_embedding(OP_EMBEDDING_BACKWARD, args.dout, args.dtable, args.id, args.begin, args.rows));
+    if (tensor_count(args.dout) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_EMBEDDING_BACKWARD, .embedding_backward = args});
+}
+
+enum status residual_forward(struct stream *stream, struct residual_forward args)
+{
+    TRY(check_rows(OP_RESIDUAL_FORWARD, "x", args.x));
+    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
+    const struct want wants[] = {
+        matrix("x", args.x, F32, rows, columns),
+        or_none(vector("bias", args.bias, F32, columns)),
+        or_none(matrix("residual", args.residual, F32, rows, columns)),
+        matrix("out", args.out, F32, rows, columns),
+    };
+    CHECK_WANTS(OP_RESIDUAL_FORWARD, wants);
+    TRY(check_dropout(OP_RESIDUAL_FORWARD, &args.dropout, rows, columns, true));
+    if (tensor_count(args.x) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_RESIDUAL_FORWARD, .residual_forward = args});
+}
+
+enum status residual_backward(struct stream *stream, struct residual_backward args)
+{
+    TRY(check_rows(OP_RESIDUAL_BACKWARD, "dout", args.dout));
+    int64_t rows = args.dout.dim[0], columns = args.dout.dim[1];
+    const struct want wants[] = {
+        matrix("dout", args.dout, F32, rows, columns),
+        matrix("dx", args.dx, F32, rows, columns),
+    };
+    CHECK_WANTS(OP_RESIDUAL_BACKWARD, wants);
+    TRY(check_dropout(OP_RESIDUAL_BACKWARD, &args.dropout, rows, columns, true));
+    if (tensor_count(args.dout) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_RESIDUAL_BACKWARD, .residual_backward = args});
+}
+
+/* The logits, of which `columns` are real and the first has the global index `begin`. */
+static enum status check_logits(enum op_kind kind, struct tensor logits, int64_t begin, int64_t columns)
+{
+    TRY(check_rows(kind, "logits", logits));
+    if (begin < 0 || columns < 0 || columns > logits.dim[1])
+        return fail(BAD_ARGUMENT, "%s: %lld real columns from %lld, and the logits have %lld", op_name(kind),
+                    (long long)columns, (long long)begin, (long long)logits.dim[1]);
+    return OK;
+}
+
+enum status loss_max(struct stream *stream, struct loss_max args)
+{
+    TRY(check_logits(OP_LOSS_MAX, args.logits, 0, args.columns));
+    const struct want wants[] = {matrix("logits", args.logits, F32, ANY_SIZE, ANY_SIZE),
+                                 vector("max", args.max, F32, args.logits.dim[0])};
+    CHECK_WANTS(OP_LOSS_MAX, wants);
+    if (args.logits.dim[0] == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_LOSS_MAX, .loss_max = args});
+}
+
+enum status loss_sum(struct stream *stream, struct loss_sum args)
+{
+    TRY(check_logits(OP_LOSS_SUM, args.logits, args.begin, args.columns));
+    int64_t rows = args.logits.dim[0];
+    const struct want wants[] = {
+        matrix("logits", args.logits, F32, rows, ANY_SIZE),
+        vector("max", args.max, F32, rows),
+        per_row("label", args.label, rows),
+        vector("sum", args.sum, F32, rows),
+        vector("target", args.target, F32, rows),
+    };
+    CHECK_WANTS(OP_LOSS_SUM, wants);
+    if (rows == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_LOSS_SUM, .loss_sum = args});
+}
+
+enum status loss_finish(struct stream *stream, struct loss_finish args)
+{
+    const struct want sums[] = {vector("sum", args.sum, F32, ANY_SIZE),
+                                vector("sample_loss", args.sample_loss, F64, ANY_SIZE)};
+    CHECK_WANTS(OP_LOSS_FINISH, sums);
+    int64_t rows = args.sum.dim[0], batch = args.sample_loss.dim[0];
+    const struct want wants[] = {
+        sums[0],
+        vector("target", args.target, F32, rows),
+        per_row("mask", args.mask, rows),
+        sums[1],
+        vector("sample_tokens", args.sample_tokens, F64, batch),
+    };
+    CHECK_WANTS(OP_LOSS_FINISH, wants);
+    if (batch == 0 ? rows != 0 : rows % batch != 0)
+        return fail(BAD_ARGUMENT, "loss_finish: %lld rows are not %lld sequences of equal length",
+                    (long long)rows, (long long)batch);
+    if (rows == 0) {
+        TRY(fill(stream, (struct fill){.out = args.sample_loss, .value = 0.0F}));
+        return fill(stream, (struct fill){.out = args.sample_tokens, .value = 0.0F});
+    }
+    return submit_op(stream, &(struct op){.kind = OP_LOSS_FINISH, .loss_finish = args});
+}
+
+enum status loss_backward(struct stream *stream, struct loss_backward args)
+{
+    TRY(check_logits(OP_LOSS_BACKWARD, args.logits, args.begin, args.columns));
+    int64_t rows = args.logits.dim[0];
+    const struct want wants[] = {
+        matrix("logits", args.logits, F32, rows, ANY_SIZE),
+        vector("max", args.max, F32, rows),
+        vector("sum", args.sum, F32, rows),
+        per_row("label", args.label, rows),
+        per_row("mask", args.mask, rows),
+    };
+    CHECK_WANTS(OP_LOSS_BACKWARD, wants);
+    if (rows == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_LOSS_BACKWARD, .loss_backward = args});
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The strict device: the cpu with its comforts removed, so that mistakes which a GPU punishes now and
+ * then are punished here always.
+ *
+ *   - A stream is a list of entries (ops, works, waits) that run as late as allowed: when the host
+ *     synchronises, and then only what it waits for. A forgotten stream_wait reads what was there before.
+ *   - What was there before is NaN: memory is all ones bits when it is fresh, when it is freed, and after
+ *     poison(). Freed memory stays away until every stream is empty, so a late op reads NaN, not luck.
+ *   - copy_to_device reads the host's memory late, so a host buffer that is reused too early is seen.
+ *
+ *     host:     op a on X; record e; wait(Y, e); work b on Y; op c on X; event_sync(Y) -> runs a, b; not c
+ *
+ * Why this cannot deadlock where a GPU would not. On a GPU everything that was put on streams runs
+ * without the host, so a right program may count on this: while a host blocks, all its streams go on as
+ * far as their own order and their waits let them. Strict gives that guarantee, but only when it must:
+ * drive() first runs only what is wanted; when all of that stands behind works that are not done (a partner
+ * is late, or itself blocked on a message that sits later in another stream of ours), it wants every stream
+ * up to its last work. What lies behind the last works can help no partner and stays put off. Then every
+ * message that this rank has put anywhere gets posted as soon as its own predecessors are done. So if ranks
+ * are stuck for ever, follow "is not done because" from any blocked entry: a work needs its partner's work,
+ * that one needs the entries before it, a wait needs the entries before its event. If the chain ends, it ends
+ * at an entry that some host has not yet put anywhere, because that host is blocked in a sync (the chain goes
+ * on from there); so it closes, and a closed chain is a deadlock on a GPU as well. A wait alone cannot close
+ * it: events are recorded before they are waited for. */
+#include "kernels/strict/device_strict.h"
+
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum entry_kind { ENTRY_OP, ENTRY_WORK, ENTRY_WAIT };
+
+struct entry {
+    enum entry_kind kind;
+    bool started; // a work
+    union {
+        struct op *op; // owned
+        struct work *work;
+        struct {
+            struct strict_stream *stream;
+            uint64_t at;
+        } wait;
+    };
+};
+
+struct strict_stream {
+    struct strict_stream *next; // of the device's streams
+    struct entry *entries;      // those of number [done, put), the first at index `begin`
+    int64_t begin, capacity;
+    uint64_t done, put;
+    uint64_t wanted;    // entries below this number are to run now
+    uint64_t last_work; // one past the number of the last work put here
+};
+
+/* Memory that was freed while something was still on a stream. */
+struct freed {
+    struct freed *next;
+    void *data;
+};
+
+struct strict_device {
+    struct cpu_state cpu; // first: cpu_parallel() looks for it
+    struct strict_stream *streams;
+    struct freed *freed;
+};
+
+static struct strict_device *device_of(struct stream *stream)
+{
+    return stream->device->state;
+}
+
+/* All ones is a NaN in fp32 and fp64, and -1 in an index. */
+static void make_nan(void *data, size_t bytes)
+{
+    memset(data, 0xff, bytes);
+}
+
+static void run_poison(struct tensor t)
+{
+    if (t.ndim == 2 && !tensor_is_dense(t)) {
+        for (int64_t r = 0; r < t.dim[0]; r++) {
+            struct tensor row = tensor_rows(t, r, r + 1);
+            make_nan(row.data, tensor_bytes(row));
+        }
+    } else {
+        make_nan(t.data, tensor_bytes(t));
+    }
+}
+
+static bool all_streams_empty(const struct strict_device *d)
+{
+    for (const struct strict_stream *s = d->streams; s != NULL; s = s->next) {
+        if (s->done < s->put)
+            return false;
+    }
+    return true;
+}
+
+static void give_back(struct strict_device *d)
+{
+    while (d->freed != NULL) {
+        struct freed *freed = d->freed;
+        d->freed = freed->next;
+        free(freed->data);
+        free(freed);
+    }
+}
+
+/* Entries */
+
+static void want(struct strict_stream *s, uint64_t at)
+{
+    if (s->wanted < at)
+        s->wanted = at;
+}
+
+static enum status run_work(struct entry *entry, bool *done)
+{
+    if (!entry->started) {
+        entry->started = true;
+        enum status status = entry->work->start(entry->work);
+        if (status != OK)
+            return status;
+    }
+    return entry->work->poll(entry->work, done);
+}
+
+/* Runs the first entry of `s` if it can run now. An error ends the entry too. */
+static enum status run_first(struct device *device, struct strict_stream *s, bool *done)
+{
+    struct entry *entry = &s->entries[s->begin];
+    enum status status = OK;
+    *done = false;
+    switch (entry->kind) {
+    case ENTRY_OP:
+        if (entry->op->kind == OP_POISON)
+            run_poison(entry->op->poison.out);
+        else
+            cpu_run(device, entry->op);
+        free(entry->op);
+        *done = true;
+        break;
+    case ENTRY_WORK:
+        status = run_work(entry, done);
+        break;
+    case ENTRY_WAIT:
+        *done = entry->wait.stream->done >= entry->wait.at;
+        if (!*done)
+            want(entry->wait.stream, entry->wait.at);
+        break;
+    }
+    if (*done || status != OK) {
+        s->begin++;
+        s->done++;
+        if (s->done == s->put)
+            s->begin = 0;
+    }
+    return status;
+}
+
+/* Runs what is wanted of `s`, as far as it goes. */
+static enum status run_wanted(struct device *device, struct strict_stream *s, bool *moved)
+{
+    bool done = true;
+    while (done && s->done < s->wanted) {
+        TRY(run_first(device, s, &done));
+        *moved = *moved || done;
+    }
+    return OK;
+}
+
+/* Wants every message of the device; false when that was so already. */
+static bool want_all_works(struct strict_device *d)
+{
+    bool more = false;
+    for (struct strict_stream *s = d->streams; s != NULL; s = s->next) {
+        more = more || s->wanted < s->last_work;
+        want(s, s->last_work);
+    }
+    return more;
+}
+
+/* Sleeps until a message of this rank may have moved. */
+static void rest(struct strict_device *d)
+{
+    for (struct strict_stream *s = d->streams; s != NULL; s = s->next) {
+        if (s->done < s->put && s->entries[s->begin].started) {
+            s->entries[s->begin].work->rest(s->entries[s->begin].work);
+            return;
+        }
+    }
+    die(__FILE__, __LINE__, "strict", "every stream waits for another one, and no message is under way");
+}
+
+static enum status drive_until(struct device *device, struct strict_stream *target, uint64_t at)
+{
+    struct strict_device *d = device->state;
+    want(target, at);
+    while (target->done < at) {
+        bool moved = false;
+        uint64_t wanted_before = 0, wanted_after = 0;
+        for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
+            wanted_before += s->wanted;
+        for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
+            TRY(run_wanted(device, s, &moved));
+        for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
+            wanted_after += s->wanted;
+
+        // A wait that now wants another stream is a step too: run that stream before asking for more.
+        if (!moved && wanted_after == wanted_before && !want_all_works(d))
+            rest(d);
+    }
+    return OK;
+}
+
+/* Blocks until the first `at` entries of `target` are done. */
+static enum status drive(struct device *device, struct strict_stream *target, uint64_t at)
+{
+    struct strict_device *d = device->state;
+    enum status status = drive_until(device, target, at);
+
+    // What was wanted for this call's sake is put off again.
+    for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
+        s->wanted = 0;
+    if (all_streams_empty(d))
+        give_back(d);
+    return status;
+}
+
+static void put(struct strict_stream *s, struct entry entry)
+{
+    int64_t count = (int64_t)(s->put - s->done);
+    if (s->begin + count == s->capacity) {
+        int64_t capacity = count < s->capacity / 2 ? s->capacity : 2 * s->capacity + 16;
+        struct entry *entries = malloc((size_t)capacity * sizeof *entries);
+        CHECK(entries != NULL);
+        if (count > 0)
+            memcpy(entries, s->entries + s->begin, (size_t)count * sizeof *entries);
+        free(s->entries);
+        s->entries = entries;
+        s->begin = 0;
+        s->capacity = capacity;
+    }
+    s->entries[s->begin + count] = entry;
+    s->put++;
+    if (entry.kind == ENTRY_WORK)
+        s->last_work = s->put;
+}
+
+/* The table */
+
+static enum status strict_open(struct device *device, const struct device_options *options)
+{
+    (void)options;
+    struct strict_device *state = calloc(1, sizeof *state);
+    if (state == NULL)
+        return fail(NO_MEMORY, "no memory for a strict device");
+    enum status status = cpu_state_open(device, &state->cpu);
+    if (status == OK)
+        device->state = state;
+    else
+        free(state);
+    return status;
+}
+
+static void strict_close(struct device *device)
+{
+    struct strict_device *state = device->state;
+    cpu_state_close(device, &state->cpu);
+    give_back(state);
+    free(state);
+}
+
+static enum status strict_alloc(struct device *device, size_t bytes, void **out)
+{
+    (void)device;
+    void *data = aligned_alloc(64, bytes); // a multiple of 64 already
+    if (data == NULL)
+        return NO_MEMORY;
+    make_nan(data, bytes);
+    *out = data;
+    return OK;
+}
+
+static void strict_free(struct device *device, void *data, size_t bytes)
+{
+    struct strict_device *state = device->state;
+    make_nan(data, bytes);
+    if (all_streams_empty(state)) {
+        free(data);
+        return;
+    }
+    struct freed *freed = malloc(sizeof *freed);
+    CHECK(freed != NULL);
+    *freed = (struct freed){.next = state->freed, .data = data};
+    state->freed = freed;
+}
+
+static enum status strict_stream_open(struct stream *stream)
+{
+    struct strict_stream *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return fail(NO_MEMORY, "no memory for stream %s", stream->name);
+    s->next = device_of(stream)->streams;
+    device_of(stream)->streams = s;
+    stream->state = s;
+    return OK;
+}
+
+static void strict_stream_close(struct stream *stream)
+{
+    struct strict_stream *s = stream->state, **link = &device_of(stream)->streams;
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
+
+    // Left over only after an error. Waits elsewhere for this stream's events cannot be kept.
+    for (uint64_t i = s->done; i < s->put; i++) {
+        struct entry *entry = &s->entries[s->begin + (int64_t)(i - s->done)];
+        if (entry->kind == ENTRY_OP)
+            free(entry->op);
+    }
+    for (struct strict_stream *other = device_of(stream)->streams; other != NULL; other = other->next) {
+        for (uint64_t i = other->done; i < other->put; i++) {
+            struct entry *entry = &other->entries[other->begin + (int64_t)(i - other->done)];
+            if (entry->kind == ENTRY_WAIT && entry->wait.stream == s)
+                *entry = (struct entry){.kind = ENTRY_WAIT, .wait = {.stream = other, .at = 0}};
+        }
+    }
+    free(s->entries);
+    free(s);
+}
+
+static enum status strict_submit(struct stream *stream, const struct op *op)
+{
+    struct op *copy = malloc(sizeof *copy);
+    if (copy == NULL)
+        return fail(NO_MEMORY, "no memory for an op on stream %s", stream->name);
+    *copy = *op;
+    put(stream->state, (struct entry){.kind = ENTRY_OP, .op = copy});
+    return OK;
+}
+
+static enum status strict_submit_work(struct stream *stream, struct work *work)
+{
+    put(stream->state, (struct entry){.kind = ENTRY_WORK, .work = work});
+    return OK;
+}
+
+static uint64_t strict_record(struct stream *stream)
+{
+    return ((struct strict_stream *)stream->state)->put;
+}
+
+static enum status strict_wait(struct stream *stream, struct event event)
+{
+    put(stream->state,
+        (struct entry){.kind = ENTRY_WAIT, .wait = {.stream = event.stream->state, .at = event.at}});
+    return OK;
+}
+
+static enum status strict_sync(struct event event)
+{
+    return drive(event.stream->device, event.stream->state, event.at);
+}
+
+const struct device_ops device_strict = {
+    .name = "strict",
+    .what = "the cpu made cruel: unset memory is NaN and streams run as late as allowed",
+    .computes = true,
+    .open = strict_open,
+    .close = strict_close,
+    .alloc = strict_alloc,
+    .free = strict_free,
+    .stream_open = strict_stream_open,
+    .stream_close = strict_stream_close,
+    .submit = strict_submit,
+    .submit_work = strict_submit_work,
+    .record = strict_record,
+    .wait = strict_wait,
+    .sync = strict_sync,
+};
