@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/text.h"
+#include "tools/cmd_data.h"
+#include "trainer/dataset.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void silence(void)
+{
+    cr_redirect_stdout();
+    cr_redirect_stderr();
+}
+
+/* Each test works in a folder of its own, and leaves it empty. */
+static void enter(char folder[32])
+{
+    snprintf(folder, 32, "/tmp/cuboid-command-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static int files_here(bool remove)
+{
+    int count = 0;
+    DIR *dir = opendir(".");
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
+        if (entry->d_name[0] != '.') {
+            count++;
+            if (remove)
+                unlink(entry->d_name);
+        }
+    closedir(dir);
+    return count;
+}
+
+static void leave(const char *folder)
+{
+    files_here(true);
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(rmdir(folder), 0);
+}
+
+enum { WORDS = 16 };
+static int run(const char *line)
+{
+    char copy[256], *words[WORDS], *rest = copy;
+    int count = 0;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strsep(&rest, " "); word != NULL && count < WORDS; word = strsep(&rest, " "))
+        words[count++] = word;
+    return cmd_data(count, words);
+}
+
+static void put(const char *path, const char *bytes, size_t length)
+{
+    cr_assert_eq(file_write_atomic(path, bytes, length), OK);
+}
+
+/* The ids of a dataset with a -1 after each document. */
+static int read_back(const char *prefix, int32_t *out, int room)
+{
+    struct dataset *d = NULL;
+    int count = 0;
+    cr_assert_eq(dataset_open(prefix, &d), OK, "%s", fail_text());
+    for (int64_t i = 0; i < dataset_documents(d); i++) {
+        int64_t length = dataset_length(d, i);
+        cr_assert_lt(count + length, room);
+        cr_assert_eq(dataset_read(d, i, 0, length, 257, out + count), OK);
+        count += (int)length;
+        out[count++] = -1;
+    }
+    dataset_close(d);
+    return count;
+}
+
+Test(data_command, any_bytes_come_back, .init = silence)
+{
+    char folder[32], all[1024];
+    enter(folder);
+    for (int i = 0; i < 1024; i++)
+        all[i] = (char)(i < 256 ? i : i * 7919 >> 3);
+    put("a.txt", all, sizeof all);
+    put("b.txt", "xyz", 3);
+    cr_assert_eq(run("data prepare a.txt b.txt -o out"), 0);
+    int32_t ids[2000];
+    cr_assert_eq(read_back("out", ids, 2000), 1024 + 2 + 3 + 2);
+    for (int i = 0; i < 1024; i++)
+        cr_assert_eq(ids[i], (unsigned char)all[i]);
+    cr_assert(ids[1024] == 256 && ids[1025] == -1 && ids[1026] == 'x' && ids[1029] == 256);
+
+    cr_assert_eq(run("data prepare b.txt --output=out --no-append-eod --overwrite --split-lines 1"), 0);
+    cr_assert_eq(read_back("out", ids, 2000), 4);
+    cr_assert(ids[2] == 'z' && ids[3] == -1);
+    cr_assert_eq(run("data inspect out"), 0);
+    cr_assert_eq(run("data inspect out.idx --documents 0"), 0);
+    leave(folder);
+}
+
+/* Text longer than what is held at once. */
+Test(data_command, large_documents_pass_through, .init = silence)
+{
+    enum { LENGTH = 5000000 };
+    char folder[32], *text = malloc(LENGTH);
+    enter(folder);
+    for (int i = 0; i < LENGTH; i++)
+        text[i] = (char)('a' + i * 7919LL % 26);
+    put("a.txt", text, LENGTH);
+    cr_assert_eq(run("data prepare a.txt -o deep/er/out"), 0);
+    int32_t *ids = malloc((LENGTH + 10) * sizeof *ids);
+    cr_assert_eq(read_back("deep/er/out", ids, LENGTH + 10), LENGTH + 2);
+    for (int i = 0; i < LENGTH; i++)
+        cr_assert_eq(ids[i], text[i]);
+    unlink("deep/er/out.bin");
+    unlink("deep/er/out.idx");
+    rmdir("deep/er");
+    rmdir("deep");
+    free(ids);
+    free(text);
+    leave(folder);
+}
+
+Test(data_command, refusals_have_their_status, .init = silence)
+{
+    char folder[32];
+    enter(folder);
+    put("a.txt", "text", 4);
+    put("empty.txt", "", 0);
+    put("bad.jsonl", "{\"text\": \"a\"}\n{", 15);
+    const char *const wrong[] = {
+        "data",
+        "data prepares",
+        "data prepare",
+        "data prepare a.txt",
+        "data prepare a.txt -o",
+        "data prepare a.txt -o x --documents paragraph",
+        "data prepare a.txt -o x --split-lines 0",
+        "data prepare a.txt -o x --split-lines 3 --documents file",
+        "data prepare a.txt -o x --format xml",
+        "data prepare a.txt -o x --tokenizer bpe",
+        "data prepare a.txt -o x --overwrite=1",
+        "data prepare a.txt -o x --no-such",
+        "data prepare a.txt -o x/",
+        "data inspect",
+        "data inspect a b",
+        "data inspect a --documents many",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        cr_assert_eq(run(wrong[i]), 2, "\"%s\"", wrong[i]);
+    const char *const failing[] = {
+        "data prepare missing.txt -o x", "data prepare empty.txt -o x", "data prepare a.txt bad.jsonl -o x",
+        "data prepare . -o x",           "data inspect missing",        "data inspect a.txt",
+    };
+    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++)
+        cr_assert_eq(run(failing[i]), 1, "\"%s\"", failing[i]);
+    cr_assert_eq(files_here(false), 3, "a refusal left a file");
+
+    cr_assert_eq(run("data --help"), 0);
+    cr_assert_eq(run("data prepare -h"), 0);
+    cr_assert_eq(run("data prepare a.txt -o x"), 0);
+    cr_assert_eq(run("data prepare a.txt -o x"), 1); // there already
+    cr_assert_eq(files_here(false), 5);
+    leave(folder);
+}
+
+Test(data_command, a_full_disk_or_an_interrupt_leaves_nothing, .init = silence)
+{
+    char folder[32], text[8000];
+    enter(folder);
+    memset(text, 'a', sizeof text);
+    put("a.txt", text, sizeof text);
+
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 6000;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    cr_assert_eq(run("data prepare a.txt -o x"), 1);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    cr_assert_eq(files_here(false), 1);
+
+    // The signal is pending before the first chunk is read.
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, NULL);
+    raise(SIGINT);
+    cr_assert_eq(run("data prepare a.txt -o x"), 1);
+    cr_assert_eq(files_here(false), 1);
+    cr_assert_eq(run("data prepare a.txt -o x"), 0);
+    leave(folder);
+}
