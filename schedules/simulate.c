@@ -209,7 +209,7 @@ static bool step(struct machine *x, int rank)
     return transfer(x, rank, position);
 }
 
-/* For whom a rank that came to a stop waits, or -1: what it needs was never going to be made. */
+/* For whom a rank that came to a stop waits; for itself where its own list should have made it. */
 static int waits_for(const struct machine *x, int rank)
 {
     const struct schedule *s = x->s;
@@ -232,13 +232,22 @@ static enum status stopped(const struct machine *x, int rank, struct complaint *
     why->position = x->at[rank];
     const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
     text_add(&text, "rank %d, action %d: %s waits for ever", rank, x->at[rank], action_text(*a, at));
-    for (int i = 0, on = waits_for(x, rank); i < 4 && on != rank; i++, on = waits_for(x, on)) {
-        text_add(&text, "%s rank %d", i == 0 ? " for" : ", which waits for", on);
+    for (int i = 0, from = rank; i < 4; i++) {
+        int on = waits_for(x, from);
+        text_add(&text, i == 0 ? " for" : ", which waits for");
+        if (on == from) {
+            text_add(&text, " itself");
+            break;
+        }
+        text_add(&text, " rank %d", on);
         if (x->at[on] >= x->s->ranks[on].count) {
             text_add(&text, ", which has nothing left to do");
             break;
         }
         text_add(&text, " at %s", action_text(x->s->ranks[on].actions[x->at[on]], at));
+        if (on == rank)
+            break;
+        from = on;
     }
     snprintf(why->text, sizeof why->text, "%s", text_chars(&text));
     text_free(&text);
