@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedules/draw_text.h"
+#include "tests/unit/schedule_tools.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Times are sums of small multiples of 1/8: exact in a double, so equality is equality. */
+static struct stage_cost throw_costs(struct dice *dice)
+{
+    return (struct stage_cost){throw_dice(dice, 1, 16) / 8.0, throw_dice(dice, 1, 16) / 8.0,
+                               throw_dice(dice, 1, 16) / 8.0};
+}
+
+static double bubble_of(const char *name, int p, int m, struct stage_cost cost, bool blocking)
+{
+    struct schedule *s = build(name, p, m, 0);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = cost, .blocking = blocking});
+    double bubble = sim->bubble;
+    for (int rank = 0; rank < p; rank++)
+        cr_assert_eq(sim->ranks[rank].busy, m * (cost.f + cost.i + cost.w));
+    simulation_destroy(sim);
+    schedule_destroy(s);
+    return bubble;
+}
+
+/* GPipe and 1F1B: (p-1)(f+i+w), also for m < p. ZB-H1 with m >= p: (p-1)(f+i-w) as long as w <= f. No
+ * schedule that holds p microbatches can do better than (p-1)i, the wait of rank 0 for its first I, so
+ * beyond that the form is (p-1)(i + max(f-w, 0)). */
+Test(simulate, bubbles_are_the_closed_forms)
+{
+    struct dice dice = {.generator = philox_named(4, "schedules")};
+    for (int i = 0; i < 1500; i++) {
+        int p = throw_dice(&dice, 1, 9), m = throw_dice(&dice, 1, 24);
+        struct stage_cost c = throw_costs(&dice);
+        double whole = (p - 1) * (c.f + c.i + c.w);
+        cr_assert_eq(bubble_of("gpipe", p, m, c, false), whole, "gpipe p %d m %d", p, m);
+        cr_assert_eq(bubble_of("1f1b", p, m, c, false), whole, "1f1b p %d m %d", p, m);
+        if (m >= p) {
+            double split = (p - 1) * (c.w <= c.f ? c.f + c.i - c.w : c.i);
+            cr_assert_eq(bubble_of("zb-h1", p, m, c, false), split, "zb-h1 p %d m %d", p, m);
+        }
+    }
+}
+
+/* Waiting for the partner costs nothing where messages take no time: the lists put both ends together. */
+Test(simulate, free_messages_may_block)
+{
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 20; m++) {
+            struct stage_cost units = {1.0, 1.0, 1.0};
+            cr_assert_eq(bubble_of("gpipe", p, m, units, true), 3.0 * (p - 1));
+            cr_assert_eq(bubble_of("1f1b", p, m, units, true), 3.0 * (p - 1));
+        }
+}
+
+/* Makespan and peak that the authors' own scheduler of 2401.10241 reaches, f = i = w = 1, no transfer
+ * time. ZB-H1 has to be as good. */
+Test(simulate, no_worse_than_published_code)
+{
+    const struct {
+        const char *name;
+        int p, m;
+        double makespan;
+        int peak;
+    } rows[] = {
+        {"1f1b", 2, 4, 15, 2},  {"1f1b", 4, 8, 33, 4},  {"1f1b", 8, 16, 69, 8},
+        {"zb-h1", 2, 4, 13, 2}, {"zb-h1", 4, 8, 27, 4}, {"zb-h1", 8, 16, 55, 8},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct schedule *s = build(rows[i].name, rows[i].p, rows[i].m, 0);
+        struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
+        cr_assert_leq(sim->makespan, rows[i].makespan, "%s p %d m %d: %g", rows[i].name, rows[i].p, rows[i].m,
+                      sim->makespan);
+        for (int rank = 0; rank < rows[i].p; rank++)
+            cr_assert_leq(sim->ranks[rank].peak, rows[i].peak);
+        simulation_destroy(sim);
+        schedule_destroy(s);
+    }
+}
+
+/* A reference that knows no ranks waking each other: begins everything at 0 and pushes starts to the
+ * right, list by list, until nothing moves. */
+static double *relaxed_ends(const struct schedule *s, const struct cost_table *costs)
+{
+    size_t cells = (size_t)s->stages * (size_t)s->m;
+    double *end = calloc(3 * cells, sizeof *end); // of F, of I or B, of W or B
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < s->p; rank++) {
+            double clock = 0.0;
+            for (int i = 0; i < s->ranks[rank].count; i++) {
+                struct action a = s->ranks[rank].actions[i];
+                size_t at = (size_t)a.stage * (size_t)s->m + (size_t)a.microbatch;
+                struct stage_cost c = costs->of_stage[a.stage];
+                double start = clock, time = 0.0;
+                int which = a.kind == FORWARD ? 0 : a.kind == BACKWARD_WEIGHT ? 2 : 1;
+                int from = which == 0 ? a.stage - 1 : a.stage + 1;
+                if (which < 2 && from >= 0 && from < s->stages) {
+                    double there = end[(size_t)which * cells + at + (size_t)(from - a.stage) * (size_t)s->m];
+                    start = fmax(start, there + (s->p > 1 ? costs->latency : 0.0));
+                }
+                time += a.kind == FORWARD ? c.f : 0.0;
+                time += a.kind == BACKWARD_INPUT || a.kind == BACKWARD ? c.i : 0.0;
+                time += a.kind == BACKWARD_WEIGHT || a.kind == BACKWARD ? c.w : 0.0;
+                clock = start + time;
+                moved = moved || end[(size_t)which * cells + at] != clock;
+                end[(size_t)which * cells + at] = clock;
+            }
+        }
+    }
+    return end;
+}
+
+Test(simulate, agrees_with_relaxation)
+{
+    struct dice dice = {.generator = philox_named(5, "schedules")};
+    for (int i = 0; i < 400; i++) {
+        const char *name = schedule_about(throw_dice(&dice, 0, 2))->name;
+        int p = throw_dice(&dice, 1, 6), m = throw_dice(&dice, 1, 9);
+        struct schedule *s =
+            build_with((struct schedule_options){.name = name, .p = p, .m = m, .without_transfers = true});
+        struct stage_cost of_stage[6];
+        for (int stage = 0; stage < p; stage++)
+            of_stage[stage] = throw_costs(&dice);
+        struct cost_table costs = {.of_stage = of_stage, .latency = throw_dice(&dice, 0, 8) / 8.0};
+        struct simulation *sim = simulated(s, costs);
+        double *end = relaxed_ends(s, &costs);
+        size_t cells = (size_t)s->stages * (size_t)m;
+        for (int rank = 0; rank < p; rank++)
+            for (int j = 0; j < s->ranks[rank].count; j++) {
+                struct action a = s->ranks[rank].actions[j];
+                size_t which = a.kind == FORWARD ? 0 : a.kind == BACKWARD_WEIGHT ? 2 : 1;
+                cr_assert_eq(sim->times[sim->first[rank] + j].end,
+                             end[which * cells + (size_t)a.stage * (size_t)m + (size_t)a.microbatch]);
+            }
+        free(end);
+        simulation_destroy(sim);
+        schedule_destroy(s);
+    }
+}
+
+/* Every start of the critical path is the end of the step before it (or of the message's wire), from 0
+ * to the makespan; and what is not on it starts no earlier than its own cause allows. */
+Test(simulate, the_critical_path_is_unbroken)
+{
+    struct dice dice = {.generator = philox_named(6, "schedules")};
+    for (int i = 0; i < 300; i++) {
+        struct schedule *s = build(schedule_about(throw_dice(&dice, 0, 2))->name, throw_dice(&dice, 1, 6),
+                                   throw_dice(&dice, 1, 10), 0);
+        struct cost_table costs = {.chunk = throw_costs(&dice),
+                                   .latency = throw_dice(&dice, 0, 4) / 8.0,
+                                   .blocking = throw_dice(&dice, 0, 1) == 1};
+        struct simulation *sim = simulated(s, costs);
+        double sum = 0.0;
+        int ends = 0, begins = 0;
+        for (int64_t j = 0; j < sim->first[s->p]; j++) {
+            struct action_time t = sim->times[j];
+            cr_assert(t.because < 0
+                          ? t.start == 0.0
+                          : sim->times[t.because].end <= t.start || sim->times[t.because].start <= t.start);
+            if (!t.critical)
+                continue;
+            sum += t.end - t.start;
+            begins += t.because < 0 ? 1 : 0;
+            ends += t.end == sim->makespan ? 1 : 0;
+        }
+        cr_assert(begins == 1 && ends >= 1);
+        cr_assert_eq(sum, sim->makespan, "%s: %g of %g", s->family->about.name, sum, sim->makespan);
+        simulation_destroy(sim);
+        schedule_destroy(s);
+    }
+}
+
+/* Messages that take time L and run behind computation: GPipe pays for 2(p-1) of them, whatever m is. When
+ * they block, every rank pays for all its own. */
+Test(simulate, messages_take_time)
+{
+    for (int p = 1; p <= 5; p++)
+        for (int m = 1; m <= 9; m++) {
+            struct schedule *s = build("gpipe", p, m, 0);
+            struct cost_table costs = {.chunk = {1, 1, 1}, .latency = 0.25};
+            struct simulation *sim = simulated(s, costs);
+            cr_assert_eq(sim->makespan, 3 * m + (p - 1) * (3 + 2 * 0.25), "p %d m %d: %g", p, m,
+                         sim->makespan);
+            simulation_destroy(sim);
+            costs.blocking = true;
+            sim = simulated(s, costs);
+            int messages = p == 1 ? 0 : (p == 2 ? 2 : 4) * m; // of a rank in the middle
+            cr_assert_geq(sim->makespan, 3 * m + messages * 0.25);
+            simulation_destroy(sim);
+            schedule_destroy(s);
+        }
+}
+
+/* Two stages, the first far faster: the edge carries one message at a time. */
+Test(simulate, an_edge_carries_one_message_at_a_time)
+{
+    struct schedule *s = build("gpipe", 2, 4, 0);
+    struct stage_cost of_stage[2] = {{0.125, 1, 1}, {0.125, 1, 1}};
+    struct cost_table costs = {.of_stage = of_stage, .wire = 1.0};
+    struct simulation *sim = simulated(s, costs);
+    // F0 is made at 1/8; the four messages arrive at 1 1/8, 2 1/8, 3 1/8 and 4 1/8.
+    for (int i = 0, k = 0; i < s->ranks[1].count; i++)
+        if (s->ranks[1].actions[i].kind == RECV_ACTIVATION)
+            cr_assert_eq(sim->times[sim->first[1] + i].end, 0.125 + ++k);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+Test(simulate, a_fused_backward_may_be_cheaper)
+{
+    struct schedule *s = build("1f1b", 1, 2, 0);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}, .b = 0.75});
+    cr_assert_eq(sim->makespan, 2 * (1 + 1.5));
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+/* An overlapped pair takes the longer of its two, their sum, or something between. */
+Test(simulate, pairs_are_timed_together)
+{
+    struct schedule *s =
+        build_with((struct schedule_options){.name = "1f1b", .p = 1, .m = 2, .without_transfers = true});
+    s->ranks[0].actions[1].overlaps_next = true; // 0F0 (0B0 0F1) 0B1
+    cr_assert_eq(schedule_check(s, NULL), OK, "%s", fail_text());
+    const double overlap[] = {0.0, 0.5, 1.0}, makespan[] = {6.0, 5.5, 5.0};
+    for (int i = 0; i < 3; i++) {
+        struct simulation *sim =
+            simulated(s, (struct cost_table){.chunk = {1, 1, 1}, .pair_overlap = overlap[i]});
+        cr_assert_eq(sim->makespan, makespan[i]);
+        cr_assert(sim->times[1].start == sim->times[2].start && sim->times[1].end == sim->times[2].end);
+        simulation_destroy(sim);
+    }
+    schedule_destroy(s);
+}
+
+static void expect_chart(const char *name, int p, int m, int columns, const char *chart)
+{
+    struct schedule *s = build(name, p, m, 0);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
+    struct text text = {0};
+    draw_text(s, sim, &(struct draw_options){.columns = columns}, &text);
+    cr_assert_str_eq(text_chars(&text), chart, "\n%s", text_chars(&text));
+    text_free(&text);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+Test(draw, a_chart_for_the_terminal)
+{
+    expect_chart("1f1b", 2, 3, 100,
+                 "1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2\n"
+                 "rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  75.0 %  peak 2\n"
+                 "rank 1  |   F0 B0--- F1 B1--- F2 B2---       | 100.0 %  peak 1\n"
+                 "        0              5              10\n");
+    expect_chart("zb-h1", 2, 3, 45,
+                 "zb-h1   p 2, m 3, v 1   makespan 10, bubble 1 (10.0 %), peak 2\n"
+                 "rank 0  |F0F1..I0W0F2I1W1I2W2|  90.0 %  peak 2\n"
+                 "rank 1  |  F0I0F1I1W0F2I2W1W2| 100.0 %  peak 2\n"
+                 "        0\n");
+}
+
+/* Whatever the width, every row is as wide as the others, and colours are only an addition. */
+Test(draw, any_width)
+{
+    struct schedule *s = build("zb-h1", 5, 40, 0);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1.25, 0.75}});
+    for (int columns = 1; columns < 700; columns += 23)
+        for (int colour = 0; colour < 2; colour++) {
+            struct text text = {0};
+            draw_text(s, sim, &(struct draw_options){.columns = columns, .colour = colour == 1}, &text);
+            cr_assert_eq(strchr(text_chars(&text), '\033') != NULL, colour == 1);
+            size_t width = 0;
+            for (const char *row = strstr(text_chars(&text), "rank 0"); colour == 0 && row != NULL;
+                 row = strstr(row + 1, "rank ")) {
+                size_t here = strcspn(strchr(row, '|') + 1, "|");
+                cr_assert(width == 0 || here == width);
+                width = here;
+            }
+            text_free(&text);
+        }
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
