@@ -31,6 +31,7 @@ static const char *const names[] = {
     [OP_LOSS_FINISH] = "loss_finish",
     [OP_LOSS_BACKWARD] = "loss_backward",
     [OP_SQUARES] = "squares",
+    [OP_CLIP] = "clip",
     [OP_ADAMW] = "adamw",
 };
 _Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name for each kind of op");
@@ -155,6 +156,17 @@ enum status squares(struct stream *stream, struct squares args)
     if (tensor_count(args.x) == 0)
         return fill(stream, (struct fill){.out = args.out, .value = 0.0F});
     return submit_op(stream, &(struct op){.kind = OP_SQUARES, .squares = args});
+}
+
+enum status clip(struct stream *stream, struct clip args)
+{
+    const struct want wants[] = {
+        vector("loss", args.loss, F64, ANY_SIZE),       vector("tokens", args.tokens, F64, args.loss.dim[0]),
+        vector("squares", args.squares, F64, ANY_SIZE), per_row("hyper", args.hyper, 1),
+        vector("result", args.result, F64, 3),
+    };
+    CHECK_WANTS(OP_CLIP, wants);
+    return submit_op(stream, &(struct op){.kind = OP_CLIP, .clip = args});
 }
 
 enum status adamw(struct stream *stream, struct adamw args)

@@ -54,6 +54,7 @@ enum op_kind {
     OP_LOSS_FINISH,
     OP_LOSS_BACKWARD,
     OP_SQUARES,
+    OP_CLIP,
     OP_ADAMW,
     OP_KIND_COUNT
 };
@@ -233,6 +234,19 @@ struct squares {
     struct tensor out; // f64[1]
 };
 
+/* From the sums of the whole world to what AdamW multiplies gradients by, on the device, so that no host has
+ * to look. With L, N and Q the sums of loss, tokens and squares, each in index order, in fp64:
+ * result = { L / N, sqrt(Q) / N, N },  gradient_scale = min(1, limit / (sqrt(Q)/N + 1e-6)) / N
+ * (Megatron's clip coefficient; limit 0: no clipping). Without any token nothing is scaled: N counts as 1. */
+struct adamw_hyper;
+struct clip {
+    struct tensor loss, tokens; // f64[G], one per sample of the global batch
+    struct tensor squares;      // f64[n], one per tensor and tensor-parallel share
+    double limit;               // of the norm
+    struct adamw_hyper *hyper;  // gradient_scale is written
+    struct tensor result;       // f64[3]: loss and gradient norm per token, tokens
+};
+
 /* AdamW (1711.05101) on a dense slice; all f32[N]. g = gradient * hyper->gradient_scale. */
 struct adamw_hyper { // in device memory; rewritten each step
     float lr, beta1, beta2, epsilon;
@@ -273,6 +287,7 @@ struct op {
         struct loss_finish loss_finish;
         struct loss_backward loss_backward;
         struct squares squares;
+        struct clip clip;
         struct adamw adamw;
     };
 };
@@ -301,4 +316,5 @@ MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
 MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);
 MUST_USE enum status loss_backward(struct stream *stream, struct loss_backward args);
 MUST_USE enum status squares(struct stream *stream, struct squares args);
+MUST_USE enum status clip(struct stream *stream, struct clip args);
 MUST_USE enum status adamw(struct stream *stream, struct adamw args);

@@ -57,4 +57,5 @@ void cpu_loss_sum(struct device *device, const struct loss_sum *op);
 void cpu_loss_finish(struct device *device, const struct loss_finish *op);
 void cpu_loss_backward(struct device *device, const struct loss_backward *op);
 void cpu_squares(struct device *device, const struct squares *op);
+void cpu_clip(struct device *device, const struct clip *op);
 void cpu_adamw(struct device *device, const struct adamw *op);

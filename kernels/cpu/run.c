@@ -76,6 +76,9 @@ void cpu_run(struct device *device, const struct op *op)
     case OP_SQUARES:
         cpu_squares(device, &op->squares);
         return;
+    case OP_CLIP:
+        cpu_clip(device, &op->clip);
+        return;
     case OP_ADAMW:
         cpu_adamw(device, &op->adamw);
         return;

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+static double sum_in_order(struct tensor t)
+{
+    const double *x = t.data;
+    double sum = 0.0;
+    for (int64_t i = 0; i < t.dim[0]; i++)
+        sum += x[i];
+    return sum;
+}
+
+void cpu_clip(struct device *device, const struct clip *op)
+{
+    (void)device;
+    double tokens = sum_in_order(op->tokens), count = tokens > 0.0 ? tokens : 1.0;
+    double norm = sqrt(sum_in_order(op->squares)) / count;
+    double coefficient = op->limit > 0.0 ? op->limit / (norm + 1e-6) : 1.0;
+    double *result = op->result.data;
+    result[0] = sum_in_order(op->loss) / count;
+    result[1] = norm;
+    result[2] = tokens;
+    op->hyper->gradient_scale = (float)((coefficient < 1.0 ? coefficient : 1.0) / count);
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/executor.h"
+
+#include "schedules/edges.h"
+#include "trainer/executor_slots.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+struct executor {
+    struct executor_config config;
+    struct env env;
+    int pp_rank;
+    struct stage *stages; // [chunks]
+    struct slots slots;
+    struct p2p *p2p;
+    struct buckets *buckets;  // NULL when not training
+    struct event *activation; // [chunks][m] when the input of this microbatch has come
+    struct event *gradient;   // [chunks][m] likewise the gradient of its output
+    const struct batch *batches;
+    struct step_times times;
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- making ---- */
+
+static enum status create_stages(struct executor *e)
+{
+    const struct schedule *schedule = e->config.schedule;
+    e->stages = calloc((size_t)schedule->chunks, sizeof *e->stages);
+    if (e->stages == NULL)
+        return fail(NO_MEMORY, "no memory for %d stages", schedule->chunks);
+    for (int chunk = 0; chunk < schedule->chunks; chunk++) {
+        int stage = schedule_stage(schedule, e->pp_rank, chunk);
+        int first = e->config.stage_first_layer[stage];
+        TRY(stage_create(&e->env,
+                         (struct stage_span){
+                             .first_layer = first,
+                             .layer_count = e->config.stage_first_layer[stage + 1] - first,
+                             .has_embedding = stage == 0,
+                             .has_head = stage == schedule->stages - 1,
+                         },
+                         &e->stages[chunk]));
+    }
+    return OK;
+}
+
+static enum status create_p2p(struct executor *e)
+{
+    struct edges *edges = NULL;
+    TRY(edges_create(e->config.schedule, &edges));
+    struct p2p_edge *list = calloc((size_t)edges->count + 1, sizeof *list);
+    enum status status = list != NULL ? OK : fail(NO_MEMORY, "no memory for %d pipeline edges", edges->count);
+    for (int i = 0; status == OK && i < edges->count; i++)
+        list[i] = (struct p2p_edge){edges->edge[i].from, edges->edge[i].to, edges->edge[i].gradient};
+    if (status == OK)
+        status = p2p_create(e->config.world, e->config.groups, e->env.weights->device, list, edges->count,
+                            &e->p2p);
+    free(list);
+    edges_destroy(edges);
+    return status;
+}
+
+/* One range per held parameter, in flat order, which is the order in which they become ready. */
+static enum status create_buckets(struct executor *e)
+{
+    const struct weights *weights = e->config.weights;
+    struct bucket_range *ranges = calloc((size_t)weights->count + 1, sizeof *ranges);
+    if (ranges == NULL)
+        return fail(NO_MEMORY, "no memory for %d gradients", weights->count);
+    for (int i = 0; i < weights->count; i++) {
+        const struct held *held = &weights->list[i];
+        ranges[i].begin = held->gradient_offset;
+        ranges[i].end = held->gradient_offset + slice_padded(&held->slice);
+    }
+    enum status status =
+        buckets_create(e->config.groups->data, weights->device, weights->flat_gradient, ranges,
+                       weights->count, e->config.bucket_bytes, e->config.overlap_grad_reduce, &e->buckets);
+    free(ranges);
+    return status;
+}
+
+static bool splits_weight(const struct schedule *schedule, int rank)
+{
+    for (int i = 0; i < schedule->ranks[rank].count; i++)
+        if (schedule->ranks[rank].actions[i].kind == BACKWARD_WEIGHT)
+            return true;
+    return false;
+}
+
+static enum status fill_executor(struct executor *e)
+{
+    const struct executor_config *config = &e->config;
+    e->pp_rank = config->groups->place.pp;
+    e->env = (struct env){
+        .model = config->model,
+        .groups = config->groups,
+        .weights = config->weights,
+        .compute = config->compute,
+        .batch = config->batch,
+        .sequence = config->sequence,
+        .sequence_parallel = config->sequence_parallel,
+        .split_weight = splits_weight(config->schedule, e->pp_rank),
+        .seed = config->seed,
+    };
+    TRY(create_stages(e));
+    TRY(create_p2p(e));
+    if (config->training)
+        TRY(create_buckets(e));
+    TRY(slots_create(config->weights->device, config->schedule, e->pp_rank, e->stages, config->training,
+                     &e->slots));
+    size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
+    e->activation = calloc(cells, sizeof *e->activation);
+    e->gradient = calloc(cells, sizeof *e->gradient);
+    if (e->activation == NULL || e->gradient == NULL)
+        return fail(NO_MEMORY, "no memory for the events of %d microbatches", config->schedule->m);
+    return OK;
+}
+
+enum status executor_create(const struct executor_config *config, struct executor **out)
+{
+    struct executor *e = calloc(1, sizeof *e);
+    if (e == NULL)
+        return fail(NO_MEMORY, "no memory for the executor");
+    e->config = *config;
+    enum status status = fill_executor(e);
+    if (status == OK)
+        *out = e;
+    else
+        executor_destroy(e);
+    return status;
+}
+
+void executor_destroy(struct executor *executor)
+{
+    if (executor == NULL)
+        return;
+    for (int chunk = 0; executor->stages != NULL && chunk < executor->config.schedule->chunks; chunk++)
+        stage_destroy(&executor->stages[chunk]);
+    free(executor->stages);
+    buckets_destroy(executor->buckets);
+    p2p_destroy(executor->p2p);
+    slots_destroy(&executor->slots);
+    free(executor->activation);
+    free(executor->gradient);
+    free(executor);
+}
+
+/* ---- running ---- */
+
+/* An action with all it concerns. */
+struct job {
+    struct action action;
+    int chunk, cell; // cell: index of (chunk, microbatch)
+    const struct stage *stage;
+    struct pass pass;
+};
+
+static struct job job_of(struct executor *e, struct action action)
+{
+    const struct schedule *schedule = e->config.schedule;
+    struct job job = {.action = action, .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
+    job.cell = job.chunk * schedule->m + action.microbatch;
+    job.stage = &e->stages[job.chunk];
+    job.pass = (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = true};
+    slots_bases(&e->slots, job.chunk, action.microbatch, job.pass.base);
+    return job;
+}
+
+/* True where the neighbouring stage is a chunk of this rank. */
+static bool is_here(const struct executor *e, int stage, int microbatch)
+{
+    const struct schedule *schedule = e->config.schedule;
+    return stage >= 0 && stage < schedule->stages && schedule_rank(schedule, stage, microbatch) == e->pp_rank;
+}
+
+static enum status run_forward(struct executor *e, const struct job *job)
+{
+    struct action action = job->action;
+    if (is_here(e, action.stage - 1, action.microbatch)) {
+        action.stage--;
+        struct job before = job_of(e, action);
+        struct tensor made = stage_output(before.stage, &before.pass);
+        TRY(copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)}));
+    } else {
+        TRY(stream_wait(e->env.compute, e->activation[job->cell]));
+    }
+    return stage_forward(job->stage, &job->pass);
+}
+
+/* The buffer of this microbatch's gradient, when what it waits for is done: the message that brings it, or,
+ * in the last stage, the one that last read the buffer. */
+static enum status take_gradient(struct executor *e, const struct job *job, struct tensor *out)
+{
+    int index = slots_gradient(&e->slots, job->chunk, job->action.microbatch);
+    *out = slots_gradient_tensor(&e->slots, index);
+    bool made_here = job->action.stage == e->config.schedule->stages - 1;
+    return stream_wait(e->env.compute, made_here ? e->slots.gradient_busy[index] : e->gradient[job->cell]);
+}
+
+static enum status layer_done(void *context, int layer)
+{
+    struct executor *e = context;
+    const struct weights *weights = e->config.weights;
+    int first = 0, count = 0;
+    for (int i = 0; i < weights->count; i++) {
+        if (weights->list[i].row->layer != layer)
+            continue;
+        first = count == 0 ? i : first;
+        count++;
+    }
+    return buckets_ready(e->buckets, first, count, stream_record(e->env.compute));
+}
+
+/* A layer's gradients are complete behind the last microbatch: those of a chunk add up in order. */
+static struct layer_done done_of(struct executor *e, const struct job *job)
+{
+    bool last = job->action.microbatch == e->config.schedule->m - 1;
+    return last ? (struct layer_done){layer_done, e} : (struct layer_done){0};
+}
+
+static enum status release(struct executor *e, const struct job *job, enum home home)
+{
+    return slots_release(&e->slots, e->env.compute, home, job->chunk, job->action.microbatch);
+}
+
+static enum status run_backward_input(struct executor *e, const struct job *job)
+{
+    struct tensor dx;
+    TRY(take_gradient(e, job, &dx));
+    TRY(stage_backward_input(job->stage, &job->pass, dx));
+    return release(e, job, HOME_UNTIL_INPUT);
+}
+
+static enum status run_backward_weight(struct executor *e, const struct job *job)
+{
+    TRY(stage_backward_weight(job->stage, &job->pass, done_of(e, job)));
+    TRY(release(e, job, HOME_UNTIL_WEIGHT));
+    return release(e, job, HOME_INPUT_TO_WEIGHT);
+}
+
+static enum status run_backward(struct executor *e, const struct job *job)
+{
+    struct tensor dx;
+    TRY(take_gradient(e, job, &dx));
+    TRY(stage_backward(job->stage, &job->pass, dx, done_of(e, job)));
+    TRY(release(e, job, HOME_UNTIL_INPUT));
+    TRY(release(e, job, HOME_UNTIL_WEIGHT));
+    return release(e, job, HOME_INPUT_TO_WEIGHT);
+}
+
+static enum status receive_gradient(struct executor *e, const struct job *job)
+{
+    int index = slots_gradient(&e->slots, job->chunk, job->action.microbatch);
+    TRY(stream_wait(e->env.compute, e->slots.gradient_busy[index]));
+    return p2p_recv(e->p2p, job->action.peer, true, slots_gradient_tensor(&e->slots, index),
+                    stream_record(e->env.compute), &e->gradient[job->cell]);
+}
+
+static enum status send_gradient(struct executor *e, const struct job *job)
+{
+    int index = slots_gradient(&e->slots, job->chunk, job->action.microbatch);
+    return p2p_send(e->p2p, job->action.peer, true, slots_gradient_tensor(&e->slots, index),
+                    stream_record(e->env.compute), &e->slots.gradient_busy[index]);
+}
+
+static enum status run_action(struct executor *e, struct action action)
+{
+    struct job job = job_of(e, action);
+    struct event after = stream_record(e->env.compute), sent;
+    switch (action.kind) { // no default: a new kind is a compile error here
+    case FORWARD:
+        return run_forward(e, &job);
+    case BACKWARD:
+        return run_backward(e, &job);
+    case BACKWARD_INPUT:
+        return run_backward_input(e, &job);
+    case BACKWARD_WEIGHT:
+        return run_backward_weight(e, &job);
+    case RECV_ACTIVATION:
+        return p2p_recv(e->p2p, action.peer, false, stage_input(job.stage, &job.pass), after,
+                        &e->activation[job.cell]);
+    case SEND_ACTIVATION:
+        // Nobody writes the output before its own gradient is back, which is after it has arrived.
+        return p2p_send(e->p2p, action.peer, false, stage_output(job.stage, &job.pass), after, &sent);
+    case RECV_GRADIENT:
+        return receive_gradient(e, &job);
+    case SEND_GRADIENT:
+        return send_gradient(e, &job);
+    case ACTION_KIND_COUNT:
+        break;
+    }
+    return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
+}
+
+static enum status run_timed(struct executor *e, struct action action)
+{
+    action_text(action, who_am_i()->action);
+    double start = now_s();
+    TRY(run_action(e, action));
+    if (!action_fact(action.kind)->computes)
+        return OK;
+    TRY(slots_release_scratch(&e->slots, e->env.compute));
+    double end = now_s();
+    if (!(e->times.busy_s > 0.0))
+        e->times.first_start_s = start;
+    e->times.busy_s += end - start;
+    e->times.last_end_s = end;
+    return OK;
+}
+
+enum status executor_step(struct executor *executor, const struct batch *batches)
+{
+    const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
+    executor->batches = batches;
+    executor->times = (struct step_times){0};
+    TRY(weights_zero_gradients(executor->config.weights, executor->env.compute));
+    for (int i = 0; i < list->count; i++)
+        TRY(run_timed(executor, list->actions[i]));
+    return buckets_wait(executor->buckets, executor->env.compute);
+}
+
+/* ---- evaluating ---- */
+
+/* One microbatch through the chunk that is `stage`, in slot 0. */
+static enum status evaluate_stage(struct executor *e, int stage, const struct batch *batch,
+                                  struct event *sent)
+{
+    const struct schedule *schedule = e->config.schedule;
+    int chunk = schedule_chunk(schedule, stage, 0);
+    struct pass pass = {.env = &e->env, .batch = batch};
+    slots_bases(&e->slots, chunk, 0, pass.base);
+    struct event arrived = {0};
+    // The message that last read this slot has left before the slot is written again.
+    TRY(stream_wait(e->env.compute, sent[chunk]));
+    if (stage > 0 && is_here(e, stage - 1, 0)) {
+        struct pass before = pass;
+        int chunk_before = schedule_chunk(schedule, stage - 1, 0);
+        slots_bases(&e->slots, chunk_before, 0, before.base);
+        TRY(copy(e->env.compute, (struct copy){.in = stage_output(&e->stages[chunk_before], &before),
+                                               .out = stage_input(&e->stages[chunk], &pass)}));
+    } else if (stage > 0) {
+        TRY(p2p_recv(e->p2p, schedule_rank(schedule, stage - 1, 0), false,
+                     stage_input(&e->stages[chunk], &pass), stream_record(e->env.compute), &arrived));
+        TRY(stream_wait(e->env.compute, arrived));
+    }
+    TRY(stage_forward(&e->stages[chunk], &pass));
+    if (stage == schedule->stages - 1 || is_here(e, stage + 1, 0))
+        return OK;
+    return p2p_send(e->p2p, schedule_rank(schedule, stage + 1, 0), false,
+                    stage_output(&e->stages[chunk], &pass), stream_record(e->env.compute), &sent[chunk]);
+}
+
+enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count)
+{
+    const struct schedule *schedule = executor->config.schedule;
+    struct event *sent = calloc((size_t)schedule->chunks, sizeof *sent);
+    if (sent == NULL)
+        return fail(NO_MEMORY, "no memory to evaluate");
+    enum status status = OK;
+    for (int j = 0; status == OK && j < count; j++)
+        for (int stage = 0; status == OK && stage < schedule->stages; stage++)
+            if (is_here(executor, stage, 0))
+                status = evaluate_stage(executor, stage, &batches[j], sent);
+    for (int chunk = 0; status == OK && chunk < schedule->chunks; chunk++)
+        status = stream_wait(executor->env.compute, sent[chunk]);
+    free(sent);
+    return status;
+}
+
+bool executor_has_head(const struct executor *executor)
+{
+    for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++)
+        if (executor->stages[chunk].has_head)
+            return true;
+    return false;
+}
+
+struct tensor executor_logits(const struct executor *executor)
+{
+    for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++) {
+        const struct stage *stage = &executor->stages[chunk];
+        if (!stage->has_head)
+            continue;
+        struct pass pass = {.env = &executor->env};
+        slots_bases(&executor->slots, chunk, 0, pass.base);
+        return pass_tensor(&pass, stage->head.logits);
+    }
+    return (struct tensor){0};
+}
+
+struct step_times executor_times(const struct executor *executor)
+{
+    return executor->times;
+}

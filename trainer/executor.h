@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Runs a rank's list of actions: the only file that sees layers and schedules.
+ *
+ *   RECV_ACTIVATION  post the message into the input of the microbatch's slot
+ *   F                wait for what it consumes, stage_forward
+ *   SEND_ACTIVATION  post the output
+ *   RECV_GRADIENT    post the message into a gradient buffer
+ *   I, B             wait for it; the buffer becomes the gradient of the input, in place
+ *   SEND_GRADIENT    post it; the buffer is free when the message has left
+ *   W, B             add to the gradients; behind the last microbatch, a layer's bucket may leave
+ *
+ * An action waits only for what it consumes. A stage boundary within one rank is a copy.
+ *
+ * The trap: a slot has a next user. What its last reader was is decided by the list (slot_plan), except
+ * for messages, which may still be reading: the events in `busy` say until when. */
+#pragma once
+
+#include "layers/stage.h"
+#include "parallel/buckets.h"
+#include "parallel/p2p.h"
+#include "schedules/peak.h"
+#include "trainer/batches.h"
+
+struct executor_config {
+    struct world *world;
+    const struct groups *groups;
+    struct weights *weights;
+    struct stream *compute;
+    const struct schedule *schedule; // with transfers; outlives the executor
+    const int *stage_first_layer;    // [stages + 1]
+    const struct model_config *model;
+    int64_t batch, sequence; // B and S
+    bool sequence_parallel;
+    uint64_t seed;
+    int64_t bucket_bytes;
+    bool overlap_grad_reduce;
+    bool training; // false: forward passes only; no room for gradients
+};
+
+struct executor;
+MUST_USE enum status executor_create(const struct executor_config *config, struct executor **out);
+void executor_destroy(struct executor *executor);
+
+/* One step over batches[0 .. m): gradients are left summed over microbatches and data ranks, each use of a
+ * tied weight alone. Each batch's sample_loss and sample_tokens are written where this rank has the head. */
+MUST_USE enum status executor_step(struct executor *executor, const struct batch *batches);
+
+/* Forward only, any number of microbatches, without dropout. */
+MUST_USE enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count);
+
+/* True on the ranks that compute losses. */
+bool executor_has_head(const struct executor *executor);
+
+/* The logits f32[T, columns >= V/tp] of the last forward pass of microbatch slot 0, on a rank with the head.
+ */
+struct tensor executor_logits(const struct executor *executor);
+
+/* Seconds since `since_s` that this rank spent inside F, B, I and W in the last step, and when the first
+ * began and the last ended. */
+struct step_times {
+    double busy_s, first_start_s, last_end_s;
+};
+struct step_times executor_times(const struct executor *executor);

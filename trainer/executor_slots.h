@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Where a rank keeps what its microbatches leave behind: the slots that peak.h counted, as memory. Every
+ * chunk has its own, since chunks differ in size.
+ *
+ * Gradients of activations have buffers of their own. One buffer lives from RECV_GRADIENT (or from the I or B
+ * of the last stage) through I or B, which turns the gradient of the output into that of the input in place,
+ * to SEND_GRADIENT; where the stage before is on the same rank it goes on to its I or B. */
+#pragma once
+
+#include "layers/stage.h"
+#include "schedules/peak.h"
+
+struct gradient_plan {
+    int count; // buffers
+    int *of;   // [chunks][m]: the buffer that I or B of this chunk and microbatch works on
+};
+
+struct slots {
+    struct slot_plan *plan;
+    struct gradient_plan gradients;
+    int chunks, m;
+    const struct stage *stages;              // [chunks]
+    struct buffer *home[HOME_COUNT];         // [chunks]; scratch: only the first
+    struct buffer gradient;                  // gradients.count buffers
+    int64_t gradient_rows, gradient_columns; // of each
+    struct event *gradient_busy;             // [count] the message that still reads it
+};
+
+/* backward false: one slot of each chunk, for forward passes only. */
+MUST_USE enum status slots_create(struct device *device, const struct schedule *schedule, int pp_rank,
+                                  const struct stage *stages, bool backward, struct slots *out);
+void slots_destroy(struct slots *slots);
+
+/* The bases of all homes for a microbatch of a chunk. */
+void slots_bases(const struct slots *slots, int chunk, int microbatch, char *base[HOME_COUNT]);
+
+/* Which gradient buffer, and its view. */
+int slots_gradient(const struct slots *slots, int chunk, int microbatch);
+struct tensor slots_gradient_tensor(const struct slots *slots, int index);
+
+/* Says that nobody reads a microbatch's slot of a home any more. */
+MUST_USE enum status slots_release(const struct slots *slots, struct stream *stream, enum home home,
+                                   int chunk, int microbatch);
+MUST_USE enum status slots_release_scratch(const struct slots *slots, struct stream *stream);
