@@ -139,7 +139,8 @@ struct activation_backward {
 };
 
 /* Rotary positions (2104.09864), in place on f32[T, heads * D], in the half-rotated pairing (i, i + D/2):
- * angle = position * base^(-2i/D). Angles in fp32 of a double product. inverse: rotate back. */
+ * angle = position * base^(-2i/D). Angle, sine and cosine in double precision, rounded to fp32 once: at
+ * position 100000 an fp32 angle would be off by 0.004. inverse: rotate back. */
 struct rope {
     struct tensor x;
     const int32_t *position; // [T]

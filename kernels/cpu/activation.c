@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The functions between a block's two matrix multiplications. All three are x times a smooth step:
+ *
+ *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
+ *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
+ *     silu       x sigmoid(x)                              slope  s + x s'
+ *
+ * for 1/2 (1 + tanh u) = sigmoid(2u), which has no cancellation where the tanh form has.
+ * In the slopes x is held within +-SLOPE_LIMIT: the step's slope is 0 long before, and 0 times an
+ * overflow would be NaN. */
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/vector_math.h"
+
+#define SLOPE_LIMIT    1e3F
+#define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
+#define GELU_TANH_CUBE 0.044715F
+
+VECTOR_INLINE v16 step_of(enum activation_kind kind, v16 x)
+{
+    v16 unused;
+    switch (kind) {
+    case ACTIVATION_GELU:
+        return v16_normal_cdf(x, &unused);
+    case ACTIVATION_GELU_TANH:
+        return v16_sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x), &unused);
+    case ACTIVATION_SWIGLU:
+        break;
+    }
+    return v16_sigmoid(x, &unused);
+}
+
+/* d (x step(x)) / dx. */
+VECTOR_INLINE v16 slope_of(enum activation_kind kind, v16 x, v16 *step)
+{
+    v16 slope, held = v16_clamp(x, SLOPE_LIMIT);
+    switch (kind) {
+    case ACTIVATION_GELU:
+        *step = v16_normal_cdf(x, &slope);
+        break;
+    case ACTIVATION_GELU_TANH:
+        *step = v16_sigmoid(GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held), &slope);
+        slope *= GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held);
+        break;
+    case ACTIVATION_SWIGLU:
+        *step = v16_sigmoid(x, &slope);
+        break;
+    }
+    return *step + held * slope;
+}
+
+VECTOR_INLINE v16 forward_lanes(enum activation_kind kind, v16 x, v16 up)
+{
+    v16 y = x * step_of(kind, x);
+    return kind == ACTIVATION_SWIGLU ? y * up : y;
+}
+
+/* x is the gate for swiglu; `up` and dup are used by swiglu alone. */
+VECTOR_INLINE v16 backward_lanes(enum activation_kind kind, v16 x, v16 up, v16 dy, v16 *dup)
+{
+    v16 step, slope = slope_of(kind, x, &step);
+    if (kind != ACTIVATION_SWIGLU)
+        return dy * slope;
+    *dup = dy * (x * step);
+    return dy * up * slope;
+}
+
+/* One row; `kind` is a constant in each call, so each has a loop of its own. */
+VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, float *y, int64_t n)
+{
+    const bool gated = kind == ACTIVATION_SWIGLU;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        v16_store(y + i, forward_lanes(kind, v16_load(x + i), gated ? v16_load(x + n + i) : v16_all(0)));
+    if (i < n) {
+        v16 up = gated ? v16_load_part(x + n + i, n - i) : v16_all(0);
+        v16_store_part(y + i, forward_lanes(kind, v16_load_part(x + i, n - i), up), n - i);
+    }
+}
+
+VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const float *dy, float *dx,
+                                int64_t n)
+{
+    const bool gated = kind == ACTIVATION_SWIGLU;
+    v16 dup = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        v16 up = gated ? v16_load(x + n + i) : v16_all(0);
+        v16_store(dx + i, backward_lanes(kind, v16_load(x + i), up, v16_load(dy + i), &dup));
+        if (gated)
+            v16_store(dx + n + i, dup);
+    }
+    if (i < n) {
+        int64_t rest = n - i;
+        v16 up = gated ? v16_load_part(x + n + i, rest) : v16_all(0);
+        v16 d = backward_lanes(kind, v16_load_part(x + i, rest), up, v16_load_part(dy + i, rest), &dup);
+        v16_store_part(dx + i, d, rest);
+        if (gated)
+            v16_store_part(dx + n + i, dup, rest);
+    }
+}
+
+static void forward_task(void *context, int64_t task)
+{
+    const struct activation_forward *op = context;
+    int64_t n = op->y.dim[1], each = rows_each_task(n), end = min_i64((task + 1) * each, op->y.dim[0]);
+    for (int64_t t = task * each; t < end; t++) {
+        const float *x = f32_row(op->x, t);
+        float *y = f32_row(op->y, t);
+        switch (op->kind) {
+        case ACTIVATION_GELU:
+            forward_row(ACTIVATION_GELU, x, y, n);
+            break;
+        case ACTIVATION_GELU_TANH:
+            forward_row(ACTIVATION_GELU_TANH, x, y, n);
+            break;
+        case ACTIVATION_SWIGLU:
+            forward_row(ACTIVATION_SWIGLU, x, y, n);
+            break;
+        }
+    }
+}
+
+static void backward_task(void *context, int64_t task)
+{
+    const struct activation_backward *op = context;
+    int64_t n = op->dy.dim[1], each = rows_each_task(n), end = min_i64((task + 1) * each, op->dy.dim[0]);
+    for (int64_t t = task * each; t < end; t++) {
+        const float *x = f32_row(op->x, t), *dy = f32_row(op->dy, t);
+        float *dx = f32_row(op->dx, t);
+        switch (op->kind) {
+        case ACTIVATION_GELU:
+            backward_row(ACTIVATION_GELU, x, dy, dx, n);
+            break;
+        case ACTIVATION_GELU_TANH:
+            backward_row(ACTIVATION_GELU_TANH, x, dy, dx, n);
+            break;
+        case ACTIVATION_SWIGLU:
+            backward_row(ACTIVATION_SWIGLU, x, dy, dx, n);
+            break;
+        }
+    }
+}
+
+void cpu_activation_forward(struct device *device, const struct activation_forward *op)
+{
+    struct activation_forward args = *op;
+    cpu_parallel(device, blocks_of(op->y.dim[0], rows_each_task(op->y.dim[1])), forward_task, &args);
+}
+
+void cpu_activation_backward(struct device *device, const struct activation_backward *op)
+{
+    struct activation_backward args = *op;
+    cpu_parallel(device, blocks_of(op->dy.dim[0], rows_each_task(op->dy.dim[1])), backward_task, &args);
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Philox (base/philox.h) for sixteen counters at once, and the factors that dropout multiplies by.
+ *
+ * A row of a mask wants consecutive elements, and one counter gives four of them:
+ *
+ *     elements   4k 4k+1 4k+2 4k+3 | 4k+4 ...      one block of 64 elements = 16 counters,
+ *     counter    ------ k -------- | k + 1 ...     words 4 l + w from word w of lane l
+ *
+ * Keeping is decided in integers: uniform >= p is (word >> 8) >= p * 2^24, and p * 2^24 is exact in
+ * double, so rounding it up to an integer changes nothing. */
+#pragma once
+
+#include "kernels/cpu/vector_math.h"
+#include "kernels/ops.h"
+
+#include <math.h>
+
+/* What a mask needs beside its counters. */
+struct dropout_rule {
+    struct philox generator;
+    uint32_t threshold; // kept when word >> 8 is at least this
+    float scale;        // 1 / (1 - probability)
+};
+
+static inline struct dropout_rule dropout_rule(const struct dropout *dropout)
+{
+    return (struct dropout_rule){.generator = dropout->generator,
+                                 .threshold = (uint32_t)ceil((double)dropout->probability * 0x1p24),
+                                 .scale = 1.0F / (1.0F - dropout->probability)};
+}
+
+/* The 64-bit product m * c of each lane, as its halves. */
+VECTOR_INLINE void v16u_multiply(uint32_t m, v16u c, v16u *high, v16u *low)
+{
+#if defined(__AVX512F__)
+    const __m512i factor = _mm512_set1_epi32((int)m);
+    __m512i even = _mm512_mul_epu32((__m512i)c, factor);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)c, 32), factor);
+    *low = (v16u)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *high = (v16u)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+#else
+    for (int l = 0; l < LANES; l++) {
+        uint64_t product = (uint64_t)m * c[l];
+        (*high)[l] = (uint32_t)(product >> 32);
+        (*low)[l] = (uint32_t)product;
+    }
+#endif
+}
+
+/* c: the counters, lowest word first; becomes the words. */
+VECTOR_INLINE void philox_words_16(struct philox generator, v16u c[4])
+{
+    uint32_t k0 = generator.key[0], k1 = generator.key[1];
+    for (int round = 0; round < 10; round++) {
+        v16u high0, low0, high1, low1;
+        v16u_multiply(0xD2511F53U, c[0], &high0, &low0);
+        v16u_multiply(0xCD9E8D57U, c[2], &high1, &low1);
+        c[0] = high1 ^ c[1] ^ k0;
+        c[1] = low1;
+        c[2] = high0 ^ c[3] ^ k1;
+        c[3] = low0;
+        k0 += 0x9E3779B9U;
+        k1 += 0xBB67AE85U;
+    }
+}
+
+/* The factor, scale or 0, that each word stands for. */
+VECTOR_INLINE v16 dropout_factor(const struct dropout_rule *rule, v16u word)
+{
+    v16i kept = (v16i)((word >> 8) >= rule->threshold);
+    return (v16)((v16i)v16_all(rule->scale) & kept);
+}
+
+enum { DROPOUT_BLOCK = 64 };
+
+/* The factors of elements [block * 64, block * 64 + 64) of stream `high`. */
+VECTOR_INLINE void dropout_block(const struct dropout_rule *rule, uint64_t high, uint64_t block,
+                                 float factor[DROPOUT_BLOCK])
+{
+    uint64_t counter = block * LANES; // a multiple of 16: adding a lane never carries
+    v16u zero = {0};
+    v16u c[4] = {(v16u)v16i_lanes() + (uint32_t)counter, zero + (uint32_t)(counter >> 32),
+                 zero + (uint32_t)high, zero + (uint32_t)(high >> 32)};
+    philox_words_16(rule->generator, c);
+    v16 f[4];
+    for (int w = 0; w < 4; w++)
+        f[w] = dropout_factor(rule, c[w]);
+    for (int l = 0; l < LANES; l++)
+        for (int w = 0; w < 4; w++)
+            factor[4 * l + w] = f[w][l];
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rows of a table by id, and their gradients.
+ *
+ * backward: several tokens may have the same id, so the tasks are columns and each walks all tokens in
+ * order: every element of the table gets its terms in token order, on any number of threads. */
+#include "kernels/cpu/rows.h"
+
+#include <string.h>
+
+enum { COLUMN_BLOCK = 128 };
+
+/* The table's row for token t, or -1: another rank holds it. */
+static int64_t row_of(const int32_t *id, int64_t t, int64_t begin, int64_t rows)
+{
+    int64_t row = (int64_t)id[t] - begin;
+    return row >= 0 && row < rows ? row : -1;
+}
+
+static void forward_row(const struct embedding_forward *op, int64_t t)
+{
+    int64_t row = row_of(op->id, t, op->begin, op->rows), n = op->out.dim[1];
+    float *out = f32_row(op->out, t);
+    if (row < 0) {
+        if (!op->accumulate)
+            memset(out, 0, (size_t)n * sizeof *out);
+        return;
+    }
+    const float *in = f32_row(op->table, row);
+    if (!op->accumulate) {
+        memcpy(out, in, (size_t)n * sizeof *out);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[i] += in[i];
+}
+
+static void forward_task(void *context, int64_t task)
+{
+    const struct embedding_forward *op = context;
+    int64_t each = rows_each_task(op->out.dim[1]), end = min_i64((task + 1) * each, op->out.dim[0]);
+    for (int64_t t = task * each; t < end; t++)
+        forward_row(op, t);
+}
+
+void cpu_embedding_forward(struct device *device, const struct embedding_forward *op)
+{
+    struct embedding_forward args = *op;
+    cpu_parallel(device, blocks_of(op->out.dim[0], rows_each_task(op->out.dim[1])), forward_task, &args);
+}
+
+static void backward_task(void *context, int64_t task)
+{
+    const struct embedding_backward *op = context;
+    int64_t begin = task * COLUMN_BLOCK, n = min_i64(COLUMN_BLOCK, op->dtable.dim[1] - begin);
+    for (int64_t t = 0; t < op->dout.dim[0]; t++) {
+        int64_t row = row_of(op->id, t, op->begin, op->rows);
+        if (row < 0)
+            continue;
+        const float *in = f32_row(op->dout, t) + begin;
+        float *restrict out = f32_row(op->dtable, row) + begin;
+        for (int64_t i = 0; i < n; i++)
+            out[i] += in[i];
+    }
+}
+
+void cpu_embedding_backward(struct device *device, const struct embedding_backward *op)
+{
+    struct embedding_backward args = *op;
+    cpu_parallel(device, blocks_of(op->dtable.dim[1], COLUMN_BLOCK), backward_task, &args);
+}

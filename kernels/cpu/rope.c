@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rotary positions. The sines and cosines of a token serve all its heads, so a task takes a token,
+ * makes its table of D/2 angles on the stack, and turns every head by it.
+ *
+ *     head:  [ x0 x1 ... | y0 y1 ... ]    (x_i, y_i) turn by position * base^(-2i/D)
+ *
+ * Angles, sines and cosines are taken in double precision and rounded to fp32 once. */
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/vector_math.h"
+
+#include <math.h>
+
+enum { TABLE_MAX = 1024 }; // angles: heads of up to 2048 columns
+
+struct job {
+    const struct rope *op;
+    double *frequency; // [D/2], then zeros up to a multiple of 8
+    int64_t half;
+};
+
+static void make_table(const struct job *job, int64_t t, float *cosine, float *sine)
+{
+    double position = (double)job->op->position[t];
+    for (int64_t i = 0; i < job->half; i += 8) {
+        v8d angle, c, s;
+        memcpy(&angle, job->frequency + i, sizeof angle);
+        v8d_sincos(angle * position, &s, &c);
+        for (int l = 0; l < 8; l++) {
+            cosine[i + l] = (float)c[l];
+            sine[i + l] = (float)s[l];
+        }
+    }
+}
+
+static void turn(float *restrict x, const float *restrict cosine, const float *restrict sine, int64_t half)
+{
+    float *restrict y = x + half;
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[i], b = y[i];
+        x[i] = a * cosine[i] - b * sine[i];
+        y[i] = b * cosine[i] + a * sine[i];
+    }
+}
+
+static void row_task(void *context, int64_t t)
+{
+    const struct job *job = context;
+    float cosine[TABLE_MAX], sine[TABLE_MAX];
+    make_table(job, t, cosine, sine);
+    for (int64_t i = 0; job->op->inverse && i < job->half; i++)
+        sine[i] = -sine[i];
+    int64_t heads = job->op->x.dim[1] / job->op->head_dim;
+    for (int64_t h = 0; h < heads; h++)
+        turn(f32_row(job->op->x, t) + h * job->op->head_dim, cosine, sine, job->half);
+}
+
+void cpu_rope(struct device *device, const struct rope *op)
+{
+    double frequency[TABLE_MAX] = {0};
+    struct job job = {op, frequency, op->head_dim / 2};
+    CHECK(job.half <= TABLE_MAX);
+    for (int64_t i = 0; i < job.half; i++)
+        frequency[i] = pow(op->base, -2.0 * (double)i / (double)op->head_dim);
+    cpu_parallel(device, op->x.dim[0], row_task, &job);
+}
