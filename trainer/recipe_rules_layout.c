@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules of the model and of how it is cut: heads, the MLP, stages, ranks and the batch. */
+#include "trainer/recipe_rules.h"
+
+enum { SHOWN_STAGES = 64 };
+
+/* ---- the model ---- */
+
+static bool head_width_holds(const struct view *v)
+{
+    const struct model_config *m = &v->recipe->model;
+    return rule_given(v->recipe, "model.kv_channels") || m->hidden_size % m->num_attention_heads == 0;
+}
+
+static void head_width_say(const struct view *v, struct text *out)
+{
+    const struct model_config *m = &v->recipe->model;
+    text_add(out, "model.hidden_size %lld is not divisible by model.num_attention_heads %lld",
+             (long long)m->hidden_size, (long long)m->num_attention_heads);
+}
+
+static int64_t heads_of(const struct recipe *r)
+{
+    return r->model.num_attention_heads;
+}
+
+static bool rope_holds(const struct view *v)
+{
+    const struct model_config *m = &v->recipe->model;
+    return m->position_embedding != ROPE || (m->kv_channels > 0 && m->kv_channels % 2 == 0);
+}
+
+static void rope_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.kv_channels %lld%s must be even and positive: rope turns pairs of channels",
+             (long long)v->recipe->model.kv_channels,
+             rule_given(v->recipe, "model.kv_channels") ? "" : " (hidden_size / num_attention_heads)");
+}
+
+static int64_t two_heads_of(const struct recipe *r)
+{
+    return 2 * r->model.num_attention_heads;
+}
+
+static bool groups_holds(const struct view *v)
+{
+    return v->recipe->model.num_attention_heads % v->recipe->model.num_query_groups == 0;
+}
+
+static void groups_say(const struct view *v, struct text *out)
+{
+    const struct model_config *m = &v->recipe->model;
+    text_add(out, "model.num_attention_heads %lld is not divisible by model.num_query_groups %lld",
+             (long long)m->num_attention_heads, (long long)m->num_query_groups);
+}
+
+/* ---- the tensor-parallel cuts ---- */
+
+static int64_t tp_of(const struct recipe *r)
+{
+    return r->parallel.tensor_parallel_size;
+}
+
+static bool heads_tp_holds(const struct view *v)
+{
+    return v->recipe->model.num_attention_heads % tp_of(v->recipe) == 0;
+}
+
+static void heads_tp_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.num_attention_heads %lld is not divisible by parallel.tensor_parallel_size %lld",
+             (long long)v->recipe->model.num_attention_heads, (long long)tp_of(v->recipe));
+}
+
+static bool groups_tp_holds(const struct view *v)
+{
+    int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
+    return groups % tp == 0 || tp % groups == 0;
+}
+
+static void groups_tp_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "model.num_query_groups %lld and parallel.tensor_parallel_size %lld: neither is divisible by "
+             "the other",
+             (long long)v->recipe->model.num_query_groups, (long long)tp_of(v->recipe));
+}
+
+static bool ffn_tp_holds(const struct view *v)
+{
+    return v->recipe->model.ffn_hidden_size % tp_of(v->recipe) == 0;
+}
+
+static void ffn_tp_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.ffn_hidden_size %lld is not divisible by parallel.tensor_parallel_size %lld",
+             (long long)v->recipe->model.ffn_hidden_size, (long long)tp_of(v->recipe));
+}
+
+static bool sequence_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return !r->parallel.sequence_parallel || r->train.micro_batch_size * r->model.seq_length % tp_of(r) == 0;
+}
+
+static void sequence_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(
+        out,
+        "parallel.sequence_parallel cuts train.micro_batch_size %lld x model.seq_length %lld tokens, which "
+        "are not divisible by parallel.tensor_parallel_size %lld",
+        (long long)r->train.micro_batch_size, (long long)r->model.seq_length, (long long)tp_of(r));
+}
+
+/* ---- stages ---- */
+
+static int64_t stages_of(const struct recipe *r)
+{
+    return (int64_t)r->parallel.pipeline_parallel_size * r->pipeline.virtual_stages;
+}
+
+static int64_t layout_sum(const struct recipe *r)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < r->pipeline.layout.count; i++)
+        sum += r->pipeline.layout.list[i];
+    return sum;
+}
+
+/* Without a layout every stage gets a layer; with one, a stage may be told to have none. */
+static bool layers_hold(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    size_t count = r->pipeline.layout.count;
+    if (count == 0)
+        return r->model.num_layers >= stages_of(r);
+    return (int64_t)count == stages_of(r) && layout_sum(r) == r->model.num_layers;
+}
+
+static void too_few_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(out,
+             "model.num_layers %lld cannot fill the %lld stages of parallel.pipeline_parallel_size %d x "
+             "pipeline.virtual_stages %d (a pipeline.layout may have zeros)",
+             (long long)r->model.num_layers, (long long)stages_of(r), r->parallel.pipeline_parallel_size,
+             r->pipeline.virtual_stages);
+}
+
+static int64_t layers_per_chunk(const struct recipe *r)
+{
+    return r->model.num_layers / r->pipeline.virtual_stages;
+}
+
+static void layout_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    int64_t stages = stages_of(r), sum = layout_sum(r);
+    size_t count = r->pipeline.layout.count;
+    if ((int64_t)count != stages)
+        text_add(
+            out,
+            "pipeline.layout has %zu entries; parallel.pipeline_parallel_size %d x pipeline.virtual_stages "
+            "%d makes %lld stages",
+            count, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages, (long long)stages);
+    if (sum != r->model.num_layers)
+        text_add(out, "%s %lld, and model.num_layers is %lld",
+                 (int64_t)count != stages ? ", its sum is" : "pipeline.layout adds up to", (long long)sum,
+                 (long long)r->model.num_layers);
+    if (stages > SHOWN_STAGES) {
+        text_add(out, "; without pipeline.layout they are spread evenly");
+        return;
+    }
+    int64_t layers = r->model.num_layers;
+    for (int64_t s = 0; s < stages; s++)
+        text_add(out, "%s%lld", s == 0 ? "; pipeline.layout [" : ", ",
+                 (long long)(layers / stages + (s < layers % stages ? 1 : 0)));
+    text_add(out, "] works");
+}
+
+static void layers_say(const struct view *v, struct text *out)
+{
+    if (v->recipe->pipeline.layout.count == 0)
+        too_few_say(v, out);
+    else
+        layout_say(v, out);
+}
+
+/* ---- ranks and batches ---- */
+
+static double product_of_degrees(const struct recipe *r)
+{
+    return (double)r->parallel.tensor_parallel_size * r->parallel.pipeline_parallel_size *
+           r->parallel.data_parallel_size * r->parallel.context_parallel_size;
+}
+
+static bool world_holds(const struct view *v)
+{
+    double product = product_of_degrees(v->recipe);
+    return v->world == 0 ? product <= RULE_MAX_WORLD : product == v->world;
+}
+
+static void world_say(const struct view *v, struct text *out)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    bool fixed = rule_given(v->recipe, "parallel.data_parallel_size");
+    text_add(out, "parallel.tensor_parallel_size %d x parallel.pipeline_parallel_size %d",
+             p->tensor_parallel_size, p->pipeline_parallel_size);
+    if (p->context_parallel_size > 1)
+        text_add(out, " x parallel.context_parallel_size %d", p->context_parallel_size);
+    if (fixed || v->world == 0)
+        text_add(out, " x parallel.data_parallel_size %d", p->data_parallel_size);
+    if (v->world == 0)
+        text_add(out, " is %.0f ranks; at most %d are possible", product_of_degrees(v->recipe),
+                 RULE_MAX_WORLD);
+    else if (fixed)
+        text_add(out, " is %.0f ranks, but there are %d", product_of_degrees(v->recipe), v->world);
+    else
+        text_add(out, " does not divide the %d ranks there are", v->world);
+}
+
+static int64_t samples_at_once(const struct recipe *r)
+{
+    return r->train.micro_batch_size * r->parallel.data_parallel_size;
+}
+
+static bool batch_holds(const struct view *v)
+{
+    return v->recipe->train.global_batch_size % samples_at_once(v->recipe) == 0;
+}
+
+static void batch_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(out,
+             "train.global_batch_size %lld is not divisible by train.micro_batch_size %lld x "
+             "parallel.data_parallel_size %d",
+             (long long)r->train.global_batch_size, (long long)r->train.micro_batch_size,
+             r->parallel.data_parallel_size);
+}
+
+/* ---- the rules ---- */
+
+#define TP     "parallel.tensor_parallel_size"
+#define PP     "parallel.pipeline_parallel_size"
+#define DP     "parallel.data_parallel_size"
+#define HEADS  "model.num_attention_heads"
+#define WIDTH  "model.hidden_size"
+#define GROUPS "model.num_query_groups"
+
+// clang-format off
+const struct rule recipe_layout_rules[LAYOUT_RULES] = {
+    {WIDTH " " HEADS " model.kv_channels", head_width_holds, head_width_say,
+     {{.key = WIDTH, .grid = heads_of}, {.key = HEADS}}},
+    {"model.kv_channels " WIDTH " " HEADS " model.position_embedding_type", rope_holds, rope_say,
+     {{.key = WIDTH, .grid = two_heads_of}, {.key = "model.kv_channels"}, {.key = HEADS}}},
+    {GROUPS " " HEADS, groups_holds, groups_say,
+     {{.key = GROUPS}, {.key = HEADS}}},
+    {TP " " HEADS, heads_tp_holds, heads_tp_say,
+     {{.key = TP}, {.key = HEADS, .grid = tp_of}}},
+    {TP " " GROUPS " " HEADS, groups_tp_holds, groups_tp_say,
+     {{.key = TP}, {.key = GROUPS}}},
+    {TP " model.ffn_hidden_size " WIDTH " model.activation", ffn_tp_holds, ffn_tp_say,
+     {{.key = TP}, {.key = "model.ffn_hidden_size", .grid = tp_of}}},
+    {TP " parallel.sequence_parallel train.micro_batch_size model.seq_length", sequence_holds, sequence_say,
+     {{.key = TP}, {.key = "train.micro_batch_size"}, {.key = "model.seq_length", .grid = tp_of}}},
+    {PP " model.num_layers pipeline.virtual_stages pipeline.layout", layers_hold, layers_say,
+     {{.key = PP, .guess = layers_per_chunk}, {.key = "model.num_layers", .guess = stages_of}}},
+    {PP " " TP " " DP " parallel.context_parallel_size", world_holds, world_say,
+     {{.key = DP}, {.key = TP}, {.key = PP}}},
+    {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP " parallel.context_parallel_size", batch_holds, batch_say,
+     {{.key = "train.global_batch_size", .grid = samples_at_once}, {.key = "train.micro_batch_size"}, {.key = DP}}},
+};
+// clang-format on

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules of a run: the learning rate, data and tokenizer, names and folders. */
+#include "trainer/recipe_rules.h"
+
+#include <string.h>
+
+/* ---- the learning rate ---- */
+
+static int64_t shortest_run(const struct recipe *r)
+{
+    int64_t decay = r->optimizer.lr_decay_iters, train = r->train.train_iters;
+    return decay < train ? decay : train;
+}
+
+static bool warmup_holds(const struct view *v)
+{
+    return v->recipe->optimizer.lr_warmup_iters <= shortest_run(v->recipe);
+}
+
+static void warmup_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    bool decay = r->optimizer.lr_decay_iters < r->train.train_iters;
+    text_add(out, "optimizer.lr_warmup_iters %lld is more than %s %lld",
+             (long long)r->optimizer.lr_warmup_iters,
+             decay ? "optimizer.lr_decay_iters" : "train.train_iters", (long long)shortest_run(r));
+}
+
+static int64_t warmup_of(const struct recipe *r)
+{
+    return r->optimizer.lr_warmup_iters;
+}
+
+static int64_t room_for_wsd(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_iters - r->optimizer.lr_warmup_iters;
+}
+
+static bool wsd_holds(const struct view *v)
+{
+    const struct recipe_optimizer *o = &v->recipe->optimizer;
+    return o->lr_decay_style != LR_WSD ||
+           (o->lr_wsd_decay_iters >= 1 && o->lr_wsd_decay_iters <= room_for_wsd(v->recipe));
+}
+
+static void wsd_say(const struct view *v, struct text *out)
+{
+    const struct recipe_optimizer *o = &v->recipe->optimizer;
+    text_add(
+        out,
+        "optimizer.lr_wsd_decay_iters %lld: WSD needs at least 1 and at most optimizer.lr_decay_iters %lld - "
+        "optimizer.lr_warmup_iters %lld",
+        (long long)o->lr_wsd_decay_iters, (long long)o->lr_decay_iters, (long long)o->lr_warmup_iters);
+}
+
+static int64_t wsd_guess(const struct recipe *r)
+{
+    return r->optimizer.lr_wsd_decay_iters < 1 ? (room_for_wsd(r) + 9) / 10 : room_for_wsd(r);
+}
+
+static int64_t warmup_before_wsd(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_iters - r->optimizer.lr_wsd_decay_iters;
+}
+
+static bool min_lr_holds(const struct view *v)
+{
+    return v->recipe->optimizer.min_lr <= v->recipe->optimizer.lr;
+}
+
+static void min_lr_say(const struct view *v, struct text *out)
+{
+    char low[NUMBER_CHARS], high[NUMBER_CHARS];
+    number_text(v->recipe->optimizer.min_lr, low);
+    number_text(v->recipe->optimizer.lr, high);
+    text_add(out, "optimizer.min_lr %s is more than optimizer.lr %s; optimizer.min_lr %s works", low, high,
+             high);
+}
+
+/* ---- data, tokenizer, names ---- */
+
+static bool vocab_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    // A vocabulary file has its own size: the tokenizer compares when it has read it.
+    return r->tokenizer.vocab_file != NULL
+               ? true
+               : r->model.vocab_size >= (rule_tokenizer_vocab(r) > 0 ? rule_tokenizer_vocab(r) : 1);
+}
+
+static void vocab_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    if (r->tokenizer.tokenizer_type == TOKENIZER_NONE)
+        text_add(out, "model.vocab_size must be given with tokenizer.tokenizer_type none");
+    else
+        text_add(out, "model.vocab_size %lld is smaller than the tokenizer's %lld",
+                 (long long)r->model.vocab_size, (long long)rule_tokenizer_vocab(r));
+}
+
+static int64_t vocab_guess(const struct recipe *r)
+{
+    return rule_tokenizer_vocab(r) > 0 ? rule_tokenizer_vocab(r) : 50257;
+}
+
+static bool files_hold(const struct view *v)
+{
+    const struct recipe_tokenizer *t = &v->recipe->tokenizer;
+    bool vocab = t->vocab_file != NULL, merge = t->merge_file != NULL;
+    return t->tokenizer_type == TOKENIZER_GPT2_BPE ? vocab == merge : !vocab && !merge;
+}
+
+static void files_say(const struct view *v, struct text *out)
+{
+    const struct recipe_tokenizer *t = &v->recipe->tokenizer;
+    if (t->tokenizer_type == TOKENIZER_GPT2_BPE)
+        text_add(out, "tokenizer.%s is given without tokenizer.%s; GPT2BPE reads both",
+                 t->vocab_file != NULL ? "vocab_file" : "merge_file",
+                 t->vocab_file != NULL ? "merge_file" : "vocab_file");
+    else
+        text_add(out, "tokenizer.%s is given, but tokenizer.tokenizer_type %s reads no file; %s none works",
+                 t->vocab_file != NULL ? "vocab_file" : "merge_file",
+                 t->tokenizer_type == TOKENIZER_BYTE ? "byte" : "none",
+                 t->vocab_file != NULL ? "tokenizer.vocab_file" : "tokenizer.merge_file");
+}
+
+static const char *document_key(const struct recipe *r)
+{
+    return r->data.reset_attention_mask ? "data.reset_attention_mask"
+           : r->data.reset_position_ids ? "data.reset_position_ids"
+           : r->data.eod_mask_loss      ? "data.eod_mask_loss"
+                                        : NULL;
+}
+
+static bool documents_hold(const struct view *v)
+{
+    return v->recipe->tokenizer.tokenizer_type != TOKENIZER_NONE || document_key(v->recipe) == NULL;
+}
+
+static void documents_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "%s needs to know which id ends a document, and tokenizer.tokenizer_type none does not say; %s "
+             "false works",
+             document_key(v->recipe), document_key(v->recipe));
+}
+
+static bool eval_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->train.eval_interval == 0 || r->data.valid.count > 0 || r->data.split[1] > 0;
+}
+
+static void eval_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "train.eval_interval %lld evaluates, but data.split leaves nothing for validation and data.valid is "
+        "not given; data.split 969, 30, 1 works",
+        (long long)v->recipe->train.eval_interval);
+}
+
+static bool split_holds(const struct view *v)
+{
+    return v->recipe->data.valid.count == 0 || v->recipe->data.split[1] == 0;
+}
+
+static void split_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out,
+             "data.split keeps a part for validation, but data.valid is given; data.split 1, 0, 0 works");
+}
+
+static bool save_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->checkpoint.save_interval == 0 || r->checkpoint.save != NULL ||
+           !rule_given(r, "checkpoint.save"); // then it is derived, a moment later
+}
+
+static void save_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "checkpoint.save_interval %lld saves, but checkpoint.save is none; checkpoint.save_interval 0 "
+             "works",
+             (long long)v->recipe->checkpoint.save_interval);
+}
+
+static bool name_holds(const struct view *v)
+{
+    const char *name = v->recipe->name; // NULL: derived, a moment later
+    return name == NULL || (strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
+}
+
+static void name_say(const struct view *v, struct text *out)
+{
+    const char *base = strrchr(v->recipe->name, '/');
+    base = base != NULL ? base + 1 : v->recipe->name;
+    bool dots = *base == 0 || strcmp(base, ".") == 0 || strcmp(base, "..") == 0;
+    text_add(out, "name %s cannot name a folder; name %s works", v->recipe->name, dots ? "run" : base);
+}
+
+static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
+enum { AXES = sizeof axes / sizeof *axes };
+
+/* The axes of rank_order that are axes and come for the first time; returns how many words there are. */
+static int read_order(const char *order, int found[AXES], int *found_count)
+{
+    int words = 0;
+    *found_count = 0;
+    for (const char *at = order;; at++) {
+        size_t length = strcspn(at, "-");
+        words++;
+        for (int a = 0; a < AXES; a++) {
+            bool seen = false;
+            for (int i = 0; i < *found_count; i++)
+                seen = seen || found[i] == a;
+            if (!seen && length == 2 && strncmp(at, axes[a], 2) == 0)
+                found[(*found_count)++] = a;
+        }
+        at += length;
+        if (*at == 0)
+            return words;
+    }
+}
+
+static bool order_holds(const struct view *v)
+{
+    int found[AXES], count = 0;
+    return read_order(v->recipe->parallel.rank_order, found, &count) == AXES && count == AXES;
+}
+
+static void order_say(const struct view *v, struct text *out)
+{
+    int found[AXES], count = 0;
+    read_order(v->recipe->parallel.rank_order, found, &count);
+    text_add(out, "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; parallel.rank_order ",
+             v->recipe->parallel.rank_order);
+    // What was said stays in its order, what was forgotten comes last.
+    unsigned said = 0;
+    for (int i = 0; i < count; i++) {
+        text_add(out, "%s%s", i > 0 ? "-" : "", axes[found[i]]);
+        said |= 1U << found[i];
+    }
+    for (int a = 0; a < AXES; a++)
+        if ((said >> a & 1U) == 0)
+            text_add(out, "%s%s", count++ > 0 ? "-" : "", axes[a]);
+    text_add(out, " works");
+}
+
+/* ---- the rules ---- */
+
+#define WARMUP    "optimizer.lr_warmup_iters"
+#define DECAY     "optimizer.lr_decay_iters"
+#define WSD       "optimizer.lr_wsd_decay_iters"
+#define TOKENIZER "tokenizer.tokenizer_type"
+
+// clang-format off
+const struct rule recipe_run_rules[RUN_RULES] = {
+    {WARMUP " " DECAY " train.train_iters", warmup_holds, warmup_say,
+     {{.key = WARMUP, .guess = shortest_run}, {.key = "train.train_iters", .guess = warmup_of}, {.key = DECAY, .guess = warmup_of}}},
+    {WSD " " WARMUP " " DECAY " train.train_iters optimizer.lr_decay_style", wsd_holds, wsd_say,
+     {{.key = WSD, .guess = wsd_guess}, {.key = WARMUP, .guess = warmup_before_wsd}}},
+    {"optimizer.min_lr optimizer.lr", min_lr_holds, min_lr_say, {{0}}},
+    {"model.vocab_size " TOKENIZER " tokenizer.vocab_file", vocab_holds, vocab_say,
+     {{.key = "model.vocab_size", .guess = vocab_guess}}},
+    {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_say, {{0}}},
+    {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER, documents_hold, documents_say, {{0}}},
+    {"train.eval_interval data.split data.valid", eval_holds, eval_say, {{0}}},
+    {"data.split data.valid", split_holds, split_say, {{0}}},
+    {"checkpoint.save_interval checkpoint.save", save_holds, save_say, {{0}}},
+    {"name", name_holds, name_say, {{0}}},
+    {"parallel.rank_order", order_holds, order_say, {{0}}},
+};
+// clang-format on

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a recipe can say: one row for each key, in the order of the reference page.
+ *
+ * To add a key: a field in recipe.h, a row here, RECIPE_ROWS one up, and the page again with
+ * `cuboid recipe --reference > docs/recipe.md`. To build a key that was refused: take `.unbuilt` away,
+ * from the row or from the choice. Key names are Megatron-LM's where it has one. */
+#include "trainer/recipe_table.h"
+
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+/* A name and its value; LATER: refused for now; ALSO: another program's word. */
+#define IS(name_, value_)                  \
+    {                                      \
+        .name = (name_), .value = (value_) \
+    }
+#define LATER(name_, value_)                                \
+    {                                                       \
+        .name = (name_), .value = (value_), .unbuilt = true \
+    }
+#define ALSO(name_, value_)                               \
+    {                                                     \
+        .name = (name_), .value = (value_), .alias = true \
+    }
+
+static const struct choice schedules[] = {IS("gpipe", 0),
+                                          IS("1f1b", 0),
+                                          IS("zb-h1", 0),
+                                          LATER("looped-bfs", 0),
+                                          LATER("interleaved", 0),
+                                          LATER("zb-h2", 0),
+                                          LATER("zb-v", 0),
+                                          LATER("v-half", 0),
+                                          LATER("v-min", 0),
+                                          LATER("dualpipe", 0),
+                                          LATER("dualpipev", 0),
+                                          LATER("auto", 0),
+                                          {0}};
+static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), LATER("cuda", 0), {0}};
+static const struct choice transports[] = {
+    IS("auto", 0), IS("local", 0), IS("mpi", 0), LATER("nccl", 0), {0}};
+static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
+static const struct choice normalizations[] = {IS("LayerNorm", LAYER_NORM), IS("RMSNorm", RMS_NORM), {0}};
+static const struct choice activations[] = {IS("gelu", GELU),
+                                            IS("gelu_tanh", GELU_TANH),
+                                            IS("swiglu", SWIGLU),
+                                            ALSO("gelu_new", GELU_TANH),
+                                            ALSO("gelu_pytorch_tanh", GELU_TANH),
+                                            ALSO("silu", SWIGLU),
+                                            {0}};
+static const struct choice backends[] = {IS("auto", ATTENTION_AUTO),
+                                         LATER("flash", ATTENTION_FLASH),
+                                         LATER("fused", ATTENTION_FUSED),
+                                         LATER("unfused", ATTENTION_UNFUSED),
+                                         {0}};
+static const struct choice context_methods[] = {IS("ring", CONTEXT_RING),
+                                                IS("all_gather", CONTEXT_ALL_GATHER),
+                                                IS("all_to_all", CONTEXT_ALL_TO_ALL),
+                                                {0}};
+static const struct choice dtypes[] = {
+    IS("fp32", RECIPE_FP32), LATER("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
+static const struct choice optimizers[] = {IS("adamw", OPTIMIZER_ADAMW), {0}};
+static const struct choice decays[] = {
+    IS("constant", LR_CONSTANT), IS("linear", LR_LINEAR),
+    IS("cosine", LR_COSINE),     IS("inverse-square-root", LR_INVERSE_SQUARE_ROOT),
+    IS("WSD", LR_WSD),           {0}};
+static const struct choice wsd_decays[] = {IS("exponential", WSD_EXPONENTIAL),
+                                           IS("linear", WSD_LINEAR),
+                                           IS("cosine", WSD_COSINE),
+                                           IS("minus_sqrt", WSD_MINUS_SQUARE_ROOT),
+                                           {0}};
+static const struct choice granularities[] = {
+    IS("none", RECOMPUTE_NONE), IS("selective", RECOMPUTE_SELECTIVE), IS("full", RECOMPUTE_FULL), {0}};
+static const struct choice methods[] = {IS("uniform", RECOMPUTE_UNIFORM), IS("block", RECOMPUTE_BLOCK), {0}};
+static const struct choice fp8_formats[] = {
+    IS("none", FP8_NONE), IS("e4m3", FP8_E4M3), IS("hybrid", FP8_HYBRID), {0}};
+static const struct choice fp8_recipes[] = {
+    IS("delayed", FP8_DELAYED), IS("tensorwise", FP8_TENSORWISE), IS("blockwise", FP8_BLOCKWISE), {0}};
+static const struct choice tokenizers[] = {
+    IS("byte", TOKENIZER_BYTE), IS("GPT2BPE", TOKENIZER_GPT2_BPE), IS("none", TOKENIZER_NONE), {0}};
+static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SIGUSR1),
+                                        IS("SIGUSR2", SIGUSR2), IS("SIGINT", SIGINT),
+                                        IS("none", 0),          {0}};
+
+/* Key, type, field, default, help; then the rest of the row. */
+#define ROW(key_, type_, field_, fallback_, help_, ...)                                \
+    {                                                                                  \
+        .key = (key_), .type = ROW_##type_, .offset = offsetof(struct recipe, field_), \
+        .fallback = (fallback_), .help = help_, ##__VA_ARGS__                          \
+    }
+#define BETWEEN(from, to) .low = (from), .high = (to)
+#define SHARE             BETWEEN(0, 1), .below = true, .example = "0.1"
+#define POSITIVE          BETWEEN(0, INFINITY), .above = true, .below = true
+#define NOT_NEGATIVE      BETWEEN(0, INFINITY), .below = true
+#define STEPS             BETWEEN(0, 1e12)
+
+const struct recipe_row recipe_rows[RECIPE_ROWS] = {
+    ROW("name", TEXT, name, NULL, "Names the run: its folder is `runs/NAME`.",
+        .derived = "the recipe's file name"),
+    ROW("base", BASE, name, "none",
+        "Another recipe, merged first: what is said here replaces what is said there, key by key. Relative "
+        "to this file.",
+        .optional = true),
+    ROW("seed", COUNT, seed, "1234",
+        "Weights, dropout and the order of the data are functions of this number.", BETWEEN(0, 9e15)),
+    ROW("deterministic", BOOL, deterministic, "true",
+        "No atomics and no choice by timing: the same recipe gives the same bits.", .unbuilt = true),
+
+    ROW("model.num_layers", COUNT, model.num_layers, NULL, "Transformer blocks.", BETWEEN(1, 1e5),
+        .aliases = "num_hidden_layers n_layer n_layers", .example = "12"),
+    ROW("model.hidden_size", COUNT, model.hidden_size, NULL, "H, the width of the residual stream.",
+        BETWEEN(1, 1e7), .aliases = "n_embd", .example = "768"),
+    ROW("model.num_attention_heads", COUNT, model.num_attention_heads, NULL, "A, the query heads.",
+        BETWEEN(1, 1e5), .aliases = "n_head n_heads", .example = "12"),
+    ROW("model.num_query_groups", COUNT, model.num_query_groups, NULL,
+        "Key and value heads, each shared by a group of query heads. Fewer than tensor_parallel_size are "
+        "replicated.",
+        BETWEEN(1, 1e5), .derived = "num_attention_heads", .aliases = "num_key_value_heads"),
+    ROW("model.ffn_hidden_size", COUNT, model.ffn_hidden_size, NULL, "F, the width inside the MLP.",
+        BETWEEN(1, 1e8),
+        .derived = "4 hidden_size; with swiglu 8/3 hidden_size, rounded down to a multiple of 64",
+        .aliases = "intermediate_size n_inner"),
+    ROW("model.kv_channels", COUNT, model.kv_channels, NULL, "D, the width of one head. Even with rope.",
+        BETWEEN(1, 1e5), .derived = "hidden_size / num_attention_heads", .aliases = "head_dim"),
+    ROW("model.seq_length", COUNT, model.seq_length, NULL, "S, the tokens of one sample.", BETWEEN(1, 1e8),
+        .aliases = "max_position_embeddings n_positions n_ctx", .example = "1024"),
+    ROW("model.vocab_size", COUNT, model.vocab_size, NULL,
+        "V. More than the tokenizer has is allowed: the rest is never a target.", BETWEEN(1, 1e9),
+        .derived = "the tokenizer's"),
+    ROW("model.make_vocab_size_divisible_by", COUNT, model.make_vocab_size_divisible_by, "1",
+        "Rounds the embedding's rows in memory up to a multiple of this (times tensor_parallel_size). "
+        "Padding never reaches the softmax, a norm or a checkpoint.",
+        BETWEEN(1, 1e6)),
+    ROW("model.position_embedding_type", CHOICE, model.position_embedding, "learned_absolute",
+        "How a token knows its place.", .choices = positions),
+    ROW("model.rotary_base", REAL, model.rotary_base, "10000",
+        "The base of the rotary frequencies, with rope.", POSITIVE, .aliases = "rope_theta",
+        .example = "10000"),
+    ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
+        "Before attention, before the MLP, and at the end.", .choices = normalizations),
+    ROW("model.norm_epsilon", REAL, model.norm_epsilon, "1e-5",
+        "Added to the variance (LayerNorm) or the mean square (RMSNorm).", POSITIVE,
+        .aliases = "layernorm_epsilon layer_norm_epsilon rms_norm_eps", .example = "1e-5"),
+    ROW("model.activation", CHOICE, model.activation, "gelu",
+        "`gelu` is the exact one, with erf; `gelu_tanh` the approximation of GPT-2 (Hugging Face: gelu_new); "
+        "`swiglu` is silu(gate) x up (Hugging Face: silu).",
+        .choices = activations, .aliases = "activation_function hidden_act"),
+    ROW("model.add_bias_linear", BOOL, model.add_bias_linear, "true",
+        "Biases on the linear layers. The head never has one."),
+    ROW("model.tie_word_embeddings", BOOL, model.tie_word_embeddings, "true", "The head is the embedding."),
+    ROW("model.hidden_dropout", REAL, model.hidden_dropout, "0", "After the embedding, attention and MLP.",
+        SHARE, .aliases = "resid_pdrop"),
+    ROW("model.attention_dropout", REAL, model.attention_dropout, "0", "On the attention probabilities.",
+        SHARE, .aliases = "attn_pdrop"),
+    ROW("model.attention_backend", CHOICE, attention_backend, "auto", "Which attention kernel.",
+        .choices = backends),
+    ROW("model.init_method_std", REAL, model.init_method_std, "0.02",
+        "Standard deviation of the weights at the start; of the last matrix in each branch, divided by "
+        "sqrt(2 num_layers).",
+        POSITIVE, .aliases = "initializer_range", .example = "0.02"),
+
+    ROW("parallel.tensor_parallel_size", INT, parallel.tensor_parallel_size, "1",
+        "t: heads, MLP columns and vocabulary rows are cut this many times.", BETWEEN(1, 65536),
+        .aliases = "tp tensor_model_parallel_size"),
+    ROW("parallel.pipeline_parallel_size", INT, parallel.pipeline_parallel_size, "1",
+        "p: the layers are cut into this many stages (times virtual_stages).", BETWEEN(1, 65536),
+        .aliases = "pp pipeline_model_parallel_size"),
+    ROW("parallel.data_parallel_size", INT, parallel.data_parallel_size, NULL,
+        "d: the batch is cut this many times.", BETWEEN(1, 65536),
+        .derived = "ranks / (tp x pp x cp); 1 without a launcher", .aliases = "dp"),
+    ROW("parallel.context_parallel_size", INT, parallel.context_parallel_size, "1",
+        "c: each sample is cut this many times.", BETWEEN(1, 65536), .aliases = "cp", .unbuilt = true),
+    ROW("parallel.context_parallel_method", CHOICE, parallel.context_parallel_method, "ring",
+        "How keys and values travel along the sample.", .choices = context_methods, .aliases = "cp_comm_type",
+        .unbuilt = true),
+    ROW("parallel.expert_parallel_size", INT, parallel.expert_parallel_size, "1",
+        "e: experts are spread over this many ranks.", BETWEEN(1, 65536),
+        .aliases = "ep expert_model_parallel_size", .unbuilt = true),
+    ROW("parallel.sequence_parallel", BOOL, parallel.sequence_parallel, "false",
+        "Norms, dropout and the residual stream are cut along the tokens over the tensor-parallel ranks."),
+    ROW("parallel.zero_stage", INT, parallel.zero_stage, "0",
+        "What the data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 weights too.",
+        BETWEEN(0, 3), .unbuilt = true),
+    ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
+        "The axes from fastest to slowest: neighbouring ranks differ in the first."),
+    ROW("parallel.overlap_grad_reduce", BOOL, parallel.overlap_grad_reduce, "true",
+        "A bucket's reduction starts when its last gradient is ready, not when all are."),
+    ROW("parallel.overlap_param_gather", BOOL, parallel.overlap_param_gather, "false",
+        "Gathers of sharded weights run behind the arithmetic.", .unbuilt = true),
+    ROW("parallel.tp_comm_overlap", BOOL, parallel.tp_comm_overlap, "false",
+        "Tensor-parallel messages run behind the matrix multiplications.", .unbuilt = true),
+    ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
+        "MiB of gradients that are reduced together. Never changes a bit of the result.", POSITIVE,
+        .example = "25"),
+    ROW("parallel.gradient_reduce_dtype", CHOICE, parallel.gradient_reduce_dtype, "fp32",
+        "The type of gradients while they are added over ranks.", .choices = dtypes),
+
+    ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "In which order a stage runs its microbatches.",
+        .choices = schedules),
+    ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, "1", "v: stages on each rank.",
+        BETWEEN(1, 1024), .aliases = "virtual_pipeline_model_parallel_size", .unbuilt = true),
+    ROW("pipeline.microbatch_group_size", INT, pipeline.microbatch_group_size, "0",
+        "Microbatches that run on one virtual stage before the next; 0: pipeline_parallel_size.",
+        BETWEEN(0, 65536), .aliases = "microbatch_group_size_per_vp_stage", .unbuilt = true),
+    ROW("pipeline.schedule_file", TEXT, pipeline.schedule_file, "none",
+        "A schedule read from a file instead.", .optional = true, .unbuilt = true),
+    ROW("pipeline.layout", LAYERS, pipeline.layout, "[]",
+        "Layers of each stage, in stage order: pipeline_parallel_size x virtual_stages numbers that add up "
+        "to num_layers; 0 is allowed. Empty: as even as possible, and the first stages take what is left "
+        "over, because the last one has the head and the loss.",
+        BETWEEN(0, 1e5)),
+
+    ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
+        "B, samples that pass a stage together.", BETWEEN(1, 1e6)),
+    ROW("train.global_batch_size", COUNT, train.global_batch_size, NULL,
+        "Samples in one step, over all ranks.", BETWEEN(1, 1e8), .example = "32"),
+    ROW("train.train_iters", COUNT, train.train_iters, NULL, "Steps.", BETWEEN(1, 1e12),
+        .aliases = "max_steps", .example = "1000"),
+    ROW("train.eval_interval", COUNT, train.eval_interval, "0",
+        "Evaluates on the validation part every this many steps; 0: never.", STEPS),
+    ROW("train.eval_iters", COUNT, train.eval_iters, "10", "Global batches in one evaluation.",
+        BETWEEN(1, 1e12)),
+
+    ROW("optimizer.name", CHOICE, optimizer.name, "adamw",
+        "Adam with decoupled weight decay, on matrices and embeddings; biases and norms do not decay.",
+        .choices = optimizers),
+    ROW("optimizer.lr", REAL, optimizer.lr, NULL, "The learning rate after warm-up.", POSITIVE,
+        .example = "3e-4"),
+    ROW("optimizer.min_lr", REAL, optimizer.min_lr, "0", "Where the decay ends.", NOT_NEGATIVE),
+    ROW("optimizer.lr_decay_style", CHOICE, optimizer.lr_decay_style, "cosine",
+        "From lr to min_lr. WSD keeps lr and decays at the end.", .choices = decays),
+    ROW("optimizer.lr_warmup_iters", COUNT, optimizer.lr_warmup_iters, "0",
+        "Steps over which the rate rises from 0.", STEPS),
+    ROW("optimizer.lr_decay_iters", COUNT, optimizer.lr_decay_iters, NULL,
+        "The step at which the rate reaches min_lr.", BETWEEN(1, 1e12), .derived = "train_iters"),
+    ROW("optimizer.lr_wsd_decay_style", CHOICE, optimizer.lr_wsd_decay_style, "exponential",
+        "With WSD: the shape of its decay.", .choices = wsd_decays),
+    ROW("optimizer.lr_wsd_decay_iters", COUNT, optimizer.lr_wsd_decay_iters, "0",
+        "With WSD: the length of its decay, the last steps before lr_decay_iters.", STEPS),
+    ROW("optimizer.weight_decay", REAL, optimizer.weight_decay, "0.01",
+        "Times the learning rate, taken off the weight at each step.", NOT_NEGATIVE),
+    ROW("optimizer.adam_beta1", REAL, optimizer.adam_beta1, "0.9", "Memory of the mean of gradients.",
+        BETWEEN(0, 1), .example = "0.9", .below = true),
+    ROW("optimizer.adam_beta2", REAL, optimizer.adam_beta2, "0.999",
+        "Memory of the mean of squared gradients.", BETWEEN(0, 1), .example = "0.999", .below = true),
+    ROW("optimizer.adam_eps", REAL, optimizer.adam_eps, "1e-8", "Added to the root of the second.", POSITIVE,
+        .example = "1e-8"),
+    ROW("optimizer.clip_grad", REAL, optimizer.clip_grad, "1",
+        "Gradients are scaled down to this global norm; 0: never.", NOT_NEGATIVE),
+
+    ROW("precision.params_dtype", CHOICE, precision.params_dtype, "fp32",
+        "The type of weights and activations in the arithmetic.", .choices = dtypes),
+    ROW("precision.main_params_dtype", CHOICE, precision.main_params_dtype, "fp32",
+        "The type of the weights that the optimizer changes.", .choices = dtypes),
+    ROW("precision.loss_scale", REAL, precision.loss_scale, "0",
+        "With fp16: a fixed scale; 0: found while training.", NOT_NEGATIVE, .unbuilt = true),
+    ROW("precision.initial_loss_scale", REAL, precision.initial_loss_scale, "4294967296",
+        "With fp16: where the search for a scale begins.", POSITIVE, .example = "65536", .unbuilt = true),
+    ROW("precision.fp8_format", CHOICE, precision.fp8_format, "none",
+        "The type inside matrix multiplications.", .choices = fp8_formats, .unbuilt = true),
+    ROW("precision.fp8_recipe", CHOICE, precision.fp8_recipe, "delayed", "How fp8 scales are chosen.",
+        .choices = fp8_recipes, .unbuilt = true),
+
+    ROW("memory.recompute_granularity", CHOICE, memory.recompute_granularity, "none",
+        "What is computed again in the backward pass instead of kept.", .choices = granularities,
+        .unbuilt = true),
+    ROW("memory.recompute_method", CHOICE, memory.recompute_method, "uniform", "With full: which layers.",
+        .choices = methods, .unbuilt = true),
+    ROW("memory.recompute_num_layers", COUNT, memory.recompute_num_layers, "1",
+        "With full: how many at a time.", BETWEEN(1, 1e5), .unbuilt = true),
+    ROW("memory.recompute_modules", NAMES, memory.recompute_modules, "[]",
+        "With selective: which parts of a layer.", .unbuilt = true),
+    ROW("memory.offload_activations", BOOL, memory.offload_activations, "false",
+        "Activations wait in the host's memory.", .unbuilt = true),
+
+    ROW("data.train", SOURCES, data.train, NULL,
+        "A dataset's prefix (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}`: each source gives "
+        "its weight's share of the samples.",
+        .example = "data/quickstart"),
+    ROW("data.valid", SOURCES, data.valid, "[]",
+        "The same for validation. Empty: the second part of `split`."),
+    ROW("data.split", SPLIT, data.split, NULL, "Shares of the documents for training, validation and test.",
+        NOT_NEGATIVE, .derived = "969, 30, 1; with data.valid 1, 0, 0"),
+    ROW("data.reset_attention_mask", BOOL, data.reset_attention_mask, "false",
+        "A token sees its own document only."),
+    ROW("data.reset_position_ids", BOOL, data.reset_position_ids, "false",
+        "Positions begin again with each document."),
+    ROW("data.eod_mask_loss", BOOL, data.eod_mask_loss, "false",
+        "What follows the end of a document is no target."),
+
+    ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
+        "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257. `none`: the ids "
+        "were made elsewhere; vocab_size must be given.",
+        .choices = tokenizers),
+    ROW("tokenizer.vocab_file", TEXT, tokenizer.vocab_file, "none",
+        "GPT2BPE's `vocab.json`. Needed where text goes in or out.", .optional = true),
+    ROW("tokenizer.merge_file", TEXT, tokenizer.merge_file, "none", "GPT2BPE's `merges.txt`.",
+        .aliases = "merges_file", .optional = true),
+
+    ROW("checkpoint.save", TEXT, checkpoint.save, NULL, "The folder of checkpoints; `none`: none is written.",
+        .derived = "RUN_DIR/checkpoints", .optional = true),
+    ROW("checkpoint.load", TEXT, checkpoint.load, "auto",
+        "`auto`: continues from the newest complete checkpoint in `save`, if there is one. `none`: starts "
+        "afresh. Or a folder, which must hold one.",
+        .optional = true),
+    ROW("checkpoint.save_interval", COUNT, checkpoint.save_interval, "0",
+        "Steps between checkpoints; 0: only when the run ends.", STEPS),
+    ROW("checkpoint.keep_last", COUNT, checkpoint.keep_last, "0",
+        "Older ones are removed when a newer is complete; 0: all are kept.", BETWEEN(0, 1e6)),
+    ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false", "Writes while training goes on.",
+        .unbuilt = true),
+
+    ROW("logging.run_dir", TEXT, logging.run_dir, NULL,
+        "The folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),
+    ROW("logging.log_interval", COUNT, logging.log_interval, "10",
+        "Steps between lines on the terminal. metrics.jsonl has every step.", BETWEEN(1, 1e12)),
+    ROW("logging.tensorboard_dir", TEXT, logging.tensorboard_dir, "none",
+        "A folder of TensorBoard event files.", .optional = true, .unbuilt = true),
+    ROW("logging.peak_flops", REAL, logging.peak_flops, "0",
+        "What one rank could compute in a second, for mfu; 0: not known.", NOT_NEGATIVE),
+
+    ROW("profile.timeline", BOOL, profile.timeline, "false", "Writes what each rank did when.",
+        .unbuilt = true),
+    ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "0",
+        "The first step that is recorded.", STEPS, .unbuilt = true),
+    ROW("profile.profile_step_end", COUNT, profile.profile_step_end, "0", "The last.", STEPS,
+        .unbuilt = true),
+
+    ROW("resilience.check_for_nan_in_loss_and_grad", BOOL, resilience.check_for_nan_in_loss_and_grad, "true",
+        "Stops at the first loss or gradient that is not a number, naming step, rank and parameter."),
+    ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, "600",
+        "A rank that made no progress for this long is reported and ends the run; 0: never.", NOT_NEGATIVE),
+    ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
+        "On this signal the run saves and exits with status 75.", .choices = signals),
+
+    ROW("cluster.device", WORD, cluster.device, "cpu",
+        "`strict` is the CPU made cruel, to find forgotten waits; `dry` computes nothing and counts "
+        "everything.",
+        .choices = devices),
+    ROW("cluster.transport", WORD, cluster.transport, "auto",
+        "`local`: ranks are threads of one process. `mpi`: processes. `auto`: mpi under a launcher, local "
+        "alone.",
+        .choices = transports),
+    ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
+        .optional = true, .unbuilt = true),
+    ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),
+    ROW("cluster.gpus_per_node", INT, cluster.gpus_per_node, "0", "Ranks on each machine; 0: not said.",
+        BETWEEN(0, 1024), .unbuilt = true),
+    ROW("cluster.threads_per_rank", INT, cluster.threads_per_rank, "0",
+        "CPU threads of one rank; 0: the machine's cores divided by its ranks. Never changes a bit of the "
+        "result.",
+        BETWEEN(0, 4096)),
+    ROW("cluster.time", TEXT, cluster.time, "none", "The time limit of a batch job.", .optional = true,
+        .unbuilt = true),
+    ROW("cluster.partition", TEXT, cluster.partition, "none", "The queue of a batch job.", .optional = true,
+        .unbuilt = true),
+};
+
+const struct recipe_section recipe_sections[RECIPE_SECTIONS] = {
+    {"", "The run."},
+    {"model", "The mathematics. Names of Hugging Face configurations are understood too."},
+    {"parallel", "Where it runs. Nothing in this section changes what is computed."},
+    {"pipeline", "How the stages take turns, and which layers they hold."},
+    {"train", "Batches and steps."},
+    {"optimizer", "AdamW and its learning rate."},
+    {"precision", "Types of numbers."},
+    {"memory", "What is kept and what is computed again."},
+    {"data", "What is read."},
+    {"tokenizer", "Text to ids and back."},
+    {"checkpoint", "What is written so that a run can continue."},
+    {"logging", "What a run says about itself."},
+    {"profile", "What a run measures about itself."},
+    {"resilience", "What happens when something goes wrong."},
+    {"cluster", "The machine."},
+};
+
+size_t row_section_length(const struct recipe_row *row)
+{
+    const char *dot = strchr(row->key, '.');
+    return dot != NULL ? (size_t)(dot - row->key) : 0;
+}
+
+const char *row_name(const struct recipe_row *row)
+{
+    const char *dot = strchr(row->key, '.');
+    return dot != NULL ? dot + 1 : row->key;
+}
+
+bool row_in_section(const struct recipe_row *row, const char *section)
+{
+    size_t length = row_section_length(row);
+    return strlen(section) == length && strncmp(row->key, section, length) == 0;
+}
+
+/* Whether `word` is one of those in `list`, which are separated by spaces. */
+static bool list_has(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = list; at != NULL && *at != 0; at += strspn(at, " ")) {
+        size_t here = strcspn(at, " ");
+        if (here == length && strncmp(at, word, length) == 0)
+            return true;
+        at += here;
+    }
+    return false;
+}
+
+int row_find(const char *section, const char *name)
+{
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        if (row_in_section(&recipe_rows[i], section) &&
+            (strcmp(row_name(&recipe_rows[i]), name) == 0 || list_has(recipe_rows[i].aliases, name)))
+            return i;
+    return -1;
+}
+
+int row_find_dotted(const char *key)
+{
+    static const char *const short_names[] = {"tp", "pp", "dp", "cp", "ep"};
+    for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
+        if (strcmp(key, short_names[i]) == 0)
+            return row_find("parallel", key);
+    const char *dot = strchr(key, '.');
+    if (dot == NULL)
+        return row_find("", key);
+    char section[32] = "";
+    size_t length = (size_t)(dot - key);
+    if (length == 0 || length >= sizeof section)
+        return -1;
+    memcpy(section, key, length);
+    return row_find(section, dot + 1);
+}
+
+int row_of(const char *key)
+{
+    int row = row_find_dotted(key);
+    CHECK(row >= 0);
+    return row;
+}

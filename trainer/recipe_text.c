@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A recipe written out: each value with where it came from, and the reference page.
+ *
+ *   model:
+ *     num_layers: 6                # recipes/quickstart.yaml:14
+ *     kv_channels: 32              # derived
+ *
+ * The law: what is written here loads back to the same recipe. So a text that could be read as a word
+ * of ours (none, auto) or as YAML's own syntax goes into quotes. */
+#include "trainer/recipe_table.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum { COMMENT_COLUMN = 46 };
+
+void text_add_clean(struct text *out, const char *chars)
+{
+    size_t length = strlen(chars);
+    for (size_t i = 0; i < length;) {
+        utf8proc_int32_t code = -1;
+        utf8proc_ssize_t size =
+            utf8proc_iterate((const utf8proc_uint8_t *)chars + i, (utf8proc_ssize_t)(length - i), &code);
+        size_t step = size > 0 ? (size_t)size : 1;
+        char one[8] = {0};
+        memcpy(one, chars + i, step);
+        text_add(out, "%s", size > 0 && text_is_printable(one) ? one : "?");
+        i += step;
+    }
+}
+
+/* ---- values ---- */
+
+static bool can_be_plain(const char *text, bool derived)
+{
+    static const char *const words[] = {"none", "null", "true", "false", "True", "False", "TRUE", "FALSE"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0)
+            return false;
+    for (const char *c = text; *c != 0; c++)
+        if (!isalnum((unsigned char)*c) && strchr("_./-+", *c) == NULL)
+            return false;
+    return !(derived && strcmp(text, "auto") == 0) && (isalnum((unsigned char)*text) || *text == '/');
+}
+
+static void add_string(struct text *out, const char *string, bool derived)
+{
+    if (string == NULL)
+        text_add(out, "none");
+    else if (can_be_plain(string, derived))
+        text_add(out, "%s", string);
+    else
+        text_add_json(out, string);
+}
+
+static void add_choice(struct text *out, const struct recipe_row *row, int value)
+{
+    for (const struct choice *c = row->choices; c->name != NULL; c++)
+        if (c->value == value && !c->alias) {
+            text_add(out, "%s", c->name);
+            return;
+        }
+}
+
+static void add_list(struct text *out, const struct recipe_row *row, const void *field)
+{
+    const struct recipe_layers *layers = field;
+    const struct recipe_names *names = field;
+    const struct recipe_sources *sources = field;
+    const double *split = field;
+    char number[NUMBER_CHARS];
+    text_add(out, "[");
+    for (size_t i = 0; row->type == ROW_LAYERS && i < layers->count; i++)
+        text_add(out, "%s%lld", i > 0 ? ", " : "", (long long)layers->list[i]);
+    for (size_t i = 0; row->type == ROW_SPLIT && i < 3; i++)
+        text_add(out, "%s%s", i > 0 ? ", " : "", number_text(split[i], number));
+    for (size_t i = 0; row->type == ROW_NAMES && i < names->count; i++) {
+        text_add(out, "%s", i > 0 ? ", " : "");
+        add_string(out, names->list[i], false);
+    }
+    for (size_t i = 0; row->type == ROW_SOURCES && i < sources->count; i++) {
+        text_add(out, "%s{path: ", i > 0 ? ", " : "");
+        add_string(out, sources->list[i].path, false);
+        text_add(out, ", weight: %s}", number_text(sources->list[i].weight, number));
+    }
+    text_add(out, "]");
+}
+
+void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out)
+{
+    const void *field = (const char *)recipe + row->offset;
+    char number[NUMBER_CHARS];
+    switch (row->type) {
+    case ROW_BASE:
+    case ROW_TYPES:
+        break;
+    case ROW_BOOL:
+        text_add(out, *(const bool *)field ? "true" : "false");
+        break;
+    case ROW_INT:
+    case ROW_COUNT:
+        text_add(out, "%lld", (long long)value_integer(recipe, row));
+        break;
+    case ROW_REAL:
+        text_add(out, "%s", number_text(*(const double *)field, number));
+        break;
+    case ROW_TEXT:
+        add_string(out, *(char *const *)field, row->derived != NULL);
+        break;
+    case ROW_WORD:
+        text_add(out, "%s", *(char *const *)field);
+        break;
+    case ROW_CHOICE:
+        add_choice(out, row, *(const int *)field);
+        break;
+    case ROW_LAYERS:
+    case ROW_NAMES:
+    case ROW_SOURCES:
+    case ROW_SPLIT:
+        add_list(out, row, field);
+        break;
+    }
+}
+
+/* ---- the resolved recipe ---- */
+
+void origin_text(const struct recipe *recipe, int row, struct text *out)
+{
+    const struct recipe_origin *origin = &recipe->origin[row];
+    if (origin->kind == FROM_COMMAND_LINE)
+        text_add(out, "command line");
+    else if (origin->kind == FROM_FILE)
+        text_add(out, "%s:%d", origin->file, origin->line);
+    else
+        text_add(out, "%s", recipe->files.count > 0 ? recipe->files.list[0] : "recipe");
+}
+
+static void add_resolved_row(const struct recipe *recipe, int row, struct text *out)
+{
+    const struct recipe_origin *origin = &recipe->origin[row];
+    struct text line = {0}, from = {0};
+    text_add(&line, "%s%s: ", row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
+             row_name(&recipe_rows[row]));
+    value_text(recipe, &recipe_rows[row], &line);
+    if (origin->kind == FROM_DEFAULT)
+        text_add(&from, "default");
+    else if (origin->kind == FROM_DERIVED)
+        text_add(&from, "derived");
+    else
+        origin_text(recipe, row, &from);
+    text_add(out, "%-*s # ", COMMENT_COLUMN, line.chars);
+    text_add_clean(out, from.chars);
+    text_add(out, "\n");
+    text_free(&line);
+    text_free(&from);
+}
+
+void recipe_resolved_text(const struct recipe *recipe, struct text *out)
+{
+    text_add(out, "# The recipe as it was understood: every key, its value, and where that came from.\n");
+    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+        const char *section = recipe_sections[s].name;
+        if (*section != 0)
+            text_add(out, "\n%s:\n", section);
+        for (int row = 0; row < RECIPE_ROWS; row++)
+            if (row_in_section(&recipe_rows[row], section) && recipe_rows[row].type != ROW_BASE)
+                add_resolved_row(recipe, row, out);
+    }
+}
+
+/* ---- the reference page ---- */
+
+static const char intro[] =
+    "<!-- Made by `cuboid recipe --reference > docs/recipe.md`; edit trainer/recipe_table.c instead. -->\n"
+    "# The recipe\n\n"
+    "A run is one YAML file.\n"
+    "`cuboid recipe RECIPE [key=value ...]` prints it as it is understood: every key, its value, and where "
+    "that came from.\n\n"
+    "- On the command line a key is written with its section: `train.train_iters=20`, "
+    "`pipeline.layout=[3,2]`. Short for the degrees of parallelism: `tp`, `pp`, `dp`, `cp`, `ep`.\n"
+    "- `auto` stands for a value that is derived from others, where the table says how.\n"
+    "- `none` stands for no text, and for an empty list.\n"
+    "- `base: other.yaml` merges this recipe over another one. Lists are replaced as a whole. Anchors, "
+    "aliases "
+    "and merge keys are not understood.\n"
+    "- Paths are relative to where the command runs, except that of `base`, which is relative to its file.\n"
+    "- A key that is unknown, given twice or not built yet is an error. All errors are reported together, "
+    "and the exit status is 2.\n"
+    "- Names are Megatron-LM's where it has one. Defaults differ from Megatron-LM's in this: no dropout, "
+    "`cosine` decay, no padding of the vocabulary, no evaluation, and `global_batch_size` must be given, "
+    "because a default that depends on the layout would change what is computed.\n";
+
+static void add_default_cell(const struct recipe_row *row, struct text *out)
+{
+    if (row->fallback != NULL)
+        text_add(out, "`%s`", row->fallback);
+    else if (row->derived != NULL)
+        text_add(out, "%s", row->derived);
+    else
+        text_add(out, "must be given, like `%s`", row->example);
+}
+
+/* "`gpipe`, `1f1b`" or "whole number from 1 to 65536", without the article. */
+static void add_value_cell(const struct recipe_row *row, struct text *out)
+{
+    if (row->choices != NULL) {
+        size_t shown = 0;
+        for (const struct choice *c = row->choices; c->name != NULL; c++)
+            if (!c->alias && !c->unbuilt)
+                text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c->name);
+        return;
+    }
+    struct text expected = {0};
+    value_expected(row, &expected);
+    const char *start = text_chars(&expected);
+    text_add(out, "%s", strncmp(start, "a ", 2) == 0 ? start + 2 : start);
+    text_free(&expected);
+}
+
+static void add_unbuilt(const struct recipe_row *row, struct text *out)
+{
+    if (row->unbuilt)
+        text_add(out, " Not built yet: only `%s`.", row->fallback);
+    size_t shown = 0;
+    for (const struct choice *c = row->choices; !row->unbuilt && c != NULL && c->name != NULL; c++)
+        if (c->unbuilt)
+            text_add(out, "%s`%s`", shown++ > 0 ? ", " : " Not built yet: ", c->name);
+    if (shown > 0)
+        text_add(out, ".");
+}
+
+static void add_reference_row(const struct recipe_row *row, struct text *out)
+{
+    text_add(out, "| `%s` | ", row_name(row));
+    add_value_cell(row, out);
+    text_add(out, " | ");
+    add_default_cell(row, out);
+    text_add(out, " | %s", row->help);
+    add_unbuilt(row, out);
+    if (row->aliases != NULL)
+        text_add(out, " Also: `%s`.", row->aliases);
+    text_add(out, " |\n");
+}
+
+void recipe_reference(struct text *out)
+{
+    text_add(out, "%s", intro);
+    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+        const struct recipe_section *section = &recipe_sections[s];
+        text_add(out, "\n## %s%s\n\n%s\n\n", section->name, *section->name == 0 ? "At the top" : "",
+                 section->help);
+        text_add(out, "| key | values | default | meaning |\n|---|---|---|---|\n");
+        for (int row = 0; row < RECIPE_ROWS; row++)
+            if (row_in_section(&recipe_rows[row], section->name))
+                add_reference_row(&recipe_rows[row], out);
+    }
+}

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One value of a recipe: text to field and field to text.
+ *
+ * A refusal is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
+ * number; 1 or 2 works`. What it proposes is inside the row's range; whether it also fits the other keys
+ * is for recipe_check.c. The trap: a value is stored only when all of it is good, so that a list with one
+ * bad entry leaves the field as it was. */
+#include "trainer/recipe_table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_MAX = 4096, SHOWN = 60 }; // characters of a text value; of a value in a message
+
+static void *field_of(const struct recipe *recipe, const struct recipe_row *row)
+{
+    return (char *)recipe + row->offset;
+}
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count == 0 ? 1 : count, size);
+    if (memory == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for %zu values", count);
+    return memory;
+}
+
+char *text_copy(const char *chars)
+{
+    size_t bytes = strlen(chars) + 1;
+    return memcpy(allocate(bytes, 1), chars, bytes);
+}
+
+/* ---- what a row wants, in words ---- */
+
+static void add_range(const struct recipe_row *row, const char *noun, struct text *out)
+{
+    char low[NUMBER_CHARS], high[NUMBER_CHARS];
+    number_text(row->low, low);
+    snprintf(high, sizeof high, "%.0f", row->high);
+    if (row->type != ROW_REAL && row->type != ROW_SPLIT && row->high < 1e9)
+        text_add(out, "%s from %s to %s", noun, low, high);
+    else if (isfinite(row->high) && row->below)
+        text_add(out, "%s from %s to below %s", noun, low, high);
+    else
+        text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
+}
+
+/* "gpipe, 1f1b or zb-h1": those that are accepted, or all of a row that nothing implements. */
+static void add_choices(const struct recipe_row *row, struct text *out)
+{
+    const struct choice *last = NULL;
+    size_t shown = 0;
+    for (const struct choice *c = row->choices; c->name != NULL; c++)
+        if (!c->alias && !c->unbuilt) {
+            if (last != NULL)
+                text_add(out, "%s%s", shown++ > 0 ? ", " : "", last->name);
+            last = c;
+        }
+    if (last != NULL)
+        text_add(out, "%s%s", shown > 0 ? " or " : "", last->name);
+}
+
+void value_expected(const struct recipe_row *row, struct text *out)
+{
+    switch (row->type) {
+    case ROW_BOOL:
+        text_add(out, "true or false");
+        break;
+    case ROW_INT:
+    case ROW_COUNT:
+        add_range(row, "a whole number", out);
+        break;
+    case ROW_REAL:
+        add_range(row, "a number", out);
+        break;
+    case ROW_BASE:
+    case ROW_TEXT:
+        text_add(out, row->optional ? "text, or none" : "text");
+        break;
+    case ROW_WORD:
+    case ROW_CHOICE:
+        add_choices(row, out);
+        break;
+    case ROW_LAYERS:
+        text_add(out, "a list of whole numbers, like [3, 3, 2]");
+        break;
+    case ROW_NAMES:
+        text_add(out, "a list of names");
+        break;
+    case ROW_SOURCES:
+        text_add(out, "a dataset's prefix, or a list of {path, weight}");
+        break;
+    case ROW_SPLIT:
+        text_add(out, "three numbers, like 969, 30, 1");
+        break;
+    case ROW_TYPES:
+        break;
+    }
+}
+
+/* ---- text to field ---- */
+
+static bool is_null(const struct node *node)
+{
+    return node->kind == NODE_SCALAR && node->plain &&
+           (*node->text == 0 || strcmp(node->text, "~") == 0 || strcmp(node->text, "null") == 0);
+}
+
+static bool is_word(const struct node *node, const char *word)
+{
+    return node->kind == NODE_SCALAR && node->plain && strcmp(node->text, word) == 0;
+}
+
+/* "WHAT, not EXPECTED". Always false, for `return refuse(...)`. */
+static bool refuse(const struct recipe_row *row, const struct node *node, struct text *why)
+{
+    if (node->kind != NODE_SCALAR)
+        text_add(why, "is a %s; it wants ", node->kind == NODE_LIST ? "list" : "mapping");
+    else if (is_null(node))
+        text_add(why, "is empty; it wants ");
+    else
+        text_add(why, "\"%.*s\" is not ", SHOWN, node->text);
+    value_expected(row, why);
+    return false;
+}
+
+/* The bound that was crossed, if it can be taken, or the row's example. */
+static bool refuse_range(const struct recipe_row *row, double value, struct text *why)
+{
+    char shown[NUMBER_CHARS], nearest[NUMBER_CHARS];
+    bool too_low = !(value > row->low);
+    double bound = too_low ? row->low : row->high;
+    bool open = too_low ? row->above : row->below;
+    text_add(why, "%s is out of range; it wants ", number_text(value, shown));
+    value_expected(row, why);
+    // Whole bounds are written with all their digits: 1e+05 would not be read as a whole number.
+    if (bound == rint(bound))
+        snprintf(nearest, sizeof nearest, "%.0f", bound);
+    else
+        number_text(bound, nearest);
+    if (!open)
+        text_add(why, "; %s works", nearest);
+    else if (row->example != NULL)
+        text_add(why, "; %s works", row->example);
+    return false;
+}
+
+static bool in_range(const struct recipe_row *row, double value)
+{
+    bool low = row->above ? value > row->low : value >= row->low;
+    bool high = row->below ? value < row->high : value <= row->high;
+    return low && high; // false for NaN
+}
+
+static bool parse_real(const struct recipe_row *row, const struct node *node, double *out, struct text *why)
+{
+    double value = 0;
+    if (node->kind != NODE_SCALAR || !number_parse(node->text, &value))
+        return refuse(row, node, why);
+    if (!node->plain) {
+        text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
+        return false;
+    }
+    if (!in_range(row, value))
+        return refuse_range(row, value, why);
+    *out = value;
+    return true;
+}
+
+/* "; 1 or 2 works", for 1.5 and for 1e3. */
+static void add_whole_neighbours(const struct recipe_row *row, double value, struct text *why)
+{
+    double below = floor(value), above = ceil(value);
+    if (in_range(row, below) && in_range(row, above) && below < above)
+        text_add(why, "; %.0f or %.0f works", below, above);
+    else if (in_range(row, below) || in_range(row, above))
+        text_add(why, "; %.0f works", in_range(row, below) ? below : above);
+}
+
+static bool parse_integer(const struct recipe_row *row, const struct node *node, int64_t *out,
+                          struct text *why)
+{
+    int64_t value = 0;
+    double real = 0;
+    if (node->kind != NODE_SCALAR || !integer_parse(node->text, &value)) {
+        refuse(row, node, why);
+        if (node->kind == NODE_SCALAR && number_parse(node->text, &real))
+            add_whole_neighbours(row, real, why);
+        return false;
+    }
+    if (!node->plain) {
+        text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
+        return false;
+    }
+    if (!in_range(row, (double)value))
+        return refuse_range(row, (double)value, why);
+    *out = value;
+    return true;
+}
+
+static bool parse_bool(const struct recipe_row *row, const struct node *node, bool *out, struct text *why)
+{
+    static const char *const words[] = {"false", "true", "False", "True", "FALSE", "TRUE"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (is_word(node, words[i])) {
+            *out = i % 2 == 1;
+            return true;
+        }
+    return refuse(row, node, why);
+}
+
+/* A text that is not empty and can be written back into a recipe. */
+static bool parse_text(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
+{
+    if (node->kind != NODE_SCALAR || is_null(node))
+        return refuse(row, node, why);
+    const char *wrong = *node->text == 0                 ? "is empty"
+                        : strlen(node->text) > TEXT_MAX  ? "is longer than 4096 characters"
+                        : !text_is_printable(node->text) ? "has a character that cannot be printed"
+                                                         : NULL;
+    if (wrong != NULL) {
+        text_add(why, "%s; it wants ", wrong);
+        value_expected(row, why);
+        return false;
+    }
+    *out = text_copy(node->text);
+    return true;
+}
+
+static bool parse_choice(const struct recipe_row *row, const struct node *node, const struct choice **out,
+                         struct text *why)
+{
+    const char *names[32];
+    size_t count = 0;
+    for (const struct choice *c = row->choices; c->name != NULL; c++) {
+        if (node->kind == NODE_SCALAR && strcmp(node->text, c->name) == 0) {
+            if (c->unbuilt) {
+                text_add(why, "%s is not built yet; only ", c->name);
+                add_choices(row, why);
+                return false;
+            }
+            *out = c;
+            return true;
+        }
+        if (!c->unbuilt && count < sizeof names / sizeof *names)
+            names[count++] = c->name;
+    }
+    refuse(row, node, why);
+    const char *near = node->kind == NODE_SCALAR ? nearest_name(node->text, names, count) : NULL;
+    if (near != NULL)
+        text_add(why, "; is %s meant?", near);
+    return false;
+}
+
+static bool parse_layers(const struct recipe_row *row, const struct node *node, struct recipe_layers *out,
+                         struct text *why)
+{
+    if (node->kind != NODE_LIST)
+        return refuse(row, node, why);
+    struct recipe_row entry = *row;
+    entry.type = ROW_COUNT;
+    struct recipe_layers layers = {.list = allocate(node->count, sizeof *layers.list), .count = node->count};
+    bool good = true;
+    for (size_t i = 0; i < node->count && good; i++) {
+        good = parse_integer(&entry, node->child[i], &layers.list[i], why);
+        if (!good)
+            text_add(why, " (entry %zu)", i + 1);
+    }
+    if (good)
+        *out = layers;
+    else
+        free(layers.list);
+    return good;
+}
+
+static void free_names(struct recipe_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct recipe_names){0};
+}
+
+static bool parse_names(const struct recipe_row *row, const struct node *node, struct recipe_names *out,
+                        struct text *why)
+{
+    if (node->kind != NODE_LIST)
+        return refuse(row, node, why);
+    struct recipe_names names = {.list = allocate(node->count, sizeof *names.list), .count = node->count};
+    for (size_t i = 0; i < node->count; i++)
+        if (!parse_text(row, node->child[i], &names.list[i], why)) {
+            free_names(&names);
+            return false;
+        }
+    *out = names;
+    return true;
+}
+
+static void free_sources(struct recipe_sources *sources)
+{
+    for (size_t i = 0; i < sources->count; i++)
+        free(sources->list[i].path);
+    free(sources->list);
+    *sources = (struct recipe_sources){0};
+}
+
+/* One of `{path: P, weight: W}`: both keys in any order, weight 1 when left out. */
+static bool parse_source_map(const struct recipe_row *row, const struct node *node, struct recipe_source *out,
+                             struct text *why)
+{
+    static const struct recipe_row weight = {
+        .key = "weight", .type = ROW_REAL, .high = INFINITY, .above = true, .below = true, .example = "1"};
+    bool seen_weight = false;
+    for (size_t i = 0; i < node->count; i += 2) {
+        const char *key = node->child[i]->text;
+        const struct node *value = node->child[i + 1];
+        bool is_path = strcmp(key, "path") == 0;
+        if (!is_path && strcmp(key, "weight") != 0) {
+            text_add(why, "has an unknown key \"%.*s\"; it wants ", SHOWN, key);
+            value_expected(row, why);
+            return false;
+        }
+        if (is_path ? out->path != NULL : seen_weight) {
+            text_add(why, "has %s twice in one source", key);
+            return false;
+        }
+        if (is_path ? !parse_text(row, value, &out->path, why)
+                    : !parse_real(&weight, value, &out->weight, why)) {
+            text_add(why, " (%s)", key);
+            return false;
+        }
+        seen_weight = seen_weight || !is_path;
+    }
+    if (out->path == NULL)
+        text_add(why, "has a source without a path");
+    return out->path != NULL;
+}
+
+static bool parse_sources(const struct recipe_row *row, const struct node *node, struct recipe_sources *out,
+                          struct text *why)
+{
+    bool one = node->kind != NODE_LIST;
+    size_t count = one ? 1 : node->count;
+    struct recipe_sources sources = {.list = allocate(count, sizeof *sources.list), .count = count};
+    for (size_t i = 0; i < count; i++) {
+        const struct node *item = one ? node : node->child[i];
+        struct recipe_source *source = &sources.list[i];
+        source->weight = 1.0;
+        if (item->kind == NODE_MAP ? !parse_source_map(row, item, source, why)
+                                   : !parse_text(row, item, &source->path, why)) {
+            if (!one)
+                text_add(why, " (source %zu)", i + 1);
+            free_sources(&sources);
+            return false;
+        }
+    }
+    *out = sources;
+    return true;
+}
+
+/* "969, 30, 1" or [969, 30, 1]; what is left out is 0. */
+static bool parse_split(const struct recipe_row *row, const struct node *node, double out[3],
+                        struct text *why)
+{
+    if (node->kind == NODE_MAP || is_null(node))
+        return refuse(row, node, why);
+    char *scratch = text_copy(node->text), *rest = scratch;
+    size_t count = node->kind == NODE_LIST ? node->count : 0;
+    double split[3] = {0};
+    bool good = count <= 3;
+    for (size_t i = 0; good && i < count; i++)
+        good = node->child[i]->kind == NODE_SCALAR && number_parse(node->child[i]->text, &split[i]);
+    for (char *part = strsep(&rest, ","); good && node->kind == NODE_SCALAR && part != NULL;
+         part = strsep(&rest, ",")) {
+        part += strspn(part, " ");
+        part[strcspn(part, " ")] = 0;
+        good = count < 3 && number_parse(part, &split[count]);
+        count++;
+    }
+    free(scratch);
+    if (!good || count == 0)
+        return refuse(row, node, why);
+    for (size_t i = 0; i < 3; i++)
+        if (!in_range(row, split[i]))
+            return refuse_range(row, split[i], why);
+    if (!(split[0] > 0)) {
+        text_add(why, "leaves nothing to train on: the first share is 0; 969, 30, 1 works");
+        return false;
+    }
+    memcpy(out, split, sizeof split);
+    return true;
+}
+
+/* The default as a node: lists in the table are empty. */
+static struct node *default_node(const struct recipe_row *row)
+{
+    struct node *node = node_scalar(row->fallback);
+    if (strcmp(row->fallback, "[]") == 0)
+        node->kind = NODE_LIST;
+    return node;
+}
+
+/* Parses into a recipe whose field of this row is empty. */
+static bool parse_field(struct recipe *recipe, const struct recipe_row *row, const struct node *node,
+                        struct text *why)
+{
+    void *field = field_of(recipe, row);
+    int64_t integer = 0;
+    const struct choice *choice = NULL;
+    bool list = row->type == ROW_LAYERS || row->type == ROW_NAMES || row->type == ROW_SOURCES;
+    if ((row->optional || list) && (is_null(node) || is_word(node, "none")))
+        return true;
+    switch (row->type) {
+    case ROW_BOOL:
+        return parse_bool(row, node, field, why);
+    case ROW_INT:
+        if (!parse_integer(row, node, &integer, why))
+            return false;
+        *(int *)field = (int)integer;
+        return true;
+    case ROW_COUNT:
+        return parse_integer(row, node, field, why);
+    case ROW_REAL:
+        return parse_real(row, node, field, why);
+    case ROW_TEXT:
+        return parse_text(row, node, field, why);
+    case ROW_WORD:
+        if (!parse_choice(row, node, &choice, why))
+            return false;
+        *(char **)field = text_copy(choice->name);
+        return true;
+    case ROW_CHOICE:
+        if (!parse_choice(row, node, &choice, why))
+            return false;
+        *(int *)field = choice->value;
+        return true;
+    case ROW_LAYERS:
+        return parse_layers(row, node, field, why);
+    case ROW_NAMES:
+        return parse_names(row, node, field, why);
+    case ROW_SOURCES:
+        return parse_sources(row, node, field, why);
+    case ROW_SPLIT:
+        return parse_split(row, node, field, why);
+    case ROW_BASE:
+    case ROW_TYPES:
+        break;
+    }
+    return true;
+}
+
+/* Whether `scratch` holds the row's default. */
+static bool is_default(const struct recipe *scratch, const struct recipe_row *row)
+{
+    struct recipe *fallback = allocate(1, sizeof *fallback);
+    struct text here = {0}, there = {0};
+    value_set_default(fallback, row);
+    value_text(scratch, row, &here);
+    value_text(fallback, row, &there);
+    bool same = strcmp(text_chars(&here), text_chars(&there)) == 0;
+    value_free(fallback, row);
+    free(fallback);
+    text_free(&here);
+    text_free(&there);
+    return same;
+}
+
+bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
+               struct text *why)
+{
+    *automatic = row->derived != NULL && is_word(node, "auto");
+    if (*automatic || row->type == ROW_BASE)
+        return true;
+    struct recipe *scratch = allocate(1, sizeof *scratch);
+    bool good = parse_field(scratch, row, node, why);
+    if (good && row->unbuilt && !is_default(scratch, row)) {
+        value_text(scratch, row, why);
+        text_add(why, " is not built yet; only %s", row->fallback);
+        good = false;
+    }
+    if (good) {
+        value_free(recipe, row);
+        good = parse_field(recipe, row, node, why);
+    }
+    value_free(scratch, row);
+    free(scratch);
+    return good;
+}
+
+void value_set_default(struct recipe *recipe, const struct recipe_row *row)
+{
+    struct text why = {0};
+    struct node *node = default_node(row);
+    value_free(recipe, row);
+    if (!parse_field(recipe, row, node, &why))
+        die(__FILE__, __LINE__, row->key, "the default of the table: %s", text_chars(&why));
+    node_free(node);
+    text_free(&why);
+}
+
+void value_free(struct recipe *recipe, const struct recipe_row *row)
+{
+    void *field = field_of(recipe, row);
+    if (row->type == ROW_TEXT || row->type == ROW_WORD) {
+        free(*(char **)field);
+        *(char **)field = NULL;
+    } else if (row->type == ROW_LAYERS) {
+        free(((struct recipe_layers *)field)->list);
+        *(struct recipe_layers *)field = (struct recipe_layers){0};
+    } else if (row->type == ROW_NAMES)
+        free_names(field);
+    else if (row->type == ROW_SOURCES)
+        free_sources(field);
+}
+
+int64_t value_integer(const struct recipe *recipe, const struct recipe_row *row)
+{
+    const void *field = field_of(recipe, row);
+    return row->type == ROW_INT ? *(const int *)field : *(const int64_t *)field;
+}
+
+void value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value)
+{
+    void *field = field_of(recipe, row);
+    if (row->type == ROW_INT)
+        *(int *)field = (int)value;
+    else
+        *(int64_t *)field = value;
+}

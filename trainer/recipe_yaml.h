@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The part of YAML that a recipe may use, as a small tree: mappings, lists and scalars with their places.
+ *
+ * Left out on purpose, and refused in words: anchors, aliases and merge keys (`base:` shares settings),
+ * tags, several documents, tabs in the indentation. Input is bounded before it is parsed, and the tree
+ * while it is built, so no file can make this slow or large. */
+#pragma once
+
+#include "base/text.h"
+
+enum node_kind { NODE_SCALAR, NODE_LIST, NODE_MAP };
+
+struct node {
+    enum node_kind kind;
+    bool plain;          // a scalar without quotes
+    int line;            // counted from 1
+    char *text;          // of a scalar, terminated; has no 0 inside
+    struct node **child; // a list's items; a mapping's key, value, key, value ...
+    size_t count;        // of children
+};
+
+struct problems;
+
+enum { YAML_MAX_BYTES = 1 << 20, YAML_MAX_DEPTH = 16, YAML_MAX_NODES = 20000 };
+
+/* Parses `length` bytes; `name` is the file's, for "NAME:LINE:COLUMN: ...". NULL after adding a problem.
+ * An empty document is an empty mapping. */
+struct node *yaml_parse(const char *name, const char *bytes, size_t length, struct problems *problems);
+
+/* Takes NULL. */
+void node_free(struct node *node);
+
+/* A plain scalar on the heap, for values that were not in a file. */
+struct node *node_scalar(const char *text);
+
+/* Whether all of `text` is UTF-8 that can stand in a YAML file as it is. */
+bool text_is_printable(const char *text);
