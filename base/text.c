@@ -45,8 +45,9 @@ void text_add(struct text *text, const char *format, ...)
 }
 
 /* The length of the UTF-8 sequence at `s`, or 0 when it is not one (RFC 3629, table 3-7 of Unicode). */
-static int utf8_length(const unsigned char *s)
+int utf8_length(const char *string)
 {
+    const unsigned char *s = (const unsigned char *)string;
     if (s[0] < 0x80)
         return 1;
     int length = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
@@ -65,7 +66,7 @@ void text_add_json(struct text *text, const char *string)
 {
     text_add_bytes(text, "\"", 1);
     for (const unsigned char *c = (const unsigned char *)string; *c != 0;) {
-        int length = utf8_length(c);
+        int length = utf8_length((const char *)c);
         if (length == 0)
             text_add(text, "\xEF\xBF\xBD");
         else if (*c == '"' || *c == '\\')

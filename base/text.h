@@ -23,6 +23,9 @@ void text_add_json(struct text *text, const char *string);
 const char *text_chars(const struct text *text);
 void text_free(struct text *text);
 
+/* The length of the UTF-8 sequence at `string` (1 to 4; 1 at its end), or 0 when there is none. */
+int utf8_length(const char *string);
+
 /* The shortest decimal that reads back to the same value; "nan", "inf", "-inf" for those. */
 #define NUMBER_CHARS 32
 const char *number_text(double value, char out[NUMBER_CHARS]);

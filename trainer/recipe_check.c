@@ -194,11 +194,9 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
         text_add(&line, ": ");
         rule->say(&check.view, &line);
         bool found = false;
-        for (int k = 0; k < 2 * RULE_FIXES && !found; k++) {
-            const struct fix *fix = &rule->fix[k % RULE_FIXES];
-            if (fix->key != NULL)
-                found = suggest(&check, i, fix, k < RULE_FIXES, &line);
-        }
+        for (int k = 0; k < RULE_FIXES && rule->fix[k].key != NULL && !found; k++)
+            found = suggest(&check, i, &rule->fix[k], true, &line) ||
+                    suggest(&check, i, &rule->fix[k], false, &line);
         problems_add(problems, "%s", line.chars);
         text_free(&line);
     }

@@ -75,7 +75,8 @@ static void heads_tp_say(const struct view *v, struct text *out)
 static bool groups_tp_holds(const struct view *v)
 {
     int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
-    return groups % tp == 0 || tp % groups == 0;
+    // Plain attention has as many groups as heads: then heads_tp_say() says it all.
+    return !rule_given(v->recipe, "model.num_query_groups") || groups % tp == 0 || tp % groups == 0;
 }
 
 static void groups_tp_say(const struct view *v, struct text *out)
@@ -249,27 +250,38 @@ static void batch_say(const struct view *v, struct text *out)
 #define WIDTH  "model.hidden_size"
 #define GROUPS "model.num_query_groups"
 
-// clang-format off
 const struct rule recipe_layout_rules[LAYOUT_RULES] = {
-    {WIDTH " " HEADS " model.kv_channels", head_width_holds, head_width_say,
+    {WIDTH " " HEADS " model.kv_channels",
+     head_width_holds,
+     head_width_say,
      {{.key = WIDTH, .grid = heads_of}, {.key = HEADS}}},
-    {"model.kv_channels " WIDTH " " HEADS " model.position_embedding_type", rope_holds, rope_say,
+    {"model.kv_channels " WIDTH " " HEADS " model.position_embedding_type",
+     rope_holds,
+     rope_say,
      {{.key = WIDTH, .grid = two_heads_of}, {.key = "model.kv_channels"}, {.key = HEADS}}},
-    {GROUPS " " HEADS, groups_holds, groups_say,
-     {{.key = GROUPS}, {.key = HEADS}}},
-    {TP " " HEADS, heads_tp_holds, heads_tp_say,
-     {{.key = TP}, {.key = HEADS, .grid = tp_of}}},
-    {TP " " GROUPS " " HEADS, groups_tp_holds, groups_tp_say,
-     {{.key = TP}, {.key = GROUPS}}},
-    {TP " model.ffn_hidden_size " WIDTH " model.activation", ffn_tp_holds, ffn_tp_say,
+    {GROUPS " " HEADS, groups_holds, groups_say, {{.key = GROUPS}, {.key = HEADS}}},
+    {TP " " HEADS, heads_tp_holds, heads_tp_say, {{.key = TP}, {.key = HEADS, .grid = tp_of}}},
+    {TP " " GROUPS " " HEADS, groups_tp_holds, groups_tp_say, {{.key = TP}, {.key = GROUPS}}},
+    {TP " model.ffn_hidden_size " WIDTH " model.activation",
+     ffn_tp_holds,
+     ffn_tp_say,
      {{.key = TP}, {.key = "model.ffn_hidden_size", .grid = tp_of}}},
-    {TP " parallel.sequence_parallel train.micro_batch_size model.seq_length", sequence_holds, sequence_say,
+    {TP " parallel.sequence_parallel train.micro_batch_size model.seq_length",
+     sequence_holds,
+     sequence_say,
      {{.key = TP}, {.key = "train.micro_batch_size"}, {.key = "model.seq_length", .grid = tp_of}}},
-    {PP " model.num_layers pipeline.virtual_stages pipeline.layout", layers_hold, layers_say,
+    {PP " model.num_layers pipeline.virtual_stages pipeline.layout",
+     layers_hold,
+     layers_say,
      {{.key = PP, .guess = layers_per_chunk}, {.key = "model.num_layers", .guess = stages_of}}},
-    {PP " " TP " " DP " parallel.context_parallel_size", world_holds, world_say,
+    {PP " " TP " " DP " parallel.context_parallel_size",
+     world_holds,
+     world_say,
      {{.key = DP}, {.key = TP}, {.key = PP}}},
-    {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP " parallel.context_parallel_size", batch_holds, batch_say,
-     {{.key = "train.global_batch_size", .grid = samples_at_once}, {.key = "train.micro_batch_size"}, {.key = DP}}},
+    {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP " parallel.context_parallel_size",
+     batch_holds,
+     batch_say,
+     {{.key = "train.global_batch_size", .grid = samples_at_once},
+      {.key = "train.micro_batch_size"},
+      {.key = DP}}},
 };
-// clang-format on

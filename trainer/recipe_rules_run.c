@@ -256,21 +256,30 @@ static void order_say(const struct view *v, struct text *out)
 #define WSD       "optimizer.lr_wsd_decay_iters"
 #define TOKENIZER "tokenizer.tokenizer_type"
 
-// clang-format off
 const struct rule recipe_run_rules[RUN_RULES] = {
-    {WARMUP " " DECAY " train.train_iters", warmup_holds, warmup_say,
-     {{.key = WARMUP, .guess = shortest_run}, {.key = "train.train_iters", .guess = warmup_of}, {.key = DECAY, .guess = warmup_of}}},
-    {WSD " " WARMUP " " DECAY " train.train_iters optimizer.lr_decay_style", wsd_holds, wsd_say,
+    {WARMUP " " DECAY " train.train_iters",
+     warmup_holds,
+     warmup_say,
+     {{.key = WARMUP, .guess = shortest_run},
+      {.key = "train.train_iters", .guess = warmup_of},
+      {.key = DECAY, .guess = warmup_of}}},
+    {WSD " " WARMUP " " DECAY " train.train_iters optimizer.lr_decay_style",
+     wsd_holds,
+     wsd_say,
      {{.key = WSD, .guess = wsd_guess}, {.key = WARMUP, .guess = warmup_before_wsd}}},
     {"optimizer.min_lr optimizer.lr", min_lr_holds, min_lr_say, {{0}}},
-    {"model.vocab_size " TOKENIZER " tokenizer.vocab_file", vocab_holds, vocab_say,
+    {"model.vocab_size " TOKENIZER " tokenizer.vocab_file",
+     vocab_holds,
+     vocab_say,
      {{.key = "model.vocab_size", .guess = vocab_guess}}},
     {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_say, {{0}}},
-    {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER, documents_hold, documents_say, {{0}}},
+    {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER,
+     documents_hold,
+     documents_say,
+     {{0}}},
     {"train.eval_interval data.split data.valid", eval_holds, eval_say, {{0}}},
     {"data.split data.valid", split_holds, split_say, {{0}}},
     {"checkpoint.save_interval checkpoint.save", save_holds, save_say, {{0}}},
     {"name", name_holds, name_say, {{0}}},
     {"parallel.rank_order", order_holds, order_say, {{0}}},
 };
-// clang-format on

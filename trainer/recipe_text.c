@@ -10,23 +10,19 @@
 #include "trainer/recipe_table.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <string.h>
-#include <utf8proc.h>
 
 enum { COMMENT_COLUMN = 46 };
 
 void text_add_clean(struct text *out, const char *chars)
 {
-    size_t length = strlen(chars);
-    for (size_t i = 0; i < length;) {
-        utf8proc_int32_t code = -1;
-        utf8proc_ssize_t size =
-            utf8proc_iterate((const utf8proc_uint8_t *)chars + i, (utf8proc_ssize_t)(length - i), &code);
-        size_t step = size > 0 ? (size_t)size : 1;
+    for (const char *c = chars; *c != 0;) {
+        int size = utf8_length(c);
         char one[8] = {0};
-        memcpy(one, chars + i, step);
-        text_add(out, "%s", size > 0 && text_is_printable(one) ? one : "?");
-        i += step;
+        memcpy(one, c, size > 0 ? (size_t)size : 1);
+        text_add(out, "%s", text_is_printable(one) ? one : "?");
+        c += size > 0 ? size : 1;
     }
 }
 
@@ -42,6 +38,16 @@ static bool can_be_plain(const char *text, bool derived)
         if (!isalnum((unsigned char)*c) && strchr("_./-+", *c) == NULL)
             return false;
     return !(derived && strcmp(text, "auto") == 0) && (isalnum((unsigned char)*text) || *text == '/');
+}
+
+/* As a person would write it where digits allow: 10000, not 1e+04. */
+static void add_real(struct text *out, double value)
+{
+    char number[NUMBER_CHARS];
+    if (value == rint(value) && fabs(value) < 1e15)
+        text_add(out, "%.0f", value);
+    else
+        text_add(out, "%s", number_text(value, number));
 }
 
 static void add_string(struct text *out, const char *string, bool derived)
@@ -69,12 +75,13 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
     const struct recipe_names *names = field;
     const struct recipe_sources *sources = field;
     const double *split = field;
-    char number[NUMBER_CHARS];
     text_add(out, "[");
     for (size_t i = 0; row->type == ROW_LAYERS && i < layers->count; i++)
         text_add(out, "%s%lld", i > 0 ? ", " : "", (long long)layers->list[i]);
-    for (size_t i = 0; row->type == ROW_SPLIT && i < 3; i++)
-        text_add(out, "%s%s", i > 0 ? ", " : "", number_text(split[i], number));
+    for (size_t i = 0; row->type == ROW_SPLIT && i < 3; i++) {
+        text_add(out, "%s", i > 0 ? ", " : "");
+        add_real(out, split[i]);
+    }
     for (size_t i = 0; row->type == ROW_NAMES && i < names->count; i++) {
         text_add(out, "%s", i > 0 ? ", " : "");
         add_string(out, names->list[i], false);
@@ -82,7 +89,9 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
     for (size_t i = 0; row->type == ROW_SOURCES && i < sources->count; i++) {
         text_add(out, "%s{path: ", i > 0 ? ", " : "");
         add_string(out, sources->list[i].path, false);
-        text_add(out, ", weight: %s}", number_text(sources->list[i].weight, number));
+        text_add(out, ", weight: ");
+        add_real(out, sources->list[i].weight);
+        text_add(out, "}");
     }
     text_add(out, "]");
 }
@@ -90,7 +99,6 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
 void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out)
 {
     const void *field = (const char *)recipe + row->offset;
-    char number[NUMBER_CHARS];
     switch (row->type) {
     case ROW_BASE:
     case ROW_TYPES:
@@ -103,7 +111,7 @@ void value_text(const struct recipe *recipe, const struct recipe_row *row, struc
         text_add(out, "%lld", (long long)value_integer(recipe, row));
         break;
     case ROW_REAL:
-        text_add(out, "%s", number_text(*(const double *)field, number));
+        add_real(out, *(const double *)field);
         break;
     case ROW_TEXT:
         add_string(out, *(char *const *)field, row->derived != NULL);
@@ -238,8 +246,13 @@ static void add_reference_row(const struct recipe_row *row, struct text *out)
     add_default_cell(row, out);
     text_add(out, " | %s", row->help);
     add_unbuilt(row, out);
+    for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
+        int length = (int)strcspn(at, " ");
+        text_add(out, "%s`%.*s`", at == row->aliases ? " Also: " : ", ", length, at);
+        at += length;
+    }
     if (row->aliases != NULL)
-        text_add(out, " Also: `%s`.", row->aliases);
+        text_add(out, ".");
     text_add(out, " |\n");
 }
 

@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 #include <yaml.h>
 
 struct reader {
@@ -207,32 +206,41 @@ static struct node *build_stream(struct reader *reader)
     return root;
 }
 
-/* libyaml's own reader gives an offset only, so bytes that no YAML may hold are found here. */
+/* Controls, other ends of lines, and what is no character at all: the UTF-8 sequence at `c` cannot stand in a
+ * line of a recipe. */
+static bool is_control(const char *c)
+{
+    static const char *const others[] = {"\xE2\x80\xA8", "\xE2\x80\xA9", "\xEF\xBB\xBF", "\xEF\xBF\xBE",
+                                         "\xEF\xBF\xBF"}; // U+2028, U+2029, U+FEFF, U+FFFE, U+FFFF
+    const unsigned char *byte = (const unsigned char *)c;
+    if (byte[0] < 0x20 || byte[0] == 0x7F || (byte[0] == 0xC2 && byte[1] < 0xA0))
+        return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strncmp(c, others[i], 3) == 0)
+            return true;
+    return false;
+}
+
+/* libyaml's own reader gives an offset only, so bytes that no recipe may hold are found here. */
 static bool bytes_are_text(struct reader *reader, const char *bytes, size_t length)
 {
     yaml_mark_t mark = {0};
     bool indenting = true;
-    for (size_t i = 0; i < length;) {
-        utf8proc_int32_t code = -1;
-        utf8proc_ssize_t size =
-            utf8proc_iterate((const utf8proc_uint8_t *)bytes + i, (utf8proc_ssize_t)(length - i), &code);
-        if (size <= 0) {
-            refuse(reader, mark, "a byte that is not UTF-8");
-            return false;
-        }
-        bool control = (code < 0x20 && code != '\t' && code != '\n' && code != '\r') || code == 0x7f ||
-                       (code > 0x7f && code < 0xa0 && code != 0x85) || code == 0xfffe || code == 0xffff;
-        if (control || (code == 0xfeff && i > 0)) {
-            refuse(reader, mark, "a control character");
-            return false;
-        }
-        if (indenting && code == '\t') {
+    size_t start = length >= 3 && strncmp(bytes, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; // a byte order mark
+    for (size_t i = start; i < length;) {
+        const char *c = bytes + i;
+        int size = utf8_length(c);
+        if (indenting && *c == '\t')
             refuse(reader, mark, "a tab in the indentation; YAML wants spaces");
+        else if (size == 0)
+            refuse(reader, mark, "a byte that is not UTF-8");
+        else if (is_control(c) && *c != '\t' && *c != '\n' && *c != '\r')
+            refuse(reader, mark, "a control character");
+        if (reader->failed)
             return false;
-        }
-        indenting = code == '\n' || (indenting && code == ' ');
-        mark.column = code == '\n' ? 0 : mark.column + 1;
-        mark.line += code == '\n' ? 1 : 0;
+        indenting = *c == '\n' || (indenting && *c == ' ');
+        mark.column = *c == '\n' ? 0 : mark.column + 1;
+        mark.line += *c == '\n' ? 1 : 0;
         i += (size_t)size;
     }
     return true;
@@ -240,17 +248,9 @@ static bool bytes_are_text(struct reader *reader, const char *bytes, size_t leng
 
 bool text_is_printable(const char *text)
 {
-    size_t length = strlen(text);
-    for (size_t i = 0; i < length;) {
-        utf8proc_int32_t code = -1;
-        utf8proc_ssize_t size =
-            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(length - i), &code);
-        bool control = code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029 ||
-                       code == 0xfeff || code == 0xfffe || code == 0xffff;
-        if (size <= 0 || control)
+    for (const char *c = text; *c != 0; c += utf8_length(c))
+        if (utf8_length(c) == 0 || is_control(c))
             return false;
-        i += (size_t)size;
-    }
     return true;
 }
 

@@ -23,8 +23,8 @@ struct problems;
 
 enum { YAML_MAX_BYTES = 1 << 20, YAML_MAX_DEPTH = 16, YAML_MAX_NODES = 20000 };
 
-/* Parses `length` bytes; `name` is the file's, for "NAME:LINE:COLUMN: ...". NULL after adding a problem.
- * An empty document is an empty mapping. */
+/* Parses `length` bytes with a 0 after them; `name` is the file's, for "NAME:LINE:COLUMN: ...". NULL after
+ * adding a problem. An empty document is an empty mapping. */
 struct node *yaml_parse(const char *name, const char *bytes, size_t length, struct problems *problems);
 
 /* Takes NULL. */

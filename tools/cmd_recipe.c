@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid recipe: what a recipe means, without running it. */
+#include "tools/cmd_recipe.h"
+
+#include "trainer/recipe.h"
+
+#include <string.h>
+
+enum { DONE, FAILED, BAD_INPUT };
+
+static int print_and_free(struct text *text)
+{
+    bool good = fputs(text_chars(text), stdout) >= 0 && fflush(stdout) == 0;
+    text_free(text);
+    if (!good)
+        fprintf(stderr, "error: standard output cannot be written\n");
+    return good ? DONE : FAILED;
+}
+
+int cmd_recipe(int argc, char **argv)
+{
+    struct text text = {0};
+    if (argc == 2 && strcmp(argv[1], "--reference") == 0) {
+        recipe_reference(&text);
+        return print_and_free(&text);
+    }
+    if (argc < 2 || argv[1][0] == '-') {
+        fprintf(stderr, "usage: cuboid recipe RECIPE [key=value ...]\n       cuboid recipe --reference\n");
+        return BAD_INPUT;
+    }
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    enum status status =
+        recipe_load(argv[1], (const char *const *)argv + 2, (size_t)argc - 2, 0, &recipe, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    if (status != OK)
+        return BAD_INPUT;
+    recipe_resolved_text(recipe, &text);
+    recipe_destroy(recipe);
+    return print_and_free(&text);
+}
