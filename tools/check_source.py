@@ -15,6 +15,7 @@ import ast
 import fnmatch
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -431,12 +432,12 @@ def line_length(source):
 
 def tree_files(root):
     """Tracked files and new ones that git does not ignore; without git, everything but build folders."""
-    git = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                         capture_output=True, check=False)
-    if git.returncode == 0 and git.stdout:
-        names = [os.fsdecode(name) for name in git.stdout.split(b"\0") if name]
-    else:
-        names = []
+    listed = b""
+    if shutil.which("git"):
+        listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                                capture_output=True, check=False).stdout
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    if not names:
         for folder, folders, files in os.walk(root):
             folders[:] = [f for f in folders if f not in (".git", "runs", "__pycache__") and not f.startswith("build")]
             names += [os.path.relpath(os.path.join(folder, name), root) for name in files]
