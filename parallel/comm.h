@@ -21,6 +21,28 @@
 struct comm;
 struct world;
 
+/* What a rank has asked of one comm since it was made: how often, and the bytes of the tensors it handed
+ * over (for reduce_scatter and all_gather the whole one), not what a transport makes of them on its wires.
+ * Counted by the doors of group.h, so every transport counts alike. */
+enum call {
+    CALL_ALL_REDUCE,
+    CALL_REDUCE_SCATTER,
+    CALL_ALL_GATHER,
+    CALL_BROADCAST,
+    CALL_ALL_TO_ALL,
+    CALL_SEND,
+    CALL_RECEIVE,
+    CALL_BARRIER,
+    CALL_COUNT
+};
+const char *call_name(enum call call);
+
+struct traffic {
+    struct traffic *next; // of the world's list; comms of one name share a row
+    char name[32];
+    int64_t calls[CALL_COUNT], bytes[CALL_COUNT];
+};
+
 enum reduction { REDUCE_SUM, REDUCE_MAX };
 
 /* One message of an exchange: a dense tensor to, or from, `peer` (a rank of the comm). */
@@ -34,11 +56,11 @@ struct message {
 struct transport_ops {
     const char *name;
     const char *what; // one sentence for help and doctor
-    /* Runs body once for each rank of this process (local: `size` threads; mpi: one) and returns the
-     * first status that is not OK. size 0: the launcher's. */
+    bool moves_data;  // false on dry, which goes with devices that do not compute
+    /* Runs body once for each rank of this process (local: `size` threads; mpi: one), as world_run says. */
     enum status (*run)(int size, enum status (*body)(struct world *world, void *argument), void *argument);
-    /* Collective over `ranks` (world ranks, in group order; this rank among them). All ranks create their
-     * comms in the same order of `id`; id is unique per comm of the world. */
+    /* Collective over `ranks` (world ranks, in group order; this rank among them, at least two). All ranks
+     * create their comms in the same order. id: unique among the comms that share a rank. */
     enum status (*comm_create)(struct world *world, const char *name, int64_t id, const int *ranks, int count,
                                struct comm **out);
     void (*comm_destroy)(struct comm *comm);
@@ -69,18 +91,27 @@ struct world {
      * piece_bytes travels in pieces of that size. */
     bool synchronous;
     size_t piece_bytes;
-    void *state; // the transport's
+    struct traffic *traffic; // owned
+    void *state;             // the transport's
 };
 struct comm {
     const struct transport_ops *ops;
     struct world *world;
     char name[32]; // "tp", "dp|cp", "pp 0>1"
     int rank, size;
-    void *state; // the transport's
+    struct traffic *traffic; // its row of the world's
+    void *state;             // the transport's
 };
 
+/* BAD_ARGUMENT names the entry that a table lacks. */
+MUST_USE enum status transport_check(const struct transport_ops *ops);
+
+/* The transports of this build, for help and doctor: index 0, 1, ... ; NULL past the last. */
+const struct transport_ops *transport_at(size_t index);
+
 /* Opens a world and runs `body` on each of its ranks. NOT_SUPPORTED names the transports of this build.
- * "auto": mpi under a launcher, else local. size 0: the launcher's.
+ * "auto": mpi under a launcher that started several processes, else local. size 0: the launcher's. A size
+ * that contradicts the launcher is BAD_USAGE. "dry" runs the ranks one after the other.
  *
  * When every rank has come to its end, returns OK or the status of the lowest rank that failed, with
  * "rank N: text" as fail_text(), in every process alike. When a rank fails and the others do not end by
@@ -88,6 +119,16 @@ struct comm {
  * reason. (STOPPED is not a failure: the others get all the time they need.) */
 MUST_USE enum status world_run(const char *transport, int size,
                                enum status (*body)(struct world *world, void *argument), void *argument);
+
+/* A world of `size` ranks of which only `rank` runs, here and now: messages are counted and done. */
+MUST_USE enum status world_run_dry(int size, int rank,
+                                   enum status (*body)(struct world *world, void *argument), void *argument);
+
+/* The checked door to a transport's comm_create; group.h is how one talks. Every message must be waited
+ * for before a comm is destroyed. */
+MUST_USE enum status comm_create(struct world *world, const char *name, int64_t id, const int *ranks,
+                                 int count, struct comm **out);
+void comm_destroy(struct comm *comm); // takes NULL
 
 /* Who started this process: mpirun (OMPI_COMM_WORLD_SIZE), or srun --mpi=pmix (PMIX_RANK and Slurm's task
  * count). Without one the size is 0 and the rank -1; a bare shell inside an sbatch or salloc

@@ -14,7 +14,7 @@ struct group {
     char name[32];
     int rank, size;
     int *ranks;        // world ranks, in group order; owned
-    struct comm *comm; // NULL for a group of one
+    struct comm *comm; // NULL for a group of one; owned
 };
 
 /* The whole set a rank of a trainer needs, made eagerly and in one order on every rank. */
@@ -31,18 +31,29 @@ struct groups {
     struct group *ties;
 };
 
-/* kv_replicas: how many neighbouring tp ranks hold the same key/value heads (1: each its own). */
+/* Collective over the world. BAD_RECIPE when the mesh is of another size than the world.
+ * kv_replicas: how many neighbouring tp ranks hold the same key/value heads (1: each its own). */
 MUST_USE enum status groups_create(struct world *world, const struct mesh *mesh, int kv_replicas,
                                    struct groups **out);
 void groups_destroy(struct groups *groups);
 
+/* Ids of the comms that are pieces of struct groups (with its axes added) and p2p (with the index of the
+ * edge added); those of other groups are smaller. */
+#define GROUP_ID_AXES ((int64_t)1 << 32)
+#define GROUP_ID_KV   ((int64_t)2 << 32)
+#define GROUP_ID_TIES ((int64_t)3 << 32)
+#define GROUP_ID_P2P  ((int64_t)4 << 32)
+
 /* Any other set of ranks; every rank of the world calls it in the same order, those outside with
  * `ranks` that do not hold them: they get NULL. `id` is below 2^32 and unique for the life of the group
- * among groups that share a rank; larger ones are the pieces of struct groups and p2p. */
+ * among groups that share a rank. */
 MUST_USE enum status group_create(struct world *world, const char *name, int64_t id, const int *ranks,
                                   int count, struct group **out);
-void group_destroy(struct group *group);
+void group_destroy(struct group *group); // takes NULL; every message must have been waited for
 
+/* BAD_ARGUMENT for what could not be right on any rank: a tensor that is not dense, counts or types that do
+ * not fit each other, a rank that is not there. What differs from rank to rank a transport finds where it
+ * can, and then says who brought what. Tensors of no elements are no message. */
 MUST_USE enum status group_all_reduce(struct group *group, struct stream *stream, struct tensor data,
                                       enum reduction how);
 MUST_USE enum status group_reduce_scatter(struct group *group, struct stream *stream, struct tensor in,

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The registry of transports, how a world is opened, and who launched this process. */
+#include "parallel/comm.h"
+
+#include "base/text.h"
+#include "parallel/transports.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct transport_ops *const transports[] = {
+    &transport_local,
+#ifdef HAVE_MPI
+    &transport_mpi,
+#endif
+    &transport_dry,
+};
+enum { TRANSPORT_COUNT = sizeof transports / sizeof *transports };
+
+static const char *const call_names[] = {
+    [CALL_ALL_REDUCE] = "all_reduce", [CALL_REDUCE_SCATTER] = "reduce_scatter",
+    [CALL_ALL_GATHER] = "all_gather", [CALL_BROADCAST] = "broadcast",
+    [CALL_ALL_TO_ALL] = "all_to_all", [CALL_SEND] = "send",
+    [CALL_RECEIVE] = "receive",       [CALL_BARRIER] = "barrier",
+};
+_Static_assert(sizeof call_names / sizeof *call_names == CALL_COUNT, "one name for each call");
+
+const char *call_name(enum call call)
+{
+    return call >= 0 && call < CALL_COUNT ? call_names[call] : "?";
+}
+
+const struct transport_ops *transport_at(size_t index)
+{
+    return index < TRANSPORT_COUNT ? transports[index] : NULL;
+}
+
+/* A hole would otherwise be found in the middle of a run, on some ranks. */
+enum status transport_check(const struct transport_ops *ops)
+{
+    const struct {
+        const char *name;
+        bool there;
+    } entries[] = {
+        {"name", ops->name != NULL},
+        {"what", ops->what != NULL},
+        {"run", ops->run != NULL},
+        {"comm_create", ops->comm_create != NULL},
+        {"comm_destroy", ops->comm_destroy != NULL},
+        {"all_reduce", ops->all_reduce != NULL},
+        {"reduce_scatter", ops->reduce_scatter != NULL},
+        {"all_gather", ops->all_gather != NULL},
+        {"broadcast", ops->broadcast != NULL},
+        {"all_to_all", ops->all_to_all != NULL},
+        {"exchange", ops->exchange != NULL},
+        {"barrier", ops->barrier != NULL},
+    };
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        if (!entries[i].there)
+            return fail(BAD_ARGUMENT, "transport \"%s\" does not provide %s",
+                        ops->name != NULL ? ops->name : "?", entries[i].name);
+    return OK;
+}
+
+/* ---- who launched us ---- */
+
+/* The number in an environment variable; -1: unset, or no number. */
+static int64_t environment(const char *name)
+{
+    const char *text = getenv(name);
+    int64_t value = -1;
+    return text != NULL && integer_parse(text, &value) && value >= 0 ? value : -1;
+}
+
+static int64_t first_known(int64_t a, int64_t b)
+{
+    return a >= 0 ? a : b;
+}
+
+enum status launcher_find(struct launcher *out)
+{
+    int64_t size = environment("OMPI_COMM_WORLD_SIZE"), rank = environment("OMPI_COMM_WORLD_RANK");
+    if (size > 0 && size <= INT_MAX && rank >= 0 && rank < size) {
+        *out = (struct launcher){.name = "mpirun", .size = (int)size, .rank = (int)rank};
+        return OK;
+    }
+
+    // Slurm numbers the steps that are only a shell from the top of 32 bits downwards.
+    int64_t step = first_known(environment("SLURM_STEP_ID"), environment("SLURM_STEPID"));
+    bool in_step = step >= 0 && step < 0xfffffff0 && environment("SLURM_PROCID") >= 0;
+    size = first_known(environment("SLURM_STEP_NUM_TASKS"), environment("SLURM_NTASKS"));
+    rank = environment("PMIX_RANK");
+    if (rank >= 0 && size > 0 && size <= INT_MAX && rank < size) {
+        *out = (struct launcher){.name = "srun", .size = (int)size, .rank = (int)rank};
+        return OK;
+    }
+    if (in_step && size > 1)
+        return fail(BAD_USAGE,
+                    "srun started %lld tasks that cannot find each other; start them with srun --mpi=pmix",
+                    (long long)size);
+    int64_t nodes = first_known(environment("SLURM_JOB_NUM_NODES"), environment("SLURM_NNODES"));
+    if (!in_step && nodes > 1)
+        return fail(BAD_USAGE,
+                    "this shell sits on one of the %lld nodes of a Slurm allocation; start cuboid with "
+                    "srun --mpi=pmix or mpirun, or allocate one node",
+                    (long long)nodes);
+    *out = (struct launcher){.name = "none", .size = 0, .rank = -1};
+    return OK;
+}
+
+/* ---- opening a world ---- */
+
+static enum status transport_named(const char *name, const struct transport_ops **out)
+{
+    struct text known = {0};
+    const char *names[TRANSPORT_COUNT];
+    for (size_t i = 0; i < TRANSPORT_COUNT; i++) {
+        names[i] = transports[i]->name;
+        text_add(&known, "%s%s", i > 0 ? ", " : "", names[i]);
+        if (strcmp(names[i], name) == 0) {
+            text_free(&known);
+            *out = transports[i];
+            return transport_check(transports[i]);
+        }
+    }
+    const char *nearest = nearest_name(name, names, TRANSPORT_COUNT);
+    enum status status = fail(NOT_SUPPORTED, "this build has no transport \"%s\"%s%s%s; it has %s", name,
+                              nearest != NULL ? " (did you mean \"" : "", nearest != NULL ? nearest : "",
+                              nearest != NULL ? "\"?)" : "", text_chars(&known));
+    text_free(&known);
+    return status;
+}
+
+enum status world_run(const char *transport, int size,
+                      enum status (*body)(struct world *world, void *argument), void *argument)
+{
+    struct launcher launcher;
+    TRY(launcher_find(&launcher));
+    if (strcmp(transport, "auto") == 0)
+        transport = launcher.size > 1 ? "mpi" : "local";
+    const struct transport_ops *ops = NULL;
+    TRY(transport_named(transport, &ops));
+
+    bool one_process = ops == &transport_local || ops == &transport_dry;
+    if (one_process && launcher.size > 1)
+        return fail(BAD_USAGE, "%s started %d processes, and with transport %s each would run alone",
+                    launcher.name, launcher.size, transport);
+    int launched = launcher.size > 0 ? launcher.size : 1;
+    if (!one_process && size > 0 && size != launched)
+        return fail(BAD_USAGE, "the layout wants %d ranks, and %s; start it with mpirun -n %d", size,
+                    launcher.size > 0 ? "the launcher started another number of processes"
+                                      : "there is no launcher",
+                    size);
+    if (size < 0)
+        return fail(BAD_ARGUMENT, "a world of %d ranks", size);
+    return ops->run(size > 0 ? size : launched, body, argument);
+}
+
+void world_close(struct world *world)
+{
+    for (struct traffic *row = world->traffic, *next; row != NULL; row = next) {
+        next = row->next;
+        free(row);
+    }
+    world->traffic = NULL;
+}
+
+/* ---- comms ---- */
+
+/* The row of this name; comms of one name share one. */
+static struct traffic *traffic_row(struct world *world, const char *name)
+{
+    struct traffic **at = &world->traffic;
+    while (*at != NULL && strcmp((*at)->name, name) != 0)
+        at = &(*at)->next;
+    if (*at == NULL) {
+        *at = calloc(1, sizeof **at);
+        if (*at != NULL)
+            snprintf((*at)->name, sizeof(*at)->name, "%s", name);
+    }
+    return *at;
+}
+
+enum status comm_create(struct world *world, const char *name, int64_t id, const int *ranks, int count,
+                        struct comm **out)
+{
+    if (count < 2)
+        return fail(BAD_ARGUMENT, "comm %s: %d ranks have nothing to say to each other", name, count);
+    int mine = 0;
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= world->size)
+            return fail(BAD_ARGUMENT, "comm %s: there is no rank %d in a world of %d", name, ranks[i],
+                        world->size);
+        for (int j = 0; j < i; j++)
+            if (ranks[i] == ranks[j])
+                return fail(BAD_ARGUMENT, "comm %s: rank %d is in it twice", name, ranks[i]);
+        mine += ranks[i] == world->rank;
+    }
+    if (mine != 1)
+        return fail(BAD_ARGUMENT, "comm %s: rank %d is not in it", name, world->rank);
+
+    struct traffic *row = traffic_row(world, name);
+    if (row == NULL)
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    TRY(world->ops->comm_create(world, name, id, ranks, count, out));
+    (*out)->traffic = row;
+    return OK;
+}
+
+void comm_destroy(struct comm *comm)
+{
+    if (comm != NULL)
+        comm->ops->comm_destroy(comm);
+}

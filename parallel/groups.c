@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The groups of a trainer's rank, made at once and in the same order on every rank: a transport may have
+ * to shake hands for each, and two ranks that did so in different orders would wait for each other. */
+#include "parallel/group.h"
+
+#include <stdlib.h>
+
+static enum status make(struct world *world, struct groups *g, int axes, int *ranks, struct group **out)
+{
+    char name[AXES_TEXT_CHARS];
+    int count = mesh_group(&g->mesh, MESH_DENSE, axes, world->rank, ranks);
+    return group_create(world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, out);
+}
+
+/* The neighbours on the tp axis that hold the same key/value heads. */
+static enum status make_kv(struct world *world, struct groups *g, int replicas, int *ranks)
+{
+    int tp = mesh_group(&g->mesh, MESH_DENSE, AXIS_TP, world->rank, ranks);
+    if (replicas < 1 || tp % replicas != 0)
+        return fail(BAD_ARGUMENT, "%d tensor-parallel ranks cannot hold each key/value head %d times", tp,
+                    replicas);
+    int first = g->place.tp / replicas * replicas;
+    return group_create(world, "kv", GROUP_ID_KV, ranks + first, replicas, &g->kv);
+}
+
+static enum status make_ties(struct world *world, struct groups *g)
+{
+    int last = g->mesh.degrees.pp - 1;
+    if (last == 0)
+        return OK;
+    struct place ends[2] = {g->place, g->place};
+    ends[0].pp = 0;
+    ends[1].pp = last;
+    int ranks[2] = {mesh_rank(&g->mesh, MESH_DENSE, ends[0]), mesh_rank(&g->mesh, MESH_DENSE, ends[1])};
+    return group_create(world, "ties", GROUP_ID_TIES, ranks, 2, &g->ties);
+}
+
+enum status groups_create(struct world *world, const struct mesh *mesh, int kv_replicas, struct groups **out)
+{
+    if (mesh->world != world->size)
+        return fail(BAD_RECIPE, "the mesh has %d places, and the world %d ranks", mesh->world, world->size);
+    struct groups *g = calloc(1, sizeof *g);
+    int *ranks = malloc((size_t)world->size * sizeof *ranks);
+    enum status status = g != NULL && ranks != NULL ? OK : fail(NO_MEMORY, "no memory for the groups");
+    if (status == OK) {
+        g->mesh = *mesh;
+        g->place = mesh_place(mesh, MESH_DENSE, world->rank);
+        for (int rank = 0; rank < world->size; rank++)
+            ranks[rank] = rank;
+        status = group_create(world, "world", GROUP_ID_AXES, ranks, world->size, &g->world);
+    }
+    if (status == OK)
+        status = make(world, g, AXIS_TP, ranks, &g->tp);
+    if (status == OK)
+        status = make(world, g, AXIS_CP | AXIS_DP, ranks, &g->data);
+    if (status == OK)
+        status = make(world, g, AXIS_PP, ranks, &g->pp);
+    if (status == OK)
+        status = make(world, g, AXIS_TP | AXIS_PP, ranks, &g->model);
+    if (status == OK)
+        status = make_kv(world, g, kv_replicas, ranks);
+    if (status == OK)
+        status = make_ties(world, g);
+
+    free(ranks);
+    if (status == OK)
+        *out = g;
+    else
+        groups_destroy(g);
+    return status;
+}
+
+void groups_destroy(struct groups *groups)
+{
+    if (groups == NULL)
+        return;
+    struct group *all[] = {groups->world, groups->tp, groups->data, groups->pp,
+                           groups->model, groups->kv, groups->ties};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        group_destroy(all[i]);
+    free(groups);
+}

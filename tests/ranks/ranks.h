@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the rank tests share. A rank test is a plain main that runs one body on every rank of a world, as
+ * threads or under mpirun. A rank that sees something wrong remembers the first thing and goes on:
+ * were it to return, its peers would wait for it and the report would be of a hang. */
+#pragma once
+
+#include "parallel/group.h"
+
+struct env {
+    struct world *world;
+    struct device *device;
+    struct stream *stream;
+    struct group *all;
+    const char *transport;
+    int failures;
+    char first[512]; // the first thing that was wrong
+};
+
+/* Remembers a promise that does not hold. */
+void expect(struct env *env, bool holds, const char *format, ...) PRINTF_LIKE(3, 4);
+#define EXPECT_OK(env, call) expect(env, (call) == OK, "%s: %s", #call, fail_text())
+
+/* Opens `device` for this rank of a world with a stream and a group of all ranks; env_close says what was
+ * wrong. */
+enum status env_open(struct env *env, struct world *world, const char *device);
+enum status env_close(struct env *env);
+
+/* A buffer on the device with these bytes in it; and back, synchronised. */
+struct buffer put(struct env *env, const void *host, size_t bytes);
+void get(struct env *env, const struct buffer *buffer, void *host, size_t bytes);
+
+/* A number that looks random and is the same everywhere. */
+uint32_t scramble(uint32_t a, uint32_t b, uint32_t c);
+/* Between 1e-4 and 1e4 and of either sign: sums of these in another order give other bits. */
+float rough(int rank, int64_t i, int salt);
