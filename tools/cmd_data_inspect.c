@@ -3,34 +3,13 @@
 
 #include "base/text.h"
 #include "trainer/dataset.h"
+#include "trainer/tokenizer_print.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 enum { SCANNED_TOKENS = 1 << 26, CHUNK = 1 << 16, SHOWN_IDS = 12, SHOWN_TEXT_IDS = 64, SHOWN_DOCUMENTS = 3 };
-
-/* Bytes of any kind for a terminal: nothing but printable characters and \xNN. */
-static void print_escaped(const struct text *bytes)
-{
-    const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text_chars(bytes);
-    for (const utf8proc_uint8_t *end = at + bytes->length; at < end;) {
-        utf8proc_int32_t point = 0;
-        utf8proc_ssize_t length = utf8proc_iterate(at, end - at, &point);
-        utf8proc_category_t category = length > 0 ? utf8proc_category(point) : UTF8PROC_CATEGORY_CC;
-        bool plain = category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && *at != '\\';
-        if (plain)
-            fwrite(at, 1, (size_t)length, stdout);
-        else if (*at == '\n')
-            fputs("\\n", stdout);
-        else if (*at == '\\')
-            fputs("\\\\", stdout);
-        else
-            printf("\\x%02x", *at);
-        at += plain ? length : 1;
-    }
-}
 
 /* The documents of least and most tokens. */
 static void print_lengths(const struct dataset *d)
@@ -93,7 +72,7 @@ static enum status print_document(const struct dataset *d, int64_t document,
     enum status status = tokenizer_decode(tokenizer, ids, count, &text);
     if (status == OK) {
         fputs("    \"", stdout);
-        print_escaped(&text);
+        tokenizer_print(stdout, &text);
         puts(length > count ? "\" ..." : "\"");
     }
     text_free(&text);
