@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/optimizer.h"
+
+#include "trainer/learning_rate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct optimizer {
+    struct optimizer_config config;
+    int tp;               // shares of the squares of each row
+    int64_t loss_count;   // G
+    int64_t squares;      // rows * tp
+    struct buffer report; // f64: loss[G] tokens[G] squares[rows * tp] unread[2 G] result[3]
+    struct buffer hyper;
+    struct buffer packed; // f32: rows that are partial over tp, one after the other
+    int64_t packed_count;
+    struct adamw_hyper host_hyper;
+    double *host_report;
+};
+
+/* ---- making ---- */
+
+static int64_t report_count(const struct optimizer *o)
+{
+    return 4 * o->loss_count + o->squares + 3;
+}
+
+static struct tensor report_part(const struct optimizer *o, int64_t begin, int64_t count)
+{
+    return tensor_1d((double *)o->report.data + begin, F64, count);
+}
+
+static bool is_partial(const struct held *held, enum partial kind)
+{
+    return held->row->partial == kind;
+}
+
+static enum status fill_optimizer(struct optimizer *o)
+{
+    struct weights *weights = o->config.weights;
+    o->tp = o->config.groups->tp->size;
+    o->loss_count = o->config.global_batch_size;
+    o->squares = (int64_t)weights->params->count * o->tp;
+    for (int i = 0; i < weights->count; i++)
+        if (is_partial(&weights->list[i], PARTIAL_TP))
+            o->packed_count += slice_padded(&weights->list[i].slice);
+    o->host_report = calloc((size_t)report_count(o), sizeof *o->host_report);
+    if (o->host_report == NULL)
+        return fail(NO_MEMORY, "no memory for the report of a step");
+    struct device *device = weights->device;
+    TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)report_count(o) * sizeof(double), &o->report));
+    TRY(buffer_alloc(device, PART_OPTIMIZER, sizeof(struct adamw_hyper), &o->hyper));
+    if (o->packed_count == 0)
+        return OK;
+    return buffer_alloc(device, PART_COMMUNICATION, (size_t)o->packed_count * sizeof(float), &o->packed);
+}
+
+enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out)
+{
+    struct optimizer *o = calloc(1, sizeof *o);
+    if (o == NULL)
+        return fail(NO_MEMORY, "no memory for the optimizer");
+    o->config = *config;
+    enum status status = fill_optimizer(o);
+    if (status == OK)
+        *out = o;
+    else
+        optimizer_destroy(o);
+    return status;
+}
+
+void optimizer_destroy(struct optimizer *optimizer)
+{
+    if (optimizer == NULL)
+        return;
+    buffer_free(&optimizer->report);
+    buffer_free(&optimizer->hyper);
+    buffer_free(&optimizer->packed);
+    free(optimizer->host_report);
+    free(optimizer);
+}
+
+/* ---- a step ---- */
+
+enum status optimizer_begin(struct optimizer *o)
+{
+    return fill(o->config.compute, (struct fill){.out = report_part(o, 0, report_count(o)), .value = 0.0F});
+}
+
+void optimizer_loss_place(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
+                          struct tensor *tokens)
+{
+    bool speaks = o->config.groups->place.tp == 0;
+    int64_t unread = 2 * o->loss_count + o->squares;
+    *loss = report_part(o, speaks ? index : unread + index, count);
+    *tokens = report_part(o, (speaks ? index : unread + index) + o->loss_count, count);
+}
+
+static struct tensor flat(struct tensor t)
+{
+    return tensor_1d(t.data, t.dtype, tensor_count(t));
+}
+
+/* Copies the partial rows' gradients to one buffer, or back. */
+static enum status pack(struct optimizer *o, bool back)
+{
+    int64_t at = 0;
+    for (int i = 0; i < o->config.weights->count; i++) {
+        struct held *held = &o->config.weights->list[i];
+        if (!is_partial(held, PARTIAL_TP))
+            continue;
+        struct tensor gradient = flat(held->gradient);
+        struct tensor packed = tensor_1d((float *)o->packed.data + at, F32, gradient.dim[0]);
+        TRY(copy(o->config.compute,
+                 (struct copy){.in = back ? packed : gradient, .out = back ? gradient : packed}));
+        at += gradient.dim[0];
+    }
+    return OK;
+}
+
+static enum status add_partials(struct optimizer *o)
+{
+    const struct groups *groups = o->config.groups;
+    struct stream *compute = o->config.compute;
+    if (o->packed_count > 0) {
+        TRY(pack(o, false));
+        TRY(group_all_reduce(groups->tp, compute, tensor_1d(o->packed.data, F32, o->packed_count),
+                             REDUCE_SUM));
+        TRY(pack(o, true));
+    }
+    for (int i = 0; i < o->config.weights->count; i++) {
+        struct held *held = &o->config.weights->list[i];
+        if (is_partial(held, PARTIAL_KV))
+            TRY(group_all_reduce(groups->kv, compute, flat(held->gradient), REDUCE_SUM));
+    }
+    return OK;
+}
+
+/* embedding + head, each complete: on one rank an addition, on two an exchange. */
+static enum status add_ties(struct optimizer *o)
+{
+    struct weights *weights = o->config.weights;
+    for (int i = 0; i < weights->params->count; i++) {
+        int original = weights->params->rows[i].tie;
+        if (original < 0)
+            continue;
+        struct held *second = weights_held(weights, i), *first = weights_held(weights, original);
+        if (first != NULL && second != NULL)
+            TRY(add(o->config.compute,
+                    (struct add){.in = flat(second->gradient), .out = flat(first->gradient)}));
+        else if (first != NULL || second != NULL)
+            TRY(group_all_reduce(o->config.groups->ties, o->config.compute,
+                                 flat(first != NULL ? first->gradient : second->gradient), REDUCE_SUM));
+    }
+    return OK;
+}
+
+/* One number for each row and share, from the one rank that speaks for it. */
+static enum status put_squares(struct optimizer *o)
+{
+    const struct place place = o->config.groups->place;
+    if (place.dp != 0 || place.cp != 0)
+        return OK;
+    for (int i = 0; i < o->config.weights->count; i++) {
+        struct held *held = &o->config.weights->list[i];
+        if (held->row->tie >= 0 || !held->slice.first)
+            continue;
+        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + place.tp;
+        TRY(squares(o->config.compute,
+                    (struct squares){.x = flat(held->gradient), .out = report_part(o, at, 1)}));
+    }
+    return OK;
+}
+
+enum status optimizer_reduce_losses(struct optimizer *o)
+{
+    struct tensor everyones = report_part(o, 0, 2 * o->loss_count + o->squares);
+    TRY(group_all_reduce(o->config.groups->world, o->config.compute, everyones, REDUCE_SUM));
+    return clip(o->config.compute, (struct clip){
+                                       .loss = report_part(o, 0, o->loss_count),
+                                       .tokens = report_part(o, o->loss_count, o->loss_count),
+                                       .squares = report_part(o, 2 * o->loss_count, o->squares),
+                                       .limit = o->config.recipe->clip_grad,
+                                       .hyper = o->hyper.data,
+                                       .result = report_part(o, report_count(o) - 3, 3),
+                                   });
+}
+
+enum status optimizer_reduce(struct optimizer *o)
+{
+    TRY(add_partials(o));
+    TRY(add_ties(o));
+    return put_squares(o);
+}
+
+enum status optimizer_update(struct optimizer *o, int64_t step)
+{
+    const struct recipe_optimizer *recipe = o->config.recipe;
+    struct stream *compute = o->config.compute;
+    o->host_hyper = (struct adamw_hyper){
+        .lr = (float)learning_rate(recipe, step),
+        .beta1 = (float)recipe->adam_beta1,
+        .beta2 = (float)recipe->adam_beta2,
+        .epsilon = (float)recipe->adam_eps,
+        .correction1 = (float)(1.0 - pow(recipe->adam_beta1, (double)step)),
+        .correction2 = (float)(1.0 - pow(recipe->adam_beta2, (double)step)),
+        .weight_decay = (float)recipe->weight_decay,
+    };
+    TRY(copy_to_device(compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper));
+    TRY(optimizer_reduce_losses(o)); // and the scale of the gradients
+    for (int i = 0; i < o->config.weights->count; i++) {
+        struct held *held = &o->config.weights->list[i];
+        struct tensor gradient = held->gradient;
+        if (held->second_use)
+            continue;
+        TRY(adamw(compute, (struct adamw){
+                               .weight = flat(held->weight),
+                               .gradient = flat(gradient),
+                               .m = flat(held->m),
+                               .v = flat(held->v),
+                               .hyper = o->hyper.data,
+                               .decay = held->row->decay,
+                           }));
+    }
+    return OK;
+}
+
+enum status optimizer_finish(struct optimizer *o, struct step_result *out)
+{
+    TRY(copy_to_host(o->config.compute, o->host_report, o->report.data,
+                     (size_t)report_count(o) * sizeof(double)));
+    TRY(stream_sync(o->config.compute));
+    const double *result = o->host_report + report_count(o) - 3,
+                 *squares = o->host_report + 2 * o->loss_count;
+    *out = (struct step_result){
+        .loss = result[0], .grad_norm = result[1], .tokens = result[2], .not_finite_row = -1};
+    for (int64_t i = 0; i < o->squares && out->not_finite_row < 0; i++)
+        if (!isfinite(squares[i]))
+            out->not_finite_row = (int)(i / o->tp);
+    return OK;
+}

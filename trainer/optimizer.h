@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/* From the gradients that a step has left to the next weights:
+ *
+ *   partial sums   rows whose gradient is partial over tp, or over replicated key/value heads
+ *   ties           each use's gradient, complete on its own, embedding + head
+ *   squares        of every parameter, once: the first holder of each share speaks for it
+ *   one all-reduce of losses, tokens and squares over the world, each number from one rank: exact in any
+ * order clip           the factor for the gradients: 1 / tokens, and clipping adamw          on what this
+ * rank holds
+ *
+ * Nothing is read by the host until the step is over. Losses, tokens and squares are added in index order
+ * (sample, parameter, share), so the norm has the same bits on every pipeline layout.
+ *
+ * The trap: a number that two ranks contribute is counted twice, and only training would show it. */
+#pragma once
+
+#include "layers/weights.h"
+#include "parallel/group.h"
+#include "trainer/recipe.h"
+
+struct optimizer;
+
+/* What is known of a step when it is over. */
+struct step_result {
+    double loss, grad_norm, tokens; // per token; before clipping; of the global batch
+    int not_finite_row;             // the first parameter whose gradient is not finite; -1: none
+};
+
+struct optimizer_config {
+    const struct recipe_optimizer *recipe;
+    const struct groups *groups;
+    struct weights *weights;
+    struct stream *compute;
+    int64_t global_batch_size;
+};
+
+MUST_USE enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out);
+void optimizer_destroy(struct optimizer *optimizer);
+
+/* Where the head puts the losses and tokens of `count` samples from `index` of the global batch on:
+ * f64[count] each. Only tp rank 0 of the last stage speaks; the others get a place that nobody reads. */
+MUST_USE enum status optimizer_begin(struct optimizer *optimizer);
+void optimizer_loss_place(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
+                          struct tensor *tokens);
+
+/* The reductions: afterwards the gradients are sums over all tokens of the global batch, on every holder. */
+MUST_USE enum status optimizer_reduce(struct optimizer *optimizer);
+/* The update. `step` counts from 1. */
+MUST_USE enum status optimizer_update(struct optimizer *optimizer, int64_t step);
+/* Waits for the step, and reads what it was. */
+MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_result *out);
+
+/* Sums losses and tokens only: for an evaluation, between optimizer_begin and optimizer_finish. */
+MUST_USE enum status optimizer_reduce_losses(struct optimizer *optimizer);

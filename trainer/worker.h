@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Everything one rank has, and what it does in a step.
+ *
+ *   run      what all ranks of the process share, made before launch: recipe, data, schedule, table of layers
+ *   worker   one rank's: groups, device, weights, executor, optimizer, microbatches
+ *
+ * Whoever wants to look into a run, or to spoil it on purpose, does it through the hooks: they see a worker
+ * when it is built, when a step's microbatches are loaded, and when its gradients are reduced. */
+#pragma once
+
+#include "trainer/executor.h"
+#include "trainer/optimizer.h"
+#include "trainer/recipe.h"
+
+struct worker;
+
+/* Each may be NULL. `step` counts from 1. */
+struct hooks {
+    void *context;
+    enum status (*declared)(void *context, struct worker *worker); // rows are known, nothing is allocated
+    enum status (*built)(void *context, struct worker *worker);    // weights are initialised
+    enum status (*loaded)(void *context, struct worker *worker, int64_t step);  // microbatches are there
+    enum status (*reduced)(void *context, struct worker *worker, int64_t step); // gradients are whole
+    enum status (*stepped)(void *context, struct worker *worker, int64_t step,
+                           const struct step_result *result);
+};
+
+struct run {
+    const struct recipe *recipe;
+    struct data *data; // NULL: no data is read
+    struct schedule *schedule;
+    int *stage_first_layer; // [stages + 1]
+    struct mesh mesh;
+    struct hooks hooks;
+};
+
+/* Opens the data and builds the schedule; whatever is wrong is said here, before any rank starts. */
+MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
+void run_destroy(struct run *run);
+
+/* The tokenizer that the recipe names. */
+struct tokenizer;
+MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out);
+
+struct worker {
+    const struct run *run;
+    struct world *world;
+    struct mesh mesh;
+    struct groups *groups;
+    struct device *device;
+    struct stream *compute;
+    struct params params;
+    struct weights weights;
+    struct executor *executor;
+    struct optimizer *optimizer;
+    struct batches batches;
+    int64_t step; // steps done
+};
+
+/* training false: weights and forward passes only. */
+MUST_USE enum status worker_create(const struct run *run, struct world *world, bool training,
+                                   struct worker *out);
+void worker_destroy(struct worker *worker);
+
+/* One whole step; worker->step is one more afterwards. */
+MUST_USE enum status worker_step(struct worker *worker, struct step_result *out);
+
+/* The mean loss per token over the validation part: eval_iters global batches, the same each time. */
+MUST_USE enum status worker_evaluate(struct worker *worker, double *loss);
