@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention, backward (2307.08691): the probabilities are made again from q, k and lse.
+ *
+ *     p = e^(scale q k^T - lse);   dp = dropout(dout v^T);   ds = p (dp - delta) scale
+ *     delta = sum of dout * out over the head;   dq = ds k;   dk = ds^T q;   dv = dropout(p)^T dout
+ *
+ * A task is one group of one sequence: k and v are shared by the group's query heads, and their gradients
+ * get a share from each, in the order of heads, queries, so one thread must add them. */
+#include "kernels/cpu/attention_block.h"
+
+struct backward {
+    const struct attention_backward *op;
+    struct slots slots;
+    int64_t heads, groups, width; // width: D filled up to whole vectors
+};
+
+/* One task's memory. Lines of `width` floats, but for the turned ones. */
+struct desk {
+    float *key, *dkey, *dvalue;        // [S][width]: this group's
+    float *query_turned, *dout_turned; // [width][64]; the queries scaled
+    float *query, *dout, *dquery;      // [64][width]
+    float *p, *ds, *factor;            // [64 keys][64 queries]
+    float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
+};
+
+static int64_t desk_floats(int64_t sequence, int64_t width)
+{
+    return 3 * sequence * width + 5 * ATTENTION_BLOCK * width + 3 * ATTENTION_BLOCK * ATTENTION_BLOCK;
+}
+
+static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t width)
+{
+    const int64_t block = ATTENTION_BLOCK * width, square = ATTENTION_BLOCK * ATTENTION_BLOCK;
+    desk->key = memory;
+    desk->dkey = desk->key + sequence * width;
+    desk->dvalue = desk->dkey + sequence * width;
+    desk->query_turned = desk->dvalue + sequence * width;
+    desk->dout_turned = desk->query_turned + block;
+    desk->query = desk->dout_turned + block;
+    desk->dout = desk->query + block;
+    desk->dquery = desk->dout + block;
+    desk->p = desk->dquery + block;
+    desk->ds = desk->p + square;
+    desk->factor = desk->ds + square;
+    memset(desk->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
+}
+
+/* p and dp of the sixteen queries of vector v become dropout(p) and ds. */
+static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
+{
+    const bool drops = t->op->dropout.probability > 0.0F;
+    v16i document = attention_tile_documents(t, v);
+    v16 lse = v16_load(desk->lse + v * LANES), delta = v16_load(desk->delta + v * LANES);
+    const float scale = t->op->scale;
+    for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
+        int64_t at = k * ATTENTION_BLOCK + v * LANES;
+        v16 p = v16_exp(v16_load(desk->p + at) - lse), dp = v16_load(desk->ds + at);
+        if (t->masked)
+            p = v16_select(attention_tile_sees(t, v, k, document), p, v16_all(0.0F));
+        v16 kept = p;
+        if (drops) {
+            v16 factor = v16_load(desk->factor + at);
+            dp *= factor;
+            kept *= factor;
+        }
+        v16_store(desk->p + at, kept);
+        v16_store(desk->ds + at, p * (dp - delta) * scale);
+    }
+}
+
+/* scores[keys][queries] = rows of k or v times the queries or dout, turned. */
+static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group,
+                          const float *turned, float *score)
+{
+    const struct attention_forward *op = t->op;
+    block_product(&(struct block_product){.rows = t->keys,
+                                          .columns = blocks_of(t->queries, LANES) * LANES,
+                                          .terms = op->head_dim,
+                                          .a = f32_row(rows, t->sequence * op->sequence + t->key) +
+                                               group * op->head_dim,
+                                          .a_row = rows.stride[0],
+                                          .a_term = 1,
+                                          .b = turned,
+                                          .b_row = ATTENTION_BLOCK,
+                                          .c = score,
+                                          .c_row = ATTENTION_BLOCK,
+                                          .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
+}
+
+/* The share of this block of queries in the gradients of k or v. */
+static void key_product(const struct attention_tile *t, const float *score, const float *rows, int64_t width,
+                        float *gradient)
+{
+    block_product(&(struct block_product){.rows = t->keys,
+                                          .columns = width,
+                                          .terms = t->queries,
+                                          .a = score,
+                                          .a_row = ATTENTION_BLOCK,
+                                          .a_term = 1,
+                                          .b = rows,
+                                          .b_row = width,
+                                          .c = gradient + t->key * width,
+                                          .c_row = width,
+                                          .accumulate = true,
+                                          .triangle = t->diagonal ? TERMS_FROM_ROW : WHOLE});
+}
+
+static void backward_tile(const struct backward *job, const struct attention_tile *t, struct desk *desk)
+{
+    int64_t group = t->head / (job->heads / job->groups), width = job->width;
+    score_product(t, t->op->k, group, desk->query_turned, desk->p);
+    score_product(t, t->op->v, group, desk->dout_turned, desk->ds);
+    if (t->op->dropout.probability > 0.0F)
+        attention_tile_dropout(t, desk->factor);
+    for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++)
+        softmax_lanes(t, desk, v);
+
+    key_product(t, desk->p, desk->dout, width, desk->dvalue);
+    key_product(t, desk->ds, desk->query, width, desk->dkey);
+    block_product(&(struct block_product){.rows = t->queries,
+                                          .columns = width,
+                                          .terms = t->keys,
+                                          .a = desk->ds,
+                                          .a_row = 1,
+                                          .a_term = ATTENTION_BLOCK,
+                                          .b = desk->key + t->key * width,
+                                          .b_row = width,
+                                          .c = desk->dquery,
+                                          .c_row = width,
+                                          .accumulate = true,
+                                          .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
+}
+
+/* Brings in a block of queries, its dout, lse and delta. */
+static void load_queries(const struct backward *job, const struct attention_tile *t, struct desk *desk)
+{
+    const struct attention_forward *op = t->op;
+    int64_t first = t->sequence * op->sequence + t->query, column = t->head * op->head_dim, d = op->head_dim;
+    const float *q = f32_row(op->q, first) + column, *dout = f32_row(job->op->dout, first) + column;
+    int64_t q_stride = op->q.stride[0], dout_stride = job->op->dout.stride[0];
+    block_transpose(q, q_stride, t->queries, d, op->scale, desk->query_turned);
+    block_transpose(dout, dout_stride, t->queries, d, 1.0F, desk->dout_turned);
+    block_pad(q, q_stride, t->queries, d, desk->query, job->width);
+    block_pad(dout, dout_stride, t->queries, d, desk->dout, job->width);
+    memset(desk->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
+
+    for (int64_t q_index = 0; q_index < ATTENTION_BLOCK; q_index++) {
+        desk->lse[q_index] = desk->delta[q_index] = 0.0F;
+        if (q_index >= t->queries)
+            continue;
+        const float *out = f32_row(op->out, first + q_index) + column,
+                    *line = desk->dout + q_index * job->width;
+        v16 sum = {0};
+        for (int64_t i = 0; i < d; i += LANES)
+            sum = v16_fma(v16_load_part(out + i, min_i64(LANES, d - i)), v16_load(line + i), sum);
+        desk->delta[q_index] = v16_sum(sum);
+        desk->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
+    }
+}
+
+static void write_rows(struct tensor to, int64_t row, int64_t column, const float *from, int64_t rows,
+                       int64_t width, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(f32_row(to, row + r) + column, from + r * width, (size_t)columns * sizeof(float));
+}
+
+static void backward_head(const struct backward *job, int64_t sequence, int64_t head, struct desk *desk)
+{
+    const struct attention_forward *op = &job->op->forward;
+    for (int64_t query = 0; query < op->sequence; query += ATTENTION_BLOCK) {
+        struct attention_tile t = attention_tile(op, sequence, head, query, query);
+        load_queries(job, &t, desk);
+        for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
+            t = attention_tile(op, sequence, head, query, key);
+            if (!attention_tile_is_empty(&t))
+                backward_tile(job, &t, desk);
+        }
+        write_rows(job->op->dq, sequence * op->sequence + query, head * op->head_dim, desk->dquery, t.queries,
+                   job->width, op->head_dim);
+    }
+}
+
+static void group_task(void *context, int64_t task)
+{
+    const struct backward *job = context;
+    const struct attention_forward *op = &job->op->forward;
+    int64_t sequence = task / job->groups, group = task % job->groups, each = job->heads / job->groups;
+    int64_t row = sequence * op->sequence, column = group * op->head_dim;
+    int which;
+    struct desk desk;
+    desk_lay(&desk, slot_take(&job->slots, &which), op->sequence, job->width);
+    block_pad(f32_row(op->k, row) + column, op->k.stride[0], op->sequence, op->head_dim, desk.key,
+              job->width);
+    for (int64_t head = group * each; head < (group + 1) * each; head++)
+        backward_head(job, sequence, head, &desk);
+    write_rows(job->op->dk, row, column, desk.dkey, op->sequence, job->width, op->head_dim);
+    write_rows(job->op->dv, row, column, desk.dvalue, op->sequence, job->width, op->head_dim);
+    slot_give(&job->slots, which);
+}
+
+void cpu_attention_backward(struct device *device, const struct attention_backward *op)
+{
+    struct backward job = {.op = op,
+                           .heads = op->forward.q.dim[1] / op->forward.head_dim,
+                           .groups = op->forward.k.dim[1] / op->forward.head_dim,
+                           .width = blocks_of(op->forward.head_dim, LANES) * LANES};
+    job.slots = slots_create(device, desk_floats(op->forward.sequence, job.width));
+    cpu_parallel(device, op->forward.batch * job.groups, group_task, &job);
+}
