@@ -42,38 +42,43 @@ static struct bell *my_bell(const struct local_comm *c)
 
 /* ---- comms ---- */
 
-static bool same_ranks(const struct hub *hub, const int *ranks, int count)
+static int index_of(int rank, const int *ranks, int count)
 {
-    return hub->size == count && memcmp(hub->ranks, ranks, (size_t)count * sizeof *ranks) == 0;
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return i;
+    return -1;
 }
 
-static bool shares_a_rank(const struct hub *hub, const int *ranks, int count)
+/* The oldest hub of this id that expects `rank` and has not seen it yet. Ranks create their comms in one
+ * order, so this is the one that others, who are ahead, have made for the same call. Those that have
+ * seen this rank are of an earlier life of the id: others are behind and still hold them. */
+static struct hub **hub_expecting(struct local_world *world, int64_t id, int rank)
 {
-    for (int i = 0; i < hub->size; i++)
-        for (int j = 0; j < count; j++)
-            if (hub->ranks[i] == ranks[j])
-                return true;
-    return false;
+    struct hub **at = &world->hubs;
+    for (; *at != NULL; at = &(*at)->next) {
+        int mine = index_of(rank, (*at)->ranks, (*at)->size);
+        if ((*at)->id == id && mine >= 0 && !(*at)->seen[mine])
+            break;
+    }
+    return at;
 }
 
-/* The hub of (id, ranks), made by the first who asks. Under the world's lock. */
-static enum status hub_enter(struct local_world *world, const char *name, int64_t id, const int *ranks,
-                             int count, struct hub **out)
+/* Under the world's lock. */
+static enum status hub_enter(struct local_world *world, const char *name, int64_t id, int rank,
+                             const int *ranks, int count, struct hub **out)
 {
-    struct hub *hub = world->hubs;
-    while (hub != NULL && !(hub->id == id && shares_a_rank(hub, ranks, count)))
-        hub = hub->next;
-    if (hub != NULL && !same_ranks(hub, ranks, count))
+    struct hub **at = hub_expecting(world, id, rank), *hub = *at;
+    if (hub != NULL && (hub->size != count || memcmp(hub->ranks, ranks, (size_t)count * sizeof *ranks) != 0))
         return fail(BAD_ARGUMENT, "comm %s: rank %d and another rank disagree about who is in it", name,
-                    who_am_i()->rank);
+                    rank);
     if (hub == NULL) {
         TRY(hub_create(id, name, ranks, count, &hub));
         for (int i = 0; i < count; i++)
             hub->bells[i] = &world->bells[ranks[i]];
-        hub->next = world->hubs;
-        world->hubs = hub;
+        *at = hub; // at the end: oldest first
     }
-    hub->users++;
+    hub->seen[index_of(rank, ranks, count)] = true;
     *out = hub;
     return OK;
 }
@@ -81,8 +86,8 @@ static enum status hub_enter(struct local_world *world, const char *name, int64_
 static void hub_leave(struct local_world *world, struct hub *hub)
 {
     pthread_mutex_lock(&world->lock);
-    hub->users--;
-    if (hub->users == 0) {
+    hub->expected--; // of those who have not come yet, one day: it waits for them
+    if (hub->expected == 0) {
         struct hub **at = &world->hubs;
         while (*at != hub)
             at = &(*at)->next;
@@ -111,9 +116,7 @@ static enum status comm_create_local(struct world *world, const char *name, int6
         return fail(NO_MEMORY, "no memory for the comm %s", name);
     c->comm = (struct comm){.ops = &transport_local, .world = world, .size = count, .state = c};
     snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
-    for (int i = 0; i < count; i++)
-        if (ranks[i] == world->rank)
-            c->comm.rank = i;
+    c->comm.rank = index_of(world->rank, ranks, count);
     c->sent = calloc((size_t)count, sizeof *c->sent);
     c->received = calloc((size_t)count, sizeof *c->received);
 
@@ -122,7 +125,7 @@ static enum status comm_create_local(struct world *world, const char *name, int6
         status = fail(NO_MEMORY, "no memory for the comm %s", name);
     if (status == OK) {
         pthread_mutex_lock(&w->lock);
-        status = hub_enter(w, name, id, ranks, count, &c->hub);
+        status = hub_enter(w, name, id, world->rank, ranks, count, &c->hub);
         pthread_mutex_unlock(&w->lock);
     }
     if (status == OK)

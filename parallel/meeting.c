@@ -81,11 +81,12 @@ enum status hub_create(int64_t id, const char *name, const int *ranks, int size,
         return fail(NO_MEMORY, "no memory for the comm %s", name);
     CHECK(pthread_mutex_init(&hub->lock, NULL) == 0);
     hub->id = id;
-    hub->size = size;
+    hub->size = hub->expected = size;
     snprintf(hub->name, sizeof hub->name, "%s", name);
     hub->bells = calloc((size_t)size, sizeof *hub->bells);
     hub->ranks = calloc((size_t)size, sizeof *hub->ranks);
-    if (hub->bells == NULL || hub->ranks == NULL) {
+    hub->seen = calloc((size_t)size, sizeof *hub->seen);
+    if (hub->bells == NULL || hub->ranks == NULL || hub->seen == NULL) {
         hub_destroy(hub);
         return fail(NO_MEMORY, "no memory for the comm %s", name);
     }
@@ -107,6 +108,7 @@ void hub_destroy(struct hub *hub)
     pthread_mutex_destroy(&hub->lock);
     free(hub->bells);
     free(hub->ranks);
+    free(hub->seen);
     free(hub);
 }
 
@@ -388,8 +390,10 @@ bool meeting_help(struct hub *hub, struct meeting *m, int rank)
     if (atomic_load_explicit(&m->finished, memory_order_acquire) < m->slices)
         return false;
 
-    // The last to leave gives the table back; nobody else knows it any more.
-    if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == m->seats) {
+    // The last to leave gives the meeting back. Whoever is not the last may not look at it once it has left:
+    // it may be in use again.
+    int seats = m->seats;
+    if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == seats) {
         pthread_mutex_lock(&hub->lock);
         m->next = hub->spare;
         hub->spare = m;

@@ -72,9 +72,10 @@ struct hub {
     struct hub *next; // of the world's list, under the world's lock
     int64_t id;
     char name[32];
-    int size, users;
+    int size, expected;  // ranks that have not left for good
     struct bell **bells; // [size]
     int *ranks;          // [size] world ranks
+    bool *seen;          // [size] who has come; under the world's lock
     pthread_mutex_t lock;
     struct meeting *open, *spare; // under the lock: seats still free; ready to be used again
 };

@@ -8,9 +8,7 @@ enum { GRACE_MS = 500 }; // how long the others may take to end by themselves af
 
 extern const struct transport_ops transport_local;
 extern const struct transport_ops transport_dry;
-#ifdef HAVE_MPI
-extern const struct transport_ops transport_mpi;
-#endif
+extern const struct transport_ops transport_mpi; // only where MPI was found: the registry knows
 
 /* Gives back what the world itself owns, at the end of a rank's body. */
 void world_close(struct world *world);

@@ -18,10 +18,13 @@ void expect(struct env *env, bool holds, const char *format, ...)
     va_end(args);
 }
 
-enum status env_open(struct env *env, struct world *world, const char *device)
+enum status env_open(struct env *env, struct world *world, const struct run *run)
 {
     *env = (struct env){.world = world};
-    TRY(device_open(&(struct device_options){.name = device, .threads = 1}, &env->device));
+    world->synchronous = run->synchronous;
+    if (run->synchronous)
+        world->piece_bytes = 1000;
+    TRY(device_open(&(struct device_options){.name = run->device, .threads = 1}, &env->device));
     TRY(stream_create(env->device, "test", &env->stream));
     int ranks[64];
     for (int r = 0; r < world->size; r++)
@@ -68,4 +71,27 @@ float rough(int rank, int64_t i, int salt)
     double unit = (double)(x >> 8) / 16777216.0;
     double value = pow(10.0, 8.0 * unit - 4.0);
     return (float)((x & 1) != 0 ? -value : value);
+}
+
+int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument))
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s TRANSPORT DEVICE [synchronous]\n", argv[0]);
+        return 2;
+    }
+    struct run run = {.device = argv[2], .synchronous = argc > 3};
+    bool threads = strcmp(argv[1], "local") == 0;
+    const int sizes[] = {2, 3, 4, 8};
+    int failures = 0;
+    struct launcher launcher;
+    MUST(launcher_find(&launcher));
+    for (int s = 0; s < (threads ? 4 : 1); s++) {
+        int size = threads ? sizes[s] : launcher.size;
+        enum status status = world_run(argv[1], size, body, &run);
+        failures += status != OK;
+        if (launcher.rank <= 0)
+            printf("%s %d %s%s: %s\n", argv[1], size, run.device, run.synchronous ? " synchronous" : "",
+                   status == OK ? "ok" : fail_text());
+    }
+    return failures != 0;
 }

@@ -20,10 +20,19 @@ struct env {
 void expect(struct env *env, bool holds, const char *format, ...) PRINTF_LIKE(3, 4);
 #define EXPECT_OK(env, call) expect(env, (call) == OK, "%s: %s", #call, fail_text())
 
-/* Opens `device` for this rank of a world with a stream and a group of all ranks; env_close says what was
+struct run {
+    const char *device;
+    bool synchronous; // sends are done only when received, and long messages travel in small pieces
+};
+
+/* Opens the device for this rank of a world with a stream and a group of all ranks; env_close says what was
  * wrong. */
-enum status env_open(struct env *env, struct world *world, const char *device);
+enum status env_open(struct env *env, struct world *world, const struct run *run);
 enum status env_close(struct env *env);
+
+/* main: TRANSPORT DEVICE [synchronous]; local in worlds of 2, 3, 4 and 8 threads. `body` gets a struct run.
+ */
+int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument));
 
 /* A buffer on the device with these bytes in it; and back, synchronised. */
 struct buffer put(struct env *env, const void *host, size_t bytes);

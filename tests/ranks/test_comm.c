@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Every call of every transport, against closed forms and against sums made in rank order right here.
- *     test_comm local        worlds of 2, 3, 4, 8 threads
- *     mpirun -n 4 test_comm mpi
- * each on the devices cpu and strict. Then the detectors themselves: transports with a planted fault,
+ *     test_comm local cpu                  worlds of 2, 3, 4, 8 threads
+ *     mpirun -n 4 test_comm mpi strict
+ * Then the detectors themselves: transports with a planted fault,
  * which these same cases must see. */
 #include "tests/ranks/ranks.h"
 
@@ -506,19 +506,11 @@ static void planted(struct env *env)
 
 /* ---- the run ---- */
 
-struct run {
-    const char *device;
-    bool synchronous;
-};
-
 static enum status body(struct world *world, void *argument)
 {
     const struct run *run = argument;
-    world->synchronous = run->synchronous;
-    if (run->synchronous)
-        world->piece_bytes = 1000; // so that long messages travel in pieces
     struct env env;
-    TRY(env_open(&env, world, run->device));
+    TRY(env_open(&env, world, run));
     sums_of_integers(&env);
     sums_in_rank_order(&env);
     maximum_keeps_nan(&env);
@@ -539,20 +531,5 @@ static enum status body(struct world *world, void *argument)
 
 int main(int argc, char **argv)
 {
-    const char *transport = argc > 1 ? argv[1] : "local";
-    bool threads = strcmp(transport, "local") == 0;
-    const int sizes[] = {2, 3, 4, 8};
-    int failures = 0;
-    struct launcher launcher;
-    MUST(launcher_find(&launcher));
-    for (int s = 0; s < (threads ? 4 : 1); s++) {
-        struct run run = {.device = argc > 2 ? argv[2] : "cpu", .synchronous = argc > 3};
-        int size = threads ? sizes[s] : 0;
-        enum status status = world_run(transport, size, body, &run);
-        failures += status != OK;
-        if (launcher.rank <= 0)
-            printf("%s %d %s%s: %s\n", transport, threads ? size : launcher.size, run.device,
-                   run.synchronous ? " synchronous" : "", status == OK ? "ok" : fail_text());
-    }
-    return failures != 0;
+    return run_all(argc, argv, body);
 }
