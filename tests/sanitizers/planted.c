@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A sanitizer that finds nothing may be one that does not run. This program has one fault of each kind, and
+ * the build with a sanitizer must end it with a failure:
+ *
+ *     planted race | overflow | heap | leak
+ *
+ * Without a sanitizer each of them ends well, as such faults do. */
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *add_one(void *counter)
+{
+    *(volatile int *)counter += 1;
+    return NULL;
+}
+
+/* Two threads add to one number, and nothing orders them. */
+static void race(void)
+{
+    int counter = 0;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, add_one, &counter) != 0)
+        return;
+    add_one(&counter);
+    pthread_join(thread, NULL);
+}
+
+static void overflow(void)
+{
+    volatile int large = INT_MAX;
+    large = large + 1;
+}
+
+/* One byte past the end of an allocation. */
+static void heap(void)
+{
+    volatile size_t length = 24;
+    char *bytes = calloc(1, length);
+    if (bytes != NULL)
+        *(volatile char *)(bytes + length) = 1;
+    free(bytes);
+}
+
+static void leak(void)
+{
+    char *volatile bytes = malloc(24);
+    bytes = NULL;
+    (void)bytes;
+}
+
+int main(int count, char **arguments)
+{
+    static const struct {
+        const char *name;
+        void (*plant)(void);
+    } faults[] = {{"race", race}, {"overflow", overflow}, {"heap", heap}, {"leak", leak}};
+    for (size_t i = 0; count == 2 && i < sizeof faults / sizeof *faults; i++) {
+        if (strcmp(arguments[1], faults[i].name) != 0)
+            continue;
+        faults[i].plant();
+        printf("%s went unseen\n", arguments[1]);
+        return 0;
+    }
+    return 0; // no fault by that name: should_fail then fails
+}
