@@ -131,7 +131,7 @@ static void draw_axis(const struct chart *c, struct text *out)
     while (step * c->scale < 12.0)
         step *= step * c->scale * 2.0 >= 12.0 ? 2.0 : 5.0;
     int at = 0;
-    text_add(out, "        ");
+    text_add(out, "         "); // as wide as "rank 0  |"
     for (int tick = 0; tick * step <= c->sim->makespan; tick++) {
         int to = column(c, tick * step);
         char number[NUMBER_CHARS];

@@ -4,7 +4,7 @@
  *     1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2
  *     rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  75.0 %  peak 2
  *     rank 1  |   F0 B0--- F1 B1--- F2 B2---       | 100.0 %  peak 1
- *             0              5              10
+ *              0              5              10
  *
  * A cell says kind and microbatch, and the stage too ("4F0") where a rank has several. With colours the
  * kind is the hue, the chunk its lightness, and neighbours of one kind alternate. When the terminal is
