@@ -16,6 +16,7 @@ struct family {
     struct schedule_about about;
     enum placement placement;
     int default_v;
+    bool groups; // microbatch_group_size means something
     /* NULL when the family can take these, else the reason: "it has one chunk per rank". */
     const char *(*refuses)(const struct schedule_options *options);
     void (*generate)(struct schedule *schedule);
@@ -24,7 +25,8 @@ struct family {
     int (*peak_claim)(const struct schedule *schedule, int rank);
 };
 
-/* Appends an action to the list of the rank that holds the stage for this microbatch. */
+/* Appends an action to the list of the rank that holds the stage for this microbatch; a microbatch that
+ * does not exist (m or more) is passed over, so a generator may count on as many as its pattern needs. */
 void schedule_add(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
 /* The same, running together with whatever is added next. */
 void schedule_add_overlapping(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
@@ -36,8 +38,32 @@ MUST_USE enum status schedule_create(const struct family *family, const struct s
 /* A list that grows. False when there is no memory. */
 bool action_list_add(struct action_list *list, struct action action);
 
+/* Reasons that several families share. */
+const char *refuses_nothing(const struct schedule_options *options);
 const char *refuses_many_chunks(const struct schedule_options *options);
+const char *refuses_other_than_two_chunks(const struct schedule_options *options);
+
+/* A rank's way through its chunks where placement is looped: a group of microbatches through the first
+ * chunk, the same group through the next, and so on; for backwards from the last chunk to the first. */
+struct loop {
+    const struct schedule *s;
+    int rank;
+    bool backwards;
+    int first, size;   // of the group
+    int chunk, within; // how far within the group
+};
+struct loop loop_begin(const struct schedule *schedule, int rank, bool backwards);
+/* Adds the next action of the way, until there is none left. */
+void loop_add(struct loop *loop, struct schedule *schedule, enum action_kind kind);
+/* Forwards that come before the first microbatch reaches the last chunk. */
+int loop_ahead(const struct schedule *schedule);
 
 extern const struct family family_gpipe;
+extern const struct family family_looped_bfs;
 extern const struct family family_1f1b;
+extern const struct family family_interleaved;
 extern const struct family family_zb_h1;
+extern const struct family family_zb_h2;
+extern const struct family family_zb_v;
+extern const struct family family_dualpipe;
+extern const struct family family_dualpipev;

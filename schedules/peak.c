@@ -58,6 +58,8 @@ static void live_forward(struct walk *w, struct action a, int i)
     int thing = thing_of(w, a.stage, a.microbatch);
     begin(w, UNTIL_INPUT, thing, i); // only where nothing was received or handed over
     begin(w, UNTIL_WEIGHT, thing, i);
+    begin(w, STASH_UNTIL_INPUT, thing, i);
+    begin(w, STASH_UNTIL_WEIGHT, thing, i);
     if (a.stage + 1 == s->stages)
         return;
     if (crosses_ranks(s, a.stage + 1, a.microbatch, false)) {
@@ -75,6 +77,7 @@ static void live_backward_input(struct walk *w, struct action a, int i)
     begin(w, GRADIENT_IN, thing, i);
     end(w, GRADIENT_IN, thing, i);
     end(w, UNTIL_INPUT, thing, i);
+    end(w, STASH_UNTIL_INPUT, thing, i);
     begin(w, INPUT_TO_WEIGHT, thing, i);
     if (a.stage == 0)
         return;
@@ -88,6 +91,7 @@ static void live_backward_weight(struct walk *w, struct action a, int i)
 {
     int thing = thing_of(w, a.stage, a.microbatch);
     end(w, UNTIL_WEIGHT, thing, i);
+    end(w, STASH_UNTIL_WEIGHT, thing, i);
     end(w, INPUT_TO_WEIGHT, thing, i);
 }
 

@@ -18,13 +18,16 @@
 #include "schedules/schedule.h"
 
 enum slot_class {
-    UNTIL_INPUT,     // the stage's input: from RECV_ACTIVATION (F where the input is made here) to I or B
-    UNTIL_WEIGHT,    // the same to W or B
-    INPUT_TO_WEIGHT, // what I leaves for W; a B holds one while it runs
-    GRADIENT_IN,     // the output's gradient: from RECV_GRADIENT (I or B of the next stage, on the same
-                     // rank; I or B itself in the last stage) to I or B
-    ACTIVATION_OUT,  // the stage's output, where it is sent: from F to SEND_ACTIVATION
-    GRADIENT_OUT,    // the input's gradient, where it is sent: from I or B to SEND_GRADIENT
+    UNTIL_INPUT,       // the stage's input: from RECV_ACTIVATION (F where it is made on this rank: its own in
+                       // stage 0, else that of the stage before) to I or B
+    UNTIL_WEIGHT,      // the same to W or B
+    STASH_UNTIL_INPUT, // what F leaves inside the stage: from F to I or B
+    STASH_UNTIL_WEIGHT, // the same to W or B; the families' claims are about this one
+    INPUT_TO_WEIGHT,    // what I leaves for W; a B holds one while it runs
+    GRADIENT_IN,        // the output's gradient: from RECV_GRADIENT (I or B of the next stage, on the same
+                        // rank; I or B itself in the last stage) to I or B
+    ACTIVATION_OUT,     // the stage's output, where it is sent: from F to SEND_ACTIVATION
+    GRADIENT_OUT,       // the input's gradient, where it is sent: from I or B to SEND_GRADIENT
     SLOT_CLASS_COUNT
 };
 

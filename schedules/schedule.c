@@ -9,9 +9,8 @@
 #include <string.h>
 
 static const struct family *const families[] = {
-    &family_gpipe,
-    &family_1f1b,
-    &family_zb_h1,
+    &family_gpipe, &family_looped_bfs, &family_1f1b,     &family_interleaved, &family_zb_h1,
+    &family_zb_h2, &family_zb_v,       &family_dualpipe, &family_dualpipev,
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -72,6 +71,8 @@ bool action_list_add(struct action_list *list, struct action action)
 
 static void add(struct schedule *s, struct action action)
 {
+    if (action.microbatch >= s->m)
+        return;
     int rank = schedule_rank(s, action.stage, action.microbatch);
     if (!action_list_add(&s->ranks[rank], action))
         s->out_of_memory = true;
@@ -177,6 +178,11 @@ static enum status refuse(const struct family *family, const struct schedule_opt
         why = "p, m and v are at least 1";
     else if (o->microbatch_group_size < 0)
         why = "microbatch_group_size is at least 1";
+    else if (o->microbatch_group_size > 0 && !family->groups)
+        why = "it has no microbatch_group_size";
+    else if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p &&
+             o->microbatch_group_size < o->m)
+        why = "a microbatch_group_size below p leaves the ranks waiting for each other";
     else if (o->p > MOST_RANKS || (int64_t)o->p * o->v > MOST_CELLS / o->m)
         why = "that many actions do not fit in memory";
     else

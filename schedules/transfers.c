@@ -2,19 +2,18 @@
 /* Adds the transfers, for all families alike.
  *
  * Every action takes one unit of time, so the lists give every action a start. A message becomes *one*
- * event, for both of its ends together, at
+ * event for both of its ends together, at the end of the action that makes it. All computing actions (by
+ * start) and all messages (before the computing actions that start at their time) stand in one global
+ * line, and each rank's list is what it takes part in, in the order of that line:
  *
- *     max(end of the action that makes it, start of the action before the one that consumes it)
+ *     time            0          1                   2               3
+ *     rank 0        0F0   0SEND_F0 0F1        0SEND_F1        0RECV_B0 0B0
+ *     rank 1              1RECV_F0 1F0        1RECV_F1 1B0    1SEND_B0 1F1
  *
- * on the receiving rank: early enough to travel behind one action's computation, late enough that at
- * most that one consumer's input waits in an extra buffer. All computing actions (by start) and all
- * messages (by that time; before the computing actions that start at it) stand in one global line:
- *
- *     time            0        1                2                 3
- *     rank 0      0F0      0F1   [0 to 1: F0]   ...           ... [1 to 0: B0] 0B0
- *     rank 1                     [0 to 1: F0]   1F0 [F1] 1B0      [1 to 0: B0] 1F1
- *
- * and each rank's list is what it takes part in, in the order of that line.
+ * So a SEND directly follows what it sends, and a RECV stands as far ahead of its consumer as the
+ * message can be there, to travel behind other computation. (Holding a message back until just before it
+ * is consumed does not save memory: it then lies at its sender. It costs time, since a SEND that stands
+ * behind further actions waits for them whenever real times are not units.)
  *
  * Why that cannot deadlock even if every SEND and RECV blocks until its partner comes: take the first
  * event of the line that is not done. Everything before it is done, so each rank that takes part in it
@@ -38,36 +37,22 @@ struct event {
     bool gradient;
 };
 
-/* When things happen, in units. */
-struct times {
-    int *end[2];    // [stages][m] of what makes the activation, the gradient
-    int *before[2]; // [stages][m] the start of the action before the one that consumes it
-};
-
 static size_t cell(const struct schedule *s, int stage, int microbatch)
 {
     return (size_t)stage * (size_t)s->m + (size_t)microbatch;
 }
 
-static void note_times(const struct schedule *s, const struct simulation *sim, struct times *times)
+/* When the activation (and the gradient) of each stage and microbatch is made, in units. */
+static void note_ends(const struct schedule *s, const struct simulation *sim, int *const end[2])
 {
-    for (int rank = 0; rank < s->p; rank++) {
-        int start = 0, before = 0; // of the action at hand, and of the one before it
+    for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
             const struct action_fact *fact = action_fact(a.kind);
-            const struct action_time *time = &sim->times[sim->first[rank] + i];
-            bool second_of_pair = i > 0 && s->ranks[rank].actions[i - 1].overlaps_next;
-            if (!second_of_pair) {
-                before = start;
-                start = (int)time->start;
-            }
-            if (!fact->forwards && !fact->backs_input)
-                continue;
-            times->end[!fact->forwards][cell(s, a.stage, a.microbatch)] = (int)time->end;
-            times->before[!fact->forwards][cell(s, a.stage, a.microbatch)] = before;
+            if (fact->forwards || fact->backs_input)
+                end[!fact->forwards][cell(s, a.stage, a.microbatch)] =
+                    (int)sim->times[sim->first[rank] + i].end;
         }
-    }
 }
 
 /* Messages of one moment are taken in two rounds, by the parity of their lower rank: a chain of
@@ -89,7 +74,7 @@ static int compare_events(const void *a, const void *b)
     return x->microbatch < y->microbatch ? -1 : x->microbatch > y->microbatch ? 1 : 0;
 }
 
-static size_t find_events(const struct schedule *s, const struct times *times, struct event *events)
+static size_t find_events(const struct schedule *s, int *const end[2], struct event *events)
 {
     size_t count = 0;
     for (int gradient = 0; gradient < 2; gradient++)
@@ -98,9 +83,7 @@ static size_t find_events(const struct schedule *s, const struct times *times, s
                 if (!crosses_ranks(s, taker, k, gradient != 0))
                     continue;
                 int maker = stage_before(taker, gradient != 0);
-                int made = times->end[gradient][cell(s, maker, k)];
-                int before = times->before[gradient][cell(s, taker, k)];
-                events[count++] = (struct event){.time = made > before ? made : before,
+                events[count++] = (struct event){.time = end[gradient][cell(s, maker, k)],
                                                  .from = schedule_rank(s, maker, k),
                                                  .to = schedule_rank(s, taker, k),
                                                  .maker = maker,
@@ -192,15 +175,15 @@ enum status schedule_add_transfers(struct schedule *s)
 
     size_t cells = (size_t)s->stages * (size_t)s->m;
     struct event *events = malloc(2 * cells * sizeof *events);
-    int *all = calloc(4 * cells, sizeof *all);
-    enum status status = events != NULL && all != NULL ? OK : fail(NO_MEMORY, "the transfers of a schedule");
+    int *ends = calloc(2 * cells, sizeof *ends);
+    enum status status = events != NULL && ends != NULL ? OK : fail(NO_MEMORY, "the transfers of a schedule");
     if (status == OK) {
-        struct times times = {.end = {all, all + cells}, .before = {all + 2 * cells, all + 3 * cells}};
-        note_times(s, sim, &times);
-        size_t count = find_events(s, &times, events);
+        int *const end[2] = {ends, ends + cells};
+        note_ends(s, sim, end);
+        size_t count = find_events(s, end, events);
         status = merge_into(s, sim, events, count);
     }
-    free(all);
+    free(ends);
     free(events);
     simulation_destroy(sim);
     return status;

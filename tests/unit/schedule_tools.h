@@ -7,6 +7,7 @@
 #include "schedules/simulate.h"
 
 #include <criterion/criterion.h>
+#include <string.h>
 
 /* Whole numbers of a test, from a name: the same in every run. */
 struct dice {
@@ -42,13 +43,42 @@ static inline struct simulation *simulated(const struct schedule *s, struct cost
     return sim;
 }
 
-/* The list of a rank as text, "3F0 3B0"; without its transfers unless asked for. */
+/* The list of a rank as text, "3F0 3B0", a pair as "3F5+3B1"; without its transfers unless asked for. */
 static inline const char *list_text(const struct schedule *s, int rank, bool transfers, struct text *out)
 {
     char action[ACTION_CHARS];
+    const char *between = "";
     out->length = 0;
-    for (int i = 0; i < s->ranks[rank].count; i++)
-        if (transfers || action_fact(s->ranks[rank].actions[i].kind)->computes)
-            text_add(out, "%s%s", out->length > 0 ? " " : "", action_text(s->ranks[rank].actions[i], action));
+    for (int i = 0; i < s->ranks[rank].count; i++) {
+        struct action a = s->ranks[rank].actions[i];
+        if (!transfers && !action_fact(a.kind)->computes)
+            continue;
+        text_add(out, "%s%s", between, action_text(a, action));
+        between = a.overlaps_next ? "+" : " ";
+    }
     return text_chars(out);
+}
+
+/* Some p, m, v and group that family `index` can take. */
+static inline struct schedule_options throw_options(struct dice *dice, int index, int most_p, int most_m)
+{
+    const struct schedule_about *about = schedule_about(index);
+    struct schedule_options options = {
+        .name = about->name, .p = throw_dice(dice, 1, most_p), .m = throw_dice(dice, 1, most_m)};
+    bool many_chunks = strstr(about->takes, "any v") != NULL;
+    options.v = many_chunks ? throw_dice(dice, 1, 4) : 0;
+    if (strstr(about->takes, "even p") != NULL)
+        options.p += options.p % 2;
+    bool groups = strcmp(about->name, "interleaved") == 0 || strcmp(about->name, "zb-h1") == 0;
+    if (groups && throw_dice(dice, 0, 2) == 0)
+        options.microbatch_group_size = throw_dice(dice, options.p, options.p + most_m);
+    return options;
+}
+
+static inline int family_count(void)
+{
+    int count = 0;
+    while (schedule_about(count) != NULL)
+        count++;
+    return count;
 }

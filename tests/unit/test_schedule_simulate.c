@@ -44,6 +44,41 @@ Test(simulate, bubbles_are_the_closed_forms)
     }
 }
 
+static double chunk_bubble(const char *name, int p, int m, int v, struct stage_cost chunk)
+{
+    struct schedule *s = build(name, p, m, v);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = chunk});
+    double bubble = sim->bubble;
+    simulation_destroy(sim);
+    schedule_destroy(s);
+    return bubble;
+}
+
+/* Interleaved, where p divides m: (p-1)(f+i+w)/v, that is (p-1) times the costs of one chunk; looped
+ * breadth-first too, for any m >= p. */
+Test(simulate, chunks_divide_the_bubble)
+{
+    struct dice dice = {.generator = philox_named(7, "schedules")};
+    for (int i = 0; i < 500; i++) {
+        int p = throw_dice(&dice, 1, 8), m = p * throw_dice(&dice, 1, 4), v = throw_dice(&dice, 1, 4);
+        struct stage_cost c = throw_costs(&dice);
+        double expected = (p - 1) * (c.f + c.i + c.w);
+        cr_assert_eq(chunk_bubble("interleaved", p, m, v, c), expected, "p %d m %d v %d", p, m, v);
+        m += throw_dice(&dice, 0, p);
+        cr_assert_eq(chunk_bubble("looped-bfs", p, m, v, c), expected, "p %d m %d v %d", p, m, v);
+    }
+}
+
+/* ZB-H2 and ZB-V have none where f = i = w and the pipe can fill. */
+Test(simulate, no_bubble)
+{
+    for (int p = 1; p <= 10; p++)
+        for (int m = 2 * p - 1; m <= 4 * p; m++) {
+            cr_assert_eq(chunk_bubble("zb-h2", p, m, 1, (struct stage_cost){1, 1, 1}), 0.0);
+            cr_assert_eq(chunk_bubble("zb-v", p, m, 2, (struct stage_cost){1, 1, 1}), 0.0);
+        }
+}
+
 /* Waiting for the partner costs nothing where messages take no time: the lists put both ends together. */
 Test(simulate, free_messages_may_block)
 {
@@ -56,7 +91,7 @@ Test(simulate, free_messages_may_block)
 }
 
 /* Makespan and peak that the authors' own scheduler of 2401.10241 reaches, f = i = w = 1, no transfer
- * time. ZB-H1 has to be as good. */
+ * time. Ours have to be as good. */
 Test(simulate, no_worse_than_published_code)
 {
     const struct {
@@ -65,8 +100,9 @@ Test(simulate, no_worse_than_published_code)
         double makespan;
         int peak;
     } rows[] = {
-        {"1f1b", 2, 4, 15, 2},  {"1f1b", 4, 8, 33, 4},  {"1f1b", 8, 16, 69, 8},
-        {"zb-h1", 2, 4, 13, 2}, {"zb-h1", 4, 8, 27, 4}, {"zb-h1", 8, 16, 55, 8},
+        {"1f1b", 2, 4, 15, 2},    {"1f1b", 4, 8, 33, 4},   {"1f1b", 8, 16, 69, 8}, {"zb-h1", 2, 4, 13, 2},
+        {"zb-h1", 4, 8, 27, 4},   {"zb-h1", 8, 16, 55, 8}, {"zb-h2", 2, 4, 13, 4}, {"zb-h2", 4, 8, 27, 8},
+        {"zb-h2", 8, 16, 55, 16}, {"zb-v", 2, 4, 25, 4},   {"zb-v", 4, 8, 51, 8},  {"zb-v", 8, 16, 103, 16},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct schedule *s = build(rows[i].name, rows[i].p, rows[i].m, 0);
@@ -98,8 +134,9 @@ static double *relaxed_ends(const struct schedule *s, const struct cost_table *c
                 int which = a.kind == FORWARD ? 0 : a.kind == BACKWARD_WEIGHT ? 2 : 1;
                 int from = which == 0 ? a.stage - 1 : a.stage + 1;
                 if (which < 2 && from >= 0 && from < s->stages) {
+                    bool crosses = schedule_rank(s, from, a.microbatch) != rank;
                     double there = end[(size_t)which * cells + at + (size_t)(from - a.stage) * (size_t)s->m];
-                    start = fmax(start, there + (s->p > 1 ? costs->latency : 0.0));
+                    start = fmax(start, there + (crosses ? costs->latency : 0.0));
                 }
                 time += a.kind == FORWARD ? c.f : 0.0;
                 time += a.kind == BACKWARD_INPUT || a.kind == BACKWARD ? c.i : 0.0;
@@ -147,8 +184,7 @@ Test(simulate, the_critical_path_is_unbroken)
 {
     struct dice dice = {.generator = philox_named(6, "schedules")};
     for (int i = 0; i < 300; i++) {
-        struct schedule *s = build(schedule_about(throw_dice(&dice, 0, 2))->name, throw_dice(&dice, 1, 6),
-                                   throw_dice(&dice, 1, 10), 0);
+        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 6, 10));
         struct cost_table costs = {.chunk = throw_costs(&dice),
                                    .latency = throw_dice(&dice, 0, 4) / 8.0,
                                    .blocking = throw_dice(&dice, 0, 1) == 1};
@@ -192,6 +228,30 @@ Test(simulate, messages_take_time)
             simulation_destroy(sim);
             schedule_destroy(s);
         }
+}
+
+/* The lists hold no message back: whatever the costs, they are as fast as if every value were on its way
+ * the moment it is made, as long as a message takes no longer than the one action that it hides behind. */
+Test(simulate, lists_with_transfers_are_as_fast_as_without)
+{
+    struct dice dice = {.generator = philox_named(8, "schedules")};
+    for (int i = 0; i < 900; i++) {
+        struct schedule_options options = throw_options(&dice, i % family_count(), 8, 24);
+        struct cost_table costs = {.chunk = throw_costs(&dice),
+                                   .latency = throw_dice(&dice, 0, 4) / 8.0,
+                                   .pair_overlap = throw_dice(&dice, 0, 4) / 4.0};
+        costs.latency = fmin(costs.latency, fmin(costs.chunk.f, fmin(costs.chunk.i, costs.chunk.w)));
+        struct schedule *with = build_with(options);
+        options.without_transfers = true;
+        struct schedule *without = build_with(options);
+        struct simulation *a = simulated(with, costs), *b = simulated(without, costs);
+        cr_assert_eq(a->makespan, b->makespan, "%s p %d m %d v %d: %g, %g", options.name, options.p,
+                     options.m, options.v, a->makespan, b->makespan);
+        simulation_destroy(b);
+        simulation_destroy(a);
+        schedule_destroy(without);
+        schedule_destroy(with);
+    }
 }
 
 /* Two stages, the first far faster: the edge carries one message at a time. */
