@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/tokenizer.h"
 
+#include "trainer/bpe.h"
 #include "trainer/tokenizer_kind.h"
 
 #include <inttypes.h>
@@ -71,7 +72,7 @@ static const struct tokenizer_kind kind_byte = {
     .decode = byte_decode,
 };
 
-static const struct tokenizer_kind *const kinds[] = {&kind_byte};
+static const struct tokenizer_kind *const kinds[] = {&kind_byte, &kind_bpe};
 enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
 
 struct tokenizer {
