@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cmd_train.h"
+
+#include "tools/recipe_argument.h"
+#include "trainer/train.h"
+
+#include <string.h>
+
+static const char help[] =
+    "cuboid train RECIPE [key=value ...]\n"
+    "\n"
+    "Trains the recipe's model. Alone, all ranks are threads of this process; under mpirun or srun each process is a\n"
+    "rank. The losses are the same, bit for bit.\n"
+    "\n"
+    "  cuboid train recipes/quickstart.yaml\n"
+    "  cuboid train recipes/quickstart.yaml tp=1 pp=4 dp=2 pipeline.schedule=zb-h1\n"
+    "  mpirun -n 8 cuboid train recipes/quickstart.yaml\n"
+    "\n"
+    "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with every key and its origin,\n"
+    "metrics.jsonl with a line per step, and checkpoints. Started again, it continues from the newest complete\n"
+    "checkpoint. SIGTERM saves one and exits with 75.\n";
+
+int cmd_train(int argc, char **argv)
+{
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    struct recipe *recipe = NULL;
+    int size = 0, status = recipe_argument(argc, argv, false, &recipe, &size);
+    if (status != 0)
+        return status;
+    status = exit_status(train(recipe, size));
+    recipe_destroy(recipe);
+    return status;
+}

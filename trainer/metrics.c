@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/metrics.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct metrics {
+    struct metrics_config config;
+    FILE *file;
+    struct text path;
+    bool terminal;
+    int64_t steps, tokens;         // of this process
+    double time_s, recent_time_s;  // in steps; since the last line
+    int64_t recent_tokens, recent_steps;
+    struct step_record last;
+    double best_valid;
+};
+
+int64_t model_parameters(const struct model_config *m)
+{
+    int64_t h = m->hidden_size, query = m->num_attention_heads * m->kv_channels;
+    int64_t kv = m->num_query_groups * m->kv_channels, in = m->activation == SWIGLU ? 2 : 1;
+    int64_t matrices = h * (2 * query + 2 * kv) + (in + 1) * h * m->ffn_hidden_size;
+    int64_t biases = m->add_bias_linear ? query + 2 * kv + h + in * m->ffn_hidden_size + h : 0;
+    int64_t norm = m->normalization == LAYER_NORM ? 2 * h : h;
+    int64_t ends = m->vocab_size * h * (m->tie_word_embeddings ? 1 : 2) + norm +
+                   (m->position_embedding == LEARNED_ABSOLUTE ? m->seq_length * h : 0);
+    return m->num_layers * (matrices + biases + 2 * norm) + ends;
+}
+
+double model_flops_per_token(const struct model_config *m)
+{
+    double h = (double)m->hidden_size, query = (double)(m->num_attention_heads * m->kv_channels);
+    double kv = (double)(m->num_query_groups * m->kv_channels), in = m->activation == SWIGLU ? 2.0 : 1.0;
+    double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)m->ffn_hidden_size;
+    double weights = (double)m->num_layers * matrices + (double)m->vocab_size * h;
+    double attention = 12.0 * (double)m->num_layers * (double)m->seq_length * query;
+    return 6.0 * weights + attention;
+}
+
+/* Keeps the lines of an earlier part of the run up to the step it continues from: later ones are about to be
+ * made again. */
+static enum status keep_earlier_lines(const char *path, int64_t first_step)
+{
+    struct text all = {0}, kept = {0};
+    TRY(file_read(path, &all));
+    for (const char *line = text_chars(&all); *line != 0;) {
+        const char *end = strchr(line, '\n'), *key = strstr(line, "\"step\": ");
+        if (end == NULL)
+            break; // torn by a crash
+        if (key != NULL && key < end && strtoll(key + 8, NULL, 10) < first_step)
+            text_add_bytes(&kept, line, (size_t)(end + 1 - line));
+        line = end + 1;
+    }
+    enum status status = file_write_atomic(path, text_chars(&kept), kept.length);
+    text_free(&all);
+    text_free(&kept);
+    return status;
+}
+
+static enum status open_file(struct metrics *m)
+{
+    text_add(&m->path, "%s/metrics.jsonl", m->config.recipe->logging.run_dir);
+    struct stat info;
+    if (stat(m->path.chars, &info) == 0)
+        TRY(keep_earlier_lines(m->path.chars, m->config.first_step));
+    m->file = fopen(m->path.chars, "a");
+    return m->file != NULL ? OK : fail(IO_ERROR, "%s: %s", m->path.chars, strerror(errno));
+}
+
+enum status metrics_open(const struct metrics_config *config, struct metrics **out)
+{
+    struct metrics *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return fail(NO_MEMORY, "no memory for the metrics");
+    m->config = *config;
+    m->terminal = isatty(STDOUT_FILENO) == 1;
+    m->best_valid = INFINITY;
+    enum status status = open_file(m);
+    if (status == OK)
+        *out = m;
+    else
+        metrics_close(m);
+    return status;
+}
+
+static void add_number(struct text *line, const char *key, double value)
+{
+    char number[NUMBER_CHARS];
+    text_add(line, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
+}
+
+static enum status write_line(struct metrics *m, const struct step_record *r)
+{
+    double per_rank = r->step_time_s > 0.0
+                          ? m->config.flops_per_token * (double)r->tokens / r->step_time_s / (double)m->config.world
+                          : 0.0;
+    double peak = m->config.recipe->logging.peak_flops;
+    struct text line = {0};
+    text_add(&line, "{\"step\": %lld", (long long)r->step);
+    add_number(&line, "loss", r->loss);
+    add_number(&line, "grad_norm", r->grad_norm);
+    add_number(&line, "lr", r->lr);
+    text_add(&line, ", \"tokens\": %lld", (long long)r->tokens);
+    add_number(&line, "step_time_s", r->step_time_s);
+    add_number(&line, "tokens_per_s", r->step_time_s > 0.0 ? (double)r->tokens / r->step_time_s : NAN);
+    add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
+    add_number(&line, "mfu", peak > 0.0 ? per_rank / peak : NAN);
+    add_number(&line, "bubble_fraction", r->bubble_fraction);
+    text_add(&line, ", \"memory_peak_bytes\": %lld", (long long)r->memory_peak_bytes);
+    if (r->has_valid)
+        add_number(&line, "valid_loss", r->valid_loss);
+    text_add(&line, "}\n");
+    bool good = fwrite(line.chars, 1, line.length, m->file) == line.length && fflush(m->file) == 0;
+    text_free(&line);
+    return good ? OK : fail(IO_ERROR, "%s: %s", m->path.chars, strerror(errno));
+}
+
+/* "step 120/400  loss 2.3145  valid 2.41  grad 0.91  lr 0.00300  23.1 K tok/s  1 min 20 s left" */
+static void show(struct metrics *m, const struct step_record *r, bool stays)
+{
+    int64_t total = m->config.recipe->train.train_iters;
+    double mean_s = m->recent_time_s / (double)m->recent_steps;
+    char speed[NUMBER_CHARS], left[NUMBER_CHARS];
+    count_text((double)m->recent_tokens / m->recent_time_s, speed);
+    seconds_text(mean_s * (double)(total - r->step), left);
+    printf("%sstep %*lld/%lld  loss %.4f", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4, (long long)r->step,
+           (long long)total, r->loss);
+    if (r->has_valid)
+        printf("  valid %.4f", r->valid_loss);
+    printf("  grad %.3f  lr %.2e  %s tok/s", r->grad_norm, r->lr, speed);
+    if (r->step < total)
+        printf("  %s left", left);
+    fputs(stays || !m->terminal ? "\n" : "", stdout);
+    fflush(stdout);
+}
+
+enum status metrics_step(struct metrics *m, const struct step_record *r)
+{
+    m->steps++;
+    m->recent_steps++;
+    m->tokens += r->tokens;
+    m->recent_tokens += r->tokens;
+    m->time_s += r->step_time_s;
+    m->recent_time_s += r->step_time_s;
+    m->last = *r;
+    if (r->has_valid && r->valid_loss < m->best_valid)
+        m->best_valid = r->valid_loss;
+    TRY(write_line(m, r));
+
+    int64_t interval = m->config.recipe->logging.log_interval;
+    bool stays = r->has_valid || r->step % (interval > 0 ? interval : 1) == 0 || m->steps == 1 ||
+                 r->step == m->config.recipe->train.train_iters;
+    if (stays || m->terminal)
+        show(m, r, stays);
+    if (stays) {
+        m->recent_steps = m->recent_tokens = 0;
+        m->recent_time_s = 0.0;
+    }
+    return OK;
+}
+
+void metrics_summary(struct metrics *m, const char *why)
+{
+    char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS];
+    if (m->terminal)
+        fputs("\r\x1b[K", stdout);
+    printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps, count_text((double)m->tokens, tokens),
+           seconds_text(m->time_s, time));
+    if (m->steps > 0 && m->time_s > 0.0) {
+        double rate = (double)m->tokens / m->time_s;
+        printf(", %s tok/s, %s model FLOP/s\n", count_text(rate, speed),
+               count_text(rate * m->config.flops_per_token, flops));
+        printf("last loss %.4f at step %lld", m->last.loss, (long long)m->last.step);
+        if (isfinite(m->best_valid))
+            printf(", best validation loss %.4f", m->best_valid);
+    }
+    printf("\nmetrics: %s\n", m->path.chars);
+    fflush(stdout);
+}
+
+void metrics_close(struct metrics *metrics)
+{
+    if (metrics == NULL)
+        return;
+    if (metrics->file != NULL)
+        fclose(metrics->file);
+    text_free(&metrics->path);
+    free(metrics);
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a run says of itself: a line of metrics.jsonl for every step, with enough digits to read back the same
+ * bits, and on the terminal a progress line, or plain lines where there is no terminal. Only rank 0 has one. */
+#pragma once
+
+#include "trainer/recipe.h"
+
+struct metrics;
+
+/* One step, counted from 1. */
+struct step_record {
+    int64_t step;
+    double loss; // nats per token, before the update
+    double grad_norm, lr;
+    int64_t tokens; // of this step, over the world
+    double step_time_s;
+    double bubble_fraction;
+    int64_t memory_peak_bytes; // the most of any rank
+    bool has_valid;
+    double valid_loss;
+};
+
+/* Opens metrics.jsonl in the run's folder. first_step: the first that this process makes, after a resume;
+ * flops_per_token: of forward and backward (Megatron's convention). */
+struct metrics_config {
+    const struct recipe *recipe;
+    int64_t first_step;
+    double flops_per_token;
+    int world;
+};
+MUST_USE enum status metrics_open(const struct metrics_config *config, struct metrics **out);
+MUST_USE enum status metrics_step(struct metrics *metrics, const struct step_record *record);
+/* The closing summary. `why`: "done", or why it stopped. */
+void metrics_summary(struct metrics *metrics, const char *why);
+void metrics_close(struct metrics *metrics); // takes NULL
+
+/* Floating-point operations of forward and backward per token: 6 per weight of a matrix that multiplies, and
+ * attention's 12 * layers * S * A * D (Narayanan et al. 2021 without recomputation). */
+double model_flops_per_token(const struct model_config *model);
+int64_t model_parameters(const struct model_config *model);

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/report.h"
+
+#include "trainer/metrics.h"
+
+#include <string.h>
+#include <sys/resource.h>
+
+/* "r0 r1 r2 r3" or "r0..r3": the ranks at this pipeline coordinate. */
+static void add_ranks(const struct run *run, int pp_rank, struct text *out)
+{
+    int first = -1, previous = -1;
+    for (int rank = 0; rank <= run->mesh.world; rank++) {
+        bool here = rank < run->mesh.world && mesh_place(&run->mesh, MESH_DENSE, rank).pp == pp_rank;
+        if (here && (first < 0 || rank != previous + 1)) {
+            if (first >= 0)
+                text_add(out, previous > first ? "-%d " : " ", previous);
+            text_add(out, "%d", rank);
+            first = rank;
+        }
+        if (here)
+            previous = rank;
+    }
+    if (previous > first)
+        text_add(out, "-%d", previous);
+}
+
+static void print_stage(const struct run *run, int stage, FILE *to)
+{
+    const struct schedule *schedule = run->schedule;
+    int first = run->stage_first_layer[stage], last = run->stage_first_layer[stage + 1] - 1;
+    struct text layers = {0}, ranks = {0};
+    text_add(&layers, "%s", stage == 0 ? "embedding, " : "");
+    if (last > first)
+        text_add(&layers, "layers %d-%d", first, last);
+    else
+        text_add(&layers, last == first ? "layer %d" : "no layer", first);
+    text_add(&layers, "%s", stage == schedule->stages - 1 ? ", norm, head" : "");
+    add_ranks(run, schedule_rank(schedule, stage, 0), &ranks);
+    fprintf(to, "  stage %-2d %-34s rank %s\n", stage, layers.chars, ranks.chars);
+    text_free(&layers);
+    text_free(&ranks);
+}
+
+void report_layout(const struct run *run, FILE *to)
+{
+    const struct recipe *recipe = run->recipe;
+    const struct degrees *d = &run->mesh.degrees;
+    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS];
+    count_text((double)model_parameters(&recipe->model), parameters);
+    count_text((double)(recipe->train.global_batch_size * recipe->model.seq_length), tokens);
+    fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name, parameters,
+            (long long)recipe->train.train_iters, tokens, (long long)recipe->train.global_batch_size,
+            (long long)recipe->model.seq_length);
+    fprintf(to, "%d rank%s: dp %d x tp %d x pp %d%s, %s, %d microbatch%s of %lld per step and data rank, device %s\n",
+            run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
+            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", recipe->pipeline.schedule,
+            run->schedule->m, run->schedule->m == 1 ? "" : "es", (long long)recipe->train.micro_batch_size,
+            recipe->cluster.device);
+    for (int stage = 0; stage < run->schedule->stages; stage++)
+        print_stage(run, stage, to);
+    fflush(to);
+}
+
+void report_memory(const struct worker *worker, FILE *to)
+{
+    struct memory_use use = device_memory(worker->device);
+    char number[NUMBER_CHARS];
+    fprintf(to, "memory of rank %d:", worker->world->rank);
+    int64_t sum = 0;
+    for (int part = 0; part < PART_COUNT; part++) {
+        sum += use.now_bytes[part];
+        if (use.now_bytes[part] > 0)
+            fprintf(to, " %s %s,", part_name((enum part)part), bytes_text(use.now_bytes[part], number));
+    }
+    fprintf(to, " in all %s\n", bytes_text(sum, number));
+    fflush(to);
+}
+
+void report_resident(const struct worker *worker, FILE *to)
+{
+    struct rusage usage;
+    char resident[NUMBER_CHARS], allocated[NUMBER_CHARS];
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return;
+    // Linux counts kibibytes.
+    bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
+    bytes_text(device_memory(worker->device).peak_total_bytes, allocated);
+    fprintf(to, "memory: rank %d allocated %s at most; the process, %s resident at most\n", worker->world->rank,
+            allocated, resident);
+}

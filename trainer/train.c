@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/train.h"
+
+#include "trainer/checkpoint.h"
+#include "trainer/learning_rate.h"
+#include "trainer/metrics.h"
+#include "trainer/report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What the ranks agree on after each step: the maximum over the world of each. */
+enum { AGREE_STOP, AGREE_BUBBLE, AGREE_BUBBLE_SPAN, AGREE_MEMORY, AGREE_COUNT };
+
+struct session {
+    struct worker worker;
+    struct metrics *metrics; // rank 0
+    struct buffer agree;     // f64[AGREE_COUNT]
+    double agreed[AGREE_COUNT];
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool speaks(const struct session *s)
+{
+    return s->worker.world->rank == 0;
+}
+
+/* ---- signals ---- */
+
+/* The exit signal is blocked in every thread, and asked for between steps: no handler, no global. */
+static void block_signal(int signal_number)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal_number);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static bool signal_came(int signal_number)
+{
+    if (signal_number == 0)
+        return false;
+    sigset_t set;
+    sigpending(&set); // stays pending, so that every rank of the process sees it
+    return sigismember(&set, signal_number) == 1;
+}
+
+/* ---- the run's folder ---- */
+
+/* A folder of an earlier run is continued, or refused: never overwritten silently. */
+static enum status check_folder(const struct recipe *recipe)
+{
+    struct text path = {0};
+    char *found = NULL;
+    struct stat info;
+    text_add(&path, "%s/metrics.jsonl", recipe->logging.run_dir);
+    bool used = stat(path.chars, &info) == 0;
+    text_free(&path);
+    if (!used)
+        return OK;
+    const char *load = recipe->checkpoint.load;
+    if (load != NULL && strcmp(load, "auto") == 0 && recipe->checkpoint.save != NULL)
+        TRY(checkpoint_find(recipe->checkpoint.save, &found));
+    bool continues = found != NULL || (load != NULL && strcmp(load, "auto") != 0);
+    free(found);
+    return continues ? OK
+                     : fail(BAD_RECIPE,
+                            "logging.run_dir: %s holds an earlier run without a checkpoint to continue from; remove it, "
+                            "or choose another folder: logging.run_dir=%s-2",
+                            recipe->logging.run_dir, recipe->logging.run_dir);
+}
+
+static enum status write_resolved(const struct recipe *recipe)
+{
+    struct text path = {0}, resolved = {0};
+    text_add(&path, "%s/recipe.yaml", recipe->logging.run_dir);
+    recipe_resolved_text(recipe, &resolved);
+    enum status status = file_write_atomic(path.chars, resolved.chars, resolved.length);
+    text_free(&path);
+    text_free(&resolved);
+    return status;
+}
+
+/* ---- one rank ---- */
+
+static enum status load_checkpoint(struct session *s)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    const char *load = recipe->checkpoint.load;
+    char *path = NULL;
+    if (load == NULL)
+        return OK;
+    if (strcmp(load, "auto") != 0)
+        path = strdup(load);
+    else if (recipe->checkpoint.save != NULL)
+        TRY(checkpoint_find(recipe->checkpoint.save, &path));
+    if (path == NULL)
+        return OK;
+    enum status status = checkpoint_load(&s->worker, path, true);
+    if (status == OK && speaks(s))
+        printf("continues from %s, step %lld\n", path, (long long)s->worker.step);
+    free(path);
+    return status;
+}
+
+static enum status begin(struct session *s)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    TRY(buffer_alloc(s->worker.device, PART_OPTIMIZER, sizeof s->agreed, &s->agree));
+    TRY(load_checkpoint(s));
+    if (!speaks(s))
+        return OK;
+    TRY(folder_make(recipe->logging.run_dir));
+    TRY(write_resolved(recipe));
+    struct metrics_config config = {
+        .recipe = recipe,
+        .first_step = s->worker.step + 1,
+        .flops_per_token = model_flops_per_token(&recipe->model),
+        .world = s->worker.world->size,
+    };
+    TRY(metrics_open(&config, &s->metrics));
+    report_memory(&s->worker, stdout);
+    return OK;
+}
+
+static void end(struct session *s)
+{
+    metrics_close(s->metrics);
+    buffer_free(&s->agree);
+    worker_destroy(&s->worker);
+}
+
+/* One small reduction per step: has anybody been asked to stop, and the worst bubble and memory. */
+static enum status agree(struct session *s, bool stop)
+{
+    struct worker *w = &s->worker;
+    struct step_times times = executor_times(w->executor);
+    double span = times.last_end_s - times.first_start_s;
+    s->agreed[AGREE_STOP] = stop ? 1.0 : 0.0;
+    s->agreed[AGREE_BUBBLE] = span > 0.0 ? (span - times.busy_s) / span : 0.0;
+    s->agreed[AGREE_BUBBLE_SPAN] = span;
+    s->agreed[AGREE_MEMORY] = (double)device_memory(w->device).peak_total_bytes;
+    struct tensor view = tensor_1d(s->agree.data, F64, AGREE_COUNT);
+    TRY(copy_to_device(w->compute, s->agree.data, s->agreed, sizeof s->agreed));
+    TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
+    TRY(copy_to_host(w->compute, s->agreed, s->agree.data, sizeof s->agreed));
+    return stream_sync(w->compute);
+}
+
+/* A loss or gradient that is no number ends the run: what follows would be trained on noise. */
+static enum status check_finite(const struct worker *w, const struct step_result *result)
+{
+    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad)
+        return OK;
+    const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
+    if (name != NULL)
+        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite (loss %g)", (long long)w->step, name,
+                    result->loss);
+    if (!isfinite(result->loss))
+        return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
+    return OK;
+}
+
+static bool due(int64_t interval, int64_t step)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+static enum status one_step(struct session *s, bool *stop)
+{
+    struct worker *w = &s->worker;
+    const struct recipe *recipe = w->run->recipe;
+    double start = now_s();
+    struct step_result result;
+    TRY(worker_step(w, &result));
+    TRY(check_finite(w, &result));
+    TRY(agree(s, signal_came(recipe->resilience.exit_signal)));
+    struct step_record record = {
+        .step = w->step,
+        .loss = result.loss,
+        .grad_norm = result.grad_norm,
+        .lr = learning_rate(&recipe->optimizer, w->step),
+        .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
+        .step_time_s = now_s() - start,
+        .bubble_fraction = s->agreed[AGREE_BUBBLE],
+        .memory_peak_bytes = (int64_t)s->agreed[AGREE_MEMORY],
+        .has_valid = due(recipe->train.eval_interval, w->step) ||
+                     (recipe->train.eval_interval > 0 && w->step == recipe->train.train_iters),
+    };
+    if (record.has_valid)
+        TRY(worker_evaluate(w, &record.valid_loss));
+    if (speaks(s))
+        TRY(metrics_step(s->metrics, &record));
+    *stop = s->agreed[AGREE_STOP] > 0.0;
+    return OK;
+}
+
+static enum status loop(struct session *s)
+{
+    struct worker *w = &s->worker;
+    const struct recipe *recipe = w->run->recipe;
+    int64_t saved = w->step;
+    bool stop = false, saves = recipe->checkpoint.save != NULL;
+    while (w->step < recipe->train.train_iters && !stop) {
+        TRY(one_step(s, &stop));
+        bool last = stop || w->step == recipe->train.train_iters;
+        if (!saves || (!last && !due(recipe->checkpoint.save_interval, w->step)))
+            continue;
+        TRY(checkpoint_save(w));
+        saved = w->step;
+    }
+    if (stop && w->step < recipe->train.train_iters && saves && saved == w->step)
+        return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step, recipe->checkpoint.save);
+    return OK;
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    const struct run *run = argument;
+    struct session session = {0};
+    enum status status = worker_create(run, world, true, &session.worker);
+    if (status == OK)
+        status = begin(&session);
+    if (status == OK)
+        status = loop(&session);
+    if (session.metrics != NULL && (status == OK || status == STOPPED)) {
+        metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
+        report_resident(&session.worker, stdout);
+    }
+    // After a failure peers may still be using what this rank shares with them; the process ends now.
+    if (status == OK || status == STOPPED)
+        end(&session);
+    return status;
+}
+
+enum status train(const struct recipe *recipe, int size)
+{
+    struct run run;
+    TRY(check_folder(recipe));
+    enum status status = run_create(recipe, true, &run);
+    if (status == OK) {
+        struct launcher launcher;
+        status = launcher_find(&launcher);
+        if (status == OK && launcher.rank <= 0)
+            report_layout(&run, stdout);
+    }
+    if (recipe->resilience.exit_signal != 0)
+        block_signal(recipe->resilience.exit_signal);
+    if (status == OK)
+        status = world_run(recipe->cluster.transport, size, rank_main, &run);
+    run_destroy(&run);
+    return status;
+}
