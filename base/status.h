@@ -54,7 +54,7 @@ const char *fail_text(void);
 struct who {
     int rank, pp, dp, tp;
     int step;        // counted from 1; 0 before training
-    char action[24]; // "3F7", "optimizer"; "" when none
+    char action[48]; // "3F7", "optimizer"; "" when none
 };
 
 /* This thread's own place; each thread writes and reads only its own. */
