@@ -2,7 +2,7 @@
 #include "trainer/executor.h"
 
 #include "schedules/edges.h"
-#include "trainer/executor_slots.h"
+#include "trainer/stash.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -12,7 +12,7 @@ struct executor {
     struct env env;
     int pp_rank;
     struct stage *stages; // [chunks]
-    struct slots slots;
+    struct stash stash;
     struct p2p *p2p;
     struct buckets *buckets;  // NULL when not training
     struct event *activation; // [chunks][m] when the input of this microbatch has come
@@ -113,8 +113,8 @@ static enum status fill_executor(struct executor *e)
     TRY(create_p2p(e));
     if (config->training)
         TRY(create_buckets(e));
-    TRY(slots_create(config->weights->device, config->schedule, e->pp_rank, e->stages, config->training,
-                     &e->slots));
+    TRY(stash_create(config->weights->device, config->schedule, e->pp_rank, e->stages, config->training,
+                     &e->stash));
     size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
     e->activation = calloc(cells, sizeof *e->activation);
     e->gradient = calloc(cells, sizeof *e->gradient);
@@ -146,7 +146,7 @@ void executor_destroy(struct executor *executor)
     free(executor->stages);
     buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
-    slots_destroy(&executor->slots);
+    stash_destroy(&executor->stash);
     free(executor->activation);
     free(executor->gradient);
     free(executor);
@@ -169,7 +169,7 @@ static struct job job_of(struct executor *e, struct action action)
     job.cell = job.chunk * schedule->m + action.microbatch;
     job.stage = &e->stages[job.chunk];
     job.pass = (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = true};
-    slots_bases(&e->slots, job.chunk, action.microbatch, job.pass.base);
+    stash_bases(&e->stash, job.chunk, action.microbatch, job.pass.base);
     return job;
 }
 
@@ -198,10 +198,10 @@ static enum status run_forward(struct executor *e, const struct job *job)
  * in the last stage, the one that last read the buffer. */
 static enum status take_gradient(struct executor *e, const struct job *job, struct tensor *out)
 {
-    int index = slots_gradient(&e->slots, job->chunk, job->action.microbatch);
-    *out = slots_gradient_tensor(&e->slots, index);
+    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
+    *out = stash_gradient_tensor(&e->stash, index);
     bool made_here = job->action.stage == e->config.schedule->stages - 1;
-    return stream_wait(e->env.compute, made_here ? e->slots.gradient_busy[index] : e->gradient[job->cell]);
+    return stream_wait(e->env.compute, made_here ? e->stash.gradient_busy[index] : e->gradient[job->cell]);
 }
 
 static enum status layer_done(void *context, int layer)
@@ -227,7 +227,7 @@ static struct layer_done done_of(struct executor *e, const struct job *job)
 
 static enum status release(struct executor *e, const struct job *job, enum home home)
 {
-    return slots_release(&e->slots, e->env.compute, home, job->chunk, job->action.microbatch);
+    return stash_release(&e->stash, e->env.compute, home, job->chunk, job->action.microbatch);
 }
 
 static enum status run_backward_input(struct executor *e, const struct job *job)
@@ -257,17 +257,17 @@ static enum status run_backward(struct executor *e, const struct job *job)
 
 static enum status receive_gradient(struct executor *e, const struct job *job)
 {
-    int index = slots_gradient(&e->slots, job->chunk, job->action.microbatch);
-    TRY(stream_wait(e->env.compute, e->slots.gradient_busy[index]));
-    return p2p_recv(e->p2p, job->action.peer, true, slots_gradient_tensor(&e->slots, index),
+    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
+    TRY(stream_wait(e->env.compute, e->stash.gradient_busy[index]));
+    return p2p_recv(e->p2p, job->action.peer, true, stash_gradient_tensor(&e->stash, index),
                     stream_record(e->env.compute), &e->gradient[job->cell]);
 }
 
 static enum status send_gradient(struct executor *e, const struct job *job)
 {
-    int index = slots_gradient(&e->slots, job->chunk, job->action.microbatch);
-    return p2p_send(e->p2p, job->action.peer, true, slots_gradient_tensor(&e->slots, index),
-                    stream_record(e->env.compute), &e->slots.gradient_busy[index]);
+    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
+    return p2p_send(e->p2p, job->action.peer, true, stash_gradient_tensor(&e->stash, index),
+                    stream_record(e->env.compute), &e->stash.gradient_busy[index]);
 }
 
 static enum status run_action(struct executor *e, struct action action)
@@ -306,7 +306,7 @@ static enum status run_timed(struct executor *e, struct action action)
     TRY(run_action(e, action));
     if (!action_fact(action.kind)->computes)
         return OK;
-    TRY(slots_release_scratch(&e->slots, e->env.compute));
+    TRY(stash_release_scratch(&e->stash, e->env.compute));
     double end = now_s();
     if (!(e->times.busy_s > 0.0))
         e->times.first_start_s = start;
@@ -335,14 +335,14 @@ static enum status evaluate_stage(struct executor *e, int stage, const struct ba
     const struct schedule *schedule = e->config.schedule;
     int chunk = schedule_chunk(schedule, stage, 0);
     struct pass pass = {.env = &e->env, .batch = batch};
-    slots_bases(&e->slots, chunk, 0, pass.base);
+    stash_bases(&e->stash, chunk, 0, pass.base);
     struct event arrived = {0};
     // The message that last read this slot has left before the slot is written again.
     TRY(stream_wait(e->env.compute, sent[chunk]));
     if (stage > 0 && is_here(e, stage - 1, 0)) {
         struct pass before = pass;
         int chunk_before = schedule_chunk(schedule, stage - 1, 0);
-        slots_bases(&e->slots, chunk_before, 0, before.base);
+        stash_bases(&e->stash, chunk_before, 0, before.base);
         TRY(copy(e->env.compute, (struct copy){.in = stage_output(&e->stages[chunk_before], &before),
                                                .out = stage_input(&e->stages[chunk], &pass)}));
     } else if (stage > 0) {
@@ -389,7 +389,7 @@ struct tensor executor_logits(const struct executor *executor)
         if (!stage->has_head)
             continue;
         struct pass pass = {.env = &executor->env};
-        slots_bases(&executor->slots, chunk, 0, pass.base);
+        stash_bases(&executor->stash, chunk, 0, pass.base);
         return pass_tensor(&pass, stage->head.logits);
     }
     return (struct tensor){0};

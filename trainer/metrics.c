@@ -13,8 +13,8 @@ struct metrics {
     FILE *file;
     struct text path;
     bool terminal;
-    int64_t steps, tokens;         // of this process
-    double time_s, recent_time_s;  // in steps; since the last line
+    int64_t steps, tokens;        // of this process
+    double time_s, recent_time_s; // in steps; since the last line
     int64_t recent_tokens, recent_steps;
     struct step_record last;
     double best_valid;
@@ -96,9 +96,9 @@ static void add_number(struct text *line, const char *key, double value)
 
 static enum status write_line(struct metrics *m, const struct step_record *r)
 {
-    double per_rank = r->step_time_s > 0.0
-                          ? m->config.flops_per_token * (double)r->tokens / r->step_time_s / (double)m->config.world
-                          : 0.0;
+    double per_rank = r->step_time_s > 0.0 ? m->config.flops_per_token * (double)r->tokens / r->step_time_s /
+                                                 (double)m->config.world
+                                           : 0.0;
     double peak = m->config.recipe->logging.peak_flops;
     struct text line = {0};
     text_add(&line, "{\"step\": %lld", (long long)r->step);
@@ -128,8 +128,8 @@ static void show(struct metrics *m, const struct step_record *r, bool stays)
     char speed[NUMBER_CHARS], left[NUMBER_CHARS];
     count_text((double)m->recent_tokens / m->recent_time_s, speed);
     seconds_text(mean_s * (double)(total - r->step), left);
-    printf("%sstep %*lld/%lld  loss %.4f", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4, (long long)r->step,
-           (long long)total, r->loss);
+    printf("%sstep %*lld/%lld  loss %.4f", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4,
+           (long long)r->step, (long long)total, r->loss);
     if (r->has_valid)
         printf("  valid %.4f", r->valid_loss);
     printf("  grad %.3f  lr %.2e  %s tok/s", r->grad_norm, r->lr, speed);
@@ -169,8 +169,8 @@ void metrics_summary(struct metrics *m, const char *why)
     char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS];
     if (m->terminal)
         fputs("\r\x1b[K", stdout);
-    printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps, count_text((double)m->tokens, tokens),
-           seconds_text(m->time_s, time));
+    printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps,
+           count_text((double)m->tokens, tokens), seconds_text(m->time_s, time));
     if (m->steps > 0 && m->time_s > 0.0) {
         double rate = (double)m->tokens / m->time_s;
         printf(", %s tok/s, %s model FLOP/s\n", count_text(rate, speed),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a run says of itself: a line of metrics.jsonl for every step, with enough digits to read back the same
- * bits, and on the terminal a progress line, or plain lines where there is no terminal. Only rank 0 has one. */
+ * bits, and on the terminal a progress line, or plain lines where there is no terminal. Only rank 0 has one.
+ */
 #pragma once
 
 #include "trainer/recipe.h"

@@ -49,14 +49,16 @@ void report_layout(const struct run *run, FILE *to)
     char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS];
     count_text((double)model_parameters(&recipe->model), parameters);
     count_text((double)(recipe->train.global_batch_size * recipe->model.seq_length), tokens);
-    fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name, parameters,
-            (long long)recipe->train.train_iters, tokens, (long long)recipe->train.global_batch_size,
-            (long long)recipe->model.seq_length);
-    fprintf(to, "%d rank%s: dp %d x tp %d x pp %d%s, %s, %d microbatch%s of %lld per step and data rank, device %s\n",
-            run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
-            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", recipe->pipeline.schedule,
-            run->schedule->m, run->schedule->m == 1 ? "" : "es", (long long)recipe->train.micro_batch_size,
-            recipe->cluster.device);
+    fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name,
+            parameters, (long long)recipe->train.train_iters, tokens,
+            (long long)recipe->train.global_batch_size, (long long)recipe->model.seq_length);
+    fprintf(
+        to,
+        "%d rank%s: dp %d x tp %d x pp %d%s, %s, %d microbatch%s of %lld per step and data rank, device %s\n",
+        run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
+        recipe->parallel.sequence_parallel ? ", sequence parallel" : "", recipe->pipeline.schedule,
+        run->schedule->m, run->schedule->m == 1 ? "" : "es", (long long)recipe->train.micro_batch_size,
+        recipe->cluster.device);
     for (int stage = 0; stage < run->schedule->stages; stage++)
         print_stage(run, stage, to);
     fflush(to);
@@ -86,6 +88,6 @@ void report_resident(const struct worker *worker, FILE *to)
     // Linux counts kibibytes.
     bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
     bytes_text(device_memory(worker->device).peak_total_bytes, allocated);
-    fprintf(to, "memory: rank %d allocated %s at most; the process, %s resident at most\n", worker->world->rank,
-            allocated, resident);
+    fprintf(to, "memory: rank %d allocated %s at most; the process, %s resident at most\n",
+            worker->world->rank, allocated, resident);
 }

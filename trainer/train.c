@@ -79,7 +79,8 @@ static enum status check_folder(const struct recipe *recipe)
     free(found);
     return continues ? OK
                      : fail(BAD_RECIPE,
-                            "logging.run_dir: %s holds an earlier run without a checkpoint to continue from; remove it, "
+                            "logging.run_dir: %s holds an earlier run without a checkpoint to continue from; "
+                            "remove it, "
                             "or choose another folder: logging.run_dir=%s-2",
                             recipe->logging.run_dir, recipe->logging.run_dir);
 }
@@ -168,8 +169,8 @@ static enum status check_finite(const struct worker *w, const struct step_result
         return OK;
     const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
     if (name != NULL)
-        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite (loss %g)", (long long)w->step, name,
-                    result->loss);
+        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite (loss %g)", (long long)w->step,
+                    name, result->loss);
     if (!isfinite(result->loss))
         return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
     return OK;
@@ -224,7 +225,8 @@ static enum status loop(struct session *s)
         saved = w->step;
     }
     if (stop && w->step < recipe->train.train_iters && saves && saved == w->step)
-        return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step, recipe->checkpoint.save);
+        return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step,
+                    recipe->checkpoint.save);
     return OK;
 }
 

@@ -4,6 +4,6 @@
 
 #include "trainer/worker.h"
 
-/* Trains to the recipe's last step, or until asked to stop. OK, STOPPED (a complete checkpoint was written), or
- * what went wrong. size: of the world; 0: the launcher's. */
+/* Trains to the recipe's last step, or until asked to stop. OK, STOPPED (a complete checkpoint was written),
+ * or what went wrong. size: of the world; 0: the launcher's. */
 MUST_USE enum status train(const struct recipe *recipe, int size);

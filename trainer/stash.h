@@ -15,7 +15,7 @@ struct gradient_plan {
     int *of;   // [chunks][m]: the buffer that I or B of this chunk and microbatch works on
 };
 
-struct slots {
+struct stash {
     struct slot_plan *plan;
     struct gradient_plan gradients;
     int chunks, m;
@@ -27,18 +27,18 @@ struct slots {
 };
 
 /* backward false: one slot of each chunk, for forward passes only. */
-MUST_USE enum status slots_create(struct device *device, const struct schedule *schedule, int pp_rank,
-                                  const struct stage *stages, bool backward, struct slots *out);
-void slots_destroy(struct slots *slots);
+MUST_USE enum status stash_create(struct device *device, const struct schedule *schedule, int pp_rank,
+                                  const struct stage *stages, bool backward, struct stash *out);
+void stash_destroy(struct stash *stash);
 
 /* The bases of all homes for a microbatch of a chunk. */
-void slots_bases(const struct slots *slots, int chunk, int microbatch, char *base[HOME_COUNT]);
+void stash_bases(const struct stash *stash, int chunk, int microbatch, char *base[HOME_COUNT]);
 
 /* Which gradient buffer, and its view. */
-int slots_gradient(const struct slots *slots, int chunk, int microbatch);
-struct tensor slots_gradient_tensor(const struct slots *slots, int index);
+int stash_gradient(const struct stash *stash, int chunk, int microbatch);
+struct tensor stash_gradient_tensor(const struct stash *stash, int index);
 
 /* Says that nobody reads a microbatch's slot of a home any more. */
-MUST_USE enum status slots_release(const struct slots *slots, struct stream *stream, enum home home,
+MUST_USE enum status stash_release(const struct stash *stash, struct stream *stream, enum home home,
                                    int chunk, int microbatch);
-MUST_USE enum status slots_release_scratch(const struct slots *slots, struct stream *stream);
+MUST_USE enum status stash_release_scratch(const struct stash *stash, struct stream *stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/executor_slots.h"
+#include "trainer/stash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,48 +60,48 @@ static enum status plan_gradients(const struct schedule *schedule, int rank, str
     return OK;
 }
 
-static int slots_of_home(const struct slots *slots, enum home home, int chunk)
+static int slots_of_home(const struct stash *stash, enum home home, int chunk)
 {
     if (home == HOME_SCRATCH)
         return chunk == 0 ? 1 : 0;
-    return slots->plan != NULL            ? slots->plan->peak[class_of[home]][chunk]
+    return stash->plan != NULL            ? stash->plan->peak[class_of[home]][chunk]
            : home == HOME_INPUT_TO_WEIGHT ? 0
                                           : 1;
 }
 
-static enum status allocate_homes(struct device *device, struct slots *slots)
+static enum status allocate_homes(struct device *device, struct stash *stash)
 {
     for (int home = 0; home < HOME_COUNT; home++) {
         enum part part = home == HOME_SCRATCH ? PART_WORKSPACE : PART_ACTIVATIONS;
         size_t most = 0;
-        for (int chunk = 0; chunk < slots->chunks; chunk++)
-            if (slots->stages[chunk].layout.bytes[home] > most)
-                most = slots->stages[chunk].layout.bytes[home];
-        for (int chunk = 0; chunk < slots->chunks; chunk++) {
-            size_t bytes = home == HOME_SCRATCH ? most : slots->stages[chunk].layout.bytes[home];
-            bytes *= (size_t)slots_of_home(slots, (enum home)home, chunk);
+        for (int chunk = 0; chunk < stash->chunks; chunk++)
+            if (stash->stages[chunk].layout.bytes[home] > most)
+                most = stash->stages[chunk].layout.bytes[home];
+        for (int chunk = 0; chunk < stash->chunks; chunk++) {
+            size_t bytes = home == HOME_SCRATCH ? most : stash->stages[chunk].layout.bytes[home];
+            bytes *= (size_t)slots_of_home(stash, (enum home)home, chunk);
             if (bytes > 0)
-                TRY(buffer_alloc(device, part, bytes, &slots->home[home][chunk]));
+                TRY(buffer_alloc(device, part, bytes, &stash->home[home][chunk]));
         }
     }
     return OK;
 }
 
-static enum status allocate_gradients(struct device *device, const struct env *env, struct slots *slots)
+static enum status allocate_gradients(struct device *device, const struct env *env, struct stash *stash)
 {
-    slots->gradient_rows = env_local_tokens(env);
-    slots->gradient_columns = env->model->hidden_size;
-    size_t bytes = (size_t)(slots->gradient_rows * slots->gradient_columns) * sizeof(float);
-    slots->gradient_busy = calloc((size_t)slots->gradients.count, sizeof *slots->gradient_busy);
-    if (slots->gradient_busy == NULL)
-        return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", slots->gradients.count);
-    return buffer_alloc(device, PART_ACTIVATIONS, bytes * (size_t)slots->gradients.count, &slots->gradient);
+    stash->gradient_rows = env_local_tokens(env);
+    stash->gradient_columns = env->model->hidden_size;
+    size_t bytes = (size_t)(stash->gradient_rows * stash->gradient_columns) * sizeof(float);
+    stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
+    if (stash->gradient_busy == NULL)
+        return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
+    return buffer_alloc(device, PART_ACTIVATIONS, bytes * (size_t)stash->gradients.count, &stash->gradient);
 }
 
-enum status slots_create(struct device *device, const struct schedule *schedule, int pp_rank,
-                         const struct stage *stages, bool backward, struct slots *out)
+enum status stash_create(struct device *device, const struct schedule *schedule, int pp_rank,
+                         const struct stage *stages, bool backward, struct stash *out)
 {
-    *out = (struct slots){.chunks = schedule->chunks, .m = schedule->m, .stages = stages};
+    *out = (struct stash){.chunks = schedule->chunks, .m = schedule->m, .stages = stages};
     for (int home = 0; home < HOME_COUNT; home++) {
         out->home[home] = calloc((size_t)out->chunks, sizeof *out->home[home]);
         if (out->home[home] == NULL)
@@ -115,47 +115,47 @@ enum status slots_create(struct device *device, const struct schedule *schedule,
     return allocate_homes(device, out);
 }
 
-void slots_destroy(struct slots *slots)
+void stash_destroy(struct stash *stash)
 {
     for (int home = 0; home < HOME_COUNT; home++) {
-        for (int chunk = 0; slots->home[home] != NULL && chunk < slots->chunks; chunk++)
-            buffer_free(&slots->home[home][chunk]);
-        free(slots->home[home]);
+        for (int chunk = 0; stash->home[home] != NULL && chunk < stash->chunks; chunk++)
+            buffer_free(&stash->home[home][chunk]);
+        free(stash->home[home]);
     }
-    buffer_free(&slots->gradient);
-    free(slots->gradient_busy);
-    free(slots->gradients.of);
-    slot_plan_destroy(slots->plan);
-    *slots = (struct slots){0};
+    buffer_free(&stash->gradient);
+    free(stash->gradient_busy);
+    free(stash->gradients.of);
+    slot_plan_destroy(stash->plan);
+    *stash = (struct stash){0};
 }
 
-static int slot_index(const struct slots *slots, enum home home, int chunk, int microbatch)
+static int slot_index(const struct stash *stash, enum home home, int chunk, int microbatch)
 {
-    return slots->plan != NULL ? slot_of(slots->plan, class_of[home], chunk, microbatch) : 0;
+    return stash->plan != NULL ? slot_of(stash->plan, class_of[home], chunk, microbatch) : 0;
 }
 
-void slots_bases(const struct slots *slots, int chunk, int microbatch, char *base[HOME_COUNT])
+void stash_bases(const struct stash *stash, int chunk, int microbatch, char *base[HOME_COUNT])
 {
     for (int home = 0; home < HOME_SCRATCH; home++) {
-        size_t bytes = slots->stages[chunk].layout.bytes[home];
-        char *data = slots->home[home][chunk].data;
+        size_t bytes = stash->stages[chunk].layout.bytes[home];
+        char *data = stash->home[home][chunk].data;
         base[home] = data == NULL
                          ? NULL
-                         : data + bytes * (size_t)slot_index(slots, (enum home)home, chunk, microbatch);
+                         : data + bytes * (size_t)slot_index(stash, (enum home)home, chunk, microbatch);
     }
-    base[HOME_SCRATCH] = slots->home[HOME_SCRATCH][0].data;
+    base[HOME_SCRATCH] = stash->home[HOME_SCRATCH][0].data;
 }
 
-int slots_gradient(const struct slots *slots, int chunk, int microbatch)
+int stash_gradient(const struct stash *stash, int chunk, int microbatch)
 {
-    return slots->gradients.of[chunk * slots->m + microbatch];
+    return stash->gradients.of[chunk * stash->m + microbatch];
 }
 
-struct tensor slots_gradient_tensor(const struct slots *slots, int index)
+struct tensor stash_gradient_tensor(const struct stash *stash, int index)
 {
-    float *data = slots->gradient.data;
-    return tensor_2d(data + index * slots->gradient_rows * slots->gradient_columns, F32, slots->gradient_rows,
-                     slots->gradient_columns);
+    float *data = stash->gradient.data;
+    return tensor_2d(data + index * stash->gradient_rows * stash->gradient_columns, F32, stash->gradient_rows,
+                     stash->gradient_columns);
 }
 
 static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)
@@ -165,16 +165,16 @@ static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)
     return poison(stream, (struct poison){.out = tensor_1d(data, F32, (int64_t)(bytes / sizeof(float)))});
 }
 
-enum status slots_release(const struct slots *slots, struct stream *stream, enum home home, int chunk,
+enum status stash_release(const struct stash *stash, struct stream *stream, enum home home, int chunk,
                           int microbatch)
 {
     char *base[HOME_COUNT];
-    slots_bases(slots, chunk, microbatch, base);
-    return poison_bytes(stream, base[home], slots->stages[chunk].layout.bytes[home]);
+    stash_bases(stash, chunk, microbatch, base);
+    return poison_bytes(stream, base[home], stash->stages[chunk].layout.bytes[home]);
 }
 
-enum status slots_release_scratch(const struct slots *slots, struct stream *stream)
+enum status stash_release_scratch(const struct stash *stash, struct stream *stream)
 {
-    const struct buffer *scratch = &slots->home[HOME_SCRATCH][0];
+    const struct buffer *scratch = &stash->home[HOME_SCRATCH][0];
     return poison_bytes(stream, scratch->data, scratch->bytes);
 }
