@@ -181,6 +181,7 @@ enum status worker_step(struct worker *w, struct step_result *out)
     TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
     TRY(call_step_hook(hooks->loaded, w, step));
     TRY(executor_step(w->executor, w->batches.list));
+    TRY(call_step_hook(hooks->executed, w, step));
     TRY(optimizer_reduce(w->optimizer));
     TRY(call_step_hook(hooks->reduced, w, step));
     TRY(optimizer_update(w->optimizer, step));
