@@ -86,14 +86,20 @@ void problems_free(struct problems *problems)
 
 /* ---- unknown keys ---- */
 
-/* The row of another section that is called `name`, or nearly; -1 when there is none. */
-static int row_elsewhere(const char *name)
+/* The row, of any section, that is called `name`; -1 when there is none. */
+static int row_called(const char *name)
 {
     for (int s = 0; s < RECIPE_SECTIONS; s++) {
         int row = row_find(recipe_sections[s].name, name);
         if (row >= 0)
             return row;
     }
+    return -1;
+}
+
+/* The row, of any section, with the nearest name. */
+static int row_near(const char *name)
+{
     const char *names[RECIPE_ROWS];
     for (int i = 0; i < RECIPE_ROWS; i++)
         names[i] = row_name(&recipe_rows[i]);
@@ -120,9 +126,12 @@ static size_t names_of(const char *section, const char *names[RECIPE_ROWS + RECI
 static void refuse_key(struct loader *loader, const char *where, const char *section, const char *name)
 {
     const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
-    const char *near = nearest_name(name, names, names_of(section, names));
     const char *dot = *section != 0 ? "." : "";
-    int row = near == NULL ? row_elsewhere(name) : -1;
+    // The right name in the wrong place; else a slip of the pen here; else one elsewhere.
+    int row = row_called(name);
+    const char *near = row < 0 ? nearest_name(name, names, names_of(section, names)) : NULL;
+    if (row < 0 && near == NULL)
+        row = row_near(name);
     struct text hint = {0};
     if (near != NULL)
         text_add(&hint, "; is %s%s%s meant?", section, dot, near);
@@ -207,18 +216,18 @@ static void apply_section(struct loader *loader, const char *file, const struct 
     }
 }
 
-static void apply_layer(struct loader *loader, const struct layer *layer)
+/* False when there is nothing in it that could be applied. */
+static bool apply_layer(struct loader *loader, const struct layer *layer)
 {
-    if (layer->root == NULL)
-        return;
     if (layer->root->kind != NODE_MAP) {
         problems_add(loader->problems, "%s:%d: a recipe is keys and values, like `train: {train_iters: 100}`",
                      layer->path, layer->root->line);
-        return;
+        return false;
     }
     apply_keys(loader, layer->path, "", layer->root);
     for (int s = 1; s < RECIPE_SECTIONS; s++)
         apply_section(loader, layer->path, layer->root, recipe_sections[s].name);
+    return true;
 }
 
 /* ---- files ---- */
@@ -265,8 +274,7 @@ static const char *keep_path(struct recipe *recipe, char *path)
 /* What `base:` says, as a path from here; NULL when it says nothing or was refused. */
 static char *base_path(struct loader *loader, const struct layer *layer, int *line)
 {
-    for (size_t i = 0; layer->root != NULL && layer->root->kind == NODE_MAP && i < layer->root->count;
-         i += 2) {
+    for (size_t i = 0; layer->root->kind == NODE_MAP && i < layer->root->count; i += 2) {
         const struct node *key = layer->root->child[i], *value = layer->root->child[i + 1];
         if (strcmp(key->text, "base") != 0)
             continue;
@@ -335,7 +343,7 @@ static bool load_files(struct loader *loader, const char *path)
     }
     bool complete = loader->problems->errors == before;
     for (size_t i = count; i-- > 0;) {
-        apply_layer(loader, &layers[i]);
+        complete = apply_layer(loader, &layers[i]) && complete;
         node_free(layers[i].root);
     }
     text_free(&from);
@@ -346,11 +354,17 @@ static bool load_files(struct loader *loader, const char *path)
 
 /* The value of an override: YAML where it looks like a list, a mapping or a quoted text, else as it stands.
  */
-static struct node *override_value(struct loader *loader, const char *where, const char *value)
+static struct node *override_value(struct loader *loader, const char *key, const char *value)
 {
-    if (*value != 0 && strchr("[{\"'", *value) != NULL)
-        return yaml_parse(where, value, strlen(value), loader->problems);
-    return node_scalar(value);
+    if (*value == 0 || strchr("[{\"'", *value) == NULL)
+        return node_scalar(value);
+    struct problems problems = {0};
+    struct node *node = yaml_parse(key, value, strlen(value), &problems);
+    if (node == NULL)
+        problems_add(loader->problems, "command line: %s %.*s is not YAML; is a bracket or a quote missing?",
+                     key, SHOWN, value);
+    problems_free(&problems);
+    return node;
 }
 
 static void apply_override(struct loader *loader, const char *override, int first[RECIPE_ROWS], int index)
@@ -385,15 +399,12 @@ static void apply_override(struct loader *loader, const char *override, int firs
                      recipe_rows[row].key);
     } else {
         first[row] = index + 1;
-        struct text where = {0};
-        text_add(&where, "command line: %s", key);
-        struct node *value = override_value(loader, where.chars, equals + 1);
+        struct node *value = override_value(loader, recipe_rows[row].key, equals + 1);
         if (value != NULL)
             set_row(loader, row, value, (struct recipe_origin){.kind = FROM_COMMAND_LINE}, "command line");
         else
             loader->bad[row] = true;
         node_free(value);
-        text_free(&where);
     }
 }
 

@@ -11,10 +11,23 @@
 
 enum { RULES = LAYOUT_RULES + RUN_RULES, WALK = 4096 };
 
-bool rule_given(const struct recipe *recipe, const char *key)
+static const char *const said_keys[SAID_COUNT] = {
+    [SAID_GROUPS] = "model.num_query_groups",
+    [SAID_FFN] = "model.ffn_hidden_size",
+    [SAID_KV] = "model.kv_channels",
+    [SAID_VOCAB] = "model.vocab_size",
+    [SAID_DP] = "parallel.data_parallel_size",
+    [SAID_DECAY] = "optimizer.lr_decay_iters",
+    [SAID_SPLIT] = "data.split",
+    [SAID_SAVE] = "checkpoint.save",
+};
+
+static void read_said(const struct recipe *recipe, bool said[SAID_COUNT])
 {
-    enum origin_kind kind = recipe->origin[row_of(key)].kind;
-    return kind == FROM_FILE || kind == FROM_COMMAND_LINE;
+    for (int i = 0; i < SAID_COUNT; i++) {
+        enum origin_kind kind = recipe->origin[row_of(said_keys[i])].kind;
+        said[i] = kind == FROM_FILE || kind == FROM_COMMAND_LINE;
+    }
 }
 
 /* ---- derived values ---- */
@@ -41,33 +54,40 @@ static int64_t default_ffn(const struct model_config *model)
     return ffn > 0 ? ffn : 64;
 }
 
-void recipe_derive(struct recipe *r, int world_size)
+static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT])
 {
     struct model_config *model = &r->model;
     struct recipe_parallel *parallel = &r->parallel;
     int64_t heads = model->num_attention_heads;
-    if (!rule_given(r, "model.num_query_groups"))
+    if (!said[SAID_GROUPS])
         model->num_query_groups = heads;
-    if (!rule_given(r, "model.ffn_hidden_size"))
+    if (!said[SAID_FFN])
         model->ffn_hidden_size = default_ffn(model);
-    if (!rule_given(r, "model.kv_channels"))
+    if (!said[SAID_KV])
         model->kv_channels = heads > 0 ? model->hidden_size / heads : 0;
-    if (!rule_given(r, "model.vocab_size"))
+    if (!said[SAID_VOCAB])
         model->vocab_size = rule_tokenizer_vocab(r);
-    if (!rule_given(r, "optimizer.lr_decay_iters"))
+    if (!said[SAID_DECAY])
         r->optimizer.lr_decay_iters = r->train.train_iters;
-    if (!rule_given(r, "parallel.data_parallel_size")) {
+    if (!said[SAID_DP]) {
         int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size *
                          parallel->context_parallel_size;
         int64_t data = others > 0 ? world_size / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
     }
-    if (!rule_given(r, "data.split")) {
+    if (!said[SAID_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;
         r->data.split[0] = own_valid ? 1 : 969;
         r->data.split[1] = own_valid ? 0 : 30;
         r->data.split[2] = own_valid ? 0 : 1;
     }
+}
+
+void recipe_derive(struct recipe *recipe, int world_size)
+{
+    bool said[SAID_COUNT];
+    read_said(recipe, said);
+    derive(recipe, world_size, said);
 }
 
 /* ---- rules ---- */
@@ -76,6 +96,7 @@ void recipe_derive(struct recipe *r, int world_size)
  */
 struct check {
     struct view view;
+    int said_row[SAID_COUNT];
     bool reads[RULES][RECIPE_ROWS];
     bool applies[RULES];
     bool held[RULES];
@@ -114,6 +135,9 @@ static void check_begin(struct check *check, const bool bad[RECIPE_ROWS])
             check->applies[i] = check->applies[i] && !bad[rows[k]];
         }
     }
+    for (int i = 0; i < SAID_COUNT; i++)
+        check->said_row[i] = row_of(said_keys[i]);
+    read_said(check->view.recipe, check->view.said);
     for (int i = 0; i < RULES; i++)
         check->held[i] = !check->applies[i] || rule_at(i)->holds(&check->view);
 }
@@ -127,9 +151,11 @@ static bool candidate_works(const struct check *check, int broken, int row, int6
         return false;
     struct recipe copy = *check->view.recipe; // shares the strings and lists, which nothing here changes
     value_set_integer(&copy, changed, value);
-    copy.origin[row].kind = FROM_COMMAND_LINE;
-    recipe_derive(&copy, check->view.world);
-    struct view view = {&copy, check->view.world};
+    struct view view = check->view;
+    view.recipe = &copy;
+    for (int i = 0; i < SAID_COUNT; i++)
+        view.said[i] = view.said[i] || check->said_row[i] == row;
+    derive(&copy, view.world, view.said);
     for (int i = 0; i < RULES; i++) {
         bool must = i == broken || check->held[i] || (strict && check->reads[i][row]);
         if (check->applies[i] && must && !rule_at(i)->holds(&view))
@@ -183,7 +209,7 @@ static void add_place(const struct check *check, const struct rule *rule, struct
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
                   struct problems *problems)
 {
-    struct check check = {.view = {recipe, world_size}};
+    struct check check = {.view = {.recipe = recipe, .world = world_size}};
     check_begin(&check, bad);
     for (int i = 0; i < RULES; i++) {
         const struct rule *rule = rule_at(i);

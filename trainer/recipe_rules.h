@@ -8,9 +8,23 @@
 
 #include "trainer/recipe_table.h"
 
+/* The keys whose presence matters to derived values and rules. */
+enum said {
+    SAID_GROUPS,
+    SAID_FFN,
+    SAID_KV,
+    SAID_VOCAB,
+    SAID_DP,
+    SAID_DECAY,
+    SAID_SPLIT,
+    SAID_SAVE,
+    SAID_COUNT
+};
+
 struct view {
     const struct recipe *recipe; // derived values filled in; name, run_dir and save may still be NULL
     int world;                   // ranks; 0: alone
+    bool said[SAID_COUNT];       // by the recipe or the command line
 };
 
 /* One way out: change the integer `key`, starting at guess() and walking in steps of grid(). */
@@ -30,12 +44,9 @@ struct rule {
     struct fix fix[RULE_FIXES];    // in the order in which they are tried
 };
 
-enum { LAYOUT_RULES = 10, RUN_RULES = 11, RULE_MAX_WORLD = 1 << 20 };
+enum { LAYOUT_RULES = 11, RUN_RULES = 11, RULE_MAX_WORLD = 1 << 20 };
 extern const struct rule recipe_layout_rules[LAYOUT_RULES]; // the model, and how it is cut
 extern const struct rule recipe_run_rules[RUN_RULES];       // learning rate, data, tokenizer, files
-
-/* Whether the recipe or the command line says something about this key. */
-bool rule_given(const struct recipe *recipe, const char *key);
 
 /* How many ids the recipe's tokenizer has; 0 when it cannot know. */
 int64_t rule_tokenizer_vocab(const struct recipe *recipe);

@@ -9,7 +9,7 @@ enum { SHOWN_STAGES = 64 };
 static bool head_width_holds(const struct view *v)
 {
     const struct model_config *m = &v->recipe->model;
-    return rule_given(v->recipe, "model.kv_channels") || m->hidden_size % m->num_attention_heads == 0;
+    return v->said[SAID_KV] || m->hidden_size % m->num_attention_heads == 0;
 }
 
 static void head_width_say(const struct view *v, struct text *out)
@@ -34,7 +34,7 @@ static void rope_say(const struct view *v, struct text *out)
 {
     text_add(out, "model.kv_channels %lld%s must be even and positive: rope turns pairs of channels",
              (long long)v->recipe->model.kv_channels,
-             rule_given(v->recipe, "model.kv_channels") ? "" : " (hidden_size / num_attention_heads)");
+             v->said[SAID_KV] ? "" : " (hidden_size / num_attention_heads)");
 }
 
 static int64_t two_heads_of(const struct recipe *r)
@@ -76,7 +76,7 @@ static bool groups_tp_holds(const struct view *v)
 {
     int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
     // Plain attention has as many groups as heads: then heads_tp_say() says it all.
-    return !rule_given(v->recipe, "model.num_query_groups") || groups % tp == 0 || tp % groups == 0;
+    return !v->said[SAID_GROUPS] || groups % tp == 0 || tp % groups == 0;
 }
 
 static void groups_tp_say(const struct view *v, struct text *out)
@@ -129,17 +129,12 @@ static int64_t layout_sum(const struct recipe *r)
     return sum;
 }
 
-/* Without a layout every stage gets a layer; with one, a stage may be told to have none. */
-static bool layers_hold(const struct view *v)
+static bool enough_holds(const struct view *v)
 {
-    const struct recipe *r = v->recipe;
-    size_t count = r->pipeline.layout.count;
-    if (count == 0)
-        return r->model.num_layers >= stages_of(r);
-    return (int64_t)count == stages_of(r) && layout_sum(r) == r->model.num_layers;
+    return v->recipe->pipeline.layout.count > 0 || v->recipe->model.num_layers >= stages_of(v->recipe);
 }
 
-static void too_few_say(const struct view *v, struct text *out)
+static void enough_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out,
@@ -152,6 +147,13 @@ static void too_few_say(const struct view *v, struct text *out)
 static int64_t layers_per_chunk(const struct recipe *r)
 {
     return r->model.num_layers / r->pipeline.virtual_stages;
+}
+
+static bool layout_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    size_t count = r->pipeline.layout.count;
+    return count == 0 || ((int64_t)count == stages_of(r) && layout_sum(r) == r->model.num_layers);
 }
 
 static void layout_say(const struct view *v, struct text *out)
@@ -180,14 +182,6 @@ static void layout_say(const struct view *v, struct text *out)
     text_add(out, "] works");
 }
 
-static void layers_say(const struct view *v, struct text *out)
-{
-    if (v->recipe->pipeline.layout.count == 0)
-        too_few_say(v, out);
-    else
-        layout_say(v, out);
-}
-
 /* ---- ranks and batches ---- */
 
 static double product_of_degrees(const struct recipe *r)
@@ -205,7 +199,7 @@ static bool world_holds(const struct view *v)
 static void world_say(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
-    bool fixed = rule_given(v->recipe, "parallel.data_parallel_size");
+    bool fixed = v->said[SAID_DP];
     text_add(out, "parallel.tensor_parallel_size %d x parallel.pipeline_parallel_size %d",
              p->tensor_parallel_size, p->pipeline_parallel_size);
     if (p->context_parallel_size > 1)
@@ -271,9 +265,10 @@ const struct rule recipe_layout_rules[LAYOUT_RULES] = {
      sequence_say,
      {{.key = TP}, {.key = "train.micro_batch_size"}, {.key = "model.seq_length", .grid = tp_of}}},
     {PP " model.num_layers pipeline.virtual_stages pipeline.layout",
-     layers_hold,
-     layers_say,
+     enough_holds,
+     enough_say,
      {{.key = PP, .guess = layers_per_chunk}, {.key = "model.num_layers", .guess = stages_of}}},
+    {"pipeline.layout model.num_layers pipeline.virtual_stages " PP, layout_holds, layout_say, {{0}}},
     {PP " " TP " " DP " parallel.context_parallel_size",
      world_holds,
      world_say,

@@ -83,9 +83,9 @@ static bool vocab_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     // A vocabulary file has its own size: the tokenizer compares when it has read it.
-    return r->tokenizer.vocab_file != NULL
-               ? true
-               : r->model.vocab_size >= (rule_tokenizer_vocab(r) > 0 ? rule_tokenizer_vocab(r) : 1);
+    if (r->tokenizer.tokenizer_type == TOKENIZER_GPT2_BPE && r->tokenizer.vocab_file != NULL)
+        return true;
+    return r->model.vocab_size >= 1 && r->model.vocab_size >= rule_tokenizer_vocab(r);
 }
 
 static void vocab_say(const struct view *v, struct text *out)
@@ -176,7 +176,7 @@ static bool save_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     return r->checkpoint.save_interval == 0 || r->checkpoint.save != NULL ||
-           !rule_given(r, "checkpoint.save"); // then it is derived, a moment later
+           !v->said[SAID_SAVE]; // then it is derived, a moment later
 }
 
 static void save_say(const struct view *v, struct text *out)

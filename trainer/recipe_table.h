@@ -97,6 +97,9 @@ char *text_copy(const char *chars);
 /* `chars` with whatever could break a line or a YAML comment replaced by '?'. */
 void text_add_clean(struct text *out, const char *chars);
 
+/* A number as a person would write it where digits allow: 10000, not 1e+04. */
+void text_add_real(struct text *out, double value);
+
 /* ---- checks across keys: recipe_check.c ---- */
 
 /* Fills every value that is derived from others and was not given. world_size 0: alone. */

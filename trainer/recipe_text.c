@@ -28,6 +28,15 @@ void text_add_clean(struct text *out, const char *chars)
 
 /* ---- values ---- */
 
+void text_add_real(struct text *out, double value)
+{
+    char number[NUMBER_CHARS];
+    if (value == rint(value) && fabs(value) < 1e15)
+        text_add(out, "%.0f", value);
+    else
+        text_add(out, "%s", number_text(value, number));
+}
+
 static bool can_be_plain(const char *text, bool derived)
 {
     static const char *const words[] = {"none", "null", "true", "false", "True", "False", "TRUE", "FALSE"};
@@ -38,16 +47,6 @@ static bool can_be_plain(const char *text, bool derived)
         if (!isalnum((unsigned char)*c) && strchr("_./-+", *c) == NULL)
             return false;
     return !(derived && strcmp(text, "auto") == 0) && (isalnum((unsigned char)*text) || *text == '/');
-}
-
-/* As a person would write it where digits allow: 10000, not 1e+04. */
-static void add_real(struct text *out, double value)
-{
-    char number[NUMBER_CHARS];
-    if (value == rint(value) && fabs(value) < 1e15)
-        text_add(out, "%.0f", value);
-    else
-        text_add(out, "%s", number_text(value, number));
 }
 
 static void add_string(struct text *out, const char *string, bool derived)
@@ -80,7 +79,7 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
         text_add(out, "%s%lld", i > 0 ? ", " : "", (long long)layers->list[i]);
     for (size_t i = 0; row->type == ROW_SPLIT && i < 3; i++) {
         text_add(out, "%s", i > 0 ? ", " : "");
-        add_real(out, split[i]);
+        text_add_real(out, split[i]);
     }
     for (size_t i = 0; row->type == ROW_NAMES && i < names->count; i++) {
         text_add(out, "%s", i > 0 ? ", " : "");
@@ -90,7 +89,7 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
         text_add(out, "%s{path: ", i > 0 ? ", " : "");
         add_string(out, sources->list[i].path, false);
         text_add(out, ", weight: ");
-        add_real(out, sources->list[i].weight);
+        text_add_real(out, sources->list[i].weight);
         text_add(out, "}");
     }
     text_add(out, "]");
@@ -111,7 +110,7 @@ void value_text(const struct recipe *recipe, const struct recipe_row *row, struc
         text_add(out, "%lld", (long long)value_integer(recipe, row));
         break;
     case ROW_REAL:
-        add_real(out, *(const double *)field);
+        text_add_real(out, *(const double *)field);
         break;
     case ROW_TEXT:
         add_string(out, *(char *const *)field, row->derived != NULL);

@@ -129,20 +129,16 @@ static bool refuse(const struct recipe_row *row, const struct node *node, struct
 /* The bound that was crossed, if it can be taken, or the row's example. */
 static bool refuse_range(const struct recipe_row *row, double value, struct text *why)
 {
-    char shown[NUMBER_CHARS], nearest[NUMBER_CHARS];
     bool too_low = !(value > row->low);
-    double bound = too_low ? row->low : row->high;
     bool open = too_low ? row->above : row->below;
-    text_add(why, "%s is out of range; it wants ", number_text(value, shown));
+    text_add_real(why, value);
+    text_add(why, " is out of range; it wants ");
     value_expected(row, why);
-    // Whole bounds are written with all their digits: 1e+05 would not be read as a whole number.
-    if (bound == rint(bound))
-        snprintf(nearest, sizeof nearest, "%.0f", bound);
-    else
-        number_text(bound, nearest);
-    if (!open)
-        text_add(why, "; %s works", nearest);
-    else if (row->example != NULL)
+    if (!open) {
+        text_add(why, "; ");
+        text_add_real(why, too_low ? row->low : row->high);
+        text_add(why, " works");
+    } else if (row->example != NULL)
         text_add(why, "; %s works", row->example);
     return false;
 }
@@ -169,14 +165,15 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
     return true;
 }
 
-/* "; 1 or 2 works", for 1.5 and for 1e3. */
+/* "; 1 or 2 works" for 1.5, "; 1000 works" for 1e3, and the bound for what lies beyond it. */
 static void add_whole_neighbours(const struct recipe_row *row, double value, struct text *why)
 {
-    double below = floor(value), above = ceil(value);
-    if (in_range(row, below) && in_range(row, above) && below < above)
+    double below = fmin(fmax(floor(value), row->low), row->high);
+    double above = fmin(fmax(ceil(value), row->low), row->high);
+    if (below < above)
         text_add(why, "; %.0f or %.0f works", below, above);
-    else if (in_range(row, below) || in_range(row, above))
-        text_add(why, "; %.0f works", in_range(row, below) ? below : above);
+    else
+        text_add(why, "; %.0f works", below);
 }
 
 static bool parse_integer(const struct recipe_row *row, const struct node *node, int64_t *out,

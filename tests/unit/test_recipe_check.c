@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules across keys: each sentence whole, and every suggestion taken at its word. */
+#include "tests/unit/recipe_case.h"
+
+#include "base/philox.h"
+
+/* The smallest recipe with overrides, alone. */
+#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define WITH_RANKS(world, expected, ...) \
+    says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, world, expected, __LINE__)
+
+Test(recipe_check, heads)
+{
+    WITH("command line: model.hidden_size 100 is not divisible by model.num_attention_heads 12; "
+         "model.hidden_size 96 "
+         "or 108 "
+         "works\n",
+         "model.hidden_size=100", "model.num_attention_heads=12");
+    WITH("", "model.hidden_size=100", "model.num_attention_heads=12", "model.kv_channels=8");
+    WITH("command line: model.kv_channels 15 must be even and positive: rope turns pairs of channels; "
+         "model.kv_channels 14 or 16 works\n",
+         "model.kv_channels=15", "model.position_embedding_type=rope");
+    WITH("command line: model.kv_channels 15 (hidden_size / num_attention_heads) must be even and positive: "
+         "rope "
+         "turns pairs "
+         "of channels; model.hidden_size 56 or 64 works\n",
+         "model.hidden_size=60", "model.position_embedding_type=rope");
+    WITH("command line: model.num_attention_heads 4 is not divisible by model.num_query_groups 3; "
+         "model.num_query_groups 2 or 4 works\n",
+         "model.num_query_groups=3");
+}
+
+Test(recipe_check, tensor_parallel_cuts)
+{
+    const char *const model[] = {"model.num_attention_heads=12", "model.hidden_size=768"};
+    WITH("command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5; "
+         "parallel.tensor_parallel_size 4 or 6 works\n"
+         "command line: model.ffn_hidden_size 3072 is not divisible by parallel.tensor_parallel_size 5; "
+         "parallel.tensor_parallel_size 4 or 6 works\n",
+         model[0], model[1], "tp=5");
+    // 6 divides the heads and not the MLP, so 6 is not proposed; nor is it accepted.
+    WITH("command line: model.ffn_hidden_size 1000 is not divisible by parallel.tensor_parallel_size 6; "
+         "parallel.tensor_parallel_size 4 works\n",
+         model[0], model[1], "tp=6", "model.ffn_hidden_size=1000");
+    WITH("command line: model.num_query_groups 2 and parallel.tensor_parallel_size 3: neither is divisible "
+         "by the "
+         "other; parallel.tensor_parallel_size 2 or 4 works\n",
+         model[0], model[1], "tp=3", "model.num_query_groups=2");
+    // Fewer key/value heads than ranks are replicated.
+    WITH("", model[0], model[1], "tp=4", "model.num_query_groups=2");
+}
+
+Test(recipe_check, sequence_parallel)
+{
+    WITH("command line: parallel.sequence_parallel cuts train.micro_batch_size 1 x model.seq_length 33 "
+         "tokens, which "
+         "are not divisible by parallel.tensor_parallel_size 2; parallel.tensor_parallel_size 1 works\n",
+         "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33");
+    WITH("", "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33", "train.micro_batch_size=2");
+    struct loaded l = load(SMALL "parallel: {sequence_parallel: true}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said), "warning: R:5: parallel.sequence_parallel is turned off: it needs "
+                                          "parallel.tensor_parallel_size 2 or more\n");
+    cr_assert(l.errors == 0 && !l.recipe->parallel.sequence_parallel);
+    loaded_free(&l);
+}
+
+Test(recipe_check, stages)
+{
+    WITH("", "pp=3");
+    WITH("", "pp=3", "pipeline.layout=[0, 4, 0]");
+    WITH("command line: model.num_layers 4 cannot fill the 6 stages of parallel.pipeline_parallel_size 6 x "
+         "pipeline.virtual_stages 1 (a pipeline.layout may have zeros); parallel.pipeline_parallel_size 4 "
+         "works\n",
+         "pp=6");
+    WITH("command line: pipeline.layout has 3 entries; parallel.pipeline_parallel_size 2 x "
+         "pipeline.virtual_stages 1 "
+         "makes 2 stages; pipeline.layout [2, 2] works\n",
+         "pp=2", "pipeline.layout=[2, 1, 1]");
+    WITH("command line: pipeline.layout adds up to 5, and model.num_layers is 4; pipeline.layout [2, 2] "
+         "works\n",
+         "pp=2", "pipeline.layout=[3, 2]");
+    WITH("command line: pipeline.layout has 1 entries; parallel.pipeline_parallel_size 3 x "
+         "pipeline.virtual_stages 1 "
+         "makes 3 stages, its sum is 9, and model.num_layers is 4; pipeline.layout [2, 1, 1] works\n",
+         "pp=3", "pipeline.layout=[9]");
+}
+
+Test(recipe_check, ranks)
+{
+    WITH_RANKS(8, "", "tp=2", "pp=2");
+    WITH_RANKS(8, "", "tp=2", "pp=2", "dp=2");
+    WITH_RANKS(
+        8,
+        "command line: parallel.tensor_parallel_size 2 x parallel.pipeline_parallel_size 2 x "
+        "parallel.data_parallel_size 4 is 16 ranks, but there are 8; parallel.data_parallel_size 2 works\n",
+        "tp=2", "pp=2", "dp=4");
+    WITH_RANKS(
+        8,
+        "command line: parallel.tensor_parallel_size 1 x parallel.pipeline_parallel_size 3 does not divide "
+        "the 8 ranks there are; parallel.pipeline_parallel_size 2 or 4 works\n",
+        "pp=3");
+    WITH("", "tp=4", "pp=4", "dp=65536", "train.global_batch_size=65536");
+    WITH("command line: parallel.tensor_parallel_size 4 x parallel.pipeline_parallel_size 5 x "
+         "parallel.data_parallel_size 65536 is 1310720 ranks; at most 1048576 are possible; "
+         "parallel.tensor_parallel_size 2 works\n",
+         "tp=4", "pp=5", "dp=65536", "train.global_batch_size=65536", "model.num_layers=5");
+}
+
+Test(recipe_check, batch)
+{
+    WITH("command line: train.global_batch_size 30 is not divisible by train.micro_batch_size 4 x "
+         "parallel.data_parallel_size 2; train.global_batch_size 24 or 32 works\n",
+         "dp=2", "train.micro_batch_size=4", "train.global_batch_size=30");
+    struct loaded l = load(SMALL, (const char *const[]){"dp=2", "train.micro_batch_size=2", NULL}, 0);
+    cr_assert_eq(recipe_microbatches(l.recipe), 2);
+    loaded_free(&l);
+}
+
+Test(recipe_check, learning_rate)
+{
+    WITH("command line: optimizer.lr_warmup_iters 20 is more than train.train_iters 10; "
+         "optimizer.lr_warmup_iters 10 "
+         "works\n",
+         "optimizer.lr_warmup_iters=20");
+    WITH("command line: optimizer.lr_warmup_iters 8 is more than optimizer.lr_decay_iters 5; "
+         "optimizer.lr_warmup_iters 5 works\n",
+         "optimizer.lr_warmup_iters=8", "optimizer.lr_decay_iters=5");
+    WITH("command line: optimizer.lr_wsd_decay_iters 9: WSD needs at least 1 and at most "
+         "optimizer.lr_decay_iters 10 - "
+         "optimizer.lr_warmup_iters 4; optimizer.lr_wsd_decay_iters 6 works\n",
+         "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=9", "optimizer.lr_warmup_iters=4");
+    WITH("command line: optimizer.min_lr 0.5 is more than optimizer.lr 0.001; optimizer.min_lr 0.001 works\n",
+         "optimizer.min_lr=0.5");
+}
+
+Test(recipe_check, tokenizer_and_data)
+{
+    WITH("command line: model.vocab_size 256 is smaller than the tokenizer's 257; model.vocab_size 257 "
+         "works\n",
+         "model.vocab_size=256");
+    WITH("command line: model.vocab_size must be given with tokenizer.tokenizer_type none; model.vocab_size "
+         "50257 "
+         "works\n",
+         "tokenizer.tokenizer_type=none");
+    WITH("command line: tokenizer.vocab_file is given without tokenizer.merge_file; GPT2BPE reads both\n",
+         "tokenizer.tokenizer_type=GPT2BPE", "tokenizer.vocab_file=v.json");
+    WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte reads no file; "
+         "tokenizer.vocab_file none works\n",
+         "tokenizer.vocab_file=v.json");
+    WITH("command line: data.eod_mask_loss needs to know which id ends a document, and "
+         "tokenizer.tokenizer_type none "
+         "does not say; data.eod_mask_loss false works\n",
+         "tokenizer.tokenizer_type=none", "model.vocab_size=99", "data.eod_mask_loss=true");
+    WITH("command line: train.eval_interval 5 evaluates, but data.split leaves nothing for validation and "
+         "data.valid "
+         "is not given; data.split 969, 30, 1 works\n",
+         "train.eval_interval=5", "data.split=1,0,0");
+    WITH("command line: data.split keeps a part for validation, but data.valid is given; data.split 1, 0, 0 "
+         "works\n",
+         "data.valid=v", "data.split=9,1");
+    WITH("", "data.valid=v", "train.eval_interval=5");
+    WITH("command line: checkpoint.save_interval 5 saves, but checkpoint.save is none; "
+         "checkpoint.save_interval 0 "
+         "works\n",
+         "checkpoint.save_interval=5", "checkpoint.save=none");
+}
+
+Test(recipe_check, names_and_orders)
+{
+    WITH("command line: name a/b cannot name a folder; name b works\n", "name=a/b");
+    WITH("command line: name .. cannot name a folder; name run works\n", "name=..");
+    WITH("", "parallel.rank_order=pp-dp-tp-ep-cp");
+    WITH("command line: parallel.rank_order dp-tp is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order "
+         "dp-tp-cp-ep-pp works\n",
+         "parallel.rank_order=dp-tp");
+    WITH("command line: parallel.rank_order tp-tp-cp-ep-dp-pp is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order tp-cp-ep-dp-pp works\n",
+         "parallel.rank_order=tp-tp-cp-ep-dp-pp");
+    WITH("command line: parallel.rank_order - is not tp, cp, ep, dp and pp, each once; parallel.rank_order "
+         "tp-cp-ep-dp-pp works\n",
+         "parallel.rank_order=-");
+}
+
+/* ---- suggestions taken at their word ---- */
+
+/* Keys with values that fit or clash by turns; the first value is the common one. */
+static const struct {
+    const char *key;
+    const char *values[8];
+} keys[] = {
+    {"model.num_layers", {"4", "1", "7", "9", "0"}},
+    {"model.hidden_size", {"64", "60", "66", "100", "1"}},
+    {"model.num_attention_heads", {"4", "3", "5", "8", "12"}},
+    {"model.seq_length", {"32", "31", "48"}},
+    {"model.num_query_groups", {"auto", "1", "2", "3", "4"}},
+    {"model.kv_channels", {"auto", "15", "16"}},
+    {"model.position_embedding_type", {"learned_absolute", "rope"}},
+    {"model.ffn_hidden_size", {"auto", "100", "96"}},
+    {"model.activation", {"gelu", "swiglu"}},
+    {"model.vocab_size", {"auto", "100", "60000"}},
+    {"model.hidden_dropout", {"0", "1", "-1"}},
+    {"parallel.tensor_parallel_size", {"1", "2", "3", "4", "5", "8"}},
+    {"parallel.pipeline_parallel_size", {"1", "2", "3", "6"}},
+    {"parallel.data_parallel_size", {"auto", "1", "2", "3"}},
+    {"parallel.sequence_parallel", {"false", "true"}},
+    {"parallel.rank_order", {"tp-cp-ep-dp-pp", "dp-tp", "pp-dp-tp-cp-x", "--"}},
+    {"pipeline.layout", {"[]", "[2, 2]", "[1, 2, 3]", "[4, 0]"}},
+    {"train.micro_batch_size", {"1", "2", "3"}},
+    {"train.global_batch_size", {"24", "30", "7", "16"}},
+    {"train.train_iters", {"100", "10", "1.5"}},
+    {"optimizer.lr", {"1e-3", "0"}},
+    {"optimizer.min_lr", {"0", "1"}},
+    {"optimizer.lr_decay_style", {"cosine", "WSD"}},
+    {"optimizer.lr_warmup_iters", {"0", "50", "200"}},
+    {"optimizer.lr_decay_iters", {"auto", "20"}},
+    {"optimizer.lr_wsd_decay_iters", {"0", "5", "80"}},
+    {"data.train", {"d"}},
+    {"data.valid", {"none", "v"}},
+    {"data.split", {"auto", "1, 0, 0", "9, 1, 0"}},
+    {"data.eod_mask_loss", {"false", "true"}},
+    {"tokenizer.tokenizer_type", {"byte", "GPT2BPE", "none"}},
+    {"tokenizer.vocab_file", {"none", "v.json"}},
+    {"train.eval_interval", {"0", "5"}},
+    {"checkpoint.save", {"auto", "none"}},
+    {"checkpoint.save_interval", {"0", "5"}},
+    {"name", {"x", "a/b", "."}},
+};
+enum { KEYS = sizeof keys / sizeof *keys };
+
+/* Everything on the command line, so that a suggestion can take the place of what it mends. */
+static struct loaded load_values(const char *const values[KEYS], int world)
+{
+    struct text texts[KEYS] = {0};
+    const char *overrides[KEYS + 1] = {NULL};
+    for (int i = 0; i < KEYS; i++) {
+        text_add(&texts[i], "%s=%s", keys[i].key, values[i]);
+        overrides[i] = texts[i].chars;
+    }
+    struct loaded loaded = load("seed: 1\n", overrides, world);
+    for (int i = 0; i < KEYS; i++)
+        text_free(&texts[i]);
+    return loaded;
+}
+
+static int key_index(const char *name, size_t length)
+{
+    for (int i = 0; i < KEYS; i++)
+        if (strlen(keys[i].key) == length && strncmp(keys[i].key, name, length) == 0)
+            return i;
+    return -1;
+}
+
+/* The key and values of "...; KEY A or B works" or "WHERE: KEY ...; A works". Returns how many values. */
+static int read_suggestion(char *line, int *key, const char *out[2])
+{
+    char *works = strstr(line, " works"), *start = NULL;
+    if (works == NULL)
+        return 0;
+    *works = 0;
+    for (char *at = line; (at = strstr(at, "; ")) != NULL; at += 2)
+        start = at + 2;
+    cr_assert_not_null(start, "no suggestion in %s", line);
+    *key = key_index(start, strcspn(start, " "));
+    if (*key >= 0)
+        start += strcspn(start, " ") + 1;
+    else {
+        const char *name = strstr(line, ": ") + 2;
+        *key = key_index(name, strcspn(name, " "));
+        cr_assert(*key >= 0, "no key in %s", line);
+    }
+    char * or = strstr(start, " or ");
+    out[0] = start;
+    out[1] = or != NULL ? or +4 : NULL;
+    if (or != NULL)
+        * or = 0;
+    return or != NULL ? 2 : 1;
+}
+
+/* Each value that a line of `said` proposes makes at least this problem go away and brings no other. */
+static void try_suggestions(struct loaded *loaded, const char *const values[KEYS], int world, int *lines,
+                            int *tried)
+{
+    char *rest = loaded->said.chars;
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        if (*line == 0 || strncmp(line, "warning", 7) == 0)
+            continue;
+        char *whole = strdup(line);
+        const char *proposed[2];
+        int key = -1, count = read_suggestion(line, &key, proposed);
+        *lines += 1;
+        *tried += count > 0 ? 1 : 0;
+        for (int i = 0; i < count; i++) {
+            const char *changed[KEYS];
+            memcpy(changed, values, sizeof changed);
+            changed[key] = proposed[i];
+            struct loaded after = load_values(changed, world);
+            // A rule that waited for this key may speak now; so either fewer problems, or this one is gone.
+            cr_assert(after.errors < loaded->errors || strstr(text_chars(&after.said), whole) == NULL,
+                      "%s=%s does not help:\n%s\nstill says\n%s", keys[key].key, proposed[i], whole,
+                      text_chars(&after.said));
+            bool waited = strstr(whole, "out of range") != NULL || strstr(whole, "whole number") != NULL;
+            cr_assert(waited || after.errors < loaded->errors, "%s=%s brings others:\n%s\nnow\n%s",
+                      keys[key].key, proposed[i], whole, text_chars(&after.said));
+            loaded_free(&after);
+        }
+        free(whole);
+    }
+}
+
+Test(recipe_check, every_suggestion_works)
+{
+    struct philox random = philox_named(5, "suggestions");
+    int lines = 0, tried = 0;
+    for (uint64_t n = 0; n < 1500; n++) {
+        const char *values[KEYS];
+        for (int i = 0; i < KEYS; i++) {
+            uint32_t count = 0, word = philox_word(random, n, i);
+            while (count < 8 && keys[i].values[count] != NULL)
+                count++;
+            values[i] = keys[i].values[word % 8 < 6 ? 0 : (word >> 8) % count];
+        }
+        static const int worlds[] = {0, 0, 0, 4, 6, 8};
+        int world = worlds[philox_word(random, n, KEYS) % 6];
+        struct loaded loaded = load_values(values, world);
+        if (loaded.errors > 0)
+            try_suggestions(&loaded, values, world, &lines, &tried);
+        loaded_free(&loaded);
+    }
+    cr_log_info("%d problems, %d with a suggestion\n", lines, tried);
+    cr_assert_gt(lines, 1500);
+    cr_assert_gt(tried, lines * 9 / 10, "only %d of %d problems come with a suggestion", tried, lines);
+}
