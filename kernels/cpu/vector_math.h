@@ -12,7 +12,7 @@
  * The functions take no branches. Bounds, over every float, in units in the last place of the result
  * (tests/unit/test_vector_math.c holds them to it, against libm in double precision):
  *     v16_exp            2 ulp; results below 2^-126 are 0; -inf gives 0, +inf and overflow inf, NaN NaN
- *     v16_sigmoid        4 ulp; as exp
+ *     v16_sigmoid        4 ulp, its slope 5; as exp
  *     v16_normal_cdf     7 ulp down to x = -1; absolute 2^-22 everywhere (a tail's relative error grows
  *                        with x*x/2, as the rounding of the exponent does)
  *     v8d_sincos         2^-40 absolute for angles up to 2^20; with FMA, to 2^31

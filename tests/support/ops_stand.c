@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/ops_stand.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 80 }; // floats on either side; more than a vector, and a multiple of its alignment
+
+struct stand stand_open(int threads)
+{
+    struct stand stand = {0};
+    MUST(device_open(&(struct device_options){.name = "cpu", .threads = threads}, &stand.device));
+    MUST(stream_create(stand.device, "test", &stand.stream));
+    return stand;
+}
+
+void stand_close(struct stand *stand)
+{
+    stream_destroy(stand->stream);
+    device_close(stand->device);
+    for (int i = 0; i < stand->arrays; i++)
+        free(stand->array[i]);
+}
+
+static void *keep(struct stand *stand, size_t bytes)
+{
+    CHECK(stand->arrays < STAND_ARRAYS);
+    void *array = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    CHECK(array != NULL);
+    stand->array[stand->arrays++] = array;
+    return array;
+}
+
+float *stand_floats(struct stand *stand, int64_t count)
+{
+    int64_t whole = count + 2 * GUARD + stand->shift;
+    float *array = keep(stand, (size_t)whole * sizeof *array);
+    for (int64_t i = 0; i < whole; i++)
+        array[i] = NAN;
+    return array + GUARD + stand->shift;
+}
+
+bool stand_is_guarded(const float *array, int64_t count)
+{
+    for (int64_t i = 1; i <= GUARD; i++)
+        if (!isnan(array[-i]) || (i < GUARD && !isnan(array[count - 1 + i])))
+            return false;
+    return true;
+}
+
+double *stand_doubles(struct stand *stand, int64_t count)
+{
+    double *array = keep(stand, (size_t)count * sizeof *array);
+    for (int64_t i = 0; i < count; i++)
+        array[i] = NAN;
+    return array;
+}
+
+int32_t *stand_ints(struct stand *stand, int64_t count)
+{
+    int32_t *array = keep(stand, (size_t)count * sizeof *array);
+    memset(array, 0, (size_t)count * sizeof *array);
+    return array;
+}
+
+int64_t *stand_longs(struct stand *stand, int64_t count)
+{
+    int64_t *array = keep(stand, (size_t)count * sizeof *array);
+    memset(array, 0, (size_t)count * sizeof *array);
+    return array;
+}
+
+float *stand_normals(struct stand *stand, const char *name, int64_t count, double spread)
+{
+    float *array = stand_floats(stand, count);
+    philox_normal(philox_named(42, name), 0, 0, count, array);
+    for (int64_t i = 0; i < count; i++)
+        array[i] *= (float)spread;
+    return array;
+}
+
+float *stand_copy(struct stand *stand, const float *from, int64_t count)
+{
+    float *array = stand_floats(stand, count);
+    memcpy(array, from, (size_t)count * sizeof *array);
+    return array;
+}
+
+double *stand_widen(struct stand *stand, const float *from, int64_t count)
+{
+    double *array = stand_doubles(stand, count);
+    for (int64_t i = 0; i < count; i++)
+        array[i] = (double)from[i];
+    return array;
+}
+
+int64_t count_outside(const float *got, const double *want, const double *bound, int64_t count, double *worst)
+{
+    int64_t outside = 0;
+    double most = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        double error = fabs((double)got[i] - want[i]);
+        outside += !(error <= bound[i]);
+        if (bound[i] > 0.0)
+            most = fmax(most, error / bound[i]);
+    }
+    if (worst != NULL)
+        *worst = most;
+    return outside;
+}
+
+bool same_bits(const float *a, const float *b, int64_t count)
+{
+    return memcmp(a, b, (size_t)count * sizeof *a) == 0;
+}

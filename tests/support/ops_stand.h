@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What every test of an op needs: a cpu device, guarded arrays, numbers, and two ways to compare.
+ *
+ *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: what is read or written beside it shows
+ *
+ * The trap: a bound is a sentence about rounding (so many operations, each off by half a unit), worked out
+ * beside the test. One that was found by trying is no bound. */
+#pragma once
+
+#include "kernels/ops.h"
+
+/* Half a unit in the last place of 1, in fp32: what one rounding can do, relatively. */
+#define UNIT 0x1p-24
+
+enum { STAND_ARRAYS = 96 };
+
+struct stand {
+    struct device *device;
+    struct stream *stream;
+    int shift; // floats by which every array lies off its alignment
+    void *array[STAND_ARRAYS];
+    int arrays;
+};
+
+struct stand stand_open(int threads);
+void stand_close(struct stand *stand);
+
+/* All die for want of memory: a test has no better idea. Freed by stand_close. */
+float *stand_floats(struct stand *stand, int64_t count); // poisoned: NaN
+double *stand_doubles(struct stand *stand, int64_t count);
+int32_t *stand_ints(struct stand *stand, int64_t count);
+int64_t *stand_longs(struct stand *stand, int64_t count);
+/* NaN still lies around this array of floats. */
+bool stand_is_guarded(const float *array, int64_t count);
+
+/* Normals times `spread`, named, so that tests do not depend on each other's order. */
+float *stand_normals(struct stand *stand, const char *name, int64_t count, double spread);
+float *stand_copy(struct stand *stand, const float *from, int64_t count);
+double *stand_widen(struct stand *stand, const float *from, int64_t count);
+
+/* How many elements are outside want +- bound; a NaN is. The largest error / bound goes to *worst when that
+ * is not NULL. */
+int64_t count_outside(const float *got, const double *want, const double *bound, int64_t count,
+                      double *worst);
+bool same_bits(const float *a, const float *b, int64_t count);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the ops mean, written down a second time: double precision, one loop per index, dense arrays, no
+ * care for speed, no line shared with kernels/. The backward functions are themselves proven, by finite
+ * differences of the forward ones (tests/unit/test_ops_reference.c).
+ *
+ * Gradients are overwritten here, also where an op adds. Letters as in kernels/ops.h. */
+#pragma once
+
+#include "kernels/ops.h"
+
+/* The factor of element (token, column) of a dropout mask, as ops.h defines it. */
+double reference_dropout(const struct dropout *dropout, int64_t token, int64_t column);
+/* The same for a pair of attention. */
+double reference_attention_dropout(const struct attention_forward *op, int64_t batch, int64_t head, int64_t s,
+                                   int64_t r);
+
+struct reference_norm {
+    enum norm_kind kind;
+    int64_t rows, columns;
+    double epsilon;
+    const double *x, *weight, *bias; // bias: NORM_LAYER
+};
+void reference_norm_statistics(const struct reference_norm *op, double *mean, double *rstd);
+void reference_norm_forward(const struct reference_norm *op, double *y);
+void reference_norm_backward(const struct reference_norm *op, const double *mean, const double *rstd,
+                             const double *dy, double *dx, double *dweight, double *dbias);
+
+/* x[rows, columns], for swiglu [rows, 2 columns]. */
+void reference_activation_forward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
+                                  double *y);
+void reference_activation_backward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
+                                   const double *dy, double *dx);
+
+void reference_rope(int64_t rows, int64_t heads, int64_t head_dim, const int32_t *position, double base,
+                    bool inverse, double *x);
+
+/* Attention as S x S matrices. factor[b][h][s][r]: dropout's, or NULL. */
+struct reference_attention {
+    int64_t batch, sequence, heads, groups, head_dim;
+    double scale;
+    const int32_t *document;
+    const double *q, *k, *v, *factor;
+};
+/* The softmax, [b][h][s][r], 0 where s does not see r; lse[h][b * S + s], or NULL. */
+void reference_attention_weights(const struct reference_attention *op, double *weights, double *lse);
+void reference_attention_forward(const struct reference_attention *op, double *out);
+void reference_attention_backward(const struct reference_attention *op, const double *dout, double *dq,
+                                  double *dk, double *dv);
+
+/* loss = sum over rows of mask * -log softmax(logits)[label]. */
+double reference_loss_forward(int64_t rows, int64_t columns, const double *logits, const int32_t *label,
+                              const float *mask);
+void reference_loss_backward(int64_t rows, int64_t columns, const double *logits, const int32_t *label,
+                             const float *mask, double *dlogits);
+
+struct reference_adamw {
+    double lr, beta1, beta2, epsilon, correction1, correction2, gradient_scale, weight_decay;
+};
+void reference_adamw(const struct reference_adamw *hyper, double gradient, double *weight, double *m,
+                     double *v);

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The references' own proof: each backward function against finite differences of its forward function.
+ *
+ * With y's elements weighed by fixed random numbers c, f(x) = sum c y(x) is a number, and its gradient is
+ * what backward gives for dy = c. Central differences with step h are off by h^2/6 f''' and by rounding,
+ * about 1e-16 |f| / h. With h = 1e-4 and f''' up to some tens, 1e-7 relative to the gradient's size is
+ * above both, and far below any mistake: the planted one is a hundredth of a per cent. */
+#include "tests/support/ops_stand.h"
+#include "tests/support/reference_ops.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#define STEP      1e-4
+#define TOLERANCE 1e-7
+
+/* f of a case, at the values its arrays have now. */
+struct function {
+    double (*value)(const void *context);
+    const void *context;
+};
+
+/* The largest |finite difference - gradient| over x's elements, relative to the gradient's largest. */
+static double gradient_error(struct function f, double *x, int64_t count, const double *gradient)
+{
+    double worst = 0.0, size = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        double kept = x[i];
+        x[i] = kept + STEP;
+        double above = f.value(f.context);
+        x[i] = kept - STEP;
+        double below = f.value(f.context);
+        x[i] = kept;
+        worst = fmax(worst, fabs((above - below) / (2.0 * STEP) - gradient[i]));
+        size = fmax(size, fabs(gradient[i]));
+    }
+    return worst / fmax(size, 1.0);
+}
+
+static double *normals(struct stand *stand, const char *name, int64_t count)
+{
+    return stand_widen(stand, stand_normals(stand, name, count, 1.0), count);
+}
+
+static double weighed(const double *y, const double *c, int64_t count)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        sum += y[i] * c[i];
+    return sum;
+}
+
+enum { ROWS = 3, COLUMNS = 7 };
+
+struct norm_case {
+    struct reference_norm op;
+    const double *c;
+};
+
+static double norm_value(const void *context)
+{
+    const struct norm_case *n = context;
+    double y[ROWS * COLUMNS];
+    reference_norm_forward(&n->op, y);
+    return weighed(y, n->c, ROWS * COLUMNS);
+}
+
+static void check_norm(enum norm_kind kind)
+{
+    struct stand stand = stand_open(1);
+    double *x = normals(&stand, "x", ROWS * COLUMNS), *w = normals(&stand, "w", COLUMNS);
+    double *b = normals(&stand, "b", COLUMNS), *c = normals(&stand, "c", ROWS * COLUMNS);
+    struct norm_case n = {{kind, ROWS, COLUMNS, 0.1, x, w, b}, c};
+    struct function f = {norm_value, &n};
+    double mean[ROWS], rstd[ROWS], dx[ROWS * COLUMNS], dw[COLUMNS], db[COLUMNS];
+    reference_norm_statistics(&n.op, mean, rstd);
+    reference_norm_backward(&n.op, mean, rstd, c, dx, dw, db);
+    cr_expect_lt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE);
+    cr_expect_lt(gradient_error(f, w, COLUMNS, dw), TOLERANCE);
+    if (kind == NORM_LAYER)
+        cr_expect_lt(gradient_error(f, b, COLUMNS, db), TOLERANCE);
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        dx[i] *= 1.0001;
+    cr_expect_gt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE, "a planted fault was not seen");
+    stand_close(&stand);
+}
+
+Test(reference, layer_norm)
+{
+    check_norm(NORM_LAYER);
+}
+
+Test(reference, rms_norm)
+{
+    check_norm(NORM_RMS);
+}
+
+struct activation_case {
+    enum activation_kind kind;
+    const double *x, *c;
+};
+
+static double activation_value(const void *context)
+{
+    const struct activation_case *a = context;
+    double y[ROWS * COLUMNS];
+    reference_activation_forward(a->kind, ROWS, COLUMNS, a->x, y);
+    return weighed(y, a->c, ROWS * COLUMNS);
+}
+
+Test(reference, activations)
+{
+    struct stand stand = stand_open(1);
+    const enum activation_kind kinds[] = {ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_SWIGLU};
+    for (int k = 0; k < 3; k++) {
+        int64_t count = (kinds[k] == ACTIVATION_SWIGLU ? 2 : 1) * ROWS * COLUMNS;
+        double *x = normals(&stand, "x", count), *c = normals(&stand, "c", ROWS * COLUMNS);
+        struct activation_case a = {kinds[k], x, c};
+        struct function f = {activation_value, &a};
+        double dx[2 * ROWS * COLUMNS];
+        reference_activation_backward(kinds[k], ROWS, COLUMNS, x, c, dx);
+        cr_expect_lt(gradient_error(f, x, count, dx), TOLERANCE, "kind %d", kinds[k]);
+        dx[3] += 1e-4;
+        cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "a planted fault was not seen");
+    }
+    stand_close(&stand);
+}
+
+/* A rotation is linear and keeps lengths, so its gradient is its inverse. */
+Test(reference, rope_turns_and_turns_back)
+{
+    struct stand stand = stand_open(1);
+    const int32_t position[ROWS] = {0, 5, 1000};
+    double *x = normals(&stand, "x", ROWS * 2 * 6), kept[ROWS * 2 * 6];
+    memcpy(kept, x, sizeof kept);
+    reference_rope(ROWS, 2, 6, position, 1e4, false, x);
+    cr_expect_lt(fabs(x[0] - kept[0]), 1e-15, "position 0 does not turn");
+    cr_expect_gt(fabs(x[12] - kept[12]), 1e-3);
+    for (int h = 0; h < ROWS * 2; h++) // pairs (i, i + D/2)
+        for (int i = 6 * h; i < 6 * h + 3; i++)
+            cr_expect_lt(fabs(hypot(x[i], x[i + 3]) - hypot(kept[i], kept[i + 3])), 1e-14);
+    reference_rope(ROWS, 2, 6, position, 1e4, true, x);
+    for (int i = 0; i < ROWS * 2 * 6; i++)
+        cr_expect_lt(fabs(x[i] - kept[i]), 1e-14);
+    stand_close(&stand);
+}
+
+enum { B = 2, S = 5, A = 4, G = 2, D = 3, TOKENS = B * S };
+
+struct attention_case {
+    struct reference_attention op;
+    const double *c;
+};
+
+static double attention_value(const void *context)
+{
+    const struct attention_case *a = context;
+    double out[TOKENS * A * D];
+    reference_attention_forward(&a->op, out);
+    return weighed(out, a->c, TOKENS * A * D);
+}
+
+Test(reference, attention)
+{
+    struct stand stand = stand_open(1);
+    const int32_t document[TOKENS] = {0, 0, 1, 1, 1, 2, 2, 2, 2, 2};
+    double *q = normals(&stand, "q", TOKENS * A * D), *k = normals(&stand, "k", TOKENS * G * D);
+    double *v = normals(&stand, "v", TOKENS * G * D), *c = normals(&stand, "c", TOKENS * A * D);
+    double factor[B * A * S * S], dq[TOKENS * A * D], dk[TOKENS * G * D], dv[TOKENS * G * D];
+    for (int i = 0; i < B * A * S * S; i++)
+        factor[i] = i % 5 == 0 ? 0.0 : 1.25;
+    for (int variant = 0; variant < 2; variant++) {
+        struct attention_case a = {
+            {B, S, A, G, D, 0.7, variant ? document : NULL, q, k, v, variant ? factor : NULL}, c};
+        struct function f = {attention_value, &a};
+        reference_attention_backward(&a.op, c, dq, dk, dv);
+        cr_expect_lt(gradient_error(f, q, TOKENS * A * D, dq), TOLERANCE);
+        cr_expect_lt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE);
+        cr_expect_lt(gradient_error(f, v, TOKENS * G * D, dv), TOLERANCE);
+        dk[0] += 1e-4;
+        cr_expect_gt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE, "a planted fault was not seen");
+    }
+    stand_close(&stand);
+}
+
+struct loss_case {
+    const double *logits;
+    const int32_t *label;
+    const float *mask;
+};
+
+static double loss_value(const void *context)
+{
+    const struct loss_case *l = context;
+    return reference_loss_forward(ROWS, COLUMNS, l->logits, l->label, l->mask);
+}
+
+Test(reference, loss)
+{
+    struct stand stand = stand_open(1);
+    const int32_t label[ROWS] = {6, 0, 3};
+    const float mask[ROWS] = {1.0F, 0.0F, 0.5F};
+    double *logits = normals(&stand, "logits", ROWS * COLUMNS), dlogits[ROWS * COLUMNS];
+    struct loss_case l = {logits, label, mask};
+    struct function f = {loss_value, &l};
+    reference_loss_backward(ROWS, COLUMNS, logits, label, mask, dlogits);
+    cr_expect_lt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE);
+    dlogits[2] *= 1.0001;
+    cr_expect_gt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE,
+                 "a planted fault was not seen");
+    stand_close(&stand);
+}
+
+/* The first step from nothing goes lr against the gradient's sign, whatever its size, plus the decay:
+ * m/correction1 = g and v/correction2 = g^2. */
+Test(reference, adamw_first_step)
+{
+    struct reference_adamw hyper = {0.01, 0.9, 0.99, 0.0, 0.1, 0.01, 1.0, 0.5};
+    double w = 2.0, m = 0.0, v = 0.0;
+    reference_adamw(&hyper, -37.0, &w, &m, &v);
+    cr_expect_lt(fabs(w - (2.0 + 0.01 - 0.01 * 0.5 * 2.0)), 1e-14);
+    cr_expect_lt(fabs(m - -3.7), 1e-13);
+    cr_expect_lt(fabs(v - 13.69), 1e-13);
+}

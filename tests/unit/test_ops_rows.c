@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The row-wise ops against the double-precision reference. Each bound is worked out beside its use, from
+ * UNIT (one rounding, relatively) and the number of roundings a value goes through. */
+#include "tests/support/ops_stand.h"
+#include "tests/support/reference_ops.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+static const int64_t all_rows[] = {1, 7, 33, 130}, all_columns[] = {1, 3, 17, 64, 100, 768};
+enum { ROW_KINDS = 4, COLUMN_KINDS = 6 };
+
+/* Additions that a number goes through in a sum over a row: sixteen lanes in four (or two) chains, their
+ * tree (2 + 4), and one division. */
+static double row_roundings(int64_t columns)
+{
+    return ceil((double)columns / 32.0) + 7.0;
+}
+
+/* And in a sum over tokens: a block of 64 rows, then the blocks. */
+static double token_roundings(int64_t rows)
+{
+    return fmin((double)rows, 64.0) + ceil((double)rows / 64.0) + 1.0;
+}
+
+static double mean_of_sizes(const double *x, int64_t n)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        sum += fabs(x[i]);
+    return sum / (double)n;
+}
+
+struct norm_case {
+    struct stand stand;
+    int64_t rows, columns;
+    enum norm_kind kind;
+    float *x, *weight, *bias, *y, *mean, *rstd;
+    float epsilon;
+    struct reference_norm reference;
+};
+
+static struct norm_case norm_case(enum norm_kind kind, int64_t rows, int64_t columns)
+{
+    struct norm_case c = {
+        .stand = stand_open(2), .rows = rows, .columns = columns, .kind = kind, .epsilon = 1e-5F};
+    c.x = stand_normals(&c.stand, "x", rows * columns, 0.01); // small, so that epsilon shows
+    for (int64_t i = 0; i < rows * columns; i++)
+        c.x[i] += 0.02F;
+    c.weight = stand_normals(&c.stand, "weight", columns, 1.0);
+    c.bias = stand_normals(&c.stand, "bias", columns, 1.0);
+    c.y = stand_floats(&c.stand, rows * columns);
+    c.mean = stand_floats(&c.stand, rows);
+    c.rstd = stand_floats(&c.stand, rows);
+    c.reference = (struct reference_norm){kind,
+                                          rows,
+                                          columns,
+                                          (double)c.epsilon,
+                                          stand_widen(&c.stand, c.x, rows * columns),
+                                          stand_widen(&c.stand, c.weight, columns),
+                                          stand_widen(&c.stand, c.bias, columns)};
+    return c;
+}
+
+static void run_norm_forward(struct norm_case *c)
+{
+    struct norm_forward op = {.kind = c->kind, .epsilon = c->epsilon};
+    op.x = tensor_2d(c->x, F32, c->rows, c->columns);
+    op.y = tensor_2d(c->y, F32, c->rows, c->columns);
+    op.weight = tensor_1d(c->weight, F32, c->columns);
+    op.rstd = tensor_1d(c->rstd, F32, c->rows);
+    if (c->kind == NORM_LAYER) {
+        op.bias = tensor_1d(c->bias, F32, c->columns);
+        op.mean = tensor_1d(c->mean, F32, c->rows);
+    }
+    cr_assert_eq(norm_forward(c->stand.stream, op), OK, "%s", fail_text());
+}
+
+/* mean: off by k units of the mean of |x|, call it e. The squares' sum: k + 3 relatively, and n e^2 more,
+ * for a shifted mean adds nothing at first order; rstd: half of that, and three roundings of its own.
+ * y = (x - mean) rstd weight + bias: four roundings, and what mean and rstd bring. */
+static int64_t norm_forward_outside(struct norm_case *c, double *worst)
+{
+    int64_t n = c->columns, count = c->rows * n;
+    double *y = stand_doubles(&c->stand, count), *bound = stand_doubles(&c->stand, count);
+    double *mean = stand_doubles(&c->stand, c->rows), *rstd = stand_doubles(&c->stand, c->rows);
+    reference_norm_forward(&c->reference, y);
+    reference_norm_statistics(&c->reference, mean, rstd);
+    double k = row_roundings(n);
+    for (int64_t t = 0; t < c->rows; t++) {
+        const double *x = c->reference.x + t * n;
+        double e = c->kind == NORM_LAYER ? k * UNIT * mean_of_sizes(x, n) : 0.0;
+        double rstd_error = (0.5 * (k + 3.0) + 3.0) * UNIT + 0.5 * e * e * rstd[t] * rstd[t];
+        for (int64_t i = 0; i < n; i++) {
+            double size = fabs((x[i] - mean[t]) * rstd[t] * c->reference.weight[i]);
+            bound[t * n + i] = e * rstd[t] * fabs(c->reference.weight[i]) + size * (rstd_error + 4.0 * UNIT) +
+                               UNIT * fabs(y[t * n + i]);
+        }
+    }
+    return count_outside(c->y, y, bound, count, worst);
+}
+
+Test(ops_rows, norm_forward)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        for (int r = 0; r < ROW_KINDS; r++) {
+            for (int n = 0; n < COLUMN_KINDS; n++) {
+                struct norm_case c = norm_case((enum norm_kind)kind, all_rows[r], all_columns[n]);
+                double worst;
+                run_norm_forward(&c);
+                cr_expect_eq(norm_forward_outside(&c, &worst), 0, "kind %d, %ld x %ld: %g", kind,
+                             (long)c.rows, (long)c.columns, worst);
+                cr_expect(stand_is_guarded(c.y, c.rows * c.columns) && stand_is_guarded(c.rstd, c.rows));
+                stand_close(&c.stand);
+            }
+        }
+    }
+}
+
+Test(ops_rows, norm_bounds_see_planted_faults)
+{
+    for (int fault = 0; fault < 4; fault++) {
+        struct norm_case c = norm_case(NORM_LAYER, 7, 100);
+        run_norm_forward(&c);
+        if (fault == 0)
+            c.reference.epsilon *= 1.001; // of a variance of 1e-4, so 5e-5 of rstd
+        if (fault == 1)
+            c.reference.kind = NORM_RMS;
+        if (fault == 2)
+            c.reference.epsilon += 1e-4 / 99.0; // the variance of n - 1
+        for (int i = 650; fault == 3 && i < 700; i++)
+            c.y[i] *= 1.0F + 0x1p-16F;
+        cr_expect_gt(norm_forward_outside(&c, NULL), 0, "fault %d was not seen", fault);
+        stand_close(&c.stand);
+    }
+}
+
+struct norm_gradients {
+    float *dy, *dx, *dweight, *dbias;
+    double *old_dx;
+};
+
+static struct norm_gradients run_norm_backward(struct norm_case *c)
+{
+    int64_t count = c->rows * c->columns;
+    struct norm_gradients g = {.dy = stand_normals(&c->stand, "dy", count, 1.0),
+                               .dx = stand_normals(&c->stand, "dx", count, 1.0),
+                               .dweight = stand_floats(&c->stand, c->columns),
+                               .dbias = stand_floats(&c->stand, c->columns)};
+    g.old_dx = stand_widen(&c->stand, g.dx, count);
+    struct norm_backward op = {.kind = c->kind,
+                               .dy = tensor_2d(g.dy, F32, c->rows, c->columns),
+                               .x = tensor_2d(c->x, F32, c->rows, c->columns),
+                               .weight = tensor_1d(c->weight, F32, c->columns),
+                               .rstd = tensor_1d(c->rstd, F32, c->rows),
+                               .dx = tensor_2d(g.dx, F32, c->rows, c->columns),
+                               .dweight = tensor_1d(g.dweight, F32, c->columns)};
+    if (c->kind == NORM_LAYER) {
+        op.mean = tensor_1d(c->mean, F32, c->rows);
+        op.dbias = tensor_1d(g.dbias, F32, c->columns);
+    }
+    cr_assert_eq(norm_backward(c->stand.stream, op), OK, "%s", fail_text());
+    return g;
+}
+
+/* g = dy weight: one rounding; xhat: two. Their means: k and k + 4 (product, xhat). dx: what these bring,
+ * five roundings of each part, one of the sum with what dx held. dweight: token roundings and three. */
+static int64_t norm_backward_outside(struct norm_case *c, const struct norm_gradients *g, double *worst)
+{
+    int64_t n = c->columns, count = c->rows * n;
+    double *dx = stand_doubles(&c->stand, count), *bound = stand_doubles(&c->stand, count);
+    double *dw = stand_doubles(&c->stand, n), *db = stand_doubles(&c->stand, n);
+    double *dw_size = stand_doubles(&c->stand, n), *db_size = stand_doubles(&c->stand, n);
+    double *mean = stand_widen(&c->stand, c->mean, c->rows), *rstd = stand_widen(&c->stand, c->rstd, c->rows);
+    double *dy = stand_widen(&c->stand, g->dy, count), k = row_roundings(n),
+           tokens = token_roundings(c->rows);
+    for (int64_t t = 0; c->kind == NORM_RMS && t < c->rows; t++)
+        mean[t] = 0.0;
+    reference_norm_backward(&c->reference, mean, rstd, dy, dx, dw, db);
+    for (int64_t i = 0; i < n; i++)
+        dw_size[i] = db_size[i] = 0.0;
+    for (int64_t t = 0; t < c->rows; t++) {
+        double g_mean = 0.0, product_mean = 0.0;
+        for (int64_t i = 0; i < n; i++) {
+            double size = fabs(dy[t * n + i] * c->reference.weight[i]) / (double)n;
+            g_mean += c->kind == NORM_LAYER ? size : 0.0;
+            product_mean += size * fabs((c->reference.x[t * n + i] - mean[t]) * rstd[t]);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = t * n + i;
+            double xhat = fabs((c->reference.x[at] - mean[t]) * rstd[t]);
+            double parts = 6.0 * fabs(dy[at] * c->reference.weight[i]) + (k + 5.0) * g_mean +
+                           (k + 11.0) * xhat * product_mean;
+            dx[at] += g->old_dx[at];
+            bound[at] = UNIT * (rstd[t] * parts + fabs(dx[at]));
+            dw_size[i] += (tokens + 3.0) * UNIT * fabs(dy[at]) * xhat;
+            db_size[i] += tokens * UNIT * fabs(dy[at]);
+        }
+    }
+    int64_t outside =
+        count_outside(g->dx, dx, bound, count, worst) + count_outside(g->dweight, dw, dw_size, n, NULL);
+    return outside + (c->kind == NORM_LAYER ? count_outside(g->dbias, db, db_size, n, NULL) : 0);
+}
+
+Test(ops_rows, norm_backward)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        for (int r = 0; r < ROW_KINDS; r++) {
+            for (int n = 0; n < COLUMN_KINDS - (r > 1); n++) { // the reference is quadratic in the columns
+                struct norm_case c = norm_case((enum norm_kind)kind, all_rows[r], all_columns[n]);
+                double worst;
+                run_norm_forward(&c);
+                struct norm_gradients g = run_norm_backward(&c);
+                cr_expect_eq(norm_backward_outside(&c, &g, &worst), 0, "kind %d, %ld x %ld: %g", kind,
+                             (long)c.rows, (long)c.columns, worst);
+                cr_expect(stand_is_guarded(g.dx, c.rows * c.columns) &&
+                          stand_is_guarded(g.dweight, c.columns));
+                stand_close(&c.stand);
+            }
+        }
+    }
+}
+
+Test(ops_rows, norm_backward_bounds_see_planted_faults)
+{
+    for (int fault = 0; fault < 4; fault++) {
+        struct norm_case c = norm_case(NORM_LAYER, 7, 100);
+        run_norm_forward(&c);
+        struct norm_gradients g = run_norm_backward(&c);
+        if (fault == 0) // overwritten where it should be added to
+            memset(g.old_dx, 0, 700 * sizeof *g.old_dx);
+        if (fault == 1) // a row missing from dbias
+            for (int i = 0; i < 100; i++)
+                g.dbias[i] -= g.dy[i];
+        if (fault == 2) // the mean of g not taken off
+            for (int i = 0; i < 100; i++)
+                g.dx[i] += c.rstd[0] * 1e-3F;
+        if (fault == 3)
+            g.dweight[99] *= 1.0001F;
+        cr_expect_gt(norm_backward_outside(&c, &g, NULL), 0, "fault %d was not seen", fault);
+        stand_close(&c.stand);
+    }
+}
+
+/* Roundings of an activation's parts, in units: the step (documented in vector_math.h: 4 units of 1 for the
+ * normal's, 4 ulp = 8 units of itself for the sigmoid), its slope, and what an inexact argument of the
+ * sigmoid brings: gelu-tanh's 2u has six roundings, all of one sign, and moves the step by slope * error. */
+struct activation_error {
+    double step, slope; // of step(x), and of x times the step's slope
+};
+
+static struct activation_error activation_error(enum activation_kind kind, double x)
+{
+    if (kind == ACTIVATION_GELU) {
+        double density = exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+        return (struct activation_error){4.0, fabs(x) * density * (x * x + 8.0)};
+    }
+    double two_u = x, du = 1.0;
+    if (kind == ACTIVATION_GELU_TANH) {
+        two_u = 2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
+        du = 2.0 * sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
+    }
+    double argument = kind == ACTIVATION_GELU_TANH ? 6.0 * fabs(two_u) : 0.0;
+    double s = 1.0 / (1.0 + exp(-two_u)), slope = s * (1.0 - s);
+    return (struct activation_error){8.0 * s + slope * argument, fabs(x) * slope * du * (16.0 + argument)};
+}
+
+static void check_activation(enum activation_kind kind, int64_t rows, int64_t columns, double planted,
+                             int64_t *forward_outside, int64_t *backward_outside)
+{
+    struct stand stand = stand_open(2);
+    int64_t count = rows * columns, width = kind == ACTIVATION_SWIGLU ? 2 * columns : columns;
+    float *x = stand_normals(&stand, "x", rows * width, 3.0), *dy = stand_normals(&stand, "dy", count, 1.0);
+    float *y = stand_floats(&stand, count), *dx = stand_floats(&stand, rows * width);
+    struct activation_forward forward = {kind, tensor_2d(x, F32, rows, width),
+                                         tensor_2d(y, F32, rows, columns)};
+    struct activation_backward backward = {kind, forward.x, tensor_2d(dy, F32, rows, columns),
+                                           tensor_2d(dx, F32, rows, width)};
+    cr_assert_eq(activation_forward(stand.stream, forward), OK, "%s", fail_text());
+    cr_assert_eq(activation_backward(stand.stream, backward), OK, "%s", fail_text());
+
+    double *wide = stand_widen(&stand, x, rows * width), *wide_dy = stand_widen(&stand, dy, count);
+    double *want = stand_doubles(&stand, count), *bound = stand_doubles(&stand, count);
+    double *want_dx = stand_doubles(&stand, rows * width), *bound_dx = stand_doubles(&stand, rows * width);
+    reference_activation_forward(kind, rows, columns, wide, want);
+    reference_activation_backward(kind, rows, columns, wide, wide_dy, want_dx);
+    for (int64_t at = 0; at < count; at++) {
+        int64_t in = at / columns * width + at % columns;
+        struct activation_error e = activation_error(kind, wide[in]);
+        double up = kind == ACTIVATION_SWIGLU ? fabs(wide[in + columns]) : 1.0, g = fabs(wide_dy[at]);
+        bound[at] =
+            UNIT * (fabs(wide[in]) * e.step * up + 2.0 * fabs(want[at])) + 0x1p-50 * fabs(wide[in]) * up;
+        bound_dx[in] = UNIT * (g * up * (e.step + e.slope) + 4.0 * fabs(want_dx[in])) + 0x1p-50 * g * up;
+        if (kind == ACTIVATION_SWIGLU)
+            bound_dx[in + columns] = UNIT * (g * fabs(wide[in]) * e.step + 2.0 * fabs(want_dx[in + columns]));
+        want[at] *= 1.0 + planted;
+        want_dx[in] *= 1.0 + planted;
+    }
+    *forward_outside = count_outside(y, want, bound, count, NULL);
+    *backward_outside = count_outside(dx, want_dx, bound_dx, rows * width, NULL);
+    cr_expect(stand_is_guarded(y, count) && stand_is_guarded(dx, rows * width));
+    stand_close(&stand);
+}
+
+Test(ops_rows, activations)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        for (int r = 0; r < ROW_KINDS; r++) {
+            for (int n = 0; n < COLUMN_KINDS; n++) {
+                int64_t forward, backward;
+                check_activation((enum activation_kind)kind, all_rows[r], all_columns[n], 0.0, &forward,
+                                 &backward);
+                cr_expect(forward == 0 && backward == 0, "kind %d, %ld x %ld: %ld, %ld outside", kind,
+                          (long)all_rows[r], (long)all_columns[n], (long)forward, (long)backward);
+            }
+        }
+        int64_t forward, backward;
+        check_activation((enum activation_kind)kind, 33, 100, 1e-5, &forward, &backward);
+        cr_expect(forward > 0 && backward > 0, "a planted fault was not seen");
+    }
+}
+
+/* The two gelus differ by up to 5e-4: neither passes for the other. */
+Test(ops_rows, gelu_is_not_its_tanh_form)
+{
+    double x = 1.0, exact, tanh_form;
+    reference_activation_forward(ACTIVATION_GELU, 1, 1, &x, &exact);
+    reference_activation_forward(ACTIVATION_GELU_TANH, 1, 1, &x, &tanh_form);
+    cr_expect_gt(fabs(exact - tanh_form), 100.0 * UNIT * (8.0 + 2.0));
+}
+
+Test(ops_rows, activations_of_huge_arguments)
+{
+    struct stand stand = stand_open(1);
+    const float huge[] = {1e3F, -1e3F, 1e20F, -1e20F, 3e38F, -3e38F, 0.0F, -0.0F};
+    for (int kind = 0; kind < 3; kind++) {
+        float x[16], y[8], dx[16], dy[8];
+        for (int i = 0; i < 8; i++) {
+            x[i] = huge[i];
+            x[8 + i] = dy[i] = 1.0F;
+        }
+        int64_t width = kind == ACTIVATION_SWIGLU ? 16 : 8;
+        struct activation_forward f = {(enum activation_kind)kind, tensor_2d(x, F32, 1, width),
+                                       tensor_2d(y, F32, 1, 8)};
+        struct activation_backward b = {f.kind, f.x, tensor_2d(dy, F32, 1, 8), tensor_2d(dx, F32, 1, width)};
+        cr_assert_eq(activation_forward(stand.stream, f), OK);
+        cr_assert_eq(activation_backward(stand.stream, b), OK);
+        for (int i = 0; i < 8; i++) {
+            cr_expect_eq(y[i], huge[i] > 0.0F ? huge[i] : 0.0F, "kind %d: f(%g) = %g", kind, (double)huge[i],
+                         (double)y[i]);
+            cr_expect_eq(dx[i],
+                         huge[i] > 0.0F   ? 1.0F
+                         : huge[i] < 0.0F ? 0.0F
+                                          : 0.5F,
+                         "kind %d: f'(%g) = %g", kind, (double)huge[i], (double)dx[i]);
+        }
+    }
+    stand_close(&stand);
+}

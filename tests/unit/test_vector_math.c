@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The vector functions against libm in double precision, over all floats: every 601st bit pattern, which
+ * visits each exponent of either sign some fourteen thousand times. */
+#include "kernels/cpu/vector_math.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+enum { PATTERN_STEP = 601 };
+
+/* One unit in the last place of a float of this size. */
+static double ulp(double value)
+{
+    int exponent;
+    frexp(fmax(fabs(value), 0x1p-126), &exponent);
+    return ldexp(1.0, exponent - 24);
+}
+
+struct function {
+    v16 (*lanes)(v16 x);
+    double (*exact)(double x);
+    double ulps;  // allowed where the result is above `floor`
+    double floor; // below it, `absolute` is allowed
+    double absolute;
+};
+
+/* The first float that is out of bounds, or the number of NaNs that were lost, goes to *where. */
+static double worst_over_all_floats(const struct function *f, float *where)
+{
+    double worst = 0.0;
+    for (uint64_t begin = 0; begin < UINT64_C(1) << 32; begin += (uint64_t)LANES * PATTERN_STEP) {
+        v16u pattern;
+        for (unsigned l = 0; l < LANES; l++)
+            pattern[l] = (uint32_t)(begin + (uint64_t)l * PATTERN_STEP);
+        v16 x = (v16)pattern, y = f->lanes(x);
+        for (int l = 0; l < LANES; l++) {
+            if (isnan(x[l])) {
+                worst = isnan(y[l]) ? worst : INFINITY;
+                continue;
+            }
+            double want = f->exact((double)x[l]), got = (double)y[l];
+            if (got == want || (want > 0x1.fffffep127 && isinf(got)))
+                continue;
+            double allowed = fabs(want) < f->floor ? f->absolute : f->ulps * ulp(want);
+            double ratio = fabs(got - want) / allowed;
+            if (!(ratio <= worst)) {
+                worst = ratio;
+                *where = x[l];
+            }
+        }
+    }
+    return worst;
+}
+
+static v16 sigmoid_lanes(v16 x)
+{
+    v16 slope;
+    return v16_sigmoid(x, &slope);
+}
+
+static v16 sigmoid_slope_lanes(v16 x)
+{
+    v16 slope;
+    v16_sigmoid(x, &slope);
+    return slope;
+}
+
+static v16 cdf_lanes(v16 x)
+{
+    v16 density;
+    return v16_normal_cdf(x, &density);
+}
+
+static v16 density_lanes(v16 x)
+{
+    v16 density;
+    v16_normal_cdf(x, &density);
+    return density;
+}
+
+static v16 exp_lanes(v16 x)
+{
+    return v16_exp(x);
+}
+
+static v16 exp_off_lanes(v16 x)
+{
+    return v16_exp(x) * (1.0F + 0x1p-21F);
+}
+
+static double sigmoid_exact(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+static double sigmoid_slope_exact(double x)
+{
+    double e = exp(-fabs(x));
+    return e / ((1.0 + e) * (1.0 + e));
+}
+
+static double cdf_exact(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2.0));
+}
+
+static double density_exact(double x)
+{
+    return exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+}
+
+/* The documented bounds of vector_math.h. */
+static const struct function functions[] = {
+    {exp_lanes, exp, 2.0, 0x1p-126, 0x1p-126},
+    {sigmoid_lanes, sigmoid_exact, 4.0, 0x1p-125, 0x1p-125},
+    {sigmoid_slope_lanes, sigmoid_slope_exact, 5.0, 0x1p-125, 0x1p-125},
+    {cdf_lanes, cdf_exact, 7.0, 0.158, 0x1p-22}, // 0.158: at x = -1
+    {density_lanes, density_exact, 7.0, 0.24, 0x1p-23},
+};
+
+Test(vector_math, every_function_keeps_its_bound)
+{
+    for (int i = 0; i < (int)(sizeof functions / sizeof *functions); i++) {
+        float where = 0.0F;
+        double worst = worst_over_all_floats(&functions[i], &where);
+        cr_expect_leq(worst, 1.0, "function %d: %g times its bound at %a", i, worst, (double)where);
+    }
+}
+
+Test(vector_math, a_planted_fault_is_seen)
+{
+    struct function f = functions[0];
+    f.lanes = exp_off_lanes;
+    float where;
+    cr_expect_gt(worst_over_all_floats(&f, &where), 1.0);
+}
+
+Test(vector_math, ends_of_the_range)
+{
+    v16 x = {INFINITY, -INFINITY, 0.0F, -0.0F, 88.7228F, 88.73F, -87.3F, -87.4F, NAN, 1e30F, -1e30F};
+    v16 e = v16_exp(x), density, cdf = v16_normal_cdf(x, &density);
+    cr_expect(isinf(e[0]) && e[1] == 0.0F && e[2] == 1.0F && e[3] == 1.0F);
+    cr_expect(isfinite(e[4]) && isinf(e[5]) && e[6] > 0.0F && e[7] == 0.0F);
+    cr_expect(isnan(e[8]) && isinf(e[9]) && e[10] == 0.0F);
+    cr_expect(cdf[0] == 1.0F && cdf[1] == 0.0F && cdf[2] == 0.5F && isnan(cdf[8]) && cdf[9] == 1.0F);
+    cr_expect(density[0] == 0.0F && density[10] == 0.0F && isnan(density[8]));
+}
+
+Test(vector_math, sines_and_cosines)
+{
+    for (double angle = 0.0; angle < 0x1p20; angle = angle * 1.001 + 0.01) {
+        v8d x = {angle,       -angle,       angle / 3.0, -angle * 0.77,
+                 angle * 0.5, angle * 0.91, angle + 1.0, angle - 1.0};
+        v8d sine, cosine;
+        v8d_sincos(x, &sine, &cosine);
+        for (int l = 0; l < 8; l++) {
+            cr_assert_lt(fabs(sine[l] - sin(x[l])), 0x1p-40, "sin %.17g is %.17g", x[l], sine[l]);
+            cr_assert_lt(fabs(cosine[l] - cos(x[l])), 0x1p-40, "cos %.17g is %.17g", x[l], cosine[l]);
+        }
+    }
+}
+
+/* Each length of a tail: the lanes that count are taken, the others are 0 and left alone. */
+Test(vector_math, tails)
+{
+    float line[3 * LANES], out[LANES];
+    for (int i = 0; i < 3 * LANES; i++)
+        line[i] = (float)(i + 1);
+    for (int count = 1; count <= LANES; count++) {
+        v16 x = v16_load_part(line + 5, count), cut = v16_first(v16_load(line + 5), count);
+        float sum = 0.0F;
+        for (int l = 0; l < LANES; l++) {
+            cr_assert_eq(x[l], l < count ? line[5 + l] : 0.0F);
+            cr_assert_eq(cut[l], x[l]);
+            sum += x[l]; // small integers: exact in any order
+            out[l] = -1.0F;
+        }
+        cr_assert_eq(v16_sum(x), sum);
+        cr_assert_eq(v16_largest(x), line[5 + count - 1]);
+        v16_store_part(out, x, count);
+        for (int l = 0; l < LANES; l++)
+            cr_assert_eq(out[l], l < count ? x[l] : -1.0F);
+    }
+}
