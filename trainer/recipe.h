@@ -189,7 +189,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 104 }; // rows of the table: an origin for each; recipe_table.c asserts it
+enum { RECIPE_ROWS = 104 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;
@@ -249,10 +249,10 @@ int recipe_world_size(const struct recipe *recipe);
 /* m: microbatches of one step on one data-parallel rank. */
 int64_t recipe_microbatches(const struct recipe *recipe);
 
-/* The number of layers on `stage`, of p * v in the order a batch passes them (stage s is chunk s / p of
- * pipeline rank s % p for the schedules with virtual stages that wrap around). pipeline.layout when given.
- * Otherwise as even as possible, and the first num_layers % (p * v) stages get one more: the last stage also
- * has the head and the loss. No layer is ever dropped. */
+/* The number of layers on `stage`: 0 to p * v - 1, in the order in which a batch passes them; which rank
+ * holds it is the schedule's business. pipeline.layout when given. Otherwise as even as possible, and the
+ * first num_layers % (p * v) stages get one more, because the last one also has the head and the loss. No
+ * layer is ever dropped. */
 int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
 
 /* The layers on all stages before `stage`: the index of its first. */

@@ -244,7 +244,7 @@ static void batch_say(const struct view *v, struct text *out)
 #define WIDTH  "model.hidden_size"
 #define GROUPS "model.num_query_groups"
 
-const struct rule recipe_layout_rules[LAYOUT_RULES] = {
+const struct rule recipe_layout_rules[] = {
     {WIDTH " " HEADS " model.kv_channels",
      head_width_holds,
      head_width_say,

@@ -256,7 +256,7 @@ static void order_say(const struct view *v, struct text *out)
 #define WSD       "optimizer.lr_wsd_decay_iters"
 #define TOKENIZER "tokenizer.tokenizer_type"
 
-const struct rule recipe_run_rules[RUN_RULES] = {
+const struct rule recipe_run_rules[] = {
     {WARMUP " " DECAY " train.train_iters",
      warmup_holds,
      warmup_say,

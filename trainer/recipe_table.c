@@ -95,7 +95,8 @@ static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SI
 #define NOT_NEGATIVE      BETWEEN(0, INFINITY), .below = true
 #define STEPS             BETWEEN(0, 1e12)
 
-const struct recipe_row recipe_rows[RECIPE_ROWS] = {
+// Without its size, so that one row more or less than recipe.h says does not compile.
+const struct recipe_row recipe_rows[] = {
     ROW("name", TEXT, name, NULL, "Names the run: its folder is `runs/NAME`.",
         .derived = "the recipe's file name"),
     ROW("base", BASE, name, "none",
@@ -357,7 +358,7 @@ const struct recipe_row recipe_rows[RECIPE_ROWS] = {
         .unbuilt = true),
 };
 
-const struct recipe_section recipe_sections[RECIPE_SECTIONS] = {
+const struct recipe_section recipe_sections[] = {
     {"", "The run."},
     {"model", "The mathematics. Names of Hugging Face configurations are understood too."},
     {"parallel", "Where it runs. Nothing in this section changes what is computed."},

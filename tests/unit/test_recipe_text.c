@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "tools/cmd_recipe.h"
+#include "trainer/recipe_table.h"
 
 #include <glob.h>
 
@@ -171,6 +172,33 @@ Test(recipe_text, real_models_have_their_published_sizes)
         cr_assert(count >= models[i].low && count <= models[i].high, "%s: %.0f", models[i].path, count);
         problems_free(&problems);
         recipe_destroy(recipe);
+    }
+}
+
+Test(recipe_text, the_table_is_sound)
+{
+    size_t in_sections = 0;
+    for (int s = 0; s < RECIPE_SECTIONS; s++)
+        for (int i = 0; i < RECIPE_ROWS; i++)
+            in_sections += row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
+    cr_assert_eq(in_sections, RECIPE_ROWS, "every row is in one section");
+    for (int i = 0; i < RECIPE_ROWS; i++) {
+        const struct recipe_row *row = &recipe_rows[i];
+        cr_assert_eq(row_of(row->key), i, "%s is there twice", row->key);
+        cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
+        cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
+        // A key is given, derived or has a default; one that nothing implements has the only value it takes.
+        cr_assert(row->fallback != NULL || row->derived != NULL || row->example != NULL, "%s", row->key);
+        cr_assert(!row->unbuilt || row->fallback != NULL, "%s", row->key);
+        // An alias leads here and nowhere else.
+        for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
+            char alias[64], section[32];
+            size_t length = strcspn(at, " ");
+            snprintf(alias, sizeof alias, "%.*s", (int)length, at);
+            snprintf(section, sizeof section, "%.*s", (int)row_section_length(row), row->key);
+            cr_assert_eq(row_find(section, alias), i, "%s is also an alias of another key", alias);
+            at += length;
+        }
     }
 }
 
