@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The doors refuse what a backend may not see, name the op and the shapes, and let pass what is right. The
+ * device is dry: it counts what came through. */
+#include "kernels/dry/dry.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <string.h>
+
+struct dry {
+    struct device *device;
+    struct stream *stream;
+};
+
+static struct dry dry_open(void)
+{
+    struct dry d;
+    cr_assert_eq(device_open(&(struct device_options){.name = "dry", .threads = 1}, &d.device), OK);
+    cr_assert_eq(stream_create(d.device, "compute", &d.stream), OK);
+    return d;
+}
+
+static void dry_close(struct dry *d)
+{
+    stream_destroy(d->stream);
+    device_close(d->device);
+}
+
+/* An address: nobody follows it here. */
+static void *nowhere(void)
+{
+    return (void *)(uintptr_t)4096; // NOLINT
+}
+
+static struct tensor f32(int64_t rows, int64_t columns)
+{
+    return tensor_2d(nowhere(), F32, rows, columns);
+}
+
+static struct tensor f32_vector(int64_t count)
+{
+    return tensor_1d(nowhere(), F32, count);
+}
+
+static int64_t passed(const struct dry *d, enum op_kind kind)
+{
+    return dry_counts(d->device)->op[kind].calls;
+}
+
+#define REFUSES(call, words)                                                                    \
+    do {                                                                                        \
+        cr_assert_eq((call), BAD_ARGUMENT, "%s was let in", #call);                             \
+        cr_assert_not_null(strstr(fail_text(), words), "\"%s\" has no %s", fail_text(), words); \
+    } while (0)
+#define LETS_IN(call) cr_assert_eq((call), OK, "%s: %s", #call, fail_text())
+
+Test(doors, gemm)
+{
+    struct dry d = dry_open();
+    const struct gemm good = {.a = f32(3, 4), .b = f32(4, 6), .c = f32(3, 6), .bias = f32_vector(6)};
+    LETS_IN(gemm(d.stream, good));
+    cr_assert_eq(passed(&d, OP_GEMM), 1);
+    cr_assert_eq(dry_counts(d.device)->op[OP_GEMM].flops, 2.0 * 3 * 6 * 4 + 6);
+    cr_assert_eq(dry_counts(d.device)->op[OP_GEMM].bytes, 4.0 * (12 + 24 + 18 + 6));
+
+    struct gemm bad = good;
+    bad.b = f32(5, 6);
+    REFUSES(gemm(d.stream, bad), "gemm: b is f32[5, 6]");
+    REFUSES(gemm(d.stream, bad), "not f32[4, 6]");
+    REFUSES(gemm(d.stream, bad), "c f32[3, 6]");
+    bad.b = f32(6, 4);
+    REFUSES(gemm(d.stream, bad), "b is f32[6, 4]");
+    bad.transpose_b = true;
+    LETS_IN(gemm(d.stream, bad));
+    bad.transpose_a = true;
+    REFUSES(gemm(d.stream, bad), "b (transposed)");
+
+    bad = good;
+    bad.c = tensor_2d(nowhere(), F64, 3, 6);
+    REFUSES(gemm(d.stream, bad), "c is f64[3, 6]");
+    bad = good;
+    bad.bias = f32_vector(3);
+    REFUSES(gemm(d.stream, bad), "bias is f32[3]");
+    bad = good;
+    bad.a = (struct tensor){0};
+    REFUSES(gemm(d.stream, bad), "a is none");
+    bad = good;
+    bad.a.stride[1] = 2;
+    REFUSES(gemm(d.stream, bad), "strides 4, 2");
+    bad = good;
+    bad.a.stride[0] = 3; // rows overlap
+    REFUSES(gemm(d.stream, bad), "strides 3, 1");
+
+    int64_t before = passed(&d, OP_GEMM);
+    LETS_IN(gemm(d.stream, (struct gemm){.a = f32(0, 4), .b = f32(4, 6), .c = f32(0, 6)}));
+    cr_assert_eq(passed(&d, OP_GEMM), before, "no rows, nothing submitted");
+    LETS_IN(gemm(d.stream, (struct gemm){.a = f32(3, 0), .b = f32(0, 6), .c = f32(3, 6)}));
+    cr_assert_eq(passed(&d, OP_GEMM), before + 1, "no products still overwrite c");
+    dry_close(&d);
+}
+
+Test(doors, memory_ops)
+{
+    struct dry d = dry_open();
+    LETS_IN(copy(d.stream, (struct copy){.in = f32(3, 4), .out = f32(3, 4)}));
+    REFUSES(copy(d.stream, (struct copy){.in = f32(3, 4), .out = f32(4, 3)}), "copy: in is f32[3, 4]");
+    REFUSES(copy(d.stream, (struct copy){.in = f32(3, 4), .out = tensor_2d(nowhere(), I32, 3, 4)}),
+            "i32[3, 4]");
+    REFUSES(
+        add(d.stream, (struct add){.in = tensor_1d(nowhere(), I32, 3), .out = tensor_1d(nowhere(), I32, 3)}),
+        "i32");
+    REFUSES(fill(d.stream, (struct fill){.value = 0}), "fill: out is none");
+    struct tensor gaps = f32_vector(5);
+    gaps.stride[0] = 2;
+    REFUSES(poison(d.stream, (struct poison){.out = gaps}), "not dense");
+    LETS_IN(poison(d.stream, (struct poison){.out = f32_vector(0)}));
+    cr_assert_eq(passed(&d, OP_POISON), 0);
+    REFUSES(column_sum(d.stream, (struct column_sum){.in = f32(3, 4), .out = f32_vector(3)}),
+            "out is f32[3]");
+    REFUSES(init_normal(d.stream, (struct init_normal){.out = f32(3, 4), .columns = 3}),
+            "columns 0 to 4 of 3");
+    REFUSES(squares(d.stream, (struct squares){.x = f32_vector(3), .out = f32_vector(1)}), "out is f32[1]");
+    LETS_IN(squares(d.stream, (struct squares){.x = f32_vector(0), .out = tensor_1d(nowhere(), F64, 1)}));
+    cr_assert_eq(passed(&d, OP_FILL), 1, "the squares of nothing are 0, not what was there");
+    struct adamw step = {
+        .weight = f32_vector(9), .gradient = f32_vector(9), .m = f32_vector(9), .v = f32_vector(9)};
+    REFUSES(adamw(d.stream, step), "hyper is NULL");
+    step.hyper = nowhere();
+    LETS_IN(adamw(d.stream, step));
+    step.v = f32_vector(8);
+    REFUSES(adamw(d.stream, step), "adamw: v is f32[8]");
+    dry_close(&d);
+}
+
+Test(doors, norms_and_activations)
+{
+    struct dry d = dry_open();
+    struct norm_forward norm = {
+        .x = f32(5, 8), .weight = f32_vector(8), .y = f32(5, 8), .rstd = f32_vector(5)};
+    REFUSES(norm_forward(d.stream, norm), "norm_forward: bias is none");
+    norm.kind = NORM_RMS;
+    LETS_IN(norm_forward(d.stream, norm));
+    norm.weight = f32_vector(5);
+    REFUSES(norm_forward(d.stream, norm), "weight is f32[5]");
+
+    struct norm_backward back = {.kind = NORM_RMS,
+                                 .dy = f32(0, 8),
+                                 .x = f32(0, 8),
+                                 .weight = f32_vector(8),
+                                 .rstd = f32_vector(0),
+                                 .dx = f32(0, 8),
+                                 .dweight = f32_vector(8)};
+    LETS_IN(norm_backward(d.stream, back));
+    cr_assert(passed(&d, OP_NORM_BACKWARD) == 0 && passed(&d, OP_FILL) == 1,
+              "without rows dweight is zero, not unset");
+
+    struct activation_forward swiglu = {.kind = ACTIVATION_SWIGLU, .x = f32(5, 16), .y = f32(5, 8)};
+    LETS_IN(activation_forward(d.stream, swiglu));
+    swiglu.x = f32(5, 8);
+    REFUSES(activation_forward(d.stream, swiglu), "x is f32[5, 8]");
+    REFUSES(activation_backward(d.stream, (struct activation_backward){.x = f32(5, 8), .dy = f32(5, 8)}),
+            "dx is none");
+    int32_t position[5];
+    REFUSES(rope(d.stream, (struct rope){.x = f32(5, 12), .head_dim = 8, .position = position}),
+            "12 columns");
+    REFUSES(rope(d.stream, (struct rope){.x = f32(5, 16), .head_dim = 8}), "position is NULL");
+    LETS_IN(rope(d.stream, (struct rope){.x = f32(5, 16), .head_dim = 8, .position = position}));
+    dry_close(&d);
+}
+
+Test(doors, attention)
+{
+    struct dry d = dry_open();
+    struct attention_forward good = {.q = f32(12, 32),
+                                     .k = f32(12, 16),
+                                     .v = f32(12, 16),
+                                     .batch = 3,
+                                     .sequence = 4,
+                                     .head_dim = 8,
+                                     .out = f32(12, 32),
+                                     .lse = f32(4, 12)};
+    LETS_IN(attention_forward(d.stream, good));
+    // 3 sequences of 4 heads: 10 pairs each, two products of 8 multiply-adds and 4 more operations.
+    cr_assert_eq(dry_counts(d.device)->op[OP_ATTENTION_FORWARD].flops, 3.0 * 4 * 10 * (4 * 8 + 4));
+    struct attention_forward bad = good;
+    bad.sequence = 5;
+    REFUSES(attention_forward(d.stream, bad), "batch 3 x sequence 5");
+    bad = good;
+    bad.v = f32(12, 8);
+    REFUSES(attention_forward(d.stream, bad), "v is f32[12, 8]");
+    bad = good;
+    bad.k = f32(12, 24);
+    REFUSES(attention_forward(d.stream, bad), "whole groups");
+    bad = good;
+    bad.dropout.probability = 1.0F;
+    REFUSES(attention_forward(d.stream, bad), "not in [0, 1)");
+    bad.dropout.probability = 0.5F;
+    REFUSES(attention_forward(d.stream, bad), "dropout.sample is NULL");
+    bad.dropout.sample = nowhere();
+    REFUSES(attention_forward(d.stream, bad), "columns 0 to 4 of 0");
+    bad.dropout.columns = 4;
+    bad.dropout.column_begin = 7; // a global head
+    LETS_IN(attention_forward(d.stream, bad));
+    REFUSES(attention_backward(d.stream, (struct attention_backward){.forward = good, .dout = f32(12, 32)}),
+            "dq is none");
+    dry_close(&d);
+}
+
+Test(doors, embedding_and_residual)
+{
+    struct dry d = dry_open();
+    int32_t id[5];
+    struct embedding_forward look = {.table = f32(100, 8), .id = id, .rows = 100, .out = f32(5, 8)};
+    LETS_IN(embedding_forward(d.stream, look));
+    look.rows = 101;
+    REFUSES(embedding_forward(d.stream, look), "101 rows, and the table has 100");
+    look.rows = 100;
+    look.id = NULL;
+    REFUSES(embedding_forward(d.stream, look), "id is NULL");
+    REFUSES(embedding_backward(d.stream,
+                               (struct embedding_backward){.id = id, .dout = f32(5, 8), .dtable = f32(9, 7)}),
+            "table is f32[9, 7]");
+
+    struct residual_forward plain = {.x = f32(5, 8), .out = f32(5, 8)};
+    LETS_IN(residual_forward(d.stream, plain));
+    plain.residual = f32(5, 9);
+    REFUSES(residual_forward(d.stream, plain), "residual is f32[5, 9]");
+    struct residual_backward back = {.dout = f32(5, 8), .dx = f32(5, 8)};
+    back.dropout = (struct dropout){.probability = 0.1F, .sample = nowhere()};
+    REFUSES(residual_backward(d.stream, back), "dropout.place is NULL");
+    back.dropout.place = id;
+    back.dropout.columns = 8;
+    back.dropout.column_begin = 1;
+    REFUSES(residual_backward(d.stream, back), "columns 1 to 9 of 8");
+    dry_close(&d);
+}
+
+Test(doors, loss)
+{
+    struct dry d = dry_open();
+    int32_t label[6];
+    float mask[6];
+    REFUSES(loss_max(d.stream, (struct loss_max){.logits = f32(6, 10), .columns = 11, .max = f32_vector(6)}),
+            "11 real columns");
+    struct loss_sum sum = {.logits = f32(6, 10), .max = f32_vector(6), .columns = 10, .sum = f32_vector(6)};
+    REFUSES(loss_sum(d.stream, sum), "label is NULL");
+    sum.label = label;
+    REFUSES(loss_sum(d.stream, sum), "target is none");
+    struct loss_finish finish = {.sum = f32_vector(6),
+                                 .target = f32_vector(6),
+                                 .mask = mask,
+                                 .sample_loss = tensor_1d(nowhere(), F64, 4),
+                                 .sample_tokens = tensor_1d(nowhere(), F64, 4)};
+    REFUSES(loss_finish(d.stream, finish), "6 rows are not 4 sequences");
+    finish.sample_loss = finish.sample_tokens = tensor_1d(nowhere(), F64, 2);
+    LETS_IN(loss_finish(d.stream, finish));
+    finish.sample_loss = tensor_1d(nowhere(), F32, 2);
+    REFUSES(loss_finish(d.stream, finish), "sample_loss is f32[2]");
+    struct loss_backward back = {
+        .logits = f32(6, 10), .max = f32_vector(6), .sum = f32_vector(5), .columns = 10};
+    REFUSES(loss_backward(d.stream, back), "sum is f32[5]");
+    dry_close(&d);
+}
+
+Test(doors, dry_counts_and_gives_zeros)
+{
+    struct dry d = dry_open();
+    struct buffer x, y;
+    cr_assert_eq(buffer_alloc(d.device, PART_WEIGHTS, (size_t)1 << 50, &x), OK, "a petabyte costs nothing");
+    cr_assert_eq(buffer_alloc(d.device, PART_WEIGHTS, 100, &y), OK);
+    cr_assert_geq((uintptr_t)y.data, (uintptr_t)x.data + ((size_t)1 << 50));
+    float host[4] = {1, 2, 3, 4};
+    LETS_IN(copy_to_device(d.stream, y.data, host, sizeof host));
+    LETS_IN(copy_to_host(d.stream, host, y.data, sizeof host));
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(host[i], 0.0F);
+    cr_assert_eq(copy_to_host(d.stream, NULL, y.data, 4), BAD_ARGUMENT);
+    cr_assert(passed(&d, OP_TO_DEVICE) == 1 && passed(&d, OP_TO_HOST) == 1);
+    cr_assert_eq(dry_counts(d.device)->op[OP_TO_HOST].bytes, 16.0);
+    cr_assert(!device_computes(d.device));
+    buffer_free(&x);
+    buffer_free(&y);
+    dry_close(&d);
+}
+
+Test(doors, following_a_dry_address_ends_the_program, .signal = SIGSEGV)
+{
+    struct dry d = dry_open();
+    struct buffer x;
+    cr_assert_eq(buffer_alloc(d.device, PART_WEIGHTS, 64, &x), OK);
+    *(volatile float *)x.data = 1.0F;
+}
