@@ -65,5 +65,7 @@ extern const struct family family_interleaved;
 extern const struct family family_zb_h1;
 extern const struct family family_zb_h2;
 extern const struct family family_zb_v;
+extern const struct family family_v_half;
+extern const struct family family_v_min;
 extern const struct family family_dualpipe;
 extern const struct family family_dualpipev;

@@ -9,8 +9,8 @@
 #include <string.h>
 
 static const struct family *const families[] = {
-    &family_gpipe, &family_looped_bfs, &family_1f1b,     &family_interleaved, &family_zb_h1,
-    &family_zb_h2, &family_zb_v,       &family_dualpipe, &family_dualpipev,
+    &family_gpipe, &family_looped_bfs, &family_1f1b,  &family_interleaved, &family_zb_h1,     &family_zb_h2,
+    &family_zb_v,  &family_v_half,     &family_v_min, &family_dualpipe,    &family_dualpipev,
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 

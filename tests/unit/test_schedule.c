@@ -106,23 +106,47 @@ Test(schedule, properties_over_random_cases)
     }
 }
 
-/* Peak activations, held until W: 1F1B min(p-s, m), ZB-H1 min(p, m), GPipe m. */
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static void expect_peaks(const char *name, int p, int m, int v, int first, int per_rank)
+{
+    struct schedule *s = build(name, p, m, v);
+    int highest = 0;
+    for (int rank = 0; rank < p; rank++) {
+        int expected = smaller(first - per_rank * rank, m * s->chunks);
+        int peak = schedule_peak(s, rank);
+        cr_assert_leq(peak, expected, "%s p %d m %d rank %d: %d > %d", name, p, m, rank, peak, expected);
+        highest = peak > highest ? peak : highest;
+    }
+    // A claim that is never reached would claim nothing.
+    cr_assert(m < 2 * p || highest == smaller(first, m * s->chunks), "%s p %d m %d: %d of %d", name, p, m,
+              highest, first);
+    schedule_destroy(s);
+}
+
+/* Peak activations, held until W, in chunks of a rank. */
 Test(schedule, peaks_are_the_closed_forms)
 {
     for (int p = 1; p <= 9; p++)
-        for (int m = 1; m <= 20; m++) {
-            struct schedule *s = build("1f1b", p, m, 1);
-            for (int rank = 0; rank < p; rank++)
-                cr_assert_eq(schedule_peak(s, rank), p - rank < m ? p - rank : m);
-            schedule_destroy(s);
-            s = build("gpipe", p, m, 1);
-            for (int rank = 0; rank < p; rank++)
-                cr_assert_eq(schedule_peak(s, rank), m);
-            schedule_destroy(s);
-            s = build("zb-h1", p, m, 1);
-            for (int rank = 0; rank < p; rank++)
-                cr_assert_eq(schedule_peak(s, rank), p < m ? p : m);
-            schedule_destroy(s);
+        for (int m = 1; m <= 24; m++) {
+            expect_peaks("gpipe", p, m, 1, m, 0);
+            expect_peaks("looped-bfs", p, m, 3, 3 * m, 0);
+            expect_peaks("1f1b", p, m, 1, p, 1);
+            expect_peaks("zb-h1", p, m, 1, p, 0);
+            expect_peaks("zb-h2", p, m, 1, 2 * p - 1, 0);
+            expect_peaks("zb-v", p, m, 2, 2 * p, 0);
+            expect_peaks("v-half", p, m, 2, p + 2, 0);
+            expect_peaks("v-min", p, m, 2, 2 * ((p + 1) / 3) + 2, 0);
+            expect_peaks("dualpipev", p, m, 2, 2 * p + 1, 0);
+            if (p % 2 == 0)
+                expect_peaks("dualpipe", p, m, 1, p + 1, 0);
+            if (m % p == 0)
+                expect_peaks("interleaved", p, m, 3, 2 * p + 2 * (p - 1) + 1, 2);
+            if (m % p == 0)
+                expect_peaks("zb-h1", p, m, 2, 2 * p, 0);
         }
 }
 

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+/* V-Half and V-Min (Qi et al., "Pipeline Parallelism with Controllable Memory", 2405.15362): the V of
+ * ZB-V with half, or a third, of its activations. A microbatch's life is made short by moving fast:
+ *
+ *     p 3                 F of chunk 0 goes down `step[0]` units a rank, F of chunk 1 comes up step[1] a
+ *     rank 0  0 . . F I   rank, its I goes down again, and I of chunk 0 comes up; between them it turns.
+ *     rank 1  . 1 4 . .   The next microbatch follows six units later. Where the four start at different
+ *     rank 2  . 2 3 . .   units modulo six on every rank the blocks interlock; two units are left for W.
+ *
+ * A rank holds as many activations as lives overlap, so steps of 1 give the least, and F and I of a chunk
+ * together 3 give half. The blocks of the paper leave room at both ends of a step. So here the block
+ * only says which action is next; it is played on a clock, where a rank takes
+ *     what is next, if its input is there (and, for an F, an activation less than the limit is held);
+ *     else the first of the others that is ready, an F only if `spare` activations stay free;
+ *     else the oldest W,
+ * and of the few hundred blocks, turns and spares the shortest play is taken. With a limit of c chunks
+ * that comes to a bubble of 6p - 3c - 1 units or very little more (f = i = w = 1).
+ *
+ * The trap is a play that stops: forwards taken out of turn can fill the memory that an earlier one
+ * needs. Such a play is dropped; one microbatch after the other is always possible. */
+#include "schedules/family.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+enum kind { F_DOWN, F_UP, I_DOWN, I_UP, KINDS }; // F of chunk 0, of chunk 1; I of chunk 1, of chunk 0
+enum { PERIOD = 6, NEVER = INT_MAX / 2 };
+
+struct block {
+    int step[KINDS];
+    int turn[KINDS - 1];
+    int spare[2];   // activations that an F_DOWN, F_UP out of turn leaves free; NEVER: none goes out of turn
+    bool any_input; // an I may go out of turn
+};
+
+struct rank_state {
+    int start[KINDS]; // of microbatch 0, in the block
+    int done[KINDS];  // microbatches
+    int held;
+    int weights; // W done; those of `inputs` are in the order of their I
+    int inputs;
+};
+
+struct player {
+    struct schedule *s;
+    int p, m, limit;
+    struct rank_state *ranks;
+    int *made[2];     // [2p][m] when the activation, the gradient of a stage is there
+    int *input_order; // [p][2m] stage·m + microbatch of every I, as each rank did them
+    bool emit;        // add the actions to the schedule
+};
+
+static int stage_of(const struct player *x, int rank, int kind)
+{
+    return kind == F_DOWN || kind == I_UP ? rank : 2 * x->p - 1 - rank;
+}
+
+/* Puts the block on every rank; false where two of its actions would fall on one unit. */
+static bool place_block(struct player *x, const struct block *b)
+{
+    for (int rank = 0; rank < x->p; rank++) {
+        struct rank_state *r = &x->ranks[rank];
+        *r = (struct rank_state){.held = 0};
+        unsigned taken = 0;
+        int begin = 0;
+        for (int kind = 0; kind < KINDS; kind++) {
+            bool downwards = kind == F_DOWN || kind == I_DOWN;
+            r->start[kind] = begin + (downwards ? rank : x->p - 1 - rank) * b->step[kind];
+            begin += (x->p - 1) * b->step[kind] + (kind + 1 < KINDS ? b->turn[kind] : 0);
+            unsigned unit = 1U << (r->start[kind] % PERIOD);
+            if ((taken & unit) != 0)
+                return false;
+            taken |= unit;
+        }
+    }
+    return true;
+}
+
+static bool ready(const struct player *x, int rank, int kind, int microbatch, int now)
+{
+    int stage = stage_of(x, rank, kind), last = 2 * x->p - 1;
+    const int *f = x->made[0], *i = x->made[1];
+    if (kind == F_DOWN || kind == F_UP)
+        return stage == 0 || f[(stage - 1) * x->m + microbatch] <= now;
+    return f[stage * x->m + microbatch] <= now &&
+           (stage == last || i[(stage + 1) * x->m + microbatch] <= now);
+}
+
+/* What the rank does now, or KINDS: nothing but a W is possible. */
+static int choose(const struct player *x, const struct block *b, int rank, int now)
+{
+    const struct rank_state *r = &x->ranks[rank];
+    int order[KINDS], count = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (r->done[kind] == x->m)
+            continue;
+        int due = r->start[kind] + PERIOD * r->done[kind], at = count++;
+        for (; at > 0 && r->start[order[at - 1]] + PERIOD * r->done[order[at - 1]] > due; at--)
+            order[at] = order[at - 1];
+        order[at] = kind;
+    }
+    for (int n = 0; n < count; n++) {
+        int kind = order[n];
+        bool forwards = kind == F_DOWN || kind == F_UP;
+        int spare = n == 0 ? 0 : forwards ? b->spare[kind] : 0;
+        bool allowed = forwards ? spare < NEVER && r->held + spare < x->limit : n == 0 || b->any_input;
+        if (allowed && ready(x, rank, kind, r->done[kind], now))
+            return kind;
+    }
+    return KINDS;
+}
+
+static void emit(struct player *x, enum action_kind kind, int stage, int microbatch)
+{
+    if (x->emit)
+        schedule_add(x->s, kind, stage, microbatch);
+}
+
+/* One unit of one rank; false when it has nothing to do. */
+static bool play_unit(struct player *x, const struct block *b, int rank, int now)
+{
+    struct rank_state *r = &x->ranks[rank];
+    int *inputs = x->input_order + (size_t)rank * 2 * (size_t)x->m;
+    int kind = choose(x, b, rank, now);
+    if (kind == KINDS) {
+        if (r->weights == r->inputs)
+            return false;
+        int cell = inputs[r->weights++];
+        r->held--;
+        emit(x, BACKWARD_WEIGHT, cell / x->m, cell % x->m);
+        return true;
+    }
+    int stage = stage_of(x, rank, kind), microbatch = r->done[kind]++, cell = stage * x->m + microbatch;
+    bool forwards = kind == F_DOWN || kind == F_UP;
+    x->made[forwards ? 0 : 1][cell] = now + 1;
+    if (forwards)
+        r->held++;
+    else
+        inputs[r->inputs++] = cell;
+    emit(x, forwards ? FORWARD : BACKWARD_INPUT, stage, microbatch);
+    return true;
+}
+
+/* The makespan of a block, or NEVER when it stops or takes longer than `longest`. */
+static int play(struct player *x, const struct block *b, int longest)
+{
+    if (!place_block(x, b))
+        return NEVER;
+    int left = x->p * x->m * PERIOD, now = 0;
+    for (int cell = 0; cell < 2 * x->p * x->m; cell++)
+        x->made[0][cell] = x->made[1][cell] = NEVER;
+    for (; left > 0 && now < longest; now++) {
+        int before = left;
+        for (int rank = 0; rank < x->p; rank++)
+            left -= play_unit(x, b, rank, now) ? 1 : 0;
+        if (left == before)
+            return NEVER;
+    }
+    return left == 0 ? now : NEVER;
+}
+
+/* Candidate `index` for F and I of a chunk taking `together` units a rank; false past the last. */
+static bool candidate(int index, int together, struct block *b)
+{
+    static const int spares[][2] = {{NEVER, NEVER}, {2, 0}, {1, 0}, {0, 0}, {3, 1}, {1, 1}, {2, 1}};
+    enum { SPARES = sizeof spares / sizeof *spares, TURNS = PERIOD * PERIOD * PERIOD };
+    int first = index % 2, second = index / 2 % 2, way = index / 4;
+    if (together == 2) { // one step each: nothing to choose
+        first = second = 0;
+        way = index;
+    }
+    int turns = way / (2 * SPARES), spare = way / 2 % SPARES;
+    if (turns >= TURNS)
+        return false;
+    *b =
+        (struct block){.step = {together - 1 - first, 1 + second, together - 1 - second, 1 + first},
+                       .turn = {1 + turns % PERIOD, 1 + turns / PERIOD % PERIOD, 1 + turns / PERIOD / PERIOD},
+                       .spare = {spares[spare][0], spares[spare][1]},
+                       .any_input = way % 2 == 0};
+    return true;
+}
+
+/* Finds the block with the shortest play and returns its makespan; NEVER when all plays stop. Whoever
+ * reaches the bubble that no block was seen to beat ends the search. */
+static int find_block(struct player *x, int together, struct block *best)
+{
+    int shortest = NEVER, goal = 6 * x->m + 6 * x->p - 3 * x->limit - 1;
+    struct block b;
+    for (int i = 0; shortest > goal && candidate(i, together, &b); i++) {
+        int makespan = play(x, &b, shortest);
+        if (makespan < shortest) {
+            shortest = makespan;
+            *best = b;
+        }
+    }
+    return shortest;
+}
+
+static void one_after_the_other(struct schedule *s)
+{
+    for (int k = 0; k < s->m; k++) {
+        for (int stage = 0; stage < s->stages; stage++)
+            schedule_add(s, FORWARD, stage, k);
+        for (int stage = s->stages - 1; stage >= 0; stage--) {
+            schedule_add(s, BACKWARD_INPUT, stage, k);
+            schedule_add(s, BACKWARD_WEIGHT, stage, k);
+        }
+    }
+}
+
+static void limited(struct schedule *s, int limit, int together)
+{
+    struct player x = {.s = s, .p = s->p, .m = s->m, .limit = limit};
+    size_t cells = (size_t)s->stages * (size_t)s->m;
+    x.ranks = calloc((size_t)s->p, sizeof *x.ranks);
+    x.made[0] = calloc(cells, sizeof *x.made[0]);
+    x.made[1] = calloc(cells, sizeof *x.made[1]);
+    x.input_order = calloc(cells, sizeof *x.input_order);
+    bool good = x.ranks != NULL && x.made[0] != NULL && x.made[1] != NULL && x.input_order != NULL;
+    s->out_of_memory = s->out_of_memory || !good;
+
+    // Once the pipe is full the play repeats, so a short one mostly tells which block is best.
+    struct block best;
+    x.m = s->m < 2 * s->p ? s->m : 2 * s->p;
+    int shortest = good ? find_block(&x, together, &best) : NEVER;
+    if (shortest < NEVER && x.m < s->m) {
+        int expected = shortest + PERIOD * (s->m - x.m);
+        x.m = s->m;
+        if (play(&x, &best, NEVER) > expected)
+            shortest = find_block(&x, together, &best);
+    }
+    x.emit = true;
+    if (shortest < NEVER)
+        play(&x, &best, NEVER);
+    else if (good)
+        one_after_the_other(s);
+    free(x.input_order);
+    free(x.made[1]);
+    free(x.made[0]);
+    free(x.ranks);
+}
+
+static int at_most_all(const struct schedule *s, int limit)
+{
+    return limit < 2 * s->m ? limit : 2 * s->m;
+}
+
+static int v_half_peak(const struct schedule *s, int rank)
+{
+    (void)rank;
+    return at_most_all(s, s->p + 2);
+}
+
+static void v_half(struct schedule *s)
+{
+    limited(s, s->p + 2, 3);
+}
+
+static int v_min_limit(const struct schedule *s)
+{
+    return 2 * ((s->p + 1) / 3) + 2;
+}
+
+static int v_min_peak(const struct schedule *s, int rank)
+{
+    (void)rank;
+    return at_most_all(s, v_min_limit(s));
+}
+
+static void v_min(struct schedule *s)
+{
+    limited(s, v_min_limit(s), 2);
+}
+
+const struct family family_v_half = {
+    .about = {.name = "v-half",
+              .idea = "The V of zb-v with half of its activations, for a bubble about half of 1F1B's.",
+              .takes = "any p, any m, v = 2"},
+    .placement = PLACE_V,
+    .default_v = 2,
+    .refuses = refuses_other_than_two_chunks,
+    .generate = v_half,
+    .peak_claim = v_half_peak,
+};
+
+const struct family family_v_min = {
+    .about = {.name = "v-min",
+              .idea = "The V of zb-v with a third of its activations, the least that keeps every rank busy.",
+              .takes = "any p, any m, v = 2"},
+    .placement = PLACE_V,
+    .default_v = 2,
+    .refuses = refuses_other_than_two_chunks,
+    .generate = v_min,
+    .peak_claim = v_min_peak,
+};
