@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Residual and dropout, rope, embedding, column sums, loss, squares and AdamW against the reference. As in
+ * test_ops_rows.c, a bound says how many roundings (UNIT each, relatively) a value goes through. */
+#include "tests/support/ops_stand.h"
+#include "tests/support/reference_ops.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int64_t all_rows[] = {1, 7, 33, 130}, all_columns[] = {1, 3, 17, 100, 768, 1100};
+enum { ROW_KINDS = 4, COLUMN_KINDS = 6 };
+
+/* Two samples' tokens, places running, one slice of a wider row. */
+static struct dropout dropout_of(struct stand *stand, int64_t rows, int64_t columns, float probability)
+{
+    int64_t *sample = stand_longs(stand, rows);
+    int32_t *place = stand_ints(stand, rows);
+    for (int64_t t = 0; t < rows; t++) {
+        sample[t] = (INT64_C(1) << 33) + t * 2 / rows;
+        place[t] = (int32_t)(t % ((rows + 1) / 2));
+    }
+    return (struct dropout){.probability = probability,
+                            .generator = philox_named(5, "residual"),
+                            .sample = sample,
+                            .place = place,
+                            .columns = columns + 11,
+                            .column_begin = 6};
+}
+
+static void check_residual(int64_t rows, int64_t columns, float probability, bool with_bias,
+                           bool with_residual)
+{
+    struct stand stand = stand_open(2);
+    int64_t count = rows * columns;
+    struct residual_forward op = {.dropout = dropout_of(&stand, rows, columns, probability)};
+    float *x = stand_normals(&stand, "x", count, 1.0), *bias = stand_normals(&stand, "bias", columns, 1.0);
+    float *residual = stand_normals(&stand, "residual", count, 1.0), *out = stand_floats(&stand, count);
+    op.x = tensor_2d(x, F32, rows, columns);
+    op.out = tensor_2d(out, F32, rows, columns);
+    op.bias = with_bias ? tensor_1d(bias, F32, columns) : (struct tensor){0};
+    op.residual = with_residual ? tensor_2d(residual, F32, rows, columns) : (struct tensor){0};
+    cr_assert_eq(residual_forward(stand.stream, op), OK, "%s", fail_text());
+    struct residual_backward back = {.dout = op.x, .dx = op.x, .dropout = op.dropout};
+    float *kept = stand_copy(&stand, x, count);
+    cr_assert_eq(residual_backward(stand.stream, back), OK, "%s", fail_text());
+
+    double *want = stand_doubles(&stand, count), *bound = stand_doubles(&stand, count);
+    double *want_dx = stand_doubles(&stand, count), *bound_dx = stand_doubles(&stand, count);
+    for (int64_t i = 0; i < count; i++) {
+        double factor = probability > 0.0F ? reference_dropout(&op.dropout, i / columns, i % columns) : 1.0;
+        double inner = (double)kept[i] + (with_bias ? (double)bias[i % columns] : 0.0);
+        want[i] = inner * factor + (with_residual ? (double)residual[i] : 0.0);
+        want_dx[i] = (double)kept[i] * factor;
+        bound[i] =
+            UNIT * (4.0 * fabs(inner * factor) + fabs(want[i])); // sum, product, scale's own two; the sum
+        bound_dx[i] = UNIT * 3.0 * fabs(want_dx[i]); // 0 where dropped: no rounding makes a kept element 0
+    }
+    cr_expect_eq(count_outside(out, want, bound, count, NULL), 0, "%ld x %ld, p %g", (long)rows,
+                 (long)columns, (double)probability);
+    cr_expect_eq(count_outside(x, want_dx, bound_dx, count, NULL), 0);
+    cr_expect(stand_is_guarded(out, count) && stand_is_guarded(x, count));
+    if (probability > 0.0F && count > 500) {
+        struct dropout other = op.dropout;
+        other.column_begin++;
+        for (int64_t i = 0; i < count; i++)
+            want_dx[i] = (double)kept[i] * reference_dropout(&other, i / columns, i % columns);
+        cr_expect_gt(count_outside(x, want_dx, bound_dx, count, NULL), 0, "a shifted mask was not seen");
+    }
+    stand_close(&stand);
+}
+
+Test(ops_sums, residual_and_its_dropout)
+{
+    for (int r = 0; r < ROW_KINDS; r++) {
+        for (int n = 0; n < COLUMN_KINDS; n++) {
+            check_residual(all_rows[r], all_columns[n], 0.0F, true, true);
+            check_residual(all_rows[r], all_columns[n], 0.1F, true, true);
+            check_residual(all_rows[r], all_columns[n], 0.5F, false, false);
+        }
+    }
+}
+
+/* A threshold that lies exactly on a possible draw: uniform >= p keeps it. */
+Test(ops_sums, dropout_threshold_is_exact)
+{
+    struct stand stand = stand_open(1);
+    enum { N = 4096 };
+    struct dropout dropout = dropout_of(&stand, 1, N, 0.5F);
+    uint64_t first = (uint64_t)dropout.column_begin;
+    for (int i = 0; i < 8; i++) {
+        float drawn =
+            philox_uniform(philox_word(dropout.generator, (uint64_t)dropout.sample[0], first + (uint64_t)i));
+        for (int side = 0; side < 2; side++) {
+            dropout.probability = side == 0 ? drawn : nextafterf(drawn, 1.0F);
+            if (dropout.probability <= 0.0F || dropout.probability > 0.99F)
+                continue;
+            float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[8];
+            struct residual_backward op = {tensor_2d(x, F32, 1, 8), tensor_2d(out, F32, 1, 8), dropout};
+            cr_assert_eq(residual_backward(stand.stream, op), OK);
+            cr_expect(side == 0 ? out[i] > 0.0F : out[i] == 0.0F);
+        }
+    }
+    stand_close(&stand);
+}
+
+/* a cos - b sin: each factor and product rounded once, then the sum. */
+Test(ops_sums, rope)
+{
+    const int64_t head_dims[] = {2, 6, 64, 80};
+    for (int d = 0; d < 4; d++) {
+        for (int inverse = 0; inverse < 2; inverse++) {
+            struct stand stand = stand_open(2);
+            const int64_t rows = 33, heads = 3, dim = head_dims[d], count = rows * heads * dim;
+            float *x = stand_normals(&stand, "x", count, 1.0);
+            int32_t *position = stand_ints(&stand, rows);
+            for (int32_t t = 0; t < rows; t++)
+                position[t] = t * t * 97;
+            double *want = stand_widen(&stand, x, count), *bound = stand_doubles(&stand, count);
+            for (int64_t i = 0; i < count; i++) {
+                int64_t at = i % dim, partner = at < dim / 2 ? i + dim / 2 : i - dim / 2;
+                bound[i] = UNIT * 3.0 * (fabs(want[i]) + fabs(want[partner]));
+            }
+            reference_rope(rows, heads, dim, position, 1e4, inverse == 1, want);
+            struct rope op = {tensor_2d(x, F32, rows, heads * dim), position, dim, 1e4, inverse == 1};
+            cr_assert_eq(rope(stand.stream, op), OK, "%s", fail_text());
+            cr_expect_eq(count_outside(x, want, bound, count, NULL), 0, "head %ld, inverse %d", (long)dim,
+                         inverse);
+            cr_expect(stand_is_guarded(x, count));
+            reference_rope(rows, heads, dim, position, 1.0001, false, want);
+            cr_expect_gt(count_outside(x, want, bound, count, NULL), 0, "a planted fault was not seen");
+            stand_close(&stand);
+        }
+    }
+}
+
+/* Sums in token order are what a plain loop gives, to the bit. The table's padding rows and the ids of other
+ * ranks are left alone. */
+Test(ops_sums, embedding)
+{
+    for (int n = 0; n < COLUMN_KINDS; n++) {
+        struct stand stand = stand_open(3);
+        enum { ROWS = 33, TABLE = 9, HELD = 7, BEGIN = 4 };
+        int64_t columns = all_columns[n];
+        float *table = stand_normals(&stand, "table", TABLE * columns, 1.0);
+        float *out = stand_normals(&stand, "out", ROWS * columns, 1.0);
+        float *want = stand_copy(&stand, out, ROWS * columns),
+              *want_table = stand_copy(&stand, table, TABLE * columns);
+        int32_t *id = stand_ints(&stand, ROWS);
+        for (int t = 0; t < ROWS; t++)
+            id[t] = t * 5 % 17;
+        struct embedding_forward op = {tensor_2d(table, F32, TABLE, columns), id,  BEGIN, HELD,
+                                       tensor_2d(out, F32, ROWS, columns),    true};
+        for (int accumulate = 1; accumulate >= 0; accumulate--) {
+            op.accumulate = accumulate == 1;
+            cr_assert_eq(embedding_forward(stand.stream, op), OK, "%s", fail_text());
+            for (int64_t i = 0; i < ROWS * columns; i++) {
+                int row = id[i / columns] - BEGIN;
+                float add = row >= 0 && row < HELD ? table[row * columns + i % columns] : 0.0F;
+                want[i] = op.accumulate ? want[i] + add : add;
+            }
+            cr_expect(same_bits(out, want, ROWS * columns));
+        }
+        struct embedding_backward back = {id, BEGIN, HELD, op.out, op.table};
+        cr_assert_eq(embedding_backward(stand.stream, back), OK, "%s", fail_text());
+        for (int64_t i = 0; i < ROWS * columns; i++) {
+            int row = id[i / columns] - BEGIN;
+            if (row >= 0 && row < HELD)
+                want_table[row * columns + i % columns] += out[i];
+        }
+        cr_expect(same_bits(table, want_table, TABLE * columns));
+        stand_close(&stand);
+    }
+}
+
+Test(ops_sums, column_sum)
+{
+    for (int r = 0; r < ROW_KINDS; r++) {
+        for (int n = 0; n < COLUMN_KINDS; n++) {
+            struct stand stand = stand_open(2);
+            int64_t rows = all_rows[r], columns = all_columns[n];
+            float *in = stand_normals(&stand, "in", rows * (columns + 3), 1.0); // a row stride of 3 more
+            float *out = stand_normals(&stand, "out", columns, 1.0);
+            double *want = stand_widen(&stand, out, columns), *bound = stand_doubles(&stand, columns);
+            double chain = fmin((double)rows, 64.0) + ceil((double)rows / 64.0);
+            for (int64_t i = 0; i < columns; i++) {
+                double size = 0.0;
+                for (int64_t t = 0; t < rows; t++) {
+                    want[i] += (double)in[t * (columns + 3) + i];
+                    size += fabs((double)in[t * (columns + 3) + i]);
+                }
+                bound[i] = UNIT * (chain * size + fabs(want[i]));
+            }
+            struct column_sum op = {tensor_columns(tensor_2d(in, F32, rows, columns + 3), 0, columns),
+                                    tensor_1d(out, F32, columns)};
+            cr_assert_eq(column_sum(stand.stream, op), OK, "%s", fail_text());
+            cr_expect_eq(count_outside(out, want, bound, columns, NULL), 0, "%ld x %ld", (long)rows,
+                         (long)columns);
+            for (int64_t i = 0; i < columns; i++)
+                want[i] -= (double)in[(rows - 1) * (columns + 3) + i];
+            cr_expect_gt(count_outside(out, want, bound, columns, NULL), 0, "a missing row was not seen");
+            stand_close(&stand);
+        }
+    }
+}
+
+enum { V = 203, V_PADDED = 208, BATCH = 3, S = 11, T = BATCH * S };
+
+struct loss_case {
+    struct stand stand;
+    float *logits, *max, *sum, *target, *mask;
+    int32_t *label;
+    double *wide;
+};
+
+/* Padding columns are NaN: they may not be read. */
+static struct loss_case loss_case(void)
+{
+    struct loss_case c = {.stand = stand_open(2)};
+    c.logits = stand_normals(&c.stand, "logits", T * V_PADDED, 4.0);
+    c.wide = stand_doubles(&c.stand, T * V);
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t i = 0; i < V; i++)
+            c.wide[t * V + i] = (double)c.logits[t * V_PADDED + i];
+        for (int64_t i = V; i < V_PADDED; i++)
+            c.logits[t * V_PADDED + i] = NAN;
+    }
+    c.max = stand_floats(&c.stand, T);
+    c.sum = stand_floats(&c.stand, T);
+    c.target = stand_floats(&c.stand, T);
+    c.mask = stand_floats(&c.stand, T);
+    c.label = stand_ints(&c.stand, T);
+    for (int t = 0; t < T; t++) {
+        c.label[t] = t * 31 % V;
+        c.mask[t] = t % 5 == 0 ? 0.0F : t % 7 == 0 ? 0.5F : 1.0F;
+    }
+    return c;
+}
+
+/* The vocabulary cut in two at `cut`, as two ranks would hold it; reduced here by hand. */
+static void run_loss_forward(struct loss_case *c, int64_t cut)
+{
+    float *max = stand_floats(&c->stand, T), *sum = stand_floats(&c->stand, T),
+          *target = stand_floats(&c->stand, T);
+    struct tensor whole = tensor_2d(c->logits, F32, T, V_PADDED);
+    struct tensor left = tensor_columns(whole, 0, cut), right = tensor_columns(whole, cut, V_PADDED);
+    struct loss_max m[2] = {{left, cut, tensor_1d(c->max, F32, T)}, {right, V - cut, tensor_1d(max, F32, T)}};
+    for (int part = cut == 0; part < 2; part++)
+        cr_assert_eq(loss_max(c->stand.stream, m[part]), OK, "%s", fail_text());
+    for (int t = 0; t < T; t++)
+        c->max[t] = cut == 0 ? max[t] : fmaxf(max[t], c->max[t]);
+    struct loss_sum s[2] = {
+        {left, m[0].max, c->label, 0, cut, tensor_1d(c->sum, F32, T), tensor_1d(c->target, F32, T)},
+        {right, m[0].max, c->label, cut, V - cut, tensor_1d(sum, F32, T), tensor_1d(target, F32, T)}};
+    for (int part = cut == 0; part < 2; part++)
+        cr_assert_eq(loss_sum(c->stand.stream, s[part]), OK, "%s", fail_text());
+    for (int t = 0; t < T; t++) {
+        c->sum[t] = cut == 0 ? sum[t] : sum[t] + c->sum[t];
+        c->target[t] = cut == 0 ? target[t] : target[t] + c->target[t];
+    }
+}
+
+/* sum: each e^(x - max) is off by |x - max| (a rounded difference), 4 (2 ulp), and a chain of V/32 + 7. */
+Test(ops_sums, loss_forward)
+{
+    for (int64_t cut = 0; cut < V; cut += 101) {
+        struct loss_case c = loss_case();
+        run_loss_forward(&c, cut);
+        double sample_loss[BATCH], sample_tokens[BATCH], want[BATCH] = {0}, bound[BATCH] = {0};
+        struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
+                                     tensor_1d(sample_loss, F64, BATCH),
+                                     tensor_1d(sample_tokens, F64, BATCH)};
+        cr_assert_eq(loss_finish(c.stand.stream, finish), OK, "%s", fail_text());
+        for (int t = 0; t < T; t++) {
+            double all = 0.0, off = 0.0, most = (double)c.max[t];
+            for (int i = 0; i < V; i++) {
+                double e = exp(c.wide[t * V + i] - most);
+                all += e;
+                off += e * (fabs(c.wide[t * V + i] - most) + 4.0 + V / 32.0 + 7.0);
+            }
+            want[t / S] += reference_loss_forward(1, V, c.wide + t * V, c.label + t, c.mask + t);
+            bound[t / S] +=
+                (double)c.mask[t] * UNIT * (off / all + 1.0 + fabs(c.wide[t * V + c.label[t]] - most));
+        }
+        for (int b = 0; b < BATCH; b++) {
+            double tokens = 0.0;
+            for (int t = b * S; t < (b + 1) * S; t++)
+                tokens += (double)c.mask[t];
+            cr_expect_lt(fabs(sample_loss[b] - want[b]), bound[b], "cut %ld", (long)cut);
+            cr_expect_gt(fabs(sample_loss[b] * (1.0 + 1e-5) - want[b]), bound[b],
+                         "a planted fault was not seen");
+            cr_expect_eq(sample_tokens[b], tokens);
+        }
+        stand_close(&c.stand);
+    }
+}
+
+/* A token that does not count may be labelled with nonsense and have any logits. */
+Test(ops_sums, loss_of_tokens_that_do_not_count)
+{
+    struct loss_case c = loss_case();
+    c.label[5] = -1;
+    c.logits[5 * V_PADDED + 3] = NAN;
+    run_loss_forward(&c, 0);
+    double sample_loss[BATCH], sample_tokens[BATCH];
+    struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
+                                 tensor_1d(sample_loss, F64, BATCH), tensor_1d(sample_tokens, F64, BATCH)};
+    cr_assert_eq(loss_finish(c.stand.stream, finish), OK, "%s", fail_text());
+    cr_expect(isfinite(sample_loss[0]) && isfinite(sample_loss[1]));
+    struct loss_backward op = {tensor_2d(c.logits, F32, T, V_PADDED),
+                               tensor_1d(c.max, F32, T),
+                               tensor_1d(c.sum, F32, T),
+                               c.label,
+                               c.mask,
+                               0,
+                               V};
+    cr_assert_eq(loss_backward(c.stand.stream, op), OK, "%s", fail_text());
+    for (int i = 0; i < V_PADDED; i++)
+        cr_expect_eq(c.logits[5 * V_PADDED + i], 0.0F);
+    stand_close(&c.stand);
+}
+
+/* e^(x - max) / sum: forward's errors of both, and three more; then the label's 1 off. */
+Test(ops_sums, loss_backward)
+{
+    struct loss_case c = loss_case();
+    run_loss_forward(&c, 0);
+    double *want = stand_doubles(&c.stand, T * V);
+    reference_loss_backward(T, V, c.wide, c.label, c.mask, want);
+    struct loss_backward op = {tensor_2d(c.logits, F32, T, V_PADDED),
+                               tensor_1d(c.max, F32, T),
+                               tensor_1d(c.sum, F32, T),
+                               c.label,
+                               c.mask,
+                               0,
+                               V};
+    cr_assert_eq(loss_backward(c.stand.stream, op), OK, "%s", fail_text());
+    int64_t outside = 0, outside_without_label = 0;
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t i = 0; i < V; i++) {
+            double p = want[t * V + i] + (i == c.label[t] ? (double)c.mask[t] : 0.0);
+            double away = fabs(c.wide[t * V + i] - (double)c.max[t]);
+            double bound = UNIT * (p * (away + 20.0 + 4.0 + V / 32.0 + 7.0 + 3.0) + fabs(want[t * V + i]));
+            outside += count_outside(c.logits + t * V_PADDED + i, &want[t * V + i], &bound, 1, NULL);
+            outside_without_label += count_outside(c.logits + t * V_PADDED + i, &p, &bound, 1, NULL);
+        }
+        for (int64_t i = V; i < V_PADDED; i++)
+            cr_expect_eq(c.logits[t * V_PADDED + i], 0.0F);
+    }
+    cr_expect_eq(outside, 0);
+    cr_expect_gt(outside_without_label, 0, "a planted fault was not seen");
+    stand_close(&c.stand);
+}
+
+/* fp64 throughout: SQUARES_BLOCK / 16 + 4 additions in a block, then the blocks; squares of floats are exact.
+ */
+Test(ops_sums, squares)
+{
+    const int64_t counts[] = {1, 17, SQUARES_BLOCK, 3 * SQUARES_BLOCK + 5};
+    for (int n = 0; n < 4; n++) {
+        struct stand stand = stand_open(2);
+        float *x = stand_normals(&stand, "x", counts[n], 1.0);
+        double out, want = 0.0;
+        for (int64_t i = 0; i < counts[n]; i++)
+            want += (double)x[i] * (double)x[i];
+        struct squares op = {tensor_1d(x, F32, counts[n]), tensor_1d(&out, F64, 1)};
+        cr_assert_eq(squares(stand.stream, op), OK, "%s", fail_text());
+        double bound =
+            0x1p-53 * want * (SQUARES_BLOCK / 16.0 + 8.0 + (double)counts[n]); // the loop above has n
+        cr_expect_leq(fabs(out - want), bound);
+        stand_close(&stand);
+    }
+}
+
+/* Roundings: g 1; m 3 of each part; v 5; sqrt(v/c) halves v's 6 and adds 1, with epsilon 1 more; the step
+ * 1 + 2; the weight: lr, decay, their sum 3, and the subtraction 1. */
+Test(ops_sums, adamw)
+{
+    for (int decay = 0; decay < 2; decay++) {
+        struct stand stand = stand_open(2);
+        enum { N = 40001 };
+        float *w = stand_normals(&stand, "w", N, 1.0), *g = stand_normals(&stand, "g", N, 3.0);
+        float *m = stand_normals(&stand, "m", N, 0.1), *v = stand_normals(&stand, "v", N, 0.1);
+        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F};
+        double want[3][16], bound[3][16];
+        float got[3][16];
+        float *picked[3] = {w, m, v};
+        for (int i = 0; i < N; i++)
+            v[i] *= v[i];
+        struct reference_adamw exact = {(double)hyper.lr,
+                                        (double)hyper.beta1,
+                                        (double)hyper.beta2,
+                                        (double)hyper.epsilon,
+                                        (double)hyper.correction1,
+                                        (double)hyper.correction2,
+                                        (double)hyper.gradient_scale,
+                                        decay ? (double)hyper.weight_decay : 0.0};
+        for (int k = 0; k < 16; k++) {
+            int i = k * (N / 15);
+            double mw = (double)m[i], vw = (double)v[i], ww = (double)w[i],
+                   gw = (double)g[i] * exact.gradient_scale;
+            double m_error = UNIT * 4.0 * (fabs(exact.beta1 * mw) + fabs((1.0 - exact.beta1) * gw));
+            reference_adamw(&exact, (double)g[i], &ww, &mw, &vw);
+            double root = sqrt(vw / exact.correction2) + exact.epsilon,
+                   step = fabs(mw / exact.correction1 / root);
+            double step_error = m_error / exact.correction1 / root + UNIT * 8.0 * step;
+            want[0][k] = ww, want[1][k] = mw, want[2][k] = vw;
+            bound[0][k] = UNIT * fabs(ww) +
+                          exact.lr * (step_error + UNIT * 4.0 * (step + fabs(exact.weight_decay * ww)));
+            bound[1][k] = m_error;
+            bound[2][k] = UNIT * 6.0 * vw;
+        }
+        struct adamw op = {tensor_1d(w, F32, N),
+                           tensor_1d(g, F32, N),
+                           tensor_1d(m, F32, N),
+                           tensor_1d(v, F32, N),
+                           &hyper,
+                           decay == 1};
+        cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
+        for (int part = 0; part < 3; part++) {
+            for (int k = 0; k < 16; k++)
+                got[part][k] = picked[part][k * (N / 15)];
+            cr_expect_eq(count_outside(got[part], want[part], bound[part], 16, NULL), 0, "part %d", part);
+            for (int k = 0; k < 16; k++)
+                want[part][k] *= 1.0 + 1e-5;
+            cr_expect_gt(count_outside(got[part], want[part], bound[part], 16, NULL), 8, "planted, part %d",
+                         part);
+        }
+        cr_expect(stand_is_guarded(w, N) && stand_is_guarded(m, N) && stand_is_guarded(v, N));
+        stand_close(&stand);
+    }
+}
