@@ -261,6 +261,8 @@ void data_describe(const struct data *data, struct text *out)
         const struct data_mix *mix = &data->mixes[split];
         for (int i = 0; i < mix->count; i++) {
             const struct part *part = &mix->parts[i];
+            if (part->documents == 0)
+                continue;
             char tokens[NUMBER_CHARS];
             int64_t period, share = blend_share(mix->blend, i, &period);
             text_add(out,

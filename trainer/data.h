@@ -65,7 +65,7 @@ MUST_USE enum status data_require(const struct data *data, enum data_split split
 /* Samples in one epoch of all sources of a split together; 0 when there is none. */
 int64_t data_epoch_samples(const struct data *data, enum data_split split);
 
-/* One line for each source: documents, tokens, samples of an epoch, share. */
+/* One line for each source of a split that has documents: how many, tokens, samples of an epoch, share. */
 void data_describe(const struct data *data, struct text *out);
 
 /* tokens[S + 1] of a sample; any number is good, epochs follow one another. Validation samples do not depend

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text.h"
+#include "tests/unit/bpe_fixture.h"
 #include "tools/cmd_data.h"
 #include "trainer/dataset.h"
+#include "trainer/tokenizer.h"
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
@@ -124,6 +126,47 @@ Test(data_command, large_documents_pass_through, .init = silence)
     rmdir("deep");
     free(ids);
     free(text);
+    leave(folder);
+}
+
+/* Pieces of a large text are cut where it changes nothing: the ids are those of the whole. */
+Test(data_command, gpt2_ids_are_those_of_the_whole_text, .init = silence)
+{
+    static const char *const parts[] = {"the ", "\n\n ", "  ", "\xE6\x9D\xB1", "it's", "12", "\xFF"};
+    char folder[32];
+    struct text text = {0};
+    enter(folder);
+    put("vocab.json", fixture_vocab, strlen(fixture_vocab));
+    put("merges.txt", fixture_merges, strlen(fixture_merges));
+    unsigned seed = 5;
+    while (text.length < 2500000) {
+        seed = seed * 1664525U + 1013904223U;
+        text_add(&text, "%s", parts[(seed >> 10) % (sizeof parts / sizeof *parts)]);
+    }
+    put("a.txt", text.chars, text.length);
+    cr_assert_eq(
+        run("data prepare a.txt -o x --tokenizer gpt2 --vocab-file vocab.json --merge-file=merges.txt"), 0);
+
+    struct tokenizer *t = NULL;
+    struct encoder *e = NULL;
+    struct tokens whole = {0};
+    struct dataset *d = NULL;
+    cr_assert_eq(tokenizer_create(&(struct tokenizer_config){"gpt2", "vocab.json", "merges.txt"}, &t), OK);
+    cr_assert_eq(encoder_create(t, &e), OK);
+    cr_assert_eq(encoder_encode(e, text.chars, (int64_t)text.length, &whole), OK);
+    cr_assert_eq(dataset_open("x", &d), OK);
+    cr_assert_eq(dataset_tokens(d), whole.count + 1);
+    int32_t *ids = malloc(((size_t)whole.count + 1) * sizeof *ids);
+    cr_assert_eq(dataset_read(d, 0, 0, whole.count + 1, tokenizer_vocab_size(t), ids), OK);
+    cr_assert_eq(memcmp(ids, whole.ids, (size_t)whole.count * sizeof *ids), 0);
+    cr_assert_eq(ids[whole.count], tokenizer_end_of_document(t));
+    cr_assert_eq(run("data inspect x --tokenizer gpt2 --vocab-file vocab.json --merge-file merges.txt"), 0);
+    free(ids);
+    tokens_free(&whole);
+    dataset_close(d);
+    encoder_destroy(e);
+    tokenizer_destroy(t);
+    text_free(&text);
     leave(folder);
 }
 
