@@ -25,7 +25,7 @@ void part_init(struct part *part, const struct dataset *dataset, int64_t first, 
         .documents = documents,
         .tokens = tokens,
         .seq_length = seq_length,
-        .samples = tokens > seq_length ? (tokens - 1) / seq_length : 0,
+        .samples = tokens > 0 ? (tokens - 1) / seq_length : 0,
         .document_order = order_named(seed, name, "documents"),
         .sample_order = order_named(seed, name, "samples"),
     };

@@ -153,6 +153,17 @@ Test(dataset, reads_every_type_of_id)
         for (int i = 0; i < 6; i++)
             cr_assert_eq(ids[i], (i + 6) * 10);
         dataset_close(d);
+
+        // All ones is -1, or too large; in 64 bits, so is 2^32 + 5, whose low half is not.
+        unsigned char *last = bin + 11 * types[t].bytes;
+        memset(last, 0xFF, types[t].bytes);
+        if (types[t].bytes == 8)
+            memcpy(last, (const unsigned char[]){5, 0, 0, 0, 1, 0, 0, 0}, 8);
+        put(f.bin.chars, bin, 12 * types[t].bytes);
+        cr_assert_eq(dataset_open(f.prefix.chars, &d), OK, "%s", fail_text());
+        cr_assert_eq(dataset_read(d, 2, 0, 6, 111, ids), BAD_DATA);
+        cr_assert(strstr(fail_text(), "document 2, position 5") != NULL, "%s", fail_text());
+        dataset_close(d);
     }
     fixture_free(&f);
 }

@@ -80,6 +80,37 @@ Test(bpe, gives_the_ids_of_an_independent_implementation)
     files_free(&f);
 }
 
+/* More words than are remembered, twice: what is forgotten is found again. */
+Test(bpe, forgetting_words_changes_nothing)
+{
+    enum { WORDS = 150000 };
+    struct files f = files_make(fixture_vocab, fixture_merges);
+    struct tokenizer *t = NULL;
+    struct encoder *e = NULL;
+    struct bpe *bpe = NULL;
+    struct bpe_scratch *scratch = NULL;
+    cr_assert_eq(load(&f, &t), OK, "%s", fail_text());
+    cr_assert_eq(encoder_create(t, &e), OK);
+    cr_assert_eq(bpe_load(f.vocab, f.merges, &bpe), OK);
+    cr_assert_eq(bpe_scratch_create(&scratch), OK);
+    struct tokens got = {0}, expected = {0};
+    for (int i = 0; i < 2 * WORDS; i++) {
+        char word[16];
+        int length = snprintf(word, sizeof word, " %d", i % WORDS * 7919 % WORDS);
+        cr_assert_eq(encoder_encode(e, word, length, &got), OK);
+        cr_assert_eq(bpe_encode_word(bpe, scratch, word, length, &expected), OK);
+        cr_assert_eq(got.count, expected.count);
+    }
+    cr_assert_eq(memcmp(got.ids, expected.ids, (size_t)got.count * sizeof *got.ids), 0);
+    tokens_free(&got);
+    tokens_free(&expected);
+    bpe_scratch_destroy(scratch);
+    bpe_free(bpe);
+    encoder_destroy(e);
+    tokenizer_destroy(t);
+    files_free(&f);
+}
+
 /* Texts in random pieces, with every kind of space, mark and broken byte at the edges. */
 Test(bpe, a_cut_changes_nothing)
 {
