@@ -6,19 +6,21 @@
 
 #include <string.h>
 
-static const char help[] =
-    "cuboid train RECIPE [key=value ...]\n"
-    "\n"
-    "Trains the recipe's model. Alone, all ranks are threads of this process; under mpirun or srun each process is a\n"
-    "rank. The losses are the same, bit for bit.\n"
-    "\n"
-    "  cuboid train recipes/quickstart.yaml\n"
-    "  cuboid train recipes/quickstart.yaml tp=1 pp=4 dp=2 pipeline.schedule=zb-h1\n"
-    "  mpirun -n 8 cuboid train recipes/quickstart.yaml\n"
-    "\n"
-    "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with every key and its origin,\n"
-    "metrics.jsonl with a line per step, and checkpoints. Started again, it continues from the newest complete\n"
-    "checkpoint. SIGTERM saves one and exits with 75.\n";
+static const char help[] = "cuboid train RECIPE [key=value ...]\n"
+                           "\n"
+                           "Trains the recipe's model. Alone, all ranks are threads of this process; under "
+                           "mpirun or srun each process is a\n"
+                           "rank. The losses are the same, bit for bit.\n"
+                           "\n"
+                           "  cuboid train recipes/quickstart.yaml\n"
+                           "  cuboid train recipes/quickstart.yaml tp=1 pp=4 dp=2 pipeline.schedule=zb-h1\n"
+                           "  mpirun -n 8 cuboid train recipes/quickstart.yaml\n"
+                           "\n"
+                           "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with "
+                           "every key and its origin,\n"
+                           "metrics.jsonl with a line per step, and checkpoints. Started again, it continues "
+                           "from the newest complete\n"
+                           "checkpoint. SIGTERM saves one and exits with 75.\n";
 
 int cmd_train(int argc, char **argv)
 {

@@ -4,6 +4,7 @@
 #include "tools/cmd_data.h"
 #include "tools/cmd_recipe.h"
 #include "tools/cmd_train.h"
+#include "tools/cmd_verify.h"
 
 #include <string.h>
 
@@ -13,9 +14,13 @@ static const struct command {
     const char *arguments;
     const char *help;
 } commands[] = {
-    {"train", cmd_train, "RECIPE [key=value ...]", "trains a model; under mpirun or srun with one process per rank"},
+    {"train", cmd_train, "RECIPE [key=value ...]",
+     "trains a model; under mpirun or srun with one process per rank"},
+    {"verify", cmd_verify, "RECIPE [key=value ...]",
+     "compares a layout with one rank: losses, gradients, weights"},
     {"data", cmd_data, "prepare | inspect", "turns text into datasets, and shows what one holds"},
-    {"recipe", cmd_recipe, "RECIPE [key=value ...]", "checks a recipe and prints every key with its value and origin"},
+    {"recipe", cmd_recipe, "RECIPE [key=value ...]",
+     "checks a recipe and prints every key with its value and origin"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
@@ -26,7 +31,8 @@ static void print_help(FILE *to)
         fprintf(to, "  cuboid %-9s %-25s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fputs("\ncuboid COMMAND --help says more.  key=value sets any recipe key by its dotted name "
           "(parallel.tensor_parallel_size=2, or tp=2).\n"
-          "Exit status: 0 done, 1 failed while running, 2 bad usage or recipe, 75 stopped on request with a complete "
+          "Exit status: 0 done, 1 failed while running, 2 bad usage or recipe, 75 stopped on request with a "
+          "complete "
           "checkpoint.\n",
           to);
 }

@@ -15,8 +15,8 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
         return 2;
     }
     struct problems problems = {0};
-    enum status status = recipe_load(argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2), launcher.size,
-                                     recipe, &problems);
+    enum status status = recipe_load(argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2),
+                                     launcher.size, recipe, &problems);
     if (launcher.rank <= 0)
         problems_print(&problems, stderr);
     problems_free(&problems);

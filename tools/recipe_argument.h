@@ -4,9 +4,9 @@
 
 #include "trainer/recipe.h"
 
-/* argv[1] is the recipe, the rest are key=value. `alone`: the world is the product of the degrees even under a
- * launcher. Prints all problems on standard error. Returns 0, or the exit status. *size: of the world, 0 for the
- * launcher's. */
+/* argv[1] is the recipe, the rest are key=value. `alone`: the world is the product of the degrees even under
+ * a launcher. Prints all problems on standard error. Returns 0, or the exit status. *size: of the world, 0
+ * for the launcher's. */
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size);
 
 /* The exit status that a status ends a command with, after its one line on standard error. */

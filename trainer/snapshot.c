@@ -62,8 +62,8 @@ static int original_of(const struct held *held)
     return held->row->tie >= 0 ? held->row->tie : held->index;
 }
 
-/* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but not
- * for a second use on one rank, whose own gradient went into the first. */
+/* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but
+ * not for a second use on one rank, whose own gradient went into the first. */
 static bool takes_part(const struct held *held, enum snapshot_kind kind)
 {
     return !(held->second_use && kind != SNAPSHOT_WEIGHT);
@@ -76,7 +76,8 @@ static bool speaks_for(const struct worker *worker, const struct held *held)
 }
 
 /* Where row i of the slice begins in the whole tensor. */
-static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct held *held, int64_t i)
+static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct held *held,
+                        int64_t i)
 {
     const struct slice *slice = &held->slice;
     int64_t columns = held->row->dim[1];
@@ -94,7 +95,8 @@ static enum status read_local(struct worker *worker, struct tensor tensor, float
 }
 
 /* Writes where this rank speaks (`speaking`), compares where it does not. */
-static enum status visit(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind, bool speaking)
+static enum status visit(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
+                         bool speaking)
 {
     for (int h = 0; h < worker->weights.count; h++) {
         const struct held *held = &worker->weights.list[h];

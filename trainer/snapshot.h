@@ -12,16 +12,18 @@ enum snapshot_kind { SNAPSHOT_WEIGHT, SNAPSHOT_GRADIENT, SNAPSHOT_M, SNAPSHOT_V,
 
 struct snapshot {
     int rows;
-    int64_t *count;                            // [rows] elements; 0 for a second use of another row
-    float **tensor[SNAPSHOT_KINDS];            // [rows] whole tensors
-    atomic_llong *differs[SNAPSHOT_KINDS];     // [rows] elements of which another holder has other bits
+    int64_t *count;                        // [rows] elements; 0 for a second use of another row
+    float **tensor[SNAPSHOT_KINDS];        // [rows] whole tensors
+    atomic_llong *differs[SNAPSHOT_KINDS]; // [rows] elements of which another holder has other bits
     double loss, grad_norm, tokens;
 };
 
 MUST_USE enum status snapshot_create(const struct params *params, struct snapshot *out);
 void snapshot_destroy(struct snapshot *snapshot);
 
-/* Collective over the worker's world: this rank's slices into the whole, then the comparison of the others. */
+/* Collective over the worker's world: this rank's slices into the whole, then the comparison of the others.
+ */
 MUST_USE enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind);
 /* This rank's slices out of the whole. */
-MUST_USE enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind);
+MUST_USE enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker,
+                                   enum snapshot_kind kind);

@@ -19,9 +19,10 @@ struct hooks {
     void *context;
     enum status (*declared)(void *context, struct worker *worker); // rows are known, nothing is allocated
     enum status (*built)(void *context, struct worker *worker);    // weights are initialised
-    enum status (*loaded)(void *context, struct worker *worker, int64_t step);  // microbatches are there
-    enum status (*executed)(void *context, struct worker *worker, int64_t step); // gradients are summed over data
-    enum status (*reduced)(void *context, struct worker *worker, int64_t step);  // gradients are whole
+    enum status (*loaded)(void *context, struct worker *worker, int64_t step); // microbatches are there
+    enum status (*executed)(void *context, struct worker *worker,
+                            int64_t step); // gradients are summed over data
+    enum status (*reduced)(void *context, struct worker *worker, int64_t step); // gradients are whole
     enum status (*stepped)(void *context, struct worker *worker, int64_t step,
                            const struct step_result *result);
 };

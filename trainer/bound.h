@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How far two right runs may lie apart when they add the same numbers in another order.
+ *
+ * A sum of n terms in fp32 is off by about sqrt(n) * u times the root of its squared terms, u = 2^-24:
+ * rounding errors are independent enough to walk rather than to march (Higham and Mary 2019,
+ * doi:10.1137/18M1226312). An element of a gradient hangs on all sums on the way to it: forward through every
+ * layer, back down to its own, and over the tokens of the global batch. Independent errors add in squares, so
+ * with N the number of terms of all those sums,
+ *
+ *     |g_layout - g_one| <= LAMBDA * sqrt(N) * u * s        s: the size of the element's own terms
+ *
+ * Of s, what is left of the terms tells: an element (i, j) of a matrix is taken to have terms of the size
+ * rms(row i) * rms(column j) / rms(all), which is exact for an outer product and follows rare tokens and dead
+ * features. A bias has the terms of its matrix's row (the input of q, k, v and fc1 is normalised): its own
+ * sum may cancel to nothing, as the key bias does, whose gradient is zero in exact arithmetic.
+ *
+ * Adam: with the moments of the step before equal, the new weight is a monotone function of g; its bound is
+ * how far it moves while g moves within its own. Where |g| is below its bound, g/(|g| + eps) may turn
+ * its sign, and the weight may be two steps apart: that is what the arithmetic allows, and no more.
+ *
+ * The loss is a mean over tokens whose errors are independent: each is off by u * sqrt(N) * the size of a
+ * logit, and by the rounding of its own logarithm. The norm's error is what the gradients' errors leave of
+ * it: sqrt(sum (g * bound)^2) / |g|.
+ *
+ * LAMBDA is not tuned per tensor or model. It is how many standard deviations the largest of millions of
+ * elements may stray, 8; for a single number, as the loss is, it is 3. */
+#pragma once
+
+#include "layers/param.h"
+#include "trainer/recipe.h"
+
+/* Terms of all sums on the way to the gradient of a row of `layer`; to the loss with `layer` num_layers + 1.
+ */
+double bound_terms(const struct model_config *model, int layer, double tokens);
+
+/* Per element of a gradient: bound[i] for i < rows * columns. companion: f64 per row, the rms of the row of
+ * the matrix that this vector is the bias of, or NULL. */
+MUST_USE enum status bound_gradient(const struct param *row, const float *gradient, const double *companion,
+                                    double terms, float *bound);
+
+/* logit: the rms of the logits, or an estimate of it. */
+double bound_loss(const struct model_config *model, double tokens, double loss, double logit);
+
+/* What one AdamW step does to an element. */
+struct adam_element {
+    double weight, m, v; // before
+    double gradient;     // as AdamW sees it: clipped
+};
+double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
+                    struct adam_element element, double gradient_bound);

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/verify.h"
+
+#include "trainer/bound.h"
+#include "trainer/snapshot.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One step of one of the two runs. */
+struct episode {
+    struct run run;
+    int64_t steps_done;           // before
+    const struct snapshot *begin; // NULL: from the initial weights
+    struct snapshot *initial;     // NULL: not wanted
+    struct snapshot *end;
+};
+
+/* ---- running ---- */
+
+static enum status take_all(struct snapshot *snapshot, struct worker *worker)
+{
+    for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
+        TRY(snapshot_take(snapshot, worker, (enum snapshot_kind)kind));
+    return OK;
+}
+
+static enum status give_state(const struct snapshot *snapshot, struct worker *worker)
+{
+    TRY(snapshot_give(snapshot, worker, SNAPSHOT_WEIGHT));
+    TRY(snapshot_give(snapshot, worker, SNAPSHOT_M));
+    return snapshot_give(snapshot, worker, SNAPSHOT_V);
+}
+
+static enum status episode_rank(struct world *world, void *argument)
+{
+    struct episode *episode = argument;
+    struct worker worker;
+    struct step_result result;
+    TRY(worker_create(&episode->run, world, true, &worker));
+    if (episode->initial != NULL)
+        TRY(snapshot_take(episode->initial, &worker, SNAPSHOT_WEIGHT));
+    if (episode->begin != NULL)
+        TRY(give_state(episode->begin, &worker));
+    worker.step = episode->steps_done;
+    TRY(worker_step(&worker, &result));
+    TRY(take_all(episode->end, &worker));
+    if (world->rank == 0) {
+        episode->end->loss = result.loss;
+        episode->end->grad_norm = result.grad_norm;
+        episode->end->tokens = result.tokens;
+    }
+    worker_destroy(&worker);
+    return OK;
+}
+
+static enum status play(const struct recipe *recipe, struct hooks hooks, struct episode *episode)
+{
+    enum status status = run_create(recipe, true, &episode->run);
+    episode->run.hooks = hooks;
+    if (status == OK)
+        status = world_run("local", recipe_world_size(recipe), episode_rank, episode);
+    run_destroy(&episode->run);
+    return status;
+}
+
+/* ---- comparing ---- */
+
+/* All that one step's comparison looks at. */
+struct comparison {
+    const struct recipe *recipe;
+    const struct params *params;
+    const struct snapshot *begin, *one, *layout;
+    int64_t step; // from 1
+    struct verify_report *report;
+};
+
+static void note(struct verify_report *report, enum verify_quantity quantity, int row, int step,
+                 int64_t element, double error, double bound)
+{
+    // A bound of zero is a promise to the bit.
+    double ratio = error > 0.0 ? (bound > 0.0 ? error / bound : INFINITY) : 0.0;
+    if (isnan(error))
+        ratio = INFINITY;
+    struct verify_worst *worst = &report->worst[quantity][row];
+    if (ratio > worst->ratio || (worst->step == 0 && quantity >= VERIFY_GRADIENT))
+        *worst = (struct verify_worst){ratio, error, bound, element, step};
+}
+
+static double clip_factor(const struct recipe_optimizer *optimizer, const struct snapshot *s)
+{
+    double coefficient = optimizer->clip_grad > 0.0 ? optimizer->clip_grad / (s->grad_norm + 1e-6) : 1.0;
+    return coefficient < 1.0 ? coefficient : 1.0;
+}
+
+/* The rms of each row of the matrix that `row` is the bias of; NULL when it is none. */
+static double *companion_of(const struct comparison *c, int row)
+{
+    char name[PARAM_NAME_CHARS];
+    snprintf(name, sizeof name, "%s", c->params->rows[row].name);
+    char *suffix = strstr(name, ".bias");
+    if (suffix == NULL)
+        return NULL;
+    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
+    int matrix = params_find(c->params, name);
+    if (matrix < 0 || c->params->rows[matrix].ndim != 2)
+        return NULL;
+    const int64_t *dim = c->params->rows[matrix].dim;
+    const float *gradient = c->one->tensor[SNAPSHOT_GRADIENT][matrix];
+    double *out = calloc((size_t)dim[0], sizeof *out);
+    for (int64_t i = 0; out != NULL && i < dim[0]; i++) {
+        for (int64_t j = 0; j < dim[1]; j++)
+            out[i] += (double)gradient[i * dim[1] + j] * (double)gradient[i * dim[1] + j];
+        out[i] = sqrt(out[i] / (double)dim[1]);
+    }
+    return out;
+}
+
+static double value(const struct snapshot *s, enum snapshot_kind kind, int row, int64_t i)
+{
+    return (double)s->tensor[kind][row][i];
+}
+
+/* Gradients of the mean loss, and what their bounds leave of the norm. */
+static void compare_gradients(const struct comparison *c, int row, const float *bound, double *norm_error)
+{
+    double tokens = c->one->tokens;
+    for (int64_t i = 0; i < c->one->count[row]; i++) {
+        double g = value(c->one, SNAPSHOT_GRADIENT, row, i) / tokens, delta = (double)bound[i] / tokens;
+        double other = value(c->layout, SNAPSHOT_GRADIENT, row, i) / c->layout->tokens;
+        note(c->report, VERIFY_GRADIENT, row, (int)c->step, i, fabs(other - g), delta);
+        *norm_error += g * g * delta * delta;
+    }
+}
+
+/* What AdamW made of them. norm_share: the relative bound of the norm, which clipping divides by. */
+static void compare_state(const struct comparison *c, int row, const float *bound, double norm_share)
+{
+    const struct recipe_optimizer *o = &c->recipe->optimizer;
+    const struct snapshot *one = c->one, *layout = c->layout;
+    double scale = clip_factor(o, one) / one->tokens, u = 0x1p-24;
+    for (int64_t i = 0; i < one->count[row]; i++) {
+        double g = value(one, SNAPSHOT_GRADIENT, row, i) * scale;
+        double delta = (double)bound[i] * scale + fabs(g) * (norm_share + 2.0 * u);
+        struct adam_element element = {
+            .weight = value(c->begin, SNAPSHOT_WEIGHT, row, i),
+            .m = value(c->begin, SNAPSHOT_M, row, i),
+            .v = value(c->begin, SNAPSHOT_V, row, i),
+            .gradient = g,
+        };
+        double m = value(one, SNAPSHOT_M, row, i), v = value(one, SNAPSHOT_V, row, i);
+        note(c->report, VERIFY_WEIGHT, row, (int)c->step, i,
+             fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)),
+             bound_weight(o, c->step, c->params->rows[row].decay, element, delta));
+        note(c->report, VERIFY_M, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_M, row, i) - m),
+             (1.0 - o->adam_beta1) * delta + 4.0 * u * (fabs(m) + fabs(element.m)));
+        note(c->report, VERIFY_V, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_V, row, i) - v),
+             (1.0 - o->adam_beta2) * (2.0 * fabs(g) * delta + delta * delta) + 4.0 * u * (v + element.v));
+    }
+}
+
+/* The bounds of a row's gradient: of the sum over tokens, per element. */
+static enum status bounds_of_row(const struct comparison *c, int row, float **out)
+{
+    const struct param *param = &c->params->rows[row];
+    double *companion = companion_of(c, row);
+    *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
+    enum status status = *out != NULL ? OK : fail(NO_MEMORY, "no memory to compare %s", param->name);
+    if (status == OK)
+        status = bound_gradient(param, c->one->tensor[SNAPSHOT_GRADIENT][row], companion,
+                                bound_terms(&c->recipe->model, param->layer, c->one->tokens), *out);
+    free(companion);
+    return status;
+}
+
+/* The logits' rms as it follows from the head: normalised inputs, H of them, times weights. */
+static double logit_size(const struct comparison *c)
+{
+    int head = params_find(c->params, "head.weight");
+    head = c->params->rows[head].tie >= 0 ? c->params->rows[head].tie : head;
+    double sum = 0.0;
+    for (int64_t i = 0; i < c->begin->count[head]; i++)
+        sum += value(c->begin, SNAPSHOT_WEIGHT, head, i) * value(c->begin, SNAPSHOT_WEIGHT, head, i);
+    return sqrt(sum / (double)c->begin->count[head] * (double)c->recipe->model.hidden_size);
+}
+
+static enum status compare_rows(const struct comparison *c, bool state, double norm_share, double *norm_error)
+{
+    for (int row = 0; row < c->params->count; row++) {
+        if (c->one->count[row] == 0)
+            continue;
+        float *bound = NULL;
+        enum status status = bounds_of_row(c, row, &bound);
+        if (status == OK && state)
+            compare_state(c, row, bound, norm_share);
+        else if (status == OK)
+            compare_gradients(c, row, bound, norm_error);
+        free(bound);
+        TRY(status);
+        for (int kind = 0; kind < SNAPSHOT_KINDS && !state; kind++)
+            note(c->report, VERIFY_REPLICAS, row, (int)c->step, 0,
+                 (double)atomic_load(&c->layout->differs[kind][row]), 0.0);
+    }
+    return OK;
+}
+
+static enum status compare_step(const struct comparison *c)
+{
+    struct verify_step *step = &c->report->step[c->step - 1];
+    double norm = c->one->grad_norm, norm_error = 0.0;
+    TRY(compare_rows(c, false, 0.0, &norm_error));
+    *step = (struct verify_step){
+        .loss = {c->layout->loss, c->one->loss},
+        .norm = {c->layout->grad_norm, norm},
+        .loss_bound = bound_loss(&c->recipe->model, c->one->tokens, c->one->loss, logit_size(c)),
+        .norm_bound = norm > 0.0 ? sqrt(norm_error) / norm : 0.0,
+    };
+    return compare_rows(c, true, norm > 0.0 ? step->norm_bound / norm : 0.0, NULL);
+}
+
+static void compare_initial(const struct params *params, const struct snapshot *one,
+                            const struct snapshot *layout, struct verify_report *report)
+{
+    for (int row = 0; row < params->count; row++)
+        for (int64_t i = 0; i < one->count[row]; i++)
+            note(report, VERIFY_INITIAL, row, 0, i,
+                 fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)), 0.0);
+}
+
+/* ---- the whole ---- */
+
+static enum status report_create(const struct params *params, int steps, struct verify_report *out)
+{
+    *out = (struct verify_report){.rows = params->count, .steps = steps};
+    out->names = calloc((size_t)params->count, sizeof *out->names);
+    out->step = calloc((size_t)steps, sizeof *out->step);
+    bool good = out->names != NULL && out->step != NULL;
+    for (int q = 0; q < VERIFY_QUANTITIES; q++) {
+        out->worst[q] = calloc((size_t)params->count, sizeof *out->worst[q]);
+        good = good && out->worst[q] != NULL;
+    }
+    for (int i = 0; good && i < params->count; i++)
+        memcpy(out->names[i], params->rows[i].name, sizeof out->names[i]);
+    return good ? OK : fail(NO_MEMORY, "no memory for the report");
+}
+
+void verify_report_free(struct verify_report *report)
+{
+    free(report->names);
+    free(report->step);
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        free(report->worst[q]);
+    *report = (struct verify_report){0};
+}
+
+static double ratio_of(double a, double b, double bound)
+{
+    double ratio = fabs(a - b) / bound;
+    return isnan(ratio) ? INFINITY : ratio;
+}
+
+static void summarise(struct verify_report *report)
+{
+    for (int s = 0; s < report->steps; s++) {
+        const struct verify_step *step = &report->step[s];
+        double worst[] = {ratio_of(step->loss[0], step->loss[1], step->loss_bound),
+                          ratio_of(step->norm[0], step->norm[1], step->norm_bound)};
+        for (int i = 0; i < 2; i++) {
+            report->largest = fmax(report->largest, worst[i]);
+            report->outside += worst[i] > 1.0;
+        }
+    }
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        for (int row = 0; row < report->rows; row++) {
+            report->largest = fmax(report->largest, report->worst[q][row].ratio);
+            report->outside += report->worst[q][row].ratio > 1.0;
+        }
+}
+
+/* The four copies of the model: the state a step begins from, its two ends, and the layout's initial weights.
+ */
+struct copies {
+    struct snapshot begin, one, layout, initial;
+};
+
+static enum status verify_steps(const struct verify_options *options, const struct params *params,
+                                struct copies *copies, struct verify_report *out)
+{
+    for (int s = 0; s < options->steps; s++) {
+        struct episode one = {.steps_done = s, .begin = s > 0 ? &copies->begin : NULL, .end = &copies->one};
+        struct episode layout = {.steps_done = s, .begin = &copies->begin, .end = &copies->layout};
+        one.initial = s == 0 ? &copies->begin : NULL;
+        layout.initial = s == 0 ? &copies->initial : NULL;
+        TRY(play(options->one_rank, (struct hooks){0}, &one));
+        TRY(play(options->layout, options->planted, &layout));
+        if (s == 0)
+            compare_initial(params, &copies->begin, &copies->initial, out);
+        struct comparison comparison = {
+            options->one_rank, params, &copies->begin, &copies->one, &copies->layout, s + 1, out,
+        };
+        TRY(compare_step(&comparison));
+        if (options->progress != NULL)
+            fprintf(options->progress, "step %d/%d  loss %.9g (one rank %.9g)  grad norm %.9g (%.9g)\n",
+                    s + 1, options->steps, copies->layout.loss, copies->one.loss, copies->layout.grad_norm,
+                    copies->one.grad_norm);
+        struct snapshot begin = copies->begin; // the next step begins where one rank's ended
+        copies->begin = copies->one;
+        copies->one = begin;
+    }
+    return OK;
+}
+
+enum status verify(const struct verify_options *options, struct verify_report *out)
+{
+    struct params params = {0};
+    struct degrees one_each = {1, 1, 1, 1, 1};
+    struct copies copies = {0};
+    enum status status = params_declare(&options->layout->model, &one_each, false, &params);
+    if (status == OK)
+        status = report_create(&params, options->steps, out);
+    struct snapshot *all[] = {&copies.begin, &copies.one, &copies.layout, &copies.initial};
+    for (int i = 0; status == OK && i < 4; i++)
+        status = snapshot_create(&params, all[i]);
+    if (status == OK)
+        status = verify_steps(options, &params, &copies, out);
+    if (status == OK)
+        summarise(out);
+    for (int i = 0; i < 4; i++)
+        snapshot_destroy(all[i]);
+    params_free(&params);
+    return status;
+}
