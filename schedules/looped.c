@@ -8,9 +8,12 @@
  *     p 2, v 2, rank 0:  0F0 0F1 2F0 2F1 . 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ...     groups (0 1) (2 3)
  *
  * A group must hold p microbatches or more, else the first is not back when the chunk changes. So m
- * microbatches are cut into m/p groups of nearly one size (m over microbatch_group_size where that is
- * given; then a rest that is large enough is a group of its own, the last). The trap is to put a larger
- * group after a smaller one: it needs forwards that the warm-up, made for the first, did not run.
+ * microbatches are cut into m/p groups of nearly one size. Where microbatch_group_size is given the groups
+ * have that size and the rest is the last. The trap is a last group that is small: rank 0 is 2(p-1)
+ * forwards ahead of rank p-1, and a round trip of waiting (for an activation within the last group, for a
+ * gradient within the one before) must not be shorter than that, or both ranks wait for ever. Then m is
+ * cut evenly again, into m/microbatch_group_size groups. Nor may a larger group follow a smaller one: it
+ * needs forwards that the warm-up, made for the first, did not run.
  *
  * Breadth-first (Lamy-Poirier, 2211.05953) has one group: GPipe in every chunk. Most memory, fewest
  * changes of chunk, so sharded weights are gathered once per chunk and direction. */
@@ -20,7 +23,7 @@
 static int group_size(const struct schedule *s, int first)
 {
     int wanted = s->group > 0 ? s->group : s->p, rest = s->m % wanted;
-    if (s->group > 0 && rest >= s->p)
+    if (s->group > 0 && wanted + rest >= 2 * (s->p - 1))
         return s->m - first < wanted ? s->m - first : wanted;
     int groups = s->m / wanted > 1 ? s->m / wanted : 1;
     int small = s->m / groups, larger = s->m % groups; // so many groups have one more
@@ -50,7 +53,10 @@ void loop_add(struct loop *loop, struct schedule *s, enum action_kind kind)
 
 int loop_ahead(const struct schedule *s)
 {
-    return (s->v - 1) * group_size(s, 0);
+    // Where m is less than microbatch_group_size the given one counts, as in the runtime it comes from.
+    int first = group_size(s, 0), all = s->m * s->v;
+    int64_t ahead = (int64_t)(s->v - 1) * (s->group > first ? s->group : first);
+    return ahead < all ? (int)ahead : all;
 }
 
 static int interleaved_ahead(const struct schedule *s, int rank)

@@ -150,6 +150,34 @@ Test(schedule, peaks_are_the_closed_forms)
         }
 }
 
+/* Groups of a given size, then the rest, as Megatron-LM has it; evenly where the rest would be too small
+ * for its loop to close; ahead by the given size where m is less. */
+Test(schedule, groups_of_a_given_size)
+{
+    const struct {
+        int p, m, group;
+        const char *begins; // the list of rank 0
+    } rows[] = {
+        {4, 8, 5, "0F0 0F1 0F2 0F3 0F4 4F0 4F1 4F2 4F3 4F4 0F5 0F6 4B0 0F7 4B1 4F5 4B2 4F6 4B3 4F7 4B4 0B0 "},
+        {3, 7, 3, "0F0 0F1 0F2 3F0 3F1 3F2 0F3 0F4 3B0 0F5 3B1 3F3 3B2 3F4 0B0 3F5 0B1 0F6 0B2 3F6 3B3 "},
+        {4, 9, 4, "0F0 0F1 0F2 0F3 0F4 4F0 4F1 4F2 4F3 4F4 0F5 0F6 4B0 0F7 4B1 0F8 4B2 4F5 4B3 4F6 4B4 4F7 0B0 "},
+        {4, 8, 9, "0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 4B0 4B1 "},
+        {4, 8, 2000000000, "0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 4B0 4B1 "},
+    };
+    struct text text = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct schedule *s = build_with((struct schedule_options){.name = "interleaved",
+                                                                  .p = rows[i].p,
+                                                                  .m = rows[i].m,
+                                                                  .v = 2,
+                                                                  .microbatch_group_size = rows[i].group});
+        const char *list = list_text(s, 0, false, &text);
+        cr_assert_eq(strncmp(list, rows[i].begins, strlen(rows[i].begins)), 0, "%s", list);
+        schedule_destroy(s);
+    }
+    text_free(&text);
+}
+
 static void expect_refusal(struct schedule_options options, const char *words)
 {
     struct schedule *s = NULL;
