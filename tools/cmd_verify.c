@@ -67,10 +67,45 @@ static bool parse(int argc, char **argv, struct arguments *out)
     return out->recipe != NULL;
 }
 
+/* True where an override says the same key as one of ours, by any of its names. */
+static bool says_layout(const char *override)
+{
+    static const char *const keys[] = {
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "parallel.tp",
+        "parallel.pp",
+        "parallel.dp",
+        "parallel.cp",
+        "parallel.ep",
+        "parallel.tensor_parallel_size",
+        "parallel.pipeline_parallel_size",
+        "parallel.data_parallel_size",
+        "parallel.context_parallel_size",
+        "parallel.expert_parallel_size",
+        "parallel.sequence_parallel",
+        "pipeline.schedule",
+        "pipeline.virtual_stages",
+        "pipeline.layout",
+    };
+    const char *equals = strchr(override, '=');
+    for (size_t i = 0; equals != NULL && i < sizeof keys / sizeof *keys; i++)
+        if (strlen(keys[i]) == (size_t)(equals - override) &&
+            strncmp(keys[i], override, strlen(keys[i])) == 0)
+            return true;
+    return false;
+}
+
 /* The same recipe with every degree one. */
 static int load_one_rank(struct arguments *arguments, struct recipe **out)
 {
-    int count = arguments->recipe_count, size;
+    int count = 2, size;
+    for (int i = 2; i < arguments->recipe_count; i++)
+        if (!says_layout(arguments->recipe[i]))
+            arguments->recipe[count++] = arguments->recipe[i];
     for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
         arguments->recipe[count++] = (char *)one_rank_overrides[i];
     return recipe_argument(count, arguments->recipe, true, out, &size);

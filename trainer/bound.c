@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/bound.h"
 
+#include "kernels/ops.h"
 #include "trainer/learning_rate.h"
 
 #include <math.h>
@@ -30,6 +31,12 @@ double bound_loss(const struct model_config *m, double tokens, double loss, doub
 {
     double of_one_token = fabs(loss) + sqrt(bound_terms(m, (int)m->num_layers + 1, tokens)) * logit;
     return lambda_single * unit_roundoff * of_one_token / sqrt(tokens);
+}
+
+double bound_norm(double norm, double elements)
+{
+    double block = elements < (double)SQUARES_BLOCK ? elements : (double)SQUARES_BLOCK;
+    return lambda_single * 0x1p-53 * norm * sqrt(block + elements / (double)SQUARES_BLOCK);
 }
 
 static double rms(const float *x, int64_t count, int64_t stride)

@@ -19,8 +19,9 @@
  * its sign, and the weight may be two steps apart: that is what the arithmetic allows, and no more.
  *
  * The loss is a mean over tokens whose errors are independent: each is off by u * sqrt(N) * the size of a
- * logit, and by the rounding of its own logarithm. The norm's error is what the gradients' errors leave of
- * it: sqrt(sum (g * bound)^2) / |g|.
+ * logit, and by the rounding of its own logarithm. The norm is held
+ * against the gradients that the layout itself has: made of the same numbers in fp64, block by block, it may
+ * be off by the rounding of that sum only.
  *
  * LAMBDA is not tuned per tensor or model. It is how many standard deviations the largest of millions of
  * elements may stray, 8; for a single number, as the loss is, it is 3. */
@@ -40,6 +41,9 @@ MUST_USE enum status bound_gradient(const struct param *row, const float *gradie
 
 /* logit: the rms of the logits, or an estimate of it. */
 double bound_loss(const struct model_config *model, double tokens, double loss, double logit);
+
+/* Of a norm against the same gradients' norm: elements of them. */
+double bound_norm(double norm, double elements);
 
 /* What one AdamW step does to an element. */
 struct adam_element {

@@ -122,15 +122,14 @@ static double value(const struct snapshot *s, enum snapshot_kind kind, int row, 
     return (double)s->tensor[kind][row][i];
 }
 
-/* Gradients of the mean loss, and what their bounds leave of the norm. */
-static void compare_gradients(const struct comparison *c, int row, const float *bound, double *norm_error)
+/* Gradients of the mean loss. */
+static void compare_gradients(const struct comparison *c, int row, const float *bound)
 {
     double tokens = c->one->tokens;
     for (int64_t i = 0; i < c->one->count[row]; i++) {
         double g = value(c->one, SNAPSHOT_GRADIENT, row, i) / tokens, delta = (double)bound[i] / tokens;
         double other = value(c->layout, SNAPSHOT_GRADIENT, row, i) / c->layout->tokens;
         note(c->report, VERIFY_GRADIENT, row, (int)c->step, i, fabs(other - g), delta);
-        *norm_error += g * g * delta * delta;
     }
 }
 
@@ -185,7 +184,7 @@ static double logit_size(const struct comparison *c)
     return sqrt(sum / (double)c->begin->count[head] * (double)c->recipe->model.hidden_size);
 }
 
-static enum status compare_rows(const struct comparison *c, bool state, double norm_share, double *norm_error)
+static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
 {
     for (int row = 0; row < c->params->count; row++) {
         if (c->one->count[row] == 0)
@@ -195,7 +194,7 @@ static enum status compare_rows(const struct comparison *c, bool state, double n
         if (status == OK && state)
             compare_state(c, row, bound, norm_share);
         else if (status == OK)
-            compare_gradients(c, row, bound, norm_error);
+            compare_gradients(c, row, bound);
         free(bound);
         TRY(status);
         for (int kind = 0; kind < SNAPSHOT_KINDS && !state; kind++)
@@ -205,18 +204,33 @@ static enum status compare_rows(const struct comparison *c, bool state, double n
     return OK;
 }
 
+/* The norm of the gradients as they are, every parameter once. */
+static double norm_of(const struct snapshot *s, double *elements)
+{
+    long double sum = 0.0L;
+    *elements = 0.0;
+    for (int row = 0; row < s->rows; row++) {
+        *elements += (double)s->count[row];
+        for (int64_t i = 0; i < s->count[row]; i++) {
+            double g = value(s, SNAPSHOT_GRADIENT, row, i);
+            sum += (long double)(g * g);
+        }
+    }
+    return (double)sqrtl(sum) / s->tokens;
+}
+
 static enum status compare_step(const struct comparison *c)
 {
-    struct verify_step *step = &c->report->step[c->step - 1];
-    double norm = c->one->grad_norm, norm_error = 0.0;
-    TRY(compare_rows(c, false, 0.0, &norm_error));
-    *step = (struct verify_step){
+    double elements, norm = norm_of(c->layout, &elements), one = c->one->grad_norm;
+    c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .norm = {c->layout->grad_norm, norm},
         .loss_bound = bound_loss(&c->recipe->model, c->one->tokens, c->one->loss, logit_size(c)),
-        .norm_bound = norm > 0.0 ? sqrt(norm_error) / norm : 0.0,
+        .norm = {c->layout->grad_norm, norm},
+        .norm_bound = bound_norm(norm, elements),
     };
-    return compare_rows(c, true, norm > 0.0 ? step->norm_bound / norm : 0.0, NULL);
+    TRY(compare_rows(c, false, 0.0));
+    // Clipping divides by the norm, whose own difference follows from the gradients'.
+    return compare_rows(c, true, one > 0.0 ? fabs(norm - one) / one : 0.0);
 }
 
 static void compare_initial(const struct params *params, const struct snapshot *one,

@@ -29,7 +29,8 @@ struct verify_worst {
 };
 
 struct verify_step {
-    double loss[2], norm[2]; // the layout's, one rank's
+    double loss[2]; // the layout's, one rank's
+    double norm[2]; // the layout's as it reported it, and as its gradients have it
     double loss_bound, norm_bound;
 };
 
