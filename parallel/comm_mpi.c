@@ -11,23 +11,25 @@
 #include "parallel/transports.h"
 
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 enum {
     TAG_SEQUENCES = 1 << 21,    // MPI_TAG_UB may be as low as 2^23 - 1
     TAG_LETTER = TAG_SEQUENCES, // added for exchanges
     PIECE_BYTES = 1 << 30,
-    YIELDS = 200, // rests without news before sleeping
-    SLEEP_NS = 50000
+    SPIN_NS = 5000,       // without news: first looks again at once, for less than a sleep takes,
+    SLEEP_NS = 5000,      // then sleeps, first so long,
+    SLEEP_MOST_NS = 80000 // then longer
 };
 
 struct mpi_world {
     MPI_Comm comm;
-    int idle; // rests since something last moved
+    long long idle_since_ns; // of the first rest after something had moved; 0: something has
+    long sleep_ns;           // the next sleep
 };
 
 struct mpi_comm {
@@ -170,7 +172,7 @@ static enum status pending_done(struct request *r, bool *done)
         if (flag == 0)
             continue;
         r->left--;
-        world_of(r->c)->idle = 0;
+        world_of(r->c)->idle_since_ns = 0;
         if (p->bytes < 0)
             continue;
         check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count", r->name, p->peer);
@@ -221,12 +223,26 @@ static enum status request_poll(struct work *work, bool *done)
     return OK;
 }
 
+static long long nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* There may be more ranks than cores, and other programs beside: who sleeps for a moment is woken at once,
+ * who only yields may wait until everybody else has had a turn. */
 static void rest(struct mpi_world *w)
 {
-    if (w->idle++ < YIELDS)
-        sched_yield();
-    else
-        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    long long now = nanoseconds();
+    if (w->idle_since_ns == 0) {
+        w->idle_since_ns = now;
+        w->sleep_ns = SLEEP_NS;
+    }
+    if (now - w->idle_since_ns < SPIN_NS)
+        return;
+    nanosleep(&(struct timespec){.tv_nsec = w->sleep_ns}, NULL);
+    w->sleep_ns = 2 * w->sleep_ns < SLEEP_MOST_NS ? 2 * w->sleep_ns : SLEEP_MOST_NS;
 }
 
 static void request_rest(struct work *work)
@@ -400,15 +416,12 @@ static enum status comm_create_mpi(struct world *world, const char *name, int64_
 /* Waits for one of the calls that end a world. `limit_ms` 0: as long as it takes. False: too long. */
 static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
 {
-    struct timespec begin, now;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    long long begin = nanoseconds();
     for (int done = 0;;) {
         check(MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Test", "the end", -1);
         if (done != 0)
             return true;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        long long ms = (now.tv_sec - begin.tv_sec) * 1000LL + (now.tv_nsec - begin.tv_nsec) / 1000000;
-        if (limit_ms > 0 && ms > limit_ms)
+        if (limit_ms > 0 && nanoseconds() - begin > limit_ms * 1000000LL)
             return false;
         rest(w);
     }
@@ -454,6 +467,7 @@ static enum status run_mpi(int size, enum status (*body)(struct world *world, vo
     check(MPI_Comm_size(w.comm, &world.size), "MPI_Comm_size", "world", -1);
     check(MPI_Comm_rank(w.comm, &world.rank), "MPI_Comm_rank", "world", -1);
     who_am_i()->rank = world.rank;
+    prctl(PR_SET_TIMERSLACK, 1000UL); // of this thread: short sleeps are short
 
     enum status status = OK;
     if (world.size != size)

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How worlds end. This program starts itself, alone or under mpirun, lets a rank fail, vanish or stop in one
+ * of several ways while the others wait for it, and checks that all are gone within five seconds, with which
+ * words and which exit status.
+ *     test_death [MPIRUN]              runs everything
+ *     test_death TRANSPORT SIZE CASE   is one of the worlds */
+#include "tests/ranks/ranks.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LIMIT_MS = 5000, EXIT_STATUS = 40 }; // a world that returns ends with EXIT_STATUS + its status
+
+static const char dying[] = "now: "; // printed just before it happens; from here the clock runs
+
+static void now(const char *what)
+{
+    printf("%s%s\n", dying, what);
+    fflush(stdout);
+}
+
+static void say_now(const struct world *world, int rank, const char *what)
+{
+    if (world->rank == rank)
+        now(what);
+}
+
+/* ---- the worlds ---- */
+
+static enum status reduce(struct env *env, int64_t count)
+{
+    struct buffer x = {0};
+    TRY(buffer_alloc(env->device, PART_DATA, 4096, &x));
+    enum status status = group_all_reduce(env->all, env->stream, tensor_1d(x.data, I32, count), REDUCE_SUM);
+    if (status == OK)
+        status = stream_sync(env->stream);
+    buffer_free(&x);
+    return status;
+}
+
+static enum status one_fails(struct env *env)
+{
+    say_now(env->world, 1, "rank 1 fails");
+    return env->world->rank == 1 ? fail(NOT_FINITE, "the loss is not finite") : reduce(env, 10);
+}
+
+static enum status all_fail(struct env *env)
+{
+    say_now(env->world, 0, "all fail");
+    return fail(BAD_DATA, "no tokens for rank %d", env->world->rank);
+}
+
+/* Rank 0 is ready to stop; the others take longer to save than a failure would be given. */
+static enum status all_stop(struct env *env)
+{
+    say_now(env->world, 0, "all stop");
+    if (env->world->rank > 0)
+        nanosleep(&(struct timespec){.tv_nsec = 900 * 1000000}, NULL);
+    return fail(STOPPED, "a complete checkpoint was written");
+}
+
+static enum status one_dies(struct env *env)
+{
+    say_now(env->world, 1, "rank 1 dies");
+    if (env->world->rank == 1)
+        CHECK(env->world->size == 0);
+    return reduce(env, 10);
+}
+
+static enum status one_is_killed(struct env *env)
+{
+    say_now(env->world, 1, "rank 1 is killed");
+    if (env->world->rank == 1)
+        raise(SIGKILL);
+    return reduce(env, 10);
+}
+
+static enum status one_lost_step(struct env *env)
+{
+    say_now(env->world, 1, "rank 1 brings another count");
+    return reduce(env, env->world->rank == 1 ? 11 : 10);
+}
+
+static const struct {
+    const char *name;
+    enum status (*body)(struct env *env);
+} cases[] = {
+    {"one_fails", one_fails}, {"all_fail", all_fail},           {"all_stop", all_stop},
+    {"one_dies", one_dies},   {"one_is_killed", one_is_killed}, {"one_lost_step", one_lost_step},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static enum status body(struct world *world, void *argument)
+{
+    struct env env;
+    TRY(env_open(&env, world, &(struct run){.device = "cpu"}));
+    TRY(reduce(&env, 1)); // past launch
+    const char *name = argument;
+    enum status status = BAD_ARGUMENT;
+    for (int c = 0; c < CASES; c++)
+        if (strcmp(cases[c].name, name) == 0)
+            status = cases[c].body(&env);
+    char text[256];
+    snprintf(text, sizeof text, "%s", fail_text());
+    TRY(env_close(&env));
+    return status == OK ? OK : fail(status, "%s", text);
+}
+
+static int be_a_world(char **argv)
+{
+    struct launcher launcher;
+    MUST(launcher_find(&launcher));
+    enum status status =
+        world_run(argv[1], strcmp(argv[1], "local") == 0 ? argv[2][0] - '0' : 0, body, argv[3]);
+    if (status != OK && launcher.rank <= 0)
+        fprintf(stderr, "%s\n", fail_text());
+    return EXIT_STATUS + (int)status;
+}
+
+/* ---- the driver ---- */
+
+static long long milliseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+struct outcome {
+    char text[16384];
+    long long ms;    // from "now: " to the end of the last process that held our pipe
+    int exit_status; // -1: it had to be ended
+};
+
+/* Reads until nobody holds the other end of the pipe: then all ranks are gone. */
+static void listen_until_end(int from, struct outcome *out)
+{
+    size_t length = 0;
+    long long begin = 0, give_up = milliseconds() + 60000;
+    while (milliseconds() < give_up) {
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        if (poll(&p, 1, 500) <= 0)
+            continue;
+        ssize_t got = read(from, out->text + length, sizeof out->text - 1 - length);
+        if (got <= 0)
+            break;
+        length += (size_t)got;
+        out->text[length] = 0;
+        if (begin == 0 && strstr(out->text, dying) != NULL)
+            begin = milliseconds();
+    }
+    out->ms = begin == 0 ? -1 : milliseconds() - begin;
+}
+
+static void run_world(char **argv, struct outcome *out)
+{
+    int ends[2];
+    *out = (struct outcome){.exit_status = -1};
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        setpgid(0, 0);
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        execvp(argv[0], argv);
+        _exit(127);
+    }
+    close(ends[1]);
+    listen_until_end(ends[0], out);
+    close(ends[0]);
+    kill(-child, SIGKILL); // what is left of it, if anything
+    int status = 0;
+    waitpid(child, &status, 0);
+    out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static const struct expectation {
+    const char *transport, *name, *words;
+    int exit_status; // 0: any but 0
+} expectations[] = {
+    {"local", "one_fails", "rank 1: the loss is not finite", 1},
+    {"local", "all_fail", "rank 0: no tokens for rank 0", EXIT_STATUS + BAD_DATA},
+    {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED},
+    {"local", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1},
+    {"local", "one_lost_step", "lost step", 1},
+    {"mpi", "one_fails", "rank 1: the loss is not finite", 0},
+    {"mpi", "all_fail", "rank 0: no tokens for rank 0", EXIT_STATUS + BAD_DATA},
+    {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED},
+    {"mpi", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0},
+    {"mpi", "one_is_killed", "process rank 1", 0}, // in mpirun's words
+    {"mpi", "one_lost_step", "rank 1", 0},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 4)
+        return be_a_world(argv);
+    int failures = 0;
+    for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
+        const struct expectation *e = &expectations[i];
+        bool mpi = strcmp(e->transport, "mpi") == 0;
+        if (mpi && argc < 2)
+            continue;
+        char *alone[] = {argv[0], "local", "4", (char *)(uintptr_t)e->name, NULL};
+        char *under[] = {argc > 1 ? argv[1] : NULL,  "-n", "4", argv[0], "mpi", "4",
+                         (char *)(uintptr_t)e->name, NULL};
+        struct outcome out;
+        run_world(mpi ? under : alone, &out);
+        bool status = e->exit_status == 0 ? out.exit_status > 0 : out.exit_status == e->exit_status;
+        bool good = out.ms >= 0 && out.ms < LIMIT_MS && status && strstr(out.text, e->words) != NULL;
+        printf("%s %s: %s, %lld ms, exit status %d\n", e->transport, e->name, good ? "ok" : "FAILED", out.ms,
+               out.exit_status);
+        if (!good)
+            printf("expected \"%s\" in:\n%s\n", e->words, out.text);
+        failures += !good;
+    }
+    return failures != 0;
+}
