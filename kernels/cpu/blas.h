@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the cpu's gemm needs of a BLAS: one panel, on the calling thread alone. */
+/* What the cpu's gemm needs of a BLAS: one panel, on the calling thread alone (gemm.c says why). Only a
+ * benchmark asks for more threads, to learn what the library reaches by itself. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,4 +14,4 @@ struct blas_panel {
     float *c;
     int64_t lda, ldb, ldc;
 };
-void blas_sgemm(const struct blas_panel *panel);
+void blas_sgemm(const struct blas_panel *panel, int threads);

@@ -8,9 +8,9 @@
  * because omp.h comes with a compiler's own OpenMP, which need not be installed. */
 void omp_set_num_threads(int threads);
 
-void blas_sgemm(const struct blas_panel *p)
+void blas_sgemm(const struct blas_panel *p, int threads)
 {
-    omp_set_num_threads(1);
+    omp_set_num_threads(threads);
     dnnl_status_t status =
         dnnl_sgemm(p->transpose_a ? 'T' : 'N', p->transpose_b ? 'T' : 'N', p->m, p->n, p->k, 1.0F, p->a,
                    p->lda, p->b, p->ldb, p->accumulate ? 1.0F : 0.0F, p->c, p->ldc);

@@ -29,9 +29,9 @@ void *cpu_scratch(struct device *device, size_t bytes);
 /* Runs the op to its end: the one switch (run.c). */
 void cpu_run(struct device *device, const struct op *op);
 
-/* One line of advice when the environment makes the BLAS slow, or NULL. */
+/* One line of advice when the BLAS does not use what this processor has, or NULL. */
 const char *cpu_blas_warning(void);
-/* "oneDNN 2.6.3", for doctor and metrics. */
+/* "oneDNN" or "OpenBLAS", for doctor. */
 const char *cpu_blas_name(void);
 
 void cpu_gemm(struct device *device, const struct gemm *op);

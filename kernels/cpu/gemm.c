@@ -88,7 +88,7 @@ static void run_panel(void *context, int64_t task)
     p.c += row * p.ldc + column;
     p.accumulate = prepare(job, &p, column);
     if (p.k > 0)
-        blas_sgemm(&p);
+        blas_sgemm(&p, 1);
 }
 
 /* A matrix of one row may carry any stride; a BLAS wants one that is at least the row. */
