@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The registry, the launchers, and the dry world. What ranks say to each other is in tests/ranks. */
+#include "parallel/group.h"
+#include "parallel/p2p.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void says(const char *words)
+{
+    cr_assert(strstr(fail_text(), words) != NULL, "\"%s\" lacks \"%s\"", fail_text(), words);
+}
+
+static enum status nothing(struct world *world, void *argument)
+{
+    int *ranks_seen = argument;
+    *ranks_seen += world->rank + 1;
+    return OK;
+}
+
+/* ---- registry ---- */
+
+/* Every transport of this build is complete, and without any one of its entries it would be refused. */
+Test(comm, refuses_a_table_with_a_hole)
+{
+    for (size_t i = 0; transport_at(i) != NULL; i++) {
+        cr_assert_eq(transport_check(transport_at(i)), OK, "%s", fail_text());
+        const size_t entries[] = {
+            offsetof(struct transport_ops, name),
+            offsetof(struct transport_ops, what),
+            offsetof(struct transport_ops, run),
+            offsetof(struct transport_ops, comm_create),
+            offsetof(struct transport_ops, comm_destroy),
+            offsetof(struct transport_ops, all_reduce),
+            offsetof(struct transport_ops, reduce_scatter),
+            offsetof(struct transport_ops, all_gather),
+            offsetof(struct transport_ops, broadcast),
+            offsetof(struct transport_ops, all_to_all),
+            offsetof(struct transport_ops, exchange),
+            offsetof(struct transport_ops, barrier),
+        };
+        // All pointers of the table, and one bool beside them.
+        cr_assert_eq(sizeof(struct transport_ops), (sizeof entries / sizeof *entries + 1) * sizeof(void *));
+        for (size_t e = 0; e < sizeof entries / sizeof *entries; e++) {
+            struct transport_ops hole = *transport_at(i);
+            memset((char *)&hole + entries[e], 0, sizeof(void *));
+            cr_assert_eq(transport_check(&hole), BAD_ARGUMENT);
+            says("does not provide");
+        }
+    }
+}
+
+static void no_launcher(void)
+{
+    const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
+                                 "SLURM_STEP_ID",        "SLURM_STEPID",         "SLURM_PROCID",
+                                 "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",         "SLURM_JOB_NUM_NODES",
+                                 "SLURM_NNODES"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unsetenv(names[i]);
+}
+
+Test(comm, names_the_transports, .init = no_launcher)
+{
+    int seen = 0;
+    cr_assert_eq(world_run("lokal", 2, nothing, &seen), NOT_SUPPORTED);
+    says("did you mean \"local\"");
+    says("dry");
+    cr_assert_eq(seen, 0);
+}
+
+Test(comm, runs_every_rank_once, .init = no_launcher)
+{
+    int seen = 0;
+    cr_assert_eq(world_run("local", 1, nothing, &seen), OK);
+    cr_assert_eq(seen, 1);
+    seen = 0;
+    cr_assert_eq(world_run("auto", 1, nothing, &seen), OK);
+    cr_assert_eq(seen, 1);
+    seen = 0;
+    cr_assert_eq(world_run("dry", 4, nothing, &seen), OK);
+    cr_assert_eq(seen, 1 + 2 + 3 + 4);
+    seen = 0;
+    cr_assert_eq(world_run_dry(1024, 700, nothing, &seen), OK);
+    cr_assert_eq(seen, 701);
+    cr_assert_eq(world_run_dry(4, 4, nothing, &seen), BAD_ARGUMENT);
+}
+
+/* ---- launchers ---- */
+
+static struct launcher found(void)
+{
+    struct launcher launcher = {0};
+    cr_assert_eq(launcher_find(&launcher), OK, "%s", fail_text());
+    return launcher;
+}
+
+Test(launcher, none, .init = no_launcher)
+{
+    struct launcher l = found();
+    cr_assert(l.size == 0 && l.rank == -1);
+    setenv("OMPI_COMM_WORLD_SIZE", "many", 1); // not ours to trust
+    cr_assert_eq(found().size, 0);
+}
+
+Test(launcher, mpirun, .init = no_launcher)
+{
+    setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+    setenv("SLURM_NTASKS", "16", 1); // inside an allocation
+    setenv("SLURM_JOB_NUM_NODES", "2", 1);
+    struct launcher l = found();
+    cr_assert(l.size == 8 && l.rank == 3);
+    cr_assert_str_eq(l.name, "mpirun");
+
+    int seen = 0;
+    cr_assert_eq(world_run("local", 8, nothing, &seen), BAD_USAGE);
+    says("each would run alone");
+}
+
+Test(launcher, srun_with_pmix, .init = no_launcher)
+{
+    setenv("PMIX_RANK", "5", 1);
+    setenv("SLURM_STEP_ID", "0", 1);
+    setenv("SLURM_PROCID", "5", 1);
+    setenv("SLURM_NTASKS", "16", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "8", 1);
+    setenv("SLURM_JOB_NUM_NODES", "2", 1);
+    struct launcher l = found();
+    cr_assert(l.size == 8 && l.rank == 5);
+    cr_assert_str_eq(l.name, "srun");
+}
+
+Test(launcher, srun_without_pmix_is_refused, .init = no_launcher)
+{
+    setenv("SLURM_STEP_ID", "0", 1);
+    setenv("SLURM_PROCID", "1", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "2", 1);
+    struct launcher l;
+    cr_assert_eq(launcher_find(&l), BAD_USAGE);
+    says("--mpi=pmix");
+}
+
+/* The shell of salloc is itself a step, whose number is one of the last below 2^32. */
+Test(launcher, a_shell_in_an_allocation_is_alone, .init = no_launcher)
+{
+    setenv("SLURM_NTASKS", "8", 1);
+    setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURM_JOB_NUM_NODES", "1", 1);
+    cr_assert_eq(found().size, 0);
+    setenv("SLURM_STEP_ID", "4294967290", 1);
+    cr_assert_eq(found().size, 0);
+    setenv("SLURM_JOB_NUM_NODES", "2", 1);
+    struct launcher l;
+    cr_assert_eq(launcher_find(&l), BAD_USAGE);
+    says("2 nodes");
+}
+
+/* ---- the dry world ---- */
+
+static const struct traffic *row(const struct world *world, const char *name)
+{
+    const struct traffic *at = world->traffic;
+    while (at != NULL && strcmp(at->name, name) != 0)
+        at = at->next;
+    return at;
+}
+
+static enum status talk(struct world *world, void *argument)
+{
+    (void)argument;
+    struct mesh mesh;
+    struct groups *groups = NULL;
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer x = {0};
+    struct p2p *p2p = NULL;
+    struct event sent;
+    TRY(mesh_create((struct degrees){.tp = 8, .cp = 1, .ep = 1, .dp = 16, .pp = 8}, NULL, &mesh));
+    TRY(groups_create(world, &mesh, 2, &groups));
+    TRY(device_open(&(struct device_options){.name = "dry", .threads = 1}, &device));
+    TRY(stream_create(device, "dry", &stream));
+    TRY(buffer_alloc(device, PART_WEIGHTS, (size_t)1 << 40, &x)); // nobody has a TiB
+    struct tensor whole = tensor_1d(x.data, F32, 1000), share = tensor_1d(x.data, F32, 125);
+    TRY(group_all_reduce(groups->tp, stream, whole, REDUCE_SUM));
+    TRY(group_all_reduce(groups->tp, stream, whole, REDUCE_MAX));
+    TRY(group_all_gather(groups->tp, stream, tensor_1d((char *)x.data + 500 * groups->tp->rank, F32, 125),
+                         whole));
+    TRY(group_broadcast(groups->data, stream, share, 15));
+    TRY(group_barrier(groups->world, stream));
+    TRY(p2p_create(world, groups, device, &(struct p2p_edge){.from_pp = 3, .to_pp = 4}, 1, &p2p));
+    TRY(p2p_send(p2p, 4, false, whole, stream_record(stream), &sent));
+    TRY(event_sync(sent));
+
+    const struct traffic *tp = row(world, "tp"), *edge = row(world, "pp 3>4");
+    bool right = tp != NULL && tp->calls[CALL_ALL_REDUCE] == 2 && tp->bytes[CALL_ALL_REDUCE] == 8000 &&
+                 tp->bytes[CALL_ALL_GATHER] == 4000 && tp->calls[CALL_BROADCAST] == 0 && edge != NULL &&
+                 edge->calls[CALL_SEND] == 1 && edge->bytes[CALL_SEND] == 4000 &&
+                 edge->calls[CALL_RECEIVE] == 0 && row(world, "cp|dp")->bytes[CALL_BROADCAST] == 500 &&
+                 row(world, "world")->calls[CALL_BARRIER] == 1;
+    p2p_destroy(p2p);
+    buffer_free(&x);
+    stream_destroy(stream);
+    device_close(device);
+    groups_destroy(groups);
+    return right ? OK : fail(OUT_OF_BOUND, "the traffic is counted wrongly");
+}
+
+Test(dry, counts_what_one_rank_of_a_thousand_says)
+{
+    struct mesh mesh;
+    cr_assert_eq(mesh_create((struct degrees){.tp = 8, .cp = 1, .ep = 1, .dp = 16, .pp = 8}, NULL, &mesh),
+                 OK);
+    int rank = mesh_rank(&mesh, MESH_DENSE, (struct place){.tp = 5, .dp = 9, .pp = 3});
+    cr_assert_eq(world_run_dry(1024, rank, talk, NULL), OK, "%s", fail_text());
+}
+
+/* A device that computes would wait for data that never comes; one that does not has none to give. */
+static enum status mix(struct world *world, void *argument)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct group *group = NULL;
+    const int ranks[] = {0, 1};
+    float x = 0;
+    TRY(device_open(&(struct device_options){.name = argument, .threads = 1}, &device));
+    TRY(stream_create(device, "mix", &stream));
+    TRY(group_create(world, "all", 1, ranks, 2, &group));
+    enum status status = group_all_reduce(group, stream, tensor_1d(&x, F32, 1), REDUCE_SUM);
+    group_destroy(group);
+    stream_destroy(stream);
+    device_close(device);
+    return status;
+}
+
+Test(dry, does_not_mix, .init = no_launcher)
+{
+    char cpu[] = "cpu", dry[] = "dry";
+    cr_assert_eq(world_run_dry(2, 0, mix, cpu), BAD_ARGUMENT);
+    says("transport dry does not go with device cpu");
+    cr_assert_eq(world_run_dry(2, 0, mix, dry), OK);
+    cr_assert_eq(world_run("local", 2, mix, dry), BAD_ARGUMENT);
+    says("rank 0: all_reduce all: transport local does not go with device dry");
+}
