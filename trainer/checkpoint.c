@@ -1,22 +1,243 @@
 // SPDX-License-Identifier: Apache-2.0
+/* Saving. Values go to the file one tensor at a time through one piece of host memory. */
 #include "trainer/checkpoint.h"
 
-enum status checkpoint_save(struct worker *worker)
+#include "trainer/checkpoint_agree.h"
+#include "trainer/checkpoint_folder.h"
+#include "trainer/checkpoint_manifest.h"
+#include "trainer/checksum.h"
+#include "trainer/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What this rank writes. */
+struct job {
+    struct worker *worker;
+    struct piece *pieces;
+    struct tensor *sources;             // where each piece is, padded
+    struct safetensors_tensor *tensors; // as the file lists them
+    struct safetensors_pair *metadata;
+    char (*texts)[PIECE_TEXT_CHARS];
+    int count;
+    float *host; // room for the largest
+};
+
+static void job_free(struct job *job)
 {
-    (void)worker;
+    free(job->pieces);
+    free(job->sources);
+    free(job->tensors);
+    free(job->metadata);
+    free(job->texts);
+    free(job->host);
+}
+
+static void job_add(struct job *job, const struct held *held, enum state state, const struct slice *slice)
+{
+    struct piece *piece = &job->pieces[job->count];
+    struct safetensors_tensor *tensor = &job->tensors[job->count];
+    *piece = (struct piece){.ndim = held->row->ndim};
+    state_name(state, held->row->name, piece->name);
+    *tensor = (struct safetensors_tensor){.name = piece->name, .dtype = SAFETENSORS_F32, .ndim = piece->ndim};
+    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+        piece->dim[d] = held->row->dim[d];
+        piece->begin[d] = slice->begin[d];
+        piece->count[d] = tensor->dim[d] = slice->count[d];
+    }
+    job->sources[job->count++] = state_tensor(held, state);
+}
+
+static enum status job_create(struct worker *w, struct job *job)
+{
+    size_t most = (size_t)w->weights.count * STATE_COUNT + 1, largest = 0;
+    *job = (struct job){
+        .worker = w,
+        .pieces = calloc(most, sizeof *job->pieces),
+        .sources = calloc(most, sizeof *job->sources),
+        .tensors = calloc(most, sizeof *job->tensors),
+        .metadata = calloc(most, sizeof *job->metadata),
+        .texts = calloc(most, sizeof *job->texts),
+    };
+    if (!job->pieces || !job->sources || !job->tensors || !job->metadata || !job->texts)
+        return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
+    for (int h = 0; h < w->weights.count; h++) {
+        const struct held *held = &w->weights.list[h];
+        struct slice slice;
+        if (!piece_of_rank(w->run, held->row, w->world->rank, &slice))
+            continue;
+        for (enum state state = 0; state < STATE_COUNT; state++)
+            if (state_tensor(held, state).data != NULL)
+                job_add(job, held, state, &slice);
+        if (largest < tensor_bytes(held->weight))
+            largest = tensor_bytes(held->weight);
+    }
+    job->host = malloc(largest + 1);
+    return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %zu bytes", largest);
+}
+
+/* The bytes that metadata will take: the checksum is not known yet, and as long as any. */
+static size_t metadata_room(struct job *job)
+{
+    size_t room = 0;
+    for (int i = 0; i < job->count; i++) {
+        piece_text(&job->pieces[i], job->texts[i]);
+        room += strlen(job->pieces[i].name) + strlen(job->texts[i]) + 6;
+    }
+    return room;
+}
+
+/* The real elements of one piece, without the padding around them. */
+static enum status write_piece(struct job *job, int index, struct safetensors_writer *writer)
+{
+    struct piece *piece = &job->pieces[index];
+    struct tensor source = job->sources[index];
+    struct stream *stream = job->worker->compute;
+    TRY(copy_to_host(stream, job->host, source.data, tensor_bytes(source)));
+    TRY(stream_sync(stream));
+    int64_t rows = piece->count[0], columns = piece->count[1], padded = source.ndim > 1 ? source.dim[1] : 1;
+    for (int64_t row = 1; row < rows && columns != padded; row++)
+        memmove(job->host + row * columns, job->host + row * padded, (size_t)columns * sizeof *job->host);
+    size_t bytes = (size_t)piece_elements(piece) * sizeof *job->host;
+    piece->checksum = checksum_of(job->host, bytes);
+    return safetensors_append(writer, job->host, bytes);
+}
+
+static enum status write_all(struct job *job, const char *path)
+{
+    struct safetensors_writer *writer = NULL;
+    TRY(safetensors_create(path, job->tensors, job->count, metadata_room(job), &writer));
+    enum status status = OK;
+    for (int i = 0; status == OK && i < job->count; i++) {
+        status = write_piece(job, i, writer);
+        job->metadata[i] =
+            (struct safetensors_pair){job->pieces[i].name, piece_text(&job->pieces[i], job->texts[i])};
+    }
+    if (status == OK)
+        status = safetensors_finish(writer, job->metadata, job->count);
+    safetensors_writer_destroy(writer);
+    return status;
+}
+
+static void file_name(int rank, char out[MANIFEST_FILE_CHARS])
+{
+    snprintf(out, MANIFEST_FILE_CHARS, "rank-%05d.safetensors", rank);
+}
+
+static enum status write_rank_file(struct worker *w, const char *folder)
+{
+    struct job job;
+    char name[MANIFEST_FILE_CHARS];
+    enum status status = job_create(w, &job);
+    if (status == OK && job.count > 0) {
+        struct text path = {0};
+        file_name(w->world->rank, name);
+        text_add(&path, "%s/%s", folder, name);
+        status = write_all(&job, path.chars);
+        text_free(&path);
+    }
+    job_free(&job);
+    return status;
+}
+
+/* ---- the first rank: what makes it a checkpoint ---- */
+
+static enum status check_all_there(const struct worker *w, const struct manifest *manifest,
+                                   const char *folder)
+{
+    enum state states = w->weights.m.data != NULL ? STATE_COUNT : STATE_VALUE + 1;
+    for (int i = 0; i < w->params.count; i++)
+        for (enum state state = 0; state < states && w->params.rows[i].tie < 0; state++) {
+            char name[PIECE_NAME_CHARS];
+            int count;
+            state_name(state, w->params.rows[i].name, name);
+            if (manifest_find(manifest, name, &count) == NULL)
+                return fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, name);
+        }
     return OK;
 }
 
-enum status checkpoint_find(const char *save_folder, char **out)
+static enum status gather_manifest(struct worker *w, const char *folder, struct manifest *manifest)
 {
-    (void)save_folder;
-    *out = NULL;
-    return OK;
+    TRY(manifest_begin(w, manifest));
+    for (int rank = 0; rank < w->world->size; rank++) {
+        char name[MANIFEST_FILE_CHARS];
+        file_name(rank, name);
+        if (piece_of_rank_any(w->run, &w->params, rank))
+            TRY(manifest_add_file(manifest, folder, name));
+    }
+    TRY(manifest_complete(manifest, folder));
+    return check_all_there(w, manifest, folder);
 }
 
-enum status checkpoint_load(struct worker *worker, const char *path, bool with_optimizer)
+static enum status write_text(const char *folder, const char *name, const struct text *text)
 {
-    (void)worker;
-    (void)with_optimizer;
-    return fail(NOT_SUPPORTED, "%s: loading checkpoints is not built yet", path);
+    struct text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    enum status status = file_write_atomic(path.chars, text->chars, text->length);
+    text_free(&path);
+    return status;
+}
+
+static enum status complete(struct worker *w, const char *folder)
+{
+    struct manifest manifest = {0};
+    struct text text = {0}, resolved = {0};
+    recipe_resolved_text(w->run->recipe, &resolved);
+    enum status status = write_text(folder, "recipe.yaml", &resolved);
+    if (status == OK)
+        status = gather_manifest(w, folder, &manifest);
+    if (status == OK) {
+        manifest_text(&manifest, &text);
+        status = write_text(folder, "manifest.json", &text);
+    }
+    if (status == OK)
+        status = folder_publish(w->run->recipe->checkpoint.save, w->step);
+    manifest_free(&manifest);
+    text_free(&resolved);
+    text_free(&text);
+    return status;
+}
+
+/* ---- all ranks ---- */
+
+static enum status write_together(struct worker *w)
+{
+    struct text folder = {0};
+    folder_of_step(w->run->recipe->checkpoint.save, w->step, ".partial", &folder);
+    enum status status = worker_agree(w, write_rank_file(w, folder.chars));
+    if (status == OK)
+        status = worker_agree(w, w->world->rank == 0 ? complete(w, folder.chars) : OK);
+    text_free(&folder);
+    return status;
+}
+
+/* Nobody writes any more; what failed keeps its reason. */
+static enum status abandon(struct worker *w, enum status status)
+{
+    struct text reason = {0};
+    text_add(&reason, "%s", fail_text());
+    if (w->world->rank == 0)
+        folder_abandon(w->run->recipe->checkpoint.save, w->step);
+    status = fail(status, "%s", reason.chars);
+    text_free(&reason);
+    return status;
+}
+
+enum status checkpoint_save(struct worker *w)
+{
+    const struct recipe *recipe = w->run->recipe;
+    bool first = w->world->rank == 0;
+    if (!device_computes(w->device))
+        return OK;
+    if (recipe->checkpoint.save == NULL)
+        return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no folder to save in");
+    TRY(worker_agree(w, first ? folder_begin(recipe->checkpoint.save, w->step) : OK));
+    enum status status = write_together(w);
+    if (status != OK)
+        return abandon(w, status);
+    if (first && recipe->checkpoint.keep_last > 0)
+        folder_prune(recipe->checkpoint.save, w->step, recipe->checkpoint.keep_last);
+    return OK;
 }

@@ -1,11 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Checkpoints. */
+/* Checkpoints: what a run knows, on disk, by global names, so that any layout can go on from what another
+ * wrote.
+ *
+ *     checkpoints/step-00000100/rank-00000.safetensors     what rank 0 writes: values and Adam's moments
+ *                               rank-00001.safetensors     ...
+ *                               recipe.yaml                the resolved recipe
+ *                               manifest.json              last: all pieces, and their checksums
+ *
+ *   save   every rank: its pieces -> its file;   rank 0: manifest, then the name (checkpoint_folder.h)
+ *   load   every rank: manifest -> the pieces that its slices overlap, checksums compared, -> device
+ *
+ * The step is all else there is to remember: the order of the data, dropout and the learning rate are
+ * functions of it. Nothing of a layout is needed to load, and padding is never written.
+ *
+ * The trap: these calls are collective, and a disk fails on one rank only. Every outcome is agreed on. */
 #pragma once
 
 #include "trainer/worker.h"
 
-/* Collective: every rank returns the same status. Into recipe->checkpoint.save. */
+/* Collective: every rank returns the same status and, where it failed, the same reason. Into
+ * recipe->checkpoint.save, whose older checkpoints are removed as keep_last says when the new one is
+ * complete. A save that fails leaves nothing under its final name. A device that does not compute has nothing
+ * to save. */
 MUST_USE enum status checkpoint_save(struct worker *worker);
-/* The newest complete checkpoint in the folder; *out NULL when there is none. The caller frees it. */
+
+/* The newest complete checkpoint in the folder; *out NULL when there is none. The caller frees it. Those that
+ * are not complete are skipped, with a line each on standard error. */
 MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
+
+/* `path` itself when it is a checkpoint, else the newest in it; the caller frees it. BAD_CHECKPOINT when
+ * there is neither. */
+MUST_USE enum status checkpoint_resolve(const char *path, char **out);
+
+/* Collective, as checkpoint_save. `path` as for checkpoint_resolve, the same on all ranks. BAD_CHECKPOINT
+ * when it is torn, of another model, or lacks a tensor; the worker is then good for nothing. */
 MUST_USE enum status checkpoint_load(struct worker *worker, const char *path, bool with_optimizer);
+
+/* The recipe that made a checkpoint: the path of its copy. `path` as for checkpoint_resolve. */
+MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);

@@ -262,5 +262,8 @@ int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
 
+/* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
+void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
+
 /* The reference page: every key, its type, default, range and help, as Markdown. */
 void recipe_reference(struct text *out);

@@ -176,6 +176,11 @@ void recipe_resolved_text(const struct recipe *recipe, struct text *out)
     }
 }
 
+void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out)
+{
+    value_text(recipe, &recipe_rows[row_of(key)], out);
+}
+
 /* ---- the reference page ---- */
 
 static const char intro[] =

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Outcomes that may differ from rank to rank, such as those of a disk, made one. */
+#pragma once
+
+#include "trainer/worker.h"
+
+/* Collective over the worker's world. OK when every rank brings OK; else the status of the lowest rank that
+ * does not, with its fail_text(), on every rank. */
+MUST_USE enum status worker_agree(struct worker *worker, enum status mine);
+
+/* Collective: each value becomes its maximum over the ranks. */
+enum { AGREE_MAX_VALUES = 8 };
+MUST_USE enum status worker_agree_max(struct worker *worker, double *values, int count);

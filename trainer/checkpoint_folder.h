@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The folder of checkpoints, and how one appears in it.
+ *
+ *     checkpoints/step-00000100/              complete: it has a whole manifest
+ *     checkpoints/step-00000200.partial/      being written, or left behind by a run that was killed
+ *     checkpoints/step-00000200.old/          an older one of the same step, for the moment of the exchange
+ *     checkpoints/step-00000050.removed/      on its way out
+ *
+ * A checkpoint is written under .partial and gets its name when it is complete; what is removed loses its
+ * name first. So a crash at any moment leaves the complete ones complete, and the next save clears the rest
+ * away. Only folders named like this are ever touched. All of these are for one rank: the first. */
+#pragma once
+
+#include "base/text.h"
+
+/* SAVE/step-00000100 and a suffix ("" or ".partial"). */
+void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out);
+
+/* Makes SAVE and in it an empty .partial of this step; what earlier runs left behind goes. */
+MUST_USE enum status folder_begin(const char *save, int64_t step);
+/* Gives the .partial its name. */
+MUST_USE enum status folder_publish(const char *save, int64_t step);
+/* Removes the .partial, as far as that goes: for a save that failed. */
+void folder_abandon(const char *save, int64_t step);
+/* Of the complete ones up to `step`, keeps the newest `keep`; a line on standard error where it cannot. */
+void folder_prune(const char *save, int64_t step, int64_t keep);
+
+/* True for the one rank of the whole job that prints. */
+bool folder_speaks(void);

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Loading. Each slice is put together in host memory from the pieces that it overlaps, and goes to the device
+ * whole, its padding zero. A piece is read from end to end even where a part would do: only the whole of it
+ * has a checksum. */
+#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_agree.h"
+#include "trainer/checkpoint_folder.h"
+#include "trainer/checkpoint_manifest.h"
+#include "trainer/checksum.h"
+#include "trainer/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_ELEMENTS = 1 << 18, OPEN_FILES = 32 };
+
+struct source {
+    const char *folder;
+    struct manifest manifest;
+    struct safetensors **open; // [file_count], NULL: not open
+    int open_count;
+    float *chunk; // [CHUNK_ELEMENTS]
+};
+
+static void close_files(struct source *s)
+{
+    for (int i = 0; s->open != NULL && i < s->manifest.file_count; i++) {
+        safetensors_close(s->open[i]);
+        s->open[i] = NULL;
+    }
+    s->open_count = 0;
+}
+
+static void source_close(struct source *s)
+{
+    close_files(s);
+    free(s->open);
+    free(s->chunk);
+    manifest_free(&s->manifest);
+}
+
+static enum status source_open(const char *folder, struct source *s)
+{
+    *s = (struct source){.folder = folder};
+    TRY(manifest_read(folder, &s->manifest));
+    s->open = calloc((size_t)s->manifest.file_count, sizeof *s->open);
+    s->chunk = malloc(CHUNK_ELEMENTS * sizeof *s->chunk);
+    return s->open != NULL && s->chunk != NULL ? OK : fail(NO_MEMORY, "%s: no memory to read it", folder);
+}
+
+/* ---- files ---- */
+
+static enum status check_header(const struct manifest_file *entry, struct safetensors *file, const char *path)
+{
+    if (safetensors_file_bytes(file) == entry->bytes &&
+        safetensors_header_checksum(file) == entry->header_checksum)
+        return OK;
+    return fail(BAD_CHECKPOINT, "%s: the header's checksum is not the manifest's: corrupt", path);
+}
+
+/* A few stay open; a checkpoint of a thousand ranks may not take a thousand descriptors from each rank. */
+static enum status file_of(struct source *s, int index, struct safetensors **out)
+{
+    if (s->open[index] == NULL) {
+        if (s->open_count == OPEN_FILES)
+            close_files(s);
+        struct text path = {0};
+        text_add(&path, "%s/%s", s->folder, s->manifest.files[index].name);
+        enum status status = safetensors_open(path.chars, &s->open[index]);
+        if (status == OK) {
+            s->open_count++;
+            status = check_header(&s->manifest.files[index], s->open[index], path.chars);
+        }
+        text_free(&path);
+        TRY(status);
+    }
+    *out = s->open[index];
+    return OK;
+}
+
+static enum status tensor_of(struct source *s, const struct piece *piece, struct safetensors **file,
+                             const struct safetensors_tensor **out)
+{
+    TRY(file_of(s, piece->file, file));
+    const struct safetensors_tensor *tensor = safetensors_find(*file, piece->name);
+    const char *name = s->manifest.files[piece->file].name;
+    if (tensor == NULL)
+        return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, which the manifest places there", s->folder, name,
+                    piece->name);
+    if (tensor->dtype != SAFETENSORS_F32)
+        return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; F32 is what is read", s->folder, name, piece->name,
+                    safetensors_dtype_name(tensor->dtype));
+    bool same = tensor->ndim == piece->ndim;
+    for (int d = 0; same && d < piece->ndim; d++)
+        same = tensor->dim[d] == piece->count[d];
+    if (!same)
+        return fail(BAD_CHECKPOINT, "%s/%s: %s has not the shape that the manifest says", s->folder, name,
+                    piece->name);
+    *out = tensor;
+    return OK;
+}
+
+/* ---- pieces ---- */
+
+static enum status read_piece(struct source *s, const struct piece *piece, const struct slice *want,
+                              float *local, int64_t *given)
+{
+    struct safetensors *file = NULL;
+    const struct safetensors_tensor *tensor = NULL;
+    struct checksum sum;
+    int64_t elements = piece_elements(piece);
+    TRY(tensor_of(s, piece, &file, &tensor));
+    checksum_begin(&sum);
+    for (int64_t at = 0; at < elements; at += CHUNK_ELEMENTS) {
+        int64_t count = elements - at < CHUNK_ELEMENTS ? elements - at : CHUNK_ELEMENTS;
+        size_t bytes = (size_t)count * sizeof *s->chunk;
+        TRY(safetensors_read(file, tensor, at * (int64_t)sizeof *s->chunk, bytes, s->chunk));
+        checksum_add(&sum, s->chunk, bytes);
+        *given += piece_give(piece, at, count, s->chunk, want, local);
+    }
+    if (checksum_end(&sum) != piece->checksum)
+        return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s is not the manifest's: corrupt", s->folder,
+                    s->manifest.files[piece->file].name, piece->name);
+    return OK;
+}
+
+static enum status shape_differs(const struct source *s, const struct param *row, const struct piece *piece)
+{
+    return fail(BAD_CHECKPOINT, "%s: %s is %lld x %lld, and the recipe's is %lld x %lld", s->folder,
+                piece->name, (long long)piece->dim[0], (long long)piece->dim[1], (long long)row->dim[0],
+                (long long)row->dim[1]);
+}
+
+/* One slice of one state into `local`, which is zero. */
+static enum status assemble(struct source *s, const struct param *row, enum state state,
+                            const struct slice *want, float *local)
+{
+    char name[PIECE_NAME_CHARS];
+    int count;
+    state_name(state, row->name, name);
+    const struct piece *pieces = manifest_find(&s->manifest, name, &count);
+    if (pieces == NULL && state != STATE_VALUE)
+        return fail(BAD_CHECKPOINT, "%s: holds no %s: training cannot go on from weights alone", s->folder,
+                    name);
+    if (pieces == NULL)
+        return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
+    if (pieces->ndim != row->ndim || pieces->dim[0] != row->dim[0] || pieces->dim[1] != row->dim[1])
+        return shape_differs(s, row, pieces);
+    int64_t given = 0;
+    for (int i = 0; i < count; i++)
+        if (piece_meets(&pieces[i], want))
+            TRY(read_piece(s, &pieces[i], want, local, &given));
+    CHECK(given == slice_count(want)); // the manifest's pieces cover each tensor, every element once
+    return OK;
+}
+
+static enum status load_state(struct worker *w, struct source *s, const struct held *held, enum state state)
+{
+    struct tensor target = state_tensor(held, state);
+    const struct param *row = held->row->tie >= 0 ? &w->params.rows[held->row->tie] : held->row;
+    float *local = calloc((size_t)slice_padded(&held->slice) + 1, sizeof *local);
+    if (local == NULL)
+        return fail(NO_MEMORY, "no memory for this rank's part of %s", row->name);
+    enum status status = assemble(s, row, state, &held->slice, local);
+    if (status == OK)
+        status = copy_to_device(w->compute, target.data, local, tensor_bytes(target));
+    if (status == OK)
+        status = stream_sync(w->compute);
+    free(local);
+    return status;
+}
+
+static enum status load_slices(struct worker *w, struct source *s, bool with_optimizer)
+{
+    enum state states = with_optimizer ? STATE_COUNT : STATE_VALUE + 1;
+    for (int h = 0; h < w->weights.count; h++) {
+        const struct held *held = &w->weights.list[h];
+        for (enum state state = 0; state < states && !held->second_use; state++)
+            if (state_tensor(held, state).data != NULL)
+                TRY(load_state(w, s, held, state));
+    }
+    return OK;
+}
+
+/* ---- all ranks ---- */
+
+/* Going on with another global batch is allowed; that samples come again or are left out should be known. */
+static void warn_of_samples(const struct worker *w, const struct source *s)
+{
+    int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
+    if (w->world->rank == 0 && (samples % batch != 0 || samples / batch != s->manifest.step))
+        fprintf(stderr,
+                "warning: %s: %lld samples were consumed in %lld steps; with train.global_batch_size %lld "
+                "the data "
+                "does not go on where it stopped\n",
+                s->folder, (long long)samples, (long long)s->manifest.step, (long long)batch);
+}
+
+static enum status load_here(struct worker *w, const char *path, bool with_optimizer, int64_t *step)
+{
+    char *folder = NULL;
+    struct source source;
+    TRY(checkpoint_resolve(path, &folder));
+    enum status status = source_open(folder, &source);
+    if (status == OK)
+        status = manifest_check_model(&source.manifest, w->run->recipe, folder);
+    if (status == OK)
+        status = load_slices(w, &source, with_optimizer);
+    if (status == OK && with_optimizer)
+        warn_of_samples(w, &source);
+    *step = source.manifest.step;
+    source_close(&source);
+    free(folder);
+    return status;
+}
+
+/* Ranks on machines that do not share the folder could go on from different steps. */
+static enum status check_same_step(struct worker *w, int64_t step, const char *path)
+{
+    double range[2] = {(double)step, -(double)step};
+    TRY(worker_agree_max(w, range, 2));
+    if (range[0] != -range[1])
+        return fail(BAD_CHECKPOINT, "%s: step %.0f on one rank and %.0f on another: is the folder shared?",
+                    path, -range[1], range[0]);
+    return OK;
+}
+
+enum status checkpoint_load(struct worker *w, const char *path, bool with_optimizer)
+{
+    int64_t step = 0;
+    if (!device_computes(w->device))
+        return OK;
+    TRY(worker_agree(w, load_here(w, path, with_optimizer, &step)));
+    TRY(check_same_step(w, step, path));
+    w->step = step;
+    return OK;
+}
