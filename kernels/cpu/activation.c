@@ -69,8 +69,11 @@ VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, float 
 {
     const bool gated = kind == ACTIVATION_SWIGLU;
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; i + LANES <= n; i += LANES) {
+        v16_ahead(x + i);
+        v16_ahead(y + i);
         v16_store(y + i, forward_lanes(kind, v16_load(x + i), gated ? v16_load(x + n + i) : v16_all(0)));
+    }
     if (i < n) {
         v16 up = gated ? v16_load_part(x + n + i, n - i) : v16_all(0);
         v16_store_part(y + i, forward_lanes(kind, v16_load_part(x + i, n - i), up), n - i);
@@ -85,6 +88,9 @@ VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         v16 up = gated ? v16_load(x + n + i) : v16_all(0);
+        v16_ahead(x + i);
+        v16_ahead(dy + i);
+        v16_ahead(dx + i);
         v16_store(dx + i, backward_lanes(kind, v16_load(x + i), up, v16_load(dy + i), &dup));
         if (gated)
             v16_store(dx + n + i, dup);

@@ -15,8 +15,10 @@ static void max_task(void *context, int64_t t)
     for (int s = 0; s < 4; s++)
         most[s] = v16_all(-INFINITY);
     for (; i + 4 * LANES <= n; i += 4 * LANES)
-        for (int s = 0; s < 4; s++)
+        for (int s = 0; s < 4; s++) {
+            v16_ahead(x + i + s * LANES);
             most[s] = v16_max(most[s], v16_load(x + i + s * LANES));
+        }
     float max = v16_largest(v16_max(v16_max(most[0], most[1]), v16_max(most[2], most[3])));
     for (; i < n; i++)
         max = max > x[i] ? max : x[i];
@@ -44,9 +46,13 @@ static void sum_task(void *context, int64_t t)
     int64_t n = op->columns, i = 0;
     v16 sum[2] = {{0}};
     for (; i + 2 * LANES <= n; i += 2 * LANES)
-        for (int s = 0; s < 2; s++)
+        for (int s = 0; s < 2; s++) {
+            v16_ahead(x + i + s * LANES);
             sum[s] += v16_exp(v16_load(x + i + s * LANES) - max);
-    for (int s = 0; i < n; i += LANES, s++) {
+        }
+    for (int s = 0; s < 2; s++, i += LANES) { // constant bounds: unrolled, the sums stay in registers
+        if (i >= n)
+            break;
         int64_t count = min_i64(n - i, LANES);
         sum[s] += v16_first(v16_exp(v16_load_part(x + i, count) - max), count);
     }
@@ -90,8 +96,10 @@ static void backward_task(void *context, int64_t t)
         memset(x, 0, (size_t)op->logits.dim[1] * sizeof *x);
         return;
     }
-    for (; i + LANES <= n; i += LANES)
+    for (; i + LANES <= n; i += LANES) {
+        v16_ahead(x + i);
         v16_store(x + i, v16_exp(v16_load(x + i) - max) * factor);
+    }
     if (i < n)
         v16_store_part(x + i, v16_exp(v16_load_part(x + i, n - i) - max) * factor, n - i);
     int64_t column = label_column(op->label, t, op->begin, n);

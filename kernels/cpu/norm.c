@@ -13,7 +13,9 @@
 
 #include <math.h>
 
-enum { SUMS = 4 }; // independent chains of additions, so that an addition need not wait for the last
+/* Independent chains of additions, so that an addition need not wait for the last. The loops over them have
+ * constant bounds, tails too: then they are unrolled, and the sums live in registers. */
+enum { SUMS = 4 };
 
 static float add_up(const v16 sum[SUMS])
 {
@@ -27,8 +29,9 @@ static float row_sum(const float *x, int64_t n)
     for (; i + SUMS * LANES <= n; i += SUMS * LANES)
         for (int s = 0; s < SUMS; s++)
             sum[s] += v16_load(x + i + s * LANES);
-    for (int s = 0; i < n; i += LANES, s++)
-        sum[s] += v16_load_part(x + i, min_i64(n - i, LANES));
+    for (int s = 0; s < SUMS; s++, i += LANES)
+        if (i < n)
+            sum[s] += v16_load_part(x + i, min_i64(n - i, LANES));
     return add_up(sum);
 }
 
@@ -43,7 +46,9 @@ static float row_squares(const float *x, int64_t n, float mean)
             sum[s] = v16_fma(d, d, sum[s]);
         }
     }
-    for (int s = 0; i < n; i += LANES, s++) {
+    for (int s = 0; s < SUMS; s++, i += LANES) {
+        if (i >= n)
+            break;
         int64_t count = min_i64(n - i, LANES);
         v16 d = v16_first(v16_load_part(x + i, count) - mean, count);
         sum[s] = v16_fma(d, d, sum[s]);
@@ -105,7 +110,9 @@ static void row_sums(const struct norm_backward *op, int64_t t, float mean, floa
             product[s] = v16_fma(g, (v16_load(x + at) - mean) * rstd, product[s]);
         }
     }
-    for (int s = 0; i < n; i += LANES, s++) {
+    for (int s = 0; s < 2; s++, i += LANES) {
+        if (i >= n)
+            break;
         int64_t count = min_i64(n - i, LANES);
         v16 g = v16_load_part(dy + i, count) * v16_load_part(weight + i, count);
         plain[s] += g;
