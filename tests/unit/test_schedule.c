@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "schedules/edges.h"
 #include "schedules/peak.h"
 #include "tests/unit/schedule_tools.h"
 
@@ -63,6 +64,24 @@ Test(schedule, transfers_of_a_small_case)
                                                    "1SEND_B1 1F2 1B2 1SEND_B2");
     text_free(&text);
     schedule_destroy(s);
+}
+
+/* p 2, v 2: two boundaries lead from rank 0 to rank 1, one back; a V has its turns within a rank. */
+Test(schedule, boundaries_share_edges)
+{
+    const struct {
+        const char *name;
+        int p, v, edges;
+    } rows[] = {{"interleaved", 2, 2, 4}, {"interleaved", 3, 2, 6}, {"1f1b", 3, 1, 4},
+                {"zb-v", 3, 2, 8},        {"dualpipe", 4, 1, 12},   {"gpipe", 1, 1, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct schedule *s = build(rows[i].name, rows[i].p, 4, rows[i].v);
+        struct edges *edges = NULL;
+        cr_assert_eq(edges_create(s, &edges), OK);
+        cr_assert_eq(edges->count, rows[i].edges, "%s: %d", rows[i].name, edges->count);
+        edges_destroy(edges);
+        schedule_destroy(s);
+    }
 }
 
 /* Nothing but other transfers stands between a SEND and what it sends. */
@@ -160,7 +179,7 @@ Test(schedule, groups_of_a_given_size)
     } rows[] = {
         {4, 8, 5, "0F0 0F1 0F2 0F3 0F4 4F0 4F1 4F2 4F3 4F4 0F5 0F6 4B0 0F7 4B1 4F5 4B2 4F6 4B3 4F7 4B4 0B0 "},
         {3, 7, 3, "0F0 0F1 0F2 3F0 3F1 3F2 0F3 0F4 3B0 0F5 3B1 3F3 3B2 3F4 0B0 3F5 0B1 0F6 0B2 3F6 3B3 "},
-        {4, 9, 4, "0F0 0F1 0F2 0F3 0F4 4F0 4F1 4F2 4F3 4F4 0F5 0F6 4B0 0F7 4B1 0F8 4B2 4F5 4B3 4F6 4B4 4F7 0B0 "},
+        {4, 9, 4, "0F0 0F1 0F2 0F3 0F4 4F0 4F1 4F2 4F3 4F4 0F5 0F6 4B0 0F7 4B1 0F8 4B2 4F5 4B3 "},
         {4, 8, 9, "0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 4B0 4B1 "},
         {4, 8, 2000000000, "0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 4B0 4B1 "},
     };
