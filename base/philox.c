@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/philox.h"
 
-#include <math.h>
+#include "base/normal.h"
 
 struct philox philox_named(uint64_t seed, const char *name)
 {
@@ -45,21 +45,7 @@ uint32_t philox_word(struct philox generator, uint64_t high, uint64_t index)
 
 void philox_normal(struct philox generator, uint64_t high, int64_t begin, int64_t count, float *out)
 {
-    const double pi = 3.14159265358979323846;
-    for (int64_t i = begin; i < begin + count;) {
-        uint32_t words[4];
-        philox_words(generator, high, (uint64_t)(i / 4), words);
-        double normal[4];
-        for (int pair = 0; pair < 2; pair++) {
-            double u = ((double)words[2 * pair] + 1.0) * 0x1p-32; // (0, 1]: its logarithm is finite
-            double angle = 2.0 * pi * (double)words[2 * pair + 1] * 0x1p-32;
-            double radius = sqrt(-2.0 * log(u));
-            normal[2 * pair] = radius * cos(angle);
-            normal[2 * pair + 1] = radius * sin(angle);
-        }
-        for (int64_t end = (i / 4 + 1) * 4; i < end && i < begin + count; i++)
-            out[i - begin] = (float)normal[i % 4];
-    }
+    normal_fill(generator, high, begin, count, out);
 }
 
 int64_t philox_permute(struct philox generator, uint64_t high, int64_t n, int64_t index)

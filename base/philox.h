@@ -28,7 +28,8 @@ static inline float philox_uniform(uint32_t word)
 }
 
 /* Standard normals of elements [begin, begin + count) of the stream `high`, by Box-Muller in double
- * precision on the pair of words (2i, 2i+1): the same element has the same bits in any slice. */
+ * precision (base/normal.h) on the pair of words (2i, 2i+1): the same element has the same bits in any slice.
+ */
 void philox_normal(struct philox generator, uint64_t high, int64_t begin, int64_t count, float *out);
 
 /* A permutation of [0, n) evaluated at one point, without a table: a Feistel network over the next

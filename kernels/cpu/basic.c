@@ -3,6 +3,8 @@
  * of elements, whose size is fixed. */
 #include "kernels/cpu/cpu.h"
 
+#include "base/normal.h"
+
 #include <string.h>
 
 enum { BLOCK_ELEMENTS = 32768 }; // 128 KiB of fp32: some microseconds, well above the cost of a task
@@ -146,7 +148,7 @@ static void normal_row(const struct job *job, int64_t row, int64_t column, int64
     const struct init_normal *op = job->normal;
     float *out = (float *)(void *)at(job->out, F32, row, column);
     int64_t begin = (op->row_begin + row) * op->columns + op->column_begin + column;
-    philox_normal(op->generator, 0, begin, columns, out);
+    normal_fill(op->generator, 0, begin, columns, out);
     for (int64_t i = 0; i < columns; i++)
         out[i] *= op->std;
 }

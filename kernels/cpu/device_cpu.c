@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct cpu_stream {
     struct cpu_stream *next; // of the device's streams
@@ -55,11 +56,21 @@ void *cpu_scratch(struct device *device, size_t bytes)
     return state->scratch.data;
 }
 
+/* Large buffers ask for huge pages: they are there sooner (a fault for 2 MiB, not for 4 KiB), and the
+ * kernels that stream through them miss the TLB less. */
 static enum status cpu_alloc(struct device *device, size_t bytes, void **out)
 {
     (void)device;
-    *out = aligned_alloc(64, bytes); // a multiple of 64 already
-    return *out != NULL ? OK : NO_MEMORY;
+    const size_t huge = (size_t)2 << 20;
+    if (bytes < 4 * huge) {
+        *out = aligned_alloc(64, bytes); // a multiple of 64 already
+        return *out != NULL ? OK : NO_MEMORY;
+    }
+    *out = aligned_alloc(huge, (bytes + huge - 1) / huge * huge);
+    if (*out == NULL)
+        return NO_MEMORY;
+    madvise(*out, (bytes + huge - 1) / huge * huge, MADV_HUGEPAGE); // a wish: refused is as good
+    return OK;
 }
 
 static void cpu_free(struct device *device, void *data, size_t bytes)

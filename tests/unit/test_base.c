@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/normal.h"
 #include "base/philox.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -116,4 +117,25 @@ Test(file, atomic_write_leaves_nothing_behind_on_failure)
     cr_assert_str_eq(back.chars, "hello");
     text_free(&path);
     text_free(&back);
+}
+
+/* Against the C library, on every quarter of the circle and from the largest radius to none. */
+Test(normal, agrees_with_the_c_library)
+{
+    const double pi = 3.14159265358979323846;
+    uint32_t edges[] = {0,          1,          2,          0x1fffffff, 0x20000000,
+                        0x20000001, 0x3fffffff, 0x40000000, 0x7fffffff, 0x80000000,
+                        0xbfffffff, 0xc0000000, 0xe0000000, 0xfffffffe, 0xffffffff};
+    enum { EDGES = sizeof edges / sizeof *edges, CASES = 20000 };
+    for (int i = 0; i < CASES + EDGES * EDGES; i++) {
+        uint32_t words[4] = {edges[i % EDGES], edges[i / EDGES % EDGES]};
+        if (i >= EDGES * EDGES)
+            philox_words(philox_named(5, "cases"), 0, (uint64_t)i, words);
+        double radius = sqrt(-2.0 * log(((double)words[0] + 1.0) * 0x1p-32));
+        double angle = 2.0 * pi * (double)words[1] * 0x1p-32, a, b;
+        normal_pair(words[0], words[1], &a, &b);
+        // The reference's own angle is rounded at up to 2 pi: 4.5e-16 of it.
+        cr_assert_lt(fabs(a - radius * cos(angle)), 3e-15 * (1.0 + radius), "%08x %08x", words[0], words[1]);
+        cr_assert_lt(fabs(b - radius * sin(angle)), 3e-15 * (1.0 + radius), "%08x %08x", words[0], words[1]);
+    }
 }

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Box-Muller (1958) for a block of words at a time, in double precision, without a call or a branch, so that
+ * a compiler turns the loops into vector instructions: a large model draws its weights in a fraction of a
+ * second.
+ *
+ * The angle is a word of turns, and is cut into quarters as an integer, exactly. Logarithm, sine and cosine
+ * are series good to 2e-16 on what is left. Every operation is an IEEE one and nothing is contracted, so
+ * scalar and vector code, and every processor, give the same bits. */
+#pragma once
+
+#include "base/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ln(u) for a normal number: u = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1)/(m + 1)). */
+static inline double normal_log(double u)
+{
+    int64_t bits;
+    memcpy(&bits, &u, sizeof bits);
+    int64_t e = (bits - 0x3FE6A09E667F3BCD) >> 52; // of sqrt(1/2): m stays around 1
+    bits -= e * ((int64_t)1 << 52);
+    double m;
+    memcpy(&m, &bits, sizeof m);
+    double s = (m - 1.0) / (m + 1.0), z = s * s;
+    double series = 1.0 / 19.0;
+    series = series * z + 1.0 / 17.0;
+    series = series * z + 1.0 / 15.0;
+    series = series * z + 1.0 / 13.0;
+    series = series * z + 1.0 / 11.0;
+    series = series * z + 1.0 / 9.0;
+    series = series * z + 1.0 / 7.0;
+    series = series * z + 1.0 / 5.0;
+    series = series * z + 1.0 / 3.0;
+    return (double)e * 0.69314718055994530942 + 2.0 * (s + s * z * series);
+}
+
+/* sine and cosine of x in [-pi/4, pi/4]. */
+static inline double normal_sine(double x)
+{
+    double z = x * x, series = -1.0 / 1307674368000.0;
+    series = series * z + 1.0 / 6227020800.0;
+    series = series * z - 1.0 / 39916800.0;
+    series = series * z + 1.0 / 362880.0;
+    series = series * z - 1.0 / 5040.0;
+    series = series * z + 1.0 / 120.0;
+    series = series * z - 1.0 / 6.0;
+    return x + x * z * series;
+}
+
+static inline double normal_cosine(double x)
+{
+    double z = x * x, series = 1.0 / 20922789888000.0;
+    series = series * z - 1.0 / 87178291200.0;
+    series = series * z + 1.0 / 479001600.0;
+    series = series * z - 1.0 / 3628800.0;
+    series = series * z + 1.0 / 40320.0;
+    series = series * z - 1.0 / 720.0;
+    series = series * z + 1.0 / 24.0;
+    series = series * z - 0.5;
+    return 1.0 + z * series;
+}
+
+/* Two standard normals of two words. */
+static inline void normal_pair(uint32_t first, uint32_t second, double *a, double *b)
+{
+    // The argument of the logarithm is in (0, 1]: finite, and exact.
+    double square = -2.0 * normal_log(((double)first + 1.0) * 0x1p-32);
+    double radius = sqrt(square > 0.0 ? square : 0.0);
+    uint32_t quarter = (second + 0x20000000U) >> 30; // of a turn, to the nearest
+    double angle = (double)(int32_t)(second - (quarter << 30)) * (6.28318530717958647692 * 0x1p-32);
+    double sine = normal_sine(angle), cosine = normal_cosine(angle);
+    double x = (quarter & 1) != 0 ? sine : cosine, y = (quarter & 1) != 0 ? cosine : sine;
+    *a = radius * (((quarter + 1) & 2) != 0 ? -x : x);
+    *b = radius * ((quarter & 2) != 0 ? -y : y);
+}
+
+enum { NORMAL_BLOCK = 64 }; // counters, four normals each
+
+/* The words of counters [low, low + NORMAL_BLOCK) in the stream `high`: philox_words(), side by side. */
+static inline void normal_words(struct philox generator, uint64_t high, uint64_t low,
+                                uint32_t c[4][NORMAL_BLOCK])
+{
+    for (int i = 0; i < NORMAL_BLOCK; i++) {
+        c[0][i] = (uint32_t)(low + (uint64_t)i);
+        c[1][i] = (uint32_t)((low + (uint64_t)i) >> 32);
+        c[2][i] = (uint32_t)high;
+        c[3][i] = (uint32_t)(high >> 32);
+    }
+    uint32_t k0 = generator.key[0], k1 = generator.key[1];
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < NORMAL_BLOCK; i++) {
+            uint64_t p0 = (uint64_t)0xD2511F53U * c[0][i], p1 = (uint64_t)0xCD9E8D57U * c[2][i];
+            c[0][i] = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0;
+            c[2][i] = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
+            c[1][i] = (uint32_t)p1;
+            c[3][i] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9U;
+        k1 += 0xBB67AE85U;
+    }
+}
+
+/* philox_normal(), for whoever compiles it for one processor. */
+static inline void normal_fill(struct philox generator, uint64_t high, int64_t begin, int64_t count,
+                               float *out)
+{
+    enum { DRAWN = 4 * NORMAL_BLOCK };
+    uint32_t words[4][NORMAL_BLOCK];
+    float drawn[4][NORMAL_BLOCK];
+    for (int64_t i = begin; i < begin + count;) {
+        int64_t first = i / 4; // counter
+        normal_words(generator, high, (uint64_t)first, words);
+        for (int j = 0; j < NORMAL_BLOCK; j++) {
+            double n[4];
+            normal_pair(words[0][j], words[1][j], &n[0], &n[1]);
+            normal_pair(words[2][j], words[3][j], &n[2], &n[3]);
+            for (int k = 0; k < 4; k++)
+                drawn[k][j] = (float)n[k];
+        }
+        int64_t end = 4 * first + DRAWN < begin + count ? 4 * first + DRAWN : begin + count;
+        for (; i < end; i++)
+            out[i - begin] = drawn[i % 4][i / 4 - first];
+    }
+}
