@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 static const struct transport_ops *const transports[] = {
     &transport_local,
@@ -156,6 +158,18 @@ enum status world_run(const char *transport, int size,
     if (size < 0)
         return fail(BAD_ARGUMENT, "a world of %d ranks", size);
     return ops->run(size > 0 ? size : launched, body, argument);
+}
+
+int64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+int64_t spin_ns(int ranks)
+{
+    return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? 50000 : 3000;
 }
 
 void world_close(struct world *world)

@@ -429,7 +429,7 @@ static enum status run_local(int size, enum status (*body)(struct world *world, 
         return fail(NO_MEMORY, "no memory for %d ranks", size);
     }
     for (int r = 0; r < size; r++)
-        bell_init(&job.world.bells[r]);
+        bell_init(&job.world.bells[r], spin_ns(size));
     pthread_condattr_t clock;
     CHECK(pthread_condattr_init(&clock) == 0);
     CHECK(pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0);

@@ -21,15 +21,15 @@ enum {
     TAG_SEQUENCES = 1 << 21,    // MPI_TAG_UB may be as low as 2^23 - 1
     TAG_LETTER = TAG_SEQUENCES, // added for exchanges
     PIECE_BYTES = 1 << 30,
-    SPIN_NS = 5000,       // without news: first looks again at once, for less than a sleep takes,
-    SLEEP_NS = 5000,      // then sleeps, first so long,
-    SLEEP_MOST_NS = 80000 // then longer
+    SLEEP_NS = 5000,      // the first sleep without news;
+    SLEEP_MOST_NS = 80000 // each is twice as long as the one before, up to this
 };
 
 struct mpi_world {
     MPI_Comm comm;
-    long long idle_since_ns; // of the first rest after something had moved; 0: something has
-    long sleep_ns;           // the next sleep
+    int64_t spin_ns;
+    int64_t idle_since_ns; // of the first rest after something had moved; 0: something has
+    long sleep_ns;         // the next sleep
 };
 
 struct mpi_comm {
@@ -223,23 +223,16 @@ static enum status request_poll(struct work *work, bool *done)
     return OK;
 }
 
-static long long nanoseconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
 /* There may be more ranks than cores, and other programs beside: who sleeps for a moment is woken at once,
  * who only yields may wait until everybody else has had a turn. */
 static void rest(struct mpi_world *w)
 {
-    long long now = nanoseconds();
+    int64_t now = clock_ns();
     if (w->idle_since_ns == 0) {
         w->idle_since_ns = now;
         w->sleep_ns = SLEEP_NS;
     }
-    if (now - w->idle_since_ns < SPIN_NS)
+    if (now - w->idle_since_ns < w->spin_ns)
         return;
     nanosleep(&(struct timespec){.tv_nsec = w->sleep_ns}, NULL);
     w->sleep_ns = 2 * w->sleep_ns < SLEEP_MOST_NS ? 2 * w->sleep_ns : SLEEP_MOST_NS;
@@ -416,12 +409,12 @@ static enum status comm_create_mpi(struct world *world, const char *name, int64_
 /* Waits for one of the calls that end a world. `limit_ms` 0: as long as it takes. False: too long. */
 static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
 {
-    long long begin = nanoseconds();
+    int64_t begin = clock_ns();
     for (int done = 0;;) {
         check(MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Test", "the end", -1);
         if (done != 0)
             return true;
-        if (limit_ms > 0 && nanoseconds() - begin > limit_ms * 1000000LL)
+        if (limit_ms > 0 && clock_ns() - begin > limit_ms * (int64_t)1000000)
             return false;
         rest(w);
     }
@@ -467,6 +460,13 @@ static enum status run_mpi(int size, enum status (*body)(struct world *world, vo
     check(MPI_Comm_size(w.comm, &world.size), "MPI_Comm_size", "world", -1);
     check(MPI_Comm_rank(w.comm, &world.rank), "MPI_Comm_rank", "world", -1);
     who_am_i()->rank = world.rank;
+    MPI_Comm here;
+    int ranks_here = 1;
+    check(MPI_Comm_split_type(w.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type",
+          "world", -1);
+    check(MPI_Comm_size(here, &ranks_here), "MPI_Comm_size", "world", -1);
+    check(MPI_Comm_free(&here), "MPI_Comm_free", "world", -1);
+    w.spin_ns = spin_ns(ranks_here);
     prctl(PR_SET_TIMERSLACK, 1000UL); // of this thread: short sleeps are short
 
     enum status status = OK;

@@ -2,10 +2,13 @@
 /* What the mpi transport says to whom, and when. MPI's own reductions choose their tree by message size and
  * machine, and so their order of adding. Here everything is made of sends and receives, and sums are made in
  * rank order:
- *     all_reduce   cut the array into one slice per rank; send slice q to rank q; add what came, in rank
- * order; send my finished slice to everyone. Small arrays go whole to everyone, who all add alike. The trap:
- * both ends must post the same number of messages between them in the same order, also empty ones, so every
- * branch may depend only on what all ranks know. */
+ *
+ *     all_reduce   cut the array into one slice per rank; send slice q to rank q; add what came, in
+ *                  rank order; send my finished slice to everyone
+ *                  (small arrays go whole to everyone, who all add alike)
+ *
+ * The trap: both ends must post the same number of messages between them in the same order, also empty ones,
+ * so every branch may depend only on what all ranks know. */
 #include "parallel/comm_mpi.h"
 
 #include "parallel/reduce.h"
@@ -13,26 +16,28 @@
 #include <string.h>
 
 enum {
-    SMALL_BYTES = 2048,          // all_reduce: up to here a second round costs more than the bytes
+    WHOLE_BYTES = 64 * 1024,     // over all ranks; up to here a second round costs more than the bytes
     SEGMENT_BYTES = 2 * 1048576, // sums go segment by segment, to bound the scratch
     TILE = 2048                  // elements added at a time
 };
 
-/* out = the ranks' pieces added in rank order; mine is at `mine`, the others' in scratch, `stride` apart. */
-static void add_in_order(struct request *r, char *out, const char *mine, const char *others, size_t stride,
+/* out = the ranks' pieces added in rank order; mine is at `mine` (or there already), the others' in scratch,
+ * `stride` apart. The sum grows where rank 0's piece lies, a tile at a time, so that it stays in the cache.
+ */
+static void add_in_order(struct request *r, char *out, const char *mine, char *others, size_t stride,
                          int64_t count)
 {
     enum dtype dtype = r->in.dtype;
-    int size = r->size, rank = r->rank;
     for (int64_t begin = 0; begin < count; begin += TILE) {
         int64_t n = count - begin < TILE ? count - begin : TILE;
-        size_t at = (size_t)begin * dtype_bytes(dtype);
-        // A tile aside, because `out` may be `mine`, whose turn comes later.
-        _Alignas(64) char acc[TILE * 8];
-        memcpy(acc, (rank == 0 ? mine : others) + at, (size_t)n * dtype_bytes(dtype));
-        for (int q = 1; q < size; q++)
-            reduce_into(dtype, r->how, acc, (q == rank ? mine : others + (size_t)q * stride) + at, n);
-        memcpy(out + at, acc, (size_t)n * dtype_bytes(dtype));
+        size_t at = (size_t)begin * dtype_bytes(dtype), bytes = (size_t)n * dtype_bytes(dtype);
+        if (r->rank == 0 && out != mine)
+            memcpy(out + at, mine + at, bytes);
+        char *sum = (r->rank == 0 ? out : others) + at;
+        for (int q = 1; q < r->size; q++)
+            reduce_into(dtype, r->how, sum, (q == r->rank ? mine : others + (size_t)q * stride) + at, n);
+        if (r->rank != 0)
+            memcpy(out + at, sum, bytes);
     }
 }
 
@@ -52,7 +57,7 @@ bool step_all_reduce(struct request *r)
         return true;
     int64_t count = left < most ? left : most;
     char *data = (char *)r->in.data + (size_t)r->at * element;
-    bool whole = size == 2 || (size_t)count * element <= SMALL_BYTES; // everyone adds everything
+    bool whole = (size_t)(count * size) * element <= WHOLE_BYTES; // everyone adds everything
     int64_t begin = whole ? 0 : slice_begin(r, count, rank);
     int64_t mine = whole ? count : slice_begin(r, count, rank + 1) - begin;
     size_t stride = (size_t)mine * element;

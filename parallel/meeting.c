@@ -2,6 +2,7 @@
 #include "parallel/meeting.h"
 
 #include "parallel/reduce.h"
+#include "parallel/transports.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +10,9 @@
 
 enum {
     SLICE_BYTES =
-        64 * 1024,     // of each buffer: big enough for the claim to cost nothing, small enough to share
-    TILE_BYTES = 4096, // of each buffer, within a slice: stays in the first cache while it is summed
-    SMALL_BYTES = 32 * 1024, // moved in all; up to here the last to come does it alone
-    SPINS = 400              // a few microseconds, less than a sleep and a wake-up
+        64 * 1024,          // of each buffer: big enough for the claim to cost nothing, small enough to share
+    TILE_BYTES = 4096,      // of each buffer, within a slice: stays in the first cache while it is summed
+    SMALL_BYTES = 32 * 1024 // moved in all; up to here the last to come does it alone
 };
 
 struct meeting {
@@ -27,8 +27,9 @@ struct meeting {
     struct seat seat[];
 };
 
-void bell_init(struct bell *bell)
+void bell_init(struct bell *bell, int64_t spin_ns)
 {
+    bell->spin_ns = spin_ns;
     atomic_init(&bell->news, 0);
     atomic_init(&bell->sleeping, false);
     bell->seen = 0;
@@ -54,15 +55,26 @@ void bell_ring(struct bell *bell)
     pthread_mutex_unlock(&bell->lock);
 }
 
-void bell_rest(struct bell *bell)
+/* Looks for a while before it is worth a sleep. */
+static void spin(struct bell *bell)
 {
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&bell->news, memory_order_acquire) != bell->seen)
-            break;
+    int64_t until = 0;
+    for (int i = 0; atomic_load_explicit(&bell->news, memory_order_acquire) == bell->seen; i++) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
+        if (i % 16 != 15)
+            continue;
+        int64_t now = clock_ns();
+        until = until == 0 ? now + bell->spin_ns : until;
+        if (now >= until)
+            return;
     }
+}
+
+void bell_rest(struct bell *bell)
+{
+    spin(bell);
     if (atomic_load(&bell->news) == bell->seen) {
         pthread_mutex_lock(&bell->lock);
         atomic_store(&bell->sleeping, true);

@@ -28,13 +28,14 @@ struct bell {
     _Alignas(64) _Atomic uint32_t news; // counts what happened to the owner's messages
     _Atomic bool sleeping;
     uint32_t seen; // the owner's: the news at the end of its last rest
+    int64_t spin_ns;
     pthread_mutex_t lock;
     pthread_cond_t rung;
 };
-void bell_init(struct bell *bell);
+void bell_init(struct bell *bell, int64_t spin_ns);
 void bell_fini(struct bell *bell);
 void bell_ring(struct bell *bell);
-/* Returns when there was news since the last rest returned. */
+/* Returns when there was news since the last rest returned: looks for spin_ns, then sleeps. */
 void bell_rest(struct bell *bell);
 
 enum errand { // what a meeting is for

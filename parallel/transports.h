@@ -10,5 +10,12 @@ extern const struct transport_ops transport_local;
 extern const struct transport_ops transport_dry;
 extern const struct transport_ops transport_mpi; // only where MPI was found: the registry knows
 
+int64_t clock_ns(void); // of a clock that only goes forward
+
+/* How long a rank that waits looks for news before it sleeps, where `ranks` share this machine. A sleep and
+ * its wake-up take some 30 us; with a core for each rank looking that long costs nobody anything and catches
+ * a partner who is nearly there. With fewer cores, the partner may need this one. */
+int64_t spin_ns(int ranks);
+
 /* Gives back what the world itself owns, at the end of a rank's body. */
 void world_close(struct world *world);
