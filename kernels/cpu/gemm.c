@@ -8,15 +8,16 @@
  * some shapes, and both libraries may give other bits for some subsets of the rows. Here the calls are
  * the same for any number of threads, and so are the bits.
  *
- * Panels are large because each call packs its rows of a and its columns of b anew: at 512 x 768 packing
- * costs a few per cent, at 256 x 256 fifteen. They are not larger than that because a machine has more
- * than two threads, and because a panel of c should stay in the second-level cache. */
+ * Panels are large because each call packs its rows of a and its columns of b anew: at 512 x 768 that costs a
+ * few per cent, at 256 x 256 fifteen. They are not larger because a machine has more than two threads, and
+ * because a panel of c should stay in the second-level cache. Their number is even where it can be,
+ * for the sake of two threads. The bits may depend on the row strides too: oneDNN picks its way by them. */
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
 
-enum { PANEL_ROWS = 512, PANEL_COLUMNS = 1536, PANELS_ENOUGH = 8, PANEL_LEAST = 512 * 384, PANEL_STEP = 16 };
+enum { PANEL_ROWS = 512, PANEL_COLUMNS = 1536, PANELS_ENOUGH = 6, PANEL_LEAST = 512 * 384, PANEL_STEP = 16 };
 
 /* c as a grid of panels, all of one size but for the last in each direction. */
 struct grid {
@@ -37,7 +38,9 @@ static int64_t even(int64_t size, int64_t part)
 
 static struct grid grid_of(int64_t m, int64_t n)
 {
-    int64_t rows = even(m, PANEL_ROWS), columns = even(n, PANEL_COLUMNS);
+    int64_t down = parts_of(m, PANEL_ROWS);
+    int64_t rows = even(m, parts_of(m, down + (down > 1 ? down % 2 : 0)));
+    int64_t columns = even(n, PANEL_COLUMNS);
     while (parts_of(m, rows) * parts_of(n, columns) < PANELS_ENOUGH && rows * columns > PANEL_LEAST) {
         if (columns >= rows)
             columns = even(n, columns / 2);
