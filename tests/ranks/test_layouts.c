@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A layout never changes what is computed: 20 steps in fp32 of layouts whose arithmetic is the same, compared
+ * to the bit: losses, gradient norms, final weights and moments, validation loss. Within a group of layouts
+ * tp, dp and the size of a microbatch are the same; what differs is the pipeline, its cuts and its schedule,
+ * the order of ranks, buckets, threads, the device's cruelty, and whether ranks are threads or processes.
+ *     test_layouts [MPIRUN]                          everything
+ *     test_layouts FOLDER FAMILY COMMON LAYOUT OUT   is one run, under mpirun */
+#include "schedules/schedule.h"
+#include "tests/support/tiny.h"
+#include "tests/support/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The first layout is the reference; the list ends with NULL. `processes`: layouts also run under mpirun. */
+struct alike {
+    const char *name;
+    enum tiny_family family;
+    const char *common;
+    const char *const *layouts, *const *processes;
+    const char *const *pipelines; // each with every schedule there is
+    const char *resumed[2];       // stopped in the first, resumed in the second
+};
+
+static const char *const none[] = {NULL};
+static const struct trace_options local = {.transport = "local"};
+
+/* One data rank, one tensor rank: pipelines. 4 microbatches. */
+static const char *const deep[] = {
+    "",
+    "", // again
+    "cluster.threads_per_rank=2",
+    "cluster.threads_per_rank=1 cluster.device=strict",
+    "pp=2 pipeline.layout=[4,1]",
+    "pp=2 pipeline.layout=[0,5]",
+    "pp=3 cluster.device=strict",
+    "pp=4 pipeline.layout=[2,0,3,0]",
+    "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1 cluster.device=strict",
+    NULL,
+};
+static const char *const deep_pipelines[] = {"pp=2", "pp=4", NULL};
+static const char *const deep_processes[] = {"pp=4 pipeline.schedule=zb-h1", NULL};
+
+/* Two of each, sequence parallel, dropout, documents: order of ranks, buckets, overlap. */
+static const char *const wide[] = {
+    "",
+    "parallel.rank_order=dp-tp-cp-ep-pp",
+    "parallel.bucket_size_mb=0.0001",
+    "parallel.bucket_size_mb=1000 cluster.threads_per_rank=2",
+    "parallel.bucket_size_mb=0.0001 parallel.overlap_grad_reduce=false",
+    "pp=2 parallel.rank_order=pp-dp-tp-cp-ep cluster.device=strict",
+    "pp=2 parallel.rank_order=cp-ep-dp-pp-tp parallel.bucket_size_mb=0.002",
+    NULL,
+};
+static const char *const wide_pipelines[] = {"pp=2", NULL};
+static const char *const wide_processes[] = {"parallel.bucket_size_mb=0.0001",
+                                             "pp=2 parallel.rank_order=dp-pp-tp-cp-ep", NULL};
+
+/* More ranks than key/value groups; a vocabulary of which one rank gets nothing. */
+static const char *const replicated[] = {
+    "",   "pp=2 pipeline.layout=[3,2]", "cluster.device=strict", "parallel.rank_order=pp-tp-cp-ep-dp pp=2",
+    NULL,
+};
+static const char *const replicated_processes[] = {"", NULL};
+
+/* Fewer microbatches than stages. */
+static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict", NULL};
+static const char *const few_pipelines[] = {"pp=4", NULL};
+
+static const struct alike groups[] = {
+    {"gpt, pipelines",
+     TINY_GPT,
+     "",
+     deep,
+     deep_processes,
+     deep_pipelines,
+     {"pp=2", "pp=4 pipeline.layout=[0,2,1,2]"}},
+    {"gpt, tp 2 dp 2, sequence parallel, dropout, documents",
+     TINY_GPT,
+     "tp=2 dp=2 parallel.sequence_parallel=true train.micro_batch_size=1" TINY_DROPOUT TINY_DOCUMENTS,
+     wide,
+     wide_processes,
+     wide_pipelines,
+     {"parallel.rank_order=dp-tp-cp-ep-pp", "pp=2 pipeline.schedule=zb-h1"}},
+    {"llama, tp 4, replicated heads, an empty share",
+     TINY_LLAMA,
+     "tp=4 model.make_vocab_size_divisible_by=16 train.train_iters=10 optimizer.lr_decay_iters=10",
+     replicated,
+     replicated_processes,
+     none,
+     {"", ""}},
+    {"llama, dp 2, m 1 and attention dropout",
+     TINY_LLAMA,
+     "dp=2 train.micro_batch_size=4 model.attention_dropout=0.3",
+     few,
+     none,
+     few_pipelines,
+     {"pp=2", "pp=2"}},
+    {"llama, dp 2, m 2, documents",
+     TINY_LLAMA,
+     "dp=2 train.micro_batch_size=2" TINY_LLAMA_BYTES TINY_DOCUMENTS,
+     few,
+     none,
+     few_pipelines,
+     {"pp=2", "pp=2"}},
+};
+
+struct test {
+    struct tiny tiny;
+    const char *program, *mpirun;
+    int runs, failures;
+};
+
+/* ---- a run and its comparison ---- */
+
+static enum status run(const struct tiny *tiny, const struct alike *group, const char *layout,
+                       const struct trace_options *options, struct trace *out)
+{
+    struct recipe *recipe = NULL;
+    TRY(tiny_recipe(tiny, group->family, group->common, layout, 0, &recipe));
+    enum status status = trace_run(recipe, options, out);
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* Remembers what came of it. */
+static void judge(struct test *test, const struct alike *group, const char *layout, enum status status,
+                  const struct trace *reference, const struct trace *trace)
+{
+    struct text why = {0};
+    test->runs++;
+    if (status != OK)
+        text_add(&why, "%s", fail_text());
+    if (status != OK || trace_differs(reference, trace, &why)) {
+        printf("FAILED  %s: \"%s\" against \"%s\": %s\n", group->name, layout, group->layouts[0],
+               text_chars(&why));
+        test->failures++;
+    }
+    text_free(&why);
+}
+
+static void check(struct test *test, const struct alike *group, const char *layout,
+                  const struct trace *reference)
+{
+    struct trace trace = {.steps = 0};
+    judge(test, group, layout, run(&test->tiny, group, layout, &local, &trace), reference, &trace);
+}
+
+/* Stopped after seven steps and resumed in another process, as it were, and in another layout. */
+static void check_resumed(struct test *test, const struct alike *group, const char *before, const char *after,
+                          const struct trace *reference)
+{
+    struct trace trace = {.steps = 0};
+    char first[300], second[300], save[TINY_FOLDER_CHARS + 40];
+    snprintf(save, sizeof save, "checkpoint.save=%s/save-%d", test->tiny.folder, test->runs);
+    snprintf(first, sizeof first, "%s %s", before, save);
+    snprintf(second, sizeof second, "%s %s", after, save);
+    struct trace_options stop = {.transport = "local", .stop_after = 7},
+                         go_on = {.transport = "local", .resume = true};
+    enum status status = run(&test->tiny, group, first, &stop, &trace);
+    if (status == OK)
+        status = run(&test->tiny, group, second, &go_on, &trace);
+    judge(test, group, second, status, reference, &trace);
+}
+
+/* Every schedule the recipe accepts with this pipeline; three of them it must. */
+static void check_schedules(struct test *test, const struct alike *group, const char *pipeline,
+                            const struct trace *reference)
+{
+    static const char *const must[] = {"gpipe", "1f1b", "zb-h1"};
+    for (int i = 0; schedule_about(i) != NULL; i++)
+        for (int v = 1; v <= 2; v++) {
+            const char *name = schedule_about(i)->name;
+            char layout[200];
+            snprintf(layout, sizeof layout, "%s pipeline.schedule=%s pipeline.virtual_stages=%d", pipeline,
+                     name, v);
+            bool needed = false;
+            for (size_t k = 0; k < sizeof must / sizeof *must; k++)
+                needed = needed || (v == 1 && strcmp(name, must[k]) == 0);
+            struct recipe *recipe = NULL;
+            bool taken = tiny_recipe(&test->tiny, group->family, group->common, layout, 0, &recipe) == OK;
+            recipe_destroy(recipe);
+            if (taken || needed)
+                check(test, group, layout, reference);
+        }
+}
+
+/* ---- under mpirun ---- */
+
+static int be_a_process(char **argv)
+{
+    struct tiny tiny;
+    struct recipe *recipe = NULL;
+    struct launcher launcher;
+    struct trace trace = {.steps = 0};
+    snprintf(tiny.folder, sizeof tiny.folder, "%s", argv[1]);
+    enum status status = launcher_find(&launcher);
+    if (status == OK)
+        status = tiny_recipe(&tiny, argv[2][0] == '0' ? TINY_GPT : TINY_LLAMA, argv[3], argv[4],
+                             launcher.size, &recipe);
+    if (status == OK)
+        status = trace_run(recipe, &(struct trace_options){.transport = "mpi"}, &trace);
+    if (status == OK && launcher.rank == 0)
+        status = trace_write(&trace, argv[5]);
+    if (status != OK)
+        fprintf(stderr, "%s\n", fail_text());
+    recipe_destroy(recipe);
+    return status == OK ? 0 : 1;
+}
+
+static enum status launch(const struct test *test, const struct alike *group, const char *layout, int ranks,
+                          const char *out)
+{
+    char count[16], family[2] = {group->family == TINY_GPT ? '0' : '1', 0};
+    snprintf(count, sizeof count, "%d", ranks);
+    const char *words[] = {test->mpirun, "-n",          count,  test->program, test->tiny.folder,
+                           family,       group->common, layout, out,           NULL};
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        execv(words[0], (char *const *)(uintptr_t)words);
+        _exit(127);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        return fail(PEER_LOST, "mpirun of %d ranks ended with status %d", ranks, status);
+    return OK;
+}
+
+static void check_processes(struct test *test, const struct alike *group, const char *layout,
+                            const struct trace *reference)
+{
+    char out[TINY_FOLDER_CHARS + 20];
+    struct trace trace = {.steps = 0};
+    struct recipe *recipe = NULL;
+    snprintf(out, sizeof out, "%s/trace", test->tiny.folder);
+    enum status status = tiny_recipe(&test->tiny, group->family, group->common, layout, 0, &recipe);
+    if (status == OK)
+        status = launch(test, group, layout, recipe_world_size(recipe), out);
+    if (status == OK)
+        status = trace_read(out, &trace);
+    char name[200];
+    snprintf(name, sizeof name, "%s (mpirun)", layout);
+    judge(test, group, name, status, reference, &trace);
+    recipe_destroy(recipe);
+    unlink(out);
+}
+
+/* ---- the whole ---- */
+
+/* One bit of one weight, after the last step. */
+static enum status flip_bit(void *context, struct worker *w, int64_t step, const struct step_result *result)
+{
+    (void)context;
+    (void)result;
+    struct held *held = weights_held(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
+    if (step < w->run->recipe->train.train_iters || held == NULL)
+        return OK;
+    uint32_t bits;
+    TRY(copy_to_host(w->compute, &bits, held->weight.data, sizeof bits));
+    TRY(stream_sync(w->compute));
+    bits ^= 1;
+    TRY(copy_to_device(w->compute, held->weight.data, &bits, sizeof bits));
+    return stream_sync(w->compute);
+}
+
+/* The comparison itself: it must see the smallest of differences, and name it. */
+static void check_flipped(struct test *test, const struct alike *group, const struct trace *reference)
+{
+    struct trace_options options = {.transport = "local", .hooks = {.stepped = flip_bit}};
+    struct trace trace = {.steps = 0};
+    struct text why = {0};
+    enum status status = run(&test->tiny, group, group->layouts[0], &options, &trace);
+    test->runs++;
+    if (status != OK || !trace_differs(reference, &trace, &why) ||
+        strstr(text_chars(&why), "layers.1.mlp.fc2.weight") == NULL) {
+        printf("FAILED  %s: a bit was flipped, and this was seen: \"%s\"\n", group->name, text_chars(&why));
+        test->failures++;
+    }
+    text_free(&why);
+}
+
+static void check_group(struct test *test, const struct alike *group)
+{
+    struct trace reference = {.steps = 0}, trace = {.steps = 0};
+    struct trace_options often = {.transport = "local", .evaluates_often = true};
+    int runs = test->runs, failures = test->failures;
+    enum status status = run(&test->tiny, group, group->layouts[0], &local, &reference);
+    judge(test, group, group->layouts[0], status, &reference, &reference);
+    if (status != OK)
+        return;
+    check_flipped(test, group, &reference);
+    status = run(&test->tiny, group, group->layouts[0], &often, &trace);
+    judge(test, group, "evaluating after each step", status, &reference, &trace);
+    check_resumed(test, group, group->resumed[0], group->resumed[1], &reference);
+    for (int i = 1; group->layouts[i] != NULL; i++)
+        check(test, group, group->layouts[i], &reference);
+    for (int i = 0; group->pipelines[i] != NULL; i++)
+        check_schedules(test, group, group->pipelines[i], &reference);
+    for (int i = 0; test->mpirun != NULL && group->processes[i] != NULL; i++)
+        check_processes(test, group, group->processes[i], &reference);
+    printf("%s: %d runs, loss %.9g to %.9g, %d differ\n", group->name, test->runs - runs, reference.loss[0],
+           reference.loss[reference.steps - 1], test->failures - failures);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 6)
+        return be_a_process(argv);
+    struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
+    MUST(tiny_create(&test.tiny));
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        check_group(&test, &groups[g]);
+    tiny_destroy(&test.tiny);
+    printf("%d runs, %d failures\n", test.runs, test.failures);
+    return test.failures != 0;
+}

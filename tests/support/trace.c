@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/trace.h"
+
+#include "trainer/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one number per parameter ---- */
+
+static const int64_t SUM_BITS = ((int64_t)1 << 56) - 1;
+
+/* Of one element: which one, and its bits. 56 bits, and sums are taken of 56 bits: the addition of a few
+ * ranks' sums stays within an i64. */
+static uint64_t mix(uint64_t row, uint64_t index, uint32_t bits)
+{
+    uint64_t x = (row << 40 ^ index) * 0x9e3779b97f4a7c15U + bits;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebU;
+    return (x ^ x >> 31) >> 8;
+}
+
+static enum status hash_tensor(struct worker *w, const struct held *held, struct tensor tensor, uint64_t salt,
+                               uint64_t *sum)
+{
+    const struct slice *slice = &held->slice;
+    float *local = malloc(tensor_bytes(tensor) + 1);
+    enum status status = local != NULL ? OK : fail(NO_MEMORY, "no memory to read %s", held->row->name);
+    if (status == OK)
+        status = copy_to_host(w->compute, local, tensor.data, tensor_bytes(tensor));
+    if (status == OK)
+        status = stream_sync(w->compute);
+    for (int64_t i = 0; status == OK && i < slice->count[0]; i++)
+        for (int64_t j = 0; j < slice->count[1]; j++) {
+            uint32_t bits;
+            memcpy(&bits, &local[i * slice->padded[1] + j], sizeof bits);
+            int64_t index = (slice->begin[0] + i) * held->row->dim[1] + slice->begin[1] + j;
+            *sum += mix(((uint64_t)held->index << 2) + salt, (uint64_t)index, bits);
+        }
+    free(local);
+    return status;
+}
+
+/* Each element by one rank: the first holder of its share, in the first data replica. */
+static enum status hash_weights(struct worker *w, int64_t hash[TRACE_MOST_ROWS])
+{
+    struct buffer sums = {0};
+    size_t bytes = (size_t)w->params.count * sizeof *hash;
+    for (int h = 0; h < w->weights.count; h++) {
+        const struct held *held = &w->weights.list[h];
+        if (w->groups->place.dp != 0 || !held->slice.first || held->row->tie >= 0)
+            continue;
+        uint64_t sum = 0;
+        TRY(hash_tensor(w, held, held->weight, 0, &sum));
+        TRY(hash_tensor(w, held, held->m, 1, &sum));
+        TRY(hash_tensor(w, held, held->v, 2, &sum));
+        hash[held->index] = (int64_t)sum & SUM_BITS;
+    }
+    TRY(buffer_alloc(w->device, PART_DATA, bytes, &sums));
+    TRY(copy_to_device(w->compute, sums.data, hash, bytes));
+    TRY(group_all_reduce(w->groups->world, w->compute, tensor_1d(sums.data, I64, w->params.count),
+                         REDUCE_SUM));
+    TRY(copy_to_host(w->compute, hash, sums.data, bytes));
+    TRY(stream_sync(w->compute));
+    for (int i = 0; i < w->params.count; i++)
+        hash[i] &= SUM_BITS;
+    buffer_free(&sums);
+    return OK;
+}
+
+/* ---- running ---- */
+
+struct job {
+    struct run run;
+    const struct trace_options *options;
+    struct trace *out;
+};
+
+static enum status resume(struct worker *w)
+{
+    char *path = NULL;
+    TRY(checkpoint_find(w->run->recipe->checkpoint.save, &path));
+    enum status status =
+        path != NULL ? checkpoint_load(w, path, true) : fail(BAD_CHECKPOINT, "there is none");
+    free(path);
+    return status;
+}
+
+static enum status train_steps(struct worker *w, const struct trace_options *options, struct trace *trace)
+{
+    while (w->step < trace->steps) {
+        struct step_result result;
+        double ignored;
+        TRY(worker_step(w, &result));
+        trace->loss[w->step - 1] = result.loss;
+        trace->grad_norm[w->step - 1] = result.grad_norm;
+        if (options->evaluates_often)
+            TRY(worker_evaluate(w, &ignored));
+        if (w->step == options->stop_after)
+            return checkpoint_save(w);
+    }
+    TRY(worker_evaluate(w, &trace->valid_loss));
+    return hash_weights(w, trace->hash);
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    const struct job *job = argument;
+    struct worker worker;
+    struct trace trace = *job->out;
+    TRY(worker_create(&job->run, world, true, &worker));
+    trace.steps = (int)job->run.recipe->train.train_iters;
+    trace.rows = worker.params.count;
+    CHECK(trace.steps <= TRACE_MOST_STEPS && trace.rows <= TRACE_MOST_ROWS);
+    for (int i = 0; i < trace.rows; i++)
+        memcpy(trace.names[i], worker.params.rows[i].name, sizeof trace.names[i]);
+    memset(trace.hash, 0, sizeof trace.hash);
+    if (job->options->resume)
+        TRY(resume(&worker));
+    TRY(train_steps(&worker, job->options, &trace));
+    TRY(group_barrier(worker.groups->world, worker.compute)); // everyone has copied job->out
+    if (world->rank == 0)
+        *job->out = trace;
+    worker_destroy(&worker);
+    return OK;
+}
+
+enum status trace_run(const struct recipe *recipe, const struct trace_options *options, struct trace *out)
+{
+    struct job job = {.options = options, .out = out};
+    enum status status = run_create(recipe, true, &job.run);
+    job.run.hooks = options->hooks;
+    if (status == OK)
+        status = world_run(options->transport, recipe_world_size(recipe), rank_main, &job);
+    run_destroy(&job.run);
+    return status;
+}
+
+/* ---- comparing ---- */
+
+static bool same_bits(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+bool trace_differs(const struct trace *a, const struct trace *b, struct text *why)
+{
+    if (a->steps != b->steps || a->rows != b->rows) {
+        text_add(why, "%d steps of %d parameters, and %d of %d", a->steps, a->rows, b->steps, b->rows);
+        return true;
+    }
+    for (int s = 0; s < a->steps; s++) {
+        if (same_bits(a->loss[s], b->loss[s]) && same_bits(a->grad_norm[s], b->grad_norm[s]))
+            continue;
+        text_add(why, "step %d: loss %.17g and %.17g, gradient norm %.17g and %.17g", s + 1, a->loss[s],
+                 b->loss[s], a->grad_norm[s], b->grad_norm[s]);
+        return true;
+    }
+    for (int i = 0; i < a->rows; i++)
+        if (a->hash[i] != b->hash[i]) {
+            text_add(why, "%s has other bits", a->names[i]);
+            return true;
+        }
+    if (same_bits(a->valid_loss, b->valid_loss))
+        return false;
+    text_add(why, "validation loss %.17g and %.17g", a->valid_loss, b->valid_loss);
+    return true;
+}
+
+enum status trace_write(const struct trace *trace, const char *path)
+{
+    return file_write_atomic(path, trace, sizeof *trace);
+}
+
+enum status trace_read(const char *path, struct trace *out)
+{
+    struct text text = {0};
+    TRY(file_read(path, &text));
+    enum status status = text.length == sizeof *out
+                             ? OK
+                             : fail(BAD_DATA, "%s has %zu bytes, not %zu", path, text.length, sizeof *out);
+    if (status == OK)
+        memcpy(out, text_chars(&text), sizeof *out);
+    text_free(&text);
+    return status;
+}
