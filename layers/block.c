@@ -10,7 +10,7 @@ static struct philox site(const struct env *env, int layer, const char *branch)
     return philox_named(env->seed, name);
 }
 
-struct block block_declare(const struct env *env, struct layout *layout, int layer)
+struct block block_declare(const struct env *env, struct layout *layout, int layer, enum home x_home)
 {
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct block block = {
@@ -19,7 +19,7 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
         .mlp_site = site(env, layer, "mlp"),
     };
     char name[PARAM_NAME_CHARS];
-    block.x = layout_add(layout, HOME_UNTIL_INPUT, tokens, hidden);
+    block.x = layout_add(layout, x_home, tokens, hidden);
     snprintf(name, sizeof name, "layers.%d.norm1", layer);
     block.norm1 = norm_declare(env, layout, name);
     block.normed1 = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, hidden);

@@ -18,12 +18,13 @@ struct block {
     struct attention attention;
     struct mlp mlp;
     struct philox attention_site, mlp_site; // of the hidden dropout behind each branch
-    struct region x;                        // HOME_UNTIL_INPUT f32[T or T/tp, H]: the input lands here
+    struct region x;                        // f32[T or T/tp, H]: the input lands here
     struct region middle;                   // HOME_UNTIL_INPUT
     struct region normed1, normed2;         // HOME_UNTIL_WEIGHT
 };
 
-struct block block_declare(const struct env *env, struct layout *layout, int layer);
+/* x_home: HOME_INPUT for the first block of a stage, else HOME_UNTIL_INPUT. */
+struct block block_declare(const struct env *env, struct layout *layout, int layer, enum home x_home);
 
 /* From block->x to out, f32[T or T/tp, H]. */
 MUST_USE enum status block_forward(const struct block *block, const struct pass *pass, struct tensor out);

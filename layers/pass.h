@@ -5,6 +5,7 @@
  * its place never moves. How many slots a home has is the schedule's business: the executor hands each
  * action the slots of its microbatch.
  *
+ *     HOME_INPUT             the stage's input, from the message that brings it to I
  *     HOME_UNTIL_INPUT       written by F, needed by I      attention's q k v, the input of a norm
  *     HOME_UNTIL_WEIGHT      written by F, needed by W      inputs of the matrix multiplications
  *     HOME_INPUT_TO_WEIGHT   written by I, needed by W      gradients of their outputs
@@ -21,7 +22,7 @@
 #include "layers/weights.h"
 #include "parallel/group.h"
 
-enum home { HOME_UNTIL_INPUT, HOME_UNTIL_WEIGHT, HOME_INPUT_TO_WEIGHT, HOME_SCRATCH, HOME_COUNT };
+enum home { HOME_INPUT, HOME_UNTIL_INPUT, HOME_UNTIL_WEIGHT, HOME_INPUT_TO_WEIGHT, HOME_SCRATCH, HOME_COUNT };
 
 struct region {
     enum home home;

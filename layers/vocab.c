@@ -100,13 +100,13 @@ enum status embedding_layer_backward_weight(const struct embedding *embedding, c
                                             });
 }
 
-struct head head_declare(const struct env *env, struct layout *layout)
+struct head head_declare(const struct env *env, struct layout *layout, enum home x_home)
 {
     int64_t tokens = env_tokens(env), local = env_local_tokens(env), hidden = env->model->hidden_size;
     int weight = params_find(env->weights->params, "head.weight");
     const struct slice *slice = &weights_held(env->weights, weight)->slice;
     struct head head = {.begin = slice->begin[0], .columns = slice->count[0]};
-    head.x = layout_add(layout, HOME_UNTIL_INPUT, local, hidden);
+    head.x = layout_add(layout, x_home, local, hidden);
     head.norm = norm_declare(env, layout, "norm");
     head.normed = layout_add(layout, HOME_UNTIL_WEIGHT, local, hidden);
     head.linear = column_linear_declare(env, layout, weight, -1);

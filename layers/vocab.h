@@ -40,7 +40,8 @@ struct head {
     struct region sums;     // HOME_UNTIL_INPUT f32[2, T]: sum of exponentials; the label's logit
 };
 
-struct head head_declare(const struct env *env, struct layout *layout);
+/* x_home: HOME_INPUT where the stage has nothing before its head, else HOME_UNTIL_INPUT. */
+struct head head_declare(const struct env *env, struct layout *layout, enum home x_home);
 
 /* From head->x to the sums of losses and tokens of each sequence, in pass->batch. */
 MUST_USE enum status head_forward(const struct head *head, const struct pass *pass);
