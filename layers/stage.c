@@ -42,16 +42,16 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
     }
     for (int i = 0; i < layer_count; i++) {
         struct layout layout = begin_layer(env, &out->layout);
-        out->blocks[i] = block_declare(env, &layout, first_layer + i);
+        out->blocks[i] = block_declare(env, &layout, first_layer + i, i == 0 ? HOME_INPUT : HOME_UNTIL_INPUT);
         end_layer(&out->layout, &layout);
     }
     if (out->has_head) {
         struct layout layout = begin_layer(env, &out->layout);
-        out->head = head_declare(env, &layout);
+        out->head = head_declare(env, &layout, layer_count == 0 ? HOME_INPUT : HOME_UNTIL_INPUT);
         end_layer(&out->layout, &layout);
     } else {
-        out->through =
-            layout_add(&out->layout, HOME_UNTIL_INPUT, env_local_tokens(env), env->model->hidden_size);
+        out->through = layout_add(&out->layout, layer_count == 0 ? HOME_INPUT : HOME_UNTIL_INPUT,
+                                  env_local_tokens(env), env->model->hidden_size);
     }
     return OK;
 }

@@ -228,3 +228,9 @@ void comm_destroy(struct comm *comm)
     if (comm != NULL)
         comm->ops->comm_destroy(comm);
 }
+
+enum status world_run_threads(int size, enum status (*body)(struct world *world, void *argument),
+                              void *argument)
+{
+    return world_run("local", size, body, argument);
+}

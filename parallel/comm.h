@@ -130,6 +130,11 @@ MUST_USE enum status comm_create(struct world *world, const char *name, int64_t 
                                  int count, struct comm **out);
 void comm_destroy(struct comm *comm); // takes NULL
 
+/* The same with ranks that are threads of this process, launcher or not: for comparing a layout with one
+ * rank. */
+MUST_USE enum status world_run_threads(int size, enum status (*body)(struct world *world, void *argument),
+                                       void *argument);
+
 /* Who started this process: mpirun (OMPI_COMM_WORLD_SIZE), or srun --mpi=pmix (PMIX_RANK and Slurm's task
  * count). Without one the size is 0 and the rank -1; a bare shell inside an sbatch or salloc
  * allocation has none. Before a world is open, rank 0 or -1 is who prints. */

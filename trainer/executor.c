@@ -235,6 +235,7 @@ static enum status run_backward_input(struct executor *e, const struct job *job)
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
     TRY(stage_backward_input(job->stage, &job->pass, dx));
+    TRY(release(e, job, HOME_INPUT));
     return release(e, job, HOME_UNTIL_INPUT);
 }
 
@@ -250,6 +251,7 @@ static enum status run_backward(struct executor *e, const struct job *job)
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
     TRY(stage_backward(job->stage, &job->pass, dx, done_of(e, job)));
+    TRY(release(e, job, HOME_INPUT));
     TRY(release(e, job, HOME_UNTIL_INPUT));
     TRY(release(e, job, HOME_UNTIL_WEIGHT));
     return release(e, job, HOME_INPUT_TO_WEIGHT);

@@ -5,8 +5,9 @@
 #include <string.h>
 
 static const enum slot_class class_of[HOME_COUNT] = {
-    [HOME_UNTIL_INPUT] = UNTIL_INPUT,
-    [HOME_UNTIL_WEIGHT] = UNTIL_WEIGHT,
+    [HOME_INPUT] = UNTIL_INPUT,
+    [HOME_UNTIL_INPUT] = STASH_UNTIL_INPUT,
+    [HOME_UNTIL_WEIGHT] = STASH_UNTIL_WEIGHT,
     [HOME_INPUT_TO_WEIGHT] = INPUT_TO_WEIGHT,
 };
 

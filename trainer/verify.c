@@ -60,7 +60,7 @@ static enum status play(const struct recipe *recipe, struct hooks hooks, struct 
     enum status status = run_create(recipe, true, &episode->run);
     episode->run.hooks = hooks;
     if (status == OK)
-        status = world_run("local", recipe_world_size(recipe), episode_rank, episode);
+        status = world_run_threads(recipe_world_size(recipe), episode_rank, episode);
     run_destroy(&episode->run);
     return status;
 }
