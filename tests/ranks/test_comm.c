@@ -367,6 +367,34 @@ static void queued_sends(struct env *env)
     stream_destroy(down);
 }
 
+/* Two letters on two streams match in the order of the calls, although one side lets the second start first
+ * and the other the first. */
+static void letters_on_two_streams(struct env *env)
+{
+    int rank = env->world->rank;
+    struct stream *streams[2] = {0};
+    struct buffer x[2] = {0};
+    for (int m = 0; m < 2; m++) {
+        EXPECT_OK(env, stream_create(env->device, "letters", &streams[m]));
+        x[m] = sum_put(env, 5000, m + 2);
+    }
+    for (int m = 0; m < 2 && rank < 2; m++) {
+        struct message letter = {
+            .data = tensor_1d(x[m].data, F32, 5000), .peer = 1 - rank, .send = rank == 0};
+        EXPECT_OK(env, group_exchange(env->all, streams[m], &letter, 1));
+    }
+    for (int m = 0; m < 2; m++)
+        EXPECT_OK(env, stream_sync(streams[rank == 0 ? 1 - m : m]));
+    for (int m = 0; m < 2; m++) {
+        float first = -1;
+        get(env, &x[m], &first, sizeof first);
+        expect(env, first == (float)(m + 2 + (rank < 2 ? 0 : rank)), "letter %d of two is %g", m,
+               (double)first);
+        buffer_free(&x[m]);
+        stream_destroy(streams[m]);
+    }
+}
+
 /* ---- groups ---- */
 
 static void groups_of_a_mesh(struct env *env)
@@ -523,6 +551,7 @@ static enum status body(struct world *world, void *argument)
     many_in_flight(&env);
     crossed_waits(&env);
     queued_sends(&env);
+    letters_on_two_streams(&env);
     groups_of_a_mesh(&env);
     doors_refuse(&env);
     planted(&env);
