@@ -8,10 +8,18 @@ static const uint64_t odd = 0x9E3779B97F4A7C15U;
 static const uint64_t start[CHECKSUM_LANES] = {0x6A09E667F3BCC908U, 0xBB67AE8584CAA73BU, 0xB504F333F9DE6484U,
                                                0xDDB3D742C265539DU};
 
+static uint64_t rotate(uint64_t word, int bits)
+{
+    return word << bits | word >> (64 - bits);
+}
+
+/* A product carries changes upwards only: one of the uppermost bit would stay a change of one bit, which the
+ * next word could undo. Three rotations (an odd number of them is one-to-one) bring it down first, and no
+ * change of fewer than 43 bits in a word comes out of this step as one of the uppermost bit alone. */
 static uint64_t mix(uint64_t lane, uint64_t word)
 {
-    lane = (lane ^ word) * odd;
-    return lane ^ (lane >> 29);
+    lane ^= word;
+    return (lane ^ rotate(lane, 23) ^ rotate(lane, 41)) * odd;
 }
 
 /* Words are read low byte first, as the files are written. */
@@ -72,7 +80,8 @@ uint64_t checksum_end(const struct checksum *sum)
     uint64_t whole = mix(odd, sum->bytes);
     for (int l = 0; l < CHECKSUM_LANES; l++)
         whole = mix(whole, last.lane[l]);
-    return mix(whole, 0);
+    whole = mix(whole, 0);
+    return whole ^ (whole >> 32);
 }
 
 uint64_t checksum_of(const void *bytes, size_t length)

@@ -3,7 +3,7 @@
  * memory).
  *
  *   32 bytes are a stripe of four words, and each word goes into its own lane:
- *       lane = (lane ^ word) * odd;  lane ^= lane >> 29
+ *       lane ^= word;  lane ^= lane rotated by 23 ^ lane rotated by 41;  lane *= odd
  *
  * Each step is one-to-one in the lane and in the word, so a change within one word always changes the sum;
  * any other change goes unseen once in 2^64. It finds torn and rotten files. It is no signature: whoever
