@@ -141,10 +141,11 @@ struct activation_backward {
 /* Rotary positions (2104.09864), in place on f32[T, heads * D], in the half-rotated pairing (i, i + D/2):
  * angle = position * base^(-2i/D). Angle, sine and cosine in double precision, rounded to fp32 once: at
  * position 100000 an fp32 angle would be off by 0.004. inverse: rotate back. */
+enum { ROPE_HEAD_DIM_MAX = 2048 };
 struct rope {
     struct tensor x;
     const int32_t *position; // [T]
-    int64_t head_dim;
+    int64_t head_dim;        // even, at most ROPE_HEAD_DIM_MAX
     double base;
     bool inverse;
 };

@@ -15,49 +15,49 @@
 #define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
 #define GELU_TANH_CUBE 0.044715F
 
-VECTOR_INLINE v16 step_of(enum activation_kind kind, v16 x)
+VECTOR_INLINE vec step_of(enum activation_kind kind, vec x)
 {
-    v16 unused;
+    vec unused;
     switch (kind) {
     case ACTIVATION_GELU:
-        return v16_normal_cdf(x, &unused);
+        return vec_normal_cdf(x, &unused);
     case ACTIVATION_GELU_TANH:
-        return v16_sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x), &unused);
+        return vec_sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x), &unused);
     case ACTIVATION_SWIGLU:
         break;
     }
-    return v16_sigmoid(x, &unused);
+    return vec_sigmoid(x, &unused);
 }
 
 /* d (x step(x)) / dx. */
-VECTOR_INLINE v16 slope_of(enum activation_kind kind, v16 x, v16 *step)
+VECTOR_INLINE vec slope_of(enum activation_kind kind, vec x, vec *step)
 {
-    v16 slope, held = v16_clamp(x, SLOPE_LIMIT);
+    vec slope, held = vec_clamp(x, SLOPE_LIMIT);
     switch (kind) {
     case ACTIVATION_GELU:
-        *step = v16_normal_cdf(x, &slope);
+        *step = vec_normal_cdf(x, &slope);
         break;
     case ACTIVATION_GELU_TANH:
-        *step = v16_sigmoid(GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held), &slope);
+        *step = vec_sigmoid(GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held), &slope);
         slope *= GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held);
         break;
     case ACTIVATION_SWIGLU:
-        *step = v16_sigmoid(x, &slope);
+        *step = vec_sigmoid(x, &slope);
         break;
     }
     return *step + held * slope;
 }
 
-VECTOR_INLINE v16 forward_lanes(enum activation_kind kind, v16 x, v16 up)
+VECTOR_INLINE vec forward_lanes(enum activation_kind kind, vec x, vec up)
 {
-    v16 y = x * step_of(kind, x);
+    vec y = x * step_of(kind, x);
     return kind == ACTIVATION_SWIGLU ? y * up : y;
 }
 
 /* x is the gate for swiglu; `up` and dup are used by swiglu alone. */
-VECTOR_INLINE v16 backward_lanes(enum activation_kind kind, v16 x, v16 up, v16 dy, v16 *dup)
+VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec dy, vec *dup)
 {
-    v16 step, slope = slope_of(kind, x, &step);
+    vec step, slope = slope_of(kind, x, &step);
     if (kind != ACTIVATION_SWIGLU)
         return dy * slope;
     *dup = dy * (x * step);
@@ -70,13 +70,13 @@ VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, float 
     const bool gated = kind == ACTIVATION_SWIGLU;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        v16_ahead(x + i);
-        v16_ahead(y + i);
-        v16_store(y + i, forward_lanes(kind, v16_load(x + i), gated ? v16_load(x + n + i) : v16_all(0)));
+        vec_ahead(x + i);
+        vec_ahead(y + i);
+        vec_store(y + i, forward_lanes(kind, vec_load(x + i), gated ? vec_load(x + n + i) : vec_all(0)));
     }
     if (i < n) {
-        v16 up = gated ? v16_load_part(x + n + i, n - i) : v16_all(0);
-        v16_store_part(y + i, forward_lanes(kind, v16_load_part(x + i, n - i), up), n - i);
+        vec up = gated ? vec_load_part(x + n + i, n - i) : vec_all(0);
+        vec_store_part(y + i, forward_lanes(kind, vec_load_part(x + i, n - i), up), n - i);
     }
 }
 
@@ -84,24 +84,24 @@ VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const
                                 int64_t n)
 {
     const bool gated = kind == ACTIVATION_SWIGLU;
-    v16 dup = {0};
+    vec dup = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        v16 up = gated ? v16_load(x + n + i) : v16_all(0);
-        v16_ahead(x + i);
-        v16_ahead(dy + i);
-        v16_ahead(dx + i);
-        v16_store(dx + i, backward_lanes(kind, v16_load(x + i), up, v16_load(dy + i), &dup));
+        vec up = gated ? vec_load(x + n + i) : vec_all(0);
+        vec_ahead(x + i);
+        vec_ahead(dy + i);
+        vec_ahead(dx + i);
+        vec_store(dx + i, backward_lanes(kind, vec_load(x + i), up, vec_load(dy + i), &dup));
         if (gated)
-            v16_store(dx + n + i, dup);
+            vec_store(dx + n + i, dup);
     }
     if (i < n) {
         int64_t rest = n - i;
-        v16 up = gated ? v16_load_part(x + n + i, rest) : v16_all(0);
-        v16 d = backward_lanes(kind, v16_load_part(x + i, rest), up, v16_load_part(dy + i, rest), &dup);
-        v16_store_part(dx + i, d, rest);
+        vec up = gated ? vec_load_part(x + n + i, rest) : vec_all(0);
+        vec d = backward_lanes(kind, vec_load_part(x + i, rest), up, vec_load_part(dy + i, rest), &dup);
+        vec_store_part(dx + i, d, rest);
         if (gated)
-            v16_store_part(dx + n + i, dup, rest);
+            vec_store_part(dx + n + i, dup, rest);
     }
 }
 

@@ -45,26 +45,26 @@ static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t
     memset(desk->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
 }
 
-/* p and dp of the sixteen queries of vector v become dropout(p) and ds. */
+/* p and dp of the queries of vector v become dropout(p) and ds. */
 static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
 {
     const bool drops = t->op->dropout.probability > 0.0F;
-    v16i document = attention_tile_documents(t, v);
-    v16 lse = v16_load(desk->lse + v * LANES), delta = v16_load(desk->delta + v * LANES);
+    veci document = attention_tile_documents(t, v);
+    vec lse = vec_load(desk->lse + v * LANES), delta = vec_load(desk->delta + v * LANES);
     const float scale = t->op->scale;
     for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
         int64_t at = k * ATTENTION_BLOCK + v * LANES;
-        v16 p = v16_exp(v16_load(desk->p + at) - lse), dp = v16_load(desk->ds + at);
+        vec p = vec_exp(vec_load(desk->p + at) - lse), dp = vec_load(desk->ds + at);
         if (t->masked)
-            p = v16_select(attention_tile_sees(t, v, k, document), p, v16_all(0.0F));
-        v16 kept = p;
+            p = vec_select(attention_tile_sees(t, v, k, document), p, vec_all(0.0F));
+        vec kept = p;
         if (drops) {
-            v16 factor = v16_load(desk->factor + at);
+            vec factor = vec_load(desk->factor + at);
             dp *= factor;
             kept *= factor;
         }
-        v16_store(desk->p + at, kept);
-        v16_store(desk->ds + at, p * (dp - delta) * scale);
+        vec_store(desk->p + at, kept);
+        vec_store(desk->ds + at, p * (dp - delta) * scale);
     }
 }
 
@@ -150,10 +150,10 @@ static void load_queries(const struct backward *job, const struct attention_tile
             continue;
         const float *out = f32_row(op->out, first + q_index) + column,
                     *line = desk->dout + q_index * job->width;
-        v16 sum = {0};
+        vec sum = {0};
         for (int64_t i = 0; i < d; i += LANES)
-            sum = v16_fma(v16_load_part(out + i, min_i64(LANES, d - i)), v16_load(line + i), sum);
-        desk->delta[q_index] = v16_sum(sum);
+            sum = vec_fma(vec_load_part(out + i, min_i64(LANES, d - i)), vec_load(line + i), sum);
+        desk->delta[q_index] = vec_sum(sum);
         desk->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
     }
 }

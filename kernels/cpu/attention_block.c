@@ -3,12 +3,12 @@
 
 #include <stdatomic.h>
 
-/* Registers for a tile of c: 4 x 4 vectors of sixteen with AVX-512, 4 x 1 with the smaller sets. */
+/* Registers for a tile of c: 4 x 4 vectors of the 32 that AVX-512 has, 4 x 2 of 16 elsewhere. */
 enum { TILE_ROWS = 4 };
 #if defined(__AVX512F__)
 enum { TILE_VECTORS = 4 };
 #else
-enum { TILE_VECTORS = 1 };
+enum { TILE_VECTORS = 2 };
 #endif
 
 /* `rows` and `vectors` are constants where this is called, so the sums live in registers. */
@@ -16,26 +16,26 @@ VECTOR_INLINE void tile(int rows, int vectors, const struct block_product *p, in
 {
     int64_t begin = p->triangle == TERMS_FROM_ROW ? row : 0;
     int64_t end = p->triangle == TERMS_TO_ROW ? min_i64(row + TILE_ROWS, p->terms) : p->terms;
-    v16 sum[TILE_ROWS][TILE_VECTORS];
+    vec sum[TILE_ROWS][TILE_VECTORS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
             sum[r][v] =
-                p->accumulate ? v16_load(p->c + (row + r) * p->c_row + column + v * LANES) : v16_all(0);
+                p->accumulate ? vec_load(p->c + (row + r) * p->c_row + column + v * LANES) : vec_all(0);
 
     const float *a = p->a + row * p->a_row, *b = p->b + column;
     for (int64_t k = begin; k < end; k++) {
-        v16 line[TILE_VECTORS];
+        vec line[TILE_VECTORS];
         for (int v = 0; v < vectors; v++)
-            line[v] = v16_load(b + k * p->b_row + v * LANES);
+            line[v] = vec_load(b + k * p->b_row + v * LANES);
         for (int r = 0; r < rows; r++) {
-            v16 factor = v16_all(a[r * p->a_row + k * p->a_term]);
+            vec factor = vec_all(a[r * p->a_row + k * p->a_term]);
             for (int v = 0; v < vectors; v++)
-                sum[r][v] = v16_fma(factor, line[v], sum[r][v]);
+                sum[r][v] = vec_fma(factor, line[v], sum[r][v]);
         }
     }
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
-            v16_store(p->c + (row + r) * p->c_row + column + v * LANES, sum[r][v]);
+            vec_store(p->c + (row + r) * p->c_row + column + v * LANES, sum[r][v]);
 }
 
 VECTOR_INLINE void tile_of_vectors(int rows, int64_t vectors, const struct block_product *p, int64_t row,
@@ -45,10 +45,10 @@ VECTOR_INLINE void tile_of_vectors(int rows, int64_t vectors, const struct block
     case 1:
         tile(rows, 1, p, row, column);
         break;
-#if defined(__AVX512F__)
     case 2:
         tile(rows, 2, p, row, column);
         break;
+#if defined(__AVX512F__)
     case 3:
         tile(rows, 3, p, row, column);
         break;
@@ -81,17 +81,15 @@ void block_product(const struct block_product *product)
     }
 }
 
-/* A 16 x 16 transposition is four perfect shuffles of its 16 rows: each step lays the lanes of row i
- * and row i + 8 alternately into rows 2i and 2i + 1. */
-VECTOR_INLINE void transpose_16(v16 x[LANES])
+/* A transposition of LANES rows of LANES is log2(LANES) perfect shuffles of the rows: each step lays the
+ * lanes of row i and row i + LANES/2 in turn into rows 2i and 2i + 1. */
+VECTOR_INLINE void transpose_lanes(vec x[LANES])
 {
-    for (int step = 0; step < 4; step++) {
-        v16 y[LANES];
+    for (int step = 1; step < LANES; step *= 2) {
+        vec y[LANES];
         for (int i = 0; i < LANES / 2; i++) {
-            y[2 * i] = __builtin_shufflevector(x[i], x[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
-                                               22, 7, 23);
-            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
-                                                   29, 14, 30, 15, 31);
+            y[2 * i] = vec_interleave_first(x[i], x[i + LANES / 2]);
+            y[2 * i + 1] = vec_interleave_second(x[i], x[i + LANES / 2]);
         }
         for (int i = 0; i < LANES; i++)
             x[i] = y[i];
@@ -103,14 +101,14 @@ void block_transpose(const float *from, int64_t stride, int64_t rows, int64_t co
     for (int64_t column = 0; column < columns; column += LANES) {
         int64_t width = min_i64(LANES, columns - column);
         for (int64_t row = 0; row < ATTENTION_BLOCK; row += LANES) {
-            v16 x[LANES];
+            vec x[LANES];
             for (int i = 0; i < LANES; i++) {
                 const float *line = from + (row + i) * stride + column;
-                x[i] = row + i < rows ? v16_load_part(line, width) * scale : v16_all(0);
+                x[i] = row + i < rows ? vec_load_part(line, width) * scale : vec_all(0);
             }
-            transpose_16(x);
+            transpose_lanes(x);
             for (int i = 0; i < LANES; i++)
-                v16_store(to + (column + i) * ATTENTION_BLOCK + row, x[i]);
+                vec_store(to + (column + i) * ATTENTION_BLOCK + row, x[i]);
         }
     }
 }
@@ -119,8 +117,8 @@ void block_pad(const float *from, int64_t stride, int64_t rows, int64_t columns,
 {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < width; i += LANES)
-            v16_store(to + row * width + i,
-                      v16_load_part(from + row * stride + i, min_i64(LANES, columns - i)));
+            vec_store(to + row * width + i,
+                      vec_load_part(from + row * stride + i, min_i64(LANES, columns - i)));
 }
 
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
@@ -154,26 +152,26 @@ bool attention_tile_is_empty(const struct attention_tile *t)
     return query_most < key_least || key_most < query_least;
 }
 
-v16i attention_tile_documents(const struct attention_tile *t, int64_t v)
+veci attention_tile_documents(const struct attention_tile *t, int64_t v)
 {
     int32_t lane[LANES] = {0};
     for (int64_t l = 0; t->op->document != NULL && l < LANES && v * LANES + l < t->queries; l++)
         lane[l] = t->op->document[t->sequence * t->op->sequence + t->query + v * LANES + l];
-    v16i document;
+    veci document;
     memcpy(&document, lane, sizeof document);
     return document;
 }
 
-/* The counters of sixteen elements, and which of a counter's four words each element is. */
-VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, v16u c[4], v16u *word)
+/* The counters of a vector of elements, and which of a counter's four words each element is. */
+VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, vecu c[4], vecu *word)
 {
     for (int l = 0; l < LANES; l++) {
         c[0][l] = (uint32_t)(index[l] / 4);
         c[1][l] = (uint32_t)(index[l] / 4 >> 32);
         (*word)[l] = (uint32_t)index[l] % 4;
     }
-    c[2] = (v16u){0} + (uint32_t)sample;
-    c[3] = (v16u){0} + (uint32_t)(sample >> 32);
+    c[2] = (vecu){0} + (uint32_t)sample;
+    c[3] = (vecu){0} + (uint32_t)(sample >> 32);
 }
 
 /* A counter serves four neighbouring keys of one query when a query's elements begin on a counter, which
@@ -190,16 +188,16 @@ void attention_tile_dropout(const struct attention_tile *t, float *factor)
             uint64_t index[LANES];
             for (uint64_t l = 0; l < LANES; l++)
                 index[l] = (head * s + (uint64_t)(t->query + v * LANES) + l) * s + (uint64_t)(t->key + k);
-            v16u c[4], word;
+            vecu c[4], word;
             mask_counters(index, (uint64_t)op->dropout.sample[first], c, &word);
-            philox_words_16(rule.generator, c);
+            philox_words_vec(rule.generator, c);
             for (int w = 0; w < 4 && step == 4; w++)
-                v16_store(factor + (k + w) * ATTENTION_BLOCK + v * LANES, dropout_factor(&rule, c[w]));
+                vec_store(factor + (k + w) * ATTENTION_BLOCK + v * LANES, dropout_factor(&rule, c[w]));
             if (step == 1) {
-                v16u drawn = c[0];
+                vecu drawn = c[0];
                 for (uint32_t w = 1; w < 4; w++)
-                    drawn = (v16u)v16_select((v16i)(word == w), (v16)c[w], (v16)drawn);
-                v16_store(factor + k * ATTENTION_BLOCK + v * LANES, dropout_factor(&rule, drawn));
+                    drawn = (vecu)vec_select((veci)(word == w), (vec)c[w], (vec)drawn);
+                vec_store(factor + k * ATTENTION_BLOCK + v * LANES, dropout_factor(&rule, drawn));
             }
         }
     }

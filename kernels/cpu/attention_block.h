@@ -2,7 +2,7 @@
 /* The pieces both directions of attention are made of. Work goes by blocks of 64 queries against 64
  * keys, and a block of scores lies on its side, one row a key, queries across the lanes:
  *
- *                 queries  q0 ..... q63           so a softmax runs down the rows, sixteen queries at
+ *                 queries  q0 ..... q63           so a softmax runs down the rows, a vector of queries at
  *         key k0     [  s  s  s  s  ]             once, without a sum across lanes; keys and values are
  *         key k1     [  -  s  s  s  ]             read where they lie; and only the queries are turned
  *         key k2     [  -  -  s  s  ]             over, once for all their keys.
@@ -15,7 +15,7 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/rows.h"
 
-enum { ATTENTION_BLOCK = 64, BLOCK_VECTORS = ATTENTION_BLOCK / LANES };
+enum { ATTENTION_BLOCK = 64 };
 
 /* On the diagonal, part of a product is not needed or is known to be zero; of a tile of rows
  * [r, r + 4), leave out ... */
@@ -26,7 +26,7 @@ enum triangle {
     TERMS_TO_ROW,     // terms from r + 4 on
 };
 
-/* c[rows, columns] (+)= a[rows, terms] b[terms, columns]; columns is a multiple of 16. a's elements lie
+/* c[rows, columns] (+)= a[rows, terms] b[terms, columns]; columns is a multiple of LANES. a's elements lie
  * a_row and a_term apart; the rows of b and c are dense, b_row and c_row apart. */
 struct block_product {
     int64_t rows, columns, terms;
@@ -39,7 +39,7 @@ struct block_product {
 void block_product(const struct block_product *product);
 
 /* to[column][row] = scale * from[row][column], lines of ATTENTION_BLOCK floats, 0 for rows that are not
- * there. rows <= ATTENTION_BLOCK; writes columns rounded up to 16. */
+ * there. rows <= ATTENTION_BLOCK; writes columns rounded up to LANES. */
 void block_transpose(const float *from, int64_t stride, int64_t rows, int64_t columns, float scale,
                      float *to);
 
@@ -67,17 +67,17 @@ static inline int64_t attention_tile_keys(const struct attention_tile *tile, int
     return tile->diagonal ? min_i64(tile->keys, (v + 1) * LANES) : tile->keys;
 }
 
-/* Which of the sixteen queries of vector v see key k of the tile. `document` holds theirs, 0 in lanes that
+/* Which of the queries of vector v see key k of the tile. `document` holds theirs, 0 in lanes that
  * are no queries. */
-static inline v16i attention_tile_sees(const struct attention_tile *tile, int64_t v, int64_t k, v16i document)
+static inline veci attention_tile_sees(const struct attention_tile *tile, int64_t v, int64_t k, veci document)
 {
     int32_t ahead = (int32_t)(tile->key + k - tile->query - v * LANES);
-    v16i sees = v16i_lanes() >= v16i_all(ahead);
+    veci sees = veci_lanes() >= veci_all(ahead);
     if (tile->op->document != NULL)
-        sees &= document == v16i_all(tile->op->document[tile->sequence * tile->op->sequence + tile->key + k]);
+        sees &= document == veci_all(tile->op->document[tile->sequence * tile->op->sequence + tile->key + k]);
     return sees;
 }
-v16i attention_tile_documents(const struct attention_tile *tile, int64_t v);
+veci attention_tile_documents(const struct attention_tile *tile, int64_t v);
 
 /* factor[k][q]: what dropout multiplies the probability of each pair by. */
 void attention_tile_dropout(const struct attention_tile *tile, float *factor);

@@ -45,33 +45,33 @@ static void desk_lay(struct desk *desk, float *memory, int64_t width)
     }
 }
 
-/* Scores of the sixteen queries of vector v become probabilities, relative to the new maximum. */
+/* Scores of the queries of vector v become probabilities, relative to the new maximum. */
 static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
 {
     float *score = desk->score + v * LANES;
     const int64_t keys = attention_tile_keys(t, v);
-    v16i document = attention_tile_documents(t, v);
-    v16 old = v16_load(desk->most + v * LANES), most = old;
+    veci document = attention_tile_documents(t, v);
+    vec old = vec_load(desk->most + v * LANES), most = old;
     for (int64_t k = 0; k < keys; k++) {
-        v16 s = v16_load(score + k * ATTENTION_BLOCK);
+        vec s = vec_load(score + k * ATTENTION_BLOCK);
         if (t->masked) {
-            s = v16_select(attention_tile_sees(t, v, k, document), s, v16_all(-INFINITY));
-            v16_store(score + k * ATTENTION_BLOCK, s);
+            s = vec_select(attention_tile_sees(t, v, k, document), s, vec_all(-INFINITY));
+            vec_store(score + k * ATTENTION_BLOCK, s);
         }
-        most = v16_max(most, s);
+        most = vec_max(most, s);
     }
 
     // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
-    v16 base = v16_select_less(v16_all(-INFINITY), most, most, v16_all(0.0F));
-    v16 shrink = v16_exp(old - base), sum = v16_load(desk->sum + v * LANES) * shrink;
+    vec base = vec_select_less(vec_all(-INFINITY), most, most, vec_all(0.0F));
+    vec shrink = vec_exp(old - base), sum = vec_load(desk->sum + v * LANES) * shrink;
     for (int64_t k = 0; k < keys; k++) {
-        v16 p = v16_exp(v16_load(score + k * ATTENTION_BLOCK) - base);
+        vec p = vec_exp(vec_load(score + k * ATTENTION_BLOCK) - base);
         sum += p;
-        v16_store(score + k * ATTENTION_BLOCK, p);
+        vec_store(score + k * ATTENTION_BLOCK, p);
     }
-    v16_store(desk->most + v * LANES, most);
-    v16_store(desk->sum + v * LANES, sum);
-    v16_store(desk->shrink + v * LANES, shrink);
+    vec_store(desk->most + v * LANES, most);
+    vec_store(desk->sum + v * LANES, sum);
+    vec_store(desk->shrink + v * LANES, shrink);
 }
 
 static void drop_scores(const struct attention_tile *t, struct desk *desk)
@@ -80,7 +80,7 @@ static void drop_scores(const struct attention_tile *t, struct desk *desk)
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++) {
         for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
             float *at = desk->score + k * ATTENTION_BLOCK + v * LANES;
-            v16_store(at, v16_load(at) * v16_load(desk->factor + k * ATTENTION_BLOCK + v * LANES));
+            vec_store(at, vec_load(at) * vec_load(desk->factor + k * ATTENTION_BLOCK + v * LANES));
         }
     }
 }

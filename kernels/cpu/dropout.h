@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Philox (base/philox.h) for sixteen counters at once, and the factors that dropout multiplies by.
+/* Philox (base/philox.h) for a vector of counters at once, and the factors that dropout multiplies by.
  *
  * A row of a mask wants consecutive elements, and one counter gives four of them:
  *
- *     elements   4k 4k+1 4k+2 4k+3 | 4k+4 ...      one block of 64 elements = 16 counters,
- *     counter    ------ k -------- | k + 1 ...     words 4 l + w from word w of lane l
+ *     elements   4k 4k+1 4k+2 4k+3 | 4k+4 ...      one block of elements = LANES counters,
+ *     counter    ------ k -------- | k + 1 ...     element 4 l + w from word w of lane l
  *
  * Keeping is decided in integers: uniform >= p is (word >> 8) >= p * 2^24, and p * 2^24 is exact in
  * double, so rounding it up to an integer changes nothing. */
@@ -30,14 +30,20 @@ static inline struct dropout_rule dropout_rule(const struct dropout *dropout)
 }
 
 /* The 64-bit product m * c of each lane, as its halves. */
-VECTOR_INLINE void v16u_multiply(uint32_t m, v16u c, v16u *high, v16u *low)
+VECTOR_INLINE void vecu_multiply(uint32_t m, vecu c, vecu *high, vecu *low)
 {
 #if defined(__AVX512F__)
     const __m512i factor = _mm512_set1_epi32((int)m);
     __m512i even = _mm512_mul_epu32((__m512i)c, factor);
     __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)c, 32), factor);
-    *low = (v16u)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
-    *high = (v16u)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    *low = (vecu)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *high = (vecu)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+#elif defined(__AVX2__)
+    const __m256i factor = _mm256_set1_epi32((int)m);
+    __m256i even = _mm256_mul_epu32((__m256i)c, factor);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)c, 32), factor);
+    *low = (vecu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high = (vecu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
 #else
     for (int l = 0; l < LANES; l++) {
         uint64_t product = (uint64_t)m * c[l];
@@ -48,13 +54,13 @@ VECTOR_INLINE void v16u_multiply(uint32_t m, v16u c, v16u *high, v16u *low)
 }
 
 /* c: the counters, lowest word first; becomes the words. */
-VECTOR_INLINE void philox_words_16(struct philox generator, v16u c[4])
+VECTOR_INLINE void philox_words_vec(struct philox generator, vecu c[4])
 {
     uint32_t k0 = generator.key[0], k1 = generator.key[1];
     for (int round = 0; round < 10; round++) {
-        v16u high0, low0, high1, low1;
-        v16u_multiply(0xD2511F53U, c[0], &high0, &low0);
-        v16u_multiply(0xCD9E8D57U, c[2], &high1, &low1);
+        vecu high0, low0, high1, low1;
+        vecu_multiply(0xD2511F53U, c[0], &high0, &low0);
+        vecu_multiply(0xCD9E8D57U, c[2], &high1, &low1);
         c[0] = high1 ^ c[1] ^ k0;
         c[1] = low1;
         c[2] = high0 ^ c[3] ^ k1;
@@ -65,27 +71,30 @@ VECTOR_INLINE void philox_words_16(struct philox generator, v16u c[4])
 }
 
 /* The factor, scale or 0, that each word stands for. */
-VECTOR_INLINE v16 dropout_factor(const struct dropout_rule *rule, v16u word)
+VECTOR_INLINE vec dropout_factor(const struct dropout_rule *rule, vecu word)
 {
-    v16i kept = (v16i)((word >> 8) >= rule->threshold);
-    return (v16)((v16i)v16_all(rule->scale) & kept);
+    veci kept = (veci)((word >> 8) >= rule->threshold);
+    return (vec)((veci)vec_all(rule->scale) & kept);
 }
 
-enum { DROPOUT_BLOCK = 64 };
+enum { DROPOUT_BLOCK = 4 * LANES };
 
-/* The factors of elements [block * 64, block * 64 + 64) of stream `high`. */
+/* The factors of elements [block * DROPOUT_BLOCK, (block + 1) * DROPOUT_BLOCK) of stream `high`. */
 VECTOR_INLINE void dropout_block(const struct dropout_rule *rule, uint64_t high, uint64_t block,
                                  float factor[DROPOUT_BLOCK])
 {
-    uint64_t counter = block * LANES; // a multiple of 16: adding a lane never carries
-    v16u zero = {0};
-    v16u c[4] = {(v16u)v16i_lanes() + (uint32_t)counter, zero + (uint32_t)(counter >> 32),
+    uint64_t counter = block * LANES; // a multiple of LANES: adding a lane never carries
+    vecu zero = {0};
+    vecu c[4] = {(vecu)veci_lanes() + (uint32_t)counter, zero + (uint32_t)(counter >> 32),
                  zero + (uint32_t)high, zero + (uint32_t)(high >> 32)};
-    philox_words_16(rule->generator, c);
-    v16 f[4];
+    philox_words_vec(rule->generator, c);
+    vec f[4];
     for (int w = 0; w < 4; w++)
         f[w] = dropout_factor(rule, c[w]);
-    for (int l = 0; l < LANES; l++)
-        for (int w = 0; w < 4; w++)
-            factor[4 * l + w] = f[w][l];
+    vec even[2] = {vec_interleave_first(f[0], f[2]), vec_interleave_second(f[0], f[2])};
+    vec odd[2] = {vec_interleave_first(f[1], f[3]), vec_interleave_second(f[1], f[3])};
+    for (int half = 0; half < 2; half++) {
+        vec_store(factor + 2 * half * LANES, vec_interleave_first(even[half], odd[half]));
+        vec_store(factor + (2 * half + 1) * LANES, vec_interleave_second(even[half], odd[half]));
+    }
 }

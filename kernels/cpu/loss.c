@@ -11,15 +11,15 @@ static void max_task(void *context, int64_t t)
     const struct loss_max *op = context;
     const float *x = f32_row(op->logits, t);
     int64_t n = op->columns, i = 0;
-    v16 most[4];
+    vec most[4];
     for (int s = 0; s < 4; s++)
-        most[s] = v16_all(-INFINITY);
+        most[s] = vec_all(-INFINITY);
     for (; i + 4 * LANES <= n; i += 4 * LANES)
         for (int s = 0; s < 4; s++) {
-            v16_ahead(x + i + s * LANES);
-            most[s] = v16_max(most[s], v16_load(x + i + s * LANES));
+            vec_ahead(x + i + s * LANES);
+            most[s] = vec_max(most[s], vec_load(x + i + s * LANES));
         }
-    float max = v16_largest(v16_max(v16_max(most[0], most[1]), v16_max(most[2], most[3])));
+    float max = vec_largest(vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
     for (; i < n; i++)
         max = max > x[i] ? max : x[i];
     ((float *)op->max.data)[t] = max;
@@ -44,19 +44,19 @@ static void sum_task(void *context, int64_t t)
     const float *x = f32_row(op->logits, t);
     float max = ((const float *)op->max.data)[t];
     int64_t n = op->columns, i = 0;
-    v16 sum[2] = {{0}};
+    vec sum[2] = {{0}};
     for (; i + 2 * LANES <= n; i += 2 * LANES)
         for (int s = 0; s < 2; s++) {
-            v16_ahead(x + i + s * LANES);
-            sum[s] += v16_exp(v16_load(x + i + s * LANES) - max);
+            vec_ahead(x + i + s * LANES);
+            sum[s] += vec_exp(vec_load(x + i + s * LANES) - max);
         }
     for (int s = 0; s < 2; s++, i += LANES) { // constant bounds: unrolled, the sums stay in registers
         if (i >= n)
             break;
         int64_t count = min_i64(n - i, LANES);
-        sum[s] += v16_first(v16_exp(v16_load_part(x + i, count) - max), count);
+        sum[s] += vec_first(vec_exp(vec_load_part(x + i, count) - max), count);
     }
-    ((float *)op->sum.data)[t] = v16_sum(sum[0] + sum[1]);
+    ((float *)op->sum.data)[t] = vec_sum(sum[0] + sum[1]);
     int64_t column = label_column(op->label, t, op->begin, n);
     ((float *)op->target.data)[t] = column >= 0 ? x[column] - max : 0.0F;
 }
@@ -97,11 +97,11 @@ static void backward_task(void *context, int64_t t)
         return;
     }
     for (; i + LANES <= n; i += LANES) {
-        v16_ahead(x + i);
-        v16_store(x + i, v16_exp(v16_load(x + i) - max) * factor);
+        vec_ahead(x + i);
+        vec_store(x + i, vec_exp(vec_load(x + i) - max) * factor);
     }
     if (i < n)
-        v16_store_part(x + i, v16_exp(v16_load_part(x + i, n - i) - max) * factor, n - i);
+        vec_store_part(x + i, vec_exp(vec_load_part(x + i, n - i) - max) * factor, n - i);
     int64_t column = label_column(op->label, t, op->begin, n);
     if (column >= 0)
         x[column] -= mask;

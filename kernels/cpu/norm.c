@@ -17,41 +17,41 @@
  * constant bounds, tails too: then they are unrolled, and the sums live in registers. */
 enum { SUMS = 4 };
 
-static float add_up(const v16 sum[SUMS])
+static float add_up(const vec sum[SUMS])
 {
-    return v16_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    return vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 static float row_sum(const float *x, int64_t n)
 {
-    v16 sum[SUMS] = {{0}};
+    vec sum[SUMS] = {{0}};
     int64_t i = 0;
     for (; i + SUMS * LANES <= n; i += SUMS * LANES)
         for (int s = 0; s < SUMS; s++)
-            sum[s] += v16_load(x + i + s * LANES);
+            sum[s] += vec_load(x + i + s * LANES);
     for (int s = 0; s < SUMS; s++, i += LANES)
         if (i < n)
-            sum[s] += v16_load_part(x + i, min_i64(n - i, LANES));
+            sum[s] += vec_load_part(x + i, min_i64(n - i, LANES));
     return add_up(sum);
 }
 
 /* The sum of (x - mean)^2. */
 static float row_squares(const float *x, int64_t n, float mean)
 {
-    v16 sum[SUMS] = {{0}};
+    vec sum[SUMS] = {{0}};
     int64_t i = 0;
     for (; i + SUMS * LANES <= n; i += SUMS * LANES) {
         for (int s = 0; s < SUMS; s++) {
-            v16 d = v16_load(x + i + s * LANES) - mean;
-            sum[s] = v16_fma(d, d, sum[s]);
+            vec d = vec_load(x + i + s * LANES) - mean;
+            sum[s] = vec_fma(d, d, sum[s]);
         }
     }
     for (int s = 0; s < SUMS; s++, i += LANES) {
         if (i >= n)
             break;
         int64_t count = min_i64(n - i, LANES);
-        v16 d = v16_first(v16_load_part(x + i, count) - mean, count);
-        sum[s] = v16_fma(d, d, sum[s]);
+        vec d = vec_first(vec_load_part(x + i, count) - mean, count);
+        sum[s] = vec_fma(d, d, sum[s]);
     }
     return add_up(sum);
 }
@@ -100,23 +100,23 @@ static void row_sums(const struct norm_backward *op, int64_t t, float mean, floa
 {
     const float *x = f32_row(op->x, t), *dy = f32_row(op->dy, t), *weight = op->weight.data;
     int64_t n = op->x.dim[1];
-    v16 plain[SUMS] = {{0}}, product[SUMS] = {{0}};
+    vec plain[SUMS] = {{0}}, product[SUMS] = {{0}};
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
         for (int s = 0; s < 2; s++) {
             int64_t at = i + s * LANES;
-            v16 g = v16_load(dy + at) * v16_load(weight + at);
+            vec g = vec_load(dy + at) * vec_load(weight + at);
             plain[s] += g;
-            product[s] = v16_fma(g, (v16_load(x + at) - mean) * rstd, product[s]);
+            product[s] = vec_fma(g, (vec_load(x + at) - mean) * rstd, product[s]);
         }
     }
     for (int s = 0; s < 2; s++, i += LANES) {
         if (i >= n)
             break;
         int64_t count = min_i64(n - i, LANES);
-        v16 g = v16_load_part(dy + i, count) * v16_load_part(weight + i, count);
+        vec g = vec_load_part(dy + i, count) * vec_load_part(weight + i, count);
         plain[s] += g;
-        product[s] = v16_fma(g, (v16_load_part(x + i, count) - mean) * rstd, product[s]);
+        product[s] = vec_fma(g, (vec_load_part(x + i, count) - mean) * rstd, product[s]);
     }
     *g_sum = add_up(plain);
     *g_xhat_sum = add_up(product);

@@ -11,25 +11,27 @@ struct squares_job {
     double *block;
 };
 
-/* Sixteen lanes by index, in two vectors of doubles, added in a tree. fp32 squares are exact in fp64. */
+/* LANES sums by index, in two vectors of doubles, added in a tree. fp32 squares are exact in fp64. */
 static void squares_task(void *context, int64_t task)
 {
     const struct squares_job *job = context;
     const float *x = job->x + task * SQUARES_BLOCK;
     int64_t n = min_i64(SQUARES_BLOCK, job->count - task * SQUARES_BLOCK);
-    v8d sum[2] = {{0}};
+    vecd sum[2] = {{0}};
     for (int64_t i = 0; i < n; i += LANES) {
         float line[LANES];
-        v16_ahead(x + i);
-        v16_store(line, i + LANES <= n ? v16_load(x + i) : v16_load_part(x + i, n - i));
+        vec_ahead(x + i);
+        vec_store(line, i + LANES <= n ? vec_load(x + i) : vec_load_part(x + i, n - i));
         for (int half = 0; half < 2; half++) {
-            v8d wide = v8d_widen(line + half * 8);
+            vecd wide = vecd_widen(line + half * LANES_DOUBLE);
             sum[half] += wide * wide;
         }
     }
-    v8d lane = sum[0] + sum[1];
-    job->block[task] =
-        ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    vecd lane = sum[0] + sum[1];
+    for (int width = LANES_DOUBLE / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            lane[l] += lane[l + width];
+    job->block[task] = lane[0];
 }
 
 void cpu_squares(struct device *device, const struct squares *op)

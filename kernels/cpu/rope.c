@@ -10,22 +10,22 @@
 
 #include <math.h>
 
-enum { TABLE_MAX = 1024 }; // angles: heads of up to 2048 columns
+enum { TABLE_MAX = ROPE_HEAD_DIM_MAX / 2 }; // angles
 
 struct job {
     const struct rope *op;
-    double *frequency; // [D/2], then zeros up to a multiple of 8
+    double *frequency; // [D/2], then zeros up to whole vectors
     int64_t half;
 };
 
 static void make_table(const struct job *job, int64_t t, float *cosine, float *sine)
 {
     double position = (double)job->op->position[t];
-    for (int64_t i = 0; i < job->half; i += 8) {
-        v8d angle, c, s;
+    for (int64_t i = 0; i < job->half; i += LANES_DOUBLE) {
+        vecd angle, c, s;
         memcpy(&angle, job->frequency + i, sizeof angle);
-        v8d_sincos(angle * position, &s, &c);
-        for (int l = 0; l < 8; l++) {
+        vecd_sincos(angle * position, &s, &c);
+        for (int l = 0; l < LANES_DOUBLE; l++) {
             cosine[i + l] = (float)c[l];
             sine[i + l] = (float)s[l];
         }
@@ -58,7 +58,6 @@ void cpu_rope(struct device *device, const struct rope *op)
 {
     double frequency[TABLE_MAX] = {0};
     struct job job = {op, frequency, op->head_dim / 2};
-    CHECK(job.half <= TABLE_MAX);
     for (int64_t i = 0; i < job.half; i++)
         frequency[i] = pow(op->base, -2.0 * (double)i / (double)op->head_dim);
     cpu_parallel(device, op->x.dim[0], row_task, &job);

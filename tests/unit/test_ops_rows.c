@@ -11,11 +11,11 @@
 static const int64_t all_rows[] = {1, 7, 33, 130}, all_columns[] = {1, 3, 17, 64, 100, 768};
 enum { ROW_KINDS = 4, COLUMN_KINDS = 6 };
 
-/* Additions that a number goes through in a sum over a row: sixteen lanes in four (or two) chains, their
- * tree (2 + 4), and one division. */
+/* Additions that a number goes through in a sum over a row, at most: two chains of vectors of four lanes
+ * (the smallest processor's), their tree (2 + 4), and one division. */
 static double row_roundings(int64_t columns)
 {
-    return ceil((double)columns / 32.0) + 7.0;
+    return ceil((double)columns / 8.0) + 7.0;
 }
 
 /* And in a sum over tokens: a block of 64 rows, then the blocks. */
