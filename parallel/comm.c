@@ -150,11 +150,14 @@ enum status world_run(const char *transport, int size,
         return fail(BAD_USAGE, "%s started %d processes, and with transport %s each would run alone",
                     launcher.name, launcher.size, transport);
     int launched = launcher.size > 0 ? launcher.size : 1;
-    if (!one_process && size > 0 && size != launched)
-        return fail(BAD_USAGE, "the layout wants %d ranks, and %s; start it with mpirun -n %d", size,
-                    launcher.size > 0 ? "the launcher started another number of processes"
-                                      : "there is no launcher",
-                    size);
+    if (!one_process && size > 0 && size != launched && launcher.size > 0)
+        return fail(BAD_USAGE,
+                    "the layout wants %d ranks, and %s started %d processes; start it with %s -n %d", size,
+                    launcher.name, launched, launcher.name, size);
+    if (!one_process && size > launched)
+        return fail(BAD_USAGE,
+                    "transport %s wants a launcher that starts the layout's %d ranks: mpirun -n %d",
+                    transport, size, size);
     if (size < 0)
         return fail(BAD_ARGUMENT, "a world of %d ranks", size);
     return ops->run(size > 0 ? size : launched, body, argument);

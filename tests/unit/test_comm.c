@@ -117,6 +117,11 @@ Test(launcher, mpirun, .init = no_launcher)
     int seen = 0;
     cr_assert_eq(world_run("local", 8, nothing, &seen), BAD_USAGE);
     says("each would run alone");
+    if (strcmp(transport_at(1)->name, "mpi") == 0) { // where it is built
+        cr_assert_eq(world_run("auto", 4, nothing, &seen), BAD_USAGE);
+        says("wants 4 ranks, and mpirun started 8");
+    }
+    cr_assert_eq(seen, 0);
 }
 
 Test(launcher, srun_with_pmix, .init = no_launcher)
