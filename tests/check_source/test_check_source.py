@@ -92,7 +92,7 @@ INNOCENT = {
     + "int after(void)\n{\n    return '{' + '\"';\n}\n"
     + LONG_FUNCTION.replace("    g();\n", "", 1)
     + LONG_FUNCTION.replace("    g();\n", "    case A:\n", 1).replace("f(", "walk("),
-    "kernels/cpu/gemm.c": LICENCE + "#include <cblas.h>\n#include <dnnl.h>\n",
+    "kernels/cpu/blas_onednn.c": LICENCE + "#include <dnnl.h>\n#include <omp.h>\n",
     "parallel/comm.c": LICENCE + '#ifdef HAVE_MPI\nconst char *f(void)\n{\n    return "local";\n}\n#endif\n',
     "layers/norm.c": LICENCE + '// the "cuda" device\nconst char *f(void)\n{\n    return "the cpu is fine";\n}\n',
     "tests/unit/test_x.c": LICENCE
