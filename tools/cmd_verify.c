@@ -21,20 +21,6 @@ static const char help[] =
     "\n"
     "Exit status: 0 when all lie within their bounds, 1 when one does not.\n";
 
-/* What a layout is: with these every degree is one. */
-static const char *const one_rank_overrides[] = {
-    "tp=1",
-    "pp=1",
-    "dp=1",
-    "cp=1",
-    "ep=1",
-    "parallel.sequence_parallel=false",
-    "pipeline.schedule=1f1b",
-    "pipeline.virtual_stages=1",
-    "pipeline.layout=[]",
-};
-enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
-
 struct arguments {
     int steps;
     bool all;
@@ -44,8 +30,7 @@ struct arguments {
 
 static bool parse(int argc, char **argv, struct arguments *out)
 {
-    *out =
-        (struct arguments){.steps = 3, .recipe = calloc((size_t)argc + ONE_RANK_OVERRIDES + 1, sizeof *argv)};
+    *out = (struct arguments){.steps = 3, .recipe = calloc((size_t)argc + 1, sizeof *argv)};
     for (int i = 0; out->recipe != NULL && i < argc; i++) {
         int64_t steps;
         if (strcmp(argv[i], "--all") == 0) {
@@ -65,50 +50,6 @@ static bool parse(int argc, char **argv, struct arguments *out)
         }
     }
     return out->recipe != NULL;
-}
-
-/* True where an override says the same key as one of ours, by any of its names. */
-static bool says_layout(const char *override)
-{
-    static const char *const keys[] = {
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "ep",
-        "parallel.tp",
-        "parallel.pp",
-        "parallel.dp",
-        "parallel.cp",
-        "parallel.ep",
-        "parallel.tensor_parallel_size",
-        "parallel.pipeline_parallel_size",
-        "parallel.data_parallel_size",
-        "parallel.context_parallel_size",
-        "parallel.expert_parallel_size",
-        "parallel.sequence_parallel",
-        "pipeline.schedule",
-        "pipeline.virtual_stages",
-        "pipeline.layout",
-    };
-    const char *equals = strchr(override, '=');
-    for (size_t i = 0; equals != NULL && i < sizeof keys / sizeof *keys; i++)
-        if (strlen(keys[i]) == (size_t)(equals - override) &&
-            strncmp(keys[i], override, strlen(keys[i])) == 0)
-            return true;
-    return false;
-}
-
-/* The same recipe with every degree one. */
-static int load_one_rank(struct arguments *arguments, struct recipe **out)
-{
-    int count = 2, size;
-    for (int i = 2; i < arguments->recipe_count; i++)
-        if (!says_layout(arguments->recipe[i]))
-            arguments->recipe[count++] = arguments->recipe[i];
-    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
-        arguments->recipe[count++] = (char *)one_rank_overrides[i];
-    return recipe_argument(count, arguments->recipe, true, out, &size);
 }
 
 static int run(struct arguments *arguments, const struct recipe *layout, const struct recipe *one_rank)
@@ -140,7 +81,7 @@ int cmd_verify(int argc, char **argv)
     if (status == 0)
         status = recipe_argument(arguments.recipe_count, arguments.recipe, true, &layout, &size);
     if (status == 0)
-        status = load_one_rank(&arguments, &one_rank);
+        status = recipe_argument_one_rank(arguments.recipe_count, arguments.recipe, NULL, &one_rank);
     if (status == 0)
         status = run(&arguments, layout, one_rank);
     recipe_destroy(layout);

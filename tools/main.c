@@ -2,7 +2,9 @@
 /* cuboid: one executable, a command per file. This one only finds the command. */
 #include "base/text.h"
 #include "tools/cmd_data.h"
+#include "tools/cmd_generate.h"
 #include "tools/cmd_recipe.h"
+#include "tools/cmd_schedule.h"
 #include "tools/cmd_train.h"
 #include "tools/cmd_verify.h"
 
@@ -18,6 +20,8 @@ static const struct command {
      "trains a model; under mpirun or srun with one process per rank"},
     {"verify", cmd_verify, "RECIPE [key=value ...]",
      "compares a layout with one rank: losses, gradients, weights"},
+    {"generate", cmd_generate, "RUN --prompt TEXT", "continues a text with a trained model"},
+    {"schedule", cmd_schedule, "NAME -p P -m M", "draws a pipeline schedule, with its bubble and its memory"},
     {"data", cmd_data, "prepare | inspect", "turns text into datasets, and shows what one holds"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
      "checks a recipe and prints every key with its value and origin"},

@@ -3,6 +3,9 @@
 
 #include "parallel/comm.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
 {
     if (argc < 2) {
@@ -24,6 +27,72 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
         return 2;
     *size = launcher.size > 0 ? launcher.size : recipe_world_size(*recipe);
     return 0;
+}
+
+/* What a layout is: with these every degree is one. */
+static const char *const one_rank_overrides[] = {
+    "tp=1",
+    "pp=1",
+    "dp=1",
+    "cp=1",
+    "ep=1",
+    "parallel.sequence_parallel=false",
+    "pipeline.schedule=1f1b",
+    "pipeline.virtual_stages=1",
+    "pipeline.layout=[]",
+};
+enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
+
+/* True where an override says the same key as one of ours, by any of its names. */
+static bool says_layout(const char *override)
+{
+    static const char *const keys[] = {
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "parallel.tp",
+        "parallel.pp",
+        "parallel.dp",
+        "parallel.cp",
+        "parallel.ep",
+        "parallel.tensor_parallel_size",
+        "parallel.pipeline_parallel_size",
+        "parallel.data_parallel_size",
+        "parallel.context_parallel_size",
+        "parallel.expert_parallel_size",
+        "parallel.sequence_parallel",
+        "pipeline.schedule",
+        "pipeline.virtual_stages",
+        "pipeline.layout",
+    };
+    const char *equals = strchr(override, '=');
+    for (size_t i = 0; equals != NULL && i < sizeof keys / sizeof *keys; i++)
+        if (strlen(keys[i]) == (size_t)(equals - override) &&
+            strncmp(keys[i], override, strlen(keys[i])) == 0)
+            return true;
+    return false;
+}
+
+int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe)
+{
+    int extra = 0, count = 0, size;
+    while (more != NULL && more[extra] != NULL)
+        extra++;
+    char **all = calloc((size_t)argc + ONE_RANK_OVERRIDES + (size_t)extra, sizeof *all);
+    if (all == NULL)
+        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    for (int i = 0; i < argc; i++)
+        if (i < 2 || !says_layout(argv[i]))
+            all[count++] = argv[i];
+    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
+        all[count++] = (char *)(uintptr_t)one_rank_overrides[i];
+    for (int i = 0; i < extra; i++)
+        all[count++] = (char *)(uintptr_t)more[i];
+    int status = recipe_argument(count, all, true, recipe, &size);
+    free(all);
+    return status;
 }
 
 int exit_status(enum status status)

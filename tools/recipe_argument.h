@@ -9,5 +9,9 @@
  * for the launcher's. */
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size);
 
+/* The same recipe on one rank: every degree is 1, and what argv says of the layout gives way. more: further
+ * overrides, the last one NULL; or NULL. */
+int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe);
+
 /* The exit status that a status ends a command with, after its one line on standard error. */
 int exit_status(enum status status);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A command's options as a table; parsing and refusing are read from it.
+ *
+ *     const struct option options[] = {
+ *         {"--tokens", OPTION_INTEGER, &tokens, 1, 1e6},
+ *         {"--json", OPTION_FLAG, &json},
+ *     };
+ *
+ * "--tokens 5" and "--tokens=5" are the same. What begins with no dash is left for the command. A value may
+ * begin with one: "-1" or a text. */
+#pragma once
+
+#include "base/text.h"
+
+enum option_type {
+    OPTION_FLAG,    // bool
+    OPTION_INTEGER, // int64_t
+    OPTION_REAL,    // double
+    OPTION_TEXT     // const char *: points into argv
+};
+
+struct option {
+    const char *name; // with its dashes
+    enum option_type type;
+    void *value;      // untouched when not given
+    double low, high; // of numbers, both included
+};
+
+/* argv[0] is the command's name. rest: room for argc; what is no option, in order. BAD_USAGE, with one line
+ * that names the option and what works. */
+MUST_USE enum status options_parse(int argc, char **argv, const struct option *options, int count,
+                                   const char **rest, int *rest_count);
