@@ -151,13 +151,14 @@ static struct batch_place place_of(const struct worker *w, uint64_t step)
 }
 
 /* Reads the microbatches of global batch `index` and says where their losses go: each sample has its own
- * place in the global batch, whoever computes it. */
+ * place in the global batch, whoever computes it. In a run without data, the hook `loaded` fills them. */
 static enum status load(struct worker *w, enum data_split split, uint64_t index)
 {
     struct batch_place place = place_of(w, index);
     uint64_t begin = index * (uint64_t)place.global_batch_size;
     TRY(optimizer_begin(w->optimizer));
-    TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
+    if (w->run->data != NULL)
+        TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
     for (int j = 0; j < w->batches.count; j++) {
         place.microbatch = j;
         struct batch *batch = &w->batches.list[j];

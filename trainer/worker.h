@@ -29,7 +29,7 @@ struct hooks {
 
 struct run {
     const struct recipe *recipe;
-    struct data *data; // NULL: no data is read
+    struct data *data; // NULL: no data is read; whoever steps fills the microbatches in the hook `loaded`
     struct schedule *schedule;
     int *stage_first_layer; // [stages + 1]
     struct mesh mesh;

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How far a right run in fp32 may lie from the exact figures.
+ *
+ * Step 1 begins from the same numbers, so its gradients are off by rounding alone: trainer/bound.h's
+ *
+ *     |g - G| <= 8 sqrt(N) u s          u = 2^-24; N terms of size s on the way; 8 standard deviations
+ *
+ * AdamW alone is computed anew in double precision in every step, from the run's own gradients and moments:
+ * off by the rounding of a few operations.
+ *
+ * The later steps begin from weights that are already off, and how a model takes that no formula says
+ * closely. So it is asked: runs on one rank, whose gradients get noise in every step, as large as that bound,
+ * show how far losses, norms and each weight then go (struct golden_spread). Rounding may do as much.
+ *
+ * The trap: a key bias without RoPE adds one number to all scores of a row, so its gradient is zero in exact
+ * arithmetic. Adam makes whole steps out of its rounding noise, and so they are in the spread. */
+#include "tests/ranks/golden.h"
+
+#include "trainer/bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const golden_quantity_name[GOLDEN_QUANTITIES] = {
+    [GOLDEN_INITIAL] = "initial weights", [GOLDEN_REPLICAS] = "replicas",  [GOLDEN_LOSS] = "loss",
+    [GOLDEN_NORM] = "gradient norm",      [GOLDEN_GRADIENT] = "gradients", [GOLDEN_UPDATE] = "AdamW",
+    [GOLDEN_WEIGHT] = "weights",
+};
+
+static const double unit = 0x1p-24, few = 8.0;
+
+struct comparison {
+    const struct golden *golden;
+    const struct recipe *recipe;
+    const struct params *params;
+    const struct flight_record *record;
+    const struct golden_spread *spread;
+    struct golden_verdict *out;
+};
+
+static void note(struct golden_verdict *out, enum golden_quantity quantity, const char *where, double error,
+                 double bound)
+{
+    double ratio = error > 0.0 ? (bound > 0.0 ? error / bound : INFINITY) : 0.0;
+    if (isnan(error) || isnan(bound))
+        ratio = INFINITY;
+    out->outside += ratio > 1.0;
+    if (ratio > out->ratio[quantity] || out->where[quantity][0] == '\0') {
+        out->ratio[quantity] = ratio;
+        out->error[quantity] = error;
+        snprintf(out->where[quantity], sizeof out->where[quantity], "%s", where);
+    }
+}
+
+static double clip_factor(const struct recipe_optimizer *o, double norm)
+{
+    double factor = o->clip_grad > 0.0 ? o->clip_grad / (norm + 1e-6) : 1.0;
+    return factor < 1.0 ? factor : 1.0;
+}
+
+static double adam_step(const struct recipe_optimizer *o, int step, double m, double v)
+{
+    double m_hat = m / (1.0 - pow(o->adam_beta1, step)), v_hat = v / (1.0 - pow(o->adam_beta2, step));
+    return m_hat / (sqrt(fmax(v_hat, 0.0)) + o->adam_eps);
+}
+
+/* Where the gradient is zero in exact arithmetic, the terms that cancel are one row of scores and one
+ * sum over tokens; rounding on the way there does not disturb it. */
+static double terms_of(const struct model_config *model, const struct param *row, double tokens)
+{
+    if (model->position_embedding != ROPE && strstr(row->name, ".attention.k.bias") != NULL)
+        return tokens + (double)(model->seq_length + model->kv_channels);
+    return bound_terms(model, row->layer, tokens);
+}
+
+/* The rms of each row of the matrix that `row` is the bias of; NULL when it is none. Its gradient's terms are
+ * of that size even where their sum cancels. */
+static double *companion_of(const struct params *params, const struct snapshot *model, int row)
+{
+    char name[PARAM_NAME_CHARS];
+    snprintf(name, sizeof name, "%s", params->rows[row].name);
+    char *suffix = strstr(name, ".bias");
+    if (suffix == NULL)
+        return NULL;
+    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
+    int matrix = params_find(params, name);
+    if (matrix < 0 || params->rows[matrix].ndim != 2)
+        return NULL;
+    const int64_t *dim = params->rows[matrix].dim;
+    double *out = calloc((size_t)dim[0], sizeof *out);
+    for (int64_t i = 0; out != NULL && i < dim[0]; i++) {
+        for (int64_t j = 0; j < dim[1]; j++)
+            out[i] += pow((double)model->tensor[SNAPSHOT_GRADIENT][matrix][i * dim[1] + j], 2.0);
+        out[i] = sqrt(out[i] / (double)dim[1]);
+    }
+    return out;
+}
+
+enum status golden_gradient_bound(const struct model_config *model, const struct params *params,
+                                  const struct snapshot *now, double tokens, int row, float **out)
+{
+    double *companion = companion_of(params, now, row);
+    *out = calloc((size_t)now->count[row] + 1, sizeof **out);
+    enum status status = *out != NULL ? OK : fail(NO_MEMORY, "no memory for bounds");
+    if (status == OK)
+        status = bound_gradient(&params->rows[row], now->tensor[SNAPSHOT_GRADIENT][row], companion,
+                                terms_of(model, &params->rows[row], tokens), *out);
+    free(companion);
+    return status;
+}
+
+/* ---- comparing ---- */
+
+static void compare_initial(struct comparison *c)
+{
+    for (int i = 0; i < c->golden->init_count; i++) {
+        const struct golden_init *init = &c->golden->init[i];
+        int row = params_find(c->params, init->name);
+        bool there = row >= 0 && init->element < c->record->initial.count[row];
+        double have = there ? (double)c->record->initial.tensor[SNAPSHOT_WEIGHT][row][init->element] : NAN;
+        note(c->out, GOLDEN_INITIAL, init->name, fabs(have - init->value), 0.0);
+    }
+}
+
+/* A step of AdamW from the run's own numbers. 1 - beta is made from a beta in fp32, and so is off by beta /
+ * (1 - beta) roundings; in v, under a root, by half of that. */
+static void compare_update(struct comparison *c, int step, int row)
+{
+    const struct recipe_optimizer *o = &c->recipe->optimizer;
+    const struct snapshot *now = &c->record->step[step - 1];
+    const struct snapshot *before = step == 1 ? &c->record->initial : &c->record->step[step - 2];
+    const struct param *param = &c->params->rows[row];
+    double scale = clip_factor(o, now->grad_norm) / now->tokens,
+           decay = param->ndim == 2 ? o->weight_decay : 0.0;
+    double b1 = o->adam_beta1, b2 = o->adam_beta2;
+    double roundings = few + b1 / (1.0 - b1) + 0.5 * b2 / (1.0 - b2);
+    for (int64_t i = 0; i < now->count[row]; i++) {
+        double g = (double)now->tensor[SNAPSHOT_GRADIENT][row][i] * scale;
+        double m0 = (double)before->tensor[SNAPSHOT_M][row][i],
+               v0 = (double)before->tensor[SNAPSHOT_V][row][i];
+        double w = (double)before->tensor[SNAPSHOT_WEIGHT][row][i];
+        double m = b1 * m0 + (1.0 - b1) * g, v = b2 * v0 + (1.0 - b2) * g * g;
+        double update = adam_step(o, step, m, v),
+               size = adam_step(o, step, b1 * fabs(m0) + fabs((1.0 - b1) * g), v);
+        double want = w - o->lr * (update + decay * w);
+        double bound = unit * (fabs(want) + roundings * o->lr * (size + decay * fabs(w)));
+        note(c->out, GOLDEN_UPDATE, param->name, fabs((double)now->tensor[SNAPSHOT_WEIGHT][row][i] - want),
+             bound);
+    }
+}
+
+static void compare_gradient(struct comparison *c, int row, const float *bound)
+{
+    const struct golden_tensor *golden = golden_find(c->golden, c->params->rows[row].name, true);
+    const struct snapshot *now = &c->record->step[0];
+    if (golden == NULL || golden->count != now->count[row]) {
+        note(c->out, GOLDEN_GRADIENT, c->params->rows[row].name, INFINITY, 1.0);
+        return;
+    }
+    for (int64_t i = 0; i < golden->count; i++) {
+        double have = (double)now->tensor[SNAPSHOT_GRADIENT][row][i] / now->tokens;
+        note(c->out, GOLDEN_GRADIENT, golden->name, fabs(have - golden->value[i]),
+             (double)bound[i] / now->tokens);
+    }
+}
+
+/* Some golden files have no weights. */
+static void compare_weight(struct comparison *c, int row)
+{
+    const struct golden_tensor *golden = golden_find(c->golden, c->params->rows[row].name, false);
+    const float *have = c->record->step[GOLDEN_STEPS - 1].tensor[SNAPSHOT_WEIGHT][row];
+    double lr = c->recipe->optimizer.lr;
+    for (int64_t i = 0; golden != NULL && i < golden->count; i++) {
+        // Each step rounds the weight once, and a step of about lr a few times.
+        double rounding = GOLDEN_STEPS * unit * (fabs(golden->value[i]) + few * lr);
+        note(c->out, GOLDEN_WEIGHT, golden->name, fabs((double)have[i] - golden->value[i]),
+             rounding + c->spread->weight[row][i]);
+    }
+}
+
+/* The logits' rms as it follows from the head: normalised inputs, H of them, times weights. */
+static double logit_size(const struct comparison *c, const struct snapshot *model)
+{
+    int head = params_find(c->params, "head.weight");
+    head = c->params->rows[head].tie >= 0 ? c->params->rows[head].tie : head;
+    double sum = 0.0;
+    for (int64_t i = 0; i < model->count[head]; i++)
+        sum += pow((double)model->tensor[SNAPSHOT_WEIGHT][head][i], 2.0);
+    return sqrt(sum / (double)model->count[head] * (double)c->recipe->model.hidden_size);
+}
+
+static void compare_numbers(struct comparison *c, int step)
+{
+    const struct snapshot *now = &c->record->step[step - 1];
+    const struct model_config *model = &c->recipe->model;
+    char where[PARAM_NAME_CHARS];
+    snprintf(where, sizeof where, "step %d", step);
+    double loss = c->golden->loss[step - 1], norm = c->golden->norm[step - 1];
+    double logit = logit_size(c, &c->record->initial);
+    note(c->out, GOLDEN_LOSS, where, fabs(now->loss - loss),
+         bound_loss(model, now->tokens, loss, logit) + c->spread->loss[step - 1]);
+    // One number, three standard deviations: as in the loss, the errors of the tokens are independent.
+    double rounding = 3.0 * unit * sqrt(bound_terms(model, LAYER_EMBEDDING, now->tokens) / now->tokens);
+    note(c->out, GOLDEN_NORM, where, fabs(now->grad_norm - norm),
+         norm * rounding + c->spread->norm[step - 1]);
+}
+
+static enum status compare_row(struct comparison *c, int step, int row)
+{
+    const struct snapshot *now = &c->record->step[step - 1];
+    float *bound = NULL;
+    enum status status = OK;
+    if (step == 1)
+        status = golden_gradient_bound(&c->recipe->model, c->params, now, now->tokens, row, &bound);
+    if (status == OK && step == 1)
+        compare_gradient(c, row, bound);
+    free(bound);
+    compare_update(c, step, row);
+    if (step == GOLDEN_STEPS)
+        compare_weight(c, row);
+    for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
+        note(c->out, GOLDEN_REPLICAS, c->params->rows[row].name,
+             (double)atomic_load(&now->differs[kind][row]), 0.0);
+    return status;
+}
+
+enum status golden_compare(const struct golden *golden, const struct recipe *recipe,
+                           const struct params *params, const struct golden_spread *spread,
+                           const struct flight_record *record, struct golden_verdict *out)
+{
+    *out = (struct golden_verdict){0};
+    struct comparison c = {golden, recipe, params, record, spread, out};
+    compare_initial(&c);
+    for (int step = 1; step <= GOLDEN_STEPS; step++) {
+        compare_numbers(&c, step);
+        for (int row = 0; row < params->count; row++)
+            if (record->initial.count[row] > 0)
+                TRY(compare_row(&c, step, row));
+    }
+    return OK;
+}
+
+/* ---- the spread ---- */
+
+enum status golden_spread_create(const struct snapshot *model, struct golden_spread *out)
+{
+    *out = (struct golden_spread){.rows = model->rows};
+    out->weight = calloc((size_t)model->rows, sizeof *out->weight);
+    bool good = out->weight != NULL;
+    for (int row = 0; good && row < model->rows; row++) {
+        out->weight[row] = calloc((size_t)model->count[row] + 1, sizeof *out->weight[row]);
+        good = out->weight[row] != NULL;
+    }
+    return good ? OK : fail(NO_MEMORY, "no memory for the spread of the weights");
+}
+
+void golden_spread_free(struct golden_spread *spread)
+{
+    for (int row = 0; spread->weight != NULL && row < spread->rows; row++)
+        free(spread->weight[row]);
+    free(spread->weight);
+    *spread = (struct golden_spread){0};
+}
+
+/* sqrt(a^2 + (b - c)^2 / n): one of n runs into a root of mean squares. */
+static double joined(double a, double b, double c)
+{
+    return sqrt(a * a + (b - c) * (b - c) / GOLDEN_NOISY_RUNS);
+}
+
+void golden_spread_add(struct golden_spread *spread, const struct flight_record *quiet,
+                       const struct flight_record *noisy)
+{
+    for (int s = 0; s < GOLDEN_STEPS; s++) {
+        spread->loss[s] = joined(spread->loss[s], noisy->step[s].loss, quiet->step[s].loss);
+        spread->norm[s] = joined(spread->norm[s], noisy->step[s].grad_norm, quiet->step[s].grad_norm);
+    }
+    float **a = quiet->step[GOLDEN_STEPS - 1].tensor[SNAPSHOT_WEIGHT],
+          **b = noisy->step[GOLDEN_STEPS - 1].tensor[SNAPSHOT_WEIGHT];
+    for (int row = 0; row < spread->rows; row++)
+        for (int64_t i = 0; i < quiet->initial.count[row]; i++)
+            spread->weight[row][i] = joined(spread->weight[row][i], (double)a[row][i], (double)b[row][i]);
+}
