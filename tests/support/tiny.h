@@ -29,6 +29,8 @@ MUST_USE enum status tiny_recipe(const struct tiny *tiny, enum tiny_family famil
                                  const char *layout, int world, struct recipe **out);
 
 /* Overrides that make Llama's recipe read the dataset with documents. */
-#define TINY_DOCUMENTS   " data.reset_attention_mask=true data.reset_position_ids=true data.eod_mask_loss=true "
+#define TINY_DOCUMENTS                                             \
+    " data.reset_attention_mask=true data.reset_position_ids=true" \
+    " data.eod_mask_loss=true "
 #define TINY_LLAMA_BYTES " tokenizer.tokenizer_type=byte model.vocab_size=257 data.train=bytes "
 #define TINY_DROPOUT     " model.hidden_dropout=0.2 model.attention_dropout=0.2 "
