@@ -106,6 +106,14 @@ enum status device_open(const struct device_options *options, struct device **ou
     return status;
 }
 
+bool device_named_computes(const char *name)
+{
+    for (size_t i = 0; i < KINDS; i++)
+        if (strcmp(kinds[i]->name, name) == 0)
+            return kinds[i]->computes;
+    return true;
+}
+
 void device_close(struct device *device)
 {
     if (device == NULL)

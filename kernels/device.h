@@ -47,6 +47,9 @@ void device_close(struct device *device); // takes NULL; every buffer and stream
 /* The devices of this build, for help and doctor: index 0, 1, ... ; NULL past the last. */
 const struct device_ops *device_kind(size_t index);
 
+/* Whether the device of this name computes; true for an unknown one, which device_open() refuses. */
+bool device_named_computes(const char *name);
+
 const char *device_name(const struct device *device);
 /* False on dry: nothing it holds can be read. */
 bool device_computes(const struct device *device);

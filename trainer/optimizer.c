@@ -236,7 +236,9 @@ enum status optimizer_finish(struct optimizer *o, struct step_result *out)
     *out = (struct step_result){
         .loss = result[0], .grad_norm = result[1], .tokens = result[2], .not_finite_row = -1};
     for (int64_t i = 0; i < o->squares && out->not_finite_row < 0; i++)
-        if (!isfinite(squares[i]))
+        if (!isfinite(squares[i])) {
             out->not_finite_row = (int)(i / o->tp);
+            out->not_finite_share = (int)(i % o->tp);
+        }
     return OK;
 }

@@ -24,6 +24,7 @@ struct optimizer;
 struct step_result {
     double loss, grad_norm, tokens; // per token; before clipping; of the global batch
     int not_finite_row;             // the first parameter whose gradient is not finite; -1: none
+    int not_finite_share;           // which tensor-parallel share of it
 };
 
 struct optimizer_config {

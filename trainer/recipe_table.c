@@ -330,8 +330,9 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("resilience.check_for_nan_in_loss_and_grad", BOOL, resilience.check_for_nan_in_loss_and_grad, "true",
         "Stops at the first loss or gradient that is not a number, naming step, rank and parameter."),
-    ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, "600",
-        "A rank that made no progress for this long is reported and ends the run; 0: never.", NOT_NEGATIVE),
+    ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, "0",
+        "A rank that made no progress for this long is reported and ends the run; 0: never.", NOT_NEGATIVE,
+        .unbuilt = true),
     ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
         "On this signal the run saves and exits with status 75.", .choices = signals),
 

@@ -2,6 +2,7 @@
 #include "trainer/train.h"
 
 #include "trainer/checkpoint.h"
+#include "trainer/dry_run.h"
 #include "trainer/learning_rate.h"
 #include "trainer/metrics.h"
 #include "trainer/report.h"
@@ -162,6 +163,17 @@ static enum status agree(struct session *s, bool stop)
     return stream_sync(w->compute);
 }
 
+/* The first rank that holds this tensor-parallel share of a row. */
+static int rank_of_row(const struct worker *w, int row, int share)
+{
+    const struct run *run = w->run;
+    int layer = w->params.rows[row].layer, stage = 0;
+    while (stage + 1 < run->schedule->stages && layer >= run->stage_first_layer[stage + 1])
+        stage++;
+    struct place place = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
+    return mesh_rank(&run->mesh, MESH_DENSE, place);
+}
+
 /* A loss or gradient that is no number ends the run: what follows would be trained on noise. */
 static enum status check_finite(const struct worker *w, const struct step_result *result)
 {
@@ -169,8 +181,9 @@ static enum status check_finite(const struct worker *w, const struct step_result
         return OK;
     const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
     if (name != NULL)
-        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite (loss %g)", (long long)w->step,
-                    name, result->loss);
+        return fail(NOT_FINITE, "step %lld, rank %d: the gradient of %s is not finite (loss %g)",
+                    (long long)w->step, rank_of_row(w, result->not_finite_row, result->not_finite_share), name,
+                    result->loss);
     if (!isfinite(result->loss))
         return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
     return OK;
@@ -249,17 +262,31 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
+/* A device that does not compute rehearses the run: allocations, and no training. */
+static enum status rehearse_run(const struct recipe *recipe)
+{
+    struct run run;
+    enum status status = run_create(recipe, false, &run);
+    if (status == OK) {
+        report_layout(&run, stdout);
+        status = dry_run(&run, stdout);
+    }
+    run_destroy(&run);
+    return status;
+}
+
 enum status train(const struct recipe *recipe, int size)
 {
     struct run run;
+    if (!device_named_computes(recipe->cluster.device))
+        return rehearse_run(recipe);
     TRY(check_folder(recipe));
     enum status status = run_create(recipe, true, &run);
-    if (status == OK) {
-        struct launcher launcher;
+    struct launcher launcher = {.rank = -1};
+    if (status == OK)
         status = launcher_find(&launcher);
-        if (status == OK && launcher.rank <= 0)
-            report_layout(&run, stdout);
-    }
+    if (status == OK && launcher.rank <= 0)
+        report_layout(&run, stdout);
     if (recipe->resilience.exit_signal != 0)
         block_signal(recipe->resilience.exit_signal);
     if (status == OK)
