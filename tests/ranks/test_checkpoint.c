@@ -113,8 +113,9 @@ static enum status compare(const struct episode *episode, const struct worker *w
             const char *name = w->params.rows[row].name;
             if (mine->differs[kinds[k]][row] != 0)
                 return fail(OUT_OF_BOUND, "%s: the copies of %s differ", episode->from, name);
-            if (theirs != NULL && memcmp(mine->tensor[kinds[k]][row], theirs->tensor[kinds[k]][row],
-                                         (size_t)mine->count[row] * sizeof(float)) != 0)
+            if (theirs != NULL && mine->count[row] > 0 &&
+                memcmp(mine->tensor[kinds[k]][row], theirs->tensor[kinds[k]][row],
+                       (size_t)mine->count[row] * sizeof(float)) != 0)
                 return fail(OUT_OF_BOUND, "%s: %s is not what was saved (state %d)", episode->from, name, k);
         }
     return OK;
