@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const double unit_roundoff = 0x1p-24, lambda = 8.0, lambda_single = 3.0;
 
@@ -35,8 +36,11 @@ double bound_loss(const struct model_config *m, double tokens, double loss, doub
 
 double bound_norm(double norm, double elements)
 {
+    // A running sum of n positive terms is half-way on average: its additions are off by u * sum * sqrt(n) /
+    // 3 in the root of their squares. The root of the sum halves that; itself and a division round once each.
     double block = elements < (double)SQUARES_BLOCK ? elements : (double)SQUARES_BLOCK;
-    return lambda_single * 0x1p-53 * norm * sqrt(block + elements / (double)SQUARES_BLOCK);
+    double additions = block + elements / (double)SQUARES_BLOCK;
+    return 0x1p-53 * norm * (2.0 + lambda_single * sqrt(additions) / 6.0);
 }
 
 static double rms(const float *x, int64_t count, int64_t stride)
@@ -47,15 +51,28 @@ static double rms(const float *x, int64_t count, int64_t stride)
     return count > 0 ? sqrt(sum / (double)count) : 0.0;
 }
 
-enum status bound_gradient(const struct param *row, const float *gradient, const double *companion,
-                           double terms, float *bound)
+/* True where a row belongs to a token or a position: then no error of other rows comes in. */
+static bool has_row_per_token(const struct param *row)
+{
+    return row->layer == LAYER_EMBEDDING || strcmp(row->name, "head.weight") == 0;
+}
+
+static double size_of_terms(const struct param *row, double of_row, double of_column, double all)
+{
+    if (!(all > 0.0))
+        return 0.0;
+    double size = fmax(of_row, of_row * of_column / all);
+    return has_row_per_token(row) ? size : fmax(size, of_column);
+}
+
+enum status bound_gradient(const struct param *row, const float *gradient, const double *least, double terms,
+                           float *bound)
 {
     int64_t rows = row->dim[0], columns = row->dim[1];
     double factor = lambda * unit_roundoff * sqrt(terms), all = rms(gradient, rows * columns, 1);
     if (columns == 1) {
         for (int64_t i = 0; i < rows; i++) {
-            double size = companion != NULL && companion[i] > all ? companion[i] : all;
-            bound[i] = (float)(factor * size);
+            bound[i] = (float)(factor * fmax(least[i], all));
         }
         return OK;
     }
@@ -67,7 +84,8 @@ enum status bound_gradient(const struct param *row, const float *gradient, const
     for (int64_t i = 0; i < rows; i++) {
         double of_row = rms(gradient + i * columns, columns, 1);
         for (int64_t j = 0; j < columns; j++)
-            bound[i * columns + j] = all > 0.0 ? (float)(factor * of_row * of_column[j] / all) : 0.0F;
+            bound[i * columns + j] =
+                (float)(factor * fmax(least[i], size_of_terms(row, of_row, of_column[j], all)));
     }
     free(of_column);
     return OK;

@@ -9,10 +9,17 @@
  *
  *     |g_layout - g_one| <= LAMBDA * sqrt(N) * u * s        s: the size of the element's own terms
  *
- * Of s, what is left of the terms tells: an element (i, j) of a matrix is taken to have terms of the size
- * rms(row i) * rms(column j) / rms(all), which is exact for an outer product and follows rare tokens and dead
- * features. A bias has the terms of its matrix's row (the input of q, k, v and fc1 is normalised): its own
- * sum may cancel to nothing, as the key bias does, whose gradient is zero in exact arithmetic.
+ * Of s, what is left of the terms tells. An element (i, j) of a matrix is a sum over tokens of dy_i * x_j, so
+ * with R, C and A the rms of its row, its column and of all, its terms have the size R * C / A, exact for an
+ * outer product. But dy_i and x_j are sums themselves, and one that has cancelled keeps the error of its
+ * terms, which are as large as everybody's: an error in dy_i of the usual size comes in with x_j, that is
+ * with C, and one in x_j with R. Hence s = max(R * C / A, R, C). Where a row belongs to a token, its dy_i are
+ * that token's own, and C stays out: rare tokens keep their small bounds.
+ *
+ * Two sums cancel by nature, and other tensors tell the size of their terms. A bias has the terms of its
+ * matrix's row (the input of q, k, v and fc1 is normalised). The derivatives of a softmax add up to zero:
+ * where the values of all tokens agree, nothing is left of the gradients of q and k (and of the key bias
+ * never anything), but the errors of dout * v are, times k and q.
  *
  * Adam: with the moments of the step before equal, the new weight is a monotone function of g; its bound is
  * how far it moves while g moves within its own. Where |g| is below its bound, g/(|g| + eps) may turn
@@ -34,9 +41,9 @@
  */
 double bound_terms(const struct model_config *model, int layer, double tokens);
 
-/* Per element of a gradient: bound[i] for i < rows * columns. companion: f64 per row, the rms of the row of
- * the matrix that this vector is the bias of, or NULL. */
-MUST_USE enum status bound_gradient(const struct param *row, const float *gradient, const double *companion,
+/* Per element of a gradient: bound[i] for i < rows * columns. least: for each row how large its terms are at
+ * least, as other tensors tell; 0 where they do not. */
+MUST_USE enum status bound_gradient(const struct param *row, const float *gradient, const double *least,
                                     double terms, float *bound);
 
 /* logit: the rms of the logits, or an estimate of it. */

@@ -94,32 +94,76 @@ static double clip_factor(const struct recipe_optimizer *optimizer, const struct
     return coefficient < 1.0 ? coefficient : 1.0;
 }
 
-/* The rms of each row of the matrix that `row` is the bias of; NULL when it is none. */
-static double *companion_of(const struct comparison *c, int row)
+static double value(const struct snapshot *s, enum snapshot_kind kind, int row, int64_t i)
+{
+    return (double)s->tensor[kind][row][i];
+}
+
+static double rms_of(const struct snapshot *s, enum snapshot_kind kind, int row, int64_t begin, int64_t count)
+{
+    double sum = 0.0;
+    for (int64_t i = begin; i < begin + count; i++)
+        sum += value(s, kind, row, i) * value(s, kind, row, i);
+    return count > 0 ? sqrt(sum / (double)count) : 0.0;
+}
+
+static int row_of_layer(const struct comparison *c, int layer, const char *name)
+{
+    char full[2 * PARAM_NAME_CHARS];
+    snprintf(full, sizeof full, "layers.%d.%s", layer, name);
+    return params_find(c->params, full);
+}
+
+/* The size of a channel of q, k or v ("q"): normalised inputs, H of them, times weights. */
+static double channel_size(const struct comparison *c, int layer, const char *which)
+{
+    char name[PARAM_NAME_CHARS];
+    snprintf(name, sizeof name, "attention.%s.weight", which);
+    int matrix = row_of_layer(c, layer, name), norm = row_of_layer(c, layer, "norm1.weight");
+    return rms_of(c->begin, SNAPSHOT_WEIGHT, matrix, 0, c->begin->count[matrix]) *
+           rms_of(c->begin, SNAPSHOT_WEIGHT, norm, 0, c->begin->count[norm]) *
+           sqrt((double)c->recipe->model.hidden_size);
+}
+
+/* What the gradients of q and k are made of before the derivatives of the softmax cancel: dout * v, on its
+ * way to q times k, and to k times q. dout is what the gradient of v's weights is made of. 0 for other rows.
+ */
+static double size_before_softmax(const struct comparison *c, const struct param *row)
+{
+    bool of_q = strstr(row->name, ".attention.q.") != NULL, of_k = strstr(row->name, ".attention.k.") != NULL;
+    if (!of_q && !of_k)
+        return 0.0;
+    int v = row_of_layer(c, row->layer, "attention.v.weight");
+    return rms_of(c->one, SNAPSHOT_GRADIENT, v, 0, c->one->count[v]) * channel_size(c, row->layer, "v") *
+           channel_size(c, row->layer, of_q ? "k" : "q");
+}
+
+/* The matrix that `row` is the bias of; -1 when it is none. */
+static int matrix_of_bias(const struct comparison *c, int row)
 {
     char name[PARAM_NAME_CHARS];
     snprintf(name, sizeof name, "%s", c->params->rows[row].name);
     char *suffix = strstr(name, ".bias");
     if (suffix == NULL)
-        return NULL;
+        return -1;
     snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
     int matrix = params_find(c->params, name);
-    if (matrix < 0 || c->params->rows[matrix].ndim != 2)
-        return NULL;
-    const int64_t *dim = c->params->rows[matrix].dim;
-    const float *gradient = c->one->tensor[SNAPSHOT_GRADIENT][matrix];
-    double *out = calloc((size_t)dim[0], sizeof *out);
-    for (int64_t i = 0; out != NULL && i < dim[0]; i++) {
-        for (int64_t j = 0; j < dim[1]; j++)
-            out[i] += (double)gradient[i * dim[1] + j] * (double)gradient[i * dim[1] + j];
-        out[i] = sqrt(out[i] / (double)dim[1]);
-    }
-    return out;
+    return matrix >= 0 && c->params->rows[matrix].ndim == 2 ? matrix : -1;
 }
 
-static double value(const struct snapshot *s, enum snapshot_kind kind, int row, int64_t i)
+/* How large at least the terms of each row of `row` are, as other tensors tell; NULL without memory. */
+static double *least_sizes(const struct comparison *c, int row)
 {
-    return (double)s->tensor[kind][row][i];
+    const struct param *param = &c->params->rows[row];
+    int matrix = matrix_of_bias(c, row);
+    double *out = calloc((size_t)param->dim[0], sizeof *out);
+    double softmax = size_before_softmax(c, param);
+    for (int64_t i = 0; out != NULL && i < param->dim[0]; i++) {
+        int64_t columns = matrix >= 0 ? c->params->rows[matrix].dim[1] : 0;
+        double of_row = matrix >= 0 ? rms_of(c->one, SNAPSHOT_GRADIENT, matrix, i * columns, columns) : 0.0;
+        out[i] = fmax(of_row, softmax);
+    }
+    return out;
 }
 
 /* Gradients of the mean loss. */
@@ -163,13 +207,14 @@ static void compare_state(const struct comparison *c, int row, const float *boun
 static enum status bounds_of_row(const struct comparison *c, int row, float **out)
 {
     const struct param *param = &c->params->rows[row];
-    double *companion = companion_of(c, row);
+    double *least = least_sizes(c, row);
     *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
-    enum status status = *out != NULL ? OK : fail(NO_MEMORY, "no memory to compare %s", param->name);
+    enum status status =
+        *out != NULL && least != NULL ? OK : fail(NO_MEMORY, "no memory to compare %s", param->name);
     if (status == OK)
-        status = bound_gradient(param, c->one->tensor[SNAPSHOT_GRADIENT][row], companion,
+        status = bound_gradient(param, c->one->tensor[SNAPSHOT_GRADIENT][row], least,
                                 bound_terms(&c->recipe->model, param->layer, c->one->tokens), *out);
-    free(companion);
+    free(least);
     return status;
 }
 
@@ -178,10 +223,8 @@ static double logit_size(const struct comparison *c)
 {
     int head = params_find(c->params, "head.weight");
     head = c->params->rows[head].tie >= 0 ? c->params->rows[head].tie : head;
-    double sum = 0.0;
-    for (int64_t i = 0; i < c->begin->count[head]; i++)
-        sum += value(c->begin, SNAPSHOT_WEIGHT, head, i) * value(c->begin, SNAPSHOT_WEIGHT, head, i);
-    return sqrt(sum / (double)c->begin->count[head] * (double)c->recipe->model.hidden_size);
+    return rms_of(c->begin, SNAPSHOT_WEIGHT, head, 0, c->begin->count[head]) *
+           sqrt((double)c->recipe->model.hidden_size);
 }
 
 static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
