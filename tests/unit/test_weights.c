@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The weights one rank holds: where they lie, what they start from, and what a tied one is. */
+#include "layers/weights.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 3 };
+
+/* A rank's weights with what they stand on. */
+struct stand {
+    struct device *device;
+    struct stream *stream;
+    struct params params;
+    struct weights weights;
+};
+
+static struct model_config model_of(bool llama)
+{
+    return (struct model_config){
+        .num_layers = LAYERS,
+        .hidden_size = 12,
+        .num_attention_heads = 4,
+        .num_query_groups = llama ? 2 : 4,
+        .ffn_hidden_size = 20,
+        .kv_channels = 6,
+        .seq_length = 5,
+        .vocab_size = 37,
+        .make_vocab_size_divisible_by = 8,
+        .position_embedding = llama ? ROPE : LEARNED_ABSOLUTE,
+        .normalization = llama ? RMS_NORM : LAYER_NORM,
+        .activation = llama ? SWIGLU : GELU,
+        .add_bias_linear = !llama,
+        .tie_word_embeddings = !llama,
+        .init_method_std = 0.02,
+    };
+}
+
+static struct stand stand_open(bool llama, int tp, int rank, const int *layers, int count)
+{
+    struct stand s = {0};
+    struct model_config model = model_of(llama);
+    struct degrees degrees = {.tp = tp, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
+    cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &s.device), OK);
+    cr_assert_eq(stream_create(s.device, "test", &s.stream), OK);
+    cr_assert_eq(params_declare(&model, &degrees, false, &s.params), OK);
+    struct place place = {.tp = rank};
+    cr_assert_eq(weights_create(s.device, &s.params, place, layers, count, true, &s.weights), OK, "%s",
+                 fail_text());
+    cr_assert_eq(weights_initialise(&s.weights, s.stream, 7), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(s.stream), OK);
+    return s;
+}
+
+static void stand_close(struct stand *s)
+{
+    weights_destroy(&s->weights);
+    params_free(&s->params);
+    stream_destroy(s->stream);
+    device_close(s->device);
+}
+
+/* Head first, embedding last: the order in which a backward pass ends. */
+static const int whole_model[] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
+enum { WHOLE = sizeof whole_model / sizeof *whole_model };
+
+static const struct held *by_name(const struct stand *s, const char *name)
+{
+    return weights_held(&s->weights, params_find(&s->params, name));
+}
+
+Test(weights, lie_in_the_order_of_their_layers_and_do_not_overlap)
+{
+    for (int llama = 0; llama <= 1; llama++) {
+        struct stand s = stand_open(llama == 1, 2, 1, whole_model, WHOLE);
+        const struct weights *w = &s.weights;
+        cr_assert_eq(w->count, s.params.count);
+        int64_t value_end = 0, gradient_end = 0, place = 0;
+        for (int i = 0; i < w->count; i++) {
+            const struct held *held = &w->list[i];
+            while (whole_model[place] != held->row->layer)
+                cr_assert_lt(++place, WHOLE, "%s comes too late", held->row->name);
+            int64_t count = slice_padded(&held->slice);
+            cr_expect_geq(held->gradient_offset, gradient_end, "%s", held->row->name);
+            gradient_end = held->gradient_offset + count;
+            if (held->second_use)
+                continue;
+            cr_expect_geq(held->value_offset, value_end, "%s", held->row->name);
+            value_end = held->value_offset + count;
+            cr_expect_eq((float *)held->m.data - (float *)w->m.data, held->value_offset);
+            cr_expect_eq((float *)held->v.data - (float *)w->v.data, held->value_offset);
+        }
+        cr_expect_leq((size_t)value_end * sizeof(float), w->value.bytes);
+        cr_expect_leq((size_t)gradient_end * sizeof(float), w->gradient.bytes);
+        cr_expect_eq(tensor_count(w->flat_gradient) * sizeof(float), w->gradient.bytes);
+        stand_close(&s);
+    }
+}
+
+Test(weights, fused_rows_are_one_matrix)
+{
+    struct stand s = stand_open(true, 2, 0, whole_model, WHOLE);
+    int q = params_find(&s.params, "layers.1.attention.q.weight");
+    const struct held *rows[] = {by_name(&s, "layers.1.attention.q.weight"),
+                                 by_name(&s, "layers.1.attention.k.weight"),
+                                 by_name(&s, "layers.1.attention.v.weight")};
+    struct tensor value = weights_fused_value(&s.weights, q),
+                  gradient = weights_fused_gradient(&s.weights, q);
+    cr_expect(value.dim[0] == 12 + 6 + 6 && value.dim[1] == 12, "%lld", (long long)value.dim[0]);
+    cr_expect_eq((uintptr_t)value.data % 64, 0);
+    int64_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(rows[i]->weight.data, (float *)value.data + at);
+        cr_expect_eq(rows[i]->gradient.data, (float *)gradient.data + at);
+        at += tensor_count(rows[i]->weight);
+    }
+    // A row that nothing is fused to is a matrix of its own.
+    int alone = params_find(&s.params, "layers.1.mlp.fc2.weight");
+    cr_expect_eq(weights_fused_value(&s.weights, alone).dim[0], 12);
+    stand_close(&s);
+}
+
+/* Every slice of every tp holds what the whole has at its global place; padding is zero. */
+static void compare_slice(const struct held *part, const struct held *whole)
+{
+    const struct slice *s = &part->slice;
+    const float *a = part->weight.data, *b = whole->weight.data;
+    for (int64_t i = 0; i < s->padded[0]; i++)
+        for (int64_t j = 0; j < s->padded[1]; j++) {
+            bool real = i < s->count[0] && j < s->count[1];
+            float want = real ? b[(s->begin[0] + i) * whole->slice.padded[1] + s->begin[1] + j] : 0.0F;
+            cr_assert_eq(memcmp(&a[i * s->padded[1] + j], &want, sizeof want), 0, "%s (%lld, %lld)",
+                         part->row->name, (long long)i, (long long)j);
+        }
+}
+
+Test(weights, slices_start_from_the_bits_of_the_whole)
+{
+    for (int llama = 0; llama <= 1; llama++) {
+        struct stand one = stand_open(llama == 1, 1, 0, whole_model, WHOLE);
+        for (int tp = 2; tp <= 4; tp += 2)
+            for (int rank = 0; rank < tp; rank++) {
+                struct stand s = stand_open(llama == 1, tp, rank, whole_model, WHOLE);
+                for (int i = 0; i < s.weights.count; i++)
+                    compare_slice(&s.weights.list[i], by_name(&one, s.weights.list[i].row->name));
+                stand_close(&s);
+            }
+        stand_close(&one);
+    }
+}
+
+/* The moments of what a normal row starts from: mean within 5 standard errors, spread likewise. */
+Test(weights, start_as_declared)
+{
+    struct stand s = stand_open(false, 1, 0, whole_model, WHOLE);
+    for (int i = 0; i < s.weights.count; i++) {
+        const struct held *held = &s.weights.list[i];
+        const float *x = held->weight.data;
+        int64_t n = slice_count(&held->slice);
+        double sum = 0.0, squares = 0.0;
+        for (int64_t k = 0; k < n; k++) {
+            sum += (double)x[k];
+            squares += (double)x[k] * (double)x[k];
+        }
+        if (held->row->init == INIT_NORMAL) {
+            double std = (double)held->row->std, count = (double)n;
+            cr_expect_lt(fabs(sum / count), 5.0 * std / sqrt(count), "%s", held->row->name);
+            cr_expect_lt(fabs(squares / count / (std * std) - 1.0), 5.0 * sqrt(2.0 / count), "%s",
+                         held->row->name);
+        } else {
+            cr_expect_eq(sum, held->row->init == INIT_ONE ? (double)n : 0.0, "%s", held->row->name);
+        }
+    }
+    // The last matrix of a branch is smaller by sqrt(2 L).
+    const struct held *q = by_name(&s, "layers.0.attention.q.weight"),
+                      *proj = by_name(&s, "layers.0.attention.proj.weight");
+    cr_expect_float_eq((double)(q->row->std / proj->row->std), sqrt(2.0 * LAYERS), 1e-6);
+    stand_close(&s);
+}
+
+/* pp 1: one value, two gradients. */
+Test(weights, a_tied_weight_on_one_rank_is_held_once)
+{
+    struct stand s = stand_open(false, 2, 1, whole_model, WHOLE);
+    const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
+    cr_expect(head->second_use);
+    cr_expect_not(embedding->second_use);
+    cr_expect_eq(head->weight.data, embedding->weight.data);
+    cr_expect_neq(head->gradient.data, embedding->gradient.data);
+    cr_expect_null(head->m.data);
+    stand_close(&s);
+}
+
+/* pp > 1: each end has its own copy, of the same bits. */
+Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
+{
+    const int first[] = {0, LAYER_EMBEDDING}, last[] = {LAYERS, 2};
+    struct stand a = stand_open(false, 2, 1, first, 2), b = stand_open(false, 2, 1, last, 2);
+    const struct held *embedding = by_name(&a, "embedding.weight"), *head = by_name(&b, "head.weight");
+    cr_assert(embedding != NULL && head != NULL && by_name(&a, "head.weight") == NULL);
+    cr_expect_null(by_name(&a, "layers.2.norm1.weight"));
+    cr_expect_not(head->second_use);
+    cr_expect_not_null(head->m.data);
+    cr_expect_eq(memcmp(head->weight.data, embedding->weight.data, tensor_bytes(head->weight)), 0);
+    stand_close(&a);
+    stand_close(&b);
+}
+
+/* An untied head draws numbers of its own. */
+Test(weights, an_untied_head_is_another_matrix)
+{
+    struct stand s = stand_open(true, 1, 0, whole_model, WHOLE);
+    const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
+    cr_expect_not(head->second_use);
+    cr_expect_neq(memcmp(head->weight.data, embedding->weight.data, 64), 0);
+    stand_close(&s);
+}
+
+Test(weights, values_only_have_no_gradients)
+{
+    struct stand s = stand_open(false, 1, 0, whole_model, WHOLE);
+    struct weights values;
+    cr_assert_eq(weights_create(s.device, &s.params, (struct place){0}, whole_model, WHOLE, false, &values),
+                 OK);
+    cr_expect_eq(values.gradient.bytes, 0);
+    cr_expect_eq(values.m.bytes, 0);
+    cr_expect_null(values.list[0].gradient.data);
+    weights_destroy(&values);
+    stand_close(&s);
+}
