@@ -16,6 +16,7 @@
 struct job {
     struct worker *worker;
     struct piece *pieces;
+    struct slice *slices;
     struct tensor *sources;             // where each piece is, padded
     struct safetensors_tensor *tensors; // as the file lists them
     struct safetensors_pair *metadata;
@@ -27,6 +28,7 @@ struct job {
 static void job_free(struct job *job)
 {
     free(job->pieces);
+    free(job->slices);
     free(job->sources);
     free(job->tensors);
     free(job->metadata);
@@ -46,6 +48,7 @@ static void job_add(struct job *job, const struct held *held, enum state state, 
         piece->begin[d] = slice->begin[d];
         piece->count[d] = tensor->dim[d] = slice->count[d];
     }
+    job->slices[job->count] = *slice;
     job->sources[job->count++] = state_tensor(held, state);
 }
 
@@ -55,12 +58,13 @@ static enum status job_create(struct worker *w, struct job *job)
     *job = (struct job){
         .worker = w,
         .pieces = calloc(most, sizeof *job->pieces),
+        .slices = calloc(most, sizeof *job->slices),
         .sources = calloc(most, sizeof *job->sources),
         .tensors = calloc(most, sizeof *job->tensors),
         .metadata = calloc(most, sizeof *job->metadata),
         .texts = calloc(most, sizeof *job->texts),
     };
-    if (!job->pieces || !job->sources || !job->tensors || !job->metadata || !job->texts)
+    if (!job->pieces || !job->slices || !job->sources || !job->tensors || !job->metadata || !job->texts)
         return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
     for (int h = 0; h < w->weights.count; h++) {
         const struct held *held = &w->weights.list[h];
@@ -96,9 +100,7 @@ static enum status write_piece(struct job *job, int index, struct safetensors_wr
     struct stream *stream = job->worker->compute;
     TRY(copy_to_host(stream, job->host, source.data, tensor_bytes(source)));
     TRY(stream_sync(stream));
-    int64_t rows = piece->count[0], columns = piece->count[1], padded = source.ndim > 1 ? source.dim[1] : 1;
-    for (int64_t row = 1; row < rows && columns != padded; row++)
-        memmove(job->host + row * columns, job->host + row * padded, (size_t)columns * sizeof *job->host);
+    piece_close_gaps(&job->slices[index], job->host);
     size_t bytes = (size_t)piece_elements(piece) * sizeof *job->host;
     piece->checksum = checksum_of(job->host, bytes);
     return safetensors_append(writer, job->host, bytes);

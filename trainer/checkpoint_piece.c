@@ -145,6 +145,13 @@ bool piece_meets(const struct piece *piece, const struct slice *want)
     return true;
 }
 
+void piece_close_gaps(const struct slice *slice, float *local)
+{
+    int64_t columns = slice->count[1], padded = slice->padded[1];
+    for (int64_t row = 1; row < slice->count[0] && columns != padded; row++)
+        memmove(local + row * columns, local + row * padded, (size_t)columns * sizeof *local);
+}
+
 int64_t piece_give(const struct piece *piece, int64_t first, int64_t count, const float *values,
                    const struct slice *want, float *local)
 {

@@ -213,8 +213,11 @@ Test(checkpoint, older_ones_are_removed_and_nothing_else, .init = silence)
     for (int64_t step = 1; step <= 6; step++)
         save_one("s", step);
     cr_assert_eq(unlink("s/step-00000005/manifest.json"), 0); // does not count, and is not ours to remove
+    cr_assert_eq(mkdir("s/step-00000004.partial", 0777), 0);  // nor does this
     folder_prune("s", 4, 2); // 6 is of another run: newer than what was saved
-    cr_expect_str_eq(list("s", &names), "step-00000003 step-00000004 step-00000005 step-00000006");
+    cr_expect_str_eq(list("s", &names),
+                     "step-00000003 step-00000004 step-00000004.partial step-00000005 step-00000006");
+    cr_assert_eq(rmdir("s/step-00000004.partial"), 0);
     folder_prune("s", 6, 1);
     cr_expect_str_eq(list("s", &names), "step-00000005 step-00000006");
     folder_prune("s", 6, 1);
