@@ -181,9 +181,9 @@ static enum status check_finite(const struct worker *w, const struct step_result
         return OK;
     const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
     if (name != NULL)
-        return fail(NOT_FINITE, "step %lld, rank %d: the gradient of %s is not finite (loss %g)",
-                    (long long)w->step, rank_of_row(w, result->not_finite_row, result->not_finite_share), name,
-                    result->loss);
+        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
+                    (long long)w->step, name,
+                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss);
     if (!isfinite(result->loss))
         return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
     return OK;
