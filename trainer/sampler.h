@@ -3,7 +3,7 @@
  *
  *     logits  2.0 1.0 0.0 -1.0      temperature 1 -> 0.64 0.24 0.09 0.03
  *                                   top-k 2       -> 0.73 0.27
- *                                   top-p 0.9     -> 0.66 0.25 0.09         the fewest that reach 0.9
+ *                                   top-p 0.9     -> 0.67 0.24 0.09         the fewest that reach 0.9
  *
  * Temperature 0 takes the most likely one. The draw of token i is a function of the seed and i, so the same
  * model, prompt and seed give the same text again.
