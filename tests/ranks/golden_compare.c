@@ -74,39 +74,39 @@ static double terms_of(const struct model_config *model, const struct param *row
     return bound_terms(model, row->layer, tokens);
 }
 
-/* The rms of each row of the matrix that `row` is the bias of; NULL when it is none. Its gradient's terms are
- * of that size even where their sum cancels. */
-static double *companion_of(const struct params *params, const struct snapshot *model, int row)
+/* A bias's gradient has terms of the size of its matrix's row even where their sum cancels: least[i] is that
+ * row's rms. Other rows tell their own size. */
+static void least_size(const struct params *params, const struct snapshot *model, int row, double *least)
 {
     char name[PARAM_NAME_CHARS];
     snprintf(name, sizeof name, "%s", params->rows[row].name);
     char *suffix = strstr(name, ".bias");
     if (suffix == NULL)
-        return NULL;
+        return;
     snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
     int matrix = params_find(params, name);
     if (matrix < 0 || params->rows[matrix].ndim != 2)
-        return NULL;
+        return;
     const int64_t *dim = params->rows[matrix].dim;
-    double *out = calloc((size_t)dim[0], sizeof *out);
-    for (int64_t i = 0; out != NULL && i < dim[0]; i++) {
+    for (int64_t i = 0; i < dim[0]; i++) {
         for (int64_t j = 0; j < dim[1]; j++)
-            out[i] += pow((double)model->tensor[SNAPSHOT_GRADIENT][matrix][i * dim[1] + j], 2.0);
-        out[i] = sqrt(out[i] / (double)dim[1]);
+            least[i] += pow((double)model->tensor[SNAPSHOT_GRADIENT][matrix][i * dim[1] + j], 2.0);
+        least[i] = sqrt(least[i] / (double)dim[1]);
     }
-    return out;
 }
 
 enum status golden_gradient_bound(const struct model_config *model, const struct params *params,
                                   const struct snapshot *now, double tokens, int row, float **out)
 {
-    double *companion = companion_of(params, now, row);
+    double *least = calloc((size_t)params->rows[row].dim[0], sizeof *least);
     *out = calloc((size_t)now->count[row] + 1, sizeof **out);
-    enum status status = *out != NULL ? OK : fail(NO_MEMORY, "no memory for bounds");
-    if (status == OK)
-        status = bound_gradient(&params->rows[row], now->tensor[SNAPSHOT_GRADIENT][row], companion,
+    enum status status = *out != NULL && least != NULL ? OK : fail(NO_MEMORY, "no memory for bounds");
+    if (status == OK) {
+        least_size(params, now, row, least);
+        status = bound_gradient(&params->rows[row], now->tensor[SNAPSHOT_GRADIENT][row], least,
                                 terms_of(model, &params->rows[row], tokens), *out);
-    free(companion);
+    }
+    free(least);
     return status;
 }
 
