@@ -279,10 +279,15 @@ static enum status compare_step(const struct comparison *c)
 static void compare_initial(const struct params *params, const struct snapshot *one,
                             const struct snapshot *layout, struct verify_report *report)
 {
-    for (int row = 0; row < params->count; row++)
+    for (int row = 0; row < params->count; row++) {
         for (int64_t i = 0; i < one->count[row]; i++)
             note(report, VERIFY_INITIAL, row, 0, i,
                  fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)), 0.0);
+        // Of the others that hold it, too: the first step begins from one rank's weights, and would hide
+        // them.
+        note(report, VERIFY_REPLICAS, row, 0, 0, (double)atomic_load(&layout->differs[SNAPSHOT_WEIGHT][row]),
+             0.0);
+    }
 }
 
 /* ---- the whole ---- */

@@ -3,20 +3,9 @@
  * each layout below, every loss, gradient norm, gradient, weight and moment. The bounds themselves are
  * watched too: one that is 100 times the largest error of its quantity, over all these layouts, would hide
  * faults. */
-#include "tests/support/tiny.h"
-#include "trainer/verify.h"
+#include "tests/support/tiny_verify.h"
 
 #include <math.h>
-
-#define ONE_RANK                                                                                  \
-    " tp=1 pp=1 dp=1 parallel.sequence_parallel=false pipeline.schedule=1f1b pipeline.layout=[] " \
-    "cluster.device=cpu "
-
-/* `common` holds for both; `layout` for the layout; `one` for the one rank, beside what makes it one. */
-struct comparison {
-    enum tiny_family family;
-    const char *common, *layout, *one;
-};
 
 #define SP " parallel.sequence_parallel=true "
 
@@ -57,22 +46,6 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, TINY_DOCUMENTS TINY_LLAMA_BYTES, "tp=2 dp=4 pp=2" SP, ""},
 };
 
-/* ---- what a report says ---- */
-
-enum { LOSS = VERIFY_QUANTITIES, NORM, QUANTITIES };
-
-/* Error over bound; the first two are compared to the bit and have none. */
-static const char *const quantity_names[QUANTITIES] = {
-    [VERIFY_INITIAL] = "initial",
-    [VERIFY_REPLICAS] = "replicas",
-    [VERIFY_GRADIENT] = "gradient",
-    [VERIFY_WEIGHT] = "weight",
-    [VERIFY_M] = "m",
-    [VERIFY_V] = "v",
-    [LOSS] = "loss",
-    [NORM] = "gradient norm",
-};
-
 struct test {
     struct tiny tiny;
     const char *seed;
@@ -80,46 +53,17 @@ struct test {
     int failures;
 };
 
-static void tally(struct test *test, const struct verify_report *report)
-{
-    for (int q = 0; q < VERIFY_QUANTITIES; q++)
-        for (int row = 0; row < report->rows; row++)
-            test->largest[q] = fmax(test->largest[q], report->worst[q][row].ratio);
-    for (int s = 0; s < report->steps; s++) {
-        const struct verify_step *step = &report->step[s];
-        test->largest[LOSS] =
-            fmax(test->largest[LOSS], fabs(step->loss[0] - step->loss[1]) / step->loss_bound);
-        test->largest[NORM] =
-            fmax(test->largest[NORM], fabs(step->norm[0] - step->norm[1]) / step->norm_bound);
-    }
-}
-
-static enum status compare(struct test *test, const struct comparison *c, struct verify_report *report)
-{
-    struct verify_options options = {.steps = 3};
-    struct recipe *layout = NULL, *one = NULL;
-    char common[400], one_rank[400];
-    snprintf(common, sizeof common, "%s seed=%s", c->common, test->seed);
-    snprintf(one_rank, sizeof one_rank, "%s %s", c->one, ONE_RANK);
-    enum status status = tiny_recipe(&test->tiny, c->family, common, c->layout, 0, &layout);
-    if (status == OK)
-        status = tiny_recipe(&test->tiny, c->family, common, one_rank, 0, &one);
-    options.layout = layout;
-    options.one_rank = one;
-    if (status == OK)
-        status = verify(&options, report);
-    recipe_destroy(layout);
-    recipe_destroy(one);
-    return status;
-}
-
 static void check(struct test *test, const struct comparison *c)
 {
     struct verify_report report = {0};
-    enum status status = compare(test, c, &report);
+    char common[400];
+    snprintf(common, sizeof common, "%s seed=%s", c->common, test->seed);
+    struct comparison seeded = {c->family, common, c->layout, c->one};
+    enum status status = tiny_verify(&test->tiny, &seeded, 3, (struct hooks){0}, &report);
     double first = 1.0;
     if (status == OK) {
-        tally(test, &report);
+        for (int q = 0; q < QUANTITIES; q++)
+            test->largest[q] = fmax(test->largest[q], largest_ratio(&report, q, NULL));
         first = fabs(report.step[0].loss[0] - report.step[0].loss[1]) / report.step[0].loss[1];
     }
     bool good = status == OK && report.outside == 0 && first <= 1e-6;
@@ -140,7 +84,7 @@ static void check_bounds(struct test *test)
     for (int q = VERIFY_GRADIENT; q < QUANTITIES; q++) {
         bool good = test->largest[q] > 0.01 && test->largest[q] <= 1.0;
         printf("%-7s the largest error of any %s is %.3f of its bound\n", good ? "ok" : "FAILED",
-               quantity_names[q], test->largest[q]);
+               quantity_name(q), test->largest[q]);
         test->failures += !good;
     }
 }
