@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving. Values go to the file one tensor at a time through one piece of host memory. */
+/* Saving. Values go to the file a band of rows at a time, through one small piece of host memory. */
 #include "trainer/checkpoint.h"
 
 #include "trainer/checkpoint_agree.h"
@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BAND_ELEMENTS = 1 << 20 };
+
 /* What this rank writes. */
 struct job {
     struct worker *worker;
@@ -22,7 +24,7 @@ struct job {
     struct safetensors_pair *metadata;
     char (*texts)[PIECE_TEXT_CHARS];
     int count;
-    float *host; // room for the largest
+    float *host; // room for the largest band
 };
 
 static void job_free(struct job *job)
@@ -52,9 +54,17 @@ static void job_add(struct job *job, const struct held *held, enum state state, 
     job->sources[job->count++] = state_tensor(held, state);
 }
 
+/* As many rows as have about BAND_ELEMENTS, and at least one. */
+static int64_t rows_at_once(const struct slice *slice)
+{
+    int64_t rows = BAND_ELEMENTS / slice->padded[1];
+    return rows > 0 ? rows : 1;
+}
+
 static enum status job_create(struct worker *w, struct job *job)
 {
-    size_t most = (size_t)w->weights.count * STATE_COUNT + 1, largest = 0;
+    size_t most = (size_t)w->weights.count * STATE_COUNT + 1;
+    int64_t largest = BAND_ELEMENTS;
     *job = (struct job){
         .worker = w,
         .pieces = calloc(most, sizeof *job->pieces),
@@ -74,11 +84,11 @@ static enum status job_create(struct worker *w, struct job *job)
         for (enum state state = 0; state < STATE_COUNT; state++)
             if (state_tensor(held, state).data != NULL)
                 job_add(job, held, state, &slice);
-        if (largest < tensor_bytes(held->weight))
-            largest = tensor_bytes(held->weight);
+        if (largest < slice.padded[1])
+            largest = slice.padded[1];
     }
-    job->host = malloc(largest + 1);
-    return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %zu bytes", largest);
+    job->host = malloc((size_t)largest * sizeof *job->host);
+    return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
 }
 
 /* The bytes that metadata will take: the checksum is not known yet, and as long as any. */
@@ -92,18 +102,27 @@ static size_t metadata_room(struct job *job)
     return room;
 }
 
-/* The real elements of one piece, without the padding around them. */
+/* The real elements of one piece, without the padding around them: some rows at a time. */
 static enum status write_piece(struct job *job, int index, struct safetensors_writer *writer)
 {
-    struct piece *piece = &job->pieces[index];
-    struct tensor source = job->sources[index];
+    const struct slice *slice = &job->slices[index];
+    const float *source = job->sources[index].data; // the device's: counted on, never looked into
     struct stream *stream = job->worker->compute;
-    TRY(copy_to_host(stream, job->host, source.data, tensor_bytes(source)));
-    TRY(stream_sync(stream));
-    piece_close_gaps(&job->slices[index], job->host);
-    size_t bytes = (size_t)piece_elements(piece) * sizeof *job->host;
-    piece->checksum = checksum_of(job->host, bytes);
-    return safetensors_append(writer, job->host, bytes);
+    struct checksum sum;
+    checksum_begin(&sum);
+    for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
+        struct slice band = *slice;
+        band.count[0] = slice->count[0] - row < rows ? slice->count[0] - row : rows;
+        size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * sizeof *source;
+        TRY(copy_to_host(stream, job->host, source + row * band.padded[1], padded_bytes));
+        TRY(stream_sync(stream));
+        piece_close_gaps(&band, job->host);
+        size_t bytes = (size_t)slice_count(&band) * sizeof *source;
+        checksum_add(&sum, job->host, bytes);
+        TRY(safetensors_append(writer, job->host, bytes));
+    }
+    job->pieces[index].checksum = checksum_end(&sum);
+    return OK;
 }
 
 static enum status write_all(struct job *job, const char *path)

@@ -36,12 +36,13 @@ static const char recipe_text[] =
     "data: {train: data}\n"
     "checkpoint: {save: saves, load: none}\n";
 
-/* Two families: all kinds of rows. */
+/* Two families with all kinds of rows; and one whose embedding is read and written in several goes. */
 static const char *const families[][8] = {
     {"model.hidden_dropout=0.1"},
     {"model.position_embedding_type=rope", "model.normalization=RMSNorm", "model.activation=swiglu",
      "model.add_bias_linear=false", "model.tie_word_embeddings=false", "model.num_query_groups=2",
      "model.ffn_hidden_size=36"},
+    {"model.vocab_size=60000"},
 };
 
 static const struct where {
@@ -446,6 +447,7 @@ static enum status local(const char *device)
     for (int family = 0; family < 2; family++)
         for (int writer = 0; writer < LAYOUTS; writer++)
             TRY(write_on(device, family, writer));
+    TRY(write_on(device, 2, 1));
     TRY(corruption(device));
     return disk(device);
 }
