@@ -447,7 +447,7 @@ static enum status local(const char *device)
     for (int family = 0; family < 2; family++)
         for (int writer = 0; writer < LAYOUTS; writer++)
             TRY(write_on(device, family, writer));
-    TRY(write_on(device, 2, 1));
+    TRY(write_on(device, 2, 0));
     TRY(corruption(device));
     return disk(device);
 }
