@@ -48,7 +48,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--temperature", OPTION_REAL, &out->temperature, 0, 1e3},
         {"--top-k", OPTION_INTEGER, &out->top_k, 0, 1e9},
         {"--top-p", OPTION_REAL, &out->top_p, 1e-6, 1},
-        {"--seed", OPTION_INTEGER, &out->seed, 0, 0x1p62},
+        {"--seed", OPTION_INTEGER, &out->seed, 0, 1e18},
         {"--no-stop", OPTION_FLAG, &out->no_stop, 0, 0},
         {"--help", OPTION_FLAG, &out->help, 0, 0},
         {"-h", OPTION_FLAG, &out->short_help, 0, 0},
@@ -82,14 +82,14 @@ static bool is_there(const char *folder, const char *name)
 
 /* What the user named: *out is a recipe (true), or a folder that is a checkpoint or holds some (false). In
  * the folder of a run they lie in checkpoints/, also after it was moved, which its recipe does not know.
- * Without them, the recipe says where they are, or what to run first. */
+ * Where there are none yet the recipe says where they will be, and so what to run first. */
 static bool names_recipe(const char *model, struct text *out)
 {
-    bool checkpoint = is_there(model, "/manifest.json"), run = is_there(model, "/checkpoints");
-    bool recipe = !is_there(model, "/.") || (is_there(model, "/recipe.yaml") && !run && !checkpoint);
-    const char *inside = checkpoint ? "" : run ? "/checkpoints" : recipe ? "/recipe.yaml" : "";
-    text_add(out, "%s%s", model, is_there(model, "/.") ? inside : "");
-    return recipe;
+    bool folder = is_there(model, "/."), checkpoint = is_there(model, "/manifest.json");
+    bool holds = !checkpoint && is_there(model, "/checkpoints");
+    bool recipe = folder && !checkpoint && !holds && is_there(model, "/recipe.yaml");
+    text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : holds ? "/checkpoints" : "");
+    return recipe || !folder;
 }
 
 /* The newest of the recipe's run. */

@@ -38,7 +38,6 @@ static enum status store(const char *command, const struct option *option, const
 {
     int64_t integer = 0;
     double number = 0.0;
-    char low[NUMBER_CHARS], high[NUMBER_CHARS];
     switch (option->type) { // no default: a new type is a compile error here
     case OPTION_FLAG:
         *(bool *)option->value = true;
@@ -60,9 +59,8 @@ static enum status store(const char *command, const struct option *option, const
         *(double *)option->value = number;
         return OK;
     }
-    return fail(BAD_USAGE, "%s: %s %s: a%s number from %s to %s works", command, option->name, value,
-                option->type == OPTION_INTEGER ? " whole" : "", number_text(option->low, low),
-                number_text(option->high, high));
+    return fail(BAD_USAGE, "%s: %s %s: a%s number from %.12g to %.12g works", command, option->name, value,
+                option->type == OPTION_INTEGER ? " whole" : "", option->low, option->high);
 }
 
 enum status options_parse(int argc, char **argv, const struct option *options, int count, const char **rest,

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Command lines: options, cuboid schedule whole, and what cuboid generate refuses before it has a model. */
+#include "tools/cmd_generate.h"
+#include "tools/cmd_schedule.h"
+#include "tools/options.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WORDS = 24 };
+
+struct line {
+    char copy[256], *words[WORDS];
+    int count;
+};
+
+static void cut(const char *text, struct line *line)
+{
+    *line = (struct line){.count = 0};
+    snprintf(line->copy, sizeof line->copy, "%s", text);
+    char *rest = line->copy;
+    for (char *word = strsep(&rest, " "); word != NULL && line->count < WORDS; word = strsep(&rest, " "))
+        line->words[line->count++] = word;
+}
+
+static int run(int (*command)(int argc, char **argv), const char *text)
+{
+    struct line line;
+    cut(text, &line);
+    int status = command(line.count, line.words);
+    fflush(stdout);
+    fflush(stderr);
+    return status;
+}
+
+/* ---- options ---- */
+
+struct values {
+    int64_t n;
+    double x;
+    const char *name;
+    bool flag;
+    const char *rest[WORDS];
+    int rest_count;
+};
+
+static enum status parse(const char *text, struct values *out)
+{
+    const struct option options[] = {
+        {"-n", OPTION_INTEGER, &out->n, -5, 10},
+        {"--x", OPTION_REAL, &out->x, 0, 1},
+        {"--name", OPTION_TEXT, &out->name, 0, 0},
+        {"--flag", OPTION_FLAG, &out->flag, 0, 0},
+    };
+    struct line line;
+    *out = (struct values){.n = 7, .x = 0.25};
+    cut(text, &line);
+    enum status status = options_parse(line.count, line.words, options, 4, out->rest, &out->rest_count);
+    // The words are gone when this returns: what must be looked at, is looked at here.
+    if (status == OK && out->name != NULL)
+        cr_assert_str_eq(out->name, "-dashed=value");
+    for (int i = 0; status == OK && i < out->rest_count; i++)
+        cr_assert_eq(out->rest[i][0], (char)('a' + i));
+    return status;
+}
+
+Test(options, are_read_in_any_order)
+{
+    struct values v;
+    cr_assert_eq(parse("c a=1 -n -3 b --x=1 --flag --name -dashed=value c", &v), OK, "%s", fail_text());
+    cr_assert_eq(v.n, -3);
+    cr_assert_eq(v.x, 1.0);
+    cr_assert(v.flag);
+    cr_assert_eq(v.rest_count, 3);
+    cr_assert_eq(parse("c", &v), OK);
+    cr_assert(v.n == 7 && v.x == 0.25 && v.name == NULL && !v.flag && v.rest_count == 0);
+}
+
+Test(options, say_what_works)
+{
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {"c -n 11", "c: -n 11: a whole number from -5 to 10 works"},
+        {"c -n 1.5", "c: -n 1.5: a whole number from -5 to 10 works"},
+        {"c --x nan", "c: --x nan: a number from 0 to 1 works"},
+        {"c --x=", "c: --x : a number from 0 to 1 works"},
+        {"c --name", "c: --name wants a value"},
+        {"c --flag=yes", "c: --flag takes no value"},
+        {"c --flog", "c: there is no option --flog, did you mean --flag?; it takes -n, --x, --name, --flag"},
+        {"c -", "c: there is no option -, did you mean -n?; it takes -n, --x, --name, --flag"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct values v;
+        cr_expect_eq(parse(cases[i].text, &v), BAD_USAGE);
+        cr_expect_str_eq(fail_text(), cases[i].said);
+    }
+}
+
+/* ---- cuboid schedule ---- */
+
+Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 2 -m 2"), 0);
+    cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   makespan 9, bubble 3 (33.3 %), peak 2\n"
+                            "rank 0  |F0 F1 ......B0--- ...B1--- |  66.7 %  peak 2\n"
+                            "rank 1  |   F0 B0--- F1 B1---       | 100.0 %  peak 1\n"
+                            "         0              5\n"
+                            "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n");
+}
+
+/* By hand: rank 1 has F at 2.5 to 4.5, I to 5.5, W to 6.5; rank 0 its I from 6 to 7, W to 8.
+ * A message is critical where it is received. */
+Test(schedule_command, lists_every_action_with_its_costs, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --csv --cost comm=0.5,f=2"), 0);
+    cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+                            "0,0,0F0,F,0,0,0,,0,2,1\n"
+                            "0,1,0SEND_F0,SEND_F,0,0,0,1,2,2.5,0\n"
+                            "0,2,0RECV_B0,RECV_B,0,0,0,1,5.5,6,1\n"
+                            "0,3,0I0,I,0,0,0,,6,7,1\n"
+                            "0,4,0W0,W,0,0,0,,7,8,1\n"
+                            "1,0,1RECV_F0,RECV_F,1,0,0,0,2,2.5,1\n"
+                            "1,1,1F0,F,1,0,0,,2.5,4.5,1\n"
+                            "1,2,1I0,I,1,0,0,,4.5,5.5,1\n"
+                            "1,3,1SEND_B0,SEND_B,1,0,0,0,5.5,6,0\n"
+                            "1,4,1W0,W,1,0,0,,5.5,6.5,0\n");
+}
+
+Test(schedule_command, writes_json, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule gpipe -p 1 -m 1 --json"), 0);
+    cr_assert_stdout_eq_str(
+        "{\"schedule\": \"gpipe\", \"p\": 1, \"m\": 1, \"v\": 1,\n"
+        " \"cost\": {\"f\": 1, \"i\": 1, \"w\": 1, \"comm\": 0},\n"
+        " \"makespan\": 3, \"bubble\": 0, \"bubble_fraction\": 0,\n"
+        " \"ranks\": [\n"
+        "  {\"rank\": 0, \"first_start\": 0, \"last_end\": 3, \"busy\": 3, \"bubble\": 0, \"peak\": 1, "
+        "\"actions\": [\n"
+        "      {\"action\": \"0F0\", \"kind\": \"F\", \"stage\": 0, \"chunk\": 0, \"microbatch\": 0, "
+        "\"start\": 0, \"end\": 1, \"critical\": true},\n"
+        "      {\"action\": \"0B0\", \"kind\": \"B\", \"stage\": 0, \"chunk\": 0, \"microbatch\": 0, "
+        "\"start\": 1, \"end\": 3, \"critical\": true}]}]}\n");
+}
+
+Test(schedule_command, refuses, .init = cr_redirect_stderr)
+{
+    static const char *const lines[] = {
+        "schedule",
+        "schedule 1f1b -p 4",
+        "schedule 1f1b -m 4",
+        "schedule 1f1b gpipe -p 4 -m 4",
+        "schedule 1f1b -p 4 -m 4 --csv --json",
+        "schedule 1f1b -p 0 -m 4",
+        "schedule 1f1b -p 4 -m 4 --cost f=1,g=1",
+        "schedule 1f1b -p 4 -m 4 --cost f=-1",
+        "schedule 1f1b -p 4 -m 4 --cost f=0,i=0,w=0",
+        "schedule 1f2b -p 4 -m 4",
+        "schedule 1f1b -p 4 -m 4 -v 2",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
+    cr_assert_stderr_eq_str(
+        "cuboid: schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all\n"
+        "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
+        "cuboid: schedule: -p, the number of ranks, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
+        "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
+        "cuboid: schedule: --text, --csv and --json exclude each other\n"
+        "cuboid: schedule: -p 0: a whole number from 1 to 2147483647 works\n"
+        "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
+        "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
+        "cuboid: schedule: --cost f=0,i=0,w=0: something must take time\n"
+        "cuboid: no schedule is called 1f2b (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, interleaved, "
+        "zb-h1, "
+        "zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev\n"
+        "cuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, v = 1\n");
+}
+
+/* ---- cuboid generate ---- */
+
+Test(generate_command, refuses, .init = cr_redirect_stderr)
+{
+    static const char *const lines[] = {
+        "generate",
+        "generate nothing.yaml",
+        "generate nothing.yaml --prompt x",
+        "generate / --prompt x",
+        "generate x --prompt x --tokens 0",
+        "generate x --prompt x --top-p 1.5",
+        "generate x --prompt x --temprature 1",
+        "generate x --prompt",
+    };
+    static const int expected[] = {2, 2, 2, 1, 2, 2, 2, 2};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_expect_eq(run(cmd_generate, lines[i]), expected[i], "%s", lines[i]);
+    cr_assert_stderr_eq_str(
+        "cuboid: generate: which model? A recipe, a checkpoint or the folder of a run works: cuboid generate "
+        "runs/quickstart --prompt TEXT\n"
+        "cuboid: generate: --prompt TEXT says what to continue; --prompt '' begins a document\n"
+        "error: nothing.yaml: No such file or directory\n"
+        "cuboid: /: no checkpoint: it holds no manifest.json, and no complete step-... folder\n"
+        "cuboid: generate: --tokens 0: a whole number from 1 to 1000000 works\n"
+        "cuboid: generate: --top-p 1.5: a number from 1e-06 to 1 works\n"
+        "cuboid: generate: there is no option --temprature, did you mean --temperature?; it takes --prompt, "
+        "--tokens, --temperature, --top-k, --top-p, --seed, --no-stop, --help, -h\n"
+        "cuboid: generate: --prompt wants a value\n");
+}
+
+/* A run that was stopped before its first checkpoint says what to run. */
+Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
+{
+    static const char recipe[] =
+        "model: {num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8}\n"
+        "train: {global_batch_size: 8, train_iters: 10}\n"
+        "optimizer: {lr: 1e-3}\n"
+        "data: {train: d}\n"
+        "logging: {run_dir: run}\n";
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert_eq(folder_make("run"), OK);
+    cr_assert_eq(file_write_atomic("run/recipe.yaml", recipe, sizeof recipe - 1), OK);
+    cr_expect_eq(run(cmd_generate, "generate run --prompt x"), 1);
+    cr_expect_eq(run(cmd_generate, "generate run/recipe.yaml checkpoint.save=none --prompt x"), 2);
+    unlink("run/recipe.yaml");
+    rmdir("run");
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(rmdir(folder), 0);
+    cr_assert_stderr_eq_str(
+        "cuboid: run/checkpoints: no complete checkpoint; cuboid train run/recipe.yaml makes one\n"
+        "cuboid: checkpoint.save is none, so this recipe's runs leave no checkpoint; name one: "
+        "cuboid generate CHECKPOINT --prompt TEXT\n");
+}
