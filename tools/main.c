@@ -8,6 +8,7 @@
 #include "tools/cmd_train.h"
 #include "tools/cmd_verify.h"
 
+#include <signal.h>
 #include <string.h>
 
 static const struct command {
@@ -43,6 +44,9 @@ static void print_help(FILE *to)
 
 int main(int argc, char **argv)
 {
+    // A file that may not grow further is an error of the write, to be said in words, and no signal's
+    // business.
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_help(stderr);
         return 2;
