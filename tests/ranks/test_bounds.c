@@ -39,6 +39,8 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, "", "pp=2 train.micro_batch_size=4", "train.micro_batch_size=2"},
     {TINY_LLAMA, "", "pp=4 train.micro_batch_size=8", "train.micro_batch_size=1"},
     {TINY_GPT, "train.micro_batch_size=4", "pp=4 dp=2 pipeline.schedule=zb-h1", ""},
+    // As small as it can be: one layer, one token, a head for each rank, a rank without layers.
+    {TINY_LLAMA, "model.num_layers=1 model.seq_length=1", "tp=12 pp=2 pipeline.layout=[0,1]", ""},
     // Dropout and documents.
     {TINY_GPT, TINY_DROPOUT, "tp=4 dp=2", ""},
     {TINY_GPT, TINY_DROPOUT TINY_DOCUMENTS, "tp=2 dp=2 pp=2 train.micro_batch_size=1" SP, ""},

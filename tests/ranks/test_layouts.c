@@ -60,7 +60,11 @@ static const char *const wide_processes[] = {"parallel.bucket_size_mb=0.0001",
 
 /* More ranks than key/value groups; a vocabulary of which one rank gets nothing. */
 static const char *const replicated[] = {
-    "",   "pp=2 pipeline.layout=[3,2]", "cluster.device=strict", "parallel.rank_order=pp-tp-cp-ep-dp pp=2",
+    "",
+    "pp=2 pipeline.layout=[3,2]",
+    "cluster.device=strict",
+    "pp=2 parallel.rank_order=pp-tp-cp-ep-dp",
+    "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1",
     NULL,
 };
 static const char *const replicated_processes[] = {"", NULL};
