@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What test_layers compares with: small models, one microbatch, and for each layer under test its output and
+ * the gradients of L, worked out in double precision on one rank. L is <output, random>, or the loss where a
+ * layer ends in one. */
+#pragma once
+
+#include "tests/support/reference_layers.h"
+
+enum { B = 2, S = 6, T = B * S, LAYERS = 2, SEED = 9 };
+
+struct family {
+    const char *name;
+    struct model_config model;
+    bool documents;
+};
+enum { FAMILIES = 3 };
+extern const struct family families[FAMILIES];
+
+/* The arrays of one microbatch, the same on every rank. */
+struct numbers {
+    int32_t token[T], label[T], position[T], document[T], place[T];
+    float mask[T];
+    int64_t sample[T];
+};
+struct numbers numbers_of(const struct family *family);
+
+enum subject { COLUMN, ROW, NORM, ATTENTION, MLP, BLOCK, EMBEDDING, HEAD, WHOLE, SUBJECTS };
+enum shape { NONE, HIDDEN, FUSED, FEATURES, LOSS }; // of what goes in and comes out: [T, columns]
+
+struct subject_facts {
+    const char *name;
+    enum shape in, out;
+    const char *rows[4]; // a row belongs to the subject when its name begins with one of these
+};
+extern const struct subject_facts facts[SUBJECTS];
+
+int64_t columns_of(const struct model_config *model, enum shape shape); // global
+/* N of the bound: terms of all sums on the way, forward and back. */
+double terms_of(const struct model_config *model, enum subject subject);
+
+struct expected {
+    enum subject subject;
+    const struct family *family;
+    struct params params; // of one rank
+    struct reference_model reference;
+    struct batch batch; // into numbers
+    struct numbers numbers;
+    double *x, *random, *y, *dx, l;
+    double **gradient; // [rows]; NULL where the row is not the subject's
+};
+/* Dies for want of memory. */
+void expected_create(const struct family *family, enum subject subject, struct expected *out);
+void expected_destroy(struct expected *expected);
