@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* All layers by one interface, for test_layers: x in, y out; dy in, dx out; gradients of weights. */
+/* One rank with one layer under test, and all layers by one interface: x in, y out; dy in, dx out; gradients
+ * of weights. */
 #pragma once
 
 #include "layers/stage.h"
@@ -14,6 +15,7 @@ struct trial {
     const struct expected *expected;
     const char *device;
     bool sequence_parallel;
+    bool fused; // I and W are never apart
     enum fault fault;
     double ratio[MAX_RANKS]; // largest error / bound
     char where[MAX_RANKS][PARAM_NAME_CHARS];
@@ -49,9 +51,28 @@ struct bench {
     struct buffer data, home[HOME_COUNT], x, y, dy, dx, sums;
 };
 
-MUST_USE enum status bench_declare(struct bench *bench, struct layout *layout);
+MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *out);
+void bench_close(struct bench *bench); // takes what a failed bench_open left
+
 /* y and dx are where to write, and become where it was written. */
 MUST_USE enum status bench_forward(struct bench *bench, struct tensor x, struct tensor *y);
 MUST_USE enum status bench_backward_input(struct bench *bench, struct tensor x, struct tensor dy,
                                           struct tensor *dx);
 MUST_USE enum status bench_backward_weight(struct bench *bench, struct tensor x, struct tensor dy);
+
+/* Rows [begin, begin + rows), and runs of columns side by side. */
+struct window {
+    int64_t row_begin, rows, width; // width: global columns
+    int runs;
+    int64_t begin[3], count[3];
+};
+
+struct window window_of(const struct bench *bench, enum shape shape);
+struct window window_of_slice(const struct held *held);
+int64_t window_columns(const struct window *window);
+/* Calls `visit` with the local and the global index of each element. */
+void window_walk(const struct window *window, void *context,
+                 void (*visit)(void *context, int64_t local, int64_t global));
+/* A window of `whole` into device memory; dense there. */
+MUST_USE enum status bench_put(struct bench *bench, const struct window *window, const double *whole,
+                               void *device);

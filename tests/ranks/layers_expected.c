@@ -248,10 +248,15 @@ void expected_create(const struct family *family, enum subject subject, struct e
     e->dx = normals("", in, 0.0, 0.0);
     e->gradient = calloc((size_t)e->params.count, sizeof *e->gradient);
     CHECK(e->gradient != NULL);
+}
+
+void expected_solve(struct expected *e)
+{
+    int64_t in = T * columns_of(&e->family->model, facts[e->subject].in);
     reference_gradient(evaluate, e, e->x, in, e->dx);
     for (int i = 0; i < e->params.count; i++) {
         int64_t count = e->params.rows[i].dim[0] * e->params.rows[i].dim[1];
-        if (!owns(subject, &e->params.rows[i]))
+        if (!owns(e->subject, &e->params.rows[i]))
             continue;
         e->gradient[i] = normals("", count, 0.0, 0.0);
         reference_gradient(evaluate, e, e->reference.weight[i], count, e->gradient[i]);

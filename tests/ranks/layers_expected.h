@@ -48,6 +48,8 @@ struct expected {
     double *x, *random, *y, *dx, l;
     double **gradient; // [rows]; NULL where the row is not the subject's
 };
-/* Dies for want of memory. */
+/* The numbers that go in. Dies for want of memory. */
 void expected_create(const struct family *family, enum subject subject, struct expected *out);
+/* What comes out: y, l, dx and gradient. */
+void expected_solve(struct expected *expected);
 void expected_destroy(struct expected *expected);

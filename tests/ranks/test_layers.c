@@ -19,94 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which part of a tensor a rank has ---- */
-
-/* Rows [begin, begin + rows), and runs of columns side by side. */
-struct window {
-    int64_t row_begin, rows, width; // width: global columns
-    int runs;
-    int64_t begin[3], count[3];
-};
-
-static struct window window_of(const struct bench *b, enum shape shape)
-{
-    struct window w = {.rows = T, .width = columns_of(b->env.model, shape), .runs = 1};
-    w.count[0] = w.width;
-    if (shape == HIDDEN) {
-        w.row_begin = env_local_begin(&b->env);
-        w.rows = env_local_tokens(&b->env);
-    } else if (shape == FEATURES) {
-        const struct slice *s =
-            &weights_held(&b->weights, params_find(&b->params, "layers.0.mlp.fc2.weight"))->slice;
-        w.begin[0] = s->begin[1];
-        w.count[0] = s->count[1];
-    } else if (shape == FUSED) {
-        int64_t before = 0;
-        int q = params_find(&b->params, "layers.0.attention.q.weight");
-        for (w.runs = 0; w.runs < 3; w.runs++) {
-            const struct held *held = weights_held(&b->weights, q + w.runs);
-            w.begin[w.runs] = before + held->slice.begin[0];
-            w.count[w.runs] = held->slice.count[0];
-            before += held->row->dim[0];
-        }
-    }
-    return w;
-}
-
-static int64_t window_columns(const struct window *w)
-{
-    return w->count[0] + w->count[1] + w->count[2];
-}
-
-/* Calls `visit` with the local and the global index of each element. */
-static void window_walk(const struct window *w, void *context,
-                        void (*visit)(void *context, int64_t local, int64_t global))
-{
-    int64_t local = 0;
-    for (int64_t i = 0; i < w->rows; i++)
-        for (int run = 0; run < w->runs; run++)
-            for (int64_t j = 0; j < w->count[run]; j++)
-                visit(context, local++, (w->row_begin + i) * w->width + w->begin[run] + j);
-}
-
-static struct window window_of_slice(const struct held *held)
-{
-    const struct slice *s = &held->slice;
-    return (struct window){.row_begin = s->begin[0],
-                           .rows = s->count[0],
-                           .width = held->row->dim[1],
-                           .runs = 1,
-                           .begin = {s->begin[1]},
-                           .count = {s->count[1]}};
-}
-
-/* ---- to the device and back ---- */
-
-struct narrowing {
-    const double *from;
-    float *to;
-};
-static void narrow_one(void *context, int64_t local, int64_t global)
-{
-    const struct narrowing *n = context;
-    n->to[local] = (float)n->from[global];
-}
-
-/* A window of `whole` into device memory; dense there. */
-static enum status put(struct bench *b, const struct window *w, const double *whole, void *device)
-{
-    size_t bytes = (size_t)(w->rows * window_columns(w)) * sizeof(float);
-    float *host = calloc(1, bytes + 1);
-    if (host == NULL)
-        return fail(NO_MEMORY, "no memory for a tensor");
-    window_walk(w, &(struct narrowing){whole, host}, narrow_one);
-    enum status status = copy_to_device(b->stream, device, host, bytes);
-    if (status == OK)
-        status = stream_sync(b->stream);
-    free(host);
-    return status;
-}
-
 static void note(struct bench *b, const char *what, double ratio)
 {
     int rank = b->world->rank;
@@ -178,107 +90,6 @@ static enum status compare(struct bench *b, const struct window *w, const void *
 }
 
 /* ---- a rank ---- */
-
-static enum status alloc(struct bench *b, size_t bytes, struct buffer *out)
-{
-    return buffer_alloc(b->device, PART_DATA, bytes, out);
-}
-
-/* The microbatch's arrays on the device; faults are planted here. */
-static enum status put_batch(struct bench *b)
-{
-    struct numbers n = b->trial->expected->numbers;
-    for (int t = 0; t < T && b->trial->fault == OTHER_SAMPLES; t++)
-        n.sample[t]++;
-    if (b->trial->fault == OTHER_POSITIONS) {
-        n.position[1] = 2;
-        n.position[2] = 1;
-    }
-    TRY(alloc(b, sizeof n, &b->data));
-    TRY(alloc(b, 2 * B * sizeof(double), &b->sums));
-    TRY(copy_to_device(b->stream, b->data.data, &n, sizeof n));
-    TRY(stream_sync(b->stream));
-    const char *at = b->data.data;
-    double *sums = b->sums.data;
-    b->batch = (struct batch){
-        .token = (const int32_t *)(at + offsetof(struct numbers, token)),
-        .label = (const int32_t *)(at + offsetof(struct numbers, label)),
-        .position = (const int32_t *)(at + offsetof(struct numbers, position)),
-        .document = b->trial->expected->family->documents
-                        ? (const int32_t *)(at + offsetof(struct numbers, document))
-                        : NULL,
-        .loss_mask = (const float *)(at + offsetof(struct numbers, mask)),
-        .sample = (const int64_t *)(at + offsetof(struct numbers, sample)),
-        .place = (const int32_t *)(at + offsetof(struct numbers, place)),
-        .sample_loss = tensor_1d(sums, F64, B),
-        .sample_tokens = tensor_1d(sums + B, F64, B),
-    };
-    return OK;
-}
-
-static enum status make_weights(struct bench *b)
-{
-    static const int layers[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
-    TRY(weights_create(b->device, &b->params, b->groups->place, layers, LAYERS + 2, true, &b->weights));
-    TRY(weights_initialise(&b->weights, b->stream, SEED));
-    TRY(weights_zero_gradients(&b->weights, b->stream));
-    for (int i = 0; i < b->weights.count; i++) {
-        const struct held *held = &b->weights.list[i];
-        struct window w = window_of_slice(held);
-        TRY(put(b, &w, b->trial->expected->reference.weight[held->index], held->weight.data));
-    }
-    return OK;
-}
-
-static enum status bench_open(struct trial *trial, struct world *world, struct bench *b)
-{
-    const struct model_config *model = &trial->expected->family->model;
-    *b = (struct bench){.trial = trial, .subject = trial->expected->subject, .world = world};
-    struct degrees degrees = {.tp = world->size, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
-    struct mesh mesh;
-    TRY(mesh_create(degrees, NULL, &mesh));
-    TRY(params_declare(model, &degrees, trial->sequence_parallel, &b->params));
-    TRY(groups_create(world, &mesh, params_kv_replicas(model, world->size), &b->groups));
-    TRY(device_open(&(struct device_options){.name = trial->device, .threads = 1}, &b->device));
-    TRY(stream_create(b->device, "test", &b->stream));
-    TRY(make_weights(b));
-    TRY(put_batch(b));
-    b->env = (struct env){.model = model,
-                          .groups = b->groups,
-                          .weights = &b->weights,
-                          .compute = b->stream,
-                          .batch = B,
-                          .sequence = S,
-                          .sequence_parallel = trial->sequence_parallel,
-                          .split_weight = true,
-                          .seed = SEED};
-    struct layout layout = {0};
-    TRY(bench_declare(b, &layout));
-    b->pass = (struct pass){.env = &b->env, .batch = &b->batch, .training = true};
-    for (int home = 0; home < HOME_COUNT; home++) {
-        TRY(alloc(b, layout.bytes[home], &b->home[home]));
-        b->pass.base[home] = b->home[home].data;
-    }
-    struct buffer *all[] = {&b->x, &b->y, &b->dy, &b->dx};
-    for (int i = 0; i < 4; i++)
-        TRY(alloc(b, (size_t)(T * columns_of(model, FUSED)) * sizeof(float), all[i]));
-    return OK;
-}
-
-static void bench_close(struct bench *b)
-{
-    struct buffer *all[] = {&b->data, &b->sums, &b->x, &b->y, &b->dy, &b->dx};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        buffer_free(all[i]);
-    for (int home = 0; home < HOME_COUNT; home++)
-        buffer_free(&b->home[home]);
-    stage_destroy(&b->layer.stage);
-    weights_destroy(&b->weights);
-    stream_destroy(b->stream);
-    device_close(b->device);
-    groups_destroy(b->groups);
-    params_free(&b->params);
-}
 
 /* The sums over ranks that the rows ask for. */
 static enum status add_partials(struct bench *b)
@@ -362,7 +173,7 @@ static enum status put_gradient(struct bench *b, const struct window *to, void *
     for (int run = 0; run < to->runs && facts[b->subject].out == FUSED; run++)
         for (int64_t t = 0; t < T && !weights_held(&b->weights, (int)q + run)->slice.first; t++)
             memset(mine + t * to->width + to->begin[run], 0, (size_t)to->count[run] * sizeof *mine);
-    enum status status = put(b, to, mine, dy);
+    enum status status = bench_put(b, to, mine, dy);
     free(mine);
     return status;
 }
@@ -377,7 +188,7 @@ static enum status run_layer(struct bench *b)
     y = tensor_2d(b->y.data, F32, to.rows, window_columns(&to));
     dy = tensor_2d(b->dy.data, F32, to.rows, window_columns(&to));
     dx = tensor_2d(b->dx.data, F32, back->rows, window_columns(back));
-    TRY(put(b, &from, e->x, x.data));
+    TRY(bench_put(b, &from, e->x, x.data));
     TRY(put_gradient(b, &to, dy.data));
 
     TRY(bench_forward(b, x, &y));
@@ -434,6 +245,7 @@ static int check_subject(const struct family *family, enum subject subject, cons
     } worlds[] = {{1, false}, {2, false}, {2, true}, {4, false}, {4, true}};
     struct expected expected;
     expected_create(family, subject, &expected);
+    expected_solve(&expected);
     int bad = 0;
     printf("  %-14s", facts[subject].name);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
@@ -472,6 +284,7 @@ static int check_faults(const char *device)
         struct expected expected;
         char where[PARAM_NAME_CHARS] = "";
         expected_create(&families[faults[i].family], faults[i].subject, &expected);
+        expected_solve(&expected);
         double ratio =
             try_layer(&expected, device, faults[i].tp, faults[i].sequence_parallel, faults[i].fault, where);
         printf("  %s: %.2g (%s)%s\n", faults[i].what, ratio, where, ratio > 1.0 ? "" : " NOT FOUND");
