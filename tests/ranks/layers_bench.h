@@ -51,14 +51,14 @@ struct bench {
     struct buffer data, home[HOME_COUNT], x, y, dy, dx, sums;
 };
 
-MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *out);
-void bench_close(struct bench *bench); // takes what a failed bench_open left
+MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *b);
+void bench_close(struct bench *b); // takes what a failed bench_open left
 
 /* y and dx are where to write, and become where it was written. */
-MUST_USE enum status bench_forward(struct bench *bench, struct tensor x, struct tensor *y);
-MUST_USE enum status bench_backward_input(struct bench *bench, struct tensor x, struct tensor dy,
+MUST_USE enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y);
+MUST_USE enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor dy,
                                           struct tensor *dx);
-MUST_USE enum status bench_backward_weight(struct bench *bench, struct tensor x, struct tensor dy);
+MUST_USE enum status bench_backward_weight(struct bench *b, struct tensor x, struct tensor dy);
 
 /* Rows [begin, begin + rows), and runs of columns side by side. */
 struct window {
@@ -67,12 +67,11 @@ struct window {
     int64_t begin[3], count[3];
 };
 
-struct window window_of(const struct bench *bench, enum shape shape);
+struct window window_of(const struct bench *b, enum shape shape);
 struct window window_of_slice(const struct held *held);
-int64_t window_columns(const struct window *window);
+int64_t window_columns(const struct window *w);
 /* Calls `visit` with the local and the global index of each element. */
-void window_walk(const struct window *window, void *context,
+void window_walk(const struct window *w, void *context,
                  void (*visit)(void *context, int64_t local, int64_t global));
 /* A window of `whole` into device memory; dense there. */
-MUST_USE enum status bench_put(struct bench *bench, const struct window *window, const double *whole,
-                               void *device);
+MUST_USE enum status bench_put(struct bench *b, const struct window *w, const double *whole, void *device);

@@ -34,9 +34,9 @@ struct subject_facts {
 };
 extern const struct subject_facts facts[SUBJECTS];
 
-int64_t columns_of(const struct model_config *model, enum shape shape); // global
+int64_t columns_of(const struct model_config *m, enum shape shape); // global
 /* N of the bound: terms of all sums on the way, forward and back. */
-double terms_of(const struct model_config *model, enum subject subject);
+double terms_of(const struct model_config *m, enum subject subject);
 
 struct expected {
     enum subject subject;
@@ -49,7 +49,7 @@ struct expected {
     double **gradient; // [rows]; NULL where the row is not the subject's
 };
 /* The numbers that go in. Dies for want of memory. */
-void expected_create(const struct family *family, enum subject subject, struct expected *out);
+void expected_create(const struct family *family, enum subject subject, struct expected *e);
 /* What comes out: y, l, dx and gradient. */
-void expected_solve(struct expected *expected);
-void expected_destroy(struct expected *expected);
+void expected_solve(struct expected *e);
+void expected_destroy(struct expected *e);
