@@ -412,7 +412,11 @@ static enum status job_run(struct job *job)
     if (started < size)
         return fail(NO_MEMORY, "the system gives no more than %d of %d threads", started, size);
     const struct rank_thread *failed = first_failure(job, true);
-    return failed == NULL ? OK : fail(failed->status, "rank %d: %s", failed->rank, failed->text);
+    if (failed == NULL)
+        return OK;
+    if (size == 1) // there is nobody to tell it from
+        return fail(failed->status, "%s", failed->text);
+    return fail(failed->status, "rank %d: %s", failed->rank, failed->text);
 }
 
 static enum status run_local(int size, enum status (*body)(struct world *world, void *argument),

@@ -77,26 +77,34 @@ static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)
     return rows.data + (size_t)row * rows.stride_bytes + (size_t)column * dtype_bytes(dtype);
 }
 
+/* One loop per type, each of its own: a switch within the loop would keep it scalar. */
 static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
-    char *out = at(job->out, job->dtype, row, column);
-    for (int64_t i = 0; i < columns; i++) {
-        switch (job->dtype) {
-        case F32:
-            ((float *)out)[i] = job->value;
-            break;
-        case F64:
-            ((double *)out)[i] = (double)job->value;
-            break;
-        case I32:
-            ((int32_t *)out)[i] = (int32_t)job->value;
-            break;
-        case I64:
-            ((int64_t *)out)[i] = (int64_t)job->value;
-            break;
-        case DTYPE_COUNT:
-            break;
-        }
+    const float value = job->value;
+    void *out = at(job->out, job->dtype, row, column);
+    float *f32 = out;
+    double *f64 = out;
+    int32_t *i32 = out;
+    int64_t *i64 = out;
+    switch (job->dtype) {
+    case F32:
+        for (int64_t i = 0; i < columns; i++)
+            f32[i] = value;
+        break;
+    case F64:
+        for (int64_t i = 0; i < columns; i++)
+            f64[i] = (double)value;
+        break;
+    case I32:
+        for (int64_t i = 0; i < columns; i++)
+            i32[i] = (int32_t)value;
+        break;
+    case I64:
+        for (int64_t i = 0; i < columns; i++)
+            i64[i] = (int64_t)value;
+        break;
+    case DTYPE_COUNT:
+        break;
     }
 }
 
