@@ -114,11 +114,10 @@ static enum status body(struct world *world, void *argument)
 
 static int be_a_world(char **argv)
 {
-    struct launcher launcher;
-    MUST(launcher_find(&launcher));
-    enum status status =
-        world_run(argv[1], strcmp(argv[1], "local") == 0 ? argv[2][0] - '0' : 0, body, argv[3]);
-    if (status != OK && launcher.rank <= 0)
+    int size = strcmp(argv[1], "local") == 0 ? argv[2][0] - '0' : 0;
+    enum status status = world_run(argv[1], size, body, argv[3]);
+    // As cuboid does: every process says it, as mpirun ends the others at the first that ends with a failure.
+    if (status != OK)
         fprintf(stderr, "%s\n", fail_text());
     return EXIT_STATUS + (int)status;
 }
@@ -183,22 +182,56 @@ static void run_world(char **argv, struct outcome *out)
     out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+/* Where all fail, they agree on the lowest, or one that has waited in vain for the others speaks for itself.
+ */
 static const struct expectation {
-    const char *transport, *name, *words;
-    int exit_status; // 0: any but 0
+    const char *transport, *name, *words; // '#': a rank's number, the same at every place
+    int exit_status;                      // 0: any but 0
 } expectations[] = {
     {"local", "one_fails", "rank 1: the loss is not finite", 1},
-    {"local", "all_fail", "rank 0: no tokens for rank 0", EXIT_STATUS + BAD_DATA},
+    {"local", "all_fail", "rank #: no tokens for rank #", 0},
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED},
     {"local", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1},
     {"local", "one_lost_step", "lost step", 1},
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0},
-    {"mpi", "all_fail", "rank 0: no tokens for rank 0", EXIT_STATUS + BAD_DATA},
+    {"mpi", "all_fail", "rank #: no tokens for rank #", 0},
     {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED},
     {"mpi", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0},
     {"mpi", "one_is_killed", "process rank 1", 0}, // in mpirun's words
     {"mpi", "one_lost_step", "rank 1", 0},
 };
+
+static bool says(const char *text, const char *words)
+{
+    for (char rank = '0'; rank < '4'; rank++) {
+        char expected[100];
+        snprintf(expected, sizeof expected, "%s", words);
+        for (char *c = expected; *c != 0; c++)
+            *c = *c == '#' ? rank : *c;
+        if (strstr(text, expected) != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* On a machine with much else to do a world can be late; it is asked again then. */
+static bool ends_well(char **argv, const struct expectation *e)
+{
+    struct outcome out = {.ms = LIMIT_MS};
+    bool good = true;
+    for (int attempt = 0; attempt < 3 && good && out.ms >= LIMIT_MS; attempt++) {
+        run_world(argv, &out);
+        good = e->exit_status == 0 ? out.exit_status > 0 : out.exit_status == e->exit_status;
+        good = good && out.ms >= 0 && says(out.text, e->words);
+        printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
+    }
+    if (!good)
+        printf("FAILED: expected \"%s\" in:\n%s\n", e->words, out.text);
+    else if (out.ms >= LIMIT_MS)
+        printf("FAILED: three times not gone within %d ms\n", LIMIT_MS);
+    fflush(stdout);
+    return good && out.ms < LIMIT_MS;
+}
 
 int main(int argc, char **argv)
 {
@@ -207,21 +240,12 @@ int main(int argc, char **argv)
     int failures = 0;
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
+        char *name = (char *)(uintptr_t)e->name, *mpirun = argc > 1 ? argv[1] : NULL;
+        char *alone[] = {argv[0], "local", "4", name, NULL};
+        char *under[] = {mpirun, "-n", "4", argv[0], "mpi", "4", name, NULL};
         bool mpi = strcmp(e->transport, "mpi") == 0;
-        if (mpi && argc < 2)
-            continue;
-        char *alone[] = {argv[0], "local", "4", (char *)(uintptr_t)e->name, NULL};
-        char *under[] = {argc > 1 ? argv[1] : NULL,  "-n", "4", argv[0], "mpi", "4",
-                         (char *)(uintptr_t)e->name, NULL};
-        struct outcome out;
-        run_world(mpi ? under : alone, &out);
-        bool status = e->exit_status == 0 ? out.exit_status > 0 : out.exit_status == e->exit_status;
-        bool good = out.ms >= 0 && out.ms < LIMIT_MS && status && strstr(out.text, e->words) != NULL;
-        printf("%s %s: %s, %lld ms, exit status %d\n", e->transport, e->name, good ? "ok" : "FAILED", out.ms,
-               out.exit_status);
-        if (!good)
-            printf("expected \"%s\" in:\n%s\n", e->words, out.text);
-        failures += !good;
+        if (!mpi || mpirun != NULL)
+            failures += !ends_well(mpi ? under : alone, e);
     }
     return failures != 0;
 }
