@@ -215,20 +215,20 @@ static int edit_distance(const char *a, const char *b)
     return d[n][m];
 }
 
-const char *nearest_name(const char *name, const char *const *list, size_t count)
+const char *nearest_name(const char *name, const char *const *names, size_t count)
 {
     // Near enough: a third of the letters may be wrong, or one is a part of the other.
     int best = (int)strlen(name) / 3 + 1;
     const char *found = NULL;
     for (size_t i = 0; i < count; i++) {
-        int distance = edit_distance(name, list[i]);
+        int distance = edit_distance(name, names[i]);
         if (distance <= best && (found == NULL || distance < best)) {
             best = distance;
-            found = list[i];
+            found = names[i];
         }
     }
     for (size_t i = 0; i < count && found == NULL; i++)
-        if (strlen(name) >= 3 && (strstr(list[i], name) != NULL || strstr(name, list[i]) != NULL))
-            found = list[i];
+        if (strlen(name) >= 3 && (strstr(names[i], name) != NULL || strstr(name, names[i]) != NULL))
+            found = names[i];
     return found;
 }

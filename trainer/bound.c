@@ -103,15 +103,15 @@ static double stepped(const struct recipe_optimizer *o, int64_t step, bool decay
 }
 
 double bound_weight(const struct recipe_optimizer *o, int64_t step, bool decays, struct adam_element e,
-                    double delta)
+                    double gradient_bound)
 {
     double here = stepped(o, step, decays, e, e.gradient);
-    double below = stepped(o, step, decays, e, e.gradient - delta),
-           above = stepped(o, step, decays, e, e.gradient + delta);
+    double below = stepped(o, step, decays, e, e.gradient - gradient_bound),
+           above = stepped(o, step, decays, e, e.gradient + gradient_bound);
     double moves = fmax(fabs(below - here), fabs(above - here));
     // m and v in one element are not independent, so the update is not monotone everywhere in g; at zero it
     // turns.
-    if (fabs(e.gradient) < delta)
+    if (fabs(e.gradient) < gradient_bound)
         moves = fmax(moves, fabs(stepped(o, step, decays, e, 0.0) - here));
     // Inputs that differ round differently: the sum once, the update once for each of its operations.
     return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * fabs(here - e.weight));
