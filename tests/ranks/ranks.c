@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ranks/ranks.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,9 +67,11 @@ uint32_t scramble(uint32_t a, uint32_t b, uint32_t c)
 float rough(int rank, int64_t i, int salt)
 {
     uint32_t x = scramble((uint32_t)rank, (uint32_t)i, (uint32_t)salt);
-    double unit = (double)(x >> 8) / 16777216.0;
-    double value = pow(10.0, 8.0 * unit - 4.0);
-    return (float)((x & 1) != 0 ? -value : value);
+    uint32_t sign = x << 31, exponent = 127 - 13 + (x >> 1) % 27, mantissa = x >> 9;
+    uint32_t bits = sign | exponent << 23 | mantissa;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument))

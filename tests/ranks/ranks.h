@@ -40,5 +40,5 @@ void get(struct env *env, const struct buffer *buffer, void *host, size_t bytes)
 
 /* A number that looks random and is the same everywhere. */
 uint32_t scramble(uint32_t a, uint32_t b, uint32_t c);
-/* Between 1e-4 and 1e4 and of either sign: sums of these in another order give other bits. */
+/* Of size 2^-13 to 2^14 and of either sign: sums of these in another order give other bits. */
 float rough(int rank, int64_t i, int salt);

@@ -8,6 +8,7 @@
  * always one to go on from
  *
  * A rank that sees something wrong returns, and the world ends with its reason. */
+#include "tests/support/sanitized.h"
 #include "trainer/checkpoint.h"
 #include "trainer/dataset.h"
 #include "trainer/snapshot.h"
@@ -248,7 +249,8 @@ static enum status write_on(const char *device, int family, int writer)
     episode.begin = &saved;
     TRY(world_run("local", layouts[writer].size, episode_rank, &episode));
     enum status status = OK;
-    for (int reader = 0; status == OK && reader < LAYOUTS; reader++) {
+    for (int i = 0; status == OK && i < (UNDER_SANITIZER ? 2 : LAYOUTS); i++) { // itself, the next, ...
+        int reader = (writer + i) % LAYOUTS;
         status = read_on(device, family, reader, writer, &episode);
         if (status != OK)
             fprintf(stderr, "family %d, layout %d on %d: %s\n", family, reader, writer, fail_text());
@@ -447,7 +449,8 @@ static enum status local(const char *device)
     for (int family = 0; family < 2; family++)
         for (int writer = 0; writer < LAYOUTS; writer++)
             TRY(write_on(device, family, writer));
-    TRY(write_on(device, 2, 0));
+    if (!UNDER_TSAN) // one rank alone
+        TRY(write_on(device, 2, 0));
     TRY(corruption(device));
     return disk(device);
 }

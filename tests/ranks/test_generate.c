@@ -2,6 +2,7 @@
 /* A tiny model learns one short text by heart, on four ranks; from its checkpoint one rank says it again,
  * byte for byte, longer than the window is, and knows where it ends. A checkpoint from before it knew must
  * say something else: a test that always succeeds would not notice that nothing was loaded. */
+#include "tests/support/sanitized.h"
 #include "trainer/checkpoint.h"
 #include "trainer/dataset.h"
 #include "trainer/generate.h"
@@ -109,8 +110,9 @@ static enum status load(const struct stand *stand, const char *const *overrides,
 
 static enum status train_family(const struct stand *stand)
 {
+    static const char *const short_run[] = {"train.train_iters=20"};
     struct recipe *recipe = NULL;
-    TRY(load(stand, NULL, 0, &recipe));
+    TRY(load(stand, short_run, UNDER_SANITIZER ? 1 : 0, &recipe));
     enum status status = train(recipe, recipe_world_size(recipe));
     recipe_destroy(recipe);
     return status;
@@ -230,6 +232,18 @@ static void refuses(struct stand *stand)
     }
 }
 
+/* What it says after 20 steps is nothing to compare; how its threads go about it is the same. */
+static void says_something(struct stand *stand, const char *device)
+{
+    struct generate_result result = {0};
+    struct text said = {0};
+    const struct wish wish = {
+        .step = 20, .tokens = 60, .prompt = "Of shoes", .device = device, .no_stop = true};
+    expect_ok(stand, say(stand, &wish, &result, &said), "generates");
+    expect(stand, result.tokens == 60, "says as much as it was asked for");
+    text_free(&said);
+}
+
 static void one_family(struct stand *stand, int family)
 {
     snprintf(stand->run, sizeof stand->run, "%s/run-%d", stand->folder, family);
@@ -237,6 +251,11 @@ static void one_family(struct stand *stand, int family)
     expect_ok(stand, train_family(stand), "trains");
     if (stand->failures > 0)
         return;
+    if (UNDER_SANITIZER) {
+        says_something(stand, "cluster.device=cpu");
+        says_something(stand, "cluster.device=strict");
+        return;
+    }
     says_it_by_heart(stand, "cluster.device=cpu");
     says_it_by_heart(stand, "cluster.device=strict");
     goes_on(stand);

@@ -152,7 +152,7 @@ static void check(struct test *test, const struct alike *group, const char *layo
     judge(test, group, layout, run(&test->tiny, group, layout, &local, &trace), reference, &trace);
 }
 
-/* Stopped after seven steps and resumed in another process, as it were, and in another layout. */
+/* Stopped after a third of the steps and resumed in another process, as it were, and in another layout. */
 static void check_resumed(struct test *test, const struct alike *group, const char *before, const char *after,
                           const struct trace *reference)
 {
@@ -161,7 +161,7 @@ static void check_resumed(struct test *test, const struct alike *group, const ch
     snprintf(save, sizeof save, "checkpoint.save=%s/save-%d", test->tiny.folder, test->runs);
     snprintf(first, sizeof first, "%s %s", before, save);
     snprintf(second, sizeof second, "%s %s", after, save);
-    struct trace_options stop = {.transport = "local", .stop_after = 7},
+    struct trace_options stop = {.transport = "local", .stop_after = TINY_STEPS / 3},
                          go_on = {.transport = "local", .resume = true};
     enum status status = run(&test->tiny, group, first, &stop, &trace);
     if (status == OK)

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /* What both families have in common; warm-up is short, and clipping is at work in the first steps. */
-static const char common_text[] =
-    "train: {micro_batch_size: 2, global_batch_size: 8, train_iters: 20, eval_interval: 20, eval_iters: 2}\n"
+static const char common_format[] =
+    "train: {micro_batch_size: 2, global_batch_size: 8, train_iters: %d, eval_interval: %d, eval_iters: 2}\n"
     "optimizer: {lr: 5.0e-3, min_lr: 5.0e-4, lr_warmup_iters: 3, lr_decay_style: cosine, weight_decay: 0.1, "
     "clip_grad: 1.0}\n";
 
@@ -74,8 +74,10 @@ static enum status write_recipe(const struct tiny *tiny, enum tiny_family family
 {
     struct text text = {0};
     char path[TINY_FOLDER_CHARS + 20];
-    text_add(&text, "%s%sdata: {train: %s/%s, split: \"80, 20, 0\"}\nlogging: {run_dir: %s/run}\n",
-             model_text[family], common_text, tiny->folder, data_names[family], tiny->folder);
+    text_add(&text, "%s", model_text[family]);
+    text_add(&text, common_format, TINY_STEPS, TINY_STEPS);
+    text_add(&text, "data: {train: %s/%s, split: \"80, 20, 0\"}\nlogging: {run_dir: %s/run}\n", tiny->folder,
+             data_names[family], tiny->folder);
     snprintf(path, sizeof path, "%s/%s", tiny->folder, recipe_names[family]);
     enum status status = file_write_atomic(path, text_chars(&text), text.length);
     text_free(&text);

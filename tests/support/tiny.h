@@ -9,11 +9,12 @@
  * separated by spaces: "tp=2 pp=4 pipeline.layout=[2,0,3,0]". */
 #pragma once
 
+#include "tests/support/sanitized.h"
 #include "trainer/recipe.h"
 
 enum tiny_family { TINY_GPT, TINY_LLAMA };
 
-enum { TINY_FOLDER_CHARS = 200 };
+enum { TINY_FOLDER_CHARS = 200, TINY_STEPS = UNDER_SANITIZER ? 4 : 20 };
 
 struct tiny {
     char folder[TINY_FOLDER_CHARS];

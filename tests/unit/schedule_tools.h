@@ -5,6 +5,7 @@
 #include "base/philox.h"
 #include "schedules/family.h"
 #include "schedules/simulate.h"
+#include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -14,6 +15,12 @@ struct dice {
     struct philox generator;
     uint64_t thrown;
 };
+
+/* How many of so many random cases. */
+static inline int cases(int count)
+{
+    return UNDER_SANITIZER ? count / 10 : count;
+}
 
 static inline int throw_dice(struct dice *dice, int low, int high)
 {

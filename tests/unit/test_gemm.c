@@ -3,6 +3,7 @@
  * order, err by at most (K + 2) eps times the sum of the absolute values, to first order; what c held
  * and the bias are two more terms. */
 #include "kernels/ops.h"
+#include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
 #include <float.h>
@@ -219,11 +220,14 @@ static void copy_rows(struct tensor from, struct tensor to)
 static const int64_t bit_shapes[][3] = {
     {512, 1024, 1024}, {256, 256, 1024}, {768, 768, 1024}, {24, 1024, 64}, {1000, 700, 130}, {64, 3001, 96},
 };
-enum { BIT_SHAPES = sizeof bit_shapes / sizeof *bit_shapes };
+enum {
+    BIT_SHAPES = sizeof bit_shapes / sizeof *bit_shapes,
+    FIRST_BIT_SHAPE = UNDER_SANITIZER ? 3 : 0 // the large ones say nothing more about memory
+};
 
 Test(gemm, threads_do_not_change_bits)
 {
-    for (int s = 0; s < BIT_SHAPES; s++) {
+    for (int s = FIRST_BIT_SHAPE; s < BIT_SHAPES; s++) {
         for (int form = 0; form < 3; form++) {
             struct product p = {.m = bit_shapes[s][0],
                                 .n = bit_shapes[s][1],
@@ -249,7 +253,7 @@ Test(gemm, threads_do_not_change_bits)
 Test(gemm, alignment_does_not_change_bits)
 {
     const int64_t offsets[] = {1, 3, 8, 13};
-    for (int s = 0; s < BIT_SHAPES; s++) {
+    for (int s = FIRST_BIT_SHAPE; s < BIT_SHAPES; s++) {
         for (int form = 0; form < 3; form++) {
             struct product p = {.m = bit_shapes[s][0],
                                 .n = bit_shapes[s][1],

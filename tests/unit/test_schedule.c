@@ -109,7 +109,7 @@ static void expect_prompt_sends(const struct schedule *s)
 Test(schedule, properties_over_random_cases)
 {
     struct dice dice = {.generator = philox_named(1, "schedules")};
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < cases(10000); i++) {
         bool large = i % 20 == 0;
         struct schedule_options options =
             throw_options(&dice, i % family_count(), large ? 24 : 8, large ? 60 : 14);
@@ -302,7 +302,7 @@ static void expect_good_slots(const struct schedule *s, int rank, int slack)
 Test(schedule, slots_hold_one_thing_at_a_time)
 {
     struct dice dice = {.generator = philox_named(2, "schedules")};
-    for (int i = 0; i < 900; i++) {
+    for (int i = 0; i < cases(900); i++) {
         struct schedule *s = build_with(throw_options(&dice, i % family_count(), 6, 20));
         for (int rank = 0; rank < s->p; rank++)
             for (int slack = 0; slack < 3; slack++)

@@ -450,7 +450,7 @@ Test(check, agrees_with_a_naive_judge)
 {
     struct dice dice = {.generator = philox_named(3, "schedules")};
     int sound = 0, unsound = 0;
-    for (int i = 0; i < 12000; i++) {
+    for (int i = 0; i < cases(12000); i++) {
         struct schedule_options options =
             throw_options(&dice, throw_dice(&dice, 0, family_count() - 1), 4, 5);
         options.without_transfers = throw_dice(&dice, 0, 2) == 0;
@@ -466,5 +466,5 @@ Test(check, agrees_with_a_naive_judge)
         unsound += expected ? 0 : 1;
         schedule_destroy(s);
     }
-    cr_assert(sound > 1000 && unsound > 5000, "%d sound, %d not", sound, unsound);
+    cr_assert(sound > cases(1000) && unsound > cases(5000), "%d sound, %d not", sound, unsound);
 }

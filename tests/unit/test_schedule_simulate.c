@@ -32,7 +32,7 @@ static double bubble_of(const char *name, int p, int m, struct stage_cost cost, 
 Test(simulate, bubbles_are_the_closed_forms)
 {
     struct dice dice = {.generator = philox_named(4, "schedules")};
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0; i < cases(1500); i++) {
         int p = throw_dice(&dice, 1, 9), m = throw_dice(&dice, 1, 24);
         struct stage_cost c = throw_costs(&dice);
         double whole = (p - 1) * (c.f + c.i + c.w);
@@ -60,7 +60,7 @@ static double chunk_bubble(const char *name, int p, int m, int v, struct stage_c
 Test(simulate, chunks_divide_the_bubble)
 {
     struct dice dice = {.generator = philox_named(7, "schedules")};
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < cases(500); i++) {
         int p = throw_dice(&dice, 1, 8), m = p * throw_dice(&dice, 1, 4), v = throw_dice(&dice, 1, 4);
         struct stage_cost c = throw_costs(&dice);
         double expected = (p - 1) * (c.f + c.i + c.w);
@@ -172,7 +172,7 @@ static double *relaxed_ends(const struct schedule *s, const struct cost_table *c
 Test(simulate, agrees_with_relaxation)
 {
     struct dice dice = {.generator = philox_named(5, "schedules")};
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < cases(400); i++) {
         struct schedule_options options = throw_options(&dice, i % family_count(), 5, 9);
         if (strncmp(options.name, "dualpipe", 8) == 0)
             continue; // the reference knows nothing of pairs
@@ -204,7 +204,7 @@ Test(simulate, agrees_with_relaxation)
 Test(simulate, the_critical_path_is_unbroken)
 {
     struct dice dice = {.generator = philox_named(6, "schedules")};
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < cases(300); i++) {
         struct schedule *s = build_with(throw_options(&dice, i % family_count(), 6, 10));
         struct cost_table costs = {.chunk = throw_costs(&dice),
                                    .latency = throw_dice(&dice, 0, 4) / 8.0,
@@ -256,7 +256,7 @@ Test(simulate, messages_take_time)
 Test(simulate, lists_with_transfers_are_as_fast_as_without)
 {
     struct dice dice = {.generator = philox_named(8, "schedules")};
-    for (int i = 0; i < 900; i++) {
+    for (int i = 0; i < cases(900); i++) {
         struct schedule_options options = throw_options(&dice, i % family_count(), 8, 24);
         struct cost_table costs = {.chunk = throw_costs(&dice),
                                    .latency = throw_dice(&dice, 0, 4) / 8.0,
@@ -294,7 +294,7 @@ Test(simulate, blocking_messages_do_not_queue_up)
 Test(simulate, an_edge_carries_one_message_at_a_time)
 {
     struct dice dice = {.generator = philox_named(9, "schedules")};
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < cases(200); i++) {
         struct schedule *s = build_with(throw_options(&dice, i % family_count(), 5, 12));
         struct cost_table costs = {.chunk = throw_costs(&dice), .wire = throw_dice(&dice, 1, 24) / 8.0};
         struct simulation *sim = simulated(s, costs);

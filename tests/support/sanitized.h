@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Whether a sanitizer watches this build. Code runs ten to thirty times as long under one, and what it looks
+ * for does not hide in the tenth repetition: tests may do less there. */
+#pragma once
+
+#if !defined(__has_feature)
+#define __has_feature(name) 0 // gcc 13 and before
+#endif
+
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+enum { UNDER_TSAN = 1 };
+#else
+enum { UNDER_TSAN = 0 };
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+enum { UNDER_ASAN = 1 };
+#else
+enum { UNDER_ASAN = 0 };
+#endif
+
+enum { UNDER_SANITIZER = UNDER_TSAN || UNDER_ASAN };
