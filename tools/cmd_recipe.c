@@ -24,9 +24,14 @@ int cmd_recipe(int argc, char **argv)
         recipe_reference(&text);
         return print_and_free(&text);
     }
+    bool wants_help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (argc < 2 || argv[1][0] == '-') {
-        fprintf(stderr, "usage: cuboid recipe RECIPE [key=value ...]\n       cuboid recipe --reference\n");
-        return BAD_INPUT;
+        fprintf(
+            wants_help ? stdout : stderr,
+            "cuboid recipe RECIPE [key=value ...]   checks a recipe, and prints every key with its value and "
+            "origin\n"
+            "cuboid recipe --reference              every key with its type, default, range and meaning\n");
+        return wants_help ? DONE : BAD_INPUT;
     }
     struct recipe *recipe = NULL;
     struct problems problems = {0};

@@ -78,7 +78,8 @@ enum status metrics_open(const struct metrics_config *config, struct metrics **o
     if (m == NULL)
         return fail(NO_MEMORY, "no memory for the metrics");
     m->config = *config;
-    m->terminal = isatty(STDOUT_FILENO) == 1;
+    // A launcher gives its ranks a terminal of their own, whatever its output is.
+    m->terminal = isatty(STDOUT_FILENO) == 1 && !config->launched;
     m->best_valid = INFINITY;
     enum status status = open_file(m);
     if (status == OK)

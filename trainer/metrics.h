@@ -28,6 +28,7 @@ struct metrics_config {
     int64_t first_step;
     double flops_per_token;
     int world;
+    bool launched; // by mpirun or srun: no progress line
 };
 MUST_USE enum status metrics_open(const struct metrics_config *config, struct metrics **out);
 MUST_USE enum status metrics_step(struct metrics *metrics, const struct step_record *record);

@@ -192,8 +192,7 @@ const struct recipe_row recipe_rows[] = {
     ROW("parallel.tp_comm_overlap", BOOL, parallel.tp_comm_overlap, "false",
         "Tensor-parallel messages run behind the matrix multiplications.", .unbuilt = true),
     ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
-        "MiB of gradients that are reduced together. Never changes a bit of the result.", POSITIVE,
-        .example = "25"),
+        "MiB of gradients that are reduced together. Never changes a bit of the result.", BETWEEN(1e-4, 1e6)),
     ROW("parallel.gradient_reduce_dtype", CHOICE, parallel.gradient_reduce_dtype, "fp32",
         "The type of gradients while they are added over ranks.", .choices = dtypes),
 

@@ -6,6 +6,7 @@
 #include "trainer/learning_rate.h"
 #include "trainer/metrics.h"
 #include "trainer/report.h"
+#include "trainer/run_folder.h"
 
 #include <errno.h>
 #include <math.h>
@@ -60,43 +61,6 @@ static bool signal_came(int signal_number)
     return sigismember(&set, signal_number) == 1;
 }
 
-/* ---- the run's folder ---- */
-
-/* A folder of an earlier run is continued, or refused: never overwritten silently. */
-static enum status check_folder(const struct recipe *recipe)
-{
-    struct text path = {0};
-    char *found = NULL;
-    struct stat info;
-    text_add(&path, "%s/metrics.jsonl", recipe->logging.run_dir);
-    bool used = stat(path.chars, &info) == 0;
-    text_free(&path);
-    if (!used)
-        return OK;
-    const char *load = recipe->checkpoint.load;
-    if (load != NULL && strcmp(load, "auto") == 0 && recipe->checkpoint.save != NULL)
-        TRY(checkpoint_find(recipe->checkpoint.save, &found));
-    bool continues = found != NULL || (load != NULL && strcmp(load, "auto") != 0);
-    free(found);
-    return continues ? OK
-                     : fail(BAD_RECIPE,
-                            "logging.run_dir: %s holds an earlier run without a checkpoint to continue from; "
-                            "remove it, "
-                            "or choose another folder: logging.run_dir=%s-2",
-                            recipe->logging.run_dir, recipe->logging.run_dir);
-}
-
-static enum status write_resolved(const struct recipe *recipe)
-{
-    struct text path = {0}, resolved = {0};
-    text_add(&path, "%s/recipe.yaml", recipe->logging.run_dir);
-    recipe_resolved_text(recipe, &resolved);
-    enum status status = file_write_atomic(path.chars, resolved.chars, resolved.length);
-    text_free(&path);
-    text_free(&resolved);
-    return status;
-}
-
 /* ---- one rank ---- */
 
 static enum status load_checkpoint(struct session *s)
@@ -126,13 +90,18 @@ static enum status begin(struct session *s)
     TRY(load_checkpoint(s));
     if (!speaks(s))
         return OK;
-    TRY(folder_make(recipe->logging.run_dir));
-    TRY(write_resolved(recipe));
+    TRY(run_folder_write_recipe(recipe));
+    if (s->worker.step >= recipe->train.train_iters)
+        printf("nothing to do: step %lld is done, and train.train_iters is %lld\n", (long long)s->worker.step,
+               (long long)recipe->train.train_iters);
+    struct launcher launcher;
+    TRY(launcher_find(&launcher));
     struct metrics_config config = {
         .recipe = recipe,
         .first_step = s->worker.step + 1,
         .flops_per_token = model_flops_per_token(&recipe->model),
         .world = s->worker.world->size,
+        .launched = launcher.size > 0,
     };
     TRY(metrics_open(&config, &s->metrics));
     report_memory(&s->worker, stdout);
@@ -278,13 +247,16 @@ static enum status rehearse_run(const struct recipe *recipe)
 enum status train(const struct recipe *recipe, int size)
 {
     struct run run;
+    struct launcher launcher = {.rank = -1};
+    int folder = -1;
     if (!device_named_computes(recipe->cluster.device))
         return rehearse_run(recipe);
-    TRY(check_folder(recipe));
+    TRY(launcher_find(&launcher));
     enum status status = run_create(recipe, true, &run);
-    struct launcher launcher = {.rank = -1};
     if (status == OK)
-        status = launcher_find(&launcher);
+        status = run_folder_check(recipe);
+    if (status == OK && launcher.rank <= 0)
+        status = run_folder_claim(recipe, &folder);
     if (status == OK && launcher.rank <= 0)
         report_layout(&run, stdout);
     if (recipe->resilience.exit_signal != 0)
@@ -292,5 +264,7 @@ enum status train(const struct recipe *recipe, int size)
     if (status == OK)
         status = world_run(recipe->cluster.transport, size, rank_main, &run);
     run_destroy(&run);
+    if (folder >= 0)
+        close(folder);
     return status;
 }

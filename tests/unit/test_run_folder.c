@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run_folder.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A recipe that writes into a fresh temporary folder. */
+static struct recipe recipe_in(char folder[32])
+{
+    snprintf(folder, 32, "/tmp/cuboid-folder-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    struct recipe recipe = {0};
+    recipe.logging.run_dir = folder;
+    return recipe;
+}
+
+static void leave_metrics(const char *folder)
+{
+    struct text path = {0};
+    text_add(&path, "%s/metrics.jsonl", folder);
+    cr_assert_eq(file_write_atomic(path.chars, "{}\n", 3), OK);
+    text_free(&path);
+}
+
+Test(run_folder, has_one_run_at_a_time)
+{
+    char folder[32];
+    struct recipe recipe = recipe_in(folder);
+    int first = -1, second = -1;
+    cr_assert_eq(run_folder_claim(&recipe, &first), OK);
+    cr_assert_eq(run_folder_claim(&recipe, &second), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "another run is writing in /tmp/cuboid-folder-"));
+    cr_assert_eq(second, -1);
+    close(first);
+    cr_assert_eq(run_folder_claim(&recipe, &second), OK);
+    close(second);
+}
+
+Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
+{
+    char path[] = "/proc/cuboid";
+    struct recipe recipe = {0};
+    int fd = -1;
+    recipe.logging.run_dir = path;
+    cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
+    cr_assert_eq(strncmp(fail_text(), "logging.run_dir: /proc/cuboid", 29), 0, "%s", fail_text());
+}
+
+Test(run_folder, an_earlier_run_is_continued_or_refused_and_never_to_be_removed)
+{
+    char folder[32], automatic[] = "auto", named[] = "elsewhere/step-00000010";
+    struct recipe recipe = recipe_in(folder);
+    recipe.checkpoint.load = automatic;
+    recipe.checkpoint.save = folder;
+    cr_assert_eq(run_folder_check(&recipe), OK);
+    leave_metrics(folder);
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "no complete checkpoint in /tmp/cuboid-folder-"));
+    cr_assert_null(strstr(fail_text(), "remove"));
+    recipe.checkpoint.load = named;
+    cr_assert_eq(run_folder_check(&recipe), OK);
+    recipe.checkpoint.load = NULL;
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "checkpoint.load=none"));
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run_folder.h"
+
+#include "trainer/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_auto(const struct recipe *recipe)
+{
+    return recipe->checkpoint.load != NULL && strcmp(recipe->checkpoint.load, "auto") == 0;
+}
+
+enum status run_folder_check(const struct recipe *recipe)
+{
+    const char *folder = recipe->logging.run_dir;
+    struct text path = {0};
+    struct stat info;
+    text_add(&path, "%s/metrics.jsonl", folder);
+    bool used = stat(path.chars, &info) == 0;
+    text_free(&path);
+    if (!used)
+        return OK;
+    if (recipe->checkpoint.load == NULL)
+        return fail(BAD_RECIPE,
+                    "logging.run_dir: %s holds an earlier run, and checkpoint.load=none starts afresh; "
+                    "choose another "
+                    "folder: logging.run_dir=%s-2",
+                    folder, folder);
+    if (!is_auto(recipe))
+        return OK; // goes on from a checkpoint that it names
+    char *found = NULL;
+    if (recipe->checkpoint.save != NULL)
+        TRY(checkpoint_find(recipe->checkpoint.save, &found));
+    bool continues = found != NULL;
+    free(found);
+    return continues
+               ? OK
+               : fail(BAD_RECIPE,
+                      "logging.run_dir: %s holds an earlier run, and no complete checkpoint in %s to "
+                      "continue it "
+                      "from; choose another folder: logging.run_dir=%s-2",
+                      folder, recipe->checkpoint.save != NULL ? recipe->checkpoint.save : "(none is saved)",
+                      folder);
+}
+
+enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
+{
+    const char *folder = recipe->logging.run_dir;
+    if (folder_make(folder) != OK) {
+        struct text why = {0};
+        text_add(&why, "%s", fail_text());
+        enum status status = fail(BAD_RECIPE, "logging.run_dir: %s", why.chars);
+        text_free(&why);
+        return status;
+    }
+    struct text path = {0};
+    text_add(&path, "%s/lock", folder);
+    int fd = open(path.chars, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    enum status status = OK;
+    if (fd < 0)
+        status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
+    else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+        status = fail(BAD_RECIPE,
+                      "logging.run_dir: another run is writing in %s; wait for it, or choose another folder: "
+                      "logging.run_dir=%s-2",
+                      folder, folder);
+    text_free(&path);
+    if (status == OK)
+        *descriptor = fd;
+    else if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+enum status run_folder_write_recipe(const struct recipe *recipe)
+{
+    struct text path = {0}, resolved = {0};
+    text_add(&path, "%s/recipe.yaml", recipe->logging.run_dir);
+    recipe_resolved_text(recipe, &resolved);
+    enum status status = file_write_atomic(path.chars, resolved.chars, resolved.length);
+    text_free(&path);
+    text_free(&resolved);
+    return status;
+}

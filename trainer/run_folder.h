@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A run's folder (logging.run_dir): one run at a time writes there, and an earlier one is continued or
+ * refused, never overwritten silently. */
+#pragma once
+
+#include "trainer/recipe.h"
+
+/* BAD_RECIPE when the folder holds a run that this recipe does not continue. */
+MUST_USE enum status run_folder_check(const struct recipe *recipe);
+
+/* Makes the folder and keeps it locked until the descriptor is closed, or the process ends however it ends.
+ * BAD_RECIPE when another process has it. */
+MUST_USE enum status run_folder_claim(const struct recipe *recipe, int *descriptor);
+
+/* recipe.yaml: every key with its value and origin. */
+MUST_USE enum status run_folder_write_recipe(const struct recipe *recipe);
