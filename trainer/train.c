@@ -77,6 +77,13 @@ static enum status load_checkpoint(struct session *s)
     if (path == NULL)
         return OK;
     enum status status = checkpoint_load(&s->worker, path, true);
+    if (status == BAD_CHECKPOINT) {
+        struct text why = {0};
+        text_add(&why, "%s", fail_text());
+        status =
+            fail(BAD_CHECKPOINT, "%s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
+        text_free(&why);
+    }
     if (status == OK && speaks(s))
         printf("continues from %s, step %lld\n", path, (long long)s->worker.step);
     free(path);
