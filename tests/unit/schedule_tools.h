@@ -25,7 +25,8 @@ static inline int cases(int count)
 static inline int throw_dice(struct dice *dice, int low, int high)
 {
     uint32_t word = philox_word(dice->generator, 0, dice->thrown++);
-    return low + (int)(word % (uint32_t)(high - low + 1));
+    uint32_t sides = high > low ? (uint32_t)(high - low + 1) : 1;
+    return low + (int)(word % sides);
 }
 
 static inline struct schedule *build_with(struct schedule_options options)
@@ -84,7 +85,7 @@ static inline struct schedule_options throw_options(struct dice *dice, int index
 
 static inline int family_count(void)
 {
-    int count = 0;
+    int count = 1;
     while (schedule_about(count) != NULL)
         count++;
     return count;

@@ -317,7 +317,7 @@ Test(recipe_check, every_suggestion_works)
     for (uint64_t n = 0; n < RECIPES; n++) {
         const char *values[KEYS];
         for (int i = 0; i < KEYS; i++) {
-            uint32_t count = 0, word = philox_word(random, n, i);
+            uint32_t count = 1, word = philox_word(random, n, i);
             while (count < 8 && keys[i].values[count] != NULL)
                 count++;
             values[i] = keys[i].values[word % 8 < 6 ? 0 : (word >> 8) % count];
