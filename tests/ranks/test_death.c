@@ -203,11 +203,11 @@ static const struct expectation {
 
 static bool says(const char *text, const char *words)
 {
-    for (char rank = '0'; rank < '4'; rank++) {
+    for (int rank = 0; rank < 4; rank++) {
         char expected[100];
         snprintf(expected, sizeof expected, "%s", words);
         for (char *c = expected; *c != 0; c++)
-            *c = *c == '#' ? rank : *c;
+            *c = *c == '#' ? (char)('0' + rank) : *c;
         if (strstr(text, expected) != NULL)
             return true;
     }
