@@ -5,6 +5,7 @@
 #include "trainer/learning_rate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,14 @@ double bound_terms(const struct model_config *m, int layer, double tokens)
     return forward + backward + tokens;
 }
 
+double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)
+{
+    int head = params_find(params, "head.weight");
+    head = params->rows[head].tie >= 0 ? params->rows[head].tie : head;
+    const int64_t *dim = params->rows[head].dim;
+    return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
+}
+
 double bound_loss(const struct model_config *m, double tokens, double loss, double logit)
 {
     double of_one_token = fabs(loss) + sqrt(bound_terms(m, (int)m->num_layers + 1, tokens)) * logit;
@@ -43,7 +52,7 @@ double bound_norm(double norm, double elements)
     return 0x1p-53 * norm * (2.0 + lambda_single * sqrt(additions) / 6.0);
 }
 
-static double rms(const float *x, int64_t count, int64_t stride)
+double bound_rms(const float *x, int64_t count, int64_t stride)
 {
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++)
@@ -65,29 +74,60 @@ static double size_of_terms(const struct param *row, double of_row, double of_co
     return has_row_per_token(row) ? size : fmax(size, of_column);
 }
 
-enum status bound_gradient(const struct param *row, const float *gradient, const double *least, double terms,
-                           float *bound)
+int bound_companion(const struct params *params, int row)
 {
-    int64_t rows = row->dim[0], columns = row->dim[1];
-    double factor = lambda * unit_roundoff * sqrt(terms), all = rms(gradient, rows * columns, 1);
-    if (columns == 1) {
-        for (int64_t i = 0; i < rows; i++) {
-            bound[i] = (float)(factor * fmax(least[i], all));
-        }
-        return OK;
+    char name[PARAM_NAME_CHARS];
+    snprintf(name, sizeof name, "%s", params->rows[row].name);
+    char *suffix = strstr(name, ".bias");
+    if (suffix == NULL)
+        return -1;
+    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
+    int matrix = params_find(params, name);
+    return matrix >= 0 && params->rows[matrix].ndim == 2 ? matrix : -1;
+}
+
+/* Of a vector: its terms have one size, and a bias's at least that of its matrix's row. */
+static void bound_vector(const struct params *params, int row, float *const *gradients, double least,
+                         double factor, float *bound)
+{
+    int64_t count = params->rows[row].dim[0];
+    int matrix = bound_companion(params, row);
+    double size = fmax(least, bound_rms(gradients[row], count, 1));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t columns = matrix >= 0 ? params->rows[matrix].dim[1] : 0;
+        double of_matrix = matrix >= 0 ? bound_rms(gradients[matrix] + i * columns, columns, 1) : 0.0;
+        bound[i] = (float)(factor * fmax(size, of_matrix));
     }
-    double *of_column = calloc((size_t)columns, sizeof *of_column);
+}
+
+static enum status bound_matrix(const struct param *param, const float *gradient, double least, double factor,
+                                float *bound)
+{
+    int64_t rows = param->dim[0], columns = param->dim[1];
+    double *of_column = calloc((size_t)columns, sizeof *of_column),
+           all = bound_rms(gradient, rows * columns, 1);
     if (of_column == NULL)
-        return fail(NO_MEMORY, "no memory for the bounds of %s", row->name);
+        return fail(NO_MEMORY, "no memory for the bounds of %s", param->name);
     for (int64_t j = 0; j < columns; j++)
-        of_column[j] = rms(gradient + j, rows, columns);
+        of_column[j] = bound_rms(gradient + j, rows, columns);
     for (int64_t i = 0; i < rows; i++) {
-        double of_row = rms(gradient + i * columns, columns, 1);
+        double of_row = bound_rms(gradient + i * columns, columns, 1);
         for (int64_t j = 0; j < columns; j++)
             bound[i * columns + j] =
-                (float)(factor * fmax(least[i], size_of_terms(row, of_row, of_column[j], all)));
+                (float)(factor * fmax(least, size_of_terms(param, of_row, of_column[j], all)));
     }
     free(of_column);
+    return OK;
+}
+
+enum status bound_gradient(const struct params *params, int row, float *const *gradients, double least,
+                           double terms, float *bound)
+{
+    const struct param *param = &params->rows[row];
+    double factor = lambda * unit_roundoff * sqrt(terms);
+    if (param->dim[1] != 1)
+        return bound_matrix(param, gradients[row], least, factor, bound);
+    bound_vector(params, row, gradients, least, factor, bound);
     return OK;
 }
 

@@ -41,10 +41,20 @@
  */
 double bound_terms(const struct model_config *model, int layer, double tokens);
 
-/* Per element of a gradient: bound[i] for i < rows * columns. least: for each row how large its terms are at
- * least, as other tensors tell; 0 where they do not. */
-MUST_USE enum status bound_gradient(const struct param *row, const float *gradient, const double *least,
-                                    double terms, float *bound);
+/* The matrix whose rows tell how large the terms of a bias's elements are; -1 for every other row. */
+int bound_companion(const struct params *params, int row);
+
+/* Per element of the gradient of a row: bound[i] for i < rows * columns. gradients: the whole tensors of all
+ * rows, since a bias asks its matrix. least: how large the terms are at least, where something else tells; 0
+ * where nothing does. */
+MUST_USE enum status bound_gradient(const struct params *params, int row, float *const *gradients,
+                                    double least, double terms, float *bound);
+
+/* The rms of x[0], x[stride], ...: the size of a sum's terms. */
+double bound_rms(const float *x, int64_t count, int64_t stride);
+/* The rms of the logits as it follows from the head: normalised inputs, H of them, times weights. weights:
+ * the whole tensors of all rows. */
+double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size);
 
 /* logit: the rms of the logits, or an estimate of it. */
 double bound_loss(const struct model_config *model, double tokens, double loss, double logit);

@@ -99,12 +99,9 @@ static double value(const struct snapshot *s, enum snapshot_kind kind, int row, 
     return (double)s->tensor[kind][row][i];
 }
 
-static double rms_of(const struct snapshot *s, enum snapshot_kind kind, int row, int64_t begin, int64_t count)
+static double rms_of(const struct snapshot *s, enum snapshot_kind kind, int row)
 {
-    double sum = 0.0;
-    for (int64_t i = begin; i < begin + count; i++)
-        sum += value(s, kind, row, i) * value(s, kind, row, i);
-    return count > 0 ? sqrt(sum / (double)count) : 0.0;
+    return bound_rms(s->tensor[kind][row], s->count[row], 1);
 }
 
 static int row_of_layer(const struct comparison *c, int layer, const char *name)
@@ -120,8 +117,7 @@ static double channel_size(const struct comparison *c, int layer, const char *wh
     char name[PARAM_NAME_CHARS];
     snprintf(name, sizeof name, "attention.%s.weight", which);
     int matrix = row_of_layer(c, layer, name), norm = row_of_layer(c, layer, "norm1.weight");
-    return rms_of(c->begin, SNAPSHOT_WEIGHT, matrix, 0, c->begin->count[matrix]) *
-           rms_of(c->begin, SNAPSHOT_WEIGHT, norm, 0, c->begin->count[norm]) *
+    return rms_of(c->begin, SNAPSHOT_WEIGHT, matrix) * rms_of(c->begin, SNAPSHOT_WEIGHT, norm) *
            sqrt((double)c->recipe->model.hidden_size);
 }
 
@@ -134,36 +130,8 @@ static double size_before_softmax(const struct comparison *c, const struct param
     if (!of_q && !of_k)
         return 0.0;
     int v = row_of_layer(c, row->layer, "attention.v.weight");
-    return rms_of(c->one, SNAPSHOT_GRADIENT, v, 0, c->one->count[v]) * channel_size(c, row->layer, "v") *
+    return rms_of(c->one, SNAPSHOT_GRADIENT, v) * channel_size(c, row->layer, "v") *
            channel_size(c, row->layer, of_q ? "k" : "q");
-}
-
-/* The matrix that `row` is the bias of; -1 when it is none. */
-static int matrix_of_bias(const struct comparison *c, int row)
-{
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "%s", c->params->rows[row].name);
-    char *suffix = strstr(name, ".bias");
-    if (suffix == NULL)
-        return -1;
-    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
-    int matrix = params_find(c->params, name);
-    return matrix >= 0 && c->params->rows[matrix].ndim == 2 ? matrix : -1;
-}
-
-/* How large at least the terms of each row of `row` are, as other tensors tell; NULL without memory. */
-static double *least_sizes(const struct comparison *c, int row)
-{
-    const struct param *param = &c->params->rows[row];
-    int matrix = matrix_of_bias(c, row);
-    double *out = calloc((size_t)param->dim[0], sizeof *out);
-    double softmax = size_before_softmax(c, param);
-    for (int64_t i = 0; out != NULL && i < param->dim[0]; i++) {
-        int64_t columns = matrix >= 0 ? c->params->rows[matrix].dim[1] : 0;
-        double of_row = matrix >= 0 ? rms_of(c->one, SNAPSHOT_GRADIENT, matrix, i * columns, columns) : 0.0;
-        out[i] = fmax(of_row, softmax);
-    }
-    return out;
 }
 
 /* Gradients of the mean loss. */
@@ -207,24 +175,11 @@ static void compare_state(const struct comparison *c, int row, const float *boun
 static enum status bounds_of_row(const struct comparison *c, int row, float **out)
 {
     const struct param *param = &c->params->rows[row];
-    double *least = least_sizes(c, row);
     *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
-    enum status status =
-        *out != NULL && least != NULL ? OK : fail(NO_MEMORY, "no memory to compare %s", param->name);
-    if (status == OK)
-        status = bound_gradient(param, c->one->tensor[SNAPSHOT_GRADIENT][row], least,
-                                bound_terms(&c->recipe->model, param->layer, c->one->tokens), *out);
-    free(least);
-    return status;
-}
-
-/* The logits' rms as it follows from the head: normalised inputs, H of them, times weights. */
-static double logit_size(const struct comparison *c)
-{
-    int head = params_find(c->params, "head.weight");
-    head = c->params->rows[head].tie >= 0 ? c->params->rows[head].tie : head;
-    return rms_of(c->begin, SNAPSHOT_WEIGHT, head, 0, c->begin->count[head]) *
-           sqrt((double)c->recipe->model.hidden_size);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory to compare %s", param->name);
+    return bound_gradient(c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], size_before_softmax(c, param),
+                          bound_terms(&c->recipe->model, param->layer, c->one->tokens), *out);
 }
 
 static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
@@ -265,9 +220,10 @@ static double norm_of(const struct snapshot *s, double *elements)
 static enum status compare_step(const struct comparison *c)
 {
     double elements, norm = norm_of(c->layout, &elements), one = c->one->grad_norm;
+    double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
     c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .loss_bound = bound_loss(&c->recipe->model, c->one->tokens, c->one->loss, logit_size(c)),
+        .loss_bound = bound_loss(&c->recipe->model, c->one->tokens, c->one->loss, logit),
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
     };

@@ -74,40 +74,14 @@ static double terms_of(const struct model_config *model, const struct param *row
     return bound_terms(model, row->layer, tokens);
 }
 
-/* A bias's gradient has terms of the size of its matrix's row even where their sum cancels: least[i] is that
- * row's rms. Other rows tell their own size. */
-static void least_size(const struct params *params, const struct snapshot *model, int row, double *least)
-{
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "%s", params->rows[row].name);
-    char *suffix = strstr(name, ".bias");
-    if (suffix == NULL)
-        return;
-    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
-    int matrix = params_find(params, name);
-    if (matrix < 0 || params->rows[matrix].ndim != 2)
-        return;
-    const int64_t *dim = params->rows[matrix].dim;
-    for (int64_t i = 0; i < dim[0]; i++) {
-        for (int64_t j = 0; j < dim[1]; j++)
-            least[i] += pow((double)model->tensor[SNAPSHOT_GRADIENT][matrix][i * dim[1] + j], 2.0);
-        least[i] = sqrt(least[i] / (double)dim[1]);
-    }
-}
-
 enum status golden_gradient_bound(const struct model_config *model, const struct params *params,
                                   const struct snapshot *now, double tokens, int row, float **out)
 {
-    double *least = calloc((size_t)params->rows[row].dim[0], sizeof *least);
     *out = calloc((size_t)now->count[row] + 1, sizeof **out);
-    enum status status = *out != NULL && least != NULL ? OK : fail(NO_MEMORY, "no memory for bounds");
-    if (status == OK) {
-        least_size(params, now, row, least);
-        status = bound_gradient(&params->rows[row], now->tensor[SNAPSHOT_GRADIENT][row], least,
-                                terms_of(model, &params->rows[row], tokens), *out);
-    }
-    free(least);
-    return status;
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory for bounds");
+    return bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], 0.0,
+                          terms_of(model, &params->rows[row], tokens), *out);
 }
 
 /* ---- comparing ---- */
@@ -179,17 +153,6 @@ static void compare_weight(struct comparison *c, int row)
     }
 }
 
-/* The logits' rms as it follows from the head: normalised inputs, H of them, times weights. */
-static double logit_size(const struct comparison *c, const struct snapshot *model)
-{
-    int head = params_find(c->params, "head.weight");
-    head = c->params->rows[head].tie >= 0 ? c->params->rows[head].tie : head;
-    double sum = 0.0;
-    for (int64_t i = 0; i < model->count[head]; i++)
-        sum += pow((double)model->tensor[SNAPSHOT_WEIGHT][head][i], 2.0);
-    return sqrt(sum / (double)model->count[head] * (double)c->recipe->model.hidden_size);
-}
-
 static void compare_numbers(struct comparison *c, int step)
 {
     const struct snapshot *now = &c->record->step[step - 1];
@@ -197,7 +160,7 @@ static void compare_numbers(struct comparison *c, int step)
     char where[PARAM_NAME_CHARS];
     snprintf(where, sizeof where, "step %d", step);
     double loss = c->golden->loss[step - 1], norm = c->golden->norm[step - 1];
-    double logit = logit_size(c, &c->record->initial);
+    double logit = bound_logit(c->params, c->record->initial.tensor[SNAPSHOT_WEIGHT], model->hidden_size);
     note(c->out, GOLDEN_LOSS, where, fabs(now->loss - loss),
          bound_loss(model, now->tokens, loss, logit) + c->spread->loss[step - 1]);
     // One number, three standard deviations: as in the loss, the errors of the tokens are independent.

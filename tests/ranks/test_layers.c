@@ -13,6 +13,8 @@
  *     test_layers DEVICE */
 #include "tests/ranks/layers_bench.h"
 
+#include "trainer/bound.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -107,14 +109,8 @@ static enum status add_partials(struct bench *b)
 /* For each element of a bias the rms of its matrix's row of gradients; NULL for other rows. */
 static double *least_of(const struct expected *e, int row)
 {
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "%s", e->params.rows[row].name);
-    char *suffix = strstr(name, ".bias");
-    if (suffix == NULL)
-        return NULL;
-    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
-    int matrix = params_find(&e->params, name);
-    if (matrix < 0 || e->params.rows[matrix].ndim != 2 || e->gradient[matrix] == NULL)
+    int matrix = bound_companion(&e->params, row);
+    if (matrix < 0 || e->gradient[matrix] == NULL)
         return NULL;
     int64_t rows = e->params.rows[matrix].dim[0], columns = e->params.rows[matrix].dim[1];
     double *least = calloc((size_t)rows, sizeof *least);
