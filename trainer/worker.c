@@ -198,6 +198,7 @@ enum status worker_evaluate(struct worker *w, double *loss)
     for (int64_t i = 0; i < iterations; i++) {
         struct step_result result;
         TRY(load(w, DATA_VALID, (uint64_t)i));
+        TRY(call_step_hook(w->run->hooks.loaded, w, 0));
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
         TRY(optimizer_reduce_losses(w->optimizer));
         TRY(optimizer_finish(w->optimizer, &result));

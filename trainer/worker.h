@@ -14,7 +14,7 @@
 
 struct worker;
 
-/* Each may be NULL. `step` counts from 1. */
+/* Each may be NULL. `step` counts from 1; what is loaded to evaluate has step 0. */
 struct hooks {
     void *context;
     enum status (*declared)(void *context, struct worker *worker); // rows are known, nothing is allocated

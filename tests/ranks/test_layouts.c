@@ -270,6 +270,28 @@ static enum status flip_bit(void *context, struct worker *w, int64_t step, const
     return stream_sync(w->compute);
 }
 
+/* The hook `loaded` sees what is loaded to evaluate, too. */
+static enum status count_loaded(void *context, struct worker *w, int64_t step)
+{
+    int *counts = context; // of steps, of evaluations
+    if (w->world->rank == 0)
+        counts[step == 0]++;
+    return OK;
+}
+
+static void check_loaded(struct test *test, const struct alike *group)
+{
+    int counts[2] = {0};
+    struct trace_options options = {.transport = "local", .hooks = {counts, .loaded = count_loaded}};
+    struct trace trace = {.steps = 0};
+    enum status status = run(&test->tiny, group, group->layouts[0], &options, &trace);
+    test->runs++;
+    if (status != OK || counts[0] != TINY_STEPS || counts[1] != 2) {
+        printf("FAILED  %s: the hook saw %d steps and %d evaluations\n", group->name, counts[0], counts[1]);
+        test->failures++;
+    }
+}
+
 /* The comparison itself: it must see the smallest of differences, and name it. */
 static void check_flipped(struct test *test, const struct alike *group, const struct trace *reference)
 {
@@ -296,6 +318,7 @@ static void check_group(struct test *test, const struct alike *group)
     if (status != OK)
         return;
     check_flipped(test, group, &reference);
+    check_loaded(test, group);
     status = run(&test->tiny, group, group->layouts[0], &often, &trace);
     judge(test, group, "evaluating after each step", status, &reference, &trace);
     check_resumed(test, group, group->resumed[0], group->resumed[1], &reference);
