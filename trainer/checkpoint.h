@@ -33,8 +33,16 @@ MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
 MUST_USE enum status checkpoint_resolve(const char *path, char **out);
 
 /* Collective, as checkpoint_save. `path` as for checkpoint_resolve, the same on all ranks. BAD_CHECKPOINT
- * when it is torn, of another model, or lacks a tensor; the worker is then good for nothing. */
+ * when it is torn, of another model, or lacks a tensor; the worker is then good for nothing. To train on,
+ * with the optimizer, the first rank warns of each key of the mathematics that is not what made the
+ * checkpoint. */
 MUST_USE enum status checkpoint_load(struct worker *worker, const char *path, bool with_optimizer);
+
+/* Collective: loads the newest checkpoint in recipe->checkpoint.save that every rank can load, with the
+ * optimizer. One that is broken is passed over for the next older one, and set aside as step-N.broken; one of
+ * another model is not. *out: its path, for the caller to free; NULL: the folder has none. BAD_CHECKPOINT
+ * when it has some, and all are broken. */
+MUST_USE enum status checkpoint_continue(struct worker *worker, char **out);
 
 /* The recipe that made a checkpoint: the path of its copy. `path` as for checkpoint_resolve. */
 MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);

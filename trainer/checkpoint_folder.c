@@ -233,29 +233,74 @@ void folder_prune(const char *save, int64_t step, int64_t keep)
 
 /* ---- finding ---- */
 
-enum status checkpoint_find(const char *save_folder, char **out)
+enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
 {
     struct entries entries;
-    char *found = NULL;
-    bool speaks = folder_speaks();
-    enum status status = entries_read(save_folder, &entries);
-    for (size_t i = 0; status == OK && found == NULL && i < entries.count; i++) {
+    int64_t found = -1;
+    enum status status = entries_read(save, &entries);
+    for (size_t i = 0; status == OK && found < 0 && i < entries.count; i++) {
         struct text path = {0};
-        const char *suffix = entries.list[i].suffix;
-        folder_of_step(save_folder, entries.list[i].step, suffix, &path);
-        if (suffix[0] == 0 && is_complete(path.chars))
-            found = path.chars; // owned by the caller now
-        else if (speaks && suffix[0] == 0)
-            fprintf(stderr, "skipped: %s\n", fail_text());
-        else if (speaks && strcmp(suffix, ".partial") == 0)
-            fprintf(stderr, "skipped: %s: its save was not finished\n", path.chars);
-        if (found == NULL)
-            text_free(&path);
+        const struct entry *entry = &entries.list[i];
+        folder_of_step(save, entry->step, entry->suffix, &path);
+        if (entry->step < below && entry->suffix[0] == 0 && is_complete(path.chars))
+            found = entry->step;
+        else if (entry->step < below && entry->suffix[0] == 0)
+            text_add(skipped, "skipped: %s\n", fail_text());
+        else if (entry->step < below && strcmp(entry->suffix, ".partial") == 0)
+            text_add(skipped, "skipped: %s: its save was not finished\n", path.chars);
+        text_free(&path);
     }
     free(entries.list);
     if (status == OK)
-        *out = found;
+        *step = found;
     return status;
+}
+
+enum status checkpoint_find(const char *save_folder, char **out)
+{
+    struct text skipped = {0}, path = {0};
+    int64_t step = -1;
+    enum status status = folder_newest(save_folder, INT64_MAX, &step, &skipped);
+    if (folder_speaks())
+        fputs(text_chars(&skipped), stderr);
+    text_free(&skipped);
+    if (step >= 0)
+        folder_of_step(save_folder, step, "", &path);
+    if (status == OK)
+        *out = path.chars;
+    return status;
+}
+
+/* As .broken, or .broken-2 and so on where the same step has been broken before. */
+static void set_aside(const char *save, int64_t step)
+{
+    enum { MOST = 100 };
+    struct text path = {0}, broken = {0};
+    struct stat info;
+    folder_of_step(save, step, "", &path);
+    folder_of_step(save, step, ".broken", &broken);
+    for (int i = 2; i <= MOST && stat(broken.chars, &info) == 0; i++) {
+        text_free(&broken);
+        folder_of_step(save, step, ".broken-", &broken);
+        text_add(&broken, "%d", i);
+    }
+    if (move(path.chars, broken.chars) == OK)
+        fprintf(stderr, "warning: %s cannot be loaded; it is kept as %s\n", path.chars, broken.chars);
+    else
+        fprintf(stderr, "warning: %s\n", fail_text());
+    text_free(&path);
+    text_free(&broken);
+}
+
+void folder_set_aside(const char *save, int64_t step)
+{
+    struct entries entries;
+    if (entries_read(save, &entries) != OK)
+        entries.count = 0;
+    for (size_t i = 0; i < entries.count && entries.list[i].step > step; i++)
+        if (entries.list[i].suffix[0] == 0) // others are on their way in or out
+            set_aside(save, entries.list[i].step);
+    free(entries.list);
 }
 
 enum status checkpoint_resolve(const char *path, char **out)

@@ -189,27 +189,58 @@ static enum status load_slices(struct worker *w, struct source *s, bool with_opt
 static void warn_of_samples(const struct worker *w, const struct source *s)
 {
     int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
-    if (w->world->rank == 0 && (samples % batch != 0 || samples / batch != s->manifest.step))
-        fprintf(stderr,
-                "warning: %s: %lld samples were consumed in %lld steps; with train.global_batch_size %lld "
-                "the data "
-                "does not go on where it stopped\n",
-                s->folder, (long long)samples, (long long)s->manifest.step, (long long)batch);
+    int64_t step = s->manifest.step;
+    if (step > 0 && (samples % batch != 0 || samples / batch != step))
+        fprintf(
+            stderr,
+            "warning: %s was made with train.global_batch_size %lld, and now it is %lld: the data does not "
+            "go on after sample %lld, where it stopped\n",
+            s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
 }
 
-static enum status load_here(struct worker *w, const char *path, bool with_optimizer, int64_t *step)
+/* The same for everything else that another recipe would compute differently. */
+static void warn_of_changes(const struct worker *w, const struct source *s)
+{
+    struct text path = {0};
+    struct problems problems = {0}, changes = {0};
+    struct recipe *then = NULL;
+    text_add(&path, "%s/recipe.yaml", s->folder);
+    if (recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK)
+        recipe_changes(then, w->run->recipe, s->folder, &changes);
+    else
+        problems_warn(&changes, "%s cannot be read: it is not known whether this recipe continues it",
+                      path.chars);
+    problems_print(&changes, stderr);
+    recipe_destroy(then);
+    problems_free(&changes);
+    problems_free(&problems);
+    text_free(&path);
+}
+
+/* What one rank comes to. */
+struct outcome {
+    int64_t step;
+    bool misfit; // a sound checkpoint, of another model
+};
+
+static enum status load_here(struct worker *w, const char *path, bool with_optimizer, struct outcome *out)
 {
     char *folder = NULL;
     struct source source;
+    *out = (struct outcome){0};
     TRY(checkpoint_resolve(path, &folder));
     enum status status = source_open(folder, &source);
-    if (status == OK)
+    if (status == OK) {
         status = manifest_check_model(&source.manifest, w->run->recipe, folder);
+        out->misfit = status != OK;
+    }
     if (status == OK)
         status = load_slices(w, &source, with_optimizer);
-    if (status == OK && with_optimizer)
+    out->step = source.manifest.step;
+    if (status == OK && with_optimizer && w->world->rank == 0) {
         warn_of_samples(w, &source);
-    *step = source.manifest.step;
+        warn_of_changes(w, &source);
+    }
     source_close(&source);
     free(folder);
     return status;
@@ -226,13 +257,70 @@ static enum status check_same_step(struct worker *w, int64_t step, const char *p
     return OK;
 }
 
+/* *broken: an older checkpoint may do better. */
+static enum status load_together(struct worker *w, const char *path, bool with_optimizer, bool *broken)
+{
+    struct outcome outcome;
+    enum status status = load_here(w, path, with_optimizer, &outcome);
+    double misfit = outcome.misfit ? 1.0 : 0.0;
+    *broken = false;
+    TRY(worker_agree_max(w, &misfit, 1));
+    status = worker_agree(w, status);
+    *broken = status == BAD_CHECKPOINT && misfit == 0.0;
+    TRY(status);
+    TRY(check_same_step(w, outcome.step, path));
+    w->step = outcome.step;
+    return OK;
+}
+
 enum status checkpoint_load(struct worker *w, const char *path, bool with_optimizer)
 {
-    int64_t step = 0;
-    if (!device_computes(w->device))
-        return OK;
-    TRY(worker_agree(w, load_here(w, path, with_optimizer, &step)));
-    TRY(check_same_step(w, step, path));
-    w->step = step;
+    bool broken;
+    return device_computes(w->device) ? load_together(w, path, with_optimizer, &broken) : OK;
+}
+
+/* The first rank looks, so that all try the same one, whatever their views of the folder. */
+static enum status find_together(struct worker *w, int64_t below, int64_t *step)
+{
+    struct text skipped = {0};
+    enum status status = OK;
+    *step = -1;
+    if (w->world->rank == 0)
+        status = folder_newest(w->run->recipe->checkpoint.save, below, step, &skipped);
+    fputs(text_chars(&skipped), stderr);
+    text_free(&skipped);
+    TRY(worker_agree(w, status));
+    double found = (double)*step;
+    TRY(worker_agree_max(w, &found, 1));
+    *step = (int64_t)found;
     return OK;
+}
+
+enum status checkpoint_continue(struct worker *w, char **out)
+{
+    const char *save = w->run->recipe->checkpoint.save;
+    bool first = w->world->rank == 0, broken = device_computes(w->device) && save != NULL;
+    int64_t step = -1, below = INT64_MAX;
+    enum status status = OK;
+    *out = NULL;
+    while (broken) {
+        TRY(find_together(w, below, &step));
+        if (step < 0 && status != OK)
+            return fail(BAD_CHECKPOINT, "%s: none of its checkpoints can be loaded", save);
+        if (step < 0)
+            return OK;
+        struct text path = {0};
+        folder_of_step(save, step, "", &path);
+        status = load_together(w, path.chars, true, &broken);
+        if (broken && first)
+            fprintf(stderr, "warning: %s\n", fail_text());
+        if (status == OK)
+            *out = path.chars;
+        else
+            text_free(&path);
+        below = step;
+    }
+    if (status == OK && first && *out != NULL)
+        folder_set_aside(save, step);
+    return status;
 }

@@ -265,5 +265,11 @@ void recipe_resolved_text(const struct recipe *recipe, struct text *out);
 /* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 
+/* A warning for each key of the mathematics (model, optimizer, data, precision, seed) whose value differs,
+ * with both: "WHAT was made with optimizer.lr 0.001, and now it is 0.002". Keys that only say where it runs
+ * may differ. The global batch is the data's own business: see checkpoint_load(). */
+void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
+                    struct problems *problems);
+
 /* The reference page: every key, its type, default, range and help, as Markdown. */
 void recipe_reference(struct text *out);

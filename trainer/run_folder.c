@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run_folder.h"
 
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -34,12 +35,16 @@ enum status run_folder_check(const struct recipe *recipe)
                     folder, folder);
     if (!is_auto(recipe))
         return OK; // goes on from a checkpoint that it names
-    char *found = NULL;
+    int64_t step = -1;
+    struct text skipped = {0};
+    enum status status = OK;
     if (recipe->checkpoint.save != NULL)
-        TRY(checkpoint_find(recipe->checkpoint.save, &found));
-    bool continues = found != NULL;
-    free(found);
-    return continues
+        status = folder_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped);
+    if (step < 0 && folder_speaks()) // who continues says it then
+        fputs(text_chars(&skipped), stderr);
+    text_free(&skipped);
+    TRY(status);
+    return step >= 0
                ? OK
                : fail(BAD_RECIPE,
                       "logging.run_dir: %s holds an earlier run, and no complete checkpoint in %s to "

@@ -63,31 +63,33 @@ static bool signal_came(int signal_number)
 
 /* ---- one rank ---- */
 
+/* From the checkpoint that the recipe names; a reason that it cannot be says what else can be asked for. */
+static enum status load_named(struct session *s, const char *path)
+{
+    enum status status = checkpoint_load(&s->worker, path, true);
+    if (status != BAD_CHECKPOINT)
+        return status;
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    status = fail(BAD_CHECKPOINT, "%s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
+    text_free(&why);
+    return status;
+}
+
 static enum status load_checkpoint(struct session *s)
 {
-    const struct recipe *recipe = s->worker.run->recipe;
-    const char *load = recipe->checkpoint.load;
+    const char *load = s->worker.run->recipe->checkpoint.load;
     char *path = NULL;
     if (load == NULL)
         return OK;
-    if (strcmp(load, "auto") != 0)
-        path = strdup(load);
-    else if (recipe->checkpoint.save != NULL)
-        TRY(checkpoint_find(recipe->checkpoint.save, &path));
-    if (path == NULL)
-        return OK;
-    enum status status = checkpoint_load(&s->worker, path, true);
-    if (status == BAD_CHECKPOINT) {
-        struct text why = {0};
-        text_add(&why, "%s", fail_text());
-        status =
-            fail(BAD_CHECKPOINT, "%s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
-        text_free(&why);
-    }
-    if (status == OK && speaks(s))
-        printf("continues from %s, step %lld\n", path, (long long)s->worker.step);
+    if (strcmp(load, "auto") == 0)
+        TRY(checkpoint_continue(&s->worker, &path));
+    else
+        TRY(load_named(s, load));
+    if (speaks(s) && (path != NULL || strcmp(load, "auto") != 0))
+        printf("continues from %s, step %lld\n", path != NULL ? path : load, (long long)s->worker.step);
     free(path);
-    return status;
+    return OK;
 }
 
 static enum status begin(struct session *s)

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Runs that go on from what an earlier one has left: from the newest checkpoint that can be loaded, with a
+ * word for each that cannot; and with a word for each key that makes it another run than the one that was
+ * begun. */
+#include "tests/support/tiny.h"
+#include "trainer/train.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_STEPS = 8, RANKS = 4 };
+
+static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
+                             "optimizer.lr_decay_iters=8 checkpoint.save_interval=1";
+
+struct scene {
+    struct tiny tiny;
+    double losses[MOST_STEPS + 1]; // of a run that nothing happened to, by step
+    struct text said;              // standard output and error of the last run
+    enum status status;            // and how it ended
+    char failure[1024];
+};
+
+/* ---- running ---- */
+
+static void capture(const char *path, int saved[2])
+{
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    CHECK(file >= 0);
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        saved[i] = dup(i + 1);
+        dup2(file, i + 1);
+    }
+    close(file);
+}
+
+static void release(const int saved[2])
+{
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        dup2(saved[i], i + 1);
+        close(saved[i]);
+    }
+}
+
+/* To step `steps` in the folder `name` of the scene's, on four ranks where the overrides do not say where. */
+static void run(struct scene *s, const char *name, int steps, const char *more)
+{
+    char keys[1000], path[TINY_FOLDER_CHARS + 20];
+    struct recipe *recipe = NULL;
+    int saved[2];
+    const char *layout = strstr(more, "tp=") != NULL ? "" : "tp=2 pp=2";
+    snprintf(keys, sizeof keys, "%s logging.run_dir=%s/%s train.train_iters=%d %s", layout, s->tiny.folder,
+             name, steps, more);
+    MUST(tiny_recipe(&s->tiny, TINY_GPT, common, keys, 0, &recipe));
+    snprintf(path, sizeof path, "%s/said", s->tiny.folder);
+    capture(path, saved);
+    s->status = train(recipe, recipe_world_size(recipe));
+    snprintf(s->failure, sizeof s->failure, "%s", s->status == OK ? "" : fail_text());
+    release(saved);
+    recipe_destroy(recipe);
+    text_free(&s->said);
+    MUST(file_read(path, &s->said));
+}
+
+static void read_losses(const struct scene *s, const char *name, double losses[MOST_STEPS + 1])
+{
+    struct text path = {0}, all = {0};
+    text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
+    MUST(file_read(path.chars, &all));
+    memset(losses, 0, (MOST_STEPS + 1) * sizeof *losses);
+    for (const char *at = text_chars(&all); (at = strstr(at, "{\"step\": ")) != NULL; at++) {
+        char *end = NULL;
+        long step = strtol(at + 9, &end, 10);
+        CHECK(step >= 1 && step <= MOST_STEPS);
+        losses[step] = strtod(strstr(end, "\"loss\": ") + 8, NULL);
+    }
+    text_free(&path);
+    text_free(&all);
+}
+
+/* ---- looking ---- */
+
+static enum status says(const struct scene *s, const char *format, const char *step)
+{
+    struct text words = {0};
+    text_add(&words, format, s->tiny.folder, step);
+    enum status status =
+        strstr(text_chars(&s->said), words.chars) != NULL || strstr(s->failure, words.chars) != NULL
+            ? OK
+            : fail(OUT_OF_BOUND, "not said: %s\nbut: %s%s", words.chars, text_chars(&s->said), s->failure);
+    text_free(&words);
+    return status;
+}
+
+static enum status ended(const struct scene *s, enum status expected)
+{
+    return s->status == expected
+               ? OK
+               : fail(OUT_OF_BOUND, "ended with %s: %s", status_name(s->status), s->failure);
+}
+
+/* The same losses, to the bit, as the run that nothing happened to. */
+static enum status same_losses(const struct scene *s, const char *name, int steps)
+{
+    double losses[MOST_STEPS + 1];
+    read_losses(s, name, losses);
+    for (int step = 1; step <= MOST_STEPS; step++)
+        if (memcmp(&losses[step], step <= steps ? &s->losses[step] : &(double){0.0}, sizeof *losses) != 0)
+            return fail(OUT_OF_BOUND, "step %d has loss %.17g, not %.17g", step, losses[step],
+                        s->losses[step]);
+    return OK;
+}
+
+static enum status is_there(const struct scene *s, const char *name, bool expected)
+{
+    char path[TINY_FOLDER_CHARS + 60];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/run/checkpoints/%s", s->tiny.folder, name);
+    return (stat(path, &info) == 0) == expected
+               ? OK
+               : fail(OUT_OF_BOUND, "%s is %sthere", path, expected ? "not " : "");
+}
+
+/* ---- damage ---- */
+
+/* How a byte in the middle of a rank's numbers turns, or how its file loses its end. */
+static void damage(const struct scene *s, int step, int rank, bool truncates)
+{
+    char path[TINY_FOLDER_CHARS + 80], byte = 0;
+    struct stat info;
+    snprintf(path, sizeof path, "%s/run/checkpoints/step-%08d/rank-%05d.safetensors", s->tiny.folder, step,
+             rank);
+    int file = open(path, O_RDWR);
+    CHECK(file >= 0 && fstat(file, &info) == 0);
+    off_t at = info.st_size - info.st_size / 4;
+    CHECK(pread(file, &byte, 1, at) == 1);
+    byte = (char)(byte ^ 4);
+    CHECK(truncates ? ftruncate(file, at) == 0 : pwrite(file, &byte, 1, at) == 1);
+    close(file);
+}
+
+/* Steps 1 to 4 are there. The newest has a wrong byte, which one rank of four comes across. */
+static enum status passes_over_a_wrong_byte(struct scene *s)
+{
+    run(s, "run", 4, "");
+    TRY(ended(s, OK));
+    damage(s, 4, RANKS - 1, false);
+    run(s, "run", 5, "");
+    TRY(ended(s, OK));
+    TRY(says(s, "warning: %s/run/checkpoints/step-00000004/rank-%s.safetensors: the checksum of ", "00003"));
+    TRY(says(s, "step-00000004 cannot be loaded; it is kept as %s/run/checkpoints/%s.broken\n",
+             "step-00000004"));
+    TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(is_there(s, "step-00000004.broken/manifest.json", true));
+    TRY(is_there(s, "step-00000004/manifest.json", true)); // made again
+    return same_losses(s, "run", 5);
+}
+
+/* The newest is cut short, and the one before it has a wrong byte. */
+static enum status passes_over_two(struct scene *s)
+{
+    damage(s, 5, 0, true);
+    damage(s, 4, 1, false);
+    run(s, "run", 6, "");
+    TRY(ended(s, OK));
+    TRY(says(s, "skipped: %s/run/checkpoints/%s", "step-00000005/rank-00000.safetensors: "));
+    TRY(says(s, "warning: %s/run/checkpoints/%s", "step-00000004/rank-00001.safetensors: the checksum of "));
+    TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(is_there(s, "step-00000005.broken", true));
+    TRY(is_there(s, "step-00000004.broken-2", true));
+    return same_losses(s, "run", 6);
+}
+
+/* A name is meant: what it names is loaded or refused. Another model is no damage. */
+static enum status refuses(struct scene *s)
+{
+    char named[TINY_FOLDER_CHARS + 80];
+    damage(s, 6, 2, false);
+    snprintf(named, sizeof named, "checkpoint.load=%s/run/checkpoints/step-00000006", s->tiny.folder);
+    run(s, "run", 7, named);
+    TRY(ended(s, BAD_CHECKPOINT));
+    TRY(says(s, "%s/run/checkpoints/step-00000006/rank-%s.safetensors: the checksum of ", "00002"));
+    TRY(is_there(s, "step-00000006.broken", false));
+    run(s, "run", 7, "model.ffn_hidden_size=36");
+    TRY(ended(s, BAD_CHECKPOINT));
+    TRY(says(s, "%s/run/checkpoints/step-00000006: made with model.ffn_hidden_size %s, and", "48"));
+    TRY(is_there(s, "step-00000006.broken", false));
+    for (int step = 1; step < 6; step++)
+        damage(s, step, 0, step == 2);
+    run(s, "run", 7, "");
+    TRY(ended(s, BAD_CHECKPOINT));
+    TRY(says(s, "%s/run/checkpoints: %s", "none of its checkpoints can be loaded"));
+    return is_there(s, "step-00000006.broken", false);
+}
+
+/* ---- another recipe ---- */
+
+static enum status warns_of(struct scene *s, const char *name, const char *keys, const char *lines)
+{
+    struct text expected = {0}, warnings = {0};
+    run(s, name, 4, keys);
+    TRY(ended(s, OK));
+    for (const char *at = text_chars(&s->said); (at = strstr(at, "warning: ")) != NULL; at++)
+        text_add_bytes(&warnings, at, strcspn(at, "\n") + 1);
+    for (const char *line = lines; *line != 0; line += strcspn(line, "\n") + 1)
+        text_add(&expected, "warning: %s/%s/checkpoints/step-00000003 was made with %.*s\n", s->tiny.folder,
+                 name, (int)strcspn(line, "\n"), line);
+    bool same = strcmp(text_chars(&expected), text_chars(&warnings)) == 0;
+    enum status status =
+        same ? OK
+             : fail(OUT_OF_BOUND, "%s said\n%snot\n%s", keys, text_chars(&warnings), text_chars(&expected));
+    text_free(&expected);
+    text_free(&warnings);
+    return status;
+}
+
+static enum status says_what_changed(struct scene *s)
+{
+    run(s, "same", 3, "");
+    TRY(ended(s, OK));
+    // Where it runs, and for how long, is no change.
+    TRY(warns_of(s, "same", "tp=1 dp=2 pp=1 parallel.bucket_size_mb=1 train.micro_batch_size=1", ""));
+    run(s, "other", 3, "");
+    TRY(ended(s, OK));
+    char keys[300], lines[1000];
+    snprintf(keys, sizeof keys,
+             "seed=77 optimizer.lr=0.004 model.hidden_dropout=0.1 data.eod_mask_loss=true "
+             "train.global_batch_size=16 optimizer.lr_decay_style=linear");
+    snprintf(lines, sizeof lines, "%s",
+             "train.global_batch_size 8, and now it is 16: the data does not go on after sample 24, where it "
+             "stopped\n"
+             "seed 11, and now it is 77\n"
+             "model.hidden_dropout 0, and now it is 0.1\n"
+             "optimizer.lr 0.005, and now it is 0.004\n"
+             "optimizer.lr_decay_style cosine, and now it is linear\n"
+             "data.eod_mask_loss false, and now it is true\n");
+    return warns_of(s, "other", keys, lines);
+}
+
+int main(void)
+{
+    static const struct {
+        const char *what;
+        enum status (*play)(struct scene *s);
+    } plays[] = {
+        {"a wrong byte is passed over", passes_over_a_wrong_byte},
+        {"so are two broken ones", passes_over_two},
+        {"a name is not, nor another model, and something must be left", refuses},
+        {"keys that change the mathematics", says_what_changed},
+    };
+    struct scene scene = {.status = OK};
+    int bad = 0;
+    MUST(tiny_create(&scene.tiny));
+    run(&scene, "whole", 6, "");
+    MUST(ended(&scene, OK));
+    read_losses(&scene, "whole", scene.losses);
+    for (size_t i = 0; i < sizeof plays / sizeof *plays && bad == 0; i++) {
+        enum status status = plays[i].play(&scene);
+        bad += status != OK;
+        printf("%s: %s\n", plays[i].what, status == OK ? "ok" : fail_text());
+    }
+    text_free(&scene.said);
+    tiny_destroy(&scene.tiny);
+    return bad != 0;
+}
