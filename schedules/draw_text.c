@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum style { STYLE_BLANK, STYLE_IDLE, STYLE_CELL }; // from STYLE_CELL on: an index of the palette
+/* From STYLE_CELL on: an index of the palette, and whether the cell is critical. */
+enum style { STYLE_BLANK, STYLE_IDLE, STYLE_CELL, STYLE_CRITICAL = 1 << 16 };
 
 /* Background colours of xterm's 256, for a kind of action: even and odd chunk, even and odd microbatch. */
 static const struct {
@@ -43,7 +44,7 @@ static int style_of(const struct schedule *s, struct action a)
 
 static int background_of(int style)
 {
-    int cell = style - STYLE_CELL;
+    int cell = (style & ~STYLE_CRITICAL) - STYLE_CELL;
     return palette[cell / 4].background[cell / 2 % 2][cell % 2];
 }
 
@@ -78,7 +79,7 @@ static void draw_cell(const struct chart *c, struct action a, struct action_time
         bool gap = !c->colour && i == room - 1 && room > length;
         char fill = c->colour || gap ? ' ' : '-';
         c->glyph[first + i] = length <= room && i < length ? text[i] : fill;
-        c->style[first + i] = style_of(c->s, a);
+        c->style[first + i] = style_of(c->s, a) | (time.critical ? STYLE_CRITICAL : 0);
     }
 }
 
@@ -89,7 +90,8 @@ static void emit_row(const struct chart *c, struct text *out)
         if (c->colour && c->style[i] != style) {
             style = c->style[i];
             if (style >= STYLE_CELL)
-                text_add(out, "\033[0;38;5;16;48;5;%dm", background_of(style));
+                text_add(out, "\033[0;%s38;5;16;48;5;%dm", style & STYLE_CRITICAL ? "1;4;" : "",
+                         background_of(style));
             else
                 text_add(out, style == STYLE_IDLE ? "\033[0;2m" : "\033[0m");
         }
@@ -210,4 +212,72 @@ void draw_text(const struct schedule *s, const struct simulation *sim, const str
     draw_axis(&c, out);
     free(c.style);
     free(c.glyph);
+}
+
+/* ---- the critical path ---- */
+
+static int rank_of(const struct simulation *sim, int64_t index)
+{
+    int rank = 0;
+    while (index >= sim->first[rank + 1])
+        rank++;
+    return rank;
+}
+
+static struct action action_at(const struct schedule *s, const struct simulation *sim, int64_t index)
+{
+    int rank = rank_of(sim, index);
+    return s->ranks[rank].actions[index - sim->first[rank]];
+}
+
+/* The computing actions of the path, the first first; how many there are. */
+static int64_t path_of(const struct schedule *s, const struct simulation *sim, int64_t *path)
+{
+    int64_t count = 0;
+    for (int64_t i = sim->last; i >= 0; i = sim->times[i].because)
+        if (action_fact(action_at(s, sim, i).kind)->computes)
+            path[count++] = i;
+    for (int64_t i = 0; i < count / 2; i++) {
+        int64_t other = path[i];
+        path[i] = path[count - 1 - i];
+        path[count - 1 - i] = other;
+    }
+    return count;
+}
+
+/* Actions path[0 .. count) of one rank. */
+static void add_stretch(const struct schedule *s, const struct simulation *sim, const int64_t *path,
+                        int64_t count, struct text *out)
+{
+    char first[ACTION_CHARS], last[ACTION_CHARS];
+    action_text(action_at(s, sim, path[0]), first);
+    action_text(action_at(s, sim, path[count - 1]), last);
+    text_add(out, "rank %d: %s", rank_of(sim, path[0]), first);
+    if (count == 2)
+        text_add(out, " %s", last);
+    else if (count > 2)
+        text_add(out, " .. %s (%lld)", last, (long long)count);
+}
+
+void draw_path(const struct schedule *s, const struct simulation *sim, struct text *out)
+{
+    enum { SHOWN = 5 }; // stretches at either end
+    int64_t *path = malloc(((size_t)sim->first[s->p] + 1) * sizeof *path);
+    int64_t *begin = malloc(((size_t)sim->first[s->p] + 2) * sizeof *begin);
+    CHECK(path != NULL && begin != NULL);
+    int64_t count = path_of(s, sim, path), stretches = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (i == 0 || rank_of(sim, path[i]) != rank_of(sim, path[i - 1]))
+            begin[stretches++] = i;
+    begin[stretches] = count;
+    for (int64_t k = 0; k < stretches; k++) {
+        if (k == SHOWN && stretches > 2 * SHOWN + 1) {
+            k = stretches - SHOWN;
+            text_add(out, "; %lld more", (long long)(k - SHOWN));
+        }
+        text_add(out, "%s", k > 0 ? "; " : "");
+        add_stretch(s, sim, path + begin[k], begin[k + 1] - begin[k], out);
+    }
+    free(begin);
+    free(path);
 }

@@ -8,7 +8,8 @@
  *
  * A cell says kind and microbatch, and the stage too ("4F0") where a rank has several. With colours the
  * kind is the hue, the chunk its lightness, and neighbours of one kind alternate. When the terminal is
- * too narrow for that the chart is squeezed: labels that do not fit lose their digits, then themselves. */
+ * too narrow for that the chart is squeezed: labels that do not fit lose their digits, then themselves.
+ * What lies on the critical path is underlined, where there are colours. */
 #pragma once
 
 #include "schedules/simulate.h"
@@ -20,3 +21,6 @@ struct draw_options {
 
 void draw_text(const struct schedule *schedule, const struct simulation *simulation,
                const struct draw_options *options, struct text *out);
+
+/* The critical path in short, without its messages: "rank 0: 0F0; rank 1: 1F0 .. 1B2 (6); rank 0: 0B2". */
+void draw_path(const struct schedule *schedule, const struct simulation *simulation, struct text *out);

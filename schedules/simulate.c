@@ -272,10 +272,8 @@ static enum status run(struct machine *x, struct complaint *why)
     return OK;
 }
 
-/* The path back from the action that ended last, each step to what it had waited for. */
 static void summarise(const struct schedule *s, struct simulation *sim)
 {
-    int64_t latest = -1;
     for (int rank = 0; rank < s->p; rank++) {
         struct rank_time *r = &sim->ranks[rank];
         r->peak = schedule_peak(s, rank);
@@ -286,11 +284,35 @@ static void summarise(const struct schedule *s, struct simulation *sim)
             sim->bubble = r->bubble;
     }
     for (int64_t i = 0; i < sim->first[s->p]; i++)
-        if (latest < 0 || sim->times[i].end > sim->times[latest].end)
-            latest = i;
-    sim->makespan = latest >= 0 ? sim->times[latest].end : 0.0;
-    for (; latest >= 0 && !sim->times[latest].critical; latest = sim->times[latest].because)
-        sim->times[latest].critical = true;
+        if (sim->times[i].end > sim->makespan)
+            sim->makespan = sim->times[i].end;
+}
+
+/* The path back from the action that ended last, each step to what it had waited for. */
+static void mark_path(const struct schedule *s, struct simulation *sim)
+{
+    for (int64_t i = 0; i < sim->first[s->p]; i++)
+        if (sim->last < 0 || sim->times[i].end > sim->times[sim->last].end)
+            sim->last = i;
+    for (int64_t i = sim->last; i >= 0 && !sim->times[i].critical; i = sim->times[i].because)
+        sim->times[i].critical = true;
+}
+
+void simulation_total(const struct schedule *s, struct simulation *sim)
+{
+    for (int rank = 0; rank < s->p; rank++) {
+        struct rank_time *r = &sim->ranks[rank];
+        for (int i = 0; i < s->ranks[rank].count; i++) {
+            const struct action_time *time = &sim->times[sim->first[rank] + i];
+            if (!action_fact(s->ranks[rank].actions[i].kind)->computes)
+                continue;
+            if (r->first_start < 0.0)
+                r->first_start = time->start;
+            r->busy += time->end - time->start;
+            r->last_end = time->end;
+        }
+    }
+    summarise(s, sim);
 }
 
 int schedule_peak(const struct schedule *s, int rank)
@@ -305,12 +327,13 @@ int schedule_peak(const struct schedule *s, int rank)
     return peak;
 }
 
-static enum status simulation_create(const struct schedule *s, struct simulation **out)
+enum status simulation_create(const struct schedule *s, struct simulation **out)
 {
     struct simulation *sim = calloc(1, sizeof *sim);
     if (sim == NULL)
         return fail(NO_MEMORY, "a simulation");
     sim->p = s->p;
+    sim->last = -1;
     sim->ranks = calloc((size_t)s->p, sizeof *sim->ranks);
     sim->first = calloc((size_t)s->p + 1, sizeof *sim->first);
     if (sim->first != NULL) {
@@ -397,6 +420,7 @@ enum status simulate(const struct schedule *s, const struct cost_table *costs, s
         status = run(&x, why != NULL ? why : &unused);
     if (status == OK) {
         summarise(s, x.sim);
+        mark_path(s, x.sim);
         *out = x.sim;
     } else {
         simulation_destroy(x.sim);

@@ -46,13 +46,19 @@ struct simulation {
     struct rank_time *ranks;
     int64_t *first; // [p+1]: the actions of rank r are times[first[r]] .. times[first[r+1]-1]
     struct action_time *times;
+    int64_t last; // where the critical path ends: `because` leads back from it; -1: there is none
 };
 
 /* BAD_SCHEDULE when the lists come to a stop, with who waits for what; `why` may be NULL. The actions
  * must be in range, as those that schedule_check() accepts are. */
 MUST_USE enum status simulate(const struct schedule *schedule, const struct cost_table *costs,
                               struct complaint *why, struct simulation **out);
-void simulation_destroy(struct simulation *simulation);
+void simulation_destroy(struct simulation *simulation); // takes NULL
+
+/* For times that were measured: room for them, all 0; and, once start and end of each action are there,
+ * what the ranks' totals are. There is no critical path in them. */
+MUST_USE enum status simulation_create(const struct schedule *schedule, struct simulation **out);
+void simulation_total(const struct schedule *schedule, struct simulation *simulation);
 
 /* Microbatches whose activations `rank` holds at once, from F to W or B, over all its chunks. */
 int schedule_peak(const struct schedule *schedule, int rank);

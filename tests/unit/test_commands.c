@@ -109,14 +109,15 @@ Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_std
                             "rank 0  |F0 F1 ......B0--- ...B1--- |  66.7 %  peak 2\n"
                             "rank 1  |   F0 B0--- F1 B1---       | 100.0 %  peak 1\n"
                             "         0              5\n"
-                            "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n");
+                            "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n"
+                            "critical path: rank 0: 0F0; rank 1: 1F0 .. 1B1 (4); rank 0: 0B1\n");
 }
 
 /* By hand: rank 1 has F at 2.5 to 4.5, I to 5.5, W to 6.5; rank 0 its I from 6 to 7, W to 8.
  * A message is critical where it is received. */
 Test(schedule_command, lists_every_action_with_its_costs, .init = cr_redirect_stdout)
 {
-    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --csv --cost comm=0.5,f=2"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --times --cost comm=0.5,f=2"), 0);
     cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
                             "0,0,0F0,F,0,0,0,,0,2,1\n"
                             "0,1,0SEND_F0,SEND_F,0,0,0,1,2,2.5,0\n"
@@ -153,13 +154,17 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "schedule 1f1b -p 4",
         "schedule 1f1b -m 4",
         "schedule 1f1b gpipe -p 4 -m 4",
-        "schedule 1f1b -p 4 -m 4 --csv --json",
+        "schedule 1f1b -p 4 -m 4 --times --json",
         "schedule 1f1b -p 0 -m 4",
         "schedule 1f1b -p 4 -m 4 --cost f=1,g=1",
         "schedule 1f1b -p 4 -m 4 --cost f=-1",
         "schedule 1f1b -p 4 -m 4 --cost f=0,i=0,w=0",
         "schedule 1f2b -p 4 -m 4",
         "schedule 1f1b -p 4 -m 4 -v 2",
+        "schedule 1f1b -p 4 -m 4 --critical",
+        "schedule compare -p 4 -m 4 --svg a.svg",
+        "schedule compare -p 4",
+        "schedule 1f1b -p 4 -m 4 --svg /dev/null",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
@@ -168,7 +173,7 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
         "cuboid: schedule: -p, the number of ranks, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
         "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
-        "cuboid: schedule: --text, --csv and --json exclude each other\n"
+        "cuboid: schedule: --text, --times and --json exclude each other\n"
         "cuboid: schedule: -p 0: a whole number from 1 to 2147483647 works\n"
         "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
         "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
@@ -176,7 +181,11 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: no schedule is called 1f2b (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, interleaved, "
         "zb-h1, "
         "zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev\n"
-        "cuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, v = 1\n");
+        "cuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, v = 1\n"
+        "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
+        "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
+        "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
+        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n");
 }
 
 /* ---- cuboid generate ---- */

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds what `cuboid schedule` draws against the times that it prints: every picture is XML with each action as one
+rectangle at its rank and time, every trace is JSON with each action as one slice and each message as one arrow
+from the slice that makes its value to the one that takes it, and the comparison is what each schedule says alone.
+
+    check_files.py CUBOID"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+SVG = "{http://www.w3.org/2000/svg}"
+MICROSECONDS = 1000.0
+COMPUTES = ("F", "B", "I", "W")
+# Name and options: one chunk and many, a V, two directions, more microbatches than a number's digits.
+CASES = [
+    "1f1b -p 4 -m 8",
+    "gpipe -p 1 -m 3",
+    "interleaved -p 3 -m 7 -v 2 --cost f=1,i=1.5,w=0.5,comm=0.25",
+    "zb-h1 -p 4 -m 6 --cost w=0",
+    "zb-v -p 4 -m 12 --cost comm=0.1",
+    "dualpipe -p 4 -m 10",
+    "looped-bfs -p 2 -m 120 -v 4 --cost f=0.001,comm=3",
+]
+
+
+class Failed(Exception):
+    pass
+
+
+def expect(condition, *what):
+    if not condition:
+        raise Failed(" ".join(str(w) for w in what))
+
+
+def run(cuboid, line, *more):
+    done = subprocess.run([cuboid, "schedule", *line.split(), *more], capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, line, *more, "ended with", done.returncode, done.stderr)
+    return done.stdout
+
+
+def near(a, b, slack):
+    return abs(a - b) <= slack
+
+
+def actions_of(told):
+    """(rank, position, action) of every action that the JSON lists."""
+    for rank in told["ranks"]:
+        for position, action in enumerate(rank["actions"]):
+            yield rank["rank"], position, action
+
+
+def check_svg(path, told, critical):
+    root = xml.etree.ElementTree.parse(path).getroot()
+    expect(root.tag == SVG + "svg", "the root is", root.tag)
+    rects = [r for r in root.iter(SVG + "rect")]
+    cells = {r.find(SVG + "title").text: r for r in rects if r.find(SVG + "title") is not None}
+    computing = [(rank, a) for rank, _, a in actions_of(told) if a["kind"] in COMPUTES]
+    named = {name.split(":")[0]: r for name, r in cells.items()}
+    expect(len(named) == len(computing) == len(cells), len(named), "cells for", len(computing), "actions")
+    idle = [r for r in rects if r.get("class") == "idle" and r.get("rx") is None]
+    expect(len(idle) == told["p"], len(idle), "bubbles for", told["p"], "ranks")
+    rows = [float(r.get("y")) for r in idle]
+    spans = [(r["first_start"], r["last_end"]) for r in told["ranks"]]
+    widest = max(range(told["p"]), key=lambda r: spans[r][1] - spans[r][0])
+    scale = float(idle[widest].get("width")) / (spans[widest][1] - spans[widest][0])
+    origin = float(idle[0].get("x")) - spans[0][0] * scale
+    for rank, a in computing:
+        cell = named[a["action"]]
+        x, y, width = (float(cell.get(k)) for k in ("x", "y", "width"))
+        expect(near(x, origin + a["start"] * scale, 0.05), a, "is drawn at", x)
+        full = (a["end"] - a["start"]) * scale
+        expect(full - 1.02 <= width <= full + 0.01, a, "is drawn", width, "wide, for", full)
+        expect(0 <= y - rows[rank] < 25, a, "is not in the row of rank", rank)
+        expect(cell.get("class") == f"{a['kind']}{a['chunk']}", a, "has the colour", cell.get("class"))
+    outlined = sum(r.get("class") == "path" for r in rects) - critical
+    expected = sum(a["critical"] for _, a in computing) if critical else 0
+    expect(outlined == expected, outlined, "outlines for", expected, "critical actions")
+    width = float(root.get("width"))
+    texts = "".join(t.text for t in root.iter(SVG + "text"))
+    expect(f"makespan {told['makespan']:.6g}" in texts, "the title does not say the makespan:", texts[:200])
+    expect(all(float(r.get("x")) + float(r.get("width")) <= width for r in rects), "something is off the page")
+
+
+def check_threads(slices, names):
+    """Slices of one thread lie apart, or share their time as an overlapped pair does."""
+    for thread in {s["tid"] for s in slices}:
+        expect(thread in names, "thread", thread, "has no name")
+        mine = sorted((s["ts"], s["ts"] + s["dur"]) for s in slices if s["tid"] == thread)
+        for (a, b), (c, d) in zip(mine, mine[1:]):
+            expect(c >= b - 1e-6 or (a, b) == (c, d), "two slices of thread", thread, "cross:", (a, b), (c, d))
+
+
+def check_trace(path, told):
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    slices = [e for e in events if e["ph"] == "X"]
+    listed = list(actions_of(told))
+    found = {(s["pid"] - 1, s["args"]["position"]): s for s in slices}
+    expect(len(found) == len(slices) == len(listed), len(slices), "slices for", len(listed), "actions")
+    for rank, position, a in listed:
+        s = found[rank, position]
+        expect(near(s["ts"], a["start"] * MICROSECONDS, 1e-3 + 1e-9 * s["ts"]), a, "begins at", s["ts"])
+        expect(near(s["dur"], (a["end"] - a["start"]) * MICROSECONDS, 2e-3 + 1e-9 * s["ts"]), a, "lasts", s["dur"])
+        expect(s["name"] == f"{a['kind']} {a['microbatch']}" and s["args"]["stage"] == a["stage"], a, "is", s)
+        wanted = "compute" if a["kind"] in COMPUTES else "messages"
+        expect(names[s["tid"]] == wanted, a, "is on the thread", names[s["tid"]])
+    check_threads(slices, names)
+    heads = {e["id"]: e for e in events if e["ph"] == "s"}
+    tails = {e["id"]: e for e in events if e["ph"] == "f"}
+    receives = [(rank, a) for rank, _, a in listed if a["kind"].startswith("RECV")]
+    expect(heads.keys() == tails.keys() and len(heads) == len(receives), len(heads), "arrows for", len(receives))
+    arrows = []
+    for key, head in heads.items():
+        ends = []
+        for end in (head, tails[key]):
+            at = [s for s in slices if s["tid"] == end["tid"] and s["ts"] <= end["ts"] < s["ts"] + s["dur"]]
+            expect(len(at) >= 1, "an arrow hangs on nothing:", end)
+            ends.append(at)
+        made, used = ends[0], ends[1]
+        arrows.append([(m["args"]["stage"], u["args"]["stage"], u["args"]["microbatch"], u["pid"] - 1)
+                       for m in made for u in used if m["args"]["microbatch"] == u["args"]["microbatch"]])
+    for rank, a in receives:
+        before = a["stage"] - 1 if a["kind"] == "RECV_F" else a["stage"] + 1
+        expect(any((before, a["stage"], a["microbatch"], rank) in one for one in arrows), "no arrow is", a)
+
+
+def check_comparison(cuboid, line):
+    told = json.loads(run(cuboid, "compare " + line, "--json"))
+    listed = re.findall(r"^(\S+)", run(cuboid, "--list"), re.M)
+    expect(sorted(s["schedule"] for s in told["schedules"]) == sorted(listed), "not all schedules are compared")
+    played = [s for s in told["schedules"] if "refused" not in s]
+    expect([s["makespan"] for s in played] == sorted(s["makespan"] for s in played), "the shortest is not first")
+    size = re.match(r"-p \d+ -m \d+", line).group()
+    for s in played:
+        v = s["v"]
+        cost = ",".join([f"{k}={told['cost'][k] / v!r}" for k in "fiw"] + [f"comm={told['cost']['comm']}"])
+        alone = json.loads(run(cuboid, f"{s['schedule']} {size} -v {v} --json --cost {cost}"))
+        sends = [sum(a["kind"].startswith("SEND") for a in r["actions"]) for r in alone["ranks"]]
+        mine = (alone["makespan"], alone["bubble_fraction"], max(r["peak"] for r in alone["ranks"]), max(sends))
+        theirs = (s["makespan"], s["bubble_fraction"], s["peak_chunks"], s["messages"])
+        expect(mine == theirs, s["schedule"], "alone is", mine, "and compared", theirs)
+    table = run(cuboid, "compare " + line)
+    for s in told["schedules"]:
+        expect(s["schedule"] in table, s["schedule"], "is not in the table")
+
+
+def main():
+    cuboid = os.path.abspath(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        svg, trace = os.path.join(folder, "a.svg"), os.path.join(folder, "a.json")
+        for case in CASES:
+            told = json.loads(run(cuboid, case, "--json"))
+            try:
+                for more in ([], ["--critical"]):
+                    run(cuboid, case, "--svg", svg, "--trace", trace, *more)
+                    check_svg(svg, told, len(more))
+                check_trace(trace, told)
+                expect(sorted(os.listdir(folder)) == ["a.json", "a.svg"], "left behind:", os.listdir(folder))
+            except Failed as failed:
+                sys.exit(f"cuboid schedule {case}: {failed}")
+    for line in ("-p 4 -m 8", "-p 3 -m 5 -v 4 --cost f=1,i=2,w=0.5,comm=0.125"):
+        try:
+            check_comparison(cuboid, line)
+        except Failed as failed:
+            sys.exit(f"cuboid schedule compare {line}: {failed}")
+    print(f"{len(CASES)} schedules, 2 comparisons")
+
+
+main()

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cmd_schedule_costs.h"
+
+#include <string.h>
+
+static enum status set_cost(struct cost_table *costs, const char *item)
+{
+    const struct {
+        const char *name;
+        double *value;
+    } known[] = {
+        {"f", &costs->chunk.f}, {"i", &costs->chunk.i}, {"w", &costs->chunk.w}, {"comm", &costs->wire}};
+    const char *equals = strchr(item, '=');
+    size_t length = equals != NULL ? (size_t)(equals - item) : 0;
+    double value;
+    for (size_t k = 0; equals != NULL && k < sizeof known / sizeof *known; k++) {
+        if (strlen(known[k].name) != length || strncmp(known[k].name, item, length) != 0)
+            continue;
+        if (!number_parse(equals + 1, &value) || !(value >= 0.0 && value <= 1e12))
+            return fail(BAD_USAGE, "schedule: --cost %s: a time from 0 to 1e12 works", item);
+        *known[k].value = value;
+        return OK;
+    }
+    return fail(BAD_USAGE, "schedule: --cost \"%s\": f=1,i=1,w=1,comm=0 works, and any part of it", item);
+}
+
+enum status parse_costs(const char *text, struct cost_table *out)
+{
+    *out = (struct cost_table){.chunk = {.f = 1, .i = 1, .w = 1}};
+    struct text item = {0};
+    enum status status = OK;
+    for (const char *at = text; status == OK && at != NULL;) {
+        size_t length = strcspn(at, ",");
+        text_free(&item);
+        text_add_bytes(&item, at, length);
+        status = set_cost(out, item.chars);
+        at = at[length] == ',' ? at + length + 1 : NULL;
+    }
+    text_free(&item);
+    TRY(status);
+    return out->chunk.f + out->chunk.i + out->chunk.w > 0.0
+               ? OK
+               : fail(BAD_USAGE, "schedule: --cost %s: something must take time", text);
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cmd_schedule_print.h"
+
+#include "schedules/draw.h"
+#include "schedules/draw_text.h"
+
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void print_schedule_list(void)
+{
+    const struct schedule_about *about;
+    for (int i = 0; (about = schedule_about(i)) != NULL; i++)
+        printf("%-12s %s\n%-12s takes %s\n", about->name, about->idea, "", about->takes);
+}
+
+/* The rank whose bubble is the schedule's. */
+int worst_rank(const struct simulation *sim)
+{
+    int worst = 0;
+    for (int rank = 1; rank < sim->p; rank++)
+        worst = sim->ranks[rank].bubble > sim->ranks[worst].bubble ? rank : worst;
+    return worst;
+}
+
+double bubble_fraction(const struct simulation *sim)
+{
+    const struct rank_time *worst = &sim->ranks[worst_rank(sim)];
+    double span = worst->last_end - worst->first_start;
+    return span > 0.0 ? worst->bubble / span : 0.0;
+}
+
+void print_schedule_text(const struct played *played)
+{
+    const struct schedule *s = played->schedule;
+    const struct simulation *sim = played->simulation;
+    enum { SHOWN_RANKS = 32 };
+    struct text out = {0};
+    struct winsize window = {0};
+    bool terminal = isatty(STDOUT_FILENO) == 1;
+    if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0)
+        window.ws_col = 0;
+    draw_text(s, sim, &(struct draw_options){.columns = window.ws_col, .colour = terminal}, &out);
+    text_add(&out, "makespan %.6g, bubble %.6g on rank %d (%.1f %%), peaks", sim->makespan, sim->bubble,
+             worst_rank(sim), 100.0 * bubble_fraction(sim));
+    for (int rank = 0; rank < sim->p && rank < SHOWN_RANKS; rank++)
+        text_add(&out, " %d", sim->ranks[rank].peak);
+    text_add(&out, "%s\ncritical path: ", sim->p > SHOWN_RANKS ? " ..." : "");
+    draw_path(s, sim, &out);
+    text_add(&out, "\n");
+    fputs(out.chars, stdout);
+    text_free(&out);
+}
+
+void print_schedule_times(const struct played *played)
+{
+    const struct schedule *s = played->schedule;
+    const struct simulation *sim = played->simulation;
+    char action[ACTION_CHARS], start[NUMBER_CHARS], end[NUMBER_CHARS];
+    puts("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical");
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++) {
+            struct action a = s->ranks[rank].actions[i];
+            const struct action_time *time = &sim->times[sim->first[rank] + i];
+            printf("%d,%d,%s,%s,%d,%d,%d,", rank, i, action_text(a, action), action_fact(a.kind)->text,
+                   a.stage, schedule_chunk(s, a.stage, a.microbatch), a.microbatch);
+            if (a.peer >= 0)
+                printf("%d", a.peer);
+            printf(",%s,%s,%d\n", number_text(time->start, start), number_text(time->end, end),
+                   time->critical);
+        }
+}
+
+static void json_actions(const struct schedule *s, const struct simulation *sim, int rank)
+{
+    char action[ACTION_CHARS], start[NUMBER_CHARS], end[NUMBER_CHARS];
+    for (int i = 0; i < s->ranks[rank].count; i++) {
+        struct action a = s->ranks[rank].actions[i];
+        const struct action_time *time = &sim->times[sim->first[rank] + i];
+        printf("%s\n      {\"action\": \"%s\", \"kind\": \"%s\", \"stage\": %d, \"chunk\": %d, "
+               "\"microbatch\": %d, ",
+               i > 0 ? "," : "", action_text(a, action), action_fact(a.kind)->text, a.stage,
+               schedule_chunk(s, a.stage, a.microbatch), a.microbatch);
+        if (a.peer >= 0)
+            printf("\"peer\": %d, ", a.peer);
+        printf("\"start\": %s, \"end\": %s, \"critical\": %s}", number_text(time->start, start),
+               number_text(time->end, end), time->critical ? "true" : "false");
+    }
+}
+
+void print_schedule_json(const struct played *played)
+{
+    const struct schedule *s = played->schedule;
+    const struct simulation *sim = played->simulation;
+    const struct cost_table *costs = played->costs;
+    char a[NUMBER_CHARS], b[NUMBER_CHARS], c[NUMBER_CHARS], d[NUMBER_CHARS];
+    printf("{\"schedule\": \"%s\", \"p\": %d, \"m\": %d, \"v\": %d,\n", played->name, s->p, s->m, s->v);
+    printf(" \"cost\": {\"f\": %s, \"i\": %s, \"w\": %s, \"comm\": %s},\n", number_text(costs->chunk.f, a),
+           number_text(costs->chunk.i, b), number_text(costs->chunk.w, c), number_text(costs->wire, d));
+    printf(" \"makespan\": %s, \"bubble\": %s, \"bubble_fraction\": %s,\n \"ranks\": [",
+           number_text(sim->makespan, a), number_text(sim->bubble, b), number_text(bubble_fraction(sim), c));
+    for (int rank = 0; rank < s->p; rank++) {
+        const struct rank_time *time = &sim->ranks[rank];
+        printf("%s\n  {\"rank\": %d, \"first_start\": %s, \"last_end\": %s, \"busy\": %s, \"bubble\": %s, "
+               "\"peak\": %d, \"actions\": [",
+               rank > 0 ? "," : "", rank, number_text(time->first_start, a), number_text(time->last_end, b),
+               number_text(time->busy, c), number_text(time->bubble, d), time->peak);
+        json_actions(s, sim, rank);
+        printf("]}");
+    }
+    puts("]}");
+}
+
+/* ---- files ---- */
+
+/* Files are put in place by renaming, which would make a plain file of a device. */
+static enum status write_file(const char *option, const char *path, const struct text *content)
+{
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return fail(BAD_USAGE, "schedule: %s %s: not a file; the name of a new one works", option, path);
+    TRY(file_write_atomic(path, content->chars, content->length));
+    printf("%s: %zu bytes\n", path, content->length);
+    return OK;
+}
+
+enum status write_schedule_svg(const struct played *played, bool critical, const char *path)
+{
+    struct text content = {0};
+    draw_svg(&(struct drawing){played->name, played->schedule, played->simulation}, 1,
+             &(struct svg_options){.critical = critical}, &content);
+    enum status status = write_file("--svg", path, &content);
+    text_free(&content);
+    return status;
+}
+
+enum status write_schedule_trace(const struct played *played, const char *path)
+{
+    enum { MICROSECONDS = 1000 }; // a unit of time is shown as a millisecond
+    struct text content = {0};
+    draw_trace(&(struct drawing){played->name, played->schedule, played->simulation}, 1, MICROSECONDS,
+               &content);
+    enum status status = write_file("--trace", path, &content);
+    text_free(&content);
+    return status;
+}

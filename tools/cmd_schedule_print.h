@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What cuboid schedule writes, to standard output and into files. */
+#pragma once
+
+#include "schedules/simulate.h"
+
+/* A schedule that was played against a clock. */
+struct played {
+    const char *name;
+    const struct schedule *schedule;
+    const struct cost_table *costs;
+    const struct simulation *simulation;
+};
+
+/* The rank that waits longest, and its bubble as a part of its span. */
+int worst_rank(const struct simulation *simulation);
+double bubble_fraction(const struct simulation *simulation);
+
+void print_schedule_list(void);
+void print_schedule_text(const struct played *played);  // the chart, the totals, the critical path
+void print_schedule_times(const struct played *played); // a line per action
+void print_schedule_json(const struct played *played);
+
+/* BAD_USAGE where `path` cannot be written. */
+MUST_USE enum status write_schedule_svg(const struct played *played, bool critical, const char *path);
+MUST_USE enum status write_schedule_trace(const struct played *played, const char *path);
