@@ -150,16 +150,22 @@ void schedule_destroy(struct schedule *s)
     free(s);
 }
 
+static const struct family *family_named(const char *name)
+{
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        if (strcmp(name, families[i]->about.name) == 0)
+            return families[i];
+    return NULL;
+}
+
 static enum status find_family(const char *name, const struct family **out)
 {
+    *out = family_named(name);
+    if (*out != NULL)
+        return OK;
     const char *names[FAMILY_COUNT];
-    for (int i = 0; i < FAMILY_COUNT; i++) {
+    for (int i = 0; i < FAMILY_COUNT; i++)
         names[i] = families[i]->about.name;
-        if (strcmp(name, names[i]) == 0) {
-            *out = families[i];
-            return OK;
-        }
-    }
     const char *near = nearest_name(name, names, FAMILY_COUNT);
     struct text all = {0};
     schedule_names(&all);
@@ -171,22 +177,47 @@ static enum status find_family(const char *name, const struct family **out)
 }
 
 /* What no family can take, and what this one cannot. */
+static const char *refusal(const struct family *family, const struct schedule_options *o)
+{
+    if (o->p < 1 || o->m < 1 || o->v < 1)
+        return "p, m and v are at least 1";
+    if (o->microbatch_group_size < 0)
+        return "microbatch_group_size is at least 1";
+    if (o->microbatch_group_size > 0 && !family->groups)
+        return "it has no microbatch_group_size";
+    if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p && o->microbatch_group_size < o->m)
+        return "a microbatch_group_size below p leaves the ranks waiting for each other";
+    if (o->p > MOST_RANKS || (int64_t)o->p * o->v > MOST_CELLS / o->m)
+        return "that many actions do not fit in memory";
+    return family->refuses(o);
+}
+
+int schedule_default_v(const char *name)
+{
+    const struct family *family = family_named(name);
+    return family != NULL ? family->default_v : 0;
+}
+
+const char *schedule_takes(const char *name)
+{
+    const struct family *family = family_named(name);
+    return family != NULL ? family->about.takes : NULL;
+}
+
+const char *schedule_refusal(const struct schedule_options *options)
+{
+    const struct family *family = family_named(options->name);
+    struct schedule_options o = *options;
+    if (family == NULL)
+        return "there is no such schedule";
+    if (o.v == 0)
+        o.v = family->default_v;
+    return refusal(family, &o);
+}
+
 static enum status refuse(const struct family *family, const struct schedule_options *o)
 {
-    const char *why = NULL;
-    if (o->p < 1 || o->m < 1 || o->v < 1)
-        why = "p, m and v are at least 1";
-    else if (o->microbatch_group_size < 0)
-        why = "microbatch_group_size is at least 1";
-    else if (o->microbatch_group_size > 0 && !family->groups)
-        why = "it has no microbatch_group_size";
-    else if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p &&
-             o->microbatch_group_size < o->m)
-        why = "a microbatch_group_size below p leaves the ranks waiting for each other";
-    else if (o->p > MOST_RANKS || (int64_t)o->p * o->v > MOST_CELLS / o->m)
-        why = "that many actions do not fit in memory";
-    else
-        why = family->refuses(o);
+    const char *why = refusal(family, o);
     if (why == NULL)
         return OK;
     return fail(BAD_SCHEDULE, "%s cannot take p %d, m %d, v %d: %s; it takes %s", family->about.name, o->p,

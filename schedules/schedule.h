@@ -73,6 +73,13 @@ const struct schedule_about *schedule_about(int index);
 /* "gpipe, 1f1b, zb-h1" */
 void schedule_names(struct text *out);
 
+/* The v of a family where nothing else is said; 0 when no family is called that. */
+int schedule_default_v(const char *name);
+/* Why the family that `options` name cannot take its p, m and v; NULL when it can. */
+const char *schedule_refusal(const struct schedule_options *options);
+/* What it takes instead; NULL when no family is called that. */
+const char *schedule_takes(const char *name);
+
 /* 1 for a microbatch that travels the second way of a two-way schedule, else 0. */
 int schedule_direction(const struct schedule *schedule, int microbatch);
 /* The rank that runs `stage` on `microbatch`, and which of its chunks that is. */

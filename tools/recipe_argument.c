@@ -39,38 +39,31 @@ static const char *const one_rank_overrides[] = {
     "parallel.sequence_parallel=false",
     "pipeline.schedule=1f1b",
     "pipeline.virtual_stages=1",
+    "pipeline.microbatch_group_size=0",
     "pipeline.layout=[]",
 };
 enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
 
-/* True where an override says the same key as one of ours, by any of its names. */
+/* Both name one key: "pp=4" and "parallel.pipeline_parallel_size=1" do. */
+static bool same_key(const char *override, const char *other)
+{
+    const char *list[] = {override, other}, *key[2];
+    for (int i = 0; i < 2; i++) {
+        char name[80];
+        size_t length = strcspn(list[i], "=");
+        if (length >= sizeof name)
+            return false;
+        memcpy(name, list[i], length);
+        name[length] = 0;
+        key[i] = recipe_key(name);
+    }
+    return key[0] != NULL && key[0] == key[1];
+}
+
 static bool says_layout(const char *override)
 {
-    static const char *const keys[] = {
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "ep",
-        "parallel.tp",
-        "parallel.pp",
-        "parallel.dp",
-        "parallel.cp",
-        "parallel.ep",
-        "parallel.tensor_parallel_size",
-        "parallel.pipeline_parallel_size",
-        "parallel.data_parallel_size",
-        "parallel.context_parallel_size",
-        "parallel.expert_parallel_size",
-        "parallel.sequence_parallel",
-        "pipeline.schedule",
-        "pipeline.virtual_stages",
-        "pipeline.layout",
-    };
-    const char *equals = strchr(override, '=');
-    for (size_t i = 0; equals != NULL && i < sizeof keys / sizeof *keys; i++)
-        if (strlen(keys[i]) == (size_t)(equals - override) &&
-            strncmp(keys[i], override, strlen(keys[i])) == 0)
+    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
+        if (same_key(override, one_rank_overrides[i]))
             return true;
     return false;
 }

@@ -262,6 +262,10 @@ int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
 
+/* The table's own name of a key that is given by any of its names ("pp"); NULL when there is none. Equal
+ * names are one pointer. */
+const char *recipe_key(const char *name);
+
 /* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 

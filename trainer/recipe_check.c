@@ -5,6 +5,7 @@
  * again, and every rule that reads this key must hold on it, and no other may break. From
  *     model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5
  * the walk away from 5 finds 4 and 6, because ffn_hidden_size 3072 and the rest can be cut by them too. */
+#include "schedules/schedule.h"
 #include "trainer/recipe_rules.h"
 
 #include <string.h>
@@ -20,6 +21,7 @@ static const char *const said_keys[SAID_COUNT] = {
     [SAID_DECAY] = "optimizer.lr_decay_iters",
     [SAID_SPLIT] = "data.split",
     [SAID_SAVE] = "checkpoint.save",
+    [SAID_VIRTUAL] = "pipeline.virtual_stages",
 };
 
 static void read_said(const struct recipe *recipe, bool said[SAID_COUNT])
@@ -74,6 +76,10 @@ static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT]
                          parallel->context_parallel_size;
         int64_t data = others > 0 ? world_size / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
+    }
+    if (!said[SAID_VIRTUAL]) {
+        int own = r->pipeline.schedule != NULL ? schedule_default_v(r->pipeline.schedule) : 0;
+        r->pipeline.virtual_stages = own > 0 ? own : 1;
     }
     if (!said[SAID_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;

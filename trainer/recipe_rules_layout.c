@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Rules of the model and of how it is cut: heads, the MLP, stages, ranks and the batch. */
+#include "schedules/schedule.h"
 #include "trainer/recipe_rules.h"
 
 enum { SHOWN_STAGES = 64 };
@@ -182,6 +183,44 @@ static void layout_say(const struct view *v, struct text *out)
     text_add(out, "] works");
 }
 
+/* ---- the schedule ---- */
+
+static struct schedule_options options_of(const struct recipe *r)
+{
+    return (struct schedule_options){
+        .name = r->pipeline.schedule,
+        .p = r->parallel.pipeline_parallel_size,
+        .m = (int)recipe_microbatches(r),
+        .v = r->pipeline.virtual_stages,
+        .microbatch_group_size = r->pipeline.microbatch_group_size,
+    };
+}
+
+static bool schedule_holds(const struct view *v)
+{
+    struct schedule_options options = options_of(v->recipe);
+    return options.m < 1 || schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
+}
+
+static void schedule_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    struct schedule_options options = options_of(r);
+    text_add(out,
+             "pipeline.schedule %s cannot take parallel.pipeline_parallel_size %d, %d microbatches and "
+             "pipeline.virtual_stages %d",
+             options.name, options.p, options.m, options.v);
+    if (options.microbatch_group_size > 0)
+        text_add(out, " with pipeline.microbatch_group_size %d", options.microbatch_group_size);
+    text_add(out, ": %s; it takes %s", schedule_refusal(&options), schedule_takes(options.name));
+    int others = 0;
+    for (int i = 0; schedule_about(i) != NULL; i++) {
+        options.name = schedule_about(i)->name;
+        if (schedule_refusal(&options) == NULL)
+            text_add(out, "%s%s", others++ == 0 ? "; these would take it: " : ", ", options.name);
+    }
+}
+
 /* ---- ranks and batches ---- */
 
 static double product_of_degrees(const struct recipe *r)
@@ -264,11 +303,21 @@ const struct rule recipe_layout_rules[] = {
      sequence_holds,
      sequence_say,
      {{.key = TP}, {.key = "train.micro_batch_size"}, {.key = "model.seq_length", .grid = tp_of}}},
-    {PP " model.num_layers pipeline.virtual_stages pipeline.layout",
+    {PP " model.num_layers pipeline.virtual_stages pipeline.layout pipeline.schedule",
      enough_holds,
      enough_say,
-     {{.key = PP, .guess = layers_per_chunk}, {.key = "model.num_layers", .guess = stages_of}}},
-    {"pipeline.layout model.num_layers pipeline.virtual_stages " PP, layout_holds, layout_say, {{0}}},
+     {{.key = PP, .guess = layers_per_chunk},
+      {.key = "pipeline.virtual_stages"},
+      {.key = "model.num_layers", .guess = stages_of}}},
+    {"pipeline.layout model.num_layers pipeline.virtual_stages pipeline.schedule " PP,
+     layout_holds,
+     layout_say,
+     {{0}}},
+    {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
+     " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
+     schedule_holds,
+     schedule_say,
+     {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
     {PP " " TP " " DP " parallel.context_parallel_size",
      world_holds,
      world_say,

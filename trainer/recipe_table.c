@@ -27,14 +27,14 @@
 static const struct choice schedules[] = {IS("gpipe", 0),
                                           IS("1f1b", 0),
                                           IS("zb-h1", 0),
-                                          LATER("looped-bfs", 0),
-                                          LATER("interleaved", 0),
-                                          LATER("zb-h2", 0),
-                                          LATER("zb-v", 0),
-                                          LATER("v-half", 0),
-                                          LATER("v-min", 0),
+                                          IS("looped-bfs", 0),
+                                          IS("interleaved", 0),
+                                          IS("zb-h2", 0),
+                                          IS("zb-v", 0),
+                                          IS("v-half", 0),
+                                          IS("v-min", 0),
                                           LATER("dualpipe", 0),
-                                          LATER("dualpipev", 0),
+                                          IS("dualpipev", 0),
                                           LATER("auto", 0),
                                           {0}};
 static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), LATER("cuda", 0), {0}};
@@ -198,11 +198,13 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "In which order a stage runs its microbatches.",
         .choices = schedules),
-    ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, "1", "v: stages on each rank.",
-        BETWEEN(1, 1024), .aliases = "virtual_pipeline_model_parallel_size", .unbuilt = true),
+    ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, NULL, "v: stages on each rank.",
+        BETWEEN(1, 1024), .derived = "the schedule's own: 1, or 2 where it needs several",
+        .aliases = "virtual_pipeline_model_parallel_size"),
     ROW("pipeline.microbatch_group_size", INT, pipeline.microbatch_group_size, "0",
-        "Microbatches that run on one virtual stage before the next; 0: pipeline_parallel_size.",
-        BETWEEN(0, 65536), .aliases = "microbatch_group_size_per_vp_stage", .unbuilt = true),
+        "Microbatches that `interleaved` and `zb-h1` run on one virtual stage before the next; at least "
+        "pipeline_parallel_size. 0: the schedule's own, about that many.",
+        BETWEEN(0, 65536), .aliases = "microbatch_group_size_per_vp_stage"),
     ROW("pipeline.schedule_file", TEXT, pipeline.schedule_file, "none",
         "A schedule read from a file instead.", .optional = true, .unbuilt = true),
     ROW("pipeline.layout", LAYERS, pipeline.layout, "[]",
@@ -431,6 +433,12 @@ int row_find_dotted(const char *key)
         return -1;
     memcpy(section, key, length);
     return row_find(section, dot + 1);
+}
+
+const char *recipe_key(const char *name)
+{
+    int row = row_find_dotted(name);
+    return row >= 0 ? recipe_rows[row].key : NULL;
 }
 
 int row_of(const char *key)

@@ -86,6 +86,35 @@ Test(recipe_check, stages)
          "pp=3", "pipeline.layout=[9]");
 }
 
+Test(recipe_check, schedules)
+{
+    struct loaded l = load(SMALL, (const char *const[]){"pp=2", "pipeline.schedule=interleaved", NULL}, 0);
+    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 2, "%s", text_chars(&l.said));
+    loaded_free(&l);
+    WITH("", "pp=1", "pipeline.schedule=zb-h1", "pipeline.virtual_stages=4");
+    WITH("", "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[4, 0, 0, 0]");
+    WITH("command line: pipeline.layout has 2 entries; parallel.pipeline_parallel_size 2 x "
+         "pipeline.virtual_stages 2 makes 4 stages; pipeline.layout [1, 1, 1, 1] works\n",
+         "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[2, 2]");
+    WITH("command line: pipeline.schedule zb-v cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
+         "and pipeline.virtual_stages 1: each rank holds two stages, the ends of a V; it takes any p, any m, "
+         "v = 2; these "
+         "would take it: gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, dualpipe; "
+         "pipeline.virtual_stages 2 works\n",
+         "pp=2", "pipeline.schedule=zb-v", "pipeline.virtual_stages=1");
+    WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 1, 8 microbatches "
+         "and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 4: it has no "
+         "microbatch_group_size; it takes any p, any m, v = 1; these would take it: interleaved, zb-h1; "
+         "pipeline.microbatch_group_size 0 works\n",
+         "pipeline.microbatch_group_size=4");
+    WITH(
+        "command line: pipeline.schedule zb-h1 cannot take parallel.pipeline_parallel_size 4, 8 microbatches "
+        "and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 3: a microbatch_group_size below "
+        "p leaves the ranks waiting for each other; it takes any p, any m, any v; "
+        "pipeline.microbatch_group_size 0 or 4 works\n",
+        "pp=4", "pipeline.schedule=zb-h1", "pipeline.microbatch_group_size=3");
+}
+
 Test(recipe_check, ranks)
 {
     WITH_RANKS(8, "", "tp=2", "pp=2");
@@ -206,6 +235,9 @@ static const struct {
     {"parallel.data_parallel_size", {"auto", "1", "2", "3"}},
     {"parallel.sequence_parallel", {"false", "true"}},
     {"parallel.rank_order", {"tp-cp-ep-dp-pp", "dp-tp", "pp-dp-tp-cp-x", "--"}},
+    {"pipeline.schedule", {"1f1b", "gpipe", "interleaved", "zb-v", "zb-h1"}},
+    {"pipeline.virtual_stages", {"auto", "1", "2", "3"}},
+    {"pipeline.microbatch_group_size", {"0", "2", "3"}},
     {"pipeline.layout", {"[]", "[2, 2]", "[1, 2, 3]", "[4, 0]"}},
     {"train.micro_batch_size", {"1", "2", "3"}},
     {"train.global_batch_size", {"24", "30", "7", "16"}},
