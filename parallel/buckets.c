@@ -13,7 +13,7 @@ struct bucket {
 };
 
 struct buckets {
-    struct group *data;
+    struct group *data, *twins; // twins: or NULL
     struct tensor gradients;
     struct stream *stream;
     bool overlap;
@@ -58,9 +58,9 @@ static void lay_out(struct buckets *b, const struct bucket_range *ranges, int64_
     }
 }
 
-enum status buckets_create(struct group *data, struct device *device, struct tensor gradients,
-                           const struct bucket_range *ranges, int count, int64_t bucket_bytes, bool overlap,
-                           struct buckets **out)
+enum status buckets_create(struct group *data, struct group *twins, struct device *device,
+                           struct tensor gradients, const struct bucket_range *ranges, int count,
+                           int64_t bucket_bytes, bool overlap, struct buckets **out)
 {
     if (bucket_bytes < 1 || count < 0)
         return fail(BAD_ARGUMENT, "buckets of %lld bytes for %d ranges", (long long)bucket_bytes, count);
@@ -68,7 +68,8 @@ enum status buckets_create(struct group *data, struct device *device, struct ten
     struct buckets *b = calloc(1, sizeof *b);
     if (b == NULL)
         return fail(NO_MEMORY, "no memory for buckets");
-    *b = (struct buckets){.data = data, .gradients = gradients, .overlap = overlap, .range_count = count};
+    *b = (struct buckets){
+        .data = data, .twins = twins, .gradients = gradients, .overlap = overlap, .range_count = count};
     size_t n = (size_t)count + 1;
     b->bucket_of = calloc(n, sizeof *b->bucket_of);
     b->ready = calloc(n, sizeof *b->ready);
@@ -108,10 +109,12 @@ static enum status start(struct buckets *b)
 {
     for (; b->started < b->count && b->buckets[b->started].missing == 0; b->started++) {
         struct bucket *bucket = &b->buckets[b->started];
-        float *data = (float *)b->gradients.data + bucket->begin;
+        float *begin = (float *)b->gradients.data + bucket->begin;
+        struct tensor gradients = tensor_1d(begin, F32, bucket->end - bucket->begin);
         TRY(stream_wait(b->stream, bucket->after));
-        TRY(group_all_reduce(b->data, b->stream, tensor_1d(data, F32, bucket->end - bucket->begin),
-                             REDUCE_SUM));
+        TRY(group_all_reduce(b->data, b->stream, gradients, REDUCE_SUM));
+        if (b->twins != NULL)
+            TRY(group_all_reduce(b->twins, b->stream, gradients, REDUCE_SUM));
     }
     return OK;
 }

@@ -8,7 +8,11 @@
  *
  * A bucket starts when its last gradient is ready and all buckets before it have started: so every rank
  * starts them in the same order, and messages match. Sums are elementwise in rank order, so the
- * size of the buckets changes no bit. (2006.15704, section 3.2) */
+ * size of the buckets changes no bit. (2006.15704, section 3.2)
+ *
+ * Where a stage has two holders that see microbatches of two directions, each direction's sum over the data
+ * ranks is complete first, and then the two are added: a sum of two numbers has no order, so both holders get
+ * the same bits, and they do not depend on which of them has which direction. */
 #pragma once
 
 #include "parallel/group.h"
@@ -19,12 +23,13 @@ struct bucket_range {
 
 struct buckets;
 
-/* gradients: f32[N]; it and `data` must outlive the buckets. ranges: one per parameter, in flat order and not
- * overlapping; what lies between two of them (padding) may be summed with them. A bucket is closed once it
- * holds bucket_bytes. overlap false: every bucket starts in buckets_wait. */
-MUST_USE enum status buckets_create(struct group *data, struct device *device, struct tensor gradients,
-                                    const struct bucket_range *ranges, int count, int64_t bucket_bytes,
-                                    bool overlap, struct buckets **out);
+/* gradients: f32[N]; it and the groups must outlive the buckets. twins: NULL where a stage has one holder.
+ * ranges: one per parameter, in flat order and not overlapping; what lies between two of them (padding) may
+ * be summed with them. A bucket is closed once it holds bucket_bytes. overlap false: every bucket starts in
+ * buckets_wait. */
+MUST_USE enum status buckets_create(struct group *data, struct group *twins, struct device *device,
+                                    struct tensor gradients, const struct bucket_range *ranges, int count,
+                                    int64_t bucket_bytes, bool overlap, struct buckets **out);
 void buckets_destroy(struct buckets *buckets); // takes NULL; synchronises first
 int buckets_count(const struct buckets *buckets);
 

@@ -86,9 +86,9 @@ struct transport_ops {
 struct world {
     const struct transport_ops *ops;
     int rank, size;
-    /* Set by tests before the first message, for mpi (threads always do the first and never the second). A
-     * send is then done only when its receiver has it, which proves that a program's order of messages
-     * needs no buffering; and a message longer than piece_bytes travels in pieces of that size. */
+    /* Set by tests before the first message. A send is then done only when its receiver has it (with threads
+     * it always is), and transfers between stages block (p2p.h): so a program's order of messages needs no
+     * buffering. And over mpi a message longer than piece_bytes travels in pieces of that size. */
     bool synchronous;
     size_t piece_bytes;
     struct traffic *traffic; // owned

@@ -70,12 +70,29 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
     return status;
 }
 
+enum status groups_add_twins(struct world *world, struct groups *g)
+{
+    int stages = g->mesh.degrees.pp, mine = g->place.pp, other = stages - 1 - mine;
+    if (stages % 2 != 0)
+        return fail(BAD_ARGUMENT, "a pipeline of %d ranks has one that is its own mirror image", stages);
+    struct place ends[2] = {g->place, g->place};
+    ends[0].pp = mine < other ? mine : other;
+    ends[1].pp = mine < other ? other : mine;
+    int ranks[2] = {mesh_rank(&g->mesh, MESH_DENSE, ends[0]), mesh_rank(&g->mesh, MESH_DENSE, ends[1])};
+    return group_create(world, "twins", GROUP_ID_TWINS, ranks, 2, &g->twins);
+}
+
+bool groups_speaks(const struct groups *g)
+{
+    return g->place.dp == 0 && g->place.cp == 0 && (g->twins == NULL || g->twins->rank == 0);
+}
+
 void groups_destroy(struct groups *groups)
 {
     if (groups == NULL)
         return;
     struct group *all[] = {groups->world, groups->tp, groups->data, groups->pp,
-                           groups->model, groups->kv, groups->ties};
+                           groups->model, groups->kv, groups->ties, groups->twins};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         group_destroy(all[i]);
     free(groups);

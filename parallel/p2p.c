@@ -12,6 +12,7 @@ struct channel {
 
 struct p2p {
     int pp; // mine
+    bool blocking;
     int count;
     struct channel channels[];
 };
@@ -55,6 +56,7 @@ enum status p2p_create(struct world *world, const struct groups *groups, struct 
     if (p2p == NULL)
         return fail(NO_MEMORY, "no memory for %d pipeline edges", count);
     p2p->pp = groups->place.pp;
+    p2p->blocking = world->synchronous;
     p2p->count = count;
     enum status status = OK;
     for (int i = 0; i < count && status == OK; i++)
@@ -90,7 +92,7 @@ static enum status transfer(struct p2p *p2p, struct p2p_edge edge, struct tensor
         TRY(stream_wait(c->stream, after));
         TRY(group_exchange(c->group, c->stream, &message, 1));
         *done = stream_record(c->stream);
-        return OK;
+        return p2p->blocking ? event_sync(*done) : OK;
     }
     return fail(BAD_ARGUMENT, "stage %d has no pipeline edge %d > %d for %s", p2p->pp, edge.from_pp,
                 edge.to_pp, edge.gradient ? "gradients" : "activations");

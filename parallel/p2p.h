@@ -7,7 +7,8 @@
  *     stage 0 <──gradients──── stage 1      edge {1, 0, true}
  *
  * The transfers of one edge arrive in the order in which they were sent, so sender and receiver must call
- * in the same order; the schedule's checker sees to that. */
+ * in the same order; the schedule's checker sees to that. In a world that is `synchronous` each call blocks
+ * until the other end has come to its own, as the checker has it. */
 #pragma once
 
 #include "parallel/group.h"

@@ -48,6 +48,21 @@ int schedule_chunk(const struct schedule *s, int stage, int microbatch)
     return s->chunk_of[schedule_direction(s, microbatch)][stage];
 }
 
+bool schedule_has_twins(const struct schedule *s)
+{
+    return s->chunks > s->v;
+}
+
+bool schedule_holds(const struct schedule *s, int rank, int stage)
+{
+    return s->rank_of[0][stage] == rank || s->rank_of[1][stage] == rank;
+}
+
+bool schedule_is_last(const struct schedule *s, int microbatch)
+{
+    return microbatch == s->second_from - 1 || microbatch == s->m - 1;
+}
+
 int schedule_stage(const struct schedule *s, int rank, int chunk)
 {
     return s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk];

@@ -85,6 +85,13 @@ int schedule_direction(const struct schedule *schedule, int microbatch);
 /* The rank that runs `stage` on `microbatch`, and which of its chunks that is. */
 int schedule_rank(const struct schedule *schedule, int stage, int microbatch);
 int schedule_chunk(const struct schedule *schedule, int stage, int microbatch);
+/* True where every stage is held twice: by the rank that runs it on the microbatches of direction 0, and by
+ * the one for direction 1. */
+bool schedule_has_twins(const struct schedule *schedule);
+/* True when `rank` holds `stage`, for either direction. */
+bool schedule_holds(const struct schedule *schedule, int rank, int stage);
+/* The last microbatch of one direction: behind it, a chunk's weights get no more gradients. */
+bool schedule_is_last(const struct schedule *schedule, int microbatch);
 /* The stage that is chunk `chunk` of `rank`. */
 int schedule_stage(const struct schedule *schedule, int rank, int chunk);
 

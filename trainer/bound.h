@@ -25,6 +25,9 @@
  * how far it moves while g moves within its own. Where |g| is below its bound, g/(|g| + eps) may turn
  * its sign, and the weight may be two steps apart: that is what the arithmetic allows, and no more.
  *
+ * DualPipe adds the microbatches of each direction apart, on two ranks, and then both sums. One rank adds all
+ * of them in order. The same terms in another order, as with data parallelism: N and the bounds are the same.
+ *
  * The loss is a mean over tokens whose errors are independent: each is off by u * sqrt(N) * the size of a
  * logit, and by the rounding of its own logarithm. The norm is held
  * against the gradients that the layout itself has: made of the same numbers in fp64, block by block, it may

@@ -79,9 +79,9 @@ static enum status create_buckets(struct executor *e)
         ranges[i].begin = held->gradient_offset;
         ranges[i].end = held->gradient_offset + slice_padded(&held->slice);
     }
-    enum status status =
-        buckets_create(e->config.groups->data, weights->device, weights->flat_gradient, ranges,
-                       weights->count, e->config.bucket_bytes, e->config.overlap_grad_reduce, &e->buckets);
+    enum status status = buckets_create(e->config.groups->data, e->config.groups->twins, weights->device,
+                                        weights->flat_gradient, ranges, weights->count,
+                                        e->config.bucket_bytes, e->config.overlap_grad_reduce, &e->buckets);
     free(ranges);
     return status;
 }
@@ -221,8 +221,29 @@ static enum status layer_done(void *context, int layer)
 /* A layer's gradients are complete behind the last microbatch: those of a chunk add up in order. */
 static struct layer_done done_of(struct executor *e, const struct job *job)
 {
-    bool last = job->action.microbatch == e->config.schedule->m - 1;
+    bool last = schedule_is_last(e->config.schedule, job->action.microbatch);
     return last ? (struct layer_done){layer_done, e} : (struct layer_done){0};
+}
+
+/* A chunk that no microbatch passes has its gradients at once: zeros. With one microbatch there is none for
+ * the second direction. */
+static enum status idle_chunks_done(struct executor *e)
+{
+    const struct schedule *schedule = e->config.schedule;
+    for (int chunk = 0; chunk < schedule->chunks; chunk++) {
+        int id = schedule_stage(schedule, e->pp_rank, chunk);
+        if (schedule_rank(schedule, id, 0) == e->pp_rank ||
+            schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
+            continue;
+        const struct stage *stage = &e->stages[chunk];
+        if (stage->has_head)
+            TRY(layer_done(e, (int)e->env.model->num_layers));
+        for (int i = stage->layer_count - 1; i >= 0; i--)
+            TRY(layer_done(e, stage->first_layer + i));
+        if (stage->has_embedding)
+            TRY(layer_done(e, LAYER_EMBEDDING));
+    }
+    return OK;
 }
 
 static enum status release(struct executor *e, const struct job *job, enum home home)
@@ -323,6 +344,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     executor->batches = batches;
     executor->times = (struct step_times){0};
     TRY(weights_zero_gradients(executor->config.weights, executor->env.compute));
+    TRY(idle_chunks_done(executor));
     for (int i = 0; i < list->count; i++)
         TRY(run_timed(executor, list->actions[i]));
     return buckets_wait(executor->buckets, executor->env.compute);

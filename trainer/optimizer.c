@@ -159,14 +159,14 @@ static enum status add_ties(struct optimizer *o)
 /* One number for each row and share, from the one rank that speaks for it. */
 static enum status put_squares(struct optimizer *o)
 {
-    const struct place place = o->config.groups->place;
-    if (place.dp != 0 || place.cp != 0)
+    int tp = o->config.groups->place.tp;
+    if (!groups_speaks(o->config.groups))
         return OK;
     for (int i = 0; i < o->config.weights->count; i++) {
         struct held *held = &o->config.weights->list[i];
         if (held->row->tie >= 0 || !held->slice.first)
             continue;
-        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + place.tp;
+        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + tp;
         TRY(squares(o->config.compute,
                     (struct squares){.x = flat(held->gradient), .out = report_part(o, at, 1)}));
     }

@@ -196,13 +196,13 @@ static struct schedule_options options_of(const struct recipe *r)
     };
 }
 
-static bool schedule_holds(const struct view *v)
+static bool takes_holds(const struct view *v)
 {
     struct schedule_options options = options_of(v->recipe);
     return options.m < 1 || schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
 }
 
-static void schedule_say(const struct view *v, struct text *out)
+static void takes_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     struct schedule_options options = options_of(r);
@@ -315,8 +315,8 @@ const struct rule recipe_layout_rules[] = {
      {{0}}},
     {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
-     schedule_holds,
-     schedule_say,
+     takes_holds,
+     takes_say,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
     {PP " " TP " " DP " parallel.context_parallel_size",
      world_holds,

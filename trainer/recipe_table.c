@@ -25,15 +25,15 @@
     }
 
 static const struct choice schedules[] = {IS("gpipe", 0),
-                                          IS("1f1b", 0),
-                                          IS("zb-h1", 0),
                                           IS("looped-bfs", 0),
+                                          IS("1f1b", 0),
                                           IS("interleaved", 0),
+                                          IS("zb-h1", 0),
                                           IS("zb-h2", 0),
                                           IS("zb-v", 0),
                                           IS("v-half", 0),
                                           IS("v-min", 0),
-                                          LATER("dualpipe", 0),
+                                          IS("dualpipe", 0),
                                           IS("dualpipev", 0),
                                           LATER("auto", 0),
                                           {0}};

@@ -36,7 +36,11 @@ static void print_stage(const struct run *run, int stage, FILE *to)
     else
         text_add(&layers, last == first ? "layer %d" : "no layer", first);
     text_add(&layers, "%s", stage == schedule->stages - 1 ? ", norm, head" : "");
-    add_ranks(run, schedule_rank(schedule, stage, 0), &ranks);
+    add_ranks(run, schedule->rank_of[0][stage], &ranks);
+    if (schedule_has_twins(schedule)) {
+        text_add(&ranks, " and ");
+        add_ranks(run, schedule->rank_of[1][stage], &ranks);
+    }
     fprintf(to, "  stage %-2d %-34s rank %s\n", stage, layers.chars, ranks.chars);
     text_free(&layers);
     text_free(&ranks);
@@ -46,19 +50,21 @@ void report_layout(const struct run *run, FILE *to)
 {
     const struct recipe *recipe = run->recipe;
     const struct degrees *d = &run->mesh.degrees;
-    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS];
+    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[32] = "";
+    if (run->schedule->v > 1)
+        snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
     count_text((double)model_parameters(&recipe->model), parameters);
     count_text((double)(recipe->train.global_batch_size * recipe->model.seq_length), tokens);
     fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name,
             parameters, (long long)recipe->train.train_iters, tokens,
             (long long)recipe->train.global_batch_size, (long long)recipe->model.seq_length);
-    fprintf(
-        to,
-        "%d rank%s: dp %d x tp %d x pp %d%s, %s, %d microbatch%s of %lld per step and data rank, device %s\n",
-        run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
-        recipe->parallel.sequence_parallel ? ", sequence parallel" : "", recipe->pipeline.schedule,
-        run->schedule->m, run->schedule->m == 1 ? "" : "es", (long long)recipe->train.micro_batch_size,
-        recipe->cluster.device);
+    fprintf(to,
+            "%d rank%s: dp %d x tp %d x pp %d%s, %s%s, %d microbatch%s of %lld per step and data rank, "
+            "device %s\n",
+            run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
+            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", recipe->pipeline.schedule,
+            chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",
+            (long long)recipe->train.micro_batch_size, recipe->cluster.device);
     for (int stage = 0; stage < run->schedule->stages; stage++)
         print_stage(run, stage, to);
     fflush(to);

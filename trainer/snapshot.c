@@ -71,8 +71,7 @@ static bool takes_part(const struct held *held, enum snapshot_kind kind)
 
 static bool speaks_for(const struct worker *worker, const struct held *held)
 {
-    const struct place place = worker->groups->place;
-    return place.dp == 0 && place.cp == 0 && held->slice.first && held->row->tie < 0;
+    return groups_speaks(worker->groups) && held->slice.first && held->row->tie < 0;
 }
 
 /* Where row i of the slice begins in the whole tensor. */

@@ -30,9 +30,7 @@ static int layers_held(const struct run *run, int pp_rank, int *out)
     const struct schedule *schedule = run->schedule;
     int count = 0;
     for (int stage = schedule->stages - 1; stage >= 0; stage--) {
-        bool mine = schedule_rank(schedule, stage, 0) == pp_rank ||
-                    schedule_rank(schedule, stage, schedule->m - 1) == pp_rank;
-        if (!mine)
+        if (!schedule_holds(schedule, pp_rank, stage))
             continue;
         if (stage == schedule->stages - 1)
             out[count++] = run->stage_first_layer[schedule->stages];
@@ -107,6 +105,8 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(call_hook(run->hooks.declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
+    if (schedule_has_twins(run->schedule))
+        TRY(groups_add_twins(world, out->groups));
     struct device_options options = {.name = recipe->cluster.device, .threads = threads_of(run, world)};
     TRY(device_open(&options, &out->device));
     TRY(stream_create(out->device, "compute", &out->compute));

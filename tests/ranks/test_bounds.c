@@ -33,6 +33,15 @@ static const struct comparison comparisons[] = {
     {TINY_GPT, "model.tie_word_embeddings=false", "tp=2 dp=2 pp=2 pipeline.schedule=zb-h1", ""},
     {TINY_LLAMA, "", "tp=2 dp=2 pp=2 pipeline.schedule=gpipe parallel.rank_order=pp-dp-tp-cp-ep", ""},
     {TINY_LLAMA, "model.tie_word_embeddings=true", "tp=2 dp=2 pp=2" SP, ""},
+    // Two directions, whose gradients are added at the end; one microbatch leaves nothing for the second.
+    {TINY_GPT, "", "pp=2 pipeline.schedule=dualpipe", ""},
+    {TINY_LLAMA, "", "pp=4 pipeline.schedule=dualpipe cluster.device=strict", ""},
+    {TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2 pp=2 pipeline.schedule=dualpipe" SP, ""},
+    {TINY_LLAMA, "model.tie_word_embeddings=true", "pp=2 pipeline.schedule=dualpipe train.micro_batch_size=8",
+     ""},
+    // A rank holds the first and the last stage.
+    {TINY_GPT, "", "pp=2 dp=2 pipeline.schedule=zb-v", ""},
+    {TINY_LLAMA, "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},
     // Microbatches of other sizes, and fewer of them than stages.
     {TINY_GPT, "", "tp=2 train.micro_batch_size=1", "train.micro_batch_size=4"},
     {TINY_GPT, "", "dp=2 train.micro_batch_size=4", "train.micro_batch_size=1"},

@@ -157,11 +157,11 @@ static enum status scaled_by_tp(void *context, struct worker *w, int64_t step)
     return scale_gradient(w, "layers.2.attention.proj.bias", (float)w->mesh.degrees.tp);
 }
 
-/* The last bit of one gradient, on one of two data ranks, after all reductions. */
+/* The last bit of one gradient, on one of two ranks that hold it, after all reductions. */
 static enum status replica_drifts(void *context, struct worker *w, int64_t step)
 {
     struct held *held = held_named(w, "layers.4.mlp.fc2.weight");
-    if (held == NULL || w->groups->place.dp == 0)
+    if (held == NULL || groups_speaks(w->groups))
         return OK;
     TRY(stream_sync(w->compute));
     float *x = held->gradient.data;
@@ -238,6 +238,38 @@ static enum status v_forgotten(void *context, struct worker *w, int64_t step)
 {
     struct held *held = held_named(w, "layers.1.mlp.fc2.weight");
     return held != NULL ? scale(w, held->v, 0.0F) : OK;
+}
+
+/* ---- twins: the two holders of a stage in DualPipe ---- */
+
+static enum status twins_alone(void *context, struct worker *w)
+{
+    w->groups->twins->size = 1;
+    return OK;
+}
+
+static enum status twins_together(void *context, struct worker *w, int64_t step)
+{
+    w->groups->twins->size = 2;
+    return OK;
+}
+
+static enum status twins_twice(void *context, struct worker *w, int64_t step)
+{
+    return group_all_reduce(w->groups->twins, w->compute, w->weights.flat_gradient, REDUCE_SUM);
+}
+
+/* Both of them put their squares into the global norm. */
+static enum status twins_speak(void *context, struct worker *w, int64_t step)
+{
+    w->groups->twins->rank = 0;
+    return OK;
+}
+
+static enum status one_twin_speaks(void *context, struct worker *w, int64_t step)
+{
+    w->groups->twins->rank = w->groups->twins->ranks[0] == w->world->rank ? 0 : 1;
+    return OK;
 }
 
 /* ---- microbatches ---- */
@@ -488,11 +520,27 @@ static const struct fault in_documents[] = {
     END,
 };
 
+static const struct fault in_two_ways[] = {
+    {"the directions never added",
+     {.built = twins_alone, .executed = twins_together},
+     VERIFY_GRADIENT,
+     "layers.0.mlp.fc1.weight"},
+    {"the directions added twice", {.executed = twins_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
+    {"one twin drifts by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
+    {"both twins in the global norm",
+     {.executed = twins_speak, .reduced = one_twin_speaks},
+     QUANTITY_NORM,
+     NULL},
+    {"a tie counted twice, on both twins", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    END,
+};
+
 static const struct bed beds[] = {
     {{TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square},
     {{TINY_GPT, "train.micro_batch_size=1", "tp=2 pp=2 parallel.sequence_parallel=true", ""}, in_pipeline},
     {{TINY_LLAMA, "train.micro_batch_size=1 model.attention_dropout=0.2", "tp=4", ""}, in_replicated},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents},
+    {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_ways},
 };
 
 /* ---- running ---- */

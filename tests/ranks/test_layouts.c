@@ -41,7 +41,9 @@ static const char *const deep[] = {
     NULL,
 };
 static const char *const deep_pipelines[] = {"pp=2", "pp=4", NULL};
-static const char *const deep_processes[] = {"pp=4 pipeline.schedule=zb-h1", NULL};
+static const char *const deep_processes[] = {
+    "pp=4 pipeline.schedule=zb-h1", "pp=2 pipeline.schedule=interleaved", "pp=2 pipeline.schedule=zb-v",
+    "pp=2 pipeline.schedule=dualpipev", NULL};
 
 /* Two of each, sequence parallel, dropout, documents: order of ranks, buckets, overlap. */
 static const char *const wide[] = {
@@ -169,7 +171,8 @@ static void check_resumed(struct test *test, const struct alike *group, const ch
     judge(test, group, second, status, reference, &trace);
 }
 
-/* Every schedule the recipe accepts with this pipeline; three of them it must. */
+/* Every schedule the recipe accepts with this pipeline; three of them it must. Not DualPipe, which adds the
+ * gradients of its two directions in an order of its own (test_schedules.c). */
 static void check_schedules(struct test *test, const struct alike *group, const char *pipeline,
                             const struct trace *reference)
 {
@@ -178,6 +181,8 @@ static void check_schedules(struct test *test, const struct alike *group, const 
         for (int v = 1; v <= 2; v++) {
             const char *name = schedule_about(i)->name;
             char layout[200];
+            if (strcmp(name, "dualpipe") == 0)
+                continue;
             snprintf(layout, sizeof layout, "%s pipeline.schedule=%s pipeline.virtual_stages=%d", pipeline,
                      name, v);
             bool needed = false;

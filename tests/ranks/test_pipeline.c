@@ -216,8 +216,8 @@ static void bucket_sums(struct env *env)
         struct buckets *b = NULL;
         struct buffer flat = {0};
         MUST(buffer_alloc(env->device, PART_GRADIENTS, (size_t)count * sizeof *host, &flat));
-        EXPECT_OK(env, buckets_create(data, env->device, tensor_1d(flat.data, F32, count), ranges, RANGES,
-                                      bucket_bytes[c % 4], c < 4, &b));
+        EXPECT_OK(env, buckets_create(data, NULL, env->device, tensor_1d(flat.data, F32, count), ranges,
+                                      RANGES, bucket_bytes[c % 4], c < 4, &b));
         expect(env, buckets_count(b) == want_buckets[c % 4], "%d buckets of %lld bytes", buckets_count(b),
                (long long)bucket_bytes[c % 4]);
         for (int step = 0; step < 2; step++) {
@@ -252,10 +252,12 @@ static void buckets_refuse(struct env *env)
     struct buffer flat = put(env, host, sizeof host);
     struct tensor t = tensor_1d(flat.data, F32, 100);
     struct buckets *b = NULL;
-    expect(env, buckets_create(env->all, env->device, t, crossed, 2, 8, true, &b) == BAD_ARGUMENT, "crossed");
-    expect(env, buckets_create(env->all, env->device, t, far, 1, 8, true, &b) == BAD_ARGUMENT, "far");
-    expect(env, buckets_create(env->all, env->device, t, good, 2, 0, true, &b) == BAD_ARGUMENT, "0 bytes");
-    EXPECT_OK(env, buckets_create(env->all, env->device, t, good, 2, 8, true, &b));
+    expect(env, buckets_create(env->all, NULL, env->device, t, crossed, 2, 8, true, &b) == BAD_ARGUMENT,
+           "crossed");
+    expect(env, buckets_create(env->all, NULL, env->device, t, far, 1, 8, true, &b) == BAD_ARGUMENT, "far");
+    expect(env, buckets_create(env->all, NULL, env->device, t, good, 2, 0, true, &b) == BAD_ARGUMENT,
+           "0 bytes");
+    EXPECT_OK(env, buckets_create(env->all, NULL, env->device, t, good, 2, 8, true, &b));
     EXPECT_OK(env, buckets_ready(b, 0, 1, stream_record(env->stream)));
     expect(env, buckets_ready(b, 0, 1, stream_record(env->stream)) == BAD_ARGUMENT, "ready twice");
     expect(env, buckets_ready(b, 1, 2, stream_record(env->stream)) == BAD_ARGUMENT, "no such range");

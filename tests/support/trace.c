@@ -41,14 +41,14 @@ static enum status hash_tensor(struct worker *w, const struct held *held, struct
     return status;
 }
 
-/* Each element by one rank: the first holder of its share, in the first data replica. */
+/* Each element by one rank: the first holder of its share. */
 static enum status hash_weights(struct worker *w, int64_t hash[TRACE_MOST_ROWS])
 {
     struct buffer sums = {0};
     size_t bytes = (size_t)w->params.count * sizeof *hash;
     for (int h = 0; h < w->weights.count; h++) {
         const struct held *held = &w->weights.list[h];
-        if (w->groups->place.dp != 0 || !held->slice.first || held->row->tie >= 0)
+        if (!groups_speaks(w->groups) || !held->slice.first || held->row->tie >= 0)
             continue;
         uint64_t sum = 0;
         TRY(hash_tensor(w, held, held->weight, 0, &sum));

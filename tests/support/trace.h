@@ -7,7 +7,7 @@
 
 #include "trainer/worker.h"
 
-enum { TRACE_MOST_STEPS = 20, TRACE_MOST_ROWS = 120 };
+enum { TRACE_MOST_STEPS = 20, TRACE_MOST_ROWS = 400 };
 
 struct trace {
     int steps, rows;

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+/* No schedule deadlocks when every transfer between stages blocks until both ends have come to it, and sends
+ * are done only when received: each family on all ranks of the world, with 1 to 3p microbatches and every v
+ * up to 3 that it takes. One step of each; its loss and gradient norm have the bits of GPipe's. (A deadlock
+ * ends in the test's timeout, with the name of the schedule as the last line.)
+ *
+ *     test_rendezvous local 4                      4 threads
+ *     mpirun -n 8 test_rendezvous mpi 8 5          8 processes, 1, 6, 11, ... microbatches */
+#include "schedules/schedule.h"
+#include "tests/support/tiny.h"
+#include "trainer/worker.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { MOST_V = 3 };
+
+struct test {
+    struct tiny tiny;
+    int p, every;
+    atomic_int runs, failures;
+};
+
+static enum status load(const struct test *test, const struct schedule_options *options, struct recipe **out)
+{
+    char common[500], layout[200];
+    snprintf(common, sizeof common,
+             "model.num_layers=%d model.hidden_size=8 model.num_attention_heads=2 model.ffn_hidden_size=8 "
+             "model.seq_length=3 train.micro_batch_size=1 train.global_batch_size=%d",
+             options->p * MOST_V, options->m);
+    snprintf(layout, sizeof layout, "pp=%d pipeline.schedule=%s pipeline.virtual_stages=%d", options->p,
+             options->name, options->v);
+    return tiny_recipe(&test->tiny, options->m % 2 == 0 ? TINY_GPT : TINY_LLAMA, common, layout, 0, out);
+}
+
+static enum status one_step(struct test *test, const struct schedule_options *options, struct world *world,
+                            struct step_result *out)
+{
+    struct recipe *recipe = NULL;
+    struct run run = {0};
+    struct worker worker = {0};
+    TRY(load(test, options, &recipe));
+    enum status status = run_create(recipe, true, &run);
+    if (status == OK)
+        status = worker_create(&run, world, true, &worker);
+    if (status == OK)
+        status = worker_step(&worker, out);
+    if (status == OK)
+        worker_destroy(&worker);
+    run_destroy(&run);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static bool same(const struct step_result *a, const struct step_result *b)
+{
+    return memcmp(&a->loss, &b->loss, sizeof a->loss) == 0 &&
+           memcmp(&a->grad_norm, &b->grad_norm, sizeof a->grad_norm) == 0;
+}
+
+static enum status body(struct world *world, void *argument)
+{
+    struct test *test = argument;
+    world->synchronous = true;
+    for (int m = 1; m <= 3 * test->p; m += test->every) {
+        struct step_result gpipe = {0};
+        for (int i = 0; schedule_about(i) != NULL; i++)
+            for (int v = 1; v <= MOST_V; v++) {
+                struct schedule_options options = {
+                    .name = schedule_about(i)->name, .p = test->p, .m = m, .v = v};
+                struct step_result result;
+                if (schedule_refusal(&options) != NULL)
+                    continue;
+                if (world->rank == 0) {
+                    printf("%s p %d m %d v %d\n", options.name, options.p, options.m, options.v);
+                    fflush(stdout);
+                }
+                TRY(one_step(test, &options, world, &result));
+                if (i == 0)
+                    gpipe = result;
+                // DualPipe adds gradients in another order.
+                bool good =
+                    strcmp(options.name, "dualpipe") == 0 ? result.loss == gpipe.loss : same(&result, &gpipe);
+                atomic_fetch_add(&test->runs, 1);
+                atomic_fetch_add(&test->failures, good ? 0 : 1);
+                if (!good)
+                    printf("FAILED  loss %.17g and %.17g, gradient norm %.17g and %.17g\n", result.loss,
+                           gpipe.loss, result.grad_norm, gpipe.grad_norm);
+            }
+    }
+    return OK;
+}
+
+int main(int argc, char **argv)
+{
+    int64_t p = 0, every = 1;
+    if (argc < 3 || !integer_parse(argv[2], &p) || (argc > 3 && !integer_parse(argv[3], &every)) || p < 2 ||
+        p > 64 || every < 1 || every > 64) {
+        fprintf(stderr, "usage: %s TRANSPORT RANKS [EVERY]\n", argv[0]);
+        return 2;
+    }
+    struct test test = {.p = (int)p, .every = (int)every};
+    MUST(tiny_create(&test.tiny));
+    enum status status = world_run(argv[1], test.p, body, &test);
+    tiny_destroy(&test.tiny);
+    printf("%d runs, %d failures%s%s\n", (int)test.runs, (int)test.failures, status == OK ? "" : ": ",
+           status == OK ? "" : fail_text());
+    return status != OK || test.failures != 0 || test.runs == 0;
+}
