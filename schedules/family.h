@@ -10,6 +10,7 @@ enum placement {
     PLACE_LOOPED,  // stage s on rank s mod p
     PLACE_V,       // down the ranks and up again, and so on: stage p sits with stage p-1
     PLACE_TWO_WAY, // stage s on rank s for direction 0, on rank p-1-s for direction 1
+    PLACE_GIVEN,   // stage by stage, as a file says
 };
 
 struct family {
@@ -34,6 +35,16 @@ void schedule_add_overlapping(struct schedule *schedule, enum action_kind kind, 
 /* An empty schedule with its placement; the lists are to be filled. */
 MUST_USE enum status schedule_create(const struct family *family, const struct schedule_options *options,
                                      struct schedule **out);
+
+/* A placement of one's own, in which every rank holds stages / p stages of each direction. */
+struct placement_given {
+    int p, m, stages;
+    int second_from; // the first microbatch of direction 1; m where there is one direction
+    int *rank_of[2]; // [stages] per direction; both are read
+};
+
+/* An empty schedule of no family, called "file", with a copy of this placement. */
+MUST_USE enum status schedule_create_given(const struct placement_given *given, struct schedule **out);
 
 /* A list that grows. False when there is no memory. */
 bool action_list_add(struct action_list *list, struct action action);

@@ -118,18 +118,13 @@ static void place(struct schedule *s, enum placement placement, int direction, i
     s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk] = stage;
 }
 
-enum status schedule_create(const struct family *family, const struct schedule_options *o,
-                            struct schedule **out)
+/* Everything but the placement. */
+static enum status allocate(const struct schedule *shape, struct schedule **out)
 {
     struct schedule *s = calloc(1, sizeof *s);
     if (s == NULL)
         return fail(NO_MEMORY, "a schedule");
-    bool two_way = family->placement == PLACE_TWO_WAY;
-    *s = (struct schedule){.family = family, .p = o->p, .m = o->m, .v = o->v, .stages = o->p * o->v};
-    s->chunks = two_way ? 2 * o->v : o->v;
-    s->group = o->microbatch_group_size;
-    s->second_from = two_way ? (o->m + 1) / 2 : o->m;
-
+    *s = *shape;
     size_t stages = (size_t)s->stages;
     bool good = true;
     for (int direction = 0; direction < 2; direction++) {
@@ -140,14 +135,60 @@ enum status schedule_create(const struct family *family, const struct schedule_o
     s->stage_of = calloc((size_t)s->p * (size_t)s->chunks, sizeof *s->stage_of);
     s->ranks = calloc((size_t)s->p, sizeof *s->ranks);
     if (!good || s->stage_of == NULL || s->ranks == NULL) {
+        int p = s->p;
         schedule_destroy(s);
-        return fail(NO_MEMORY, "a schedule of %d ranks", o->p);
+        return fail(NO_MEMORY, "a schedule of %d ranks", p);
     }
+    *out = s;
+    return OK;
+}
+
+enum status schedule_create(const struct family *family, const struct schedule_options *o,
+                            struct schedule **out)
+{
+    struct schedule *s = NULL;
+    bool two_way = family->placement == PLACE_TWO_WAY;
+    struct schedule shape = {.family = family, .p = o->p, .m = o->m, .v = o->v, .stages = o->p * o->v};
+    shape.chunks = two_way ? 2 * o->v : o->v;
+    shape.group = o->microbatch_group_size;
+    shape.second_from = two_way ? (o->m + 1) / 2 : o->m;
+    TRY(allocate(&shape, &s));
     for (int direction = 0; direction < 2; direction++)
         for (int stage = 0; stage < s->stages; stage++)
             place(s, family->placement, direction, stage);
     *out = s;
     return OK;
+}
+
+static const struct family family_given = {.about = {.name = "file"}, .placement = PLACE_GIVEN};
+
+enum status schedule_create_given(const struct placement_given *given, struct schedule **out)
+{
+    struct schedule *s = NULL;
+    bool two_way = given->second_from < given->m;
+    struct schedule shape = {.family = &family_given, .p = given->p, .m = given->m, .stages = given->stages};
+    shape.v = given->stages / given->p;
+    shape.chunks = two_way ? 2 * shape.v : shape.v;
+    shape.second_from = given->second_from;
+    int *held = calloc((size_t)given->p, sizeof *held);
+    enum status status = held != NULL ? allocate(&shape, &s) : fail(NO_MEMORY, "a schedule");
+
+    // A rank's stages in their order are its chunks; those of two directions take turns.
+    for (int direction = 0; status == OK && direction < 2; direction++) {
+        for (int rank = 0; rank < s->p; rank++)
+            held[rank] = 0;
+        for (int stage = 0; stage < s->stages; stage++) {
+            int rank = given->rank_of[direction][stage], chunk = held[rank]++;
+            chunk = two_way ? 2 * chunk + direction : chunk;
+            s->rank_of[direction][stage] = rank;
+            s->chunk_of[direction][stage] = chunk;
+            s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk] = stage;
+        }
+    }
+    free(held);
+    if (status == OK)
+        *out = s;
+    return status;
 }
 
 void schedule_destroy(struct schedule *s)
