@@ -111,3 +111,11 @@ enum status p2p_recv(struct p2p *p2p, int from_pp, bool gradient, struct tensor 
     struct p2p_edge edge = {.from_pp = from_pp, .to_pp = p2p->pp, .gradient = gradient};
     return transfer(p2p, edge, tensor, after, arrived);
 }
+
+enum status p2p_sync(struct p2p *p2p)
+{
+    for (int i = 0; i < p2p->count; i++)
+        if (p2p->channels[i].stream != NULL)
+            TRY(stream_sync(p2p->channels[i].stream));
+    return OK;
+}

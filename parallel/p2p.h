@@ -34,3 +34,5 @@ MUST_USE enum status p2p_send(struct p2p *p2p, int to_pp, bool gradient, struct 
                               struct event after, struct event *sent);
 MUST_USE enum status p2p_recv(struct p2p *p2p, int from_pp, bool gradient, struct tensor tensor,
                               struct event after, struct event *arrived);
+/* Blocks the host until no transfer of this rank is under way. */
+MUST_USE enum status p2p_sync(struct p2p *p2p);

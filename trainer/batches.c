@@ -94,3 +94,15 @@ enum status batches_load(struct batches *batches, struct stream *stream, struct 
     return copy_to_device(stream, batches->device.data, batches->host,
                           (size_t)batches->count * batches->batch_bytes);
 }
+
+void batches_count_tokens(const struct batches *batches, int j, double *out)
+{
+    int64_t tokens = batches->rows * batches->seq_length;
+    const float *mask = (const float *)(const void *)(batches->host + (size_t)j * batches->batch_bytes +
+                                                      offsets_of(tokens).loss_mask);
+    for (int64_t row = 0; row < batches->rows; row++) {
+        out[row] = 0.0;
+        for (int64_t t = row * batches->seq_length; t < (row + 1) * batches->seq_length; t++)
+            out[row] += (double)mask[t];
+    }
+}

@@ -26,3 +26,6 @@ void batches_destroy(struct batches *batches);
 MUST_USE enum status batches_load(struct batches *batches, struct stream *stream, struct data *data,
                                   enum data_split split, const struct batch_place *place,
                                   bool with_documents);
+
+/* The tokens of microbatch j that count, sample by sample: f64[rows], to the bit what the head finds. */
+void batches_count_tokens(const struct batches *batches, int j, double *out);

@@ -2,6 +2,7 @@
 #include "trainer/executor.h"
 
 #include "schedules/edges.h"
+#include "schedules/look_ahead.h"
 #include "trainer/stash.h"
 
 #include <stdlib.h>
@@ -18,6 +19,9 @@ struct executor {
     struct event *activation; // [chunks][m] when the input of this microbatch has come
     struct event *gradient;   // [chunks][m] likewise the gradient of its output
     const struct batch *batches;
+    int ahead;  // so many actions of the list may be done before the step is certain
+    int done;   // actions of the list, of a step that is not over
+    bool again; // what was done of this step was dropped; its time counts as lost
     struct step_times times;
 };
 
@@ -86,6 +90,17 @@ static enum status create_buckets(struct executor *e)
     return status;
 }
 
+static enum status find_ahead(struct executor *e)
+{
+    int *count = calloc((size_t)e->config.schedule->p, sizeof *count);
+    if (count == NULL)
+        return fail(NO_MEMORY, "no memory to look ahead on %d ranks", e->config.schedule->p);
+    enum status status = schedule_look_ahead(e->config.schedule, count);
+    e->ahead = count[e->pp_rank];
+    free(count);
+    return status;
+}
+
 static bool splits_weight(const struct schedule *schedule, int rank)
 {
     for (int i = 0; i < schedule->ranks[rank].count; i++)
@@ -111,6 +126,7 @@ static enum status fill_executor(struct executor *e)
     };
     TRY(create_stages(e));
     TRY(create_p2p(e));
+    TRY(find_ahead(e));
     if (config->training)
         TRY(create_buckets(e));
     TRY(stash_create(config->weights->device, config->schedule, e->pp_rank, e->stages, config->training,
@@ -331,23 +347,53 @@ static enum status run_timed(struct executor *e, struct action action)
         return OK;
     TRY(stash_release_scratch(&e->stash, e->env.compute));
     double end = now_s();
-    if (!(e->times.busy_s > 0.0))
+    if (!(e->times.first_start_s > 0.0))
         e->times.first_start_s = start;
     e->times.busy_s += end - start;
     e->times.last_end_s = end;
     return OK;
 }
 
+/* Runs the list up to action `end`. */
+static enum status run_until(struct executor *e, const struct batch *batches, int end)
+{
+    const struct action_list *list = &e->config.schedule->ranks[e->pp_rank];
+    e->batches = batches;
+    for (; e->done < end; e->done++)
+        TRY(run_timed(e, list->actions[e->done]));
+    return OK;
+}
+
 enum status executor_step(struct executor *executor, const struct batch *batches)
 {
-    const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
-    executor->batches = batches;
-    executor->times = (struct step_times){0};
+    if (executor->done == 0 && !executor->again)
+        executor->times = (struct step_times){0};
+    executor->again = false;
     TRY(weights_zero_gradients(executor->config.weights, executor->env.compute));
     TRY(idle_chunks_done(executor));
-    for (int i = 0; i < list->count; i++)
-        TRY(run_timed(executor, list->actions[i]));
+    TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
+    executor->done = 0;
     return buckets_wait(executor->buckets, executor->env.compute);
+}
+
+/* ---- looking ahead ---- */
+
+enum status executor_look_ahead(struct executor *executor, const struct batch *batches)
+{
+    executor->times = (struct step_times){0};
+    return run_until(executor, batches, executor->ahead);
+}
+
+enum status executor_drop_ahead(struct executor *executor)
+{
+    const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
+    for (int i = executor->done; i < executor->ahead; i++)
+        if (!action_fact(list->actions[i].kind)->computes)
+            TRY(run_action(executor, list->actions[i]));
+    executor->again = executor->done > 0;
+    executor->done = 0;
+    executor->times.busy_s = 0.0;
+    return p2p_sync(executor->p2p);
 }
 
 /* ---- evaluating ---- */

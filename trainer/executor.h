@@ -45,6 +45,14 @@ void executor_destroy(struct executor *executor);
  * tied weight alone. Each batch's sample_loss and sample_tokens are written where this rank has the head. */
 MUST_USE enum status executor_step(struct executor *executor, const struct batch *batches);
 
+/* The beginning of a step that is not yet certain to come, as far as the schedule allows
+ * (schedules/look_ahead.h): weights are read, gradients stay. executor_step() of the same batches goes on
+ * from there. */
+MUST_USE enum status executor_look_ahead(struct executor *executor, const struct batch *batches);
+/* The step does not come, or not like this: once every rank has called it nothing of it is left. A rank that
+ * has not looked ahead sends and receives what its peers count on, without computing it. */
+MUST_USE enum status executor_drop_ahead(struct executor *executor);
+
 /* Forward only, any number of microbatches, without dropout. */
 MUST_USE enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count);
 

@@ -16,6 +16,7 @@ struct metrics {
     int64_t steps, tokens;        // of this process
     double time_s, recent_time_s; // in steps; since the last line
     int64_t recent_tokens, recent_steps;
+    int64_t rolled_back; // steps that some rank made twice
     struct step_record last;
     double best_valid;
 };
@@ -113,6 +114,8 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     add_number(&line, "mfu", peak > 0.0 ? per_rank / peak : NAN);
     add_number(&line, "bubble_fraction", r->bubble_fraction);
     text_add(&line, ", \"memory_peak_bytes\": %lld", (long long)r->memory_peak_bytes);
+    if (r->has_rollbacks)
+        text_add(&line, ", \"rollbacks\": %d", r->rollbacks);
     if (r->has_valid)
         add_number(&line, "valid_loss", r->valid_loss);
     text_add(&line, "}\n");
@@ -147,6 +150,7 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     m->tokens += r->tokens;
     m->recent_tokens += r->tokens;
     m->time_s += r->step_time_s;
+    m->rolled_back += r->rollbacks > 0;
     m->recent_time_s += r->step_time_s;
     m->last = *r;
     if (r->has_valid && r->valid_loss < m->best_valid)
@@ -180,6 +184,9 @@ void metrics_summary(struct metrics *m, const char *why)
         if (isfinite(m->best_valid))
             printf(", best validation loss %.4f", m->best_valid);
     }
+    if (m->last.has_rollbacks)
+        printf("\noptimizer post-validation: %lld of %lld steps were taken back and made again",
+               (long long)m->rolled_back, (long long)m->steps);
     printf("\nmetrics: %s\n", m->path.chars);
     fflush(stdout);
 }

@@ -17,6 +17,8 @@ struct step_record {
     double step_time_s;
     double bubble_fraction;
     int64_t memory_peak_bytes; // the most of any rank
+    bool has_rollbacks;        // with optimizer post-validation
+    int rollbacks;             // pipeline ranks that took their update back and made it again
     bool has_valid;
     double valid_loss;
 };

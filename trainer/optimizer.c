@@ -173,18 +173,29 @@ static enum status put_squares(struct optimizer *o)
     return OK;
 }
 
-enum status optimizer_reduce_losses(struct optimizer *o)
+struct tensor optimizer_report(const struct optimizer *o)
 {
-    struct tensor everyones = report_part(o, 0, 2 * o->loss_count + o->squares);
-    TRY(group_all_reduce(o->config.groups->world, o->config.compute, everyones, REDUCE_SUM));
+    return report_part(o, 0, 2 * o->loss_count + o->squares);
+}
+
+enum status optimizer_set_scale(struct optimizer *o, struct tensor report, struct tensor tokens)
+{
+    double *at = report.data;
     return clip(o->config.compute, (struct clip){
-                                       .loss = report_part(o, 0, o->loss_count),
-                                       .tokens = report_part(o, o->loss_count, o->loss_count),
-                                       .squares = report_part(o, 2 * o->loss_count, o->squares),
+                                       .loss = tensor_1d(at, F64, o->loss_count),
+                                       .tokens = tokens,
+                                       .squares = tensor_1d(at + 2 * o->loss_count, F64, o->squares),
                                        .limit = o->config.recipe->clip_grad,
                                        .hyper = o->hyper.data,
                                        .result = report_part(o, report_count(o) - 3, 3),
                                    });
+}
+
+enum status optimizer_reduce_losses(struct optimizer *o)
+{
+    struct tensor everyones = optimizer_report(o);
+    TRY(group_all_reduce(o->config.groups->world, o->config.compute, everyones, REDUCE_SUM));
+    return optimizer_set_scale(o, everyones, report_part(o, o->loss_count, o->loss_count));
 }
 
 enum status optimizer_reduce(struct optimizer *o)
@@ -194,10 +205,9 @@ enum status optimizer_reduce(struct optimizer *o)
     return put_squares(o);
 }
 
-enum status optimizer_update(struct optimizer *o, int64_t step)
+enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
 {
     const struct recipe_optimizer *recipe = o->config.recipe;
-    struct stream *compute = o->config.compute;
     o->host_hyper = (struct adamw_hyper){
         .lr = (float)learning_rate(recipe, step),
         .beta1 = (float)recipe->adam_beta1,
@@ -207,38 +217,58 @@ enum status optimizer_update(struct optimizer *o, int64_t step)
         .correction2 = (float)(1.0 - pow(recipe->adam_beta2, (double)step)),
         .weight_decay = (float)recipe->weight_decay,
     };
-    TRY(copy_to_device(compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper));
-    TRY(optimizer_reduce_losses(o)); // and the scale of the gradients
+    return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
+}
+
+enum status optimizer_apply(struct optimizer *o)
+{
     for (int i = 0; i < o->config.weights->count; i++) {
         struct held *held = &o->config.weights->list[i];
         struct tensor gradient = held->gradient;
         if (held->second_use)
             continue;
-        TRY(adamw(compute, (struct adamw){
-                               .weight = flat(held->weight),
-                               .gradient = flat(gradient),
-                               .m = flat(held->m),
-                               .v = flat(held->v),
-                               .hyper = o->hyper.data,
-                               .decay = held->row->decay,
-                           }));
+        TRY(adamw(o->config.compute, (struct adamw){
+                                         .weight = flat(held->weight),
+                                         .gradient = flat(gradient),
+                                         .m = flat(held->m),
+                                         .v = flat(held->v),
+                                         .hyper = o->hyper.data,
+                                         .decay = held->row->decay,
+                                     }));
     }
     return OK;
 }
 
-enum status optimizer_finish(struct optimizer *o, struct step_result *out)
+enum status optimizer_update(struct optimizer *o, int64_t step)
 {
-    TRY(copy_to_host(o->config.compute, o->host_report, o->report.data,
-                     (size_t)report_count(o) * sizeof(double)));
+    TRY(optimizer_set_hyper(o, step));
+    TRY(optimizer_reduce_losses(o)); // and the scale of the gradients
+    return optimizer_apply(o);
+}
+
+enum status optimizer_read(struct optimizer *o, struct tensor report, struct step_result *out)
+{
+    struct adamw_hyper hyper = {0};
+    double result[3] = {0.0};
+    TRY(copy_to_host(o->config.compute, o->host_report, report.data, tensor_bytes(report)));
+    TRY(copy_to_host(o->config.compute, result, report_part(o, report_count(o) - 3, 3).data, sizeof result));
+    TRY(copy_to_host(o->config.compute, &hyper, o->hyper.data, sizeof hyper));
     TRY(stream_sync(o->config.compute));
-    const double *result = o->host_report + report_count(o) - 3,
-                 *squares = o->host_report + 2 * o->loss_count;
-    *out = (struct step_result){
-        .loss = result[0], .grad_norm = result[1], .tokens = result[2], .not_finite_row = -1};
+    const double *squares = o->host_report + 2 * o->loss_count;
+    *out = (struct step_result){.loss = result[0],
+                                .grad_norm = result[1],
+                                .tokens = result[2],
+                                .gradient_scale = hyper.gradient_scale,
+                                .not_finite_row = -1};
     for (int64_t i = 0; i < o->squares && out->not_finite_row < 0; i++)
         if (!isfinite(squares[i])) {
             out->not_finite_row = (int)(i / o->tp);
             out->not_finite_share = (int)(i % o->tp);
         }
     return OK;
+}
+
+enum status optimizer_finish(struct optimizer *o, struct step_result *out)
+{
+    return optimizer_read(o, optimizer_report(o), out);
 }

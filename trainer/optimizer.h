@@ -23,8 +23,10 @@ struct optimizer;
 /* What is known of a step when it is over. */
 struct step_result {
     double loss, grad_norm, tokens; // per token; before clipping; of the global batch
+    float gradient_scale;           // what AdamW multiplied the summed gradients by
     int not_finite_row;             // the first parameter whose gradient is not finite; -1: none
     int not_finite_share;           // which tensor-parallel share of it
+    int rollbacks;                  // pipeline ranks that took their update back (post_validation.h)
 };
 
 struct optimizer_config {
@@ -53,3 +55,15 @@ MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_r
 
 /* Sums losses and tokens only: for an evaluation, between optimizer_begin and optimizer_finish. */
 MUST_USE enum status optimizer_reduce_losses(struct optimizer *optimizer);
+
+/* The pieces of the above, for an update in another order (post_validation.h). A report is f64: loss[G],
+ * tokens[G], squares[rows * tp]; this one is of the rank itself until it is reduced. */
+struct tensor optimizer_report(const struct optimizer *optimizer);
+MUST_USE enum status optimizer_set_hyper(struct optimizer *optimizer, int64_t step); // all but the scale
+/* The scale that a report asks for, with tokens f64[G]: its own, or those that are known without it. */
+MUST_USE enum status optimizer_set_scale(struct optimizer *optimizer, struct tensor report,
+                                         struct tensor tokens);
+MUST_USE enum status optimizer_apply(struct optimizer *optimizer); // AdamW
+/* Waits, and reads what the last scale was made of; `report` says where a gradient is not finite. */
+MUST_USE enum status optimizer_read(struct optimizer *optimizer, struct tensor report,
+                                    struct step_result *out);

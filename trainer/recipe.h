@@ -85,6 +85,7 @@ struct recipe_pipeline {
     int microbatch_group_size;
     char *schedule_file;
     struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
+    bool optimizer_post_validation;
 };
 
 struct recipe_train {
@@ -189,7 +190,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 104 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 105 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -3,6 +3,8 @@
 #include "schedules/schedule.h"
 #include "trainer/recipe_rules.h"
 
+#include <string.h>
+
 enum { SHOWN_STAGES = 64 };
 
 /* ---- the model ---- */
@@ -221,6 +223,41 @@ static void takes_say(const struct view *v, struct text *out)
     }
 }
 
+/* ---- post-validation ---- */
+
+static bool validated_pipeline_holds(const struct view *v)
+{
+    return !v->recipe->pipeline.optimizer_post_validation || v->recipe->parallel.pipeline_parallel_size > 1;
+}
+
+static int64_t two(const struct recipe *r)
+{
+    (void)r;
+    return 2;
+}
+
+static void validated_pipeline_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "pipeline.optimizer_post_validation lets stages run on while others are behind, and "
+             "parallel.pipeline_parallel_size %d has no other stage",
+             v->recipe->parallel.pipeline_parallel_size);
+}
+
+static bool validated_schedule_holds(const struct view *v)
+{
+    return !v->recipe->pipeline.optimizer_post_validation ||
+           strcmp(v->recipe->pipeline.schedule, "dualpipe") != 0;
+}
+
+static void validated_schedule_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out, "pipeline.optimizer_post_validation gains nothing with pipeline.schedule dualpipe: every "
+                  "stage lies on two ranks, the first and the last among them, and these add their gradients "
+                  "before either can step; pipeline.optimizer_post_validation false works");
+}
+
 /* ---- ranks and batches ---- */
 
 static double product_of_degrees(const struct recipe *r)
@@ -318,6 +355,14 @@ const struct rule recipe_layout_rules[] = {
      takes_holds,
      takes_say,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
+    {"pipeline.optimizer_post_validation " PP,
+     validated_pipeline_holds,
+     validated_pipeline_say,
+     {{.key = PP, .guess = two}}},
+    {"pipeline.optimizer_post_validation pipeline.schedule",
+     validated_schedule_holds,
+     validated_schedule_say,
+     {{0}}},
     {PP " " TP " " DP " parallel.context_parallel_size",
      world_holds,
      world_say,

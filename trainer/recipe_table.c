@@ -212,6 +212,12 @@ const struct recipe_row recipe_rows[] = {
         "to num_layers; 0 is allowed. Empty: as even as possible, and the first stages take what is left "
         "over, because the last one has the head and the loss.",
         BETWEEN(0, 1e5)),
+    ROW("pipeline.optimizer_post_validation", BOOL, pipeline.optimizer_post_validation, "false",
+        "Stages do not wait for each other between steps: each updates its weights before it knows the norm "
+        "of "
+        "the others' gradients, and takes that back where the norm had to be clipped. The same bits. Costs a "
+        "copy of weights and moments on every stage but the last.",
+        .aliases = "enable_optimizer_post_validation"),
 
     ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
         "B, samples that pass a stage together.", BETWEEN(1, 1e6)),

@@ -19,14 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What the ranks agree on after each step: the maximum over the world of each. */
-enum { AGREE_STOP, AGREE_BUBBLE, AGREE_BUBBLE_SPAN, AGREE_MEMORY, AGREE_COUNT };
-
 struct session {
     struct worker worker;
     struct metrics *metrics; // rank 0
-    struct buffer agree;     // f64[AGREE_COUNT]
-    double agreed[AGREE_COUNT];
 };
 
 static double now_s(void)
@@ -43,22 +38,14 @@ static bool speaks(const struct session *s)
 
 /* ---- signals ---- */
 
-/* The exit signal is blocked in every thread, and asked for between steps: no handler, no global. */
+/* The exit signal is blocked in every thread, and asked for between steps (REMARK_STOP): no handler, no
+ * global. */
 static void block_signal(int signal_number)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, signal_number);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
-
-static bool signal_came(int signal_number)
-{
-    if (signal_number == 0)
-        return false;
-    sigset_t set;
-    sigpending(&set); // stays pending, so that every rank of the process sees it
-    return sigismember(&set, signal_number) == 1;
 }
 
 /* ---- one rank ---- */
@@ -95,7 +82,6 @@ static enum status load_checkpoint(struct session *s)
 static enum status begin(struct session *s)
 {
     const struct recipe *recipe = s->worker.run->recipe;
-    TRY(buffer_alloc(s->worker.device, PART_OPTIMIZER, sizeof s->agreed, &s->agree));
     TRY(load_checkpoint(s));
     if (!speaks(s))
         return OK;
@@ -120,56 +106,25 @@ static enum status begin(struct session *s)
 static void end(struct session *s)
 {
     metrics_close(s->metrics);
-    buffer_free(&s->agree);
     worker_destroy(&s->worker);
-}
-
-/* One small reduction per step: has anybody been asked to stop, and the worst bubble and memory. */
-static enum status agree(struct session *s, bool stop)
-{
-    struct worker *w = &s->worker;
-    struct step_times times = executor_times(w->executor);
-    double span = times.last_end_s - times.first_start_s;
-    s->agreed[AGREE_STOP] = stop ? 1.0 : 0.0;
-    s->agreed[AGREE_BUBBLE] = span > 0.0 ? (span - times.busy_s) / span : 0.0;
-    s->agreed[AGREE_BUBBLE_SPAN] = span;
-    s->agreed[AGREE_MEMORY] = (double)device_memory(w->device).peak_total_bytes;
-    struct tensor view = tensor_1d(s->agree.data, F64, AGREE_COUNT);
-    TRY(copy_to_device(w->compute, s->agree.data, s->agreed, sizeof s->agreed));
-    TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
-    TRY(copy_to_host(w->compute, s->agreed, s->agree.data, sizeof s->agreed));
-    return stream_sync(w->compute);
-}
-
-/* The first rank that holds this tensor-parallel share of a row. */
-static int rank_of_row(const struct worker *w, int row, int share)
-{
-    const struct run *run = w->run;
-    int layer = w->params.rows[row].layer, stage = 0;
-    while (stage + 1 < run->schedule->stages && layer >= run->stage_first_layer[stage + 1])
-        stage++;
-    struct place place = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
-    return mesh_rank(&run->mesh, MESH_DENSE, place);
-}
-
-/* A loss or gradient that is no number ends the run: what follows would be trained on noise. */
-static enum status check_finite(const struct worker *w, const struct step_result *result)
-{
-    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad)
-        return OK;
-    const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
-    if (name != NULL)
-        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
-                    (long long)w->step, name,
-                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss);
-    if (!isfinite(result->loss))
-        return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
-    return OK;
 }
 
 static bool due(int64_t interval, int64_t step)
 {
     return interval > 0 && step % interval == 0;
+}
+
+static bool evaluates_after(const struct recipe *recipe, int64_t step)
+{
+    return due(recipe->train.eval_interval, step) ||
+           (recipe->train.eval_interval > 0 && step == recipe->train.train_iters);
+}
+
+/* Nothing but the next step follows. */
+static bool goes_on_after(const struct recipe *recipe, int64_t step)
+{
+    bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
+    return step < recipe->train.train_iters && !saves && !evaluates_after(recipe, step);
 }
 
 static enum status one_step(struct session *s, bool *stop)
@@ -178,9 +133,12 @@ static enum status one_step(struct session *s, bool *stop)
     const struct recipe *recipe = w->run->recipe;
     double start = now_s();
     struct step_result result;
-    TRY(worker_step(w, &result));
-    TRY(check_finite(w, &result));
-    TRY(agree(s, signal_came(recipe->resilience.exit_signal)));
+    if (goes_on_after(recipe, w->step + 1))
+        TRY(worker_step_and_on(w, &result));
+    else
+        TRY(worker_step(w, &result));
+    TRY(worker_check_finite(w, &result));
+    TRY(worker_hear(w));
     struct step_record record = {
         .step = w->step,
         .loss = result.loss,
@@ -188,16 +146,17 @@ static enum status one_step(struct session *s, bool *stop)
         .lr = learning_rate(&recipe->optimizer, w->step),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .step_time_s = now_s() - start,
-        .bubble_fraction = s->agreed[AGREE_BUBBLE],
-        .memory_peak_bytes = (int64_t)s->agreed[AGREE_MEMORY],
-        .has_valid = due(recipe->train.eval_interval, w->step) ||
-                     (recipe->train.eval_interval > 0 && w->step == recipe->train.train_iters),
+        .bubble_fraction = w->remarks[REMARK_BUBBLE],
+        .memory_peak_bytes = (int64_t)w->remarks[REMARK_MEMORY],
+        .has_rollbacks = w->validation != NULL,
+        .rollbacks = result.rollbacks,
+        .has_valid = evaluates_after(recipe, w->step),
     };
     if (record.has_valid)
         TRY(worker_evaluate(w, &record.valid_loss));
     if (speaks(s))
         TRY(metrics_step(s->metrics, &record));
-    *stop = s->agreed[AGREE_STOP] > 0.0;
+    *stop = w->remarks[REMARK_STOP] > 0.0;
     return OK;
 }
 

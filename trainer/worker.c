@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/worker.h"
 
+#include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- making ---- */
@@ -77,6 +80,19 @@ static enum status create_executor(struct worker *w, bool training)
     return executor_create(&config, &w->executor);
 }
 
+static enum status create_validation(struct worker *w)
+{
+    struct post_validation_config config = {
+        .world = w->world,
+        .groups = w->groups,
+        .weights = &w->weights,
+        .compute = w->compute,
+        .optimizer = w->optimizer,
+        .global_batch_size = w->run->recipe->train.global_batch_size,
+    };
+    return post_validation_create(&config, &w->validation);
+}
+
 static enum status create_optimizer(struct worker *w)
 {
     const struct recipe *recipe = w->run->recipe;
@@ -89,6 +105,9 @@ static enum status create_optimizer(struct worker *w)
     };
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &w->optimizer));
+    TRY(buffer_alloc(w->device, PART_OPTIMIZER, sizeof w->remarks, &w->remarks_buffer));
+    if (recipe->pipeline.optimizer_post_validation)
+        TRY(create_validation(w));
     return batches_create(w->device, m, recipe->train.micro_batch_size, recipe->model.seq_length,
                           &w->batches);
 }
@@ -121,7 +140,9 @@ enum status worker_create(const struct run *run, struct world *world, bool train
 void worker_destroy(struct worker *worker)
 {
     executor_destroy(worker->executor);
+    post_validation_destroy(worker->validation);
     optimizer_destroy(worker->optimizer);
+    buffer_free(&worker->remarks_buffer);
     batches_destroy(&worker->batches);
     weights_destroy(&worker->weights);
     stream_destroy(worker->compute);
@@ -159,11 +180,16 @@ static enum status load(struct worker *w, enum data_split split, uint64_t index)
     TRY(optimizer_begin(w->optimizer));
     if (w->run->data != NULL)
         TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
+    double *tokens =
+        w->validation != NULL && split == DATA_TRAIN ? post_validation_tokens(w->validation) : NULL;
     for (int j = 0; j < w->batches.count; j++) {
         place.microbatch = j;
         struct batch *batch = &w->batches.list[j];
-        optimizer_loss_place(w->optimizer, (int64_t)(batch_first_sample(&place) - begin),
-                             place.micro_batch_size, &batch->sample_loss, &batch->sample_tokens);
+        int64_t at = (int64_t)(batch_first_sample(&place) - begin);
+        optimizer_loss_place(w->optimizer, at, place.micro_batch_size, &batch->sample_loss,
+                             &batch->sample_tokens);
+        if (tokens != NULL)
+            batches_count_tokens(&w->batches, j, tokens + at);
     }
     return OK;
 }
@@ -174,27 +200,142 @@ static enum status call_step_hook(enum status (*hook)(void *, struct worker *, i
     return hook != NULL ? hook(w->run->hooks.context, w, step) : OK;
 }
 
-enum status worker_step(struct worker *w, struct step_result *out)
+/* The gradients of the next step, whole. */
+static enum status run_step(struct worker *w)
 {
     const struct hooks *hooks = &w->run->hooks;
     int64_t step = w->step + 1;
     who_am_i()->step = (int)step;
-    TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
-    TRY(call_step_hook(hooks->loaded, w, step));
+    if (!w->ahead) {
+        TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
+        TRY(call_step_hook(hooks->loaded, w, step));
+    }
+    w->ahead = false;
     TRY(executor_step(w->executor, w->batches.list));
     TRY(call_step_hook(hooks->executed, w, step));
     TRY(optimizer_reduce(w->optimizer));
-    TRY(call_step_hook(hooks->reduced, w, step));
-    TRY(optimizer_update(w->optimizer, step));
-    TRY(optimizer_finish(w->optimizer, out));
+    return call_step_hook(hooks->reduced, w, step);
+}
+
+static bool signal_came(int signal_number)
+{
+    if (signal_number == 0)
+        return false;
+    sigset_t set;
+    sigpending(&set); // stays pending, so that every rank of the process sees it
+    return sigismember(&set, signal_number) == 1;
+}
+
+static void remark(const struct worker *w, double remarks[REMARK_COUNT])
+{
+    struct step_times times = executor_times(w->executor);
+    double span = times.last_end_s - times.first_start_s;
+    remarks[REMARK_STOP] = signal_came(w->run->recipe->resilience.exit_signal) ? 1.0 : 0.0;
+    remarks[REMARK_BUBBLE] = span > 0.0 ? (span - times.busy_s) / span : 0.0;
+    remarks[REMARK_BUBBLE_SPAN] = span;
+    remarks[REMARK_MEMORY] = (double)device_memory(w->device).peak_total_bytes;
+}
+
+enum status worker_hear(struct worker *w)
+{
+    if (w->validation != NULL)
+        return OK;
+    remark(w, w->remarks);
+    struct tensor view = tensor_1d(w->remarks_buffer.data, F64, REMARK_COUNT);
+    TRY(copy_to_device(w->compute, view.data, w->remarks, sizeof w->remarks));
+    TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
+    TRY(copy_to_host(w->compute, w->remarks, view.data, sizeof w->remarks));
+    return stream_sync(w->compute);
+}
+
+/* The next step's forwards, as far as they are to be run before it is certain. */
+static enum status look_ahead(struct worker *w)
+{
+    who_am_i()->step = (int)w->step + 1;
+    TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
+    TRY(executor_look_ahead(w->executor, w->batches.list));
+    w->ahead = true;
+    return OK;
+}
+
+/* What post_validation.h says. After the verdict all ranks are ahead, or none. */
+static enum status validated_update(struct worker *w, int64_t step, bool may_guess, struct step_result *out)
+{
+    bool guessed;
+    double remarks[REMARK_COUNT];
+    struct verdict verdict;
+    remark(w, remarks);
+    TRY(post_validation_hand_on(w->validation, step, may_guess, remarks, &guessed));
     w->step = step;
-    return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, step, out) : OK;
+    if (guessed)
+        TRY(look_ahead(w));
+    TRY(post_validation_conclude(w->validation, &verdict, out));
+    memcpy(w->remarks, verdict.remarks, sizeof w->remarks);
+    if (!verdict.ahead)
+        return OK;
+    if (!verdict.wrong && !(verdict.remarks[REMARK_STOP] > 0.0))
+        return w->ahead ? OK : look_ahead(w);
+    w->ahead = false;
+    return executor_drop_ahead(w->executor);
+}
+
+static enum status step(struct worker *w, bool goes_on, struct step_result *out)
+{
+    const struct hooks *hooks = &w->run->hooks;
+    int64_t number = w->step + 1;
+    // Who looks into a step, or changes it, is not to find the rank in the next one.
+    bool may_guess = goes_on && hooks->loaded == NULL && hooks->stepped == NULL;
+    TRY(run_step(w));
+    if (w->validation != NULL) {
+        TRY(validated_update(w, number, may_guess, out));
+    } else {
+        TRY(optimizer_update(w->optimizer, number));
+        TRY(optimizer_finish(w->optimizer, out));
+        w->step = number;
+    }
+    return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;
+}
+
+enum status worker_step(struct worker *w, struct step_result *out)
+{
+    return step(w, false, out);
+}
+
+enum status worker_step_and_on(struct worker *w, struct step_result *out)
+{
+    return step(w, true, out);
+}
+
+/* The first rank that holds this tensor-parallel share of a row. */
+static int rank_of_row(const struct worker *w, int row, int share)
+{
+    const struct run *run = w->run;
+    int layer = w->params.rows[row].layer, stage = 0;
+    while (stage + 1 < run->schedule->stages && layer >= run->stage_first_layer[stage + 1])
+        stage++;
+    struct place place = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
+    return mesh_rank(&run->mesh, MESH_DENSE, place);
+}
+
+enum status worker_check_finite(const struct worker *w, const struct step_result *result)
+{
+    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad)
+        return OK;
+    const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
+    if (name != NULL)
+        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
+                    (long long)w->step, name,
+                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss);
+    if (!isfinite(result->loss))
+        return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
+    return OK;
 }
 
 enum status worker_evaluate(struct worker *w, double *loss)
 {
     int64_t iterations = w->run->recipe->train.eval_iters;
     double sum = 0.0, tokens = 0.0;
+    CHECK(!w->ahead); // its forwards lie where these go
     for (int64_t i = 0; i < iterations; i++) {
         struct step_result result;
         TRY(load(w, DATA_VALID, (uint64_t)i));

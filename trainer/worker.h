@@ -10,6 +10,7 @@
 
 #include "trainer/executor.h"
 #include "trainer/optimizer.h"
+#include "trainer/post_validation.h"
 #include "trainer/recipe.h"
 
 struct worker;
@@ -56,6 +57,10 @@ struct worker {
     struct executor *executor;
     struct optimizer *optimizer;
     struct batches batches;
+    struct post_validation *validation; // NULL: each step waits for the whole world
+    bool ahead;                         // the first forwards of the next step are done
+    double remarks[REMARK_COUNT];       // of all ranks, of the last step
+    struct buffer remarks_buffer;
     int64_t step; // steps done
 };
 
@@ -66,6 +71,18 @@ void worker_destroy(struct worker *worker);
 
 /* One whole step; worker->step is one more afterwards. */
 MUST_USE enum status worker_step(struct worker *worker, struct step_result *out);
+/* The same for a caller who goes on to the next step at once, on every rank: with post-validation the ranks
+ * may already be in it afterwards. Weights and moments are those of the step all the same. */
+MUST_USE enum status worker_step_and_on(struct worker *worker, struct step_result *out);
+
+/* A loss or gradient that is no number ends the run, for what follows would be trained on noise: NOT_FINITE
+ * names the step, the parameter and its rank, on every rank alike. OK where the recipe does not want it
+ * checked. */
+MUST_USE enum status worker_check_finite(const struct worker *worker, const struct step_result *result);
+
+/* What the ranks have to say of the last step, the maximum of each into worker->remarks. Collective over the
+ * world; with post-validation the step has brought them. */
+MUST_USE enum status worker_hear(struct worker *worker);
 
 /* The mean loss per token over the validation part: eval_iters global batches, the same each time. */
 MUST_USE enum status worker_evaluate(struct worker *worker, double *loss);

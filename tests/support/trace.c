@@ -91,7 +91,12 @@ static enum status train_steps(struct worker *w, const struct trace_options *opt
     while (w->step < trace->steps) {
         struct step_result result;
         double ignored;
-        TRY(worker_step(w, &result));
+        bool goes_on = options->goes_on && !options->evaluates_often && w->step + 1 < trace->steps &&
+                       w->step + 1 != options->stop_after;
+        TRY(goes_on ? worker_step_and_on(w, &result) : worker_step(w, &result));
+        TRY(worker_check_finite(w, &result));
+        trace->rollbacks += result.rollbacks;
+        trace->ahead += w->ahead;
         trace->loss[w->step - 1] = result.loss;
         trace->grad_norm[w->step - 1] = result.grad_norm;
         if (options->evaluates_often)
@@ -108,6 +113,7 @@ static enum status rank_main(struct world *world, void *argument)
     const struct job *job = argument;
     struct worker worker;
     struct trace trace = *job->out;
+    world->synchronous = job->options->synchronous;
     TRY(worker_create(&job->run, world, true, &worker));
     trace.steps = (int)job->run.recipe->train.train_iters;
     trace.rows = worker.params.count;
@@ -117,12 +123,14 @@ static enum status rank_main(struct world *world, void *argument)
     memset(trace.hash, 0, sizeof trace.hash);
     if (job->options->resume)
         TRY(resume(&worker));
-    TRY(train_steps(&worker, job->options, &trace));
-    TRY(group_barrier(worker.groups->world, worker.compute)); // everyone has copied job->out
-    if (world->rank == 0)
+    enum status status = train_steps(&worker, job->options, &trace);
+    if (status == OK)
+        status = group_barrier(worker.groups->world, worker.compute); // everyone has copied job->out
+    if (status == OK && world->rank == 0)
         *job->out = trace;
-    worker_destroy(&worker);
-    return OK;
+    if (status == OK || status == NOT_FINITE) // which all ranks say together
+        worker_destroy(&worker);
+    return status;
 }
 
 enum status trace_run(const struct recipe *recipe, const struct trace_options *options, struct trace *out)

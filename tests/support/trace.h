@@ -13,6 +13,7 @@ struct trace {
     int steps, rows;
     double loss[TRACE_MOST_STEPS], grad_norm[TRACE_MOST_STEPS];
     double valid_loss;
+    int rollbacks, ahead; // updates that ranks took back; steps that began ahead of a verdict. Not compared
     int64_t hash[TRACE_MOST_ROWS];
     char names[TRACE_MOST_ROWS][PARAM_NAME_CHARS];
 };
@@ -22,11 +23,14 @@ struct trace_options {
     bool evaluates_often;  // after each step: it must change nothing
     int64_t stop_after;    // saves a checkpoint after this step, and ends without an evaluation; 0: does not
     bool resume;           // from recipe->checkpoint.save
+    bool goes_on;          // lets ranks run into the next step, where nothing else follows
+    bool synchronous;      // over mpi: a send is done only when it was received
     struct hooks hooks;
 };
 
-/* Trains to step recipe->train.train_iters, and evaluates. Under a launcher only the process of rank 0 gets a
- * trace. *out keeps what it knows of steps before the one that is resumed from. */
+/* NOT_FINITE as a run would say it. Trains to step recipe->train.train_iters, and evaluates. Under a launcher
+ * only the process of rank 0 gets a trace. *out keeps what it knows of steps before the one that is resumed
+ * from. */
 MUST_USE enum status trace_run(const struct recipe *recipe, const struct trace_options *options,
                                struct trace *out);
 
