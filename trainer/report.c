@@ -85,7 +85,7 @@ void report_memory(const struct worker *worker, FILE *to)
     fflush(to);
 }
 
-void report_resident(const struct worker *worker, FILE *to)
+void report_resident(int ranks, int64_t allocated_bytes, FILE *to)
 {
     struct rusage usage;
     char resident[NUMBER_CHARS], allocated[NUMBER_CHARS];
@@ -93,7 +93,11 @@ void report_resident(const struct worker *worker, FILE *to)
         return;
     // Linux counts kibibytes.
     bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
-    bytes_text(device_memory(worker->device).peak_total_bytes, allocated);
-    fprintf(to, "memory: rank %d allocated %s at most; the process, %s resident at most\n",
-            worker->world->rank, allocated, resident);
+    bytes_text(allocated_bytes, allocated);
+    if (ranks == 1)
+        fprintf(to, "memory: this process's rank allocated %s at most; the process, %s resident at most\n",
+                allocated, resident);
+    else
+        fprintf(to, "memory: %d ranks allocated %s at most; their process, %s resident at most\n", ranks,
+                allocated, resident);
 }

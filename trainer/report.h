@@ -10,5 +10,5 @@
 void report_layout(const struct run *run, FILE *to);
 /* What this rank has allocated, by part. */
 void report_memory(const struct worker *worker, FILE *to);
-/* The process's peak resident size beside the sum of its ranks' parts. */
-void report_resident(const struct worker *worker, FILE *to);
+/* The process's peak resident size beside what its ranks have allocated at most, together. */
+void report_resident(int ranks, int64_t allocated_bytes, FILE *to);

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -180,22 +181,30 @@ static enum status loop(struct session *s)
     return OK;
 }
 
+/* What the ranks of this process share. */
+struct job {
+    struct run run;
+    atomic_int ranks;             // that have ended well
+    atomic_llong allocated_bytes; // by them, at most
+};
+
 static enum status rank_main(struct world *world, void *argument)
 {
-    const struct run *run = argument;
+    struct job *job = argument;
     struct session session = {0};
-    enum status status = worker_create(run, world, true, &session.worker);
+    enum status status = worker_create(&job->run, world, true, &session.worker);
     if (status == OK)
         status = begin(&session);
     if (status == OK)
         status = loop(&session);
-    if (session.metrics != NULL && (status == OK || status == STOPPED)) {
-        metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
-        report_resident(&session.worker, stdout);
-    }
     // After a failure peers may still be using what this rank shares with them; the process ends now.
-    if (status == OK || status == STOPPED)
-        end(&session);
+    if (status != OK && status != STOPPED)
+        return status;
+    if (session.metrics != NULL)
+        metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
+    atomic_fetch_add(&job->ranks, 1);
+    atomic_fetch_add(&job->allocated_bytes, device_memory(session.worker.device).peak_total_bytes);
+    end(&session);
     return status;
 }
 
@@ -214,24 +223,27 @@ static enum status rehearse_run(const struct recipe *recipe)
 
 enum status train(const struct recipe *recipe, int size)
 {
-    struct run run;
+    struct job job = {.ranks = 0};
     struct launcher launcher = {.rank = -1};
     int folder = -1;
     if (!device_named_computes(recipe->cluster.device))
         return rehearse_run(recipe);
     TRY(launcher_find(&launcher));
-    enum status status = run_create(recipe, true, &run);
+    bool first = launcher.rank <= 0;
+    enum status status = run_create(recipe, true, &job.run);
     if (status == OK)
         status = run_folder_check(recipe);
-    if (status == OK && launcher.rank <= 0)
+    if (status == OK && first)
         status = run_folder_claim(recipe, &folder);
-    if (status == OK && launcher.rank <= 0)
-        report_layout(&run, stdout);
+    if (status == OK && first)
+        report_layout(&job.run, stdout);
     if (recipe->resilience.exit_signal != 0)
         block_signal(recipe->resilience.exit_signal);
     if (status == OK)
-        status = world_run(recipe->cluster.transport, size, rank_main, &run);
-    run_destroy(&run);
+        status = world_run(recipe->cluster.transport, size, rank_main, &job);
+    if (first && (status == OK || status == STOPPED))
+        report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
+    run_destroy(&job.run);
     if (folder >= 0)
         close(folder);
     return status;
