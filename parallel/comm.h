@@ -125,7 +125,8 @@ MUST_USE enum status world_run_dry(int size, int rank,
                                    enum status (*body)(struct world *world, void *argument), void *argument);
 
 /* The checked door to a transport's comm_create; group.h is how one talks. Every message must be waited
- * for before a comm is destroyed. */
+ * for before a comm is destroyed, and that is before the devices that its messages were on are closed: a
+ * transport may keep scratch there. */
 MUST_USE enum status comm_create(struct world *world, const char *name, int64_t id, const int *ranks,
                                  int count, struct comm **out);
 void comm_destroy(struct comm *comm); // takes NULL

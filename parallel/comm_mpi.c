@@ -38,8 +38,7 @@ struct mpi_comm {
     uint64_t calls;            // collectives so far
     uint64_t *sent, *received; // [size] letters so far, by peer
     int *ranks;                // [size] world ranks
-    char *spare;               // scratch of the last request that is done
-    size_t spare_bytes;
+    struct buffer spare;       // the largest scratch of requests that are done
 };
 
 struct pending {
@@ -73,16 +72,19 @@ static void check(int code, const char *call, const char *name, int peer)
 
 /* ---- requests ---- */
 
+static void swap_buffers(struct buffer *a, struct buffer *b)
+{
+    struct buffer other = *a;
+    *a = *b;
+    *b = other;
+}
+
 static void request_free(struct request *r)
 {
     struct mpi_comm *c = r->c;
-    if (r->scratch_bytes > c->spare_bytes) {
-        free(c->spare);
-        c->spare = r->scratch;
-        c->spare_bytes = r->scratch_bytes;
-    } else {
-        free(r->scratch);
-    }
+    if (r->scratch.bytes > c->spare.bytes)
+        swap_buffers(&r->scratch, &c->spare);
+    buffer_free(&r->scratch);
     free(r->pending);
     free(r->counts);
     free(r->letters);
@@ -92,21 +94,13 @@ static void request_free(struct request *r)
 char *request_scratch(struct request *r, size_t bytes)
 {
     struct mpi_comm *c = r->c;
-    if (r->scratch_bytes >= bytes)
-        return r->scratch;
-    free(r->scratch);
-    if (c->spare_bytes >= bytes) {
-        r->scratch = c->spare;
-        r->scratch_bytes = c->spare_bytes;
-        c->spare = NULL;
-        c->spare_bytes = 0;
-        return r->scratch;
+    if (r->scratch.bytes < bytes && c->spare.bytes >= bytes)
+        swap_buffers(&r->scratch, &c->spare);
+    if (r->scratch.bytes < bytes) {
+        buffer_free(&r->scratch);
+        MUST(buffer_alloc(r->device, PART_COMMUNICATION, bytes, &r->scratch));
     }
-    r->scratch = malloc(bytes);
-    r->scratch_bytes = bytes;
-    if (r->scratch == NULL)
-        die(__FILE__, __LINE__, r->name, "no memory for %zu bytes of scratch", bytes);
-    return r->scratch;
+    return r->scratch.data;
 }
 
 static struct pending *pending_add(struct request *r, int expected_bytes, int peer)
@@ -263,6 +257,7 @@ static struct request *request_create(struct comm *comm, const char *what,
 static enum status submit(struct request *r, struct stream *stream)
 {
     r->tag = (int)(r->c->calls++ % TAG_SEQUENCES);
+    r->device = stream_device(stream);
     return stream_submit_work(stream, &r->work);
 }
 
@@ -350,7 +345,7 @@ static void comm_destroy_mpi(struct comm *comm)
     free(c->sent);
     free(c->received);
     free(c->ranks);
-    free(c->spare);
+    buffer_free(&c->spare);
     free(c);
 }
 

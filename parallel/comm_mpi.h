@@ -30,8 +30,8 @@ struct request {
     int64_t *counts;        // all_to_all: in, then out
     struct letter *letters; // exchange
     int letter_count;
-    char *scratch;
-    size_t scratch_bytes;
+    struct device *device; // whose stream it is on
+    struct buffer scratch;
 };
 
 struct letter {
@@ -43,7 +43,8 @@ struct letter {
  * is one too. */
 void post_send(struct request *request, const void *data, size_t bytes, int peer);
 void post_recv(struct request *request, void *data, size_t bytes, int peer);
-/* Scratch of at least `bytes`, the same until the request is done while that is enough. */
+/* Scratch of at least `bytes`, the same until the request is done while that is enough; counted as
+ * communication on the ledger of the device. */
 char *request_scratch(struct request *request, size_t bytes);
 
 bool step_all_reduce(struct request *request);

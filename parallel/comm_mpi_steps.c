@@ -78,7 +78,7 @@ bool step_all_reduce(struct request *r)
     }
     case 1: { // my slice is finished
         char *slice = data + (size_t)begin * element;
-        add_in_order(r, slice, slice, r->scratch, stride, mine);
+        add_in_order(r, slice, slice, r->scratch.data, stride, mine);
         r->stage = whole ? 2 : 3;
         return false;
     }
@@ -123,7 +123,7 @@ bool step_reduce_scatter(struct request *r)
         return false;
     }
     add_in_order(r, (char *)r->out.data + (size_t)r->at * element, in + (size_t)(rank * k) * element,
-                 r->scratch, bytes, count);
+                 r->scratch.data, bytes, count);
     r->at += count;
     r->stage = 0;
     return false;

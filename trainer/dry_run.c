@@ -40,6 +40,9 @@ enum status dry_run(const struct run *run, FILE *to)
         TRY(world_run_dry(run->mesh.world, rank, rehearse, &rehearsal));
         print_rank(rank, pp, &rehearsal.memory, to);
     }
-    fprintf(to, "Nothing was computed: these are the allocations of a run of this recipe.\n");
+    fprintf(
+        to,
+        "Nothing was computed: these are the allocations of a run of this recipe, its ranks as threads. As\n"
+        "processes, each group's sums take up to 2 MiB of communication more.\n");
     return OK;
 }

@@ -146,8 +146,8 @@ void worker_destroy(struct worker *worker)
     batches_destroy(&worker->batches);
     weights_destroy(&worker->weights);
     stream_destroy(worker->compute);
-    device_close(worker->device);
     groups_destroy(worker->groups);
+    device_close(worker->device);
     params_free(&worker->params);
     *worker = (struct worker){0};
 }

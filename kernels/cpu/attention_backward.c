@@ -199,12 +199,23 @@ static void group_task(void *context, int64_t task)
     slot_give(&job->slots, which);
 }
 
+/* Floats of a head's row in vectors. */
+static int64_t head_width(const struct attention_backward *op)
+{
+    return blocks_of(op->forward.head_dim, LANES) * LANES;
+}
+
+size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads)
+{
+    return slots_bytes(threads, desk_floats(op->forward.sequence, head_width(op)));
+}
+
 void cpu_attention_backward(struct device *device, const struct attention_backward *op)
 {
     struct backward job = {.op = op,
                            .heads = op->forward.q.dim[1] / op->forward.head_dim,
                            .groups = op->forward.k.dim[1] / op->forward.head_dim,
-                           .width = blocks_of(op->forward.head_dim, LANES) * LANES};
+                           .width = head_width(op)};
     job.slots = slots_create(device, desk_floats(op->forward.sequence, job.width));
     cpu_parallel(device, op->forward.batch * job.groups, group_task, &job);
 }

@@ -203,13 +203,23 @@ void attention_tile_dropout(const struct attention_tile *t, float *factor)
     }
 }
 
+/* Of one slot, in whole vectors. */
+static int64_t slot_floats(int64_t floats)
+{
+    return blocks_of(floats, LANES) * LANES;
+}
+
+size_t slots_bytes(int threads, int64_t floats)
+{
+    return (size_t)threads * ((size_t)slot_floats(floats) * sizeof(float) + sizeof(_Atomic int));
+}
+
 struct slots slots_create(struct device *device, int64_t floats)
 {
-    struct slots slots = {.count = device->threads, .floats = blocks_of(floats, LANES) * LANES};
-    size_t memory_bytes = (size_t)(slots.count * slots.floats) * sizeof(float);
-    char *scratch = cpu_scratch(device, memory_bytes + (size_t)slots.count * sizeof *slots.taken);
+    struct slots slots = {.count = device->threads, .floats = slot_floats(floats)};
+    char *scratch = cpu_scratch(device, slots_bytes(slots.count, floats));
     slots.memory = (float *)(void *)scratch;
-    slots.taken = (_Atomic int *)(void *)(scratch + memory_bytes);
+    slots.taken = (_Atomic int *)(void *)(scratch + (size_t)(slots.count * slots.floats) * sizeof(float));
     for (int s = 0; s < slots.count; s++)
         atomic_init(&slots.taken[s], 0);
     return slots;

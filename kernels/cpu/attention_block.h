@@ -91,5 +91,6 @@ struct slots {
     _Atomic int *taken;
 };
 struct slots slots_create(struct device *device, int64_t floats);
+size_t slots_bytes(int threads, int64_t floats); // of cpu_scratch()
 float *slot_take(const struct slots *slots, int *which);
 void slot_give(const struct slots *slots, int which);

@@ -163,12 +163,23 @@ static void forward_task(void *context, int64_t task)
     slot_give(&job->slots, which);
 }
 
+/* Floats of a head's row in vectors. */
+static int64_t head_width(const struct attention_forward *op)
+{
+    return blocks_of(op->head_dim, LANES) * LANES;
+}
+
+size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads)
+{
+    return slots_bytes(threads, desk_floats(head_width(op)));
+}
+
 void cpu_attention_forward(struct device *device, const struct attention_forward *op)
 {
     struct forward job = {.op = op,
                           .heads = op->q.dim[1] / op->head_dim,
                           .query_blocks = blocks_of(op->sequence, ATTENTION_BLOCK),
-                          .width = blocks_of(op->head_dim, LANES) * LANES};
+                          .width = head_width(op)};
     job.slots = slots_create(device, desk_floats(job.width));
     cpu_parallel(device, job.query_blocks * op->batch * job.heads, forward_task, &job);
 }

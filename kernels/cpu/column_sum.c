@@ -56,10 +56,15 @@ void add_partial_sums(struct device *device, struct partial_sums sums)
     cpu_parallel(device, blocks_of(sums.columns, COLUMN_BLOCK), partial_task, &sums);
 }
 
+size_t cpu_column_sum_scratch(const struct column_sum *op)
+{
+    return (size_t)(blocks_of(op->in.dim[0], ROW_BLOCK) * op->in.dim[1]) * sizeof(float);
+}
+
 void cpu_column_sum(struct device *device, const struct column_sum *op)
 {
     int64_t blocks = blocks_of(op->in.dim[0], ROW_BLOCK), columns = op->in.dim[1];
-    struct job job = {op, cpu_scratch(device, (size_t)(blocks * columns) * sizeof(float))};
+    struct job job = {op, cpu_scratch(device, cpu_column_sum_scratch(op))};
     cpu_parallel(device, blocks, block_task, &job);
     add_partial_sums(device, (struct partial_sums){.partial = job.partial,
                                                    .blocks = blocks,

@@ -23,8 +23,16 @@ MUST_USE enum status cpu_state_open(struct device *device, struct cpu_state *sta
 void cpu_state_close(struct device *device, struct cpu_state *state);
 
 /* Memory for the op that is running, aligned to 64 bytes, unset, gone when the op returns. One
- * piece per op: ask for the sum, from the calling thread only. Counted in PART_WORKSPACE. */
+ * piece per op: ask for the sum, from the calling thread only. Counted in PART_WORKSPACE. `bytes` is what
+ * cpu_scratch_bytes() says of the op, so that the dry device can count it without running the op. */
 void *cpu_scratch(struct device *device, size_t bytes);
+/* What an op takes on a device of that many threads; 0 for most. */
+size_t cpu_scratch_bytes(const struct op *op, int threads);
+size_t cpu_column_sum_scratch(const struct column_sum *op);
+size_t cpu_norm_backward_scratch(const struct norm_backward *op);
+size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);
+size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads);
+size_t cpu_squares_scratch(const struct squares *op);
 
 /* Runs the op to its end: the one switch (run.c). */
 void cpu_run(struct device *device, const struct op *op);

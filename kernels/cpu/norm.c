@@ -152,10 +152,15 @@ static void backward_task(void *context, int64_t task)
         backward_row(job->op, t, dweight, dbias);
 }
 
+size_t cpu_norm_backward_scratch(const struct norm_backward *op)
+{
+    return (size_t)(blocks_of(op->x.dim[0], ROW_BLOCK) * 2 * op->x.dim[1]) * sizeof(float);
+}
+
 void cpu_norm_backward(struct device *device, const struct norm_backward *op)
 {
     int64_t blocks = blocks_of(op->x.dim[0], ROW_BLOCK), columns = op->x.dim[1];
-    float *partial = cpu_scratch(device, (size_t)(blocks * 2 * columns) * sizeof *partial);
+    float *partial = cpu_scratch(device, cpu_norm_backward_scratch(op));
     struct backward job = {op, partial, columns};
     cpu_parallel(device, blocks, backward_task, &job);
 

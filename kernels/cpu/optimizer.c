@@ -34,10 +34,15 @@ static void squares_task(void *context, int64_t task)
     job->block[task] = lane[0];
 }
 
+size_t cpu_squares_scratch(const struct squares *op)
+{
+    return (size_t)(blocks_of(tensor_count(op->x), SQUARES_BLOCK) + 1) * sizeof(double);
+}
+
 void cpu_squares(struct device *device, const struct squares *op)
 {
     int64_t count = tensor_count(op->x), blocks = blocks_of(count, SQUARES_BLOCK);
-    struct squares_job job = {op->x.data, count, cpu_scratch(device, (size_t)(blocks + 1) * sizeof(double))};
+    struct squares_job job = {op->x.data, count, cpu_scratch(device, cpu_squares_scratch(op))};
     cpu_parallel(device, blocks, squares_task, &job);
     double sum = 0.0;
     for (int64_t b = 0; b < blocks; b++)

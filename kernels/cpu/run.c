@@ -87,3 +87,44 @@ void cpu_run(struct device *device, const struct op *op)
     }
     die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
 }
+
+size_t cpu_scratch_bytes(const struct op *op, int threads)
+{
+    switch (op->kind) { // no default here either: a new kind says what it takes
+    case OP_COLUMN_SUM:
+        return cpu_column_sum_scratch(&op->column_sum);
+    case OP_NORM_BACKWARD:
+        return cpu_norm_backward_scratch(&op->norm_backward);
+    case OP_ATTENTION_FORWARD:
+        return cpu_attention_forward_scratch(&op->attention_forward, threads);
+    case OP_ATTENTION_BACKWARD:
+        return cpu_attention_backward_scratch(&op->attention_backward, threads);
+    case OP_SQUARES:
+        return cpu_squares_scratch(&op->squares);
+    case OP_GEMM:
+    case OP_FILL:
+    case OP_COPY:
+    case OP_TO_DEVICE:
+    case OP_TO_HOST:
+    case OP_ADD:
+    case OP_POISON:
+    case OP_INIT_NORMAL:
+    case OP_NORM_FORWARD:
+    case OP_ACTIVATION_FORWARD:
+    case OP_ACTIVATION_BACKWARD:
+    case OP_ROPE:
+    case OP_EMBEDDING_FORWARD:
+    case OP_EMBEDDING_BACKWARD:
+    case OP_RESIDUAL_FORWARD:
+    case OP_RESIDUAL_BACKWARD:
+    case OP_LOSS_MAX:
+    case OP_LOSS_SUM:
+    case OP_LOSS_FINISH:
+    case OP_LOSS_BACKWARD:
+    case OP_CLIP:
+    case OP_ADAMW:
+    case OP_KIND_COUNT:
+        break;
+    }
+    return 0;
+}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry device: the program runs, and nothing is computed. Allocation hands out addresses that no
  * memory is behind, ops are counted, reading gives zeros. So the plan of a run is the run itself, and cannot
- * drift from it.
+ * drift from it. Scratch that the cpu device would take for an op is taken here too.
  *
  * The trap: an address from here may be moved along (a view of rows), never followed. They begin where no
  * processor maps a program, so following one ends the program at once. */
 #include "kernels/dry/device_dry.h"
 
+#include "kernels/cpu/cpu.h"
 #include "kernels/dry/dry.h"
 
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 struct dry_device {
     uintptr_t next_address;
     struct dry_counts counts;
+    struct buffer scratch; // grows as the cpu's does
 };
 
 const struct dry_counts *dry_counts(const struct device *device)
@@ -39,7 +41,9 @@ static enum status dry_open(struct device *device, const struct device_options *
 
 static void dry_close(struct device *device)
 {
-    free(device->state);
+    struct dry_device *state = device->state;
+    buffer_free(&state->scratch);
+    free(state);
 }
 
 static enum status dry_alloc(struct device *device, size_t bytes, void **out)
@@ -70,6 +74,16 @@ static void dry_stream_close(struct stream *stream)
     (void)stream;
 }
 
+static enum status count_scratch(struct device *device, const struct op *op)
+{
+    struct dry_device *state = device->state;
+    size_t bytes = cpu_scratch_bytes(op, device->threads);
+    if (bytes <= state->scratch.bytes)
+        return OK;
+    buffer_free(&state->scratch);
+    return buffer_alloc(device, PART_WORKSPACE, bytes, &state->scratch);
+}
+
 static enum status dry_submit(struct stream *stream, const struct op *op)
 {
     struct dry_device *state = stream->device->state;
@@ -80,7 +94,7 @@ static enum status dry_submit(struct stream *stream, const struct op *op)
     counted->bytes += cost.bytes;
     if (op->kind == OP_TO_HOST)
         memset(op->transfer.to, 0, op->transfer.bytes);
-    return OK;
+    return count_scratch(stream->device, op);
 }
 
 static enum status dry_submit_work(struct stream *stream, struct work *work)

@@ -222,8 +222,8 @@ void bench_close(struct bench *b)
     stage_destroy(&b->layer.stage);
     weights_destroy(&b->weights);
     stream_destroy(b->stream);
-    device_close(b->device);
     groups_destroy(b->groups);
+    device_close(b->device);
     params_free(&b->params);
 }
 

@@ -537,6 +537,14 @@ static void planted(struct env *env)
     comm_destroy(reversed);
 }
 
+/* Sums between processes need scratch, and the ledger has it; threads add where the numbers lie. */
+static void scratch_is_counted(struct env *env)
+{
+    bool threads = strcmp(env->world->ops->name, "local") == 0;
+    int64_t bytes = device_memory(env->device).peak_bytes[PART_COMMUNICATION];
+    expect(env, threads ? bytes == 0 : bytes > 0, "%lld bytes of communication", (long long)bytes);
+}
+
 /* ---- the run ---- */
 
 static enum status body(struct world *world, void *argument)
@@ -560,6 +568,7 @@ static enum status body(struct world *world, void *argument)
     groups_of_a_mesh(&env);
     doors_refuse(&env);
     planted(&env);
+    scratch_is_counted(&env);
     return env_close(&env);
 }
 
