@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cmd_schedule.h"
 
+#include "schedules/csv.h"
 #include "tools/cmd_schedule_compare.h"
 #include "tools/cmd_schedule_costs.h"
 #include "tools/cmd_schedule_print.h"
@@ -12,7 +13,9 @@
 #include <string.h>
 
 static const char help[] =
-    "cuboid schedule NAME -p P -m M [-v V] [--text|--times|--json] [--svg FILE [--critical]] [--trace FILE]\n"
+    "cuboid schedule NAME -p P -m M [-v V] [--text|--times|--csv|--json] [--svg FILE [--critical]]\n"
+    "                [--trace FILE]\n"
+    "cuboid schedule FILE.csv [the same]\n"
     "cuboid schedule compare -p P -m M [-v V] [--json]\n"
     "cuboid schedule --list\n"
     "\n"
@@ -22,7 +25,11 @@ static const char help[] =
     "  cuboid schedule 1f1b -p 4 -m 8\n"
     "  cuboid schedule zb-h1 -p 4 -m 8 --cost f=1,i=1,w=1,comm=0.1 --svg zb-h1.svg --trace zb-h1.json\n"
     "  cuboid schedule compare -p 8 -m 32 --cost comm=0.1\n"
+    "  cuboid schedule zb-v -p 4 -m 8 --csv > mine.csv; cuboid schedule mine.csv\n"
     "\n"
+    "  FILE.csv a schedule in PyTorch's notation, which says p, m and v: a line per rank, 0F3,0B3,... A "
+    "name\n"
+    "           with a . or / in it is a file. `pipeline.schedule_file` trains with it\n"
     "  -p P     pipeline ranks\n"
     "  -m M     microbatches of a step\n"
     "  -v V     virtual stages, chunks of the model on each rank (default: the schedule's own)\n"
@@ -30,7 +37,8 @@ static const char help[] =
     "           W backward for the weights. The digits are the microbatch's, in front of the letter the "
     "stage's.\n"
     "  --times  a line per action: rank, place in its list, what it is, when it begins and ends\n"
-    "  --json   the same, with the totals\n"
+    "  --csv    the schedule as such a file, without its transfers\n"
+    "  --json   what --times has, with the totals\n"
     "  --svg    a picture; with --critical, the actions that the makespan hangs on are outlined\n"
     "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond\n"
     "  --cost   f=1,i=1,w=1,comm=0 and any part of it: the time of F, I and W of one stage (a B is I and W\n"
@@ -47,25 +55,32 @@ static const char help[] =
 struct arguments {
     int64_t p, m, v;
     const char *cost, *name, *svg, *trace;
-    bool text, times, json, critical, list, help, short_help;
+    bool text, times, csv, json, critical, list, help, short_help;
 };
+
+/* No schedule has such a name. */
+static bool is_file(const char *name)
+{
+    return strpbrk(name, "./") != NULL;
+}
 
 /* What contradicts, and what is missing. */
 static enum status check(const struct arguments *a)
 {
     bool compare = a->name != NULL && strcmp(a->name, "compare") == 0;
-    if (a->text + a->times + a->json > 1)
-        return fail(BAD_USAGE, "schedule: --text, --times and --json exclude each other");
+    if (a->text + a->times + a->csv + a->json > 1)
+        return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json exclude each other");
     if (a->critical && a->svg == NULL)
         return fail(BAD_USAGE, "schedule: --critical is for --svg FILE; a chart says it in its last line");
-    if (compare && (a->times || a->svg != NULL || a->trace != NULL))
+    if (compare && (a->times || a->csv || a->svg != NULL || a->trace != NULL))
         return fail(BAD_USAGE, "schedule: compare makes a table or --json; %s is for one schedule",
                     a->times         ? "--times"
+                    : a->csv         ? "--csv"
                     : a->svg != NULL ? "--svg"
                                      : "--trace");
     if (a->name == NULL)
         return fail(BAD_USAGE, "schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all");
-    if (a->p == 0 || a->m == 0)
+    if (!is_file(a->name) && (a->p == 0 || a->m == 0))
         return fail(BAD_USAGE, "schedule: %s is missing: cuboid schedule %s -p 4 -m 8",
                     a->p == 0 ? "-p, the number of ranks," : "-m, the number of microbatches,", a->name);
     return OK;
@@ -75,13 +90,13 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 {
     *out = (struct arguments){0};
     const struct option options[] = {
-        {"-p", OPTION_INTEGER, &out->p, 1, INT_MAX},       {"-m", OPTION_INTEGER, &out->m, 1, INT_MAX},
-        {"-v", OPTION_INTEGER, &out->v, 1, INT_MAX},       {"--cost", OPTION_TEXT, &out->cost, 0, 0},
-        {"--text", OPTION_FLAG, &out->text, 0, 0},         {"--times", OPTION_FLAG, &out->times, 0, 0},
-        {"--json", OPTION_FLAG, &out->json, 0, 0},         {"--svg", OPTION_TEXT, &out->svg, 0, 0},
-        {"--critical", OPTION_FLAG, &out->critical, 0, 0}, {"--trace", OPTION_TEXT, &out->trace, 0, 0},
-        {"--list", OPTION_FLAG, &out->list, 0, 0},         {"--help", OPTION_FLAG, &out->help, 0, 0},
-        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
+        {"-p", OPTION_INTEGER, &out->p, 1, INT_MAX}, {"-m", OPTION_INTEGER, &out->m, 1, INT_MAX},
+        {"-v", OPTION_INTEGER, &out->v, 1, INT_MAX}, {"--cost", OPTION_TEXT, &out->cost, 0, 0},
+        {"--text", OPTION_FLAG, &out->text, 0, 0},   {"--times", OPTION_FLAG, &out->times, 0, 0},
+        {"--csv", OPTION_FLAG, &out->csv, 0, 0},     {"--json", OPTION_FLAG, &out->json, 0, 0},
+        {"--svg", OPTION_TEXT, &out->svg, 0, 0},     {"--critical", OPTION_FLAG, &out->critical, 0, 0},
+        {"--trace", OPTION_TEXT, &out->trace, 0, 0}, {"--list", OPTION_FLAG, &out->list, 0, 0},
+        {"--help", OPTION_FLAG, &out->help, 0, 0},   {"-h", OPTION_FLAG, &out->short_help, 0, 0},
     };
     const char **rest = calloc((size_t)argc, sizeof *rest);
     int count = 0;
@@ -101,6 +116,8 @@ static enum status show(const struct arguments *a, const struct played *played)
 {
     if (a->times)
         print_schedule_times(played);
+    else if (a->csv)
+        TRY(print_schedule_csv(played));
     else if (a->json)
         print_schedule_json(played);
     else if (a->text || (a->svg == NULL && a->trace == NULL))
@@ -110,13 +127,33 @@ static enum status show(const struct arguments *a, const struct played *played)
     return a->trace != NULL ? write_schedule_trace(played, a->trace) : OK;
 }
 
+static enum status read_file(const struct arguments *a, struct schedule **out)
+{
+    struct schedule *s = NULL;
+    enum status status = schedule_read_csv(a->name, &s);
+    if (status != OK) // a file that is not there is a slip of the pen, too
+        return status == IO_ERROR ? BAD_USAGE : status;
+    if ((a->p == 0 || a->p == s->p) && (a->m == 0 || a->m == s->m) && (a->v == 0 || a->v == s->v)) {
+        *out = s;
+        return OK;
+    }
+    status = fail(BAD_USAGE, "schedule: %s has p %d, m %d, v %d; without -p, -m and -v they are its own",
+                  a->name, s->p, s->m, s->v);
+    schedule_destroy(s);
+    return status;
+}
+
+static enum status get(const struct arguments *a, struct schedule **out)
+{
+    struct schedule_options options = {.name = a->name, .p = (int)a->p, .m = (int)a->m, .v = (int)a->v};
+    return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
+}
+
 static enum status run_one(const struct arguments *a, const struct cost_table *costs)
 {
     struct schedule *schedule = NULL;
     struct simulation *simulation = NULL;
-    TRY(schedule_build(
-        &(struct schedule_options){.name = a->name, .p = (int)a->p, .m = (int)a->m, .v = (int)a->v},
-        &schedule));
+    TRY(get(a, &schedule));
     enum status status = simulate(schedule, costs, NULL, &simulation);
     if (status == OK)
         status = show(a, &(struct played){a->name, schedule, costs, simulation});

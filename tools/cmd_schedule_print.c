@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cmd_schedule_print.h"
 
+#include "schedules/csv.h"
 #include "schedules/draw.h"
 #include "schedules/draw_text.h"
 
@@ -72,6 +73,16 @@ void print_schedule_times(const struct played *played)
         }
 }
 
+enum status print_schedule_csv(const struct played *played)
+{
+    struct text out = {0};
+    enum status status = schedule_write_csv(played->schedule, &out);
+    if (status == OK)
+        fputs(text_chars(&out), stdout);
+    text_free(&out);
+    return status;
+}
+
 static void json_actions(const struct schedule *s, const struct simulation *sim, int rank)
 {
     char action[ACTION_CHARS], start[NUMBER_CHARS], end[NUMBER_CHARS];
@@ -95,7 +106,10 @@ void print_schedule_json(const struct played *played)
     const struct simulation *sim = played->simulation;
     const struct cost_table *costs = played->costs;
     char a[NUMBER_CHARS], b[NUMBER_CHARS], c[NUMBER_CHARS], d[NUMBER_CHARS];
-    printf("{\"schedule\": \"%s\", \"p\": %d, \"m\": %d, \"v\": %d,\n", played->name, s->p, s->m, s->v);
+    struct text name = {0};
+    text_add_json(&name, played->name);
+    printf("{\"schedule\": %s, \"p\": %d, \"m\": %d, \"v\": %d,\n", name.chars, s->p, s->m, s->v);
+    text_free(&name);
     printf(" \"cost\": {\"f\": %s, \"i\": %s, \"w\": %s, \"comm\": %s},\n", number_text(costs->chunk.f, a),
            number_text(costs->chunk.i, b), number_text(costs->chunk.w, c), number_text(costs->wire, d));
     printf(" \"makespan\": %s, \"bubble\": %s, \"bubble_fraction\": %s,\n \"ranks\": [",

@@ -19,6 +19,7 @@ double bubble_fraction(const struct simulation *simulation);
 void print_schedule_list(void);
 void print_schedule_text(const struct played *played);  // the chart, the totals, the critical path
 void print_schedule_times(const struct played *played); // a line per action
+MUST_USE enum status print_schedule_csv(const struct played *played); // a file's text: schedules/csv.h
 void print_schedule_json(const struct played *played);
 
 /* BAD_USAGE where `path` cannot be written. */

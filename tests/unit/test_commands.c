@@ -147,6 +147,25 @@ Test(schedule_command, writes_json, .init = cr_redirect_stdout)
         "\"start\": 1, \"end\": 3, \"critical\": true}]}]}\n");
 }
 
+/* What --csv writes is a schedule like any other, and says p, m and v itself. */
+Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
+{
+    static const char csv[] = "0F0,,0B0\n,1F0,1B0\n";
+    cr_assert_eq(file_write_atomic("/tmp/cuboid-test.csv", csv, sizeof csv - 1), OK);
+    cr_assert_eq(run(cmd_schedule, "schedule gpipe -p 2 -m 1 --csv"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule /tmp/cuboid-test.csv --csv --cost f=3"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule /tmp/cuboid-test.csv -m 1"), 0);
+    unlink("/tmp/cuboid-test.csv");
+    cr_assert_stdout_eq_str("0F0,,,0B0\n,1F0,1B0\n"
+                            "0F0,,,0B0\n,1F0,1B0\n"
+                            "file   p 2, m 1, v 1   makespan 6, bubble 3 (50.0 %), peak 1\n"
+                            "rank 0  |F0 .........B0--- |  50.0 %  peak 1\n"
+                            "rank 1  |   F0 B0---       | 100.0 %  peak 1\n"
+                            "         0              5\n"
+                            "makespan 6, bubble 3 on rank 0 (50.0 %), peaks 1 1\n"
+                            "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n");
+}
+
 Test(schedule_command, refuses, .init = cr_redirect_stderr)
 {
     static const char *const lines[] = {
@@ -165,6 +184,8 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "schedule compare -p 4 -m 4 --svg a.svg",
         "schedule compare -p 4",
         "schedule 1f1b -p 4 -m 4 --svg /dev/null",
+        "schedule ./nothing.csv",
+        "schedule compare -p 4 -m 4 --csv",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
@@ -173,7 +194,7 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
         "cuboid: schedule: -p, the number of ranks, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
         "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
-        "cuboid: schedule: --text, --times and --json exclude each other\n"
+        "cuboid: schedule: --text, --times, --csv and --json exclude each other\n"
         "cuboid: schedule: -p 0: a whole number from 1 to 2147483647 works\n"
         "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
         "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
@@ -185,7 +206,9 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
         "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
         "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
-        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n");
+        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n"
+        "cuboid: ./nothing.csv: No such file or directory\n"
+        "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n");
 }
 
 /* ---- cuboid generate ---- */
