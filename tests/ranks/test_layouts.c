@@ -75,6 +75,17 @@ static const char *const replicated_processes[] = {"", NULL};
 static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict", NULL};
 static const char *const few_pipelines[] = {"pp=4", NULL};
 
+/* Gradients of two directions, each added up on its own: an order that no number of ranks changes. */
+static const char *const both_ways[] = {
+    "pp=2",
+    "pp=4",
+    "pp=2 pipeline.layout=[0,5] cluster.device=strict",
+    "pp=4 pipeline.layout=[2,0,3,0] parallel.bucket_size_mb=0.0001",
+    "pp=4 parallel.rank_order=pp-dp-tp-cp-ep parallel.overlap_grad_reduce=false cluster.device=strict",
+    NULL,
+};
+static const char *const both_ways_processes[] = {"pp=4", NULL};
+
 static const struct alike groups[] = {
     {"gpt, pipelines",
      TINY_GPT,
@@ -111,6 +122,21 @@ static const struct alike groups[] = {
      none,
      few_pipelines,
      {"pp=2", "pp=2"}},
+    {"gpt, both ways, dp 2, dropout",
+     TINY_GPT,
+     "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1" TINY_DROPOUT,
+     both_ways,
+     both_ways_processes,
+     none,
+     {"pp=2", "pp=4 pipeline.layout=[0,2,1,2]"}},
+    {"llama, both ways, tp 2, sequence parallel, m 3, tied",
+     TINY_LLAMA,
+     "pipeline.schedule=dualpipe tp=2 parallel.sequence_parallel=true train.global_batch_size=6 "
+     "model.tie_word_embeddings=true",
+     both_ways,
+     none,
+     none,
+     {"pp=4", "pp=2"}},
 };
 
 struct test {

@@ -8,12 +8,15 @@
  * rank's, so it is held to verify's bounds there. But p does not change that order: on 4 and 8 ranks it has
  * the bits of 2.
  *
+ * And `cuboid verify` finds each of them equal.
+ *
  *     test_schedules         each (family, p, m, v) once, with models, tp and devices taking turns
  *     test_schedules all     the whole product
  *     test_schedules FAMILY  the whole product of one family */
 #include "schedules/schedule.h"
 #include "tests/support/tiny_verify.h"
 #include "tests/support/trace.h"
+#include "tools/cmd_verify.h"
 
 #include <string.h>
 
@@ -181,6 +184,20 @@ static void check_both_ways(struct test *test, int m)
     }
 }
 
+/* The command itself, with each family's own v. */
+static void check_command(struct test *test, const char *name)
+{
+    char recipe[TINY_FOLDER_CHARS + 20], schedule[80];
+    struct point x = {.name = name, .p = 2, .m = 4, .v = schedule_default_v(name), .layers = 5};
+    snprintf(recipe, sizeof recipe, "%s/gpt.yaml", test->tiny.folder);
+    snprintf(schedule, sizeof schedule, "pipeline.schedule=%s", name);
+    // The key by another name than the one that the command replaces it by.
+    char *words[] = {"verify", recipe, schedule, "parallel.pipeline_model_parallel_size=2", "--steps", "1"};
+    struct schedule_options options = {.name = name, .p = x.p, .m = x.m};
+    if (schedule_refusal(&options) == NULL)
+        judge(test, &x, cmd_verify(6, words) == 0, "cuboid verify says otherwise");
+}
+
 int main(int argc, char **argv)
 {
     struct test test = {.whole = argc > 1};
@@ -195,6 +212,8 @@ int main(int argc, char **argv)
             printf("%d stages: %d runs\n", layers, test.runs - before);
         fflush(stdout);
     }
+    for (int i = 0; test.only == NULL && schedule_about(i) != NULL; i++)
+        check_command(&test, schedule_about(i)->name);
     for (int m = 1; m <= MOST_M && (test.only == NULL || holds_twice(test.only)); m += STRIDE)
         check_both_ways(&test, m);
     tiny_destroy(&test.tiny);
