@@ -177,12 +177,14 @@ enum status params_declare(const struct model_config *model, const struct degree
     // The last matrix of each residual branch starts smaller, so that the stream's variance does not
     // grow with depth (GPT-2).
     double branch_std = model->init_method_std / sqrt(2.0 * (double)model->num_layers);
+    out->before_layers = out->count;
     for (d.layer = 0; d.layer < model->num_layers; d.layer++) {
         declare_norm(&d, "norm1");
         declare_attention(&d, branch_std);
         declare_norm(&d, "norm2");
         declare_mlp(&d, branch_std);
     }
+    out->in_layer = (out->count - out->before_layers) / (int)model->num_layers;
     declare_norm(&d, "norm");
     struct param *head = declare_vocabulary(&d, "head.weight");
     if (model->tie_word_embeddings)
@@ -197,10 +199,34 @@ void params_free(struct params *params)
     *params = (struct params){0};
 }
 
-int params_find(const struct params *params, const char *name)
+int params_of_layer(const struct params *params, int layer, int *first)
 {
-    for (int i = 0; i < params->count; i++)
+    int layers = params->rows[params->count - 1].layer; // the head stands behind them
+    CHECK(layer >= LAYER_EMBEDDING && layer <= layers);
+    *first = layer == LAYER_EMBEDDING ? 0 : params->before_layers + layer * params->in_layer;
+    return layer == LAYER_EMBEDDING ? params->before_layers
+           : layer == layers        ? params->count - *first
+                                    : params->in_layer;
+}
+
+/* A row of this layer by its whole name, or -1. */
+static int find_in_layer(const struct params *params, int layer, const char *name)
+{
+    int first, count = params_of_layer(params, layer, &first);
+    for (int i = first; i < first + count; i++)
         if (strcmp(params->rows[i].name, name) == 0)
             return i;
     return -1;
+}
+
+int params_find(const struct params *params, const char *name)
+{
+    static const char prefix[] = "layers.";
+    int layers = params->rows[params->count - 1].layer;
+    if (strncmp(name, prefix, sizeof prefix - 1) == 0) {
+        long layer = strtol(name + sizeof prefix - 1, NULL, 10);
+        return layer >= 0 && layer < layers ? find_in_layer(params, (int)layer, name) : -1;
+    }
+    int row = find_in_layer(params, LAYER_EMBEDDING, name);
+    return row >= 0 ? row : find_in_layer(params, layers, name);
 }

@@ -47,12 +47,16 @@ struct param {
 struct params {
     struct param *rows;
     int count;
+    int before_layers, in_layer; // rows in front of layer 0; rows of each layer
 };
 
 /* All rows of the model under these degrees. The recipe has checked divisibility. */
 MUST_USE enum status params_declare(const struct model_config *model, const struct degrees *degrees,
                                     bool sequence_parallel, struct params *out);
 void params_free(struct params *params);
+
+/* How many rows a layer has (struct param says how layers count), and the first: they stand together. */
+int params_of_layer(const struct params *params, int layer, int *first);
 
 /* The index of a row by name; -1 when there is none. */
 int params_find(const struct params *params, const char *name);

@@ -85,11 +85,10 @@ enum status weights_create(struct device *device, const struct params *params, s
     for (int i = 0; i < params->count; i++)
         out->held_of_row[i] = -1;
 
-    for (int l = 0; l < layer_count; l++)
-        for (int i = 0; i < params->count; i++) {
+    for (int l = 0; l < layer_count; l++) {
+        int first, count = params_of_layer(params, layers[l], &first);
+        for (int i = first; i < first + count; i++) {
             const struct param *row = &params->rows[i];
-            if (row->layer != layers[l])
-                continue;
             out->held_of_row[i] = out->count;
             out->list[out->count++] = (struct held){
                 .row = row,
@@ -97,6 +96,7 @@ enum status weights_create(struct device *device, const struct params *params, s
                 .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place),
             };
         }
+    }
     for (int i = 0; i < out->count; i++) {
         int tie = out->list[i].row->tie;
         out->list[i].second_use = tie >= 0 && out->held_of_row[tie] >= 0;

@@ -224,14 +224,8 @@ static enum status layer_done(void *context, int layer)
 {
     struct executor *e = context;
     const struct weights *weights = e->config.weights;
-    int first = 0, count = 0;
-    for (int i = 0; i < weights->count; i++) {
-        if (weights->list[i].row->layer != layer)
-            continue;
-        first = count == 0 ? i : first;
-        count++;
-    }
-    return buckets_ready(e->buckets, first, count, stream_record(e->env.compute));
+    int row, count = params_of_layer(weights->params, layer, &row);
+    return buckets_ready(e->buckets, weights->held_of_row[row], count, stream_record(e->env.compute));
 }
 
 /* A layer's gradients are complete behind the last microbatch: those of a chunk add up in order. */

@@ -146,8 +146,33 @@ Test(param, finds_rows_by_name)
     struct params params = rows_of(&m, &alone, false);
     for (int i = 0; i < params.count; i++)
         cr_expect_eq(params_find(&params, params.rows[i].name), i);
-    cr_expect_eq(params_find(&params, "layers.1.norm1.weight"), -1);
-    cr_expect_eq(params_find(&params, ""), -1);
+    static const char *const strangers[] = {"layers.9.norm1.weight",
+                                            "layers.-1.norm1.weight",
+                                            "layers.norm1.weight",
+                                            "layers.00.norm1.weight",
+                                            "layers.99999999999999999999.norm1.weight",
+                                            "layers.",
+                                            "norm1.weight",
+                                            ""};
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
+        cr_expect_eq(params_find(&params, strangers[i]), -1, "%s", strangers[i]);
+    params_free(&params);
+}
+
+Test(param, rows_of_a_layer_stand_together)
+{
+    struct model_config m = tiny_gpt2();
+    m.num_layers = 3;
+    struct params params = rows_of(&m, &alone, false);
+    int next = 0;
+    for (int layer = LAYER_EMBEDDING; layer <= 3; layer++) {
+        int first, count = params_of_layer(&params, layer, &first);
+        cr_expect_eq(first, next);
+        cr_expect_gt(count, 0);
+        for (next = first; next < first + count; next++)
+            cr_expect_eq(params.rows[next].layer, layer, "%s", params.rows[next].name);
+    }
+    cr_expect_eq(next, params.count);
     params_free(&params);
 }
 

@@ -38,20 +38,20 @@ static struct model_config model_of(bool llama)
     };
 }
 
-static struct stand stand_open(bool llama, int tp, int rank, const int *layers, int count)
+/* The weights point at the rows beside them, so a stand stays where it was opened. */
+static void stand_open(struct stand *s, bool llama, int tp, int rank, const int *layers, int count)
 {
-    struct stand s = {0};
+    *s = (struct stand){0};
     struct model_config model = model_of(llama);
     struct degrees degrees = {.tp = tp, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
-    cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &s.device), OK);
-    cr_assert_eq(stream_create(s.device, "test", &s.stream), OK);
-    cr_assert_eq(params_declare(&model, &degrees, false, &s.params), OK);
+    cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &s->device), OK);
+    cr_assert_eq(stream_create(s->device, "test", &s->stream), OK);
+    cr_assert_eq(params_declare(&model, &degrees, false, &s->params), OK);
     struct place place = {.tp = rank};
-    cr_assert_eq(weights_create(s.device, &s.params, place, layers, count, true, &s.weights), OK, "%s",
+    cr_assert_eq(weights_create(s->device, &s->params, place, layers, count, true, &s->weights), OK, "%s",
                  fail_text());
-    cr_assert_eq(weights_initialise(&s.weights, s.stream, 7), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(s.stream), OK);
-    return s;
+    cr_assert_eq(weights_initialise(&s->weights, s->stream, 7), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(s->stream), OK);
 }
 
 static void stand_close(struct stand *s)
@@ -74,7 +74,8 @@ static const struct held *by_name(const struct stand *s, const char *name)
 Test(weights, lie_in_the_order_of_their_layers_and_do_not_overlap)
 {
     for (int llama = 0; llama <= 1; llama++) {
-        struct stand s = stand_open(llama == 1, 2, 1, whole_model, WHOLE);
+        struct stand s;
+        stand_open(&s, llama == 1, 2, 1, whole_model, WHOLE);
         const struct weights *w = &s.weights;
         cr_assert_eq(w->count, s.params.count);
         int64_t value_end = 0, gradient_end = 0, place = 0;
@@ -101,7 +102,8 @@ Test(weights, lie_in_the_order_of_their_layers_and_do_not_overlap)
 
 Test(weights, fused_rows_are_one_matrix)
 {
-    struct stand s = stand_open(true, 2, 0, whole_model, WHOLE);
+    struct stand s;
+    stand_open(&s, true, 2, 0, whole_model, WHOLE);
     int q = params_find(&s.params, "layers.1.attention.q.weight");
     const struct held *rows[] = {by_name(&s, "layers.1.attention.q.weight"),
                                  by_name(&s, "layers.1.attention.k.weight"),
@@ -139,10 +141,12 @@ static void compare_slice(const struct held *part, const struct held *whole)
 Test(weights, slices_start_from_the_bits_of_the_whole)
 {
     for (int llama = 0; llama <= 1; llama++) {
-        struct stand one = stand_open(llama == 1, 1, 0, whole_model, WHOLE);
+        struct stand one;
+        stand_open(&one, llama == 1, 1, 0, whole_model, WHOLE);
         for (int tp = 2; tp <= 4; tp += 2)
             for (int rank = 0; rank < tp; rank++) {
-                struct stand s = stand_open(llama == 1, tp, rank, whole_model, WHOLE);
+                struct stand s;
+                stand_open(&s, llama == 1, tp, rank, whole_model, WHOLE);
                 for (int i = 0; i < s.weights.count; i++)
                     compare_slice(&s.weights.list[i], by_name(&one, s.weights.list[i].row->name));
                 stand_close(&s);
@@ -154,7 +158,8 @@ Test(weights, slices_start_from_the_bits_of_the_whole)
 /* The moments of what a normal row starts from: mean within 5 standard errors, spread likewise. */
 Test(weights, start_as_declared)
 {
-    struct stand s = stand_open(false, 1, 0, whole_model, WHOLE);
+    struct stand s;
+    stand_open(&s, false, 1, 0, whole_model, WHOLE);
     for (int i = 0; i < s.weights.count; i++) {
         const struct held *held = &s.weights.list[i];
         const float *x = held->weight.data;
@@ -183,7 +188,8 @@ Test(weights, start_as_declared)
 /* pp 1: one value, two gradients. */
 Test(weights, a_tied_weight_on_one_rank_is_held_once)
 {
-    struct stand s = stand_open(false, 2, 1, whole_model, WHOLE);
+    struct stand s;
+    stand_open(&s, false, 2, 1, whole_model, WHOLE);
     const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
     cr_expect(head->second_use);
     cr_expect_not(embedding->second_use);
@@ -197,7 +203,9 @@ Test(weights, a_tied_weight_on_one_rank_is_held_once)
 Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
 {
     const int first[] = {0, LAYER_EMBEDDING}, last[] = {LAYERS, 2};
-    struct stand a = stand_open(false, 2, 1, first, 2), b = stand_open(false, 2, 1, last, 2);
+    struct stand a, b;
+    stand_open(&a, false, 2, 1, first, 2);
+    stand_open(&b, false, 2, 1, last, 2);
     const struct held *embedding = by_name(&a, "embedding.weight"), *head = by_name(&b, "head.weight");
     cr_assert(embedding != NULL && head != NULL && by_name(&a, "head.weight") == NULL);
     cr_expect_null(by_name(&a, "layers.2.norm1.weight"));
@@ -211,7 +219,8 @@ Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
 /* An untied head draws numbers of its own. */
 Test(weights, an_untied_head_is_another_matrix)
 {
-    struct stand s = stand_open(true, 1, 0, whole_model, WHOLE);
+    struct stand s;
+    stand_open(&s, true, 1, 0, whole_model, WHOLE);
     const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
     cr_expect_not(head->second_use);
     cr_expect_neq(memcmp(head->weight.data, embedding->weight.data, 64), 0);
@@ -220,7 +229,8 @@ Test(weights, an_untied_head_is_another_matrix)
 
 Test(weights, values_only_have_no_gradients)
 {
-    struct stand s = stand_open(false, 1, 0, whole_model, WHOLE);
+    struct stand s;
+    stand_open(&s, false, 1, 0, whole_model, WHOLE);
     struct weights values;
     cr_assert_eq(weights_create(s.device, &s.params, (struct place){0}, whole_model, WHOLE, false, &values),
                  OK);
