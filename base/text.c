@@ -98,12 +98,24 @@ static const char *not_finite_text(double value)
     return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+/* 30 is "30", although "3e+01" is no longer and reads back to the same; false for what is not whole, or so
+ * large that its digits would say more than anybody knows. */
+static bool whole_text(double value, char out[NUMBER_CHARS])
+{
+    if (!(fabs(value) <= 1e18) || value != rint(value))
+        return false;
+    snprintf(out, NUMBER_CHARS, "%.0f", value);
+    return true;
+}
+
 const char *number_text(double value, char out[NUMBER_CHARS])
 {
     if (!isfinite(value)) {
         snprintf(out, NUMBER_CHARS, "%s", not_finite_text(value));
         return out;
     }
+    if (whole_text(value, out))
+        return out;
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(out, NUMBER_CHARS, "%.*g", digits, value);
         if (strtod(out, NULL) == value)
@@ -116,6 +128,8 @@ const char *number_text_f32(float value, char out[NUMBER_CHARS])
 {
     if (!isfinite(value))
         return number_text((double)value, out);
+    if (whole_text((double)value, out))
+        return out;
     for (int digits = 1; digits <= 9; digits++) {
         snprintf(out, NUMBER_CHARS, "%.*g", digits, (double)value);
         if (strtof(out, NULL) == value)

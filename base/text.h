@@ -26,7 +26,8 @@ void text_free(struct text *text);
 /* The length of the UTF-8 sequence at `string` (1 to 4; 1 at its end), or 0 when there is none. */
 int utf8_length(const char *string);
 
-/* The shortest decimal that reads back to the same value; "nan", "inf", "-inf" for those. */
+/* The shortest decimal that reads back to the same value, a whole number up to 1e18 without an exponent;
+ * "nan", "inf", "-inf" for those. */
 #define NUMBER_CHARS 32
 const char *number_text(double value, char out[NUMBER_CHARS]);
 const char *number_text_f32(float value, char out[NUMBER_CHARS]);

@@ -180,11 +180,11 @@ static enum status run(const struct arguments *a, const char *checkpoint, const 
     putchar('\n');
     fflush(stdout);
     char time[NUMBER_CHARS];
-    fprintf(stderr, "%lld tokens behind %lld in %s, %.0f tokens/s%s; %s, seed %llu\n",
-            (long long)result.tokens, (long long)result.prompt_tokens, seconds_text(result.seconds, time),
+    fprintf(stderr, "made %lld token%s%s in %s (%.0f tokens/s), after a prompt of %lld; %s, seed %llu\n",
+            (long long)result.tokens, result.tokens == 1 ? "" : "s",
+            result.stopped ? ", to the end of the document," : "", seconds_text(result.seconds, time),
             result.seconds > 0.0 ? (double)result.tokens / result.seconds : 0.0,
-            result.stopped ? ", to the end of the document" : "", checkpoint,
-            (unsigned long long)options.sampling.seed);
+            (long long)result.prompt_tokens, checkpoint, (unsigned long long)options.sampling.seed);
     return OK;
 }
 

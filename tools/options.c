@@ -59,8 +59,10 @@ static enum status store(const char *command, const struct option *option, const
         *(double *)option->value = number;
         return OK;
     }
-    return fail(BAD_USAGE, "%s: %s %s: a%s number from %.12g to %.12g works", command, option->name, value,
-                option->type == OPTION_INTEGER ? " whole" : "", option->low, option->high);
+    char low[NUMBER_CHARS], high[NUMBER_CHARS];
+    return fail(BAD_USAGE, "%s: %s %s: a%s number from %s to %s works", command, option->name, value,
+                option->type == OPTION_INTEGER ? " whole" : "", number_text(option->low, low),
+                number_text(option->high, high));
 }
 
 enum status options_parse(int argc, char **argv, const struct option *options, int count, const char **rest,

@@ -38,6 +38,7 @@ static const char *const split_names[DATA_SPLITS] = {"train", "valid", "test"};
 enum status data_split_parse(const char *split, double share[DATA_SPLITS])
 {
     double parts[DATA_SPLITS] = {0}, sum = 0.0;
+    char number[NUMBER_CHARS];
     const char *at = split;
     for (int i = 0; i < DATA_SPLITS; i++) {
         char *end = NULL;
@@ -58,8 +59,8 @@ enum status data_split_parse(const char *split, double share[DATA_SPLITS])
             "data.split: \"%s\" is not one to three numbers with commas between them; \"%s\" would work",
             split, DATA_SPLIT_DEFAULT);
     if (!(sum > 0.0) || !isfinite(sum))
-        return fail(BAD_RECIPE, "data.split: \"%s\": the parts add up to %g; \"%s\" would work", split, sum,
-                    DATA_SPLIT_DEFAULT);
+        return fail(BAD_RECIPE, "data.split: \"%s\": the parts add up to %s; \"%s\" would work", split,
+                    number_text(sum, number), DATA_SPLIT_DEFAULT);
     for (int i = 0; i < DATA_SPLITS; i++)
         share[i] = parts[i] / sum;
     return OK;
@@ -101,10 +102,12 @@ static enum status open_list(const struct data_source_config *sources, int count
         return fail(NO_MEMORY, "data.%s: no memory for %d sources", key, count);
     for (int i = 0; i < count; i++) {
         double weight = sources[i].weight;
+        char number[NUMBER_CHARS];
         if (!isfinite(weight) || weight <= 0.0)
-            return fail(BAD_RECIPE,
-                        "data.%s[%d].weight: %g; it must be above 0 (leave %s out to give it no samples)",
-                        key, i, weight, sources[i].path);
+            return fail(
+                BAD_RECIPE,
+                "data.%s source %d (%s): weight %s; it must be above 0 (left out, it gives no samples)", key,
+                i + 1, sources[i].path, number_text(weight, number));
         out->weights[i] = weight;
         TRY(dataset_open(sources[i].path, &out->datasets[i]));
         out->count = i + 1;
@@ -214,8 +217,8 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
     const char *path = dataset_prefix(part->dataset);
     int64_t documents = dataset_documents(part->dataset);
     struct text what = {0};
-    text_add(&what, "data.%s[%d] %s", split == DATA_VALID && d->split[0] == 0 ? "valid" : "train", source,
-             path);
+    text_add(&what, "data.%s source %d (%s)", split == DATA_VALID && d->split[0] == 0 ? "valid" : "train",
+             source + 1, path);
     if (d->split[0] != 0)
         text_add(&what, ": data.split \"%s\" gives %s %" PRId64 " of its %" PRId64 " documents,", d->split,
                  split_names[split], part->documents, documents);

@@ -133,7 +133,11 @@ static enum status take_object(struct reader *r, const json_t *object)
 
 static enum status read_json_line(struct reader *r, const char *bytes, int64_t length)
 {
-    r->line_number++;
+    // Some programs begin a file with a byte order mark, which JSON does not know.
+    if (++r->line_number == 1 && length >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0) {
+        bytes += 3;
+        length -= 3;
+    }
     int64_t blank = 0;
     while (blank < length && strchr(" \t\r", bytes[blank]) != NULL && bytes[blank] != 0)
         blank++;

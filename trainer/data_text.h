@@ -2,7 +2,8 @@
 /* Text files as a stream of documents, in pieces, so that no file needs to fit in memory.
  *
  *     plain text   bytes as they are, UTF-8 or not, cut into documents by a rule of enum text_documents
- *     JSON Lines   one object a line, whose key "text" (or another) is a document
+ *     JSON Lines   one object a line, whose key "text" (or another) is a document; a byte order mark in
+ *                  front of the first is skipped
  *
  * The trap: a piece is cut anywhere, even inside a character; who tokenizes pieces holds back the end of
  * each one (encoder_cut() in tokenizer.h). */

@@ -31,10 +31,7 @@ void text_add_clean(struct text *out, const char *chars)
 void text_add_real(struct text *out, double value)
 {
     char number[NUMBER_CHARS];
-    if (value == rint(value) && fabs(value) < 1e15)
-        text_add(out, "%.0f", value);
-    else
-        text_add(out, "%s", number_text(value, number));
+    text_add(out, "%s", number_text(value, number));
 }
 
 static bool can_be_plain(const char *text, bool derived)

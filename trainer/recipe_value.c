@@ -38,11 +38,9 @@ static void add_range(const struct recipe_row *row, const char *noun, struct tex
 {
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
     number_text(row->low, low);
-    snprintf(high, sizeof high, "%.0f", row->high);
-    if (row->type != ROW_REAL && row->type != ROW_SPLIT && row->high < 1e9)
-        text_add(out, "%s from %s to %s", noun, low, high);
-    else if (isfinite(row->high) && row->below)
-        text_add(out, "%s from %s to below %s", noun, low, high);
+    number_text(row->high, high);
+    if (isfinite(row->high))
+        text_add(out, row->below ? "%s from %s to below %s" : "%s from %s to %s", noun, low, high);
     else
         text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
 }
@@ -93,7 +91,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         text_add(out, "a dataset's prefix, or a list of {path, weight}");
         break;
     case ROW_SPLIT:
-        text_add(out, "three numbers, like 969, 30, 1");
+        text_add(out, "one to three numbers, like 969, 30, 1");
         break;
     case ROW_TYPES:
         break;
@@ -123,6 +121,14 @@ static bool refuse(const struct recipe_row *row, const struct node *node, struct
     else
         text_add(why, "\"%.*s\" is not ", SHOWN, node->text);
     value_expected(row, why);
+    return false;
+}
+
+/* "entry 2: WHY", inside a list. Always false, and `inner` is empty again. */
+static bool refuse_inside(const char *what, size_t index, struct text *inner, struct text *why)
+{
+    text_add(why, "%s %zu: %s", what, index + 1, text_chars(inner));
+    text_free(inner);
     return false;
 }
 
@@ -259,17 +265,14 @@ static bool parse_layers(const struct recipe_row *row, const struct node *node, 
     struct recipe_row entry = *row;
     entry.type = ROW_COUNT;
     struct recipe_layers layers = {.list = allocate(node->count, sizeof *layers.list), .count = node->count};
-    bool good = true;
-    for (size_t i = 0; i < node->count && good; i++) {
-        good = parse_integer(&entry, node->child[i], &layers.list[i], why);
-        if (!good)
-            text_add(why, " (entry %zu)", i + 1);
-    }
-    if (good)
-        *out = layers;
-    else
-        free(layers.list);
-    return good;
+    struct text inner = {0};
+    for (size_t i = 0; i < node->count; i++)
+        if (!parse_integer(&entry, node->child[i], &layers.list[i], &inner)) {
+            free(layers.list);
+            return refuse_inside("entry", i, &inner, why);
+        }
+    *out = layers;
+    return true;
 }
 
 static void free_names(struct recipe_names *names)
@@ -286,10 +289,11 @@ static bool parse_names(const struct recipe_row *row, const struct node *node, s
     if (node->kind != NODE_LIST)
         return refuse(row, node, why);
     struct recipe_names names = {.list = allocate(node->count, sizeof *names.list), .count = node->count};
+    struct text inner = {0};
     for (size_t i = 0; i < node->count; i++)
-        if (!parse_text(row, node->child[i], &names.list[i], why)) {
+        if (!parse_text(row, node->child[i], &names.list[i], &inner)) {
             free_names(&names);
-            return false;
+            return refuse_inside("entry", i, &inner, why);
         }
     *out = names;
     return true;
@@ -303,36 +307,47 @@ static void free_sources(struct recipe_sources *sources)
     *sources = (struct recipe_sources){0};
 }
 
-/* One of `{path: P, weight: W}`: both keys in any order, weight 1 when left out. */
-static bool parse_source_map(const struct recipe_row *row, const struct node *node, struct recipe_source *out,
-                             struct text *why)
+/* What stands behind one key of a source; `why` begins with that key. */
+static bool parse_source_value(const char *key, const struct node *value, struct recipe_source *out,
+                               struct text *why)
 {
+    static const struct recipe_row path = {.key = "path", .type = ROW_TEXT};
     static const struct recipe_row weight = {
         .key = "weight", .type = ROW_REAL, .high = INFINITY, .above = true, .below = true, .example = "1"};
-    bool seen_weight = false;
+    struct text inner = {0};
+    bool good = strcmp(key, "path") == 0 ? parse_text(&path, value, &out->path, &inner)
+                                         : parse_real(&weight, value, &out->weight, &inner);
+    if (!good)
+        text_add(why, "%s %s", key, text_chars(&inner));
+    text_free(&inner);
+    return good;
+}
+
+/* One of `{path: P, weight: W}`: both keys in any order, weight 1 when left out. */
+static bool parse_source_map(const struct node *node, struct recipe_source *out, struct text *why)
+{
+    static const char *const keys[] = {"path", "weight"};
+    bool seen[2] = {false, false};
     for (size_t i = 0; i < node->count; i += 2) {
         const char *key = node->child[i]->text;
-        const struct node *value = node->child[i + 1];
-        bool is_path = strcmp(key, "path") == 0;
-        if (!is_path && strcmp(key, "weight") != 0) {
-            text_add(why, "has an unknown key \"%.*s\"; it wants ", SHOWN, key);
-            value_expected(row, why);
+        int k = strcmp(key, "path") == 0 ? 0 : strcmp(key, "weight") == 0 ? 1 : 2;
+        if (k == 2) {
+            const char *near = nearest_name(key, keys, 2);
+            text_add(why, "unknown key %.*s; %s%s", SHOWN, key, near != NULL ? near : "path and weight",
+                     near != NULL ? " is meant?" : " are known");
             return false;
         }
-        if (is_path ? out->path != NULL : seen_weight) {
-            text_add(why, "has %s twice in one source", key);
+        if (seen[k]) {
+            text_add(why, "%s is given twice; one of them must go", key);
             return false;
         }
-        if (is_path ? !parse_text(row, value, &out->path, why)
-                    : !parse_real(&weight, value, &out->weight, why)) {
-            text_add(why, " (%s)", key);
+        seen[k] = true;
+        if (!parse_source_value(key, node->child[i + 1], out, why))
             return false;
-        }
-        seen_weight = seen_weight || !is_path;
     }
-    if (out->path == NULL)
-        text_add(why, "has a source without a path");
-    return out->path != NULL;
+    if (!seen[0])
+        text_add(why, "path is missing, like {path: data/quickstart}");
+    return seen[0];
 }
 
 static bool parse_sources(const struct recipe_row *row, const struct node *node, struct recipe_sources *out,
@@ -341,53 +356,78 @@ static bool parse_sources(const struct recipe_row *row, const struct node *node,
     bool one = node->kind != NODE_LIST;
     size_t count = one ? 1 : node->count;
     struct recipe_sources sources = {.list = allocate(count, sizeof *sources.list), .count = count};
+    struct text inner = {0};
     for (size_t i = 0; i < count; i++) {
         const struct node *item = one ? node : node->child[i];
         struct recipe_source *source = &sources.list[i];
         source->weight = 1.0;
-        if (item->kind == NODE_MAP ? !parse_source_map(row, item, source, why)
-                                   : !parse_text(row, item, &source->path, why)) {
-            if (!one)
-                text_add(why, " (source %zu)", i + 1);
-            free_sources(&sources);
-            return false;
-        }
+        if (item->kind == NODE_MAP ? parse_source_map(item, source, &inner)
+                                   : parse_text(row, item, &source->path, &inner))
+            continue;
+        free_sources(&sources);
+        if (!one)
+            return refuse_inside("source", i, &inner, why);
+        text_add(why, "%s", text_chars(&inner));
+        text_free(&inner);
+        return false;
     }
     *out = sources;
     return true;
 }
 
-/* "969, 30, 1" or [969, 30, 1]; what is left out is 0. */
-static bool parse_split(const struct recipe_row *row, const struct node *node, double out[3],
-                        struct text *why)
+/* "969, 30, 1" as the list [969, 30, 1]. */
+static struct node *list_of_words(const char *text)
 {
-    if (node->kind == NODE_MAP || is_null(node))
-        return refuse(row, node, why);
-    char *scratch = text_copy(node->text), *rest = scratch;
-    size_t count = node->kind == NODE_LIST ? node->count : 0;
-    double split[3] = {0};
-    bool good = count <= 3;
-    for (size_t i = 0; good && i < count; i++)
-        good = node->child[i]->kind == NODE_SCALAR && number_parse(node->child[i]->text, &split[i]);
-    for (char *part = strsep(&rest, ","); good && node->kind == NODE_SCALAR && part != NULL;
-         part = strsep(&rest, ",")) {
-        part += strspn(part, " ");
-        part[strcspn(part, " ")] = 0;
-        good = count < 3 && number_parse(part, &split[count]);
-        count++;
+    struct node *list = node_scalar("");
+    char *scratch = text_copy(text), *rest = scratch;
+    list->kind = NODE_LIST;
+    list->child = allocate(strlen(text) + 1, sizeof(struct node *)); // a word for each comma, and one more
+    for (char *word = strsep(&rest, ","); word != NULL; word = strsep(&rest, ",")) {
+        word += strspn(word, " ");
+        size_t length = strlen(word);
+        while (length > 0 && word[length - 1] == ' ')
+            word[--length] = 0;
+        list->child[list->count++] = node_scalar(word);
     }
     free(scratch);
-    if (!good || count == 0)
-        return refuse(row, node, why);
-    for (size_t i = 0; i < 3; i++)
-        if (!in_range(row, split[i]))
-            return refuse_range(row, split[i], why);
+    return list;
+}
+
+static bool parse_shares(const struct recipe_row *row, const struct node *list, double out[3],
+                         struct text *why)
+{
+    struct recipe_row entry = *row;
+    entry.type = ROW_REAL;
+    double split[3] = {0};
+    struct text inner = {0};
+    if (list->count < 1 || list->count > 3) {
+        text_add(why, "has %zu numbers; it wants ", list->count);
+        value_expected(row, why);
+        return false;
+    }
+    for (size_t i = 0; i < list->count; i++)
+        if (!parse_real(&entry, list->child[i], &split[i], &inner))
+            return refuse_inside("entry", i, &inner, why);
     if (!(split[0] > 0)) {
         text_add(why, "leaves nothing to train on: the first share is 0; 969, 30, 1 works");
         return false;
     }
     memcpy(out, split, sizeof split);
     return true;
+}
+
+/* "969, 30, 1" or [969, 30, 1]; what is left out is 0, as Megatron-LM has it. */
+static bool parse_split(const struct recipe_row *row, const struct node *node, double out[3],
+                        struct text *why)
+{
+    if (node->kind == NODE_MAP || is_null(node))
+        return refuse(row, node, why);
+    if (node->kind == NODE_LIST)
+        return parse_shares(row, node, out, why);
+    struct node *list = list_of_words(node->text);
+    bool good = parse_shares(row, list, out, why);
+    node_free(list);
+    return good;
 }
 
 /* The default as a node: lists in the table are empty. */

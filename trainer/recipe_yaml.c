@@ -226,8 +226,7 @@ static bool bytes_are_text(struct reader *reader, const char *bytes, size_t leng
 {
     yaml_mark_t mark = {0};
     bool indenting = true;
-    size_t start = length >= 3 && strncmp(bytes, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; // a byte order mark
-    for (size_t i = start; i < length;) {
+    for (size_t i = 0; i < length;) {
         const char *c = bytes + i;
         int size = utf8_length(c);
         if (indenting && *c == '\t')
@@ -257,6 +256,15 @@ bool text_is_printable(const char *text)
 struct node *yaml_parse(const char *name, const char *bytes, size_t length, struct problems *problems)
 {
     struct reader reader = {.name = name, .problems = problems};
+    // Some editors begin UTF-8 with a byte order mark. It says nothing; those of UTF-16 do.
+    if (length >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0) {
+        bytes += 3;
+        length -= 3;
+    }
+    if (length >= 2 && (memcmp(bytes, "\xFF\xFE", 2) == 0 || memcmp(bytes, "\xFE\xFF", 2) == 0)) {
+        problems_add(problems, "%s: is UTF-16; a recipe is UTF-8: save it as that", name);
+        return NULL;
+    }
     if (length > YAML_MAX_BYTES) {
         problems_add(problems, "%s: larger than any recipe (1 MiB)", name);
         return NULL;

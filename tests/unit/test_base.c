@@ -74,6 +74,19 @@ Test(text, numbers_read_back_to_the_same_bits)
     cr_assert_str_eq(number_text(NAN, out), "nan");
 }
 
+Test(text, whole_numbers_have_no_exponent)
+{
+    char out[NUMBER_CHARS];
+    cr_expect_str_eq(number_text(30.0, out), "30");
+    cr_expect_str_eq(number_text(-9e15, out), "-9000000000000000");
+    cr_expect_str_eq(number_text(1e18, out), "1000000000000000000");
+    cr_expect_str_eq(number_text(-0.0, out), "-0");
+    cr_expect_str_eq(number_text(1e-5, out), "1e-05");
+    cr_expect_str_eq(number_text(1e300, out), "1e+300");
+    cr_expect_str_eq(number_text_f32(400.0F, out), "400");
+    cr_expect_str_eq(number_text_f32(3e38F, out), "3e+38");
+}
+
 Test(text, parsing_takes_the_whole_string_or_nothing)
 {
     double d;

@@ -82,6 +82,10 @@ Test(data_text, json_lines_are_recognised_by_name_or_told)
     expect(lines, (struct text_options){0}, ".json", "a\xC3\xA9\n|b|");
     expect(lines, (struct text_options){.format = TEXT_JSON_LINES}, ".txt", "a\xC3\xA9\n|b|");
     expect("{}", (struct text_options){.format = TEXT_PLAIN}, ".jsonl", "{}|");
+    expect("\xEF\xBB\xBF{\"text\":\"x\"}\n{\"text\":\"\xEF\xBB\xBFy\"}\n", (struct text_options){0}, ".jsonl",
+           "x|\xEF\xBB\xBFy|"); // a byte order mark, and one that is text
+    expect("\xEF\xBB\xBF", (struct text_options){0}, ".jsonl", "");
+    expect("\xEF\xBB\xBFx", (struct text_options){0}, ".txt", "\xEF\xBB\xBFx|");
     expect("{\"content\":\"x\"}", (struct text_options){.json_key = "content"}, ".ndjson", "x|");
 }
 

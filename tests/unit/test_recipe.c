@@ -148,7 +148,8 @@ Test(recipe, wrong_types)
                   "command line: model.num_layers is empty; it wants a whole number from 1 to 100000\n");
     OVERRIDE_SAYS("model.num_layers=[1]",
                   "command line: model.num_layers is a list; it wants a whole number from 1 to 100000\n");
-    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; it wants a whole number, 0 or more\n");
+    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; it wants a whole number from 0 to "
+                                 "9000000000000000\n");
     OVERRIDE_SAYS("model.add_bias_linear=yes",
                   "command line: model.add_bias_linear \"yes\" is not true or false\n");
     OVERRIDE_SAYS("model.normalization=layernorm",
@@ -162,19 +163,22 @@ Test(recipe, wrong_types)
     OVERRIDE_SAYS("pipeline.layout=4",
                   "command line: pipeline.layout \"4\" is not a list of whole numbers, like [3, 3, 2]\n");
     OVERRIDE_SAYS("pipeline.layout=[4, x]",
-                  "command line: pipeline.layout \"x\" is not a whole number from 0 to "
-                  "100000 (entry 2)\n");
-    OVERRIDE_SAYS("data.split=1,x",
-                  "command line: data.split \"1,x\" is not three numbers, like 969, 30, 1\n");
-    OVERRIDE_SAYS("data.train=[{weight: 1}]",
-                  "command line: data.train has a source without a path (source 1)\n");
-    OVERRIDE_SAYS(
-        "data.train=[a, {path: b, wieght: 1}]",
-        "command line: data.train has an unknown key \"wieght\"; it wants a dataset's prefix, or a list of "
-        "{path, weight} (source 2)\n");
+                  "command line: pipeline.layout entry 2: \"x\" is not a whole number from 0 to "
+                  "100000\n");
+    OVERRIDE_SAYS("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing, like "
+                                              "{path: data/quickstart}\n");
+    OVERRIDE_SAYS("data.train=[a, {path: b, wieght: 1}]",
+                  "command line: data.train source 2: unknown key wieght; weight is meant?\n");
+    OVERRIDE_SAYS("data.train=[a, {path: b, x: 1}]",
+                  "command line: data.train source 2: unknown key x; path and weight are known\n");
+    OVERRIDE_SAYS("data.valid=[{path: b, path: c}]",
+                  "command line: data.valid source 1: path is given twice; one of them must go\n");
+    OVERRIDE_SAYS("data.train=[{path: b, weight: 1}, {path: b, weight: 0}]",
+                  "command line: data.train source 2: weight 0 is out of range; it wants a number "
+                  "above 0; 1 works\n");
     OVERRIDE_SAYS("data.train={path: b, weight: 0}",
-                  "command line: data.train 0 is out of range; it wants a number "
-                  "above 0; 1 works (weight)\n");
+                  "command line: data.train weight 0 is out of range; it wants a number "
+                  "above 0; 1 works\n");
     SAYS(MODEL TRAIN OPTIMIZER "data: d\n",
          "R:4: data is a section; it wants keys and values below it\nR: data.train must be given, like "
          "data/quickstart\n");
@@ -205,11 +209,31 @@ Test(recipe, numbers_out_of_range)
                   "command line: optimizer.adam_beta2 1.2 is out of range; it wants a "
                   "number from 0 to below 1; 0.999 works\n");
     OVERRIDE_SAYS("pipeline.layout=[5, -1]",
-                  "command line: pipeline.layout -1 is out of range; it wants a whole "
-                  "number from 0 to 100000; 0 works (entry 2)\n");
-    OVERRIDE_SAYS(
-        "data.split=-1, 2",
-        "command line: data.split -1 is out of range; it wants three numbers, like 969, 30, 1; 0 works\n");
+                  "command line: pipeline.layout entry 2: -1 is out of range; it wants a whole "
+                  "number from 0 to 100000; 0 works\n");
+    OVERRIDE_SAYS("seed=10000000000000000",
+                  "command line: seed 10000000000000000 is out of range; it wants a whole number from 0 to "
+                  "9000000000000000; 9000000000000000 works\n");
+    OVERRIDE_SAYS("parallel.bucket_size_mb=1e7",
+                  "command line: parallel.bucket_size_mb 10000000 is out of range; it wants a number from "
+                  "0.0001 to 1000000; 1000000 works\n");
+}
+
+/* One to three shares; those that are left out are 0. */
+Test(recipe, splits)
+{
+    OVERRIDE_SAYS("data.split=-1, 2",
+                  "command line: data.split entry 1: -1 is out of range; it wants a number, 0 or more; 0 "
+                  "works\n");
+    OVERRIDE_SAYS("data.split=1,x", "command line: data.split entry 2: \"x\" is not a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=969 30, 1",
+                  "command line: data.split entry 1: \"969 30\" is not a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=[9, y]",
+                  "command line: data.split entry 2: \"y\" is not a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=9,",
+                  "command line: data.split entry 2: is empty; it wants a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=4,3,2,1",
+                  "command line: data.split has 4 numbers; it wants one to three numbers, like 969, 30, 1\n");
     OVERRIDE_SAYS(
         "data.split=0, 1",
         "command line: data.split leaves nothing to train on: the first share is 0; 969, 30, 1 works\n");
@@ -240,6 +264,18 @@ Test(recipe, what_is_not_built_is_refused_by_name)
     OVERRIDE_SAYS("parallel.zero_stage=4",
                   "command line: parallel.zero_stage 4 is out of range; it wants a whole "
                   "number from 0 to 3; 3 works\n");
+}
+
+/* Editors put one in front of UTF-8; lines and columns are counted behind it. */
+Test(recipe, a_byte_order_mark_is_skipped)
+{
+    SAYS("\xEF\xBB\xBF" SMALL, "");
+    SAYS("\xEF\xBB\xBF# no more\n" SMALL, "");
+    SAYS("\xEF\xBB\xBFseed: 1: 2\n",
+         "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
+         "line? put the value in quotes\n");
+    SAYS("\xEF\xBB\xBF\xEF\xBB\xBF" SMALL, "R:1:1: a control character\n");
+    SAYS("\xFF\xFEs\n", "R: is UTF-16; a recipe is UTF-8: save it as that\n");
 }
 
 Test(recipe, yaml_that_does_not_parse_names_line_and_column)
