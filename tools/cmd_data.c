@@ -34,7 +34,8 @@ static const char help_text[] =
     "  --format text|jsonl      whatever the file is called; standard input is text otherwise\n"
     "\n"
     "  A recipe's train/valid split cuts between documents, so one large document cannot be split.\n"
-    "  Plain text may hold any bytes: what is not UTF-8 is kept as it is.\n"
+    "  Plain text may hold any bytes: what is not UTF-8 is kept as it is, and so is a byte order mark.\n"
+    "  In JSON Lines a byte order mark is skipped.\n"
     "\n"
     "Where it goes\n"
     "  -o, --output PREFIX      folders are made; nothing has its final name before all of it is written\n"
@@ -146,7 +147,9 @@ static enum status run(int argc, char **argv, struct data_options *o)
         return data_inspect(o);
     if (argc < 2)
         return fail(BAD_USAGE, "prepare or inspect? cuboid data --help explains");
-    return fail(BAD_USAGE, "%s: there are prepare and inspect; cuboid data --help explains", command);
+    const char *near = nearest_name(command, (const char *const[]){"prepare", "inspect"}, 2);
+    return fail(BAD_USAGE, "%s: there are prepare and inspect%s%s%s; cuboid data --help explains", command,
+                near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
 }
 
 int cmd_data(int argc, char **argv)

@@ -32,7 +32,7 @@ int cmd_train(int argc, char **argv)
     int size = 0, status = recipe_argument(argc, argv, false, &recipe, &size);
     if (status != 0)
         return status;
-    status = exit_status(train(recipe, size));
+    status = exit_status_of_world(train(recipe, size));
     recipe_destroy(recipe);
     return status;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cmd_verify.h"
 
+#include "tools/options.h"
 #include "tools/recipe_argument.h"
 #include "trainer/verify.h"
 
@@ -22,40 +23,32 @@ static const char help[] =
     "Exit status: 0 when all lie within their bounds, 1 when one does not.\n";
 
 struct arguments {
-    int steps;
+    int64_t steps;
     bool all;
-    char **recipe; // "verify", the recipe, overrides: what recipe_argument() takes
+    const char **recipe; // "verify", the recipe, overrides: what recipe_argument() takes
     int recipe_count;
 };
 
-static bool parse(int argc, char **argv, struct arguments *out)
+static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.steps = 3, .recipe = calloc((size_t)argc + 1, sizeof *argv)};
-    for (int i = 0; out->recipe != NULL && i < argc; i++) {
-        int64_t steps;
-        if (strcmp(argv[i], "--all") == 0) {
-            out->all = true;
-        } else if (strcmp(argv[i], "--steps") == 0) {
-            if (i + 1 == argc || !integer_parse(argv[i + 1], &steps) || steps < 1 || steps > 1000) {
-                fprintf(stderr, "cuboid verify: --steps wants a number from 1 to 1000\n");
-                return false;
-            }
-            out->steps = (int)steps;
-            i++;
-        } else if (strncmp(argv[i], "--", 2) == 0) {
-            fprintf(stderr, "cuboid verify: unknown option %s; --steps N and --all are known\n", argv[i]);
-            return false;
-        } else {
-            out->recipe[out->recipe_count++] = argv[i];
-        }
-    }
-    return out->recipe != NULL;
+    *out = (struct arguments){.steps = 3, .recipe = calloc((size_t)argc + 1, sizeof *out->recipe)};
+    const struct option options[] = {
+        {"--steps", OPTION_INTEGER, &out->steps, 1, 1000},
+        {"--all", OPTION_FLAG, &out->all, 0, 0},
+    };
+    if (out->recipe == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    out->recipe[0] = argv[0];
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->recipe + 1,
+                      &out->recipe_count));
+    out->recipe_count++;
+    return OK;
 }
 
 static int run(struct arguments *arguments, const struct recipe *layout, const struct recipe *one_rank)
 {
     struct verify_options options = {
-        .layout = layout, .one_rank = one_rank, .steps = arguments->steps, .progress = stdout};
+        .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
     struct verify_report report = {0};
     printf("%s: %d ranks against one, %d steps\n", layout->name, recipe_world_size(layout), options.steps);
     int status = exit_status(verify(&options, &report));
@@ -77,11 +70,12 @@ int cmd_verify(int argc, char **argv)
     }
     struct arguments arguments;
     struct recipe *layout = NULL, *one_rank = NULL;
-    int size, status = parse(argc, argv, &arguments) ? 0 : 2;
+    int size, status = exit_status(parse(argc, argv, &arguments));
+    char **words = (char **)(uintptr_t)arguments.recipe;
     if (status == 0)
-        status = recipe_argument(arguments.recipe_count, arguments.recipe, true, &layout, &size);
+        status = recipe_argument(arguments.recipe_count, words, true, &layout, &size);
     if (status == 0)
-        status = recipe_argument_one_rank(arguments.recipe_count, arguments.recipe, NULL, &one_rank);
+        status = recipe_argument_one_rank(arguments.recipe_count, words, NULL, &one_rank);
     if (status == 0)
         status = run(&arguments, layout, one_rank);
     recipe_destroy(layout);

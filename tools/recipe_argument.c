@@ -5,10 +5,31 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+static enum status fail_in_world(struct world *world, void *argument)
+{
+    (void)world;
+    return fail(BAD_RECIPE, "%s", (const char *)argument);
+}
+
+/* Under a launcher a process whose recipe is bad meets the others before it ends. Where all have the same
+ * recipe, they agree, and rank 0 has said why. Where a node has another file, they would wait for this rank:
+ * then it dies with its reason, and the launcher takes the others down. */
+static void meet_to_fail(const struct launcher *launcher, const struct problems *problems)
+{
+    size_t first = 0;
+    while (problems->list[first].warning)
+        first++;
+    if (launcher->size > 1)
+        CHECK(world_run("auto", 0, fail_in_world, problems->list[first].text) != OK);
+}
 
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
 {
-    if (argc < 2) {
+    if (argc < 2 || argv[1][0] == '-') {
+        if (argc >= 2)
+            fprintf(stderr, "cuboid %s: there is no option %s\n", argv[0], argv[1]);
         fprintf(stderr, "cuboid %s: which recipe? cuboid %s recipes/quickstart.yaml\n", argv[0], argv[0]);
         return 2;
     }
@@ -22,6 +43,8 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
                                      launcher.size, recipe, &problems);
     if (launcher.rank <= 0)
         problems_print(&problems, stderr);
+    if (status != OK)
+        meet_to_fail(&launcher, &problems);
     problems_free(&problems);
     if (status != OK)
         return 2;
@@ -88,12 +111,28 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     return status;
 }
 
-int exit_status(enum status status)
+static int exit_code(enum status status)
 {
     if (status == OK)
         return 0;
-    fprintf(stderr, "cuboid: %s\n", fail_text());
     if (status == STOPPED)
         return 75;
     return status == BAD_RECIPE || status == BAD_USAGE || status == BAD_SCHEDULE ? 2 : 1;
+}
+
+int exit_status(enum status status)
+{
+    if (status != OK)
+        fprintf(stderr, "cuboid: %s\n", fail_text());
+    return exit_code(status);
+}
+
+int exit_status_of_world(enum status status)
+{
+    struct launcher launcher = {.rank = -1};
+    if (status == OK || launcher_find(&launcher) != OK || launcher.rank <= 0)
+        return exit_status(status);
+    // A launcher ends the job with the first process that exits: rank 0 gets the time for its line.
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    return exit_code(status);
 }

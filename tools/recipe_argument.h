@@ -15,3 +15,6 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
 
 /* The exit status that a status ends a command with, after its one line on standard error. */
 int exit_status(enum status status);
+
+/* The same for a status that every process of a launcher has alike: rank 0 says the line. */
+int exit_status_of_world(enum status status);

@@ -40,6 +40,10 @@ enum status dry_run(const struct run *run, FILE *to)
         TRY(world_run_dry(run->mesh.world, rank, rehearse, &rehearsal));
         print_rank(rank, pp, &rehearsal.memory, to);
     }
+    int others = run->mesh.world / run->mesh.degrees.pp - 1;
+    if (others > 0)
+        fprintf(to, "One rank of each stage is shown; the %d other%s of a stage allocate%s the same.\n",
+                others, others == 1 ? "" : "s", others == 1 ? "s" : "");
     fprintf(
         to,
         "Nothing was computed: these are the allocations of a run of this recipe, its ranks as threads. As\n"

@@ -181,9 +181,12 @@ static enum status loop(struct session *s)
     return OK;
 }
 
-/* What the ranks of this process share. */
+/* What the ranks of this process share. `status` and `why`: whether it could begin. A process that could not,
+ * and left, would keep the others waiting; so under a launcher that, too, is told in the world. */
 struct job {
     struct run run;
+    enum status status;
+    struct text why;
     atomic_int ranks;             // that have ended well
     atomic_llong allocated_bytes; // by them, at most
 };
@@ -192,6 +195,8 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
     struct session session = {0};
+    if (job->status != OK)
+        return fail(job->status, "%s", text_chars(&job->why));
     enum status status = worker_create(&job->run, world, true, &session.worker);
     if (status == OK)
         status = begin(&session);
@@ -226,10 +231,10 @@ enum status train(const struct recipe *recipe, int size)
     struct job job = {.ranks = 0};
     struct launcher launcher = {.rank = -1};
     int folder = -1;
-    if (!device_named_computes(recipe->cluster.device))
-        return rehearse_run(recipe);
     TRY(launcher_find(&launcher));
     bool first = launcher.rank <= 0;
+    if (!device_named_computes(recipe->cluster.device))
+        return first ? rehearse_run(recipe) : OK;
     enum status status = run_create(recipe, true, &job.run);
     if (status == OK)
         status = run_folder_check(recipe);
@@ -239,11 +244,15 @@ enum status train(const struct recipe *recipe, int size)
         report_layout(&job.run, stdout);
     if (recipe->resilience.exit_signal != 0)
         block_signal(recipe->resilience.exit_signal);
-    if (status == OK)
+    job.status = status;
+    if (status != OK)
+        text_add(&job.why, "%s", fail_text());
+    if (status == OK || launcher.size > 1)
         status = world_run(recipe->cluster.transport, size, rank_main, &job);
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
     run_destroy(&job.run);
+    text_free(&job.why);
     if (folder >= 0)
         close(folder);
     return status;

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The executable as a shell has it: where help comes from, what a typing mistake gets, and that nothing is
+done when its output went nowhere.
+
+    test_command_line.py CUBOID SOURCE_ROOT VERSION"""
+import os
+import subprocess
+import sys
+import tempfile
+
+CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
+QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
+COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe"]
+failures = []
+
+
+def run(*arguments, **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, **options}
+    return subprocess.run([CUBOID, *arguments], text=True, check=False, **options)
+
+
+def expect(what, truth, done):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: status {done.returncode}\n  stdout {done.stdout!r:.400}\n  stderr {done.stderr!r:.400}")
+
+
+def says(what, done, status, out="", err=""):
+    expect(what, done.returncode == status and out in (done.stdout or "") and err in done.stderr, done)
+
+
+def test_help():
+    for command in COMMANDS:
+        page = run(command, "--help")
+        says(f"{command} --help", page, 0, out=f"cuboid {command}")
+        for arguments in [["help", command], [command, "-h"], [command, QUICKSTART, "--help"],
+                          [command, QUICKSTART, "tp=2", "-h", "pp=2"], [command, "--nonsense", "--help"]]:
+            done = run(*arguments)
+            expect(" ".join(arguments), (done.returncode, done.stdout) == (0, page.stdout), done)
+    overview = run("--help")
+    for arguments in [["help"], ["-h"], ["help", "help"], ["help", "--help"]]:
+        done = run(*arguments)
+        expect(" ".join(arguments), (done.returncode, done.stdout) == (0, overview.stdout), done)
+    for command in COMMANDS:
+        says("the overview has " + command, overview, 0, out=f"cuboid {command}")
+    done = run()
+    expect("no argument", done.returncode == 2 and done.stderr == overview.stdout, done)
+    # What stands behind an equals sign is a value, whatever it looks like.
+    says("a value that is --help", run("generate", "nothing.yaml", "--prompt=--help"), 2, err="nothing.yaml")
+
+
+def test_version():
+    for arguments in [["--version"], ["version"]]:
+        done = run(*arguments)
+        lines = done.stdout.splitlines()
+        expect(arguments[0], done.returncode == 0 and lines[0] == "cuboid " + VERSION and
+               [line.split()[0] for line in lines[1:]] == ["mpi", "blas", "cuda"] and
+               lines[2].split()[1] in ("oneDNN", "OpenBLAS"), done)
+
+
+def test_typing_mistakes():
+    says("trian", run("trian"), 2, err="no command trian (did you mean train?)")
+    says("help shedule", run("help", "shedule"), 2, err="no command shedule (did you mean schedule?)")
+    says("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
+    says("xyzzy", run("xyzzy"), 2, err="no command xyzzy; cuboid --help lists them")
+    says("only a recipe", run("a.yaml"), 2, err="cuboid train a.yaml")
+    says("data prepair", run("data", "prepair"), 2, err="(did you mean prepare?)")
+    says("train --steps", run("train", "--steps", "3"), 2, err="there is no option --steps")
+    says("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
+    says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
+
+
+def test_output_that_breaks():
+    """A full disk, and a standard output that is closed: one line says so, and the status is 1."""
+    dry = ["train", QUICKSTART, "cluster.device=dry", "model.num_layers=2", "tp=1", "pp=1", "dp=1",
+           "parallel.sequence_parallel=false"]
+    for arguments in [["--help"], ["--version"], ["help", "data"], ["recipe", QUICKSTART], ["recipe", "--reference"],
+                      ["schedule", "--list"], ["schedule", "1f1b", "-p", "4", "-m", "64"], dry]:
+        with open("/dev/full", "w", encoding="ascii") as full:
+            done = run(*arguments, stdout=full)
+        line = done.stderr.splitlines()
+        expect(" ".join(arguments) + " > /dev/full", done.returncode == 1 and len(line) == 1 and
+               line[0].startswith("cuboid: ") and "standard output cannot be written" in line[0], done)
+        done = run(*arguments, stdout=None, preexec_fn=lambda: os.close(1))
+        expect(" ".join(arguments) + " >&-", done.returncode == 1 and len(done.stderr.splitlines()) == 1, done)
+    # What is no success stays what it is.
+    with open("/dev/full", "w", encoding="ascii") as full:
+        says("an error > /dev/full", run("recipe", "nothing.yaml", stdout=full), 2, err="nothing.yaml")
+
+
+def test_closed_output_is_nobody_elses_file():
+    """With standard output closed its number is free: a dataset that got it would have the summary inside."""
+    with tempfile.TemporaryDirectory() as folder:
+        text, prefix = os.path.join(folder, "a.txt"), os.path.join(folder, "out")
+        with open(text, "w", encoding="ascii") as file:
+            file.write("abc")
+        done = run("data", "prepare", text, "-o", prefix, stdout=None, preexec_fn=lambda: os.close(1))
+        says("data prepare >&-", done, 1, err="standard output cannot be written")
+        says("its dataset", run("data", "inspect", prefix), 0, out="tokens     4\n")
+
+
+def test_dry_run():
+    """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
+    done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
+               "parallel.sequence_parallel=false", timeout=30)
+    says("16000 layers", done, 0, out="One rank of each stage is shown")
+
+
+for test in [test_help, test_version, test_typing_mistakes, test_output_that_breaks,
+             test_closed_output_is_nobody_elses_file, test_dry_run]:
+    test()
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
