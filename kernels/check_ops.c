@@ -1,7 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
+/* The names of the ops, and how a door says what is wrong with what it was given. */
 #include "kernels/check_ops.h"
 
 #include "base/text.h"
+
+static const char *const names[] = {
+    [OP_GEMM] = "gemm",
+    [OP_FILL] = "fill",
+    [OP_COPY] = "copy",
+    [OP_TO_DEVICE] = "copy_to_device",
+    [OP_TO_HOST] = "copy_to_host",
+    [OP_ADD] = "add",
+    [OP_POISON] = "poison",
+    [OP_INIT_NORMAL] = "init_normal",
+    [OP_COLUMN_SUM] = "column_sum",
+    [OP_NORM_FORWARD] = "norm_forward",
+    [OP_NORM_BACKWARD] = "norm_backward",
+    [OP_ACTIVATION_FORWARD] = "activation_forward",
+    [OP_ACTIVATION_BACKWARD] = "activation_backward",
+    [OP_ROPE] = "rope",
+    [OP_ATTENTION_FORWARD] = "attention_forward",
+    [OP_ATTENTION_BACKWARD] = "attention_backward",
+    [OP_EMBEDDING_FORWARD] = "embedding_forward",
+    [OP_EMBEDDING_BACKWARD] = "embedding_backward",
+    [OP_RESIDUAL_FORWARD] = "residual_forward",
+    [OP_RESIDUAL_BACKWARD] = "residual_backward",
+    [OP_LOSS_MAX] = "loss_max",
+    [OP_LOSS_SUM] = "loss_sum",
+    [OP_LOSS_FINISH] = "loss_finish",
+    [OP_LOSS_BACKWARD] = "loss_backward",
+    [OP_SQUARES] = "squares",
+    [OP_CLIP] = "clip",
+    [OP_ADAMW] = "adamw",
+};
+_Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name for each kind of op");
+
+const char *op_name(enum op_kind kind)
+{
+    return (int)kind >= 0 && kind < OP_KIND_COUNT ? names[kind] : "?";
+}
 
 static const char *size_text(int64_t size, char out[24])
 {

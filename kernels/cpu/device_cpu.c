@@ -33,28 +33,6 @@ static struct cpu_device *device_of(struct stream *stream)
     return stream->device->state;
 }
 
-enum status cpu_state_open(struct device *device, struct cpu_state *state)
-{
-    return cpu_pool_create(device->threads, &state->pool);
-}
-
-void cpu_state_close(struct device *device, struct cpu_state *state)
-{
-    (void)device;
-    buffer_free(&state->scratch);
-    cpu_pool_destroy(state->pool);
-}
-
-void *cpu_scratch(struct device *device, size_t bytes)
-{
-    struct cpu_state *state = device->state;
-    if (state->scratch.data == NULL || state->scratch.bytes < bytes) {
-        buffer_free(&state->scratch);
-        MUST(buffer_alloc(device, PART_WORKSPACE, bytes, &state->scratch));
-    }
-    return state->scratch.data;
-}
-
 /* No huge pages: on a virtual machine that hands free memory back to its host, they are just those that are
  * not there (3 s for the first touch of 1 GiB, against 0.5 s with small ones), and a run would not start
  * within its second. */

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What all ops of a device share: its threads, and one piece of temporary memory that grows to the largest
+ * that was asked for. */
+#include "kernels/cpu/cpu.h"
+
+enum status cpu_state_open(struct device *device, struct cpu_state *state)
+{
+    return cpu_pool_create(device->threads, &state->pool);
+}
+
+void cpu_state_close(struct device *device, struct cpu_state *state)
+{
+    (void)device;
+    buffer_free(&state->scratch);
+    cpu_pool_destroy(state->pool);
+}
+
+void *cpu_scratch(struct device *device, size_t bytes)
+{
+    struct cpu_state *state = device->state;
+    if (state->scratch.data == NULL || state->scratch.bytes < bytes) {
+        buffer_free(&state->scratch);
+        MUST(buffer_alloc(device, PART_WORKSPACE, bytes, &state->scratch));
+    }
+    return state->scratch.data;
+}
