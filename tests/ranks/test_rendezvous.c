@@ -2,7 +2,8 @@
 /* No schedule deadlocks when every transfer between stages blocks until both ends have come to it, and sends
  * are done only when received: each family on all ranks of the world, with 1 to 3p microbatches and every v
  * up to 3 that it takes. One step of each; its loss and gradient norm have the bits of GPipe's. (A deadlock
- * ends in the test's timeout, with the name of the schedule as the last line.)
+ * ends in the test's timeout, with the name of the schedule as the last line.) A list with crossed sends,
+ * planted, must hang.
  *
  *     test_rendezvous local 4                      4 threads
  *     mpirun -n 8 test_rendezvous mpi 8 5          8 processes, 1, 6, 11, ... microbatches */
@@ -10,14 +11,18 @@
 #include "tests/support/tiny.h"
 #include "trainer/worker.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MOST_V = 3 };
 
 struct test {
     struct tiny tiny;
     int p, every;
+    bool crossed, blocking; // of the planted fault
     atomic_int runs, failures;
 };
 
@@ -33,6 +38,20 @@ static enum status load(const struct test *test, const struct schedule_options *
     return tiny_recipe(&test->tiny, options->m % 2 == 0 ? TINY_GPT : TINY_LLAMA, common, layout, 0, out);
 }
 
+/* Two neighbours that both send before they receive: swaps the first RECV_F that stands directly before a
+ * SEND_B. */
+static void cross_sends(struct action_list *list)
+{
+    for (int i = 0; i + 1 < list->count; i++) {
+        struct action *pair = &list->actions[i], first = pair[0];
+        if (pair[0].kind != RECV_ACTIVATION || pair[1].kind != SEND_GRADIENT)
+            continue;
+        pair[0] = pair[1];
+        pair[1] = first;
+        return;
+    }
+}
+
 static enum status one_step(struct test *test, const struct schedule_options *options, struct world *world,
                             struct step_result *out)
 {
@@ -41,6 +60,8 @@ static enum status one_step(struct test *test, const struct schedule_options *op
     struct worker worker = {0};
     TRY(load(test, options, &recipe));
     enum status status = run_create(recipe, true, &run);
+    if (status == OK && test->crossed)
+        cross_sends(&run.schedule->ranks[1]);
     if (status == OK)
         status = worker_create(&run, world, true, &worker);
     if (status == OK)
@@ -91,6 +112,39 @@ static enum status body(struct world *world, void *argument)
     return OK;
 }
 
+/* ---- a list that only buffering saves ---- */
+
+static enum status crossed_body(struct world *world, void *argument)
+{
+    struct test *test = argument;
+    struct schedule_options options = {.name = "1f1b", .p = 2, .m = 3, .v = 1};
+    struct step_result result;
+    world->synchronous = test->blocking;
+    return one_step(test, &options, world, &result);
+}
+
+/* It must run where transfers do not block, and hang where they do. */
+static int check_planted(const struct tiny *tiny)
+{
+    enum { PATIENCE_S = UNDER_SANITIZER ? 10 : 2 };
+    struct test test = {.tiny = *tiny, .p = 2, .crossed = true, .blocking = true};
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(PATIENCE_S);
+        _exit(world_run("local", 2, crossed_body, &test) == OK ? 0 : 1);
+    }
+    bool hung = child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status) &&
+                WTERMSIG(status) == SIGALRM;
+    test.blocking = false;
+    bool ran = world_run("local", 2, crossed_body, &test) == OK;
+    if (!hung || !ran)
+        printf("FAILED  crossed sends %s where transfers block, and %s where they do not\n",
+               hung ? "hang" : "do not hang", ran ? "run" : fail_text());
+    return !hung || !ran;
+}
+
 int main(int argc, char **argv)
 {
     int64_t p = 0, every = 1;
@@ -101,6 +155,8 @@ int main(int argc, char **argv)
     }
     struct test test = {.p = (int)p, .every = (int)every};
     MUST(tiny_create(&test.tiny));
+    // (A launcher's process is not to be forked.)
+    test.failures = strcmp(argv[1], "local") == 0 ? check_planted(&test.tiny) : 0;
     enum status status = world_run(argv[1], test.p, body, &test);
     tiny_destroy(&test.tiny);
     printf("%d runs, %d failures%s%s\n", (int)test.runs, (int)test.failures, status == OK ? "" : ": ",
