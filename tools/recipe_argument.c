@@ -83,30 +83,34 @@ static bool same_key(const char *override, const char *other)
     return key[0] != NULL && key[0] == key[1];
 }
 
-static bool says_layout(const char *override)
+static bool says_any(const char *override, char *const *keys, int count)
 {
-    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
-        if (same_key(override, one_rank_overrides[i]))
+    for (int i = 0; i < count; i++)
+        if (same_key(override, keys[i]))
             return true;
     return false;
 }
 
 int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe)
 {
-    int extra = 0, count = 0, size;
+    int extra = 0, size;
     while (more != NULL && more[extra] != NULL)
         extra++;
     char **all = calloc((size_t)argc + ONE_RANK_OVERRIDES + (size_t)extra, sizeof *all);
     if (all == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
-    for (int i = 0; i < argc; i++)
-        if (i < 2 || !says_layout(argv[i]))
-            all[count++] = argv[i];
+    // The command, the recipe, ours, and those of the caller's that ours do not replace.
+    int first = argc < 2 ? argc : 2, ours = 0, count;
+    memcpy(all, argv, (size_t)first * sizeof *all);
     for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
-        all[count++] = (char *)(uintptr_t)one_rank_overrides[i];
+        all[first + ours++] = (char *)(uintptr_t)one_rank_overrides[i];
     for (int i = 0; i < extra; i++)
-        all[count++] = (char *)(uintptr_t)more[i];
-    int status = recipe_argument(count, all, true, recipe, &size);
+        all[first + ours++] = (char *)(uintptr_t)more[i];
+    count = first + ours;
+    for (int i = first; i < argc; i++)
+        if (!says_any(argv[i], all + first, ours))
+            all[count++] = argv[i];
+    int status = recipe_argument(argc < 2 ? argc : count, all, true, recipe, &size);
     free(all);
     return status;
 }

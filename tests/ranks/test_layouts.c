@@ -38,6 +38,8 @@ static const char *const deep[] = {
     "pp=3 cluster.device=strict",
     "pp=4 pipeline.layout=[2,0,3,0]",
     "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1 cluster.device=strict",
+    "pp=2 pipeline.schedule=interleaved pipeline.microbatch_group_size=3",
+    "pp=4 pipeline.schedule=dualpipev pipeline.layout=[1,0,2,0,0,1,0,1] cluster.device=strict",
     NULL,
 };
 static const char *const deep_pipelines[] = {"pp=2", "pp=4", NULL};
