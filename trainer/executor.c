@@ -23,6 +23,8 @@ struct executor {
     int done;   // actions of the list, of a step that is not over
     bool again; // what was done of this step was dropped; its time counts as lost
     struct step_times times;
+    struct timeline timeline;
+    double start_s; // of the action that is running, since what it waited for was there
 };
 
 static double now_s(void)
@@ -124,6 +126,7 @@ static enum status fill_executor(struct executor *e)
         .split_weight = splits_weight(config->schedule, e->pp_rank),
         .seed = config->seed,
     };
+    TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
@@ -163,6 +166,7 @@ void executor_destroy(struct executor *executor)
     buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
     stash_destroy(&executor->stash);
+    timeline_destroy(&executor->timeline);
     free(executor->activation);
     free(executor->gradient);
     free(executor);
@@ -196,6 +200,14 @@ static bool is_here(const struct executor *e, int stage, int microbatch)
     return stage >= 0 && stage < schedule->stages && schedule_rank(schedule, stage, microbatch) == e->pp_rank;
 }
 
+/* The action begins when what it waits for is there: waiting is bubble, not work. */
+static enum status await(struct executor *e, struct event event)
+{
+    TRY(stream_wait(e->env.compute, event));
+    e->start_s = now_s();
+    return OK;
+}
+
 static enum status run_forward(struct executor *e, const struct job *job)
 {
     struct action action = job->action;
@@ -205,7 +217,7 @@ static enum status run_forward(struct executor *e, const struct job *job)
         struct tensor made = stage_output(before.stage, &before.pass);
         TRY(copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)}));
     } else {
-        TRY(stream_wait(e->env.compute, e->activation[job->cell]));
+        TRY(await(e, e->activation[job->cell]));
     }
     return stage_forward(job->stage, &job->pass);
 }
@@ -217,7 +229,7 @@ static enum status take_gradient(struct executor *e, const struct job *job, stru
     int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
     *out = stash_gradient_tensor(&e->stash, index);
     bool made_here = job->action.stage == e->config.schedule->stages - 1;
-    return stream_wait(e->env.compute, made_here ? e->stash.gradient_busy[index] : e->gradient[job->cell]);
+    return await(e, made_here ? e->stash.gradient_busy[index] : e->gradient[job->cell]);
 }
 
 static enum status layer_done(void *context, int layer)
@@ -332,18 +344,22 @@ static enum status run_action(struct executor *e, struct action action)
     return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
 }
 
-static enum status run_timed(struct executor *e, struct action action)
+static enum status run_timed(struct executor *e, int position)
 {
+    struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
     action_text(action, who_am_i()->action);
-    double start = now_s();
+    e->start_s = now_s();
     TRY(run_action(e, action));
-    if (!action_fact(action.kind)->computes)
-        return OK;
-    TRY(stash_release_scratch(&e->stash, e->env.compute));
+    bool computes = action_fact(action.kind)->computes;
+    if (computes)
+        TRY(stash_release_scratch(&e->stash, e->env.compute));
     double end = now_s();
+    timeline_note(&e->timeline, position, e->start_s, end);
+    if (!computes)
+        return OK;
     if (!(e->times.first_start_s > 0.0))
-        e->times.first_start_s = start;
-    e->times.busy_s += end - start;
+        e->times.first_start_s = e->start_s;
+    e->times.busy_s += end - e->start_s;
     e->times.last_end_s = end;
     return OK;
 }
@@ -351,10 +367,9 @@ static enum status run_timed(struct executor *e, struct action action)
 /* Runs the list up to action `end`. */
 static enum status run_until(struct executor *e, const struct batch *batches, int end)
 {
-    const struct action_list *list = &e->config.schedule->ranks[e->pp_rank];
     e->batches = batches;
     for (; e->done < end; e->done++)
-        TRY(run_timed(e, list->actions[e->done]));
+        TRY(run_timed(e, e->done));
     return OK;
 }
 
@@ -367,6 +382,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     TRY(idle_chunks_done(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
+    timeline_close(&executor->timeline);
     return buckets_wait(executor->buckets, executor->env.compute);
 }
 
@@ -462,4 +478,9 @@ struct tensor executor_logits(const struct executor *executor)
 struct step_times executor_times(const struct executor *executor)
 {
     return executor->times;
+}
+
+const struct timeline *executor_timeline(const struct executor *executor)
+{
+    return &executor->timeline;
 }

@@ -20,6 +20,7 @@
 #include "parallel/p2p.h"
 #include "schedules/peak.h"
 #include "trainer/batches.h"
+#include "trainer/timeline.h"
 
 struct executor_config {
     struct world *world;
@@ -63,9 +64,12 @@ bool executor_has_head(const struct executor *executor);
  */
 struct tensor executor_logits(const struct executor *executor);
 
-/* Seconds since `since_s` that this rank spent inside F, B, I and W in the last step, and when the first
- * began and the last ended. */
+/* Seconds that this rank spent inside F, B, I and W in the last step, without waiting for messages, and when
+ * the first began and the last ended. */
 struct step_times {
     double busy_s, first_start_s, last_end_s;
 };
 struct step_times executor_times(const struct executor *executor);
+
+/* The same for every action of the list. */
+const struct timeline *executor_timeline(const struct executor *executor);

@@ -160,8 +160,8 @@ struct recipe_logging {
 
 struct recipe_profile {
     bool timeline;
-    int64_t profile_step_start;
-    int64_t profile_step_end;
+    int64_t profile_step_start; // counted from 1
+    int64_t profile_step_end;   // 0: profile_step_start
 };
 
 struct recipe_resilience {

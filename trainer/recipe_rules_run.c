@@ -201,6 +201,34 @@ static void name_say(const struct view *v, struct text *out)
     text_add(out, "name %s cannot name a folder; name %s works", v->recipe->name, dots ? "run" : base);
 }
 
+static bool profile_holds(const struct view *v)
+{
+    const struct recipe_profile *p = &v->recipe->profile;
+    return !p->timeline || (p->profile_step_start <= v->recipe->train.train_iters &&
+                            (p->profile_step_end == 0 || p->profile_step_end >= p->profile_step_start));
+}
+
+static void profile_say(const struct view *v, struct text *out)
+{
+    const struct recipe_profile *p = &v->recipe->profile;
+    if (p->profile_step_start > v->recipe->train.train_iters)
+        text_add(out, "profile.profile_step_start %lld comes after train.train_iters %lld",
+                 (long long)p->profile_step_start, (long long)v->recipe->train.train_iters);
+    else
+        text_add(out, "profile.profile_step_end %lld comes before profile.profile_step_start %lld",
+                 (long long)p->profile_step_end, (long long)p->profile_step_start);
+}
+
+static int64_t profile_start_of(const struct recipe *r)
+{
+    return r->profile.profile_step_start;
+}
+
+static int64_t iters_of(const struct recipe *r)
+{
+    return r->train.train_iters;
+}
+
 static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
 enum { AXES = sizeof axes / sizeof *axes };
 
@@ -282,4 +310,9 @@ const struct rule recipe_run_rules[] = {
     {"checkpoint.save_interval checkpoint.save", save_holds, save_say, {{0}}},
     {"name", name_holds, name_say, {{0}}},
     {"parallel.rank_order", order_holds, order_say, {{0}}},
+    {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
+     profile_holds,
+     profile_say,
+     {{.key = "profile.profile_step_end", .guess = profile_start_of},
+      {.key = "profile.profile_step_start", .guess = iters_of}}},
 };

@@ -329,12 +329,13 @@ const struct recipe_row recipe_rows[] = {
     ROW("logging.peak_flops", REAL, logging.peak_flops, "0",
         "What one rank could compute in a second, for mfu; 0: not known.", NOT_NEGATIVE),
 
-    ROW("profile.timeline", BOOL, profile.timeline, "false", "Writes what each rank did when.",
-        .unbuilt = true),
-    ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "0",
-        "The first step that is recorded.", STEPS, .unbuilt = true),
-    ROW("profile.profile_step_end", COUNT, profile.profile_step_end, "0", "The last.", STEPS,
-        .unbuilt = true),
+    ROW("profile.timeline", BOOL, profile.timeline, "false",
+        "Writes when each rank did what, beside what the simulator says of it, into the run's folder: "
+        "timeline-step-N.json for ui.perfetto.dev, and timeline-step-N.svg."),
+    ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "2",
+        "The first step of which a timeline is written.", BETWEEN(1, 1e12)),
+    ROW("profile.profile_step_end", COUNT, profile.profile_step_end, "0",
+        "The last one; 0: the first is the only one.", STEPS),
 
     ROW("resilience.check_for_nan_in_loss_and_grad", BOOL, resilience.check_for_nan_in_loss_and_grad, "true",
         "Stops at the first loss or gradient that is not a number, naming step, rank and parameter."),

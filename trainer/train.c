@@ -7,6 +7,7 @@
 #include "trainer/metrics.h"
 #include "trainer/report.h"
 #include "trainer/run_folder.h"
+#include "trainer/timeline_write.h"
 
 #include <errno.h>
 #include <math.h>
@@ -157,6 +158,8 @@ static enum status one_step(struct session *s, bool *stop)
         TRY(worker_evaluate(w, &record.valid_loss));
     if (speaks(s))
         TRY(metrics_step(s->metrics, &record));
+    if (timeline_wanted(recipe, w->step))
+        TRY(timeline_write(w));
     *stop = w->remarks[REMARK_STOP] > 0.0;
     return OK;
 }

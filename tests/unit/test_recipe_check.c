@@ -212,6 +212,20 @@ Test(recipe_check, names_and_orders)
          "parallel.rank_order=-");
 }
 
+Test(recipe_check, profiled_steps)
+{
+    const char *const short_run[] = {"train.train_iters=10", "profile.timeline=true"};
+    WITH("", short_run[0], short_run[1]);
+    WITH("command line: profile.profile_step_start 50 comes after train.train_iters 10; "
+         "profile.profile_step_start 10 works\n",
+         short_run[0], short_run[1], "profile.profile_step_start=50");
+    WITH("command line: profile.profile_step_end 4 comes before profile.profile_step_start 5; "
+         "profile.profile_step_end 5 works\n",
+         short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=4");
+    WITH("", short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=5");
+    WITH("", short_run[0], "profile.profile_step_start=50"); // no timeline, no rule
+}
+
 /* ---- suggestions taken at their word ---- */
 
 /* Keys with values that fit or clash by turns; the first value is the common one. */

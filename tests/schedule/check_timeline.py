@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a tiny model for three steps and reads the timelines that it leaves: on every rank every action of the list
+once, in the order of the list, none before the last has ended, no value used before it was made; the bubble that
+metrics.jsonl says; and beside it the same lists with the mean times that were measured.
+
+    check_timeline.py CUBOID ROOT [MPIRUN]"""
+import collections
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+TINY = """name: timeline
+seed: 7
+model: {num_layers: 8, hidden_size: 32, num_attention_heads: 2, ffn_hidden_size: 64, seq_length: 32}
+train: {micro_batch_size: 1, train_iters: 3, global_batch_size: 12}
+optimizer: {lr: 1.0e-3}
+tokenizer: {tokenizer_type: byte}
+checkpoint: {save_interval: 0, save: none}
+profile: {timeline: true, profile_step_end: 3}
+"""
+LOOKS_AHEAD = "pipeline.optimizer_post_validation=true"
+# Schedule, p, v, tp, dp, whether under mpirun, and more of the recipe.
+CASES = [
+    ("1f1b", 4, 1, 1, 1, False),
+    ("zb-v", 2, 2, 1, 2, False),
+    ("interleaved", 2, 4, 2, 1, False),
+    ("dualpipe", 2, 1, 1, 1, False),
+    ("zb-h2", 2, 1, 1, 1, False, LOOKS_AHEAD),
+    ("1f1b", 4, 1, 1, 1, True),
+    ("zb-h1", 2, 1, 2, 1, True),
+]
+COMPUTES = ("F", "B", "I", "W")
+NANOSECONDS = 3e-3  # the rounding of times in microseconds
+
+
+class Failed(Exception):
+    pass
+
+
+def expect(condition, *what):
+    if not condition:
+        raise Failed(" ".join(str(w) for w in what))
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, *words, "ended with", done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+    return done.stdout
+
+
+def groups_of(events):
+    """title -> rank -> its slices in the order of its list."""
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    groups = collections.defaultdict(lambda: collections.defaultdict(list))
+    for e in events:
+        if e["ph"] == "X":
+            title, rank = names[e["pid"]].rsplit(": rank ", 1)
+            groups[title][int(rank)].append(e)
+    for ranks in groups.values():
+        for slices in ranks.values():
+            slices.sort(key=lambda s: s["args"]["position"])
+    return groups
+
+
+def computing(slices):
+    return [s for s in slices if s["cat"] in COMPUTES]
+
+
+def check_lists(title, ranks, lists):
+    expect(sorted(ranks) == list(range(len(lists))), title, "has the ranks", sorted(ranks))
+    for rank, slices in ranks.items():
+        found = [f"{s['args']['stage']}{s['cat']}{s['args']['microbatch']}" for s in slices]
+        expect(found == lists[rank], title, "rank", rank, "did", found, "and not", lists[rank])
+        expect([s["args"]["position"] for s in slices] == list(range(len(slices))), title, "is out of order")
+
+
+def check_measured(title, ranks):
+    """Apart from each other, and each behind what it takes."""
+    for rank, slices in ranks.items():
+        for a, b in zip(slices, slices[1:]):
+            expect(a["dur"] >= 0 and b["ts"] >= a["ts"] + a["dur"] - NANOSECONDS, title, "rank", rank, "does", b,
+                   "before the end of", a)
+        expect(all(s["dur"] > 0 for s in computing(slices)), title, "has an action that took no time")
+    all_slices = [s for slices in ranks.values() for s in computing(slices)]
+    made = {}
+    for s in all_slices:
+        kind = {"F": "forward", "I": "input", "B": "input", "W": "weight"}[s["cat"]]
+        made[kind, s["args"]["stage"], s["args"]["microbatch"]] = s
+    for (kind, stage, microbatch), s in made.items():
+        before = {"forward": [("forward", stage - 1)], "input": [("forward", stage), ("input", stage + 1)],
+                  "weight": [("input", stage)]}[kind]
+        for key in before:
+            maker = made.get((*key, microbatch))
+            expect(maker is None or s["ts"] >= maker["ts"] + maker["dur"] - NANOSECONDS, title, s, "begins before",
+                   maker, "has ended")
+
+
+def bubble_of(slices):
+    span = slices[-1]["ts"] + slices[-1]["dur"] - slices[0]["ts"]
+    return (span - sum(s["dur"] for s in slices)) / span
+
+
+def mean_times(ranks):
+    times = collections.defaultdict(list)
+    for slices in ranks.values():
+        for s in computing(slices):
+            times[s["cat"], s["args"]["stage"]].append(s["dur"])
+    return {key: sum(all_) / len(all_) for key, all_ in times.items()}
+
+
+def check_predicted(predicted, measured):
+    """One B costs I and W, in one proportion for all stages, so B is compared as a whole."""
+    mine, theirs = mean_times(predicted), mean_times(measured)
+    expect(mine.keys() == theirs.keys(), "other actions were predicted")
+    for key, time in theirs.items():
+        if key[0] != "B":
+            expect(abs(mine[key] - time) <= 1e-6 * time + NANOSECONDS, "the mean of", key, "is", time, "and not",
+                   mine[key])
+    work = [sum(s["dur"] for slices in group.values() for s in computing(slices)) for group in (predicted, measured)]
+    expect(abs(work[0] - work[1]) <= 1e-6 * work[1] + 1, "the work predicted is", work)
+
+
+def check_step(folder, step, case, lists, bubble):
+    schedule, _, _, tp, dp = case[:5]
+    with open(os.path.join(folder, f"timeline-step-{step}.json"), encoding="utf-8") as file:
+        groups = groups_of(json.load(file)["traceEvents"])
+    predicted = [t for t in groups if "simulated" in t]
+    measured = [t for t in groups if "measured:" in t or "measured," in t]
+    expect(len(predicted) == 1 and len(measured) == tp * dp == len(groups) - 1, "the groups are", sorted(groups))
+    expect(all(f"step {step}," in title for title in groups), "the groups are", sorted(groups))
+    for title in measured:
+        check_lists(title, groups[title], lists)
+        check_measured(title, groups[title])
+    check_lists(predicted[0], groups[predicted[0]], lists)
+    if schedule != "dualpipe":  # where the simulator runs a pair as one
+        check_predicted(groups[predicted[0]], groups[measured[0]])
+    worst = max(bubble_of(computing(slices)) for title in measured for slices in groups[title].values())
+    # Forwards that were run ahead and dropped are lost time too, and no part of the timeline.
+    more = 1 if LOOKS_AHEAD in case else 1e-4
+    expect(worst - 1e-4 < bubble < worst + more, "the worst bubble is", worst, "and metrics.jsonl says", bubble)
+
+
+def check(cuboid, mpirun, case, text):
+    schedule, p, v, tp, dp, launched = case[:6]
+    m = 12 // dp
+    told = json.loads(run(cuboid, "schedule", schedule, "-p", str(p), "-m", str(m), "-v", str(v), "--json"))
+    lists = [[f"{a['stage']}{a['kind']}{a['microbatch']}" for a in rank["actions"]] for rank in told["ranks"]]
+    with tempfile.TemporaryDirectory() as folder:
+        recipe, runs = os.path.join(folder, "tiny.yaml"), os.path.join(folder, "run")
+        with open(recipe, "w", encoding="utf-8") as file:
+            file.write(TINY)
+        start = [mpirun, "-n", str(p * tp * dp)] if launched else []
+        run(*start, cuboid, "train", recipe, f"data.train={text}", f"logging.run_dir={runs}", f"pp={p}", f"tp={tp}",
+            f"dp={dp}", f"pipeline.schedule={schedule}", f"pipeline.virtual_stages={v}", *case[6:])
+        with open(os.path.join(runs, "metrics.jsonl"), encoding="utf-8") as file:
+            bubbles = {line["step"]: line["bubble_fraction"] for line in map(json.loads, file)}
+        written = sorted(os.path.basename(path) for path in glob.glob(os.path.join(runs, "timeline*")))
+        expect(written == [f"timeline-step-{n}.{kind}" for n in (2, 3) for kind in ("json", "svg")], "wrote", written)
+        for step in (2, 3):
+            check_step(runs, step, case, lists, bubbles[step])
+
+
+def main():
+    cuboid, root = (os.path.abspath(path) for path in sys.argv[1:3])
+    mpirun = sys.argv[3] if len(sys.argv) > 3 else None
+    cases = [case for case in CASES if mpirun or not case[5]]
+    with tempfile.TemporaryDirectory() as folder:
+        text = os.path.join(folder, "text")
+        pages = [os.path.join(root, page) for page in ("CONTRIBUTING.md", "README.md")]
+        run(cuboid, "data", "prepare", *pages, "-o", text)
+        for case in cases:
+            try:
+                check(cuboid, mpirun, case, text)
+            except Failed as failed:
+                sys.exit(f"{case}: {failed}")
+    print(f"{len(cases)} runs")
+
+
+main()
