@@ -27,7 +27,9 @@ struct groups {
     struct group *pp;    // AXIS_PP
     struct group *model; // AXIS_TP | AXIS_PP: one whole replica
     struct group *kv;    // the tp ranks that hold the same key/value heads (size kv_replicas)
-    /* First and last pipeline stage's holders of a tied weight; NULL elsewhere, or when pp is 1. */
+    /* First and last pipeline stage's holders of a tied weight; NULL elsewhere, and where one rank holds
+     * both.
+     */
     struct group *ties;
     /* Where a schedule sends microbatches both ways through the pipeline: this rank and its mirror image on
      * the pp axis, which hold the same stages and see other microbatches; the lower coordinate first. NULL
@@ -40,6 +42,9 @@ struct groups {
 MUST_USE enum status groups_create(struct world *world, const struct mesh *mesh, int kv_replicas,
                                    struct groups **out);
 void groups_destroy(struct groups *groups);
+/* Makes `ties` of two different coordinates on the pp axis, the holders of the first and of the last stage;
+ * collective over the world. A rank that holds neither gives those of any other. */
+MUST_USE enum status groups_add_ties(struct world *world, struct groups *groups, int first_pp, int last_pp);
 /* Makes `twins`; collective over the world, like all of this. BAD_ARGUMENT for an odd pp. */
 MUST_USE enum status groups_add_twins(struct world *world, struct groups *groups);
 /* True on one of all ranks that hold the same shares of the same weights (data replicas, twins): what is

@@ -23,18 +23,6 @@ static enum status make_kv(struct world *world, struct groups *g, int replicas, 
     return group_create(world, "kv", GROUP_ID_KV, ranks + first, replicas, &g->kv);
 }
 
-static enum status make_ties(struct world *world, struct groups *g)
-{
-    int last = g->mesh.degrees.pp - 1;
-    if (last == 0)
-        return OK;
-    struct place ends[2] = {g->place, g->place};
-    ends[0].pp = 0;
-    ends[1].pp = last;
-    int ranks[2] = {mesh_rank(&g->mesh, MESH_DENSE, ends[0]), mesh_rank(&g->mesh, MESH_DENSE, ends[1])};
-    return group_create(world, "ties", GROUP_ID_TIES, ranks, 2, &g->ties);
-}
-
 enum status groups_create(struct world *world, const struct mesh *mesh, int kv_replicas, struct groups **out)
 {
     if (mesh->world != world->size)
@@ -59,8 +47,6 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
         status = make(world, g, AXIS_TP | AXIS_PP, ranks, &g->model);
     if (status == OK)
         status = make_kv(world, g, kv_replicas, ranks);
-    if (status == OK)
-        status = make_ties(world, g);
 
     free(ranks);
     if (status == OK)
@@ -70,16 +56,29 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
     return status;
 }
 
+/* Two coordinates of the pp axis, at this rank's other coordinates. */
+static enum status make_pair(struct world *world, struct groups *g, const char *name, int64_t id,
+                             int first_pp, int second_pp, struct group **out)
+{
+    struct place ends[2] = {g->place, g->place};
+    ends[0].pp = first_pp;
+    ends[1].pp = second_pp;
+    int ranks[2] = {mesh_rank(&g->mesh, MESH_DENSE, ends[0]), mesh_rank(&g->mesh, MESH_DENSE, ends[1])};
+    return group_create(world, name, id, ranks, 2, out);
+}
+
+enum status groups_add_ties(struct world *world, struct groups *g, int first_pp, int last_pp)
+{
+    return make_pair(world, g, "ties", GROUP_ID_TIES, first_pp, last_pp, &g->ties);
+}
+
 enum status groups_add_twins(struct world *world, struct groups *g)
 {
     int stages = g->mesh.degrees.pp, mine = g->place.pp, other = stages - 1 - mine;
     if (stages % 2 != 0)
         return fail(BAD_ARGUMENT, "a pipeline of %d ranks has one that is its own mirror image", stages);
-    struct place ends[2] = {g->place, g->place};
-    ends[0].pp = mine < other ? mine : other;
-    ends[1].pp = mine < other ? other : mine;
-    int ranks[2] = {mesh_rank(&g->mesh, MESH_DENSE, ends[0]), mesh_rank(&g->mesh, MESH_DENSE, ends[1])};
-    return group_create(world, "twins", GROUP_ID_TWINS, ranks, 2, &g->twins);
+    return make_pair(world, g, "twins", GROUP_ID_TWINS, mine < other ? mine : other,
+                     mine < other ? other : mine, &g->twins);
 }
 
 bool groups_speaks(const struct groups *g)

@@ -8,7 +8,8 @@
  *
  * The file says everything: p is its number of lines, stages and m are what it counts up to, v is stages / p,
  * and a stage sits on the line that runs it. Where two lines share a stage, the first microbatches on one and
- * the rest on the other, the schedule is two-way: then so are all its stages.
+ * the rest on the other, the schedule is two-way: then so are all its stages, and the two lines are mirror
+ * images of each other, the first and the last, the second and the last but one.
  *
  * A file may have its transfers too (2RECV_F0, 0SEND_B1), all or none. With none they are added. */
 #pragma once

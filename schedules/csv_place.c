@@ -168,6 +168,23 @@ static enum status check_shares(const struct map *map, int microbatch, int *held
     return OK;
 }
 
+/* A stage's two holders add their gradients: ranks r and p-1-r do, for all of their stages. */
+static enum status check_mirror(const struct map *map, int second_from)
+{
+    for (int stage = 0; second_from < map->csv->m && stage < map->csv->stages; stage++) {
+        int first = *holder_of(map, stage, 0), second = *holder_of(map, stage, second_from);
+        if (map->csv->p % 2 != 0)
+            return complain_place(map, stage, second_from,
+                                  "a second holder; with two directions the number of lines is even, not %d",
+                                  map->csv->p);
+        if (first + second != map->csv->p - 1)
+            return complain_place(map, stage, second_from,
+                                  "the other holder of a stage on line %d is line %d, its mirror image",
+                                  first + 1, map->csv->p - first);
+    }
+    return OK;
+}
+
 static enum status find_placement(const struct map *map, struct placement_given *out, int *held)
 {
     const struct csv *csv = map->csv;
@@ -177,6 +194,7 @@ static enum status find_placement(const struct map *map, struct placement_given 
     TRY(check_shares(map, 0, held));
     if (out->second_from < csv->m)
         TRY(check_shares(map, out->second_from, held));
+    TRY(check_mirror(map, out->second_from));
     for (int stage = 0; stage < csv->stages; stage++) {
         out->rank_of[0][stage] = *holder_of(map, stage, 0);
         out->rank_of[1][stage] = *holder_of(map, stage, csv->m - 1);

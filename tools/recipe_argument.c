@@ -61,6 +61,7 @@ static const char *const one_rank_overrides[] = {
     "ep=1",
     "parallel.sequence_parallel=false",
     "pipeline.schedule=1f1b",
+    "pipeline.schedule_file=none",
     "pipeline.virtual_stages=1",
     "pipeline.microbatch_group_size=0",
     "pipeline.layout=[]",

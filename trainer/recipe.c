@@ -504,6 +504,7 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
     // Half a recipe would make whole sentences about keys that stand in the other half.
     if (complete) {
         find_missing(&loader, path);
+        loader.bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader.recipe, problems);
         recipe_derive(loader.recipe, world_size);
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }

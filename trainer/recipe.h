@@ -80,10 +80,14 @@ struct recipe_parallel {
 };
 
 struct recipe_pipeline {
-    char *schedule;     // a name of the schedules' table: "1f1b"
+    char *schedule;     // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
     int virtual_stages; // v, chunks per rank
     int microbatch_group_size;
     char *schedule_file;
+    struct {
+        int p, m, v;
+        bool twins;              // every stage has two holders
+    } file;                      // what schedule_file is made for; zeros without one
     struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
     bool optimizer_post_validation;
 };

@@ -5,9 +5,10 @@
  * again, and every rule that reads this key must hold on it, and no other may break. From
  *     model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5
  * the walk away from 5 finds 4 and 6, because ffn_hidden_size 3072 and the rest can be cut by them too. */
-#include "schedules/schedule.h"
+#include "schedules/csv.h"
 #include "trainer/recipe_rules.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { RULES = LAYOUT_RULES + RUN_RULES, WALK = 4096 };
@@ -78,7 +79,9 @@ static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT]
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
     }
     if (!said[SAID_VIRTUAL]) {
-        int own = r->pipeline.schedule != NULL ? schedule_default_v(r->pipeline.schedule) : 0;
+        int own = r->pipeline.schedule_file != NULL ? r->pipeline.file.v
+                  : r->pipeline.schedule != NULL    ? schedule_default_v(r->pipeline.schedule)
+                                                    : 0;
         r->pipeline.virtual_stages = own > 0 ? own : 1;
     }
     if (!said[SAID_SPLIT]) {
@@ -94,6 +97,33 @@ void recipe_derive(struct recipe *recipe, int world_size)
     bool said[SAID_COUNT];
     read_said(recipe, said);
     derive(recipe, world_size, said);
+}
+
+bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
+{
+    struct recipe_pipeline *pipeline = &recipe->pipeline;
+    int file = row_of("pipeline.schedule_file"), name = row_of("pipeline.schedule");
+    if (pipeline->schedule_file == NULL)
+        return true;
+    if (recipe->origin[name].kind == FROM_DEFAULT) {
+        free(pipeline->schedule);
+        pipeline->schedule = text_copy("file");
+        recipe->origin[name].kind = FROM_DERIVED;
+    }
+    struct schedule *schedule = NULL;
+    if (schedule_read_csv(pipeline->schedule_file, &schedule) != OK) {
+        struct text where = {0};
+        origin_text(recipe, file, &where);
+        problems_add(problems, "%s: pipeline.schedule_file: %s", where.chars, fail_text());
+        text_free(&where);
+        return false;
+    }
+    pipeline->file.p = schedule->p;
+    pipeline->file.m = schedule->m;
+    pipeline->file.v = schedule->v;
+    pipeline->file.twins = schedule_has_twins(schedule);
+    schedule_destroy(schedule);
+    return true;
 }
 
 /* ---- rules ---- */

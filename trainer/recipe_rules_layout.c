@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include <string.h>
+
 enum { SHOWN_STAGES = 64 };
 
 /* ---- the model ---- */
@@ -187,6 +189,65 @@ static void layout_say(const struct view *v, struct text *out)
 
 /* ---- the schedule ---- */
 
+static bool says_file(const struct recipe *r)
+{
+    return strcmp(r->pipeline.schedule, "file") == 0;
+}
+
+static bool one_schedule_holds(const struct view *v)
+{
+    return says_file(v->recipe) == (v->recipe->pipeline.schedule_file != NULL);
+}
+
+static void one_schedule_say(const struct view *v, struct text *out)
+{
+    const struct recipe_pipeline *p = &v->recipe->pipeline;
+    if (p->schedule_file == NULL)
+        text_add(out, "pipeline.schedule file needs a pipeline.schedule_file");
+    else
+        text_add(out,
+                 "pipeline.schedule %s and pipeline.schedule_file %s exclude each other: pipeline.schedule "
+                 "file, or none, reads the file; pipeline.schedule_file none works",
+                 p->schedule, p->schedule_file);
+}
+
+static int64_t file_p(const struct recipe *r)
+{
+    return r->pipeline.file.p;
+}
+
+static int64_t file_v(const struct recipe *r)
+{
+    return r->pipeline.file.v;
+}
+
+static int64_t file_batch(const struct recipe *r)
+{
+    return r->pipeline.file.m * r->train.micro_batch_size * r->parallel.data_parallel_size;
+}
+
+static bool file_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    const struct recipe_pipeline *p = &r->pipeline;
+    return p->schedule_file == NULL ||
+           (p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
+            p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0);
+}
+
+static void file_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    const struct recipe_pipeline *p = &r->pipeline;
+    text_add(out,
+             "pipeline.schedule_file %s is made for parallel.pipeline_parallel_size %d, %d microbatch%s and "
+             "pipeline.virtual_stages %d, not for %d, %lld and %d",
+             p->schedule_file, p->file.p, p->file.m, p->file.m == 1 ? "" : "es", p->file.v,
+             r->parallel.pipeline_parallel_size, (long long)recipe_microbatches(r), p->virtual_stages);
+    if (p->microbatch_group_size > 0)
+        text_add(out, "; it takes no pipeline.microbatch_group_size %d", p->microbatch_group_size);
+}
+
 static struct schedule_options options_of(const struct recipe *r)
 {
     return (struct schedule_options){
@@ -201,7 +262,8 @@ static struct schedule_options options_of(const struct recipe *r)
 static bool takes_holds(const struct view *v)
 {
     struct schedule_options options = options_of(v->recipe);
-    return options.m < 1 || schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
+    return says_file(v->recipe) || options.m < 1 ||
+           schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
 }
 
 static void takes_say(const struct view *v, struct text *out)
@@ -246,16 +308,18 @@ static void validated_pipeline_say(const struct view *v, struct text *out)
 
 static bool validated_schedule_holds(const struct view *v)
 {
-    return !v->recipe->pipeline.optimizer_post_validation ||
-           strcmp(v->recipe->pipeline.schedule, "dualpipe") != 0;
+    const struct recipe_pipeline *p = &v->recipe->pipeline;
+    return !p->optimizer_post_validation || (strcmp(p->schedule, "dualpipe") != 0 && !p->file.twins);
 }
 
 static void validated_schedule_say(const struct view *v, struct text *out)
 {
-    (void)v;
-    text_add(out, "pipeline.optimizer_post_validation gains nothing with pipeline.schedule dualpipe: every "
-                  "stage lies on two ranks, the first and the last among them, and these add their gradients "
-                  "before either can step; pipeline.optimizer_post_validation false works");
+    text_add(
+        out,
+        "pipeline.optimizer_post_validation gains nothing with pipeline.schedule %s: every stage lies on "
+        "two ranks, the first and the last among them, and these add their gradients before either can "
+        "step; pipeline.optimizer_post_validation false works",
+        v->recipe->pipeline.file.twins ? v->recipe->pipeline.schedule_file : "dualpipe");
 }
 
 /* ---- ranks and batches ---- */
@@ -350,6 +414,14 @@ const struct rule recipe_layout_rules[] = {
      layout_holds,
      layout_say,
      {{0}}},
+    {"pipeline.schedule pipeline.schedule_file", one_schedule_holds, one_schedule_say, {{0}}},
+    {"pipeline.schedule_file pipeline.virtual_stages pipeline.microbatch_group_size " PP
+     " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
+     file_holds,
+     file_say,
+     {{.key = PP, .guess = file_p},
+      {.key = "train.global_batch_size", .guess = file_batch},
+      {.key = "pipeline.virtual_stages", .guess = file_v}}},
     {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
      takes_holds,
@@ -359,7 +431,7 @@ const struct rule recipe_layout_rules[] = {
      validated_pipeline_holds,
      validated_pipeline_say,
      {{.key = PP, .guess = two}}},
-    {"pipeline.optimizer_post_validation pipeline.schedule",
+    {"pipeline.optimizer_post_validation pipeline.schedule pipeline.schedule_file",
      validated_schedule_holds,
      validated_schedule_say,
      {{0}}},

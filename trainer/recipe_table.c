@@ -24,19 +24,13 @@
         .name = (name_), .value = (value_), .alias = true \
     }
 
-static const struct choice schedules[] = {IS("gpipe", 0),
-                                          IS("looped-bfs", 0),
-                                          IS("1f1b", 0),
-                                          IS("interleaved", 0),
-                                          IS("zb-h1", 0),
-                                          IS("zb-h2", 0),
-                                          IS("zb-v", 0),
-                                          IS("v-half", 0),
-                                          IS("v-min", 0),
-                                          IS("dualpipe", 0),
-                                          IS("dualpipev", 0),
-                                          LATER("auto", 0),
-                                          {0}};
+static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0),
+                                          IS("1f1b", 0),      IS("interleaved", 0),
+                                          IS("zb-h1", 0),     IS("zb-h2", 0),
+                                          IS("zb-v", 0),      IS("v-half", 0),
+                                          IS("v-min", 0),     IS("dualpipe", 0),
+                                          IS("dualpipev", 0), IS("file", 0),
+                                          LATER("auto", 0),   {0}};
 static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), LATER("cuda", 0), {0}};
 static const struct choice transports[] = {
     IS("auto", 0), IS("local", 0), IS("mpi", 0), LATER("nccl", 0), {0}};
@@ -206,7 +200,12 @@ const struct recipe_row recipe_rows[] = {
         "pipeline_parallel_size. 0: the schedule's own, about that many.",
         BETWEEN(0, 65536), .aliases = "microbatch_group_size_per_vp_stage"),
     ROW("pipeline.schedule_file", TEXT, pipeline.schedule_file, "none",
-        "A schedule read from a file instead.", .optional = true, .unbuilt = true),
+        "A schedule in PyTorch's notation instead of a named one: a CSV with a line of actions for each "
+        "rank, "
+        "`0F0,0F1,,0B0`, as `cuboid schedule NAME --csv` writes it. Its ranks, microbatches and stages are "
+        "the "
+        "recipe's. `schedule` is then `file`.",
+        .optional = true),
     ROW("pipeline.layout", LAYERS, pipeline.layout, "[]",
         "Layers of each stage, in stage order: pipeline_parallel_size x virtual_stages numbers that add up "
         "to num_layers; 0 is allowed. Empty: as even as possible, and the first stages take what is left "

@@ -104,6 +104,9 @@ void text_add_real(struct text *out, double value);
 
 /* Fills every value that is derived from others and was not given. world_size 0: alone. */
 void recipe_derive(struct recipe *recipe, int world_size);
+/* Notes what pipeline.schedule_file is made for, if there is one, so that rules can hold it against the rest;
+ * false with a problem when it cannot be used. */
+bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
 
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],

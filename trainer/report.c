@@ -62,7 +62,9 @@ void report_layout(const struct run *run, FILE *to)
             "%d rank%s: dp %d x tp %d x pp %d%s, %s%s, %d microbatch%s of %lld per step and data rank, "
             "device %s\n",
             run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
-            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", recipe->pipeline.schedule,
+            recipe->parallel.sequence_parallel ? ", sequence parallel" : "",
+            recipe->pipeline.schedule_file != NULL ? recipe->pipeline.schedule_file
+                                                   : recipe->pipeline.schedule,
             chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",
             (long long)recipe->train.micro_batch_size, recipe->cluster.device);
     for (int stage = 0; stage < run->schedule->stages; stage++)

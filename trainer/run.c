@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What all ranks share. */
+#include "schedules/csv.h"
 #include "trainer/tokenizer.h"
 #include "trainer/worker.h"
 
@@ -73,8 +74,25 @@ static enum status open_data(const struct recipe *recipe, struct data **out)
     return status;
 }
 
+/* A file can have changed since the recipe was checked. */
+static enum status read_schedule(const struct recipe *recipe, struct schedule **out)
+{
+    const struct recipe_pipeline *pipeline = &recipe->pipeline;
+    struct schedule *s = NULL;
+    TRY(schedule_read_csv(pipeline->schedule_file, &s));
+    if (s->p == pipeline->file.p && s->m == pipeline->file.m && s->v == pipeline->file.v) {
+        *out = s;
+        return OK;
+    }
+    schedule_destroy(s);
+    return fail(BAD_SCHEDULE, "%s is another schedule than it was when the recipe was read",
+                pipeline->schedule_file);
+}
+
 static enum status build_schedule(const struct recipe *recipe, struct schedule **out)
 {
+    if (recipe->pipeline.schedule_file != NULL)
+        return read_schedule(recipe, out);
     struct schedule_options options = {
         .name = recipe->pipeline.schedule,
         .p = recipe->parallel.pipeline_parallel_size,

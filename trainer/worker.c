@@ -93,6 +93,16 @@ static enum status create_validation(struct worker *w)
     return post_validation_create(&config, &w->validation);
 }
 
+/* The holders of the first and the last stage, in the direction in which this rank has one of them. */
+static enum status add_ties(struct worker *w)
+{
+    const struct schedule *schedule = w->run->schedule;
+    int last = schedule->stages - 1, mine = w->groups->place.pp;
+    const int *second = schedule->rank_of[1];
+    const int *rank_of = schedule->rank_of[second[0] == mine || second[last] == mine ? 1 : 0];
+    return rank_of[0] != rank_of[last] ? groups_add_ties(w->world, w->groups, rank_of[0], rank_of[last]) : OK;
+}
+
 static enum status create_optimizer(struct worker *w)
 {
     const struct recipe *recipe = w->run->recipe;
@@ -124,6 +134,7 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(call_hook(run->hooks.declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
+    TRY(add_ties(out));
     if (schedule_has_twins(run->schedule))
         TRY(groups_add_twins(world, out->groups));
     struct device_options options = {.name = recipe->cluster.device, .threads = threads_of(run, world)};

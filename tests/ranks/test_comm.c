@@ -413,6 +413,8 @@ static void groups_of_a_mesh(struct env *env)
     EXPECT_OK(env, groups_create(env->world, &mesh, degrees.tp, &g));
     if (g == NULL)
         return;
+    if (degrees.pp > 1)
+        EXPECT_OK(env, groups_add_ties(env->world, g, 0, degrees.pp - 1));
     struct group *all[] = {g->world, g->tp, g->data, g->pp, g->model, g->kv, g->ties};
     for (int i = 0; i < 7; i++) {
         if (all[i] == NULL) {

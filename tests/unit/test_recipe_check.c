@@ -115,6 +115,53 @@ Test(recipe_check, schedules)
         "pp=4", "pipeline.schedule=zb-h1", "pipeline.microbatch_group_size=3");
 }
 
+#define ZB_V SOURCE_ROOT "/tests/unit/zb_v_p2_m4.csv"
+
+Test(recipe_check, schedule_files)
+{
+    struct loaded l = load(
+        SMALL,
+        (const char *const[]){"pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, NULL}, 0);
+    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.said));
+    cr_assert_str_eq(l.recipe->pipeline.schedule, "file");
+    cr_assert_eq(l.recipe->pipeline.virtual_stages, 2);
+    struct text resolved = {0};
+    recipe_resolved_text(l.recipe, &resolved);
+    loaded_free(&l);
+    l = load(resolved.chars, NULL, 0); // reads back as the same recipe
+    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.said));
+    cr_assert_str_eq(l.recipe->pipeline.schedule, "file");
+    text_free(&resolved);
+    loaded_free(&l);
+    WITH("", "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=file");
+    WITH("command line: pipeline.schedule file needs a pipeline.schedule_file\n", "pipeline.schedule=file");
+    WITH("command line: pipeline.schedule zb-v and pipeline.schedule_file " ZB_V
+         " exclude each other: pipeline.schedule file, or none, reads the file; pipeline.schedule_file none "
+         "works\n",
+         "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=zb-v");
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 2, 8 and 2; train.global_batch_size 4 works\n",
+         "pp=2", "pipeline.schedule_file=" ZB_V);
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 1, 4 and 2; parallel.pipeline_parallel_size 2 "
+         "works\n",
+         "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V);
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 2, 4 and 1; pipeline.virtual_stages 2 works\n",
+         "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.virtual_stages=1");
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 2, 4 and 2; it takes no "
+         "pipeline.microbatch_group_size 3\n",
+         "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V,
+         "pipeline.microbatch_group_size=3");
+    WITH("command line: pipeline.schedule_file: /nowhere.csv: No such file or directory\n",
+         "pipeline.schedule_file=/nowhere.csv");
+    WITH("command line: pipeline.schedule_file: /dev/null: is empty; a schedule has a line of actions for "
+         "every "
+         "rank\n",
+         "pp=2", "pipeline.schedule_file=/dev/null");
+}
+
 Test(recipe_check, ranks)
 {
     WITH_RANKS(8, "", "tp=2", "pp=2");
@@ -249,7 +296,8 @@ static const struct {
     {"parallel.data_parallel_size", {"auto", "1", "2", "3"}},
     {"parallel.sequence_parallel", {"false", "true"}},
     {"parallel.rank_order", {"tp-cp-ep-dp-pp", "dp-tp", "pp-dp-tp-cp-x", "--"}},
-    {"pipeline.schedule", {"1f1b", "gpipe", "interleaved", "zb-v", "zb-h1"}},
+    {"pipeline.schedule", {"1f1b", "gpipe", "interleaved", "zb-v", "zb-h1", "file"}},
+    {"pipeline.schedule_file", {"none", ZB_V}},
     {"pipeline.virtual_stages", {"auto", "1", "2", "3"}},
     {"pipeline.microbatch_group_size", {"0", "2", "3"}},
     {"pipeline.layout", {"[]", "[2, 2]", "[1, 2, 3]", "[4, 0]"}},

@@ -259,6 +259,19 @@ Test(csv, names_a_placement_that_cannot_be)
         "is on line 2");
 }
 
+/* The two holders of a stage add their gradients, rank r and rank p-1-r. */
+Test(csv, names_holders_that_are_no_mirror_images)
+{
+    expect_refusal(
+        "0F0,0B0,2F1,2B1\n1F0,1B0,3F1,3B1\n2F0,2B0,0F1,0B1\n3F0,3B0,1F1,1B1",
+        "x.csv, line 3 (rank 2), cell 3: 0F1: the other holder of a stage on line 1 is line 4, its "
+        "mirror image");
+    expect_refusal(
+        "0F0,0B0,1F1,1B1\n1F0,1B0,2F1,2B1\n2F0,2B0,0F1,0B1",
+        "x.csv, line 3 (rank 2), cell 3: 0F1: a second holder; with two directions the number of lines "
+        "is even, not 3");
+}
+
 /* Numbers that the file does not pay for. */
 Test(csv, needs_no_more_memory_than_the_file_has)
 {
