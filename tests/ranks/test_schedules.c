@@ -198,6 +198,61 @@ static void check_command(struct test *test, const char *name)
         judge(test, &x, cmd_verify(6, words) == 0, "cuboid verify says otherwise");
 }
 
+/* ---- the rehearsal ---- */
+
+struct rehearsal {
+    struct run run;
+    struct memory_use use[8 * 2]; // of each rank
+};
+
+static enum status use_memory(struct world *world, void *argument)
+{
+    struct rehearsal *rehearsal = argument;
+    struct worker worker;
+    struct step_result result;
+    TRY(worker_create(&rehearsal->run, world, true, &worker));
+    TRY(worker_step(&worker, &result));
+    rehearsal->use[world->rank] = device_memory(worker.device);
+    worker_destroy(&worker);
+    return OK;
+}
+
+static enum status rehearse(const struct test *test, const struct point *x, bool dry,
+                            struct rehearsal *rehearsal)
+{
+    char common[COMMON_CHARS], layout[LAYOUT_CHARS], full[LAYOUT_CHARS + 40];
+    struct recipe *recipe = NULL;
+    common_text(x->layers, x->m, common);
+    layout_text(x, layout);
+    snprintf(full, sizeof full, "%s%s", layout, dry ? " cluster.device=dry" : "");
+    TRY(tiny_recipe(&test->tiny, variants[x->variant].family, common, full, 0, &recipe));
+    enum status status = run_create(recipe, !dry, &rehearsal->run);
+    int size = recipe_world_size(recipe);
+    for (int rank = 0; status == OK && dry && rank < size; rank++)
+        status = world_run_dry(size, rank, use_memory, rehearsal);
+    if (status == OK && !dry)
+        status = world_run("local", size, use_memory, rehearsal);
+    run_destroy(&rehearsal->run);
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* The dry device counts what a run allocates, on every rank, part by part. */
+static void check_memory(struct test *test, const char *name)
+{
+    struct point x = {.name = name, .p = 4, .m = 6, .v = schedule_default_v(name), .layers = 8, .variant = 2};
+    struct rehearsal real = {.use = {{{0}}}}, dry = {.use = {{{0}}}};
+    enum status status = rehearse(test, &x, false, &real);
+    if (status == OK)
+        status = rehearse(test, &x, true, &dry);
+    bool good = status == OK && real.use[0].peak_total_bytes > 0;
+    for (int rank = 0; rank < x.p * variants[x.variant].tp; rank++)
+        for (int part = 0; part < PART_COUNT; part++)
+            good = good && real.use[rank].peak_bytes[part] == dry.use[rank].peak_bytes[part];
+    judge(test, &x, good,
+          status == OK ? "the dry device counts other bytes than were allocated" : fail_text());
+}
+
 int main(int argc, char **argv)
 {
     struct test test = {.whole = argc > 1};
@@ -212,8 +267,10 @@ int main(int argc, char **argv)
             printf("%d stages: %d runs\n", layers, test.runs - before);
         fflush(stdout);
     }
-    for (int i = 0; test.only == NULL && schedule_about(i) != NULL; i++)
+    for (int i = 0; test.only == NULL && schedule_about(i) != NULL; i++) {
         check_command(&test, schedule_about(i)->name);
+        check_memory(&test, schedule_about(i)->name);
+    }
     for (int m = 1; m <= MOST_M && (test.only == NULL || holds_twice(test.only)); m += STRIDE)
         check_both_ways(&test, m);
     tiny_destroy(&test.tiny);
