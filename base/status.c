@@ -2,10 +2,13 @@
 #include "base/status.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static _Thread_local char last_text[2048];
 static _Thread_local struct who me = {.rank = -1};
+static _Thread_local struct watched *watched;
 
 static const char *const names[] = {
     [OK] = "ok",
@@ -49,6 +52,47 @@ struct who *who_am_i(void)
     return &me;
 }
 
+const char *who_text(const struct who *who, char out[WHO_CHARS])
+{
+    snprintf(out, WHO_CHARS, "r%d (pp %d dp %d tp %d) step %d%s%s", who->rank, who->pp, who->dp, who->tp,
+             who->step, who->action[0] != 0 ? " " : "", who->action);
+    return out;
+}
+
+static void publish(bool progress)
+{
+    if (watched == NULL)
+        return;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_lock(&watched->lock);
+    watched->who = me;
+    if (progress)
+        watched->since_ns = now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+    pthread_mutex_unlock(&watched->lock);
+}
+
+void who_does(const char *action)
+{
+    snprintf(me.action, sizeof me.action, "%s", action);
+    me.waits[0] = 0;
+    publish(true);
+}
+
+void who_waits(const char *message)
+{
+    if (watched == NULL || strncmp(me.waits, message, sizeof me.waits - 1) == 0)
+        return; // nobody asks, or nothing new
+    snprintf(me.waits, sizeof me.waits, "%s", message);
+    publish(false);
+}
+
+void who_is_watched(struct watched *copy)
+{
+    watched = copy;
+    publish(true);
+}
+
 _Noreturn void die(const char *file, int line, const char *what, const char *format, ...)
 {
     char why[2048];
@@ -57,10 +101,9 @@ _Noreturn void die(const char *file, int line, const char *what, const char *for
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
 
-    char place[96] = "cuboid";
+    char place[WHO_CHARS] = "cuboid";
     if (me.rank >= 0)
-        snprintf(place, sizeof place, "r%d (pp %d dp %d tp %d) step %d%s%s", me.rank, me.pp, me.dp, me.tp,
-                 me.step, me.action[0] != 0 ? " " : "", me.action);
+        who_text(&me, place);
     // One write, so that the lines of several dying ranks do not mix. No exit handlers: the other
     // ranks of this process still run, and would see their world torn down under them.
     char line_text[4400];

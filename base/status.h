@@ -9,9 +9,11 @@
  * The text of the last failure belongs to the thread, as errno does: ranks can be threads. */
 #pragma once
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define MUST_USE                   __attribute__((warn_unused_result))
 #define PRINTF_LIKE(string, first) __attribute__((format(printf, string, first)))
@@ -55,10 +57,28 @@ struct who {
     int rank, pp, dp, tp;
     int step;        // counted from 1; 0 before training
     char action[48]; // "3F7", "optimizer"; "" when none
+    char waits[56];  // the message that it waits for, "exchange pp 0>1"; "" when none
 };
+enum { WHO_CHARS = 160 };
 
 /* This thread's own place; each thread writes and reads only its own. */
 struct who *who_am_i(void);
+/* "r5 (pp 1 dp 0 tp 1) step 12 3F7" */
+const char *who_text(const struct who *who, char out[WHO_CHARS]);
+
+/* What this thread does from now on. Saying so is progress, also when it is the same as before. */
+void who_does(const char *action);
+/* The message that it sleeps for; "" when that has come. */
+void who_waits(const char *message);
+
+/* A copy of a thread's place, for a thread that watches over others (trainer/watchdog.h). */
+struct watched {
+    pthread_mutex_t lock; // of what follows
+    struct who who;
+    int64_t since_ns; // the last progress, on the monotonic clock
+};
+/* From now on the copy follows this thread; NULL: it does no more. */
+void who_is_watched(struct watched *copy);
 
 /* Prints "r5 (pp 1 dp 0 tp 1) step 12 3F7: WHAT: why" on standard error and ends the process with
  * status 1, which ends the job: the other ranks are threads here, or a launcher notices. */

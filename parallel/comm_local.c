@@ -180,13 +180,16 @@ static enum status request_poll(struct work *work, bool *done)
         all = all && t->done;
     }
     *done = all;
-    if (all)
+    if (all) {
+        who_waits("");
         request_free(r);
+    }
     return OK;
 }
 
 static void request_rest(struct work *work)
 {
+    who_waits(work->name);
     bell_rest(my_bell(((struct request *)work)->comm));
 }
 

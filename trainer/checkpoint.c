@@ -112,6 +112,7 @@ static enum status write_piece(struct job *job, int index, struct safetensors_wr
     checksum_begin(&sum);
     for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
         struct slice band = *slice;
+        who_does("save");
         band.count[0] = slice->count[0] - row < rows ? slice->count[0] - row : rows;
         size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * sizeof *source;
         TRY(copy_to_host(stream, job->host, source + row * band.padded[1], padded_bytes));

@@ -115,6 +115,7 @@ static enum status read_piece(struct source *s, const struct piece *piece, const
     for (int64_t at = 0; at < elements; at += CHUNK_ELEMENTS) {
         int64_t count = elements - at < CHUNK_ELEMENTS ? elements - at : CHUNK_ELEMENTS;
         size_t bytes = (size_t)count * sizeof *s->chunk;
+        who_does("load a checkpoint");
         TRY(safetensors_read(file, tensor, at * (int64_t)sizeof *s->chunk, bytes, s->chunk));
         checksum_add(&sum, s->chunk, bytes);
         *given += piece_give(piece, at, count, s->chunk, want, local);

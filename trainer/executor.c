@@ -347,7 +347,9 @@ static enum status run_action(struct executor *e, struct action action)
 static enum status run_timed(struct executor *e, int position)
 {
     struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
-    action_text(action, who_am_i()->action);
+    char text[sizeof who_am_i()->action];
+    action_text(action, text);
+    who_does(text);
     e->start_s = now_s();
     TRY(run_action(e, action));
     bool computes = action_fact(action.kind)->computes;
@@ -415,6 +417,7 @@ static enum status evaluate_stage(struct executor *e, int stage, const struct ba
     const struct schedule *schedule = e->config.schedule;
     int chunk = schedule_chunk(schedule, stage, 0);
     struct pass pass = {.env = &e->env, .batch = batch};
+    who_does("evaluate");
     stash_bases(&e->stash, chunk, 0, pass.base);
     struct event arrived = {0};
     // The message that last read this slot has left before the slot is written again.

@@ -170,7 +170,7 @@ struct recipe_profile {
 
 struct recipe_resilience {
     bool check_for_nan_in_loss_and_grad;
-    double heartbeat_timeout_seconds; // 0: wait for ever
+    double heartbeat_timeout_seconds; // of a process whose ranks make no progress; 0: wait for ever
     int exit_signal;                  // SIGTERM, ...; 0: none. Save, then exit 75.
 };
 

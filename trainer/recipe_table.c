@@ -309,8 +309,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("checkpoint.save", TEXT, checkpoint.save, NULL, "The folder of checkpoints; `none`: none is written.",
         .derived = "RUN_DIR/checkpoints", .optional = true),
     ROW("checkpoint.load", TEXT, checkpoint.load, "auto",
-        "`auto`: continues from the newest complete checkpoint in `save`, if there is one. `none`: starts "
-        "afresh. Or a folder, which must hold one.",
+        "`auto`: continues from the newest checkpoint in `save` that can be loaded, if there is one. `none`: "
+        "starts afresh. Or a folder, which must hold one.",
         .optional = true),
     ROW("checkpoint.save_interval", COUNT, checkpoint.save_interval, "0",
         "Steps between checkpoints; 0: only when the run ends.", STEPS),
@@ -339,8 +339,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("resilience.check_for_nan_in_loss_and_grad", BOOL, resilience.check_for_nan_in_loss_and_grad, "true",
         "Stops at the first loss or gradient that is not a number, naming step, rank and parameter."),
     ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, "0",
-        "A rank that made no progress for this long is reported and ends the run; 0: never.", NOT_NEGATIVE,
-        .unbuilt = true),
+        "When no rank of a process has made progress for this long, it says who waits for what, and ends. "
+        "Longer than a rank ever waits for others, such as for one that writes a checkpoint. 0: never.",
+        NOT_NEGATIVE),
     ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
         "On this signal the run saves and exits with status 75.", .choices = signals),
 

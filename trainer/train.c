@@ -8,6 +8,7 @@
 #include "trainer/report.h"
 #include "trainer/run_folder.h"
 #include "trainer/timeline_write.h"
+#include "trainer/watchdog.h"
 
 #include <errno.h>
 #include <math.h>
@@ -192,19 +193,26 @@ struct job {
     struct text why;
     atomic_int ranks;             // that have ended well
     atomic_llong allocated_bytes; // by them, at most
+    struct watchdog *watchdog;    // NULL: none is asked for
 };
+
+static enum status run_rank(struct session *session, const struct job *job, struct world *world)
+{
+    TRY(worker_create(&job->run, world, true, &session->worker));
+    TRY(begin(session));
+    return loop(session);
+}
 
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
     struct session session = {0};
+    struct pulse pulse;
     if (job->status != OK)
         return fail(job->status, "%s", text_chars(&job->why));
-    enum status status = worker_create(&job->run, world, true, &session.worker);
-    if (status == OK)
-        status = begin(&session);
-    if (status == OK)
-        status = loop(&session);
+    watchdog_enter(job->watchdog, &pulse);
+    enum status status = run_rank(&session, job, world);
+    watchdog_leave(job->watchdog, &pulse);
     // After a failure peers may still be using what this rank shares with them; the process ends now.
     if (status != OK && status != STOPPED)
         return status;
@@ -229,6 +237,21 @@ static enum status rehearse_run(const struct recipe *recipe)
     return status;
 }
 
+/* Watched over: by limit where the recipe says one, and under a launcher for the end of the job. */
+static enum status run_world(struct job *job, const struct recipe *recipe, bool launched, int size)
+{
+    struct watchdog_config config = {
+        .limit_s = recipe->resilience.heartbeat_timeout_seconds,
+        .exit_signal = launched && recipe->resilience.exit_signal == SIGTERM ? SIGTERM : 0,
+    };
+    if (recipe->resilience.exit_signal != 0)
+        block_signal(recipe->resilience.exit_signal);
+    TRY(watchdog_start(&config, &job->watchdog));
+    enum status status = world_run(recipe->cluster.transport, size, rank_main, job);
+    watchdog_stop(job->watchdog);
+    return status;
+}
+
 enum status train(const struct recipe *recipe, int size)
 {
     struct job job = {.ranks = 0};
@@ -245,13 +268,11 @@ enum status train(const struct recipe *recipe, int size)
         status = run_folder_claim(recipe, &folder);
     if (status == OK && first)
         report_layout(&job.run, stdout);
-    if (recipe->resilience.exit_signal != 0)
-        block_signal(recipe->resilience.exit_signal);
     job.status = status;
     if (status != OK)
         text_add(&job.why, "%s", fail_text());
     if (status == OK || launcher.size > 1)
-        status = world_run(recipe->cluster.transport, size, rank_main, &job);
+        status = run_world(&job, recipe, launcher.size > 0, size);
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
     run_destroy(&job.run);

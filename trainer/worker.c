@@ -129,6 +129,7 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     struct who *me = who_am_i();
     struct place place = mesh_place(&run->mesh, MESH_DENSE, world->rank);
     *me = (struct who){.rank = world->rank, .pp = place.pp, .dp = place.dp, .tp = place.tp};
+    who_does("start");
 
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.declared, run, out));
@@ -188,6 +189,7 @@ static enum status load(struct worker *w, enum data_split split, uint64_t index)
 {
     struct batch_place place = place_of(w, index);
     uint64_t begin = index * (uint64_t)place.global_batch_size;
+    who_does("load");
     TRY(optimizer_begin(w->optimizer));
     if (w->run->data != NULL)
         TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
@@ -224,6 +226,7 @@ static enum status run_step(struct worker *w)
     w->ahead = false;
     TRY(executor_step(w->executor, w->batches.list));
     TRY(call_step_hook(hooks->executed, w, step));
+    who_does("optimizer");
     TRY(optimizer_reduce(w->optimizer));
     return call_step_hook(hooks->reduced, w, step);
 }

@@ -5,6 +5,7 @@
  *     test_death [MPIRUN]              runs everything
  *     test_death TRANSPORT SIZE CASE   is one of the worlds */
 #include "tests/ranks/ranks.h"
+#include "trainer/watchdog.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -87,35 +88,86 @@ static enum status one_lost_step(struct env *env)
     return reduce(env, env->world->rank == 1 ? 11 : 10);
 }
 
-static const struct {
+static enum status one_hangs(struct env *env)
+{
+    who_does("3F7");
+    say_now(env->world, 1, "rank 1 hangs");
+    while (env->world->rank == 1)
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    return reduce(env, 10);
+}
+
+/* For much longer than the watchdog's limit, but with a word now and then. */
+static enum status one_is_slow(struct env *env)
+{
+    for (int i = 0; i < 8 && env->world->rank == 1; i++) {
+        who_does("slow");
+        nanosleep(&(struct timespec){.tv_nsec = 200 * 1000000}, NULL);
+    }
+    say_now(env->world, 1, "rank 1 comes late");
+    return reduce(env, 10);
+}
+
+static const struct death {
     const char *name;
     enum status (*body)(struct env *env);
+    struct watchdog_config watchdog;
 } cases[] = {
-    {"one_fails", one_fails}, {"all_fail", all_fail},           {"all_stop", all_stop},
-    {"one_dies", one_dies},   {"one_is_killed", one_is_killed}, {"one_lost_step", one_lost_step},
+    {.name = "one_fails", .body = one_fails},
+    {.name = "all_fail", .body = all_fail},
+    {.name = "all_stop", .body = all_stop},
+    {.name = "one_dies", .body = one_dies},
+    {.name = "one_is_killed", .body = one_is_killed},
+    {.name = "one_lost_step", .body = one_lost_step},
+    {"one_hangs", one_hangs, {.limit_s = 0.8}},
+    {"one_is_slow", one_is_slow, {.limit_s = 0.8}},
+    {"one_is_missed", one_is_killed, {.exit_signal = SIGTERM}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
+struct job {
+    const struct death *death;
+    struct watchdog *watchdog;
+};
+
 static enum status body(struct world *world, void *argument)
 {
+    const struct job *job = argument;
     struct env env;
+    struct pulse pulse;
     TRY(env_open(&env, world, &(struct run){.device = "cpu"}));
     TRY(reduce(&env, 1)); // past launch
-    const char *name = argument;
-    enum status status = BAD_ARGUMENT;
-    for (int c = 0; c < CASES; c++)
-        if (strcmp(cases[c].name, name) == 0)
-            status = cases[c].body(&env);
+    watchdog_enter(job->watchdog, &pulse);
+    enum status status = job->death->body(&env);
+    watchdog_leave(job->watchdog, &pulse);
     char text[256];
     snprintf(text, sizeof text, "%s", fail_text());
     TRY(env_close(&env));
     return status == OK ? OK : fail(status, "%s", text);
 }
 
+/* As a trainer does. */
+static void block(int signal_number)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal_number);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 static int be_a_world(char **argv)
 {
     int size = strcmp(argv[1], "local") == 0 ? argv[2][0] - '0' : 0;
-    enum status status = world_run(argv[1], size, body, argv[3]);
+    struct job job = {.death = NULL};
+    for (int c = 0; c < CASES; c++)
+        if (strcmp(cases[c].name, argv[3]) == 0)
+            job.death = &cases[c];
+    CHECK(job.death != NULL);
+    if (job.death->watchdog.exit_signal != 0)
+        block(job.death->watchdog.exit_signal);
+    MUST(watchdog_start(&job.death->watchdog, &job.watchdog));
+    enum status status = world_run(argv[1], size, body, &job);
+    watchdog_stop(job.watchdog);
     // As cuboid does: every process says it, as mpirun ends the others at the first that ends with a failure.
     if (status != OK)
         fprintf(stderr, "%s\n", fail_text());
@@ -187,18 +239,25 @@ static void run_world(char **argv, struct outcome *out)
 static const struct expectation {
     const char *transport, *name, *words; // '#': a rank's number, the same at every place
     int exit_status;                      // 0: any but 0
+    const char *also;                     // said too; NULL: nothing
 } expectations[] = {
-    {"local", "one_fails", "rank 1: the loss is not finite", 1},
-    {"local", "all_fail", "rank #: no tokens for rank #", 0},
-    {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED},
-    {"local", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1},
-    {"local", "one_lost_step", "lost step", 1},
-    {"mpi", "one_fails", "rank 1: the loss is not finite", 0},
-    {"mpi", "all_fail", "rank #: no tokens for rank #", 0},
-    {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED},
-    {"mpi", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0},
-    {"mpi", "one_is_killed", "process rank 1", 0}, // in mpirun's words
-    {"mpi", "one_lost_step", "rank 1", 0},
+    {"local", "one_fails", "rank 1: the loss is not finite", 1, NULL},
+    {"local", "all_fail", "rank #: no tokens for rank #", 0, NULL},
+    {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
+    {"local", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
+    {"local", "one_lost_step", "lost step", 1, NULL},
+    {"local", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1,
+     "waits for all_reduce all\n"},
+    {"local", "one_is_slow", "comes late", EXIT_STATUS + OK, NULL},
+    {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
+    {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
+    {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
+    {"mpi", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0, NULL},
+    {"mpi", "one_is_killed", "process rank 1", 0, NULL}, // in mpirun's words
+    {"mpi", "one_lost_step", "rank 1", 0, NULL},
+    {"mpi", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 0, "waits for all_reduce all\n"},
+    {"mpi", "one_is_slow", "waits for all_reduce all\n", 0, NULL}, // alone in a process, others hear no word
+    {"mpi", "one_is_missed", "process rank 1", 0, "waits for all_reduce all, and the job is being ended\n"},
 };
 
 static bool says(const char *text, const char *words)
@@ -222,11 +281,13 @@ static bool ends_well(char **argv, const struct expectation *e)
     for (int attempt = 0; attempt < 3 && good && out.ms >= LIMIT_MS; attempt++) {
         run_world(argv, &out);
         good = e->exit_status == 0 ? out.exit_status > 0 : out.exit_status == e->exit_status;
-        good = good && out.ms >= 0 && says(out.text, e->words);
+        good =
+            good && out.ms >= 0 && says(out.text, e->words) && (e->also == NULL || says(out.text, e->also));
         printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
     }
     if (!good)
-        printf("FAILED: expected \"%s\" in:\n%s\n", e->words, out.text);
+        printf("FAILED: expected \"%s\"%s%s in:\n%s\n", e->words, e->also != NULL ? " and " : "",
+               e->also != NULL ? e->also : "", out.text);
     else if (out.ms >= LIMIT_MS)
         printf("FAILED: three times not gone within %d ms\n", LIMIT_MS);
     fflush(stdout);

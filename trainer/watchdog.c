@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/watchdog.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const double nanosecond = 1e-9;
+static const double look_most_s = 1.0, look_least_s = 0.01; // between two looks
+static const double grace_s = 1.0;                          // for other processes to say theirs
+static const double ended_s = 0.3;                          // a wait that is no part of a step's rhythm
+
+struct watchdog {
+    struct watchdog_config config;
+    pthread_t thread;
+    pthread_mutex_t lock; // of what follows
+    pthread_cond_t stopping;
+    bool stop;
+    struct pulse *pulses;
+    bool told; // that the job is being ended
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+}
+
+static struct timespec time_of(int64_t ns)
+{
+    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+}
+
+/* One rank's place, and for how many seconds it has been there. */
+static double look(struct pulse *pulse, int64_t now, struct who *who)
+{
+    pthread_mutex_lock(&pulse->watched.lock);
+    *who = pulse->watched.who;
+    double still_s = nanosecond * (double)(now - pulse->watched.since_ns);
+    pthread_mutex_unlock(&pulse->watched.lock);
+    return still_s;
+}
+
+/* The shortest time that any rank here has been still; negative when nobody is watched. */
+static double least_still(const struct watchdog *dog, bool *all_wait)
+{
+    double least = -1.0;
+    int64_t now = now_ns();
+    *all_wait = true;
+    for (struct pulse *p = dog->pulses; p != NULL; p = p->next) {
+        struct who who;
+        double still_s = look(p, now, &who);
+        least = least < 0.0 ? still_s : fmin(least, still_s);
+        *all_wait = *all_wait && who.waits[0] != 0;
+    }
+    return least;
+}
+
+/* In one write each, so that the lines of processes do not mix. */
+static void tell(const struct watchdog *dog, const char *why)
+{
+    int64_t now = now_ns();
+    for (struct pulse *p = dog->pulses; p != NULL; p = p->next) {
+        struct who who;
+        char place[WHO_CHARS], line[2 * WHO_CHARS];
+        double still_s = look(p, now, &who);
+        snprintf(line, sizeof line, "%s: no progress for %.1f s, waits for %s%s\n", who_text(&who, place),
+                 still_s, who.waits[0] != 0 ? who.waits : "no message", why);
+        fputs(line, stderr);
+    }
+}
+
+static bool signal_pending(int signal_number)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigpending(&set);
+    return signal_number != 0 && sigismember(&set, signal_number) == 1;
+}
+
+/* Under the lock. */
+static void look_at_all(struct watchdog *dog)
+{
+    bool all_wait;
+    double still_s = least_still(dog, &all_wait), limit_s = dog->config.limit_s;
+    if (still_s > ended_s && all_wait && !dog->told && signal_pending(dog->config.exit_signal)) {
+        tell(dog, ", and the job is being ended");
+        dog->told = true;
+    }
+    if (limit_s <= 0.0 || still_s <= limit_s)
+        return;
+    tell(dog, "");
+    struct timespec grace = time_of((int64_t)(grace_s / nanosecond));
+    nanosleep(&grace, NULL);
+    die(__FILE__, __LINE__, "watchdog",
+        "no rank of this process has made progress for %g s (resilience.heartbeat_timeout_seconds)", limit_s);
+}
+
+static double seconds_between_looks(const struct watchdog_config *config)
+{
+    double look_s = config->limit_s > 0.0 ? config->limit_s / 4.0 : look_most_s;
+    if (config->exit_signal != 0)
+        look_s = fmin(look_s, ended_s / 3.0);
+    return fmax(look_least_s, fmin(look_s, look_most_s));
+}
+
+static void *watch(void *argument)
+{
+    struct watchdog *dog = argument;
+    int64_t between_ns = (int64_t)(seconds_between_looks(&dog->config) / nanosecond);
+    pthread_mutex_lock(&dog->lock);
+    while (!dog->stop) {
+        struct timespec until = time_of(now_ns() + between_ns);
+        pthread_cond_timedwait(&dog->stopping, &dog->lock, &until);
+        if (!dog->stop)
+            look_at_all(dog);
+    }
+    pthread_mutex_unlock(&dog->lock);
+    return NULL;
+}
+
+enum status watchdog_start(const struct watchdog_config *config, struct watchdog **out)
+{
+    *out = NULL;
+    if (config->limit_s <= 0.0 && config->exit_signal == 0)
+        return OK;
+    struct watchdog *dog = calloc(1, sizeof *dog);
+    if (dog == NULL)
+        return fail(NO_MEMORY, "no memory for a watchdog");
+    dog->config = *config;
+    pthread_condattr_t clock;
+    CHECK(pthread_condattr_init(&clock) == 0 && pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0);
+    CHECK(pthread_mutex_init(&dog->lock, NULL) == 0 && pthread_cond_init(&dog->stopping, &clock) == 0);
+    pthread_condattr_destroy(&clock);
+    if (pthread_create(&dog->thread, NULL, watch, dog) != 0) {
+        pthread_cond_destroy(&dog->stopping);
+        pthread_mutex_destroy(&dog->lock);
+        free(dog);
+        return fail(NO_MEMORY, "the system gives no thread for a watchdog");
+    }
+    *out = dog;
+    return OK;
+}
+
+void watchdog_stop(struct watchdog *dog)
+{
+    if (dog == NULL)
+        return;
+    pthread_mutex_lock(&dog->lock);
+    dog->stop = true;
+    pthread_cond_signal(&dog->stopping);
+    pthread_mutex_unlock(&dog->lock);
+    pthread_join(dog->thread, NULL);
+    CHECK(dog->pulses == NULL);
+    pthread_cond_destroy(&dog->stopping);
+    pthread_mutex_destroy(&dog->lock);
+    free(dog);
+}
+
+void watchdog_enter(struct watchdog *dog, struct pulse *pulse)
+{
+    if (dog == NULL)
+        return;
+    *pulse = (struct pulse){.rank = who_am_i()->rank};
+    CHECK(pthread_mutex_init(&pulse->watched.lock, NULL) == 0);
+    who_is_watched(&pulse->watched);
+    pthread_mutex_lock(&dog->lock);
+    struct pulse **at = &dog->pulses;
+    while (*at != NULL && (*at)->rank < pulse->rank)
+        at = &(*at)->next;
+    pulse->next = *at;
+    *at = pulse;
+    pthread_mutex_unlock(&dog->lock);
+}
+
+void watchdog_leave(struct watchdog *dog, struct pulse *pulse)
+{
+    if (dog == NULL)
+        return;
+    pthread_mutex_lock(&dog->lock);
+    struct pulse **at = &dog->pulses;
+    while (*at != pulse)
+        at = &(*at)->next;
+    *at = pulse->next;
+    pthread_mutex_unlock(&dog->lock);
+    who_is_watched(NULL);
+    pthread_mutex_destroy(&pulse->watched.lock);
+}
