@@ -287,7 +287,7 @@ static enum status validated_update(struct worker *w, int64_t step, bool may_gue
     memcpy(w->remarks, verdict.remarks, sizeof w->remarks);
     if (!verdict.ahead)
         return OK;
-    if (!verdict.wrong && !(verdict.remarks[REMARK_STOP] > 0.0))
+    if (!verdict.wrong)
         return w->ahead ? OK : look_ahead(w);
     w->ahead = false;
     return executor_drop_ahead(w->executor);

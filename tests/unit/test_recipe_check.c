@@ -31,6 +31,19 @@ Test(recipe_check, heads)
          "model.num_query_groups=3");
 }
 
+Test(recipe_check, post_validation)
+{
+    WITH("command line: pipeline.optimizer_post_validation lets stages run on while others are behind, and "
+         "parallel.pipeline_parallel_size 1 has no other stage; parallel.pipeline_parallel_size 2 works\n",
+         "pipeline.optimizer_post_validation=true");
+    WITH("command line: pipeline.optimizer_post_validation gains nothing with pipeline.schedule dualpipe: "
+         "every "
+         "stage lies on two ranks, the first and the last among them, and these add their gradients before "
+         "either can step; pipeline.optimizer_post_validation false works\n",
+         "pp=2", "pipeline.optimizer_post_validation=true", "pipeline.schedule=dualpipe");
+    WITH("", "pp=2", "pipeline.enable_optimizer_post_validation=true", "pipeline.schedule=zb-v");
+}
+
 Test(recipe_check, tensor_parallel_cuts)
 {
     const char *const model[] = {"model.num_attention_heads=12", "model.hidden_size=768"};
