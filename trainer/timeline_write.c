@@ -2,6 +2,7 @@
 #include "trainer/timeline_write.h"
 
 #include "schedules/draw.h"
+#include "schedules/family.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +191,7 @@ static void add_page(const struct worker *w, struct pages *pages, const struct s
 static enum status fill_pages(const struct worker *w, const struct gathered *g, struct pages *pages)
 {
     const struct degrees *degrees = &w->mesh.degrees;
-    const char *schedule = w->run->recipe->pipeline.schedule;
+    const char *schedule = w->run->schedule->family->about.name; // a file's is not the recipe's
     double origin_s = origin_of(w, g);
     pages->count = 1;
     for (int rank = 0; rank < w->world->size; rank++) {
