@@ -14,7 +14,8 @@
  *     else the first of the others that is ready, an F only if `spare` activations stay free;
  *     else the oldest W,
  * and of the few hundred blocks, turns and spares the shortest play is taken. With a limit of c chunks
- * that comes to a bubble of 6p - 3c - 1 units or very little more (f = i = w = 1).
+ * that comes to a bubble of 6p - 3c - 1 units or very little more (f = i = w = 1). V-Min's limit is the even
+ * number of chunks from 2p/3 + 4/3 to 2p/3 + 8/3; on rank 0, which has the embedding, no more than 2p/3 + 2.
  *
  * The trap is a play that stops: forwards taken out of turn can fill the memory that an earlier one
  * needs. Such a play is dropped; one microbatch after the other is always possible. */
@@ -43,7 +44,8 @@ struct rank_state {
 
 struct player {
     struct schedule *s;
-    int p, m, limit;
+    int p, m;
+    int limit, first_limit; // activations at once, of any rank and of rank 0
     struct rank_state *ranks;
     int *made[2];     // [2p][m] when the activation, the gradient of a stage is there
     int *input_order; // [p][2m] stage·m + microbatch of every I, as each rank did them
@@ -90,7 +92,7 @@ static bool ready(const struct player *x, int rank, int kind, int microbatch, in
 static int choose(const struct player *x, const struct block *b, int rank, int now)
 {
     const struct rank_state *r = &x->ranks[rank];
-    int order[KINDS], count = 0;
+    int order[KINDS], count = 0, limit = rank == 0 ? x->first_limit : x->limit;
     for (int kind = 0; kind < KINDS; kind++) {
         if (r->done[kind] == x->m)
             continue;
@@ -103,7 +105,7 @@ static int choose(const struct player *x, const struct block *b, int rank, int n
         int kind = order[n];
         bool forwards = kind == F_DOWN || kind == F_UP;
         int spare = n == 0 ? 0 : forwards ? b->spare[kind] : 0;
-        bool allowed = forwards ? spare < NEVER && r->held + spare < x->limit : n == 0 || b->any_input;
+        bool allowed = forwards ? spare < NEVER && r->held + spare < limit : n == 0 || b->any_input;
         if (allowed && ready(x, rank, kind, r->done[kind], now))
             return kind;
     }
@@ -208,9 +210,9 @@ static void one_after_the_other(struct schedule *s)
     }
 }
 
-static void limited(struct schedule *s, int limit, int together)
+static void limited(struct schedule *s, int limit, int first_limit, int together)
 {
-    struct player x = {.s = s, .p = s->p, .m = s->m, .limit = limit};
+    struct player x = {.s = s, .p = s->p, .m = s->m, .limit = limit, .first_limit = first_limit};
     size_t cells = (size_t)s->stages * (size_t)s->m;
     x.ranks = calloc((size_t)s->p, sizeof *x.ranks);
     x.made[0] = calloc(cells, sizeof *x.made[0]);
@@ -253,23 +255,22 @@ static int v_half_peak(const struct schedule *s, int rank)
 
 static void v_half(struct schedule *s)
 {
-    limited(s, s->p + 2, 3);
+    limited(s, s->p + 2, s->p + 2, 3);
 }
 
-static int v_min_limit(const struct schedule *s)
+static int v_min_limit(const struct schedule *s, int rank)
 {
-    return 2 * ((s->p + 1) / 3) + 2;
+    return rank == 0 ? 2 * s->p / 3 + 2 : 2 * ((s->p + 1) / 3) + 2;
 }
 
 static int v_min_peak(const struct schedule *s, int rank)
 {
-    (void)rank;
-    return at_most_all(s, v_min_limit(s));
+    return at_most_all(s, v_min_limit(s, rank));
 }
 
 static void v_min(struct schedule *s)
 {
-    limited(s, v_min_limit(s), 2);
+    limited(s, v_min_limit(s, 1), v_min_limit(s, 0), 2);
 }
 
 const struct family family_v_half = {

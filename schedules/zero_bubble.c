@@ -8,6 +8,9 @@
  *     rank 0:  F0 F1 . I0 W0 F2 I1 W1 F3 I2 W2 I3 W3       bubble (p-1)(f+i-w) for m >= p
  *     rank 1:  . F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3       peak min(p, m)
  *
+ * ZB-H1's bubble is that for w <= f, and (p-1)i beyond: a rank 0 that holds p microbatches has p forwards to
+ * do until the first gradient is back, which takes pf + (p-1)i, and nothing can fill the rest.
+ *
  *     ZB-H2: ahead 2(p-1-r), late 2r: forwards fill the wait for the first I, and no bubble is left.
  *     rank 0:  F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3         peak min(2p-1, m)
  *     rank 1:  . F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
