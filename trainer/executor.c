@@ -19,6 +19,7 @@ struct executor {
     struct event *activation; // [chunks][m] when the input of this microbatch has come
     struct event *gradient;   // [chunks][m] likewise the gradient of its output
     const struct batch *batches;
+    bool evaluating;
     int ahead;  // so many actions of the list may be done before the step is certain
     int done;   // actions of the list, of a step that is not over
     bool again; // what was done of this step was dropped; its time counts as lost
@@ -188,7 +189,8 @@ static struct job job_of(struct executor *e, struct action action)
     struct job job = {.action = action, .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
     job.cell = job.chunk * schedule->m + action.microbatch;
     job.stage = &e->stages[job.chunk];
-    job.pass = (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = true};
+    job.pass =
+        (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = !e->evaluating};
     stash_bases(&e->stash, job.chunk, action.microbatch, job.pass.base);
     return job;
 }
@@ -410,59 +412,41 @@ enum status executor_drop_ahead(struct executor *executor)
 
 /* ---- evaluating ---- */
 
-/* One microbatch through the chunk that is `stage`, in slot 0. */
-static enum status evaluate_stage(struct executor *e, int stage, const struct batch *batch,
-                                  struct event *sent)
+/* Without a backward pass nothing says that an output has arrived before its slot is written again, but its
+ * message itself: `sent` has the last one of each chunk. */
+static enum status evaluate_action(struct executor *e, struct action action, struct event *sent)
 {
-    const struct schedule *schedule = e->config.schedule;
-    int chunk = schedule_chunk(schedule, stage, 0);
-    struct pass pass = {.env = &e->env, .batch = batch};
-    who_does("evaluate");
-    stash_bases(&e->stash, chunk, 0, pass.base);
-    struct event arrived = {0};
-    // The message that last read this slot has left before the slot is written again.
-    TRY(stream_wait(e->env.compute, sent[chunk]));
-    if (stage > 0 && is_here(e, stage - 1, 0)) {
-        struct pass before = pass;
-        int chunk_before = schedule_chunk(schedule, stage - 1, 0);
-        stash_bases(&e->stash, chunk_before, 0, before.base);
-        TRY(copy(e->env.compute, (struct copy){.in = stage_output(&e->stages[chunk_before], &before),
-                                               .out = stage_input(&e->stages[chunk], &pass)}));
-    } else if (stage > 0) {
-        TRY(p2p_recv(e->p2p, schedule_rank(schedule, stage - 1, 0), false,
-                     stage_input(&e->stages[chunk], &pass), stream_record(e->env.compute), &arrived));
-        TRY(stream_wait(e->env.compute, arrived));
-    }
-    TRY(stage_forward(&e->stages[chunk], &pass));
-    if (stage == schedule->stages - 1 || is_here(e, stage + 1, 0))
-        return OK;
-    return p2p_send(e->p2p, schedule_rank(schedule, stage + 1, 0), false,
-                    stage_output(&e->stages[chunk], &pass), stream_record(e->env.compute), &sent[chunk]);
+    struct job job = job_of(e, action);
+    if (action.kind == SEND_ACTIVATION)
+        return p2p_send(e->p2p, action.peer, false, stage_output(job.stage, &job.pass),
+                        stream_record(e->env.compute), &sent[job.chunk]);
+    TRY(stream_wait(e->env.compute, sent[job.chunk]));
+    return run_action(e, action);
+}
+
+static bool is_forward(enum action_kind kind)
+{
+    return kind == FORWARD || kind == RECV_ACTIVATION || kind == SEND_ACTIVATION;
 }
 
 enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count)
 {
     const struct schedule *schedule = executor->config.schedule;
+    const struct action_list *list = &schedule->ranks[executor->pp_rank];
     struct event *sent = calloc((size_t)schedule->chunks, sizeof *sent);
     if (sent == NULL)
         return fail(NO_MEMORY, "no memory to evaluate");
     enum status status = OK;
-    for (int j = 0; status == OK && j < count; j++)
-        for (int stage = 0; status == OK && stage < schedule->stages; stage++)
-            if (is_here(executor, stage, 0))
-                status = evaluate_stage(executor, stage, &batches[j], sent);
+    executor->batches = batches;
+    executor->evaluating = true;
+    for (int i = 0; status == OK && i < list->count; i++)
+        if (is_forward(list->actions[i].kind) && list->actions[i].microbatch < count)
+            status = evaluate_action(executor, list->actions[i], sent);
+    executor->evaluating = false;
     for (int chunk = 0; status == OK && chunk < schedule->chunks; chunk++)
         status = stream_wait(executor->env.compute, sent[chunk]);
     free(sent);
     return status;
-}
-
-bool executor_has_head(const struct executor *executor)
-{
-    for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++)
-        if (executor->stages[chunk].has_head)
-            return true;
-    return false;
 }
 
 struct tensor executor_logits(const struct executor *executor)

@@ -54,11 +54,9 @@ MUST_USE enum status executor_look_ahead(struct executor *executor, const struct
  * has not looked ahead sends and receives what its peers count on, without computing it. */
 MUST_USE enum status executor_drop_ahead(struct executor *executor);
 
-/* Forward only, any number of microbatches, without dropout. */
+/* The forwards of the list, of microbatches 0 to count - 1 only, without dropout: stages overlap as in a
+ * step. */
 MUST_USE enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count);
-
-/* True on the ranks that compute losses. */
-bool executor_has_head(const struct executor *executor);
 
 /* The logits f32[T, columns >= V/tp] of the last forward pass of microbatch slot 0, on a rank with the head.
  */

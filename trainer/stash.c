@@ -65,9 +65,9 @@ static int slots_of_home(const struct stash *stash, enum home home, int chunk)
 {
     if (home == HOME_SCRATCH)
         return chunk == 0 ? 1 : 0;
-    return stash->plan != NULL            ? stash->plan->peak[class_of[home]][chunk]
-           : home == HOME_INPUT_TO_WEIGHT ? 0
-                                          : 1;
+    if (home == HOME_INPUT_TO_WEIGHT && !stash->backward)
+        return 0;
+    return stash->plan->peak[class_of[home]][chunk];
 }
 
 static enum status allocate_homes(struct device *device, struct stash *stash)
@@ -108,8 +108,9 @@ enum status stash_create(struct device *device, const struct schedule *schedule,
         if (out->home[home] == NULL)
             return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
     }
+    out->backward = backward;
+    TRY(slot_plan_create(schedule, pp_rank, 0, &out->plan));
     if (backward) {
-        TRY(slot_plan_create(schedule, pp_rank, 0, &out->plan));
         TRY(plan_gradients(schedule, pp_rank, &out->gradients));
         TRY(allocate_gradients(device, stages[0].env, out));
     }
@@ -130,11 +131,6 @@ void stash_destroy(struct stash *stash)
     *stash = (struct stash){0};
 }
 
-static int slot_index(const struct stash *stash, enum home home, int chunk, int microbatch)
-{
-    return stash->plan != NULL ? slot_of(stash->plan, class_of[home], chunk, microbatch) : 0;
-}
-
 void stash_bases(const struct stash *stash, int chunk, int microbatch, char *base[HOME_COUNT])
 {
     for (int home = 0; home < HOME_SCRATCH; home++) {
@@ -142,7 +138,7 @@ void stash_bases(const struct stash *stash, int chunk, int microbatch, char *bas
         char *data = stash->home[home][chunk].data;
         base[home] = data == NULL
                          ? NULL
-                         : data + bytes * (size_t)slot_index(stash, (enum home)home, chunk, microbatch);
+                         : data + bytes * (size_t)slot_of(stash->plan, class_of[home], chunk, microbatch);
     }
     base[HOME_SCRATCH] = stash->home[HOME_SCRATCH][0].data;
 }

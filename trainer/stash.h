@@ -18,6 +18,7 @@ struct gradient_plan {
 struct stash {
     struct slot_plan *plan;
     struct gradient_plan gradients;
+    bool backward;
     int chunks, m;
     const struct stage *stages;              // [chunks]
     struct buffer *home[HOME_COUNT];         // [chunks]; scratch: only the first
@@ -26,7 +27,7 @@ struct stash {
     struct event *gradient_busy;             // [count] the message that still reads it
 };
 
-/* backward false: one slot of each chunk, for forward passes only. */
+/* backward false: for forward passes only, without gradients. */
 MUST_USE enum status stash_create(struct device *device, const struct schedule *schedule, int pp_rank,
                                   const struct stage *stages, bool backward, struct stash *out);
 void stash_destroy(struct stash *stash);
