@@ -14,7 +14,6 @@ static const struct family *const families[] = {
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
-/* A schedule for which no machine has the memory is a slip of the pen. */
 enum { MOST_RANKS = 1 << 16, MOST_CELLS = 1 << 26 };
 
 const struct schedule_about *schedule_about(int index)
@@ -243,7 +242,7 @@ static const char *refusal(const struct family *family, const struct schedule_op
         return "it has no microbatch_group_size";
     if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p && o->microbatch_group_size < o->m)
         return "a microbatch_group_size below p leaves the ranks waiting for each other";
-    if (o->p > MOST_RANKS || (int64_t)o->p * o->v > MOST_CELLS / o->m)
+    if (o->m > schedule_most_microbatches(o->p, o->v))
         return "that many actions do not fit in memory";
     return family->refuses(o);
 }
@@ -271,11 +270,34 @@ const char *schedule_refusal(const struct schedule_options *options)
     return refusal(family, &o);
 }
 
+int64_t schedule_most_microbatches(int p, int v)
+{
+    return p > MOST_RANKS ? 0 : MOST_CELLS / ((int64_t)p * v);
+}
+
+/* Names the nearest of p and m that is possible, or of v when even one rank would hold too much. */
+static enum status refuse_size(const struct family *family, const struct schedule_options *o)
+{
+    int64_t most = schedule_most_microbatches(o->p, o->v), ranks = o->p < MOST_RANKS ? o->p : MOST_RANKS;
+    const char *what = "m";
+    if (most == 0) {
+        what = o->v <= MOST_CELLS ? "p" : "v";
+        most = o->v > MOST_CELLS                ? MOST_CELLS / ranks
+               : MOST_CELLS / o->v < MOST_RANKS ? MOST_CELLS / o->v
+                                                : MOST_RANKS;
+    }
+    return fail(BAD_SCHEDULE,
+                "%s of p %d, m %d, v %d has more actions than fit in memory; %s %lld or less works",
+                family->about.name, o->p, o->m, o->v, what, (long long)most);
+}
+
 static enum status refuse(const struct family *family, const struct schedule_options *o)
 {
     const char *why = refusal(family, o);
     if (why == NULL)
         return OK;
+    if (o->p >= 1 && o->v >= 1 && o->m > schedule_most_microbatches(o->p, o->v))
+        return refuse_size(family, o);
     return fail(BAD_SCHEDULE, "%s cannot take p %d, m %d, v %d: %s; it takes %s", family->about.name, o->p,
                 o->m, o->v, why, family->about.takes);
 }

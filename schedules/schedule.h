@@ -77,6 +77,9 @@ void schedule_names(struct text *out);
 int schedule_default_v(const char *name);
 /* Why the family that `options` name cannot take its p, m and v; NULL when it can. */
 const char *schedule_refusal(const struct schedule_options *options);
+/* The largest m for p >= 1 and v >= 1; 0 where these alone are too many. What is beyond has more actions than
+ * any machine has memory for: a slip of the pen. */
+int64_t schedule_most_microbatches(int p, int v);
 /* What it takes instead; NULL when no family is called that. */
 const char *schedule_takes(const char *name);
 

@@ -189,6 +189,11 @@ static void layout_say(const struct view *v, struct text *out)
 
 /* ---- the schedule ---- */
 
+static int64_t samples_at_once(const struct recipe *r)
+{
+    return r->train.micro_batch_size * r->parallel.data_parallel_size;
+}
+
 static bool says_file(const struct recipe *r)
 {
     return strcmp(r->pipeline.schedule, "file") == 0;
@@ -223,7 +228,7 @@ static int64_t file_v(const struct recipe *r)
 
 static int64_t file_batch(const struct recipe *r)
 {
-    return r->pipeline.file.m * r->train.micro_batch_size * r->parallel.data_parallel_size;
+    return r->pipeline.file.m * samples_at_once(r);
 }
 
 static bool file_holds(const struct view *v)
@@ -259,9 +264,40 @@ static struct schedule_options options_of(const struct recipe *r)
     };
 }
 
+static int64_t most_microbatches(const struct recipe *r)
+{
+    return schedule_most_microbatches(r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages);
+}
+
+static bool fits_holds(const struct view *v)
+{
+    return recipe_microbatches(v->recipe) <= most_microbatches(v->recipe);
+}
+
+static void fits_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(
+        out,
+        "train.global_batch_size %lld makes %lld microbatches of train.micro_batch_size %lld on each data "
+        "rank, and with parallel.pipeline_parallel_size %d and pipeline.virtual_stages %d at most %lld fit "
+        "in "
+        "memory",
+        (long long)r->train.global_batch_size, (long long)recipe_microbatches(r),
+        (long long)r->train.micro_batch_size, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages,
+        (long long)most_microbatches(r));
+}
+
+static int64_t largest_batch(const struct recipe *r)
+{
+    return most_microbatches(r) * samples_at_once(r);
+}
+
 static bool takes_holds(const struct view *v)
 {
     struct schedule_options options = options_of(v->recipe);
+    if (!fits_holds(v))
+        return true; // fits_say() says it
     return says_file(v->recipe) || options.m < 1 ||
            schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
 }
@@ -355,11 +391,6 @@ static void world_say(const struct view *v, struct text *out)
         text_add(out, " does not divide the %d ranks there are", v->world);
 }
 
-static int64_t samples_at_once(const struct recipe *r)
-{
-    return r->train.micro_batch_size * r->parallel.data_parallel_size;
-}
-
 static bool batch_holds(const struct view *v)
 {
     return v->recipe->train.global_batch_size % samples_at_once(v->recipe) == 0;
@@ -422,6 +453,11 @@ const struct rule recipe_layout_rules[] = {
      {{.key = PP, .guess = file_p},
       {.key = "train.global_batch_size", .guess = file_batch},
       {.key = "pipeline.virtual_stages", .guess = file_v}}},
+    {"train.global_batch_size train.micro_batch_size pipeline.virtual_stages " PP " " DP " " TP
+     " parallel.context_parallel_size",
+     fits_holds,
+     fits_say,
+     {{.key = "train.global_batch_size", .guess = largest_batch}}},
     {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
      takes_holds,

@@ -343,7 +343,10 @@ const struct recipe_row recipe_rows[] = {
         "Longer than a rank ever waits for others, such as for one that writes a checkpoint. 0: never.",
         NOT_NEGATIVE),
     ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
-        "On this signal the run saves and exits with status 75.", .choices = signals),
+        "On this signal the run saves and exits with status 75. mpirun forwards SIGUSR1; a SIGTERM it "
+        "follows "
+        "with SIGKILL.",
+        .choices = signals),
 
     ROW("cluster.device", WORD, cluster.device, "cpu",
         "`strict` is the CPU made cruel, to find forgotten waits; `dry` computes nothing and counts "

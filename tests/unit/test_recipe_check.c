@@ -201,6 +201,12 @@ Test(recipe_check, batch)
     WITH("command line: train.global_batch_size 30 is not divisible by train.micro_batch_size 4 x "
          "parallel.data_parallel_size 2; train.global_batch_size 24 or 32 works\n",
          "dp=2", "train.micro_batch_size=4", "train.global_batch_size=30");
+    WITH("command line: train.global_batch_size 100000000 makes 50000000 microbatches of "
+         "train.micro_batch_size "
+         "1 on each data rank, and with parallel.pipeline_parallel_size 2 and pipeline.virtual_stages 1 at "
+         "most "
+         "33554432 fit in memory; train.global_batch_size 67108864 works\n",
+         "dp=2", "pp=2", "train.global_batch_size=100000000");
     struct loaded l = load(SMALL, (const char *const[]){"dp=2", "train.micro_batch_size=2", NULL}, 0);
     cr_assert_eq(recipe_microbatches(l.recipe), 2);
     loaded_free(&l);

@@ -215,6 +215,12 @@ Test(schedule, refusals_say_why_and_what_would_work)
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .v = 2},
                    "it takes any p, any m, v = 1");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 0, .m = 2}, "at least 1");
+    expect_refusal(
+        (struct schedule_options){.name = "1f1b", .p = 4, .m = 100000000},
+        "1f1b of p 4, m 100000000, v 1 has more actions than fit in memory; m 16777216 or less works");
+    expect_refusal((struct schedule_options){.name = "gpipe", .p = 100000, .m = 1}, "p 65536 or less works");
+    expect_refusal((struct schedule_options){.name = "interleaved", .p = 2, .m = 1, .v = 2000000000},
+                   "v 33554432 or less works");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = -1}, "at least 1");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .v = -1}, "at least 1");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .microbatch_group_size = -3},
