@@ -13,8 +13,13 @@
 #include <math.h>
 #include <string.h>
 
+/* Who compiles these for another processor (kernels/cuda) says how. */
+#ifndef NORMAL_FUNCTION
+#define NORMAL_FUNCTION static inline
+#endif
+
 /* ln(u) for a normal number: u = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1)/(m + 1)). */
-static inline double normal_log(double u)
+NORMAL_FUNCTION double normal_log(double u)
 {
     int64_t bits;
     memcpy(&bits, &u, sizeof bits);
@@ -36,7 +41,7 @@ static inline double normal_log(double u)
 }
 
 /* sine and cosine of x in [-pi/4, pi/4]. */
-static inline double normal_sine(double x)
+NORMAL_FUNCTION double normal_sine(double x)
 {
     double z = x * x, series = -1.0 / 1307674368000.0;
     series = series * z + 1.0 / 6227020800.0;
@@ -48,7 +53,7 @@ static inline double normal_sine(double x)
     return x + x * z * series;
 }
 
-static inline double normal_cosine(double x)
+NORMAL_FUNCTION double normal_cosine(double x)
 {
     double z = x * x, series = 1.0 / 20922789888000.0;
     series = series * z - 1.0 / 87178291200.0;
@@ -62,7 +67,7 @@ static inline double normal_cosine(double x)
 }
 
 /* Two standard normals of two words. */
-static inline void normal_pair(uint32_t first, uint32_t second, double *a, double *b)
+NORMAL_FUNCTION void normal_pair(uint32_t first, uint32_t second, double *a, double *b)
 {
     // The argument of the logarithm is in (0, 1]: finite, and exact.
     double square = -2.0 * normal_log(((double)first + 1.0) * 0x1p-32);
@@ -78,7 +83,7 @@ static inline void normal_pair(uint32_t first, uint32_t second, double *a, doubl
 enum { NORMAL_BLOCK = 64 }; // counters, four normals each
 
 /* The words of counters [low, low + NORMAL_BLOCK) in the stream `high`: philox_words(), side by side. */
-static inline void normal_words(struct philox generator, uint64_t high, uint64_t low,
+NORMAL_FUNCTION void normal_words(struct philox generator, uint64_t high, uint64_t low,
                                 uint32_t c[4][NORMAL_BLOCK])
 {
     for (int i = 0; i < NORMAL_BLOCK; i++) {
@@ -102,7 +107,7 @@ static inline void normal_words(struct philox generator, uint64_t high, uint64_t
 }
 
 /* philox_normal(), for whoever compiles it for one processor. */
-static inline void normal_fill(struct philox generator, uint64_t high, int64_t begin, int64_t count,
+NORMAL_FUNCTION void normal_fill(struct philox generator, uint64_t high, int64_t begin, int64_t count,
                                float *out)
 {
     enum { DRAWN = 4 * NORMAL_BLOCK };

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/cuda/device_cuda.h"
 #include "kernels/dry/device_dry.h"
 #include "kernels/ops.h"
 #include "kernels/strict/device_strict.h"
@@ -12,7 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct device_ops *const kinds[] = {&device_cpu, &device_strict, &device_dry};
+static const struct device_ops *const kinds[] = {
+    &device_cpu,
+    &device_strict,
+    &device_dry,
+#ifdef HAVE_CUDA
+    &device_cuda,
+#endif
+};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const char *const part_names[] = {

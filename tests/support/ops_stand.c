@@ -7,10 +7,25 @@
 
 enum { GUARD = 80 }; // floats on either side; more than a vector, and a multiple of its alignment
 
+#ifdef STAND_EMULATED // the cuda device, with the emulator for a GPU
+#include "kernels/cuda/device_cuda.h"
+#endif
+
+struct device *stand_device(int threads)
+{
+    struct device *device;
+#ifdef STAND_EMULATED
+    MUST(device_open_with(&device_cuda, &(struct device_options){.name = "cuda", .threads = threads},
+                          &device));
+#else
+    MUST(device_open(&(struct device_options){.name = "cpu", .threads = threads}, &device));
+#endif
+    return device;
+}
+
 struct stand stand_open(int threads)
 {
-    struct stand stand = {0};
-    MUST(device_open(&(struct device_options){.name = "cpu", .threads = threads}, &stand.device));
+    struct stand stand = {.device = stand_device(threads)};
     MUST(stream_create(stand.device, "test", &stand.stream));
     return stand;
 }

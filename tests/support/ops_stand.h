@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What every test of an op needs: a cpu device, guarded arrays, numbers, and two ways to compare.
+/* What every test of an op needs: a device whose memory is the host's (the cpu, or where a test is compiled
+ * with STAND_EMULATED the kernels of the cuda device under tests/emulator), guarded arrays, numbers, and two
+ * ways to compare.
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: what is read or written beside it shows
  *
@@ -12,6 +14,12 @@
 /* Half a unit in the last place of 1, in fp32: what one rounding can do, relatively. */
 #define UNIT 0x1p-24
 
+#ifdef STAND_EMULATED
+enum { STAND_IS_EMULATED = 1 }; // some hundred times slower: fewer large shapes
+#else
+enum { STAND_IS_EMULATED = 0 };
+#endif
+
 enum { STAND_ARRAYS = 96 };
 
 struct stand {
@@ -22,6 +30,7 @@ struct stand {
     int arrays;
 };
 
+struct device *stand_device(int threads); // dies for want of one
 struct stand stand_open(int threads);
 void stand_close(struct stand *stand);
 

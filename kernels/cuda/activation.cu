@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The functions between a block's two matrix multiplications, each x times a smooth step, as on the cpu
+ * (kernels/cpu/activation.c says why in these forms):
+ *
+ *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
+ *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
+ *     silu       x sigmoid(x)                              slope  s + x s'
+ *
+ * In the slopes x is held within +-SLOPE_LIMIT: the step's slope is 0 long before, and 0 times an overflow
+ * would be NaN. */
+#include "kernels/cuda/rows.h"
+
+#define SLOPE_LIMIT    1e3F
+#define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
+#define GELU_TANH_CUBE 0.044715F
+#define SQRT_HALF      0.70710678118654752F
+#define DENSITY_0      0.39894228040143268F // of the normal distribution: 1 / sqrt(2 pi)
+
+static __device__ float sigmoid(float x)
+{
+    return 1.0F / (1.0F + expf(-x));
+}
+
+/* s (1 - s), without the cancellation where s is near 1. */
+static __device__ float sigmoid_slope(float x)
+{
+    float e = expf(-fabsf(x)), whole = 1.0F + e;
+    return e / (whole * whole);
+}
+
+template <enum activation_kind KIND> __device__ float step_of(float x)
+{
+    if (KIND == ACTIVATION_GELU)
+        return 0.5F * erfcf(-x * SQRT_HALF);
+    if (KIND == ACTIVATION_GELU_TANH)
+        return sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x));
+    return sigmoid(x);
+}
+
+/* d (x step(x)) / dx. */
+template <enum activation_kind KIND> __device__ float slope_of(float x, float *step)
+{
+    const float held = fminf(fmaxf(x, -SLOPE_LIMIT), SLOPE_LIMIT);
+    float slope;
+    if (KIND == ACTIVATION_GELU) {
+        *step = 0.5F * erfcf(-x * SQRT_HALF);
+        slope = DENSITY_0 * expf(-0.5F * held * held);
+    } else if (KIND == ACTIVATION_GELU_TANH) {
+        const float two_u = GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held);
+        *step = sigmoid(two_u);
+        slope = sigmoid_slope(two_u) * (GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held));
+    } else {
+        *step = sigmoid(x);
+        slope = sigmoid_slope(x);
+    }
+    return *step + held * slope;
+}
+
+template <enum activation_kind KIND> struct activate {
+    rows<float> x, up, y;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        quad<float> q = x.load(row, column, left), u = {};
+        if (KIND == ACTIVATION_SWIGLU)
+            u = up.load(row, column, left);
+        for (int i = 0; i < 4; i++) {
+            q.at[i] *= step_of<KIND>(q.at[i]);
+            if (KIND == ACTIVATION_SWIGLU)
+                q.at[i] *= u.at[i];
+        }
+        y.store(row, column, left, q);
+    }
+};
+
+template <enum activation_kind KIND> struct activate_back {
+    rows<float> x, up, dy, dx, dup;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        quad<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
+        if (KIND == ACTIVATION_SWIGLU)
+            u = up.load(row, column, left);
+        for (int i = 0; i < 4; i++) {
+            float step, slope = slope_of<KIND>(q.at[i], &step);
+            if (KIND == ACTIVATION_SWIGLU) {
+                du.at[i] = g.at[i] * (q.at[i] * step);
+                q.at[i] = g.at[i] * u.at[i] * slope;
+            } else {
+                q.at[i] = g.at[i] * slope;
+            }
+        }
+        dx.store(row, column, left, q);
+        if (KIND == ACTIVATION_SWIGLU)
+            dup.store(row, column, left, du);
+    }
+};
+
+/* The second half of a gated row; nothing for the other kinds. */
+static rows<float> second_half(struct tensor t, int64_t columns)
+{
+    return t.dim[1] == columns ? rows<float>{nullptr, 0, false}
+                               : floats(tensor_columns(t, columns, 2 * columns));
+}
+
+template <enum activation_kind KIND>
+static enum status forward(struct cuda_queue *queue, const struct activation_forward *op)
+{
+    int64_t columns = op->y.dim[1];
+    activate<KIND> f = {floats(op->x), second_half(op->x, columns), floats(op->y)};
+    return run_each_quad(queue, f, op->y.dim[0], columns);
+}
+
+template <enum activation_kind KIND>
+static enum status backward(struct cuda_queue *queue, const struct activation_backward *op)
+{
+    int64_t columns = op->dy.dim[1];
+    activate_back<KIND> f = {floats(op->x), second_half(op->x, columns), floats(op->dy), floats(op->dx),
+                             second_half(op->dx, columns)};
+    return run_each_quad(queue, f, op->dy.dim[0], columns);
+}
+
+enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op)
+{
+    switch (op->kind) {
+    case ACTIVATION_GELU:
+        return forward<ACTIVATION_GELU>(queue, op);
+    case ACTIVATION_GELU_TANH:
+        return forward<ACTIVATION_GELU_TANH>(queue, op);
+    case ACTIVATION_SWIGLU:
+        break;
+    }
+    return forward<ACTIVATION_SWIGLU>(queue, op);
+}
+
+enum status cuda_activation_backward(struct cuda_queue *queue, const struct activation_backward *op)
+{
+    switch (op->kind) {
+    case ACTIVATION_GELU:
+        return backward<ACTIVATION_GELU>(queue, op);
+    case ACTIVATION_GELU_TANH:
+        return backward<ACTIVATION_GELU_TANH>(queue, op);
+    case ACTIVATION_SWIGLU:
+        break;
+    }
+    return backward<ACTIVATION_SWIGLU>(queue, op);
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention in plain fp32, block by block (2205.14135): the reference on the GPU, and what runs where no
+ * faster kernel applies. A faster forward must leave out and lse as here; a faster backward reads only those.
+ *
+ * A tile is 32 queries by 32 keys. A warp has four queries; in the scores a lane is a key, in everything that
+ * is as wide as a head a lane is every 32nd column:
+ *
+ *     scores[4][lane = key] = scale q k^T        out[4][columns lane, lane + 32, ...] += p v
+ *
+ * backward has no atomics: one kernel walks, for each block of keys, all queries that see it (dk, dv);
+ * another, for each block of queries, all keys that it sees (dq). Both make the probabilities again from lse.
+ * What is computed for a sequence and a head depends on them alone. */
+#include "kernels/cuda/random.h"
+#include "kernels/cuda/reduce.h"
+
+enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, MINE = TILE / WARPS, MOST_COLUMNS = 256 };
+
+struct attention {
+    rows<float> q, k, v, out, lse, dout, dq, dk, dv;
+    float *delta; // [A, T]
+    int64_t sequence, tokens;
+    int heads, groups, head_dim;
+    float scale;
+    const int32_t *document;
+    bool drops;
+    struct dropout_rule rule;
+    const int64_t *sample;
+    int64_t first_head;
+};
+
+/* Where a block of threads is. */
+struct place {
+    int64_t row;    // of the sequence's first token
+    int64_t number; // of the sequence
+    int head, group;
+};
+
+static __device__ bool sees(const struct attention &a, int64_t row, int64_t query, int64_t key)
+{
+    return query < a.sequence && key <= query &&
+           (a.document == nullptr || a.document[row + query] == a.document[row + key]);
+}
+
+static __device__ float pair_factor(const struct attention &a, const struct place &at, int64_t query,
+                                    int64_t key)
+{
+    if (!a.drops)
+        return 1.0F;
+    const uint64_t element =
+        static_cast<uint64_t>(((a.first_head + at.head) * a.sequence + query) * a.sequence + key);
+    uint32_t word[4];
+    philox_quad(a.rule.generator, static_cast<uint64_t>(a.sample[at.row]), element / 4, word);
+    const unsigned which = static_cast<unsigned>(element % 4);
+    return dropout_factor(a.rule,
+                          which < 2 ? (which == 0 ? word[0] : word[1]) : (which == 2 ? word[2] : word[3]));
+}
+
+/* An odd distance between rows: lanes that read one column of 32 rows meet 32 different banks. */
+static __host__ __device__ int pitch_of(int head_dim)
+{
+    return head_dim | 1;
+}
+
+/* Rows [first, first + TILE) of one head into shared memory, zeros past the sequence's end. */
+static __device__ void load_tile(const rows<float> &from, const struct place &at, int64_t column,
+                                 int64_t first, const struct attention &a, float *tile)
+{
+    const int pitch = pitch_of(a.head_dim);
+    for (int i = static_cast<int>(threadIdx.x); i < TILE * a.head_dim; i += THREADS) {
+        const int r = i / a.head_dim, c = i % a.head_dim;
+        tile[r * pitch + c] = first + r < a.sequence ? from.row(at.row + first + r)[column + c] : 0.0F;
+    }
+}
+
+static __device__ float dot(const float *x, const float *y, int count)
+{
+    float sum = 0.0F;
+    UNROLL(4)
+    for (int i = 0; i < count; i++)
+        sum = fmaf(x[i], y[i], sum);
+    return sum;
+}
+
+/* line[column of this lane] += weight[0] row 0 + weight[stride] row 1 + ... of a tile. */
+template <int CHUNKS>
+__device__ void add_weighed_rows(float line[CHUNKS], const float *weight, int stride, const float *tile,
+                                 int head_dim)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP), pitch = pitch_of(head_dim);
+    UNROLL(2)
+    for (int r = 0; r < TILE; r++) {
+        for (int i = 0; i < CHUNKS; i++) {
+            const int c = lane + i * WARP;
+            if (c < head_dim)
+                line[i] = fmaf(weight[r * stride], tile[r * pitch + c], line[i]);
+        }
+    }
+}
+
+template <int CHUNKS>
+__device__ void store_line(const rows<float> &to, int64_t row, int64_t column, const float line[CHUNKS],
+                           float factor, int head_dim)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP);
+    for (int i = 0; i < CHUNKS; i++)
+        if (lane + i * WARP < head_dim)
+            to.row(row)[column + lane + i * WARP] = line[i] * factor;
+}
+
+/* What a query carries from tile to tile: the maximum, the sum, and the unnormalised row of out. */
+template <int CHUNKS> struct running {
+    float most, sum, out[CHUNKS];
+};
+
+/* One query's scores of one tile become weights in `p`, and what was there before shrinks. */
+template <int CHUNKS>
+__device__ void soften(struct running<CHUNKS> &r, float score, const struct attention &a,
+                       const struct place &at, int64_t query, int64_t key, float *p)
+{
+    const float most = fmaxf(r.most, warp_reduce(score, larger()));
+    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    const float base = most == -INFINITY ? 0.0F : most, shrink = expf(r.most - base),
+                weight = expf(score - base);
+    r.most = most;
+    r.sum = r.sum * shrink + warp_reduce(weight, plus());
+    for (int i = 0; i < CHUNKS; i++)
+        r.out[i] *= shrink;
+    p[threadIdx.x % WARP] = weight != 0.0F ? weight * pair_factor(a, at, query, key) : 0.0F;
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct attention a)
+{
+    DYNAMIC_SHARED(float, memory);
+    const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE; // the first of this warp's queries
+    float *const q = memory, *const k = q + TILE * pitch, *const v = k + TILE * pitch,
+                 *const p = v + TILE * pitch;
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int head = static_cast<int>(blockIdx.y), group = head / (a.heads / a.groups);
+    const struct place at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
+    const int64_t column = static_cast<int64_t>(head) * a.head_dim,
+                  shared_column = static_cast<int64_t>(group) * a.head_dim;
+    struct running<CHUNKS> state[MINE];
+    for (int j = 0; j < MINE; j++) {
+        state[j].most = -INFINITY;
+        state[j].sum = 0.0F;
+        for (int i = 0; i < CHUNKS; i++)
+            state[j].out[i] = 0.0F;
+    }
+    load_tile(a.q, at, column, first, a, q);
+    for (int64_t key = 0; key <= first; key += TILE) {
+        __syncthreads(); // the last tile is done with
+        load_tile(a.k, at, shared_column, key, a, k);
+        load_tile(a.v, at, shared_column, key, a, v);
+        __syncthreads();
+        for (int j = 0; j < MINE; j++) {
+            const int64_t query = first + mine + j;
+            const float score = a.scale * dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim);
+            soften(state[j], sees(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query, key + lane,
+                   p + (mine + j) * TILE);
+        }
+        __syncwarp(); // a warp reads its own rows of p only
+        for (int j = 0; j < MINE; j++)
+            add_weighed_rows<CHUNKS>(state[j].out, p + (mine + j) * TILE, 1, v, a.head_dim);
+        __syncwarp();
+    }
+    for (int j = 0; j < MINE; j++) {
+        const int64_t query = first + mine + j;
+        if (query >= a.sequence)
+            continue;
+        store_line<CHUNKS>(a.out, at.row + query, column, state[j].out, 1.0F / state[j].sum, a.head_dim);
+        if (lane == 0)
+            a.lse.row(head)[at.row + query] = state[j].most + logf(state[j].sum);
+    }
+}
+
+/* delta[h, t] = dout . out, a warp for each. */
+static __global__ void __launch_bounds__(THREADS) dot_out_and_gradient(struct attention a)
+{
+    const int64_t token = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / WARP;
+    const int64_t column = static_cast<int64_t>(blockIdx.y) * a.head_dim;
+    float sum = 0.0F;
+    for (int c = static_cast<int>(threadIdx.x % WARP); token < a.tokens && c < a.head_dim; c += WARP)
+        sum = fmaf(a.dout.row(token)[column + c], a.out.row(token)[column + c], sum);
+    sum = warp_reduce(sum, plus());
+    if (threadIdx.x % WARP == 0 && token < a.tokens)
+        a.delta[blockIdx.y * a.tokens + token] = sum;
+}
+
+/* The four tiles that backward works on, and its two matrices [query][key]. */
+struct desk {
+    float *q, *dout, *k, *v, *p, *ds;
+};
+
+enum { PAIR_PITCH = TILE + 1 };
+
+static __device__ struct desk desk_of(float *memory, int pitch)
+{
+    struct desk d;
+    d.q = memory;
+    d.dout = d.q + TILE * pitch;
+    d.k = d.dout + TILE * pitch;
+    d.v = d.k + TILE * pitch;
+    d.p = d.v + TILE * pitch;
+    d.ds = d.p + TILE * PAIR_PITCH;
+    return d;
+}
+
+static size_t desk_bytes(int head_dim)
+{
+    return static_cast<size_t>(4 * TILE * pitch_of(head_dim) + 2 * TILE * PAIR_PITCH) * sizeof(float);
+}
+
+/* p = e^(scale q k - lse) with dropout's factor, ds = p (dp factor - delta) scale; this warp's queries. */
+static __device__ void make_pairs(const struct attention &a, const struct place &at, int64_t first_query,
+                                  int64_t first_key, const struct desk &d)
+{
+    const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
+    for (int j = 0; j < MINE; j++) {
+        const int line = static_cast<int>(threadIdx.x / WARP) * MINE + j;
+        const int64_t query = first_query + line, key = first_key + lane;
+        float p = 0.0F, ds = 0.0F;
+        if (sees(a, at.row, query, key)) {
+            const int64_t token = at.row + query;
+            const float score = a.scale * dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim);
+            const float weight = expf(score - a.lse.row(at.head)[token]),
+                        factor = pair_factor(a, at, query, key);
+            const float dp = dot(d.dout + line * pitch, d.v + lane * pitch, a.head_dim);
+            p = weight * factor;
+            ds = weight * (dp * factor - a.delta[at.head * a.tokens + token]) * a.scale;
+        }
+        d.p[line * PAIR_PITCH + lane] = p;
+        d.ds[line * PAIR_PITCH + lane] = ds;
+    }
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(struct attention a)
+{
+    DYNAMIC_SHARED(float, memory);
+    const struct desk d = desk_of(memory, pitch_of(a.head_dim));
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, group = static_cast<int>(blockIdx.y);
+    const int64_t first_key = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int64_t shared_column = static_cast<int64_t>(group) * a.head_dim;
+    struct place at = {blockIdx.z * a.sequence, blockIdx.z, 0, group};
+    float dk[MINE][CHUNKS] = {}, dv[MINE][CHUNKS] = {};
+    load_tile(a.k, at, shared_column, first_key, a, d.k);
+    load_tile(a.v, at, shared_column, first_key, a, d.v);
+    const int each = a.heads / a.groups;
+    for (at.head = group * each; at.head < (group + 1) * each; at.head++) {
+        const int64_t column = static_cast<int64_t>(at.head) * a.head_dim;
+        for (int64_t query = first_key; query < a.sequence; query += TILE) {
+            __syncthreads();
+            load_tile(a.q, at, column, query, a, d.q);
+            load_tile(a.dout, at, column, query, a, d.dout);
+            __syncthreads();
+            make_pairs(a, at, query, first_key, d);
+            __syncthreads();
+            for (int j = 0; j < MINE; j++) {
+                add_weighed_rows<CHUNKS>(dv[j], d.p + mine + j, PAIR_PITCH, d.dout, a.head_dim);
+                add_weighed_rows<CHUNKS>(dk[j], d.ds + mine + j, PAIR_PITCH, d.q, a.head_dim);
+            }
+        }
+    }
+    for (int j = 0; j < MINE; j++) {
+        const int64_t key = first_key + mine + j;
+        if (key >= a.sequence)
+            continue;
+        store_line<CHUNKS>(a.dk, at.row + key, shared_column, dk[j], 1.0F, a.head_dim);
+        store_line<CHUNKS>(a.dv, at.row + key, shared_column, dv[j], 1.0F, a.head_dim);
+    }
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients(struct attention a)
+{
+    DYNAMIC_SHARED(float, memory);
+    const struct desk d = desk_of(memory, pitch_of(a.head_dim));
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, head = static_cast<int>(blockIdx.y);
+    const int group = head / (a.heads / a.groups);
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int64_t column = static_cast<int64_t>(head) * a.head_dim,
+                  shared_column = static_cast<int64_t>(group) * a.head_dim;
+    const struct place at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
+    float dq[MINE][CHUNKS] = {};
+    load_tile(a.q, at, column, first, a, d.q);
+    load_tile(a.dout, at, column, first, a, d.dout);
+    for (int64_t key = 0; key <= first; key += TILE) {
+        __syncthreads();
+        load_tile(a.k, at, shared_column, key, a, d.k);
+        load_tile(a.v, at, shared_column, key, a, d.v);
+        __syncthreads();
+        make_pairs(a, at, first, key, d);
+        __syncwarp(); // a warp reads its own rows of ds only
+        for (int j = 0; j < MINE; j++)
+            add_weighed_rows<CHUNKS>(dq[j], d.ds + (mine + j) * PAIR_PITCH, 1, d.k, a.head_dim);
+    }
+    for (int j = 0; j < MINE; j++)
+        if (first + mine + j < a.sequence)
+            store_line<CHUNKS>(a.dq, at.row + first + mine + j, column, dq[j], 1.0F, a.head_dim);
+}
+
+static struct attention attention_of(const struct attention_forward *op)
+{
+    struct attention a = {};
+    a.q = floats(op->q);
+    a.k = floats(op->k);
+    a.v = floats(op->v);
+    a.out = floats(op->out);
+    a.lse = floats(op->lse);
+    a.sequence = op->sequence;
+    a.tokens = op->q.dim[0];
+    a.head_dim = static_cast<int>(op->head_dim);
+    a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
+    a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
+    a.scale = op->scale;
+    a.document = op->document;
+    a.drops = op->dropout.probability > 0.0F;
+    if (a.drops) {
+        a.rule = dropout_rule_of(&op->dropout);
+        a.sample = op->dropout.sample;
+        a.first_head = op->dropout.column_begin;
+    }
+    return a;
+}
+
+static enum status check_size(const struct attention &a, int64_t batch)
+{
+    if (a.head_dim > MOST_COLUMNS)
+        return fail(NOT_SUPPORTED,
+                    "cuda: attention takes heads of at most %d columns, not %d (model.kv_channels)",
+                    static_cast<int>(MOST_COLUMNS), a.head_dim);
+    if (a.heads > MAX_GRID_Y || batch > MAX_GRID_Y)
+        return fail(NOT_SUPPORTED, "cuda: attention takes at most %d heads and sequences, not %d and %lld",
+                    static_cast<int>(MAX_GRID_Y), a.heads, static_cast<long long>(batch));
+    return OK;
+}
+
+template <int CHUNKS>
+static enum status forward(struct cuda_queue *queue, const struct attention &a, dim3 grid)
+{
+    const size_t bytes = static_cast<size_t>(3 * TILE * pitch_of(a.head_dim) + TILE * TILE) * sizeof(float);
+    return LAUNCH(queue, attend<CHUNKS>, grid, THREADS, bytes, a);
+}
+
+enum status cuda_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    const struct attention a = attention_of(op);
+    TRY(check_size(a, op->batch));
+    dim3 grid(static_cast<unsigned>(blocks_of(a.sequence, TILE)), static_cast<unsigned>(a.heads),
+              static_cast<unsigned>(op->batch));
+    if (a.head_dim <= 2 * WARP)
+        return forward<2>(queue, a, grid);
+    return a.head_dim <= 4 * WARP ? forward<4>(queue, a, grid) : forward<8>(queue, a, grid);
+}
+
+template <int CHUNKS>
+static enum status backward(struct cuda_queue *queue, const struct attention &a, int64_t batch)
+{
+    const unsigned tiles = static_cast<unsigned>(blocks_of(a.sequence, TILE)),
+                   sequences = static_cast<unsigned>(batch);
+    const size_t bytes = desk_bytes(a.head_dim);
+    dim3 keys(tiles, static_cast<unsigned>(a.groups), sequences),
+        queries(tiles, static_cast<unsigned>(a.heads), sequences);
+    TRY(LAUNCH(queue, key_gradients<CHUNKS>, keys, THREADS, bytes, a));
+    return LAUNCH(queue, query_gradients<CHUNKS>, queries, THREADS, bytes, a);
+}
+
+enum status cuda_attention_backward(struct cuda_queue *queue, const struct attention_backward *op)
+{
+    struct attention a = attention_of(&op->forward);
+    TRY(check_size(a, op->forward.batch));
+    a.dout = floats(op->dout);
+    a.dq = floats(op->dq);
+    a.dk = floats(op->dk);
+    a.dv = floats(op->dv);
+    void *delta;
+    TRY(cuda_scratch(queue, static_cast<size_t>(a.heads * a.tokens) * sizeof(float), &delta));
+    a.delta = static_cast<float *>(delta);
+    dim3 grid(static_cast<unsigned>(blocks_of(a.tokens, WARPS)), static_cast<unsigned>(a.heads));
+    TRY(LAUNCH(queue, dot_out_and_gradient, grid, THREADS, 0, a));
+    if (a.head_dim <= 2 * WARP)
+        return backward<2>(queue, a, op->forward.batch);
+    return a.head_dim <= 4 * WARP ? backward<4>(queue, a, op->forward.batch)
+                                  : backward<8>(queue, a, op->forward.batch);
+}

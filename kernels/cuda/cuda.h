@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The cuda device's rooms: one function per op, behind the doors of kernels/ops.h, which have checked types,
+ * shapes and strides and taken the exits for nothing to do. What each computes is said beside its struct in
+ * ops.h; each puts its kernels on a stream and returns at once.
+ *
+ * Laws of a kernel here, as on the cpu:
+ *   - which thread adds which terms in which order depends on the shape only: not on the alignment of a
+ *     pointer, not on the number of multiprocessors, never on who comes first. No atomics on floats;
+ *   - multiplications and additions are not contracted (--fmad=false); a kernel that wants fmaf() says so;
+ *   - temporary memory comes from cuda_scratch(), one piece per op. */
+#pragma once
+
+#include "kernels/ops.h"
+
+#include <cuda_runtime_api.h>
+
+struct cuda_library; // cuBLASLt and its plans
+
+/* One stream's part of what an op needs. */
+struct cuda_queue {
+    struct device *device;
+    const char *name; // the stream's, for messages
+    cudaStream_t stream;
+    struct buffer scratch;
+    const struct op *op; // the one that is being launched, for messages
+    struct cuda_library *library;
+};
+
+/* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)". queue may be NULL. */
+MUST_USE enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const char *call);
+
+/* Memory for the op that is being launched, aligned to 256 bytes, unset, gone with the op. One piece per op.
+ */
+MUST_USE enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out);
+
+/* "norm_forward(f32[4096, 768])". */
+enum { CUDA_OP_CHARS = 256 };
+const char *cuda_op_text(const struct op *op, char out[CUDA_OP_CHARS]);
+
+/* Puts the op's kernels on the queue: the one switch (run.c). Transfers are the device's. */
+MUST_USE enum status cuda_run(struct cuda_queue *queue, const struct op *op);
+
+MUST_USE enum status cuda_fill(struct cuda_queue *queue, const struct fill *op);
+MUST_USE enum status cuda_copy(struct cuda_queue *queue, const struct copy *op);
+MUST_USE enum status cuda_add(struct cuda_queue *queue, const struct add *op);
+MUST_USE enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal *op);
+MUST_USE enum status cuda_column_sum(struct cuda_queue *queue, const struct column_sum *op);
+MUST_USE enum status cuda_norm_forward(struct cuda_queue *queue, const struct norm_forward *op);
+MUST_USE enum status cuda_norm_backward(struct cuda_queue *queue, const struct norm_backward *op);
+MUST_USE enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op);
+MUST_USE enum status cuda_activation_backward(struct cuda_queue *queue, const struct activation_backward *op);
+MUST_USE enum status cuda_rope(struct cuda_queue *queue, const struct rope *op);
+MUST_USE enum status cuda_attention_forward(struct cuda_queue *queue, const struct attention_forward *op);
+MUST_USE enum status cuda_attention_backward(struct cuda_queue *queue, const struct attention_backward *op);
+MUST_USE enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedding_forward *op);
+MUST_USE enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op);
+MUST_USE enum status cuda_residual_forward(struct cuda_queue *queue, const struct residual_forward *op);
+MUST_USE enum status cuda_residual_backward(struct cuda_queue *queue, const struct residual_backward *op);
+MUST_USE enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_max *op);
+MUST_USE enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op);
+MUST_USE enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op);
+MUST_USE enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backward *op);
+MUST_USE enum status cuda_squares(struct cuda_queue *queue, const struct squares *op);
+MUST_USE enum status cuda_clip(struct cuda_queue *queue, const struct clip *op);
+MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op);
+
+/* Matrix multiplication has two homes behind one name: cuBLASLt (gemm_cublaslt.c), and an own kernel for
+ * where that library is not (the emulator) and for what it does not take (K = 0). */
+MUST_USE enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op);
+MUST_USE enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op);
+
+/* Opens cuBLASLt for one device; one line that names the library when it is not there. */
+MUST_USE enum status cuda_library_open(struct cuda_library **out);
+void cuda_library_close(struct cuda_library *library); // takes NULL

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rows of a table by id, rotary positions, and the gradients of the table.
+ *
+ * backward: several tokens may have the same id, and their gradients are added in token order, whoever comes
+ * first. So tokens are sorted by id, by counting for each how many come before it (T^2 comparisons of
+ * integers, of no account beside T rows of gradients at the lengths of a microbatch), and the block of the
+ * first token of each id walks all of that id:
+ *
+ *     id     7 2 7 5 2      position of each: 3 0 4 2 1      order: 1 4 | 3 | 0 2 */
+#include "kernels/cuda/reduce.h"
+
+struct gather {
+    rows<float> table, out;
+    const int32_t *id;
+    int64_t begin, row_count;
+    bool accumulate;
+
+    __device__ void operator()(int64_t t, int64_t column, int64_t left) const
+    {
+        const int64_t row = static_cast<int64_t>(id[t]) - begin;
+        quad<float> q = {};
+        if (row >= 0 && row < row_count)
+            q = table.load(row, column, left);
+        else if (accumulate)
+            return;
+        if (accumulate) {
+            quad<float> old = out.load(t, column, left);
+            for (int i = 0; i < 4; i++)
+                q.at[i] = old.at[i] + q.at[i];
+        }
+        out.store(t, column, left, q);
+    }
+};
+
+enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedding_forward *op)
+{
+    gather f = {floats(op->table), floats(op->out), op->id, op->begin, op->rows, op->accumulate};
+    return run_each_quad(queue, f, op->out.dim[0], op->out.dim[1]);
+}
+
+constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
+
+/* order[position of t] = t, the position by (id, t). */
+static __global__ void sort_tokens(const int32_t *id, int64_t count, int32_t *order)
+{
+    SHARED(int32_t, tile, SORT_THREADS);
+    const int64_t t = static_cast<int64_t>(blockIdx.x) * SORT_THREADS + threadIdx.x;
+    const int32_t mine = t < count ? id[t] : 0;
+    int64_t before = 0;
+    for (int64_t first = 0; first < count; first += SORT_THREADS) {
+        __syncthreads();
+        if (first + threadIdx.x < count)
+            tile[threadIdx.x] = id[first + threadIdx.x];
+        __syncthreads();
+        const int64_t filled = count - first < SORT_THREADS ? count - first : SORT_THREADS;
+        for (int64_t i = 0; i < filled; i++)
+            before += tile[i] < mine || (tile[i] == mine && first + i < t) ? 1 : 0;
+    }
+    if (t < count)
+        order[before] = static_cast<int32_t>(t);
+}
+
+static __global__ void add_rows_by_id(rows<float> dout, rows<float> dtable, const int32_t *id,
+                                      const int32_t *order, int64_t count, int64_t begin, int64_t row_count,
+                                      int64_t columns)
+{
+    const int64_t position = blockIdx.x, token = order[position];
+    const int64_t row = static_cast<int64_t>(id[token]) - begin;
+    const int64_t column = 4 * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
+                  left = columns - column;
+    if (row < 0 || row >= row_count || left <= 0 || (position > 0 && id[order[position - 1]] == id[token]))
+        return;
+    quad<float> sum = dtable.load(row, column, left);
+    for (int64_t p = position; p < count && id[order[p]] == id[token]; p++) {
+        quad<float> q = dout.load(order[p], column, left);
+        for (int i = 0; i < 4; i++)
+            sum.at[i] += q.at[i];
+    }
+    dtable.store(row, column, left, sum);
+}
+
+enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op)
+{
+    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], quads = blocks_of(columns, 4);
+    void *scratch;
+    TRY(cuda_scratch(queue, static_cast<size_t>(count) * sizeof(int32_t), &scratch));
+    int32_t *order = static_cast<int32_t *>(scratch);
+    dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
+    TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
+    int threads = threads_for(quads, SCATTER_THREADS);
+    dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(quads, threads)));
+    return LAUNCH(queue, add_rows_by_id, grid, threads, 0, floats(op->dout), floats(op->dtable), op->id,
+                  order, count, op->begin, op->rows, columns);
+}
+
+/* Rotary positions: the sines and cosines of a token serve all its heads, so a block takes a token, makes its
+ * table in shared memory, and turns every head by it. Angles are taken in double precision, rounded once. */
+enum { ROPE_THREADS = 128 };
+
+static __global__ void rotate(rows<float> x, const int32_t *position, int64_t heads, int64_t half,
+                              double base, bool inverse)
+{
+    DYNAMIC_SHARED(float, table); // cosines, then sines
+    const int64_t token = blockIdx.x;
+    for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
+        double frequency = pow(base, -static_cast<double>(i) / static_cast<double>(half));
+        double angle = static_cast<double>(position[token]) * frequency;
+        table[i] = static_cast<float>(cos(angle));
+        table[half + i] = static_cast<float>(inverse ? -sin(angle) : sin(angle));
+    }
+    __syncthreads();
+    for (int64_t pair = threadIdx.x; pair < heads * half; pair += blockDim.x) {
+        const int64_t i = pair % half;
+        float *a = x.row(token) + pair / half * 2 * half + i, *b = a + half;
+        const float c = table[i], s = table[half + i], was_a = *a, was_b = *b;
+        *a = was_a * c - was_b * s;
+        *b = was_b * c + was_a * s;
+    }
+}
+
+enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
+{
+    const int64_t half = op->head_dim / 2, heads = op->x.dim[1] / op->head_dim;
+    return LAUNCH(queue, rotate, dim3(static_cast<unsigned>(op->x.dim[0])),
+                  threads_for(heads * half, ROPE_THREADS), static_cast<size_t>(op->head_dim) * sizeof(float),
+                  floats(op->x), op->position, heads, half, op->base, op->inverse);
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Matrix multiplication through cuBLASLt: fp32 exactly, bias in the epilogue, beta = 1 to accumulate.
+ *
+ * cuBLASLt thinks in columns. A row-major c[M, N] is its N x M matrix, so it is asked for c^T = op(b)^T
+ * op(a)^T: the operands change places, nothing is moved.
+ *
+ * The library is opened when the first device opens, and not linked: it has half a gigabyte, and every start
+ * of every program, those for the CPU too, would map it.
+ *
+ * An algorithm is chosen once for each shape, by the library's heuristic, and kept: which one decides the
+ * order of a sum, so the bits of a run depend on the library's version and the GPU, and on nothing in the
+ * run. */
+#include "kernels/cuda/cuda.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORKSPACE_BYTES = 32 << 20, PLANS = 1024 };
+
+/* The library's functions that are used here. */
+#define FUNCTIONS(X)                        \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtGetStatusString)              \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
+    X(cublasLtMatmul)
+
+/* All that the choice of an algorithm depends on. No padding: compared as bytes. */
+struct shape {
+    int64_t m, n, k, a_stride, b_stride, c_stride;
+    int32_t transpose_a, transpose_b, accumulate, bias;
+    uint32_t a_alignment, b_alignment, c_alignment, unused;
+};
+
+struct plan {
+    struct shape shape;
+    cublasLtMatmulAlgo_t algorithm;
+    bool known;
+};
+
+struct cuda_library {
+    void *module;
+    cublasLtHandle_t handle;
+#define DECLARE(name) __typeof__(&name) name;
+    FUNCTIONS(DECLARE)
+#undef DECLARE
+    struct plan plan[PLANS]; // open addressing; a full table forgets
+};
+
+static enum status check(const struct cuda_library *lt, const struct cuda_queue *queue, cublasStatus_t status,
+                         const char *call)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return OK;
+    char text[CUDA_OP_CHARS];
+    if (queue == NULL || queue->op == NULL)
+        return fail(NOT_SUPPORTED, "cuda: %s: %s", call, lt->cublasLtGetStatusString(status));
+    return fail(NOT_SUPPORTED, "cuda: %s: %s; stream %s, %s", call, lt->cublasLtGetStatusString(status),
+                queue->name, cuda_op_text(queue->op, text));
+}
+
+static enum status load(struct cuda_library *lt)
+{
+    const char *const names[] = {"libcublasLt.so.13", CUDA_LIBRARY_DIR "/libcublasLt.so.13"};
+    for (size_t i = 0; i < sizeof names / sizeof *names && lt->module == NULL; i++)
+        lt->module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (lt->module == NULL)
+        return fail(NOT_SUPPORTED,
+                    "cluster.device cuda: %s; cuBLASLt 13 comes with the CUDA toolkit: put its folder "
+                    "on LD_LIBRARY_PATH",
+                    dlerror());
+    const struct {
+        const char *name;
+        void *to;
+    } functions[] = {
+#define ROW(name) {#name, &lt->name},
+        FUNCTIONS(ROW)
+#undef ROW
+    };
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *address = dlsym(lt->module, functions[i].name);
+        if (address == NULL)
+            return fail(NOT_SUPPORTED, "cluster.device cuda: %s: %s", names[0], dlerror());
+        memcpy(functions[i].to, &address, sizeof address);
+    }
+    return OK;
+}
+
+enum status cuda_library_open(struct cuda_library **out)
+{
+    struct cuda_library *lt = calloc(1, sizeof *lt);
+    if (lt == NULL)
+        return fail(NO_MEMORY, "no memory for cuBLASLt's plans");
+    enum status status = load(lt);
+    if (status == OK)
+        status = check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");
+    if (status == OK)
+        *out = lt;
+    else
+        cuda_library_close(lt);
+    return status;
+}
+
+void cuda_library_close(struct cuda_library *lt)
+{
+    if (lt == NULL)
+        return;
+    if (lt->handle != NULL)
+        lt->cublasLtDestroy(lt->handle);
+    if (lt->module != NULL)
+        dlclose(lt->module);
+    free(lt);
+}
+
+/* The largest power of two, up to 256, that divides the address. */
+static uint32_t alignment_of(const void *data)
+{
+    uintptr_t bits = (uintptr_t)data | 256;
+    return (uint32_t)(bits & (~bits + 1));
+}
+
+static struct shape shape_of(const struct gemm *op)
+{
+    return (struct shape){.m = op->c.dim[0],
+                          .n = op->c.dim[1],
+                          .k = op->a.dim[op->transpose_a ? 0 : 1],
+                          .a_stride = op->a.stride[0],
+                          .b_stride = op->b.stride[0],
+                          .c_stride = op->c.stride[0],
+                          .transpose_a = op->transpose_a,
+                          .transpose_b = op->transpose_b,
+                          .accumulate = op->accumulate,
+                          .bias = op->bias.data != NULL,
+                          .a_alignment = alignment_of(op->a.data),
+                          .b_alignment = alignment_of(op->b.data),
+                          .c_alignment = alignment_of(op->c.data)};
+}
+
+/* What one call of cublasLtMatmul is told; all of it is freed again. */
+struct call {
+    cublasLtMatmulDesc_t what;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulPreference_t preference;
+};
+
+static void call_free(const struct cuda_library *lt, struct call *call)
+{
+    if (call->preference != NULL)
+        lt->cublasLtMatmulPreferenceDestroy(call->preference);
+    cublasLtMatrixLayout_t layouts[] = {call->a, call->b, call->c};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i] != NULL)
+            lt->cublasLtMatrixLayoutDestroy(layouts[i]);
+    if (call->what != NULL)
+        lt->cublasLtMatmulDescDestroy(call->what);
+}
+
+static cublasStatus_t set(const struct cuda_library *lt, const struct call *call,
+                          cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
+{
+    return lt->cublasLtMatmulDescSetAttribute(call->what, attribute, value, bytes);
+}
+
+/* Which transposes, and the bias: theirs is a column of N numbers, which is our row. */
+static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, const struct gemm *op)
+{
+    cublasStatus_t s = lt->cublasLtMatmulDescCreate(&call->what, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasOperation_t first = op->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = op->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = op->bias.data != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (s == CUBLAS_STATUS_SUCCESS && op->bias.data != NULL)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &op->bias.data, sizeof op->bias.data);
+    return s;
+}
+
+static cublasStatus_t lay_out(const struct cuda_library *lt, cublasLtMatrixLayout_t *layout, struct tensor t)
+{
+    return lt->cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, (uint64_t)t.dim[1], (uint64_t)t.dim[0],
+                                          t.stride[0]);
+}
+
+static enum status call_create(const struct cuda_library *lt, const struct cuda_queue *queue,
+                               const struct gemm *op, struct call *call)
+{
+    cublasStatus_t s = describe(lt, call, op);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = lay_out(lt, &call->a, op->a);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = lay_out(lt, &call->b, op->b);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = lay_out(lt, &call->c, op->c);
+    return check(lt, queue, s, "cublasLtMatmulDescCreate");
+}
+
+static struct plan *find_plan(struct cuda_library *lt, const struct shape *shape)
+{
+    uint64_t hash = 0xcbf29ce484222325U;
+    for (size_t i = 0; i < sizeof *shape; i++)
+        hash = (hash ^ ((const unsigned char *)shape)[i]) * 0x100000001b3U;
+    enum { PROBES = 8 };
+    struct plan *plan = NULL;
+    for (uint64_t i = 0; i < PROBES; i++) {
+        plan = &lt->plan[(hash + i) % PLANS];
+        if (!plan->known || memcmp(&plan->shape, shape, sizeof *shape) == 0)
+            return plan;
+    }
+    plan->known = false; // the last of the row is forgotten
+    return plan;
+}
+
+/* The preference's alignments are those of their operands: theirs come in the other order. */
+static enum status choose(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
+                          const struct shape *shape, struct plan *plan)
+{
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } preferences[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &shape->b_alignment, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &shape->a_alignment, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &shape->c_alignment, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &shape->c_alignment, sizeof(uint32_t)},
+    };
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    TRY(check(lt, queue, lt->cublasLtMatmulPreferenceCreate(&call->preference),
+              "cublasLtMatmulPreferenceCreate"));
+    for (size_t i = 0; i < sizeof preferences / sizeof *preferences; i++)
+        TRY(check(lt, queue,
+                  lt->cublasLtMatmulPreferenceSetAttribute(call->preference, preferences[i].attribute,
+                                                           preferences[i].value, preferences[i].bytes),
+                  "cublasLtMatmulPreferenceSetAttribute"));
+    TRY(check(lt, queue,
+              lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, call->what, call->b, call->a, call->c, call->c,
+                                                 call->preference, 1, &result, &found),
+              "cublasLtMatmulAlgoGetHeuristic"));
+    if (found == 0)
+        return check(lt, queue, CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
+    *plan = (struct plan){.shape = *shape, .algorithm = result.algo, .known = true};
+    return OK;
+}
+
+static enum status multiply(struct cuda_library *lt, struct cuda_queue *queue, const struct gemm *op,
+                            struct call *call)
+{
+    const struct shape shape = shape_of(op);
+    struct plan *plan = find_plan(lt, &shape);
+    const float alpha = 1.0F, beta = op->accumulate ? 1.0F : 0.0F;
+    void *workspace;
+    TRY(call_create(lt, queue, op, call));
+    if (!plan->known)
+        TRY(choose(lt, queue, call, &shape, plan));
+    TRY(cuda_scratch(queue, WORKSPACE_BYTES, &workspace));
+    return check(lt, queue,
+                 lt->cublasLtMatmul(lt->handle, call->what, &alpha, op->b.data, call->b, op->a.data, call->a,
+                                    &beta, op->c.data, call->c, op->c.data, call->c, &plan->algorithm,
+                                    workspace, WORKSPACE_BYTES, queue->stream),
+                 "cublasLtMatmul");
+}
+
+enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op)
+{
+    struct call call = {0};
+    if (op->a.dim[op->transpose_a ? 0 : 1] == 0) // no products: cuBLASLt does not take that
+        return cuda_gemm_tiled(queue, op);
+    enum status status = multiply(queue->library, queue, op, &call);
+    call_free(queue->library, &call);
+    return status;
+}

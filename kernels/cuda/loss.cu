@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Cross entropy, a block for each row; what separates the steps is the caller's reduction over ranks. */
+#include "kernels/cuda/reduce.h"
+
+enum { THREADS = 256 };
+
+struct loss_rows {
+    rows<float> logits;
+    int64_t columns, begin;
+    const int32_t *label;
+    float *max, *sum, *target;
+};
+
+static __global__ void __launch_bounds__(THREADS) largest_of_rows(struct loss_rows op)
+{
+    const int64_t row = blockIdx.x;
+    float most = -INFINITY;
+    for (int64_t c = 4 * threadIdx.x; c < op.columns; c += 4 * blockDim.x) {
+        quad<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
+        most = fmaxf(most, fmaxf(fmaxf(q.at[0], q.at[1]), fmaxf(q.at[2], q.at[3])));
+    }
+    most = block_reduce(most, larger(), -INFINITY);
+    if (threadIdx.x == 0)
+        op.max[row] = most;
+}
+
+static __global__ void __launch_bounds__(THREADS) sum_of_rows(struct loss_rows op)
+{
+    const int64_t row = blockIdx.x;
+    const float max = op.max[row];
+    float sum = 0.0F;
+    for (int64_t c = 4 * threadIdx.x; c < op.columns; c += 4 * blockDim.x) {
+        quad<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
+        sum += (expf(q.at[0] - max) + expf(q.at[1] - max)) + (expf(q.at[2] - max) + expf(q.at[3] - max));
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        const int64_t column = static_cast<int64_t>(op.label[row]) - op.begin;
+        op.sum[row] = sum;
+        op.target[row] = column >= 0 && column < op.columns ? op.logits.row(row)[column] - max : 0.0F;
+    }
+}
+
+static int threads_of_row(int64_t columns)
+{
+    return threads_for(columns > 0 ? blocks_of(columns, 4) : 1, THREADS);
+}
+
+static float *data_of(struct tensor t)
+{
+    return static_cast<float *>(t.data);
+}
+
+enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_max *op)
+{
+    struct loss_rows args = {floats(op->logits), op->columns, 0, nullptr, data_of(op->max), nullptr, nullptr};
+    dim3 grid(static_cast<unsigned>(op->logits.dim[0]));
+    return LAUNCH(queue, largest_of_rows, grid, threads_of_row(op->columns), 0, args);
+}
+
+enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op)
+{
+    struct loss_rows args = {floats(op->logits), op->columns,      op->begin,          op->label,
+                             data_of(op->max),   data_of(op->sum), data_of(op->target)};
+    dim3 grid(static_cast<unsigned>(op->logits.dim[0]));
+    return LAUNCH(queue, sum_of_rows, grid, threads_of_row(op->columns), 0, args);
+}
+
+/* A block for each sequence. A token that does not count may have no label anywhere, and so no finite loss.
+ */
+static __global__ void __launch_bounds__(THREADS)
+    finish_samples(const float *sum, const float *target, const float *mask, int64_t sequence,
+                   double *sample_loss, double *sample_tokens)
+{
+    const int64_t first = blockIdx.x * sequence;
+    double loss = 0.0, tokens = 0.0;
+    for (int64_t t = first + threadIdx.x; t < first + sequence; t += blockDim.x) {
+        if (mask[t] == 0.0F)
+            continue;
+        loss += static_cast<double>(mask[t]) *
+                (log(static_cast<double>(sum[t])) - static_cast<double>(target[t]));
+        tokens += static_cast<double>(mask[t]);
+    }
+    loss = block_sum(loss);
+    tokens = block_sum(tokens);
+    if (threadIdx.x == 0) {
+        sample_loss[blockIdx.x] = loss;
+        sample_tokens[blockIdx.x] = tokens;
+    }
+}
+
+enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op)
+{
+    const int64_t batch = op->sample_loss.dim[0], sequence = op->sum.dim[0] / batch;
+    return LAUNCH(queue, finish_samples, dim3(static_cast<unsigned>(batch)), threads_for(sequence, THREADS),
+                  0, data_of(op->sum), data_of(op->target), op->mask, sequence,
+                  static_cast<double *>(op->sample_loss.data), static_cast<double *>(op->sample_tokens.data));
+}
+
+struct loss_gradient {
+    rows<float> logits;
+    const float *max, *sum, *mask;
+    const int32_t *label;
+    int64_t begin, columns;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        const float weight = mask[row], factor = weight / sum[row], most = max[row];
+        const int64_t at = static_cast<int64_t>(label[row]) - begin, real = columns - column;
+        quad<float> q = {};
+        if (weight != 0.0F && real > 0)
+            q = logits.load(row, column, left);
+        for (int i = 0; i < 4; i++) {
+            q.at[i] = weight != 0.0F && i < real ? expf(q.at[i] - most) * factor : 0.0F;
+            if (weight != 0.0F && i < real && column + i == at)
+                q.at[i] -= weight;
+        }
+        logits.store(row, column, left, q);
+    }
+};
+
+enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backward *op)
+{
+    loss_gradient f = {floats(op->logits), data_of(op->max), data_of(op->sum), op->mask,
+                       op->label,          op->begin,        op->columns};
+    return run_each_quad(queue, f, op->logits.dim[0], op->logits.dim[1]);
+}

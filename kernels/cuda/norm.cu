@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+/* LayerNorm and RMSNorm: a block for each row, which reads it as often as it needs to (the second time from
+ * the cache). Mean and variance are each taken plainly, in two passes.
+ *
+ *     dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),   g = dy * weight, xhat = (x - mean) * rstd
+ *
+ * The weights' gradients are sums over rows and take a kernel of their own (reduce.h). */
+#include "kernels/cuda/reduce.h"
+
+enum { THREADS = 256 };
+
+struct norm_rows {
+    bool layer;
+    int64_t columns;
+    rows<float> x, weight, bias, y;
+    float epsilon;
+    float *mean, *rstd;
+};
+
+static __global__ void __launch_bounds__(THREADS) norm_forward_rows(struct norm_rows op)
+{
+    const int64_t row = blockIdx.x, n = op.columns, first = 4 * threadIdx.x, stride = 4 * blockDim.x;
+    float mean = 0.0F, sum = 0.0F;
+    if (op.layer) {
+        for (int64_t c = first; c < n; c += stride) {
+            quad<float> q = op.x.load(row, c, n - c);
+            sum += (q.at[0] + q.at[1]) + (q.at[2] + q.at[3]);
+        }
+        mean = block_sum(sum) / static_cast<float>(n);
+    }
+    sum = 0.0F;
+    for (int64_t c = first; c < n; c += stride) {
+        quad<float> q = op.x.load(row, c, n - c, mean);
+        for (int i = 0; i < 4; i++)
+            sum = fmaf(q.at[i] - mean, q.at[i] - mean, sum);
+    }
+    const float rstd = 1.0F / sqrtf(block_sum(sum) / static_cast<float>(n) + op.epsilon);
+    for (int64_t c = first; c < n; c += stride) {
+        quad<float> q = op.x.load(row, c, n - c), w = op.weight.load(0, c, n - c), b = {};
+        if (op.layer)
+            b = op.bias.load(0, c, n - c);
+        for (int i = 0; i < 4; i++)
+            q.at[i] = (q.at[i] - mean) * rstd * w.at[i] + b.at[i];
+        op.y.store(row, c, n - c, q);
+    }
+    if (threadIdx.x == 0) {
+        op.rstd[row] = rstd;
+        if (op.layer)
+            op.mean[row] = mean;
+    }
+}
+
+static int threads_of_row(int64_t columns)
+{
+    return threads_for(blocks_of(columns, 4), THREADS);
+}
+
+enum status cuda_norm_forward(struct cuda_queue *queue, const struct norm_forward *op)
+{
+    struct norm_rows args = {op->kind == NORM_LAYER,
+                             op->x.dim[1],
+                             floats(op->x),
+                             floats(op->weight),
+                             floats(op->bias),
+                             floats(op->y),
+                             op->epsilon,
+                             static_cast<float *>(op->mean.data),
+                             static_cast<float *>(op->rstd.data)};
+    dim3 grid(static_cast<unsigned>(op->x.dim[0]));
+    return LAUNCH(queue, norm_forward_rows, grid, threads_of_row(op->x.dim[1]), 0, args);
+}
+
+struct norm_back {
+    bool layer;
+    int64_t columns;
+    rows<float> dy, x, weight, dx;
+    const float *mean, *rstd;
+};
+
+static __global__ void __launch_bounds__(THREADS) norm_backward_rows(struct norm_back op)
+{
+    const int64_t row = blockIdx.x, n = op.columns, first = 4 * threadIdx.x, stride = 4 * blockDim.x;
+    const float mean = op.layer ? op.mean[row] : 0.0F, rstd = op.rstd[row];
+    float g_sum = 0.0F, product_sum = 0.0F;
+    for (int64_t c = first; c < n; c += stride) {
+        quad<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
+                    w = op.weight.load(0, c, n - c);
+        for (int i = 0; i < 4; i++) {
+            g_sum += g.at[i] * w.at[i];
+            product_sum = fmaf(g.at[i] * w.at[i], (x.at[i] - mean) * rstd, product_sum);
+        }
+    }
+    const float g_mean = op.layer ? block_sum(g_sum) / static_cast<float>(n) : 0.0F;
+    const float product_mean = block_sum(product_sum) / static_cast<float>(n);
+    for (int64_t c = first; c < n; c += stride) {
+        quad<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
+                    w = op.weight.load(0, c, n - c);
+        quad<float> dx = op.dx.load(row, c, n - c);
+        for (int i = 0; i < 4; i++) {
+            float xhat = (x.at[i] - mean) * rstd;
+            dx.at[i] += rstd * (g.at[i] * w.at[i] - g_mean - xhat * product_mean);
+        }
+        op.dx.store(row, c, n - c, dx);
+    }
+}
+
+struct norm_weight_sums {
+    static constexpr int SUMS = 2; // dweight, dbias
+    struct norm_back op;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left, quad<float> *sum) const
+    {
+        const float mean = op.layer ? op.mean[row] : 0.0F, rstd = op.rstd[row];
+        quad<float> x = op.x.load(row, column, left), g = op.dy.load(row, column, left);
+        for (int i = 0; i < 4; i++) {
+            sum[0].at[i] += g.at[i] * ((x.at[i] - mean) * rstd);
+            sum[1].at[i] += g.at[i];
+        }
+    }
+};
+
+enum status cuda_norm_backward(struct cuda_queue *queue, const struct norm_backward *op)
+{
+    struct norm_back args = {op->kind == NORM_LAYER,
+                             op->x.dim[1],
+                             floats(op->dy),
+                             floats(op->x),
+                             floats(op->weight),
+                             floats(op->dx),
+                             static_cast<const float *>(op->mean.data),
+                             static_cast<const float *>(op->rstd.data)};
+    int64_t row_count = op->x.dim[0], columns = op->x.dim[1];
+    // First the sums: dx may be dy.
+    float *const out[] = {static_cast<float *>(op->dweight.data), static_cast<float *>(op->dbias.data)};
+    TRY(run_sum_rows(queue, norm_weight_sums{args}, row_count, columns, out, false));
+    return LAUNCH(queue, norm_backward_rows, dim3(static_cast<unsigned>(row_count)), threads_of_row(columns),
+                  0, args);
+}

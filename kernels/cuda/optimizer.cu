@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The sum of squares for the global norm, the clip factor, and AdamW in one pass. The last two do the cpu's
+ * arithmetic in the cpu's order. */
+#include "kernels/cuda/reduce.h"
+
+enum { THREADS = 256 };
+
+/* x[0] + x[1] + ... in index order: the block brings them in, one thread adds. */
+static __device__ double sum_in_order(const double *x, int64_t count)
+{
+    SHARED(double, tile, THREADS);
+    double sum = 0.0;
+    for (int64_t first = 0; first < count; first += THREADS) {
+        __syncthreads();
+        if (first + threadIdx.x < count)
+            tile[threadIdx.x] = x[first + threadIdx.x];
+        __syncthreads();
+        for (int64_t i = 0; threadIdx.x == 0 && i < THREADS && first + i < count; i++)
+            sum += tile[i];
+    }
+    return sum; // of thread 0
+}
+
+static __global__ void __launch_bounds__(THREADS) square_blocks(rows<float> x, int64_t count, double *block)
+{
+    const int64_t begin = static_cast<int64_t>(blockIdx.x) * SQUARES_BLOCK;
+    const int64_t end = begin + SQUARES_BLOCK < count ? begin + SQUARES_BLOCK : count;
+    double sum = 0.0;
+    for (int64_t i = begin + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
+        quad<float> q = x.load(0, i, end - i);
+        for (int k = 0; k < 4; k++)
+            sum += static_cast<double>(q.at[k]) * static_cast<double>(q.at[k]); // exact products
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        block[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS) add_blocks(const double *block, int64_t blocks, double *out)
+{
+    double sum = sum_in_order(block, blocks);
+    if (threadIdx.x == 0)
+        *out = sum;
+}
+
+enum status cuda_squares(struct cuda_queue *queue, const struct squares *op)
+{
+    const int64_t count = tensor_count(op->x), blocks = blocks_of(count, SQUARES_BLOCK);
+    struct tensor x = tensor_1d(op->x.data, F32, count);
+    void *scratch;
+    TRY(cuda_scratch(queue, static_cast<size_t>(blocks) * sizeof(double), &scratch));
+    double *block = static_cast<double *>(scratch);
+    TRY(LAUNCH(queue, square_blocks, dim3(static_cast<unsigned>(blocks)), THREADS, 0, floats(x), count,
+               block));
+    return LAUNCH(queue, add_blocks, dim3(1), THREADS, 0, block, blocks, static_cast<double *>(op->out.data));
+}
+
+struct clip_sums {
+    const double *loss, *tokens, *squares;
+    int64_t samples, tensors;
+    double limit;
+    struct adamw_hyper *hyper;
+    double *result;
+};
+
+static __global__ void __launch_bounds__(THREADS) clip_gradients(struct clip_sums op)
+{
+    const double tokens = sum_in_order(op.tokens, op.samples), squares = sum_in_order(op.squares, op.tensors);
+    const double loss = sum_in_order(op.loss, op.samples);
+    if (threadIdx.x != 0)
+        return;
+    const double count = tokens > 0.0 ? tokens : 1.0, norm = sqrt(squares) / count;
+    const double coefficient = op.limit > 0.0 ? op.limit / (norm + 1e-6) : 1.0;
+    op.result[0] = loss / count;
+    op.result[1] = norm;
+    op.result[2] = tokens;
+    op.hyper->gradient_scale = static_cast<float>((coefficient < 1.0 ? coefficient : 1.0) / count);
+}
+
+enum status cuda_clip(struct cuda_queue *queue, const struct clip *op)
+{
+    struct clip_sums args = {static_cast<const double *>(op->loss.data),
+                             static_cast<const double *>(op->tokens.data),
+                             static_cast<const double *>(op->squares.data),
+                             op->loss.dim[0],
+                             op->squares.dim[0],
+                             op->limit,
+                             op->hyper,
+                             static_cast<double *>(op->result.data)};
+    return LAUNCH(queue, clip_gradients, dim3(1), THREADS, 0, args);
+}
+
+/* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g;
+ * w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w) */
+struct adamw_quad {
+    rows<float> weight, gradient, m, v;
+    const struct adamw_hyper *hyper;
+    bool decay;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        const struct adamw_hyper h = *hyper;
+        const float weight_decay = decay ? h.weight_decay : 0.0F;
+        quad<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
+        quad<float> a = m.load(row, column, left), b = v.load(row, column, left);
+        for (int i = 0; i < 4; i++) {
+            const float scaled = g.at[i] * h.gradient_scale;
+            a.at[i] = h.beta1 * a.at[i] + (1.0F - h.beta1) * scaled;
+            b.at[i] = h.beta2 * b.at[i] + (1.0F - h.beta2) * scaled * scaled;
+            const float step = (a.at[i] / h.correction1) / (sqrtf(b.at[i] / h.correction2) + h.epsilon);
+            w.at[i] -= h.lr * (step + weight_decay * w.at[i]);
+        }
+        weight.store(row, column, left, w);
+        m.store(row, column, left, a);
+        v.store(row, column, left, b);
+    }
+};
+
+enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op)
+{
+    adamw_quad f = {floats(op->weight), floats(op->gradient), floats(op->m), floats(op->v), op->hyper,
+                    op->decay};
+    return run_each_quad(queue, f, 1, tensor_count(op->weight));
+}

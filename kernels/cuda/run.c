@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The one switch over the kinds of op, and what an error says. */
+#include "base/text.h"
+#include "kernels/cuda/cuda.h"
+
+#include <stdio.h>
+
+/* The tensor that says the op's size. */
+static struct tensor main_tensor(const struct op *op)
+{
+    switch (op->kind) {
+    case OP_GEMM:
+        return op->gemm.a;
+    case OP_FILL:
+        return op->fill.out;
+    case OP_COPY:
+        return op->copy.out;
+    case OP_TO_DEVICE:
+    case OP_TO_HOST:
+        return tensor_1d(NULL, I32, (int64_t)(op->transfer.bytes / sizeof(int32_t)));
+    case OP_ADD:
+        return op->add.out;
+    case OP_POISON:
+        return op->poison.out;
+    case OP_INIT_NORMAL:
+        return op->init_normal.out;
+    case OP_COLUMN_SUM:
+        return op->column_sum.in;
+    case OP_NORM_FORWARD:
+        return op->norm_forward.x;
+    case OP_NORM_BACKWARD:
+        return op->norm_backward.x;
+    case OP_ACTIVATION_FORWARD:
+        return op->activation_forward.x;
+    case OP_ACTIVATION_BACKWARD:
+        return op->activation_backward.x;
+    case OP_ROPE:
+        return op->rope.x;
+    case OP_ATTENTION_FORWARD:
+        return op->attention_forward.q;
+    case OP_ATTENTION_BACKWARD:
+        return op->attention_backward.forward.q;
+    case OP_EMBEDDING_FORWARD:
+        return op->embedding_forward.out;
+    case OP_EMBEDDING_BACKWARD:
+        return op->embedding_backward.dout;
+    case OP_RESIDUAL_FORWARD:
+        return op->residual_forward.x;
+    case OP_RESIDUAL_BACKWARD:
+        return op->residual_backward.dout;
+    case OP_LOSS_MAX:
+        return op->loss_max.logits;
+    case OP_LOSS_SUM:
+        return op->loss_sum.logits;
+    case OP_LOSS_FINISH:
+        return op->loss_finish.sum;
+    case OP_LOSS_BACKWARD:
+        return op->loss_backward.logits;
+    case OP_SQUARES:
+        return op->squares.x;
+    case OP_CLIP:
+        return op->clip.squares;
+    case OP_ADAMW:
+        return op->adamw.weight;
+    case OP_KIND_COUNT:
+        break;
+    }
+    return (struct tensor){0};
+}
+
+const char *cuda_op_text(const struct op *op, char out[CUDA_OP_CHARS])
+{
+    char shape[TENSOR_TEXT_CHARS], b[TENSOR_TEXT_CHARS], c[TENSOR_TEXT_CHARS];
+    if (op->kind == OP_GEMM)
+        snprintf(out, CUDA_OP_CHARS, "gemm(a %s%s, b %s%s, c %s)", tensor_text(op->gemm.a, shape),
+                 op->gemm.transpose_a ? " transposed" : "", tensor_text(op->gemm.b, b),
+                 op->gemm.transpose_b ? " transposed" : "", tensor_text(op->gemm.c, c));
+    else
+        snprintf(out, CUDA_OP_CHARS, "%s(%s)", op_name(op->kind), tensor_text(main_tensor(op), shape));
+    return out;
+}
+
+enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const char *call)
+{
+    if (error == cudaSuccess)
+        return OK;
+    enum status status = error == cudaErrorMemoryAllocation ? NO_MEMORY : NOT_SUPPORTED;
+    char text[CUDA_OP_CHARS];
+    if (queue == NULL || queue->op == NULL)
+        return fail(status, "cuda: %s: %s", call, cudaGetErrorString(error));
+    return fail(status, "cuda: %s: %s; stream %s, %s", call, cudaGetErrorString(error), queue->name,
+                cuda_op_text(queue->op, text));
+}
+
+enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
+{
+    if (queue->scratch.data == NULL || queue->scratch.bytes < bytes) {
+        // What was put on the stream before may still use the old piece.
+        TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
+        buffer_free(&queue->scratch);
+        TRY(buffer_alloc(queue->device, PART_WORKSPACE, bytes, &queue->scratch));
+    }
+    *out = queue->scratch.data;
+    return OK;
+}
+
+enum status cuda_run(struct cuda_queue *queue, const struct op *op)
+{
+    switch (op->kind) {
+    case OP_GEMM:
+        return cuda_gemm(queue, &op->gemm);
+    case OP_FILL:
+        return cuda_fill(queue, &op->fill);
+    case OP_COPY:
+        return cuda_copy(queue, &op->copy);
+    case OP_ADD:
+        return cuda_add(queue, &op->add);
+    case OP_POISON:
+        return OK;
+    case OP_INIT_NORMAL:
+        return cuda_init_normal(queue, &op->init_normal);
+    case OP_COLUMN_SUM:
+        return cuda_column_sum(queue, &op->column_sum);
+    case OP_NORM_FORWARD:
+        return cuda_norm_forward(queue, &op->norm_forward);
+    case OP_NORM_BACKWARD:
+        return cuda_norm_backward(queue, &op->norm_backward);
+    case OP_ACTIVATION_FORWARD:
+        return cuda_activation_forward(queue, &op->activation_forward);
+    case OP_ACTIVATION_BACKWARD:
+        return cuda_activation_backward(queue, &op->activation_backward);
+    case OP_ROPE:
+        return cuda_rope(queue, &op->rope);
+    case OP_ATTENTION_FORWARD:
+        return cuda_attention_forward(queue, &op->attention_forward);
+    case OP_ATTENTION_BACKWARD:
+        return cuda_attention_backward(queue, &op->attention_backward);
+    case OP_EMBEDDING_FORWARD:
+        return cuda_embedding_forward(queue, &op->embedding_forward);
+    case OP_EMBEDDING_BACKWARD:
+        return cuda_embedding_backward(queue, &op->embedding_backward);
+    case OP_RESIDUAL_FORWARD:
+        return cuda_residual_forward(queue, &op->residual_forward);
+    case OP_RESIDUAL_BACKWARD:
+        return cuda_residual_backward(queue, &op->residual_backward);
+    case OP_LOSS_MAX:
+        return cuda_loss_max(queue, &op->loss_max);
+    case OP_LOSS_SUM:
+        return cuda_loss_sum(queue, &op->loss_sum);
+    case OP_LOSS_FINISH:
+        return cuda_loss_finish(queue, &op->loss_finish);
+    case OP_LOSS_BACKWARD:
+        return cuda_loss_backward(queue, &op->loss_backward);
+    case OP_SQUARES:
+        return cuda_squares(queue, &op->squares);
+    case OP_CLIP:
+        return cuda_clip(queue, &op->clip);
+    case OP_ADAMW:
+        return cuda_adamw(queue, &op->adamw);
+    case OP_TO_DEVICE:
+    case OP_TO_HOST:
+    case OP_KIND_COUNT:
+        break;
+    }
+    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+}

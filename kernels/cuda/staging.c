@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/staging.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOTS = 32, SLOT_BYTES = 1 << 20 };
+
+struct slot {
+    cudaEvent_t event; // passed when the GPU is done with the slot
+    void *to;          // host memory that waits for it, or NULL
+    size_t bytes;
+};
+
+struct cuda_staging {
+    char *memory; // pinned: SLOTS of SLOT_BYTES
+    struct slot slot[SLOTS];
+    uint64_t begin, end; // slots in use, in order, modulo SLOTS
+};
+
+enum status cuda_staging_create(struct cuda_staging **out)
+{
+    struct cuda_staging *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return fail(NO_MEMORY, "no memory for copies between host and device");
+    void *memory = NULL;
+    enum status status =
+        cuda_check(NULL, cudaMallocHost(&memory, (size_t)SLOTS * SLOT_BYTES), "cudaMallocHost");
+    s->memory = memory;
+    for (int i = 0; status == OK && i < SLOTS; i++)
+        status = cuda_check(NULL, cudaEventCreateWithFlags(&s->slot[i].event, cudaEventDisableTiming),
+                            "cudaEventCreateWithFlags");
+    if (status == OK)
+        *out = s;
+    else
+        cuda_staging_destroy(s);
+    return status;
+}
+
+void cuda_staging_destroy(struct cuda_staging *s)
+{
+    if (s == NULL)
+        return;
+    for (int i = 0; i < SLOTS; i++)
+        if (s->slot[i].event != NULL)
+            cudaEventDestroy(s->slot[i].event);
+    if (s->memory != NULL)
+        cudaFreeHost(s->memory);
+    free(s);
+}
+
+static char *slot_memory(struct cuda_staging *s, uint64_t number)
+{
+    return s->memory + number % SLOTS * SLOT_BYTES;
+}
+
+static void finish(struct cuda_staging *s, uint64_t number)
+{
+    struct slot *slot = &s->slot[number % SLOTS];
+    if (slot->to != NULL)
+        memcpy(slot->to, slot_memory(s, number), slot->bytes);
+    slot->to = NULL;
+}
+
+/* Slots of several streams are passed in any order: all are asked, and the ring gives back its front. */
+enum status cuda_staging_deliver(struct cuda_staging *s)
+{
+    for (uint64_t n = s->begin; n < s->end; n++) {
+        cudaError_t error = cudaEventQuery(s->slot[n % SLOTS].event);
+        if (error == cudaErrorNotReady)
+            continue;
+        TRY(cuda_check(NULL, error, "cudaEventQuery"));
+        finish(s, n);
+        if (n == s->begin)
+            s->begin++;
+    }
+    return OK;
+}
+
+static enum status take_slot(struct cuda_staging *s, uint64_t *number)
+{
+    if (s->end - s->begin == SLOTS) {
+        TRY(cuda_check(NULL, cudaEventSynchronize(s->slot[s->begin % SLOTS].event), "cudaEventSynchronize"));
+        finish(s, s->begin++);
+    }
+    *number = s->end;
+    return OK;
+}
+
+static enum status copy_slot(struct cuda_staging *s, struct cuda_queue *queue, enum op_kind kind, char *to,
+                             const char *from, size_t bytes)
+{
+    uint64_t number;
+    TRY(take_slot(s, &number));
+    struct slot *slot = &s->slot[number % SLOTS];
+    char *memory = slot_memory(s, number);
+    bool to_device = kind == OP_TO_DEVICE;
+    if (to_device)
+        memcpy(memory, from, bytes);
+    cudaError_t error =
+        cudaMemcpyAsync(to_device ? to : memory, to_device ? memory : from, bytes,
+                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, queue->stream);
+    TRY(cuda_check(queue, error, "cudaMemcpyAsync"));
+    TRY(cuda_check(queue, cudaEventRecord(slot->event, queue->stream), "cudaEventRecord"));
+    slot->to = to_device ? NULL : to;
+    slot->bytes = bytes;
+    s->end++;
+    return OK;
+}
+
+enum status cuda_staging_copy(struct cuda_staging *s, struct cuda_queue *queue, enum op_kind kind,
+                              const struct transfer *transfer)
+{
+    for (size_t done = 0; done < transfer->bytes; done += SLOT_BYTES) {
+        size_t left = transfer->bytes - done, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
+        TRY(copy_slot(s, queue, kind, (char *)transfer->to + done, (const char *)transfer->from + done,
+                      bytes));
+    }
+    return OK;
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Copies between the host's ordinary memory and the device that do not block the host: they go through a ring
+ * of pinned slots, which alone the GPU can read and write by itself.
+ *
+ *     to the device:  host ──memcpy now──> slot ──on the stream──> device
+ *     to the host:    device ──on the stream──> slot ──memcpy when somebody synchronises──> host
+ *
+ * A ring that is full waits for its oldest slot. So a large copy moves at the speed of its slots, and the
+ * host's memory of a copy to the device may be used again at once. */
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+
+struct cuda_staging;
+
+MUST_USE enum status cuda_staging_create(struct cuda_staging **out);
+void cuda_staging_destroy(struct cuda_staging *staging); // takes NULL; what was not delivered is dropped
+
+MUST_USE enum status cuda_staging_copy(struct cuda_staging *staging, struct cuda_queue *queue,
+                                       enum op_kind kind, const struct transfer *transfer);
+/* Delivers to the host what has arrived from the device. Called whenever the host has synchronised. */
+MUST_USE enum status cuda_staging_deliver(struct cuda_staging *staging);

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Runs a CUDA kernel on the CPU, for tests: one block after the other, the threads of a block as fibers that
+ * give way at barriers and warp operations.
+ *
+ *     thread 0:  load ─ write shared ─ barrier |                     | read shared ─ ...
+ *     thread 1:                                | load ─ ... ─ barrier |                  read shared ─ ...
+ *
+ * Between two meeting points a thread runs without interruption, so a missing barrier gives the wrong result
+ * in one order of the threads or another: run the same test in several (emulator_order()). What a GPU would
+ * punish with a hang or luck ends the program here: threads of a block at different barriers, a warp
+ * operation that a lane does not take part in. Shared memory is of its exact size and begins as NaN, so
+ * AddressSanitizer sees who leaves it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct emulator; // the stacks and shared memory of one stream
+
+struct emulator *emulator_create(void);
+void emulator_destroy(struct emulator *emulator);
+
+struct emulator_index {
+    unsigned x, y, z;
+};
+
+/* body(context) is one thread; `threads` in one dimension. Returns when every block is done. */
+void emulator_launch(struct emulator *emulator, const char *kernel, struct emulator_index grid,
+                     unsigned threads, size_t shared_bytes, void (*body)(const void *context),
+                     const void *context);
+
+/* In which order the threads of a block, and the blocks, take their turns: "forward", "reverse", or a number,
+ * the seed of a random order. NULL: what the environment variable EMULATOR_ORDER says, or forward. */
+void emulator_order(struct emulator *emulator, const char *order);
+
+/* For the running thread. */
+const struct emulator_index *emulator_thread_index(void);
+const struct emulator_index *emulator_block_index(void);
+const struct emulator_index *emulator_block_size(void);
+const struct emulator_index *emulator_grid_size(void);
+
+/* Every thread of the block meets here. */
+void emulator_barrier(const char *file, int line);
+/* Every lane of the warp meets here; then the value of lane `from` of this warp. */
+uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int line);
+
+/* The block's piece of shared memory that belongs to `site`; NULL: the dynamic one. */
+void *emulator_shared(const void *site, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The part of CUDA C++ that kernels/cuda/ uses, for a compiler of C++. */
+#pragma once
+
+#include "tests/emulator/include/cuda_runtime_api.h"
+#include "tests/emulator/emulator.h"
+
+#include <math.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
+};
+
+#define threadIdx (*emulator_thread_index())
+#define blockIdx  (*emulator_block_index())
+#define blockDim  (*emulator_block_size())
+#define gridDim   (*emulator_grid_size())
+
+#define UNROLL(times)
+
+#define __syncthreads() emulator_barrier(__FILE__, __LINE__)
+#define __syncwarp()    ((void)emulator_shuffle(0, 0, __FILE__, __LINE__))
+
+template <class T> T emulated_shuffle(T value, unsigned from, const char *file, int line)
+{
+    static_assert(sizeof(T) <= sizeof(uint64_t), "CUDA shuffles values of 4 or 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emulator_shuffle(bits, from, file, line);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+#define __shfl_sync(mask, value, lane) emulated_shuffle(value, (unsigned)(lane), __FILE__, __LINE__)
+#define __shfl_xor_sync(mask, value, other) \
+    emulated_shuffle(value, threadIdx.x % 32 ^ (unsigned)(other), __FILE__, __LINE__)
+
+#define SHARED(type, name, count)      \
+    static const char name##_site = 0; \
+    type *const name = static_cast<type *>(emulator_shared(&name##_site, sizeof(type) * (count)))
+#define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulator_shared(nullptr, 0))
+
+template <class Body> void emulated_thread(const void *body)
+{
+    (*static_cast<const Body *>(body))();
+}
+
+template <class... Parameters, class... Arguments>
+enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
+                          dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
+{
+    auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
+    emulator_launch(emulator_of(queue->stream), name, {grid.x, grid.y, grid.z},
+                    static_cast<unsigned>(threads), shared_bytes, emulated_thread<decltype(body)>, &body);
+    return OK;
+}
