@@ -33,8 +33,8 @@ static enum status load(const struct test *test, const struct schedule_options *
              "model.num_layers=%d model.hidden_size=8 model.num_attention_heads=2 model.ffn_hidden_size=8 "
              "model.seq_length=3 train.micro_batch_size=1 train.global_batch_size=%d",
              options->p * MOST_V, options->m);
-    snprintf(layout, sizeof layout, "pp=%d pipeline.schedule=%s pipeline.virtual_stages=%d", options->p,
-             options->name, options->v);
+    snprintf(layout, sizeof layout, "pp=%d pipeline.schedule=%s pipeline.virtual_stages=%d%s", options->p,
+             options->name, options->v, options->m % 3 == 2 ? " cluster.device=strict" : "");
     return tiny_recipe(&test->tiny, options->m % 2 == 0 ? TINY_GPT : TINY_LLAMA, common, layout, 0, out);
 }
 
