@@ -1,44 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The checker is a detector, so each of its rules is shown a planted fault; and over thousands of lists
+/* The checker is a detector, so each of its rules is shown a planted fault (of every family: in
+ * test_schedule_faults); and over thousands of lists
  * that were damaged at random it must agree with a second, naive judge: one that just tries to run them. */
-#include "tests/unit/schedule_tools.h"
+#include "tests/unit/schedule_damage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct action *at(struct schedule *s, int rank, int position)
-{
-    cr_assert(position < s->ranks[rank].count);
-    return &s->ranks[rank].actions[position];
-}
-
-/* Takes the action at `from` out and puts it in at `to`. */
-static void move(struct schedule *s, int rank, int from, int to)
-{
-    struct action a = *at(s, rank, from);
-    struct action *list = s->ranks[rank].actions;
-    if (from < to)
-        memmove(list + from, list + from + 1, (size_t)(to - from) * sizeof a);
-    else
-        memmove(list + to + 1, list + to, (size_t)(from - to) * sizeof a);
-    list[to] = a;
-}
-
-static void remove_at(struct schedule *s, int rank, int position)
-{
-    move(s, rank, position, s->ranks[rank].count - 1);
-    s->ranks[rank].count--;
-}
-
 static int find(const struct schedule *s, int rank, enum action_kind kind, int stage, int microbatch)
 {
-    for (int i = 0; i < s->ranks[rank].count; i++) {
-        struct action a = s->ranks[rank].actions[i];
-        if (a.kind == kind && a.stage == stage && a.microbatch == microbatch)
-            return i;
-    }
-    cr_assert_fail("no such action");
-    return -1;
+    int place = place_of(s, rank, kind, stage, microbatch);
+    cr_assert(place >= 0, "no such action");
+    return place;
 }
 
 static void expect_complaint(struct schedule *s, const char *text)
@@ -405,14 +378,6 @@ static bool judged_sound(const struct schedule *s)
     return sound;
 }
 
-/* The judge knows nothing of pairs. */
-static void forget_pairs(struct schedule *s)
-{
-    for (int rank = 0; rank < s->p; rank++)
-        for (int i = 0; i < s->ranks[rank].count; i++)
-            s->ranks[rank].actions[i].overlaps_next = false;
-}
-
 /* One random change, which may well leave the lists sound. */
 static void damage(struct schedule *s, struct dice *dice)
 {
@@ -455,7 +420,7 @@ Test(check, agrees_with_a_naive_judge)
             throw_options(&dice, throw_dice(&dice, 0, family_count() - 1), 4, 5);
         options.without_transfers = throw_dice(&dice, 0, 2) == 0;
         struct schedule *s = build_with(options);
-        forget_pairs(s);
+        forget_pairs(s); // of which the judge knows nothing
         for (int change = throw_dice(&dice, 1, 3); change > 0; change--)
             damage(s, &dice);
         bool expected = judged_sound(s);
