@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+enum { RUN = 32 * PART_BLOCK }; // documents looked up at a time where all are
+
 static struct philox order_named(uint64_t seed, const char *name, const char *what)
 {
     struct text full = {0};
@@ -42,10 +44,21 @@ void part_fini(struct part *part)
     *part = (struct part){0};
 }
 
-/* The document that stands at place `i` of an epoch. */
-static int64_t document_at(const struct part *part, int64_t epoch, int64_t i)
+/* The documents at `count` places of an epoch, fewer where it ends; returns how many they are. */
+static int64_t documents_at(const struct part *part, int64_t epoch, int64_t begin, int64_t count,
+                            int64_t *out)
 {
-    return part->first + philox_permute(part->document_order, (uint64_t)epoch, part->documents, i);
+    int64_t left = part->documents - begin;
+    count = count < left ? count : left;
+    philox_permute_run(part->document_order, (uint64_t)epoch, part->documents, begin, count, out);
+    for (int64_t i = 0; i < count; i++)
+        out[i] += part->first;
+    return count;
+}
+
+static int64_t block_count(const struct part *part)
+{
+    return (part->documents + PART_BLOCK - 1) / PART_BLOCK;
 }
 
 /* The places of an epoch, made now if neither of the two kept ones is it. The lock is held. */
@@ -58,17 +71,22 @@ static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **
             return OK;
         }
     struct part_epoch *slot = &part->epochs[1 - part->last];
+    int64_t blocks = block_count(part);
     if (slot->starts == NULL)
-        slot->starts = malloc((size_t)(part->documents + 1) * sizeof *slot->starts);
+        slot->starts = malloc((size_t)(blocks + 1) * sizeof *slot->starts);
     if (slot->starts == NULL)
         return fail(NO_MEMORY, "%s: no memory for the order of %" PRId64 " documents",
                     dataset_prefix(part->dataset), part->documents);
-    int64_t place = 0;
-    for (int64_t i = 0; i < part->documents; i++) {
-        slot->starts[i] = place;
-        place += dataset_length(part->dataset, document_at(part, epoch, i));
+    int64_t place = 0, documents[RUN];
+    for (int64_t begin = 0; begin < part->documents; begin += RUN) {
+        int64_t count = documents_at(part, epoch, begin, RUN, documents);
+        for (int64_t i = 0; i < count; i++) {
+            if (i % PART_BLOCK == 0)
+                slot->starts[(begin + i) / PART_BLOCK] = place;
+            place += dataset_length(part->dataset, documents[i]);
+        }
     }
-    slot->starts[part->documents] = place;
+    slot->starts[blocks] = place;
     CHECK(place == part->tokens);
     slot->epoch = epoch;
     part->last = (int)(slot - part->epochs);
@@ -76,11 +94,11 @@ static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **
     return OK;
 }
 
-/* The last of starts[0..documents) at or before `place`: the document that holds it, since documents
- * without tokens begin where the next one does. */
-static int64_t find_place(const int64_t *starts, int64_t documents, int64_t place)
+/* The last of starts[0..blocks) at or before `place`: the block that holds it, since blocks without tokens
+ * begin where the next one does. */
+static int64_t find_place(const int64_t *starts, int64_t blocks, int64_t place)
 {
-    int64_t low = 0, high = documents;
+    int64_t low = 0, high = blocks;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         if (starts[middle] <= place)
@@ -95,15 +113,21 @@ static int64_t find_place(const int64_t *starts, int64_t documents, int64_t plac
 static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t place,
                             int64_t count, int64_t vocab_size, int32_t *tokens)
 {
-    for (int64_t i = find_place(starts, part->documents, place); count > 0; i++) {
-        int64_t take = starts[i + 1] - place;
-        if (take > count)
-            take = count;
-        TRY(dataset_read(part->dataset, document_at(part, epoch, i), place - starts[i], take, vocab_size,
-                         tokens));
-        tokens += take;
-        place += take;
-        count -= take;
+    for (int64_t block = find_place(starts, block_count(part), place); count > 0; block++) {
+        int64_t documents[PART_BLOCK];
+        int64_t many = documents_at(part, epoch, block * PART_BLOCK, PART_BLOCK, documents);
+        int64_t begin = starts[block];
+        for (int64_t i = 0; i < many && count > 0; i++) {
+            int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - place;
+            take = take < count ? take : count;
+            if (take > 0) {
+                TRY(dataset_read(part->dataset, documents[i], place - begin, take, vocab_size, tokens));
+                tokens += take;
+                place += take;
+                count -= take;
+            }
+            begin += length;
+        }
     }
     return OK;
 }

@@ -2,12 +2,14 @@
 /* One source's documents of one split, in epochs of shuffled samples.
  *
  *     epoch 3:  documents in the order of a permutation     d7      d2   d9 ...
- *               where each begins, in tokens                0       812  900 ...   [documents + 1]
+ *               where each begins, in tokens                0       812  900 ...
  *               sample k                                    k*S .. k*S + S
  *               given as the i-th                           k = another permutation of i
  *
- * Both permutations are computed, not stored; the places are stored, for the last two epochs asked for
- * (a global batch may lie across the end of one), and made when an epoch is first asked for. */
+ * Both permutations are computed, not stored. Of the places, that of the first document of each block of
+ * PART_BLOCK is stored, for the last two epochs asked for (a global batch may lie across the end of one), and
+ * made when an epoch is first asked for: a pass over the lengths of all documents, which is what the start of
+ * a run on very many documents costs. */
 #pragma once
 
 #include "base/philox.h"
@@ -15,11 +17,11 @@
 
 #include <pthread.h>
 
-enum { PART_EPOCHS = 2 };
+enum { PART_EPOCHS = 2, PART_BLOCK = 32 };
 
 struct part_epoch {
     int64_t epoch;
-    int64_t *starts; // [documents + 1]; NULL: none made yet
+    int64_t *starts; // [blocks + 1]; NULL: none made yet
 };
 
 struct part {

@@ -64,6 +64,24 @@ Test(philox, permute_is_a_permutation)
     }
 }
 
+Test(philox, a_run_of_a_permutation_is_its_points)
+{
+    const int64_t sizes[] = {1, 2, 3, 17, 64, 65, 1000, (int64_t)1 << 40};
+    const int64_t counts[] = {0, 1, 31, 32, 33, 500};
+    struct philox generator = philox_named(8, "run");
+    int64_t out[501];
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            int64_t n = sizes[s], count = counts[c] < n ? counts[c] : n, begin = n - count;
+            out[count] = -7;
+            philox_permute_run(generator, 9, n, begin, count, out);
+            for (int64_t i = 0; i < count; i++)
+                cr_assert_eq(out[i], philox_permute(generator, 9, n, begin + i), "n %ld, %ld", (long)n,
+                             (long)(begin + i));
+            cr_assert_eq(out[count], -7);
+        }
+}
+
 Test(text, numbers_read_back_to_the_same_bits)
 {
     char out[NUMBER_CHARS];
