@@ -267,7 +267,7 @@ static void draw_legend(struct picture *x, double y)
                               palette[kind].legend);
     at = legend_entry(x, at, y, "idle", 0, "bubble");
     if (x->options->critical)
-        at = legend_entry(x, at, y, "path", 0, "critical path");
+        legend_entry(x, at, y, "path", 0, "critical path");
     if (x->chunks > 1)
         text_add(x->out,
                  "<text class=\"s\" x=\"%d\" y=\"%.7g\">the darkest shade: chunk 0; the lightest: chunk "

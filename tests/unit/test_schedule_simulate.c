@@ -375,3 +375,35 @@ Test(draw, any_width)
     simulation_destroy(sim);
     schedule_destroy(s);
 }
+
+/* Five stretches at either end, and how many lie between; underlined in a chart with colours. */
+Test(draw, the_critical_path_in_short)
+{
+    static const struct {
+        const char *name;
+        int p, m;
+        const char *path;
+    } cases_[] = {
+        {"1f1b", 2, 3, "rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0 0F2; rank 1: 1F2 1B2; rank 0: 0B2"},
+        {"zb-h1", 1, 1, "rank 0: 0F0 .. 0W0 (3)"},
+        {"gpipe", 6, 1,
+         "rank 0: 0F0; rank 1: 1F0; rank 2: 2F0; rank 3: 3F0; rank 4: 4F0; rank 5: 5F0 5B0; rank 4: 4B0; "
+         "rank 3: 3B0; rank 2: 2B0; rank 1: 1B0; rank 0: 0B0"},
+        {"gpipe", 8, 1,
+         "rank 0: 0F0; rank 1: 1F0; rank 2: 2F0; rank 3: 3F0; rank 4: 4F0; 5 more; rank 4: 4B0; rank 3: 3B0; "
+         "rank 2: 2B0; rank 1: 1B0; rank 0: 0B0"},
+    };
+    for (size_t i = 0; i < sizeof cases_ / sizeof *cases_; i++) {
+        struct schedule *s = build(cases_[i].name, cases_[i].p, cases_[i].m, 0);
+        struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}, .latency = 0.5});
+        struct text path = {0}, chart = {0};
+        draw_path(s, sim, &path);
+        cr_expect_str_eq(path.chars, cases_[i].path);
+        draw_text(s, sim, &(struct draw_options){.colour = true}, &chart);
+        cr_expect_neq(strstr(chart.chars, "\033[0;1;4;38;5;16;"), NULL);
+        text_free(&path);
+        text_free(&chart);
+        simulation_destroy(sim);
+        schedule_destroy(s);
+    }
+}
