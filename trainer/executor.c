@@ -401,9 +401,15 @@ enum status executor_look_ahead(struct executor *executor, const struct batch *b
 enum status executor_drop_ahead(struct executor *executor)
 {
     const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
-    for (int i = executor->done; i < executor->ahead; i++)
-        if (!action_fact(list->actions[i].kind)->computes)
-            TRY(run_action(executor, list->actions[i]));
+    for (int i = executor->done; i < executor->ahead; i++) {
+        struct action action = list->actions[i];
+        struct job job = job_of(executor, action);
+        // What a forward would read has come all the same: a stage without layers sends on what it received.
+        if (action.kind == FORWARD)
+            TRY(stream_wait(executor->env.compute, executor->activation[job.cell]));
+        else
+            TRY(run_action(executor, action));
+    }
     executor->again = executor->done > 0;
     executor->done = 0;
     executor->times.busy_s = 0.0;
