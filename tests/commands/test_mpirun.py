@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid under mpirun, as a shell has it: what all processes know is said once, what one knows is said too and
+nobody hangs, and the signal that mpirun forwards ends with a checkpoint and 75.
+
+    test_mpirun.py CUBOID MPIRUN"""
+import glob
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+CUBOID, MPIRUN = os.path.abspath(sys.argv[1]), sys.argv[2]
+RECIPE = """\
+model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, seq_length: 16}
+train: {global_batch_size: 4, train_iters: 1000000}
+optimizer: {lr: 1e-3}
+data: {train: text, split: "1"}
+parallel: {tp: 2, dp: 2}
+logging: {log_interval: 1000}
+"""
+failures = []
+
+
+def expect(what, truth, status, text):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: status {status}\n{text}")
+
+
+def mpirun(*programs):
+    """Each of `programs` is (processes, arguments of cuboid train). Returns the status and all that was said."""
+    words = [MPIRUN]
+    for count, arguments in programs:
+        words += [*([":"] if len(words) > 1 else []), "-n", str(count), CUBOID, "train", *arguments]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout
+
+
+def count(text, *beginnings):
+    return sum(line.startswith(beginnings) for line in text.splitlines())
+
+
+def test_said_once():
+    status, text = mpirun((4, ["a.yaml", "tp=3", "dp=1"]))
+    expect("a bad recipe", status == 2 and text.count("num_attention_heads 2 is not divisible") == 1, status, text)
+    status, text = mpirun((4, ["nothing.yaml"]))
+    expect("no recipe", status == 2 and count(text, "error: ", "cuboid") == 1, status, text)
+    status, text = mpirun((4, ["a.yaml", "data.train=nothing"]))
+    expect("no data", status == 1 and count(text, "cuboid: ") == 1 and "nothing.idx" in text, status, text)
+    status, text = mpirun((4, ["a.yaml", "cluster.device=dry"]))
+    expect("a rehearsal", status == 0 and text.count("Nothing was computed") == 1, status, text)
+
+
+def test_said_by_one():
+    """A file that is missing on one node: its rank says so, and the others, who wait for it, end."""
+    status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))
+    expect("one without its recipe", status != 0 and "rank 3: nothing.yaml: No such file" in text, status, text)
+    status, text = mpirun((3, ["a.yaml", "logging.run_dir=runs/b"]), (1, ["a.yaml", "data.train=nothing"]))
+    expect("one without its data", status != 0 and "rank 3: nothing.idx: No such file" in text, status, text)
+
+
+def test_forwarded_signal():
+    words = [MPIRUN, "-n", "4", CUBOID, "train", "a.yaml", "logging.run_dir=runs/c", "resilience.exit_signal=SIGUSR1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        began = time.monotonic()
+        while not (os.path.exists("runs/c/metrics.jsonl") and os.path.getsize("runs/c/metrics.jsonl") > 0):
+            if run.poll() is not None or time.monotonic() - began > 40:
+                break
+            time.sleep(0.05)
+        run.send_signal(signal.SIGUSR1)
+        text = run.communicate(timeout=60)[0]
+    expect("SIGUSR1", run.returncode == 75 and count(text, "cuboid: ") == 1 and "asked to stop: step" in text and
+           len(glob.glob("runs/c/checkpoints/step-????????/manifest.json")) == 1, run.returncode, text)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    with open("a.yaml", "w", encoding="ascii") as file:
+        file.write(RECIPE)
+    with open("text.txt", "w", encoding="ascii") as file:
+        file.write("The ocean is wide, and so is the sky. " * 100)
+    subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
+    for test in [test_said_once, test_said_by_one, test_forwarded_signal]:
+        test()
+    os.chdir("/")
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
