@@ -130,6 +130,10 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
         .vocab_file = options->vocab_file,
         .merge_file = options->merge_file,
     };
+    bool files = options->vocab_file != NULL && options->merge_file != NULL;
+    if (strcmp(config.type, "gpt2") == 0 && !files)
+        return fail(BAD_USAGE,
+                    "--tokenizer gpt2 reads two files: --vocab-file vocab.json --merge-file merges.txt");
     return tokenizer_create(&config, out);
 }
 

@@ -50,6 +50,9 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     struct verify_options options = {
         .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
     struct verify_report report = {0};
+    if (!device_named_computes(layout->cluster.device))
+        return exit_status(fail(BAD_RECIPE, "cluster.device %s computes nothing that could be compared",
+                                layout->cluster.device));
     printf("%s: %d ranks against one, %d steps\n", layout->name, recipe_world_size(layout), options.steps);
     int status = exit_status(verify(&options, &report));
     if (status == 0) {

@@ -27,8 +27,8 @@ static void meet_to_fail(const struct launcher *launcher, const struct problems 
 
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
 {
-    if (argc < 2 || argv[1][0] == '-') {
-        if (argc >= 2)
+    if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
+        if (argc >= 2 && argv[1][0] != 0)
             fprintf(stderr, "cuboid %s: there is no option %s\n", argv[0], argv[1]);
         fprintf(stderr, "cuboid %s: which recipe? cuboid %s recipes/quickstart.yaml\n", argv[0], argv[0]);
         return 2;

@@ -371,7 +371,8 @@ static void apply_override(struct loader *loader, const char *override, int firs
 {
     const char *equals = strchr(override, '=');
     if (equals == NULL || equals == override) {
-        problems_add(loader->problems, "command line: %.*s is not key=value", SHOWN, override);
+        problems_add(loader->problems, "command line: %.*s is not key=value", SHOWN,
+                     *override != 0 ? override : "an empty argument");
         return;
     }
     char key[128];

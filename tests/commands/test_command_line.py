@@ -68,6 +68,10 @@ def test_typing_mistakes():
     says("data prepair", run("data", "prepair"), 2, err="(did you mean prepare?)")
     says("train --steps", run("train", "--steps", "3"), 2, err="there is no option --steps")
     says("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
+    says("an empty recipe", run("train", ""), 2, err="which recipe?")
+    says("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
+    says("gpt2 without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", "gpt2"), 2, err="--merge-file")
+    says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="computes nothing")
     says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
 
 
