@@ -67,6 +67,24 @@ static inline const char *list_text(const struct schedule *s, int rank, bool tra
     return text_chars(out);
 }
 
+/* Lists, transfers and placement. */
+static inline void expect_same_lists(const struct schedule *a, const struct schedule *b)
+{
+    cr_assert(a->p == b->p && a->m == b->m && a->v == b->v && a->stages == b->stages);
+    for (int stage = 0; stage < a->stages; stage++)
+        for (int k = 0; k < a->m; k++)
+            cr_assert_eq(schedule_rank(a, stage, k), schedule_rank(b, stage, k));
+    for (int rank = 0; rank < a->p; rank++) {
+        cr_assert_eq(a->ranks[rank].count, b->ranks[rank].count);
+        for (int i = 0; i < a->ranks[rank].count; i++) {
+            struct action x = a->ranks[rank].actions[i], y = b->ranks[rank].actions[i];
+            cr_assert(x.kind == y.kind && x.stage == y.stage && x.microbatch == y.microbatch &&
+                          x.peer == y.peer && x.overlaps_next == y.overlaps_next,
+                      "%s rank %d action %d", a->family->about.name, rank, i);
+        }
+    }
+}
+
 /* Some p, m, v and group that family `index` can take. */
 static inline struct schedule_options throw_options(struct dice *dice, int index, int most_p, int most_m)
 {

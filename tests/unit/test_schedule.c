@@ -84,47 +84,6 @@ Test(schedule, boundaries_share_edges)
     }
 }
 
-/* Nothing but other transfers stands between a SEND and what it sends. */
-static void expect_prompt_sends(const struct schedule *s)
-{
-    for (int rank = 0; rank < s->p; rank++) {
-        const struct action_list *list = &s->ranks[rank];
-        for (int i = 0; i < list->count; i++) {
-            struct action a = list->actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
-            int at = i;
-            while (at > 0 && !action_fact(list->actions[at].kind)->computes)
-                at--;
-            bool first_of_pair = at > 0 && list->actions[at - 1].overlaps_next;
-            if (fact->sends && first_of_pair && list->actions[at].stage != a.stage)
-                at--;
-            struct action made = list->actions[at];
-            cr_assert(!fact->sends || (made.stage == a.stage && made.microbatch == a.microbatch),
-                      "%s p %d m %d v %d rank %d action %d", s->family->about.name, s->p, s->m, s->v, rank,
-                      i);
-        }
-    }
-}
-
-Test(schedule, properties_over_random_cases)
-{
-    struct dice dice = {.generator = philox_named(1, "schedules")};
-    for (int i = 0; i < cases(10000); i++) {
-        bool large = i % 20 == 0;
-        struct schedule_options options =
-            throw_options(&dice, i % family_count(), large ? 24 : 8, large ? 60 : 14);
-        // Building checks: everything once, order, edges, rendezvous, the family's peak.
-        struct schedule *s = build_with(options);
-        cr_assert(s->has_transfers);
-        expect_prompt_sends(s);
-        schedule_destroy(s);
-        options.without_transfers = true;
-        s = build_with(options);
-        cr_assert(!s->has_transfers);
-        schedule_destroy(s);
-    }
-}
-
 static int smaller(int a, int b)
 {
     return a < b ? a : b;
@@ -235,86 +194,6 @@ Test(schedule, refusals_say_why_and_what_would_work)
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 60000, .m = 2000000000}, "memory");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2000000000, .m = 1}, "memory");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 60000, .m = 1, .v = 2000000000}, "memory");
-}
-
-/* Marks `slot` of `chunk` as taken by a microbatch, or free (-1). */
-struct slots {
-    int owner[4][160];
-    int held, most;
-};
-
-static void take(struct slots *x, const struct slot_plan *plan, int chunk, int microbatch)
-{
-    int slot = slot_of(plan, UNTIL_WEIGHT, chunk, microbatch);
-    cr_assert(slot >= 0 && slot < plan->peak[UNTIL_WEIGHT][chunk] && slot < 160);
-    cr_assert_eq(x->owner[chunk][slot], -1, "slot %d taken by %d and %d", slot, x->owner[chunk][slot],
-                 microbatch);
-    x->owner[chunk][slot] = microbatch;
-    x->held++;
-    x->most = x->held > x->most ? x->held : x->most;
-}
-
-/* Where an action begins to hold a stage's input, if it does: its own, or the next chunk's that it makes. */
-static int chunk_begun(const struct schedule *s, struct action a)
-{
-    int last = s->stages - 1, k = a.microbatch;
-    if (a.kind == RECV_ACTIVATION)
-        return schedule_chunk(s, a.stage, k);
-    if (a.kind == FORWARD && a.stage < last &&
-        schedule_rank(s, a.stage + 1, k) == schedule_rank(s, a.stage, k))
-        return schedule_chunk(s, a.stage + 1, k);
-    return -1;
-}
-
-/* Walks the list by a rule of its own: never two things in a slot, and no more slots than are needed. */
-static void expect_good_slots(const struct schedule *s, int rank, int slack)
-{
-    struct slot_plan *plan = NULL;
-    cr_assert_eq(slot_plan_create(s, rank, slack, &plan), OK);
-    struct slots x;
-    memset(&x, -1, sizeof x);
-    x.held = x.most = 0;
-    for (int i = 0; i < s->ranks[rank].count; i++) {
-        struct action a = s->ranks[rank].actions[i];
-        const struct action_fact *fact = action_fact(a.kind);
-        int chunk = schedule_chunk(s, a.stage, a.microbatch);
-        if (a.stage == 0 && a.kind == FORWARD)
-            take(&x, plan, chunk, a.microbatch);
-        if (chunk_begun(s, a) >= 0)
-            take(&x, plan, chunk_begun(s, a), a.microbatch);
-        int *owner = &x.owner[chunk][slot_of(plan, UNTIL_WEIGHT, chunk, a.microbatch)];
-        cr_assert(!fact->computes || *owner == a.microbatch);
-        if (!fact->backs_weight)
-            continue;
-        *owner = -1;
-        x.held--;
-    }
-    cr_assert_eq(x.held, 0);
-    cr_assert(slack > 0 || plan->rank_peak[UNTIL_WEIGHT] == x.most);
-    cr_assert_eq(plan->rank_peak[STASH_UNTIL_WEIGHT], schedule_peak(s, rank));
-    cr_assert_leq(plan->rank_peak[STASH_UNTIL_INPUT], plan->rank_peak[STASH_UNTIL_WEIGHT]);
-    cr_assert_leq(plan->rank_peak[STASH_UNTIL_WEIGHT], plan->rank_peak[UNTIL_WEIGHT]);
-    cr_assert_geq(plan->rank_peak[UNTIL_WEIGHT], x.most);
-    cr_assert_leq(plan->rank_peak[UNTIL_INPUT], plan->rank_peak[UNTIL_WEIGHT]);
-    for (int class = 0; class < SLOT_CLASS_COUNT; class ++) {
-        int sum = 0;
-        for (int chunk = 0; chunk < s->chunks; chunk++)
-            sum += plan->peak[class][chunk];
-        cr_assert_leq(plan->rank_peak[class], sum);
-    }
-    slot_plan_destroy(plan);
-}
-
-Test(schedule, slots_hold_one_thing_at_a_time)
-{
-    struct dice dice = {.generator = philox_named(2, "schedules")};
-    for (int i = 0; i < cases(900); i++) {
-        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 6, 20));
-        for (int rank = 0; rank < s->p; rank++)
-            for (int slack = 0; slack < 3; slack++)
-                expect_good_slots(s, rank, slack);
-        schedule_destroy(s);
-    }
 }
 
 /* 1F1B, p 4, rank 0: four microbatches in flight take four slots in turn; one buffer for each transfer,

@@ -45,39 +45,6 @@ Test(csv, is_written_as_a_table_of_time)
                    "0W2\n");
 }
 
-static void expect_same_lists(const struct schedule *a, const struct schedule *b)
-{
-    cr_assert(a->p == b->p && a->m == b->m && a->v == b->v && a->stages == b->stages);
-    for (int stage = 0; stage < a->stages; stage++)
-        for (int k = 0; k < a->m; k++)
-            cr_assert_eq(schedule_rank(a, stage, k), schedule_rank(b, stage, k));
-    for (int rank = 0; rank < a->p; rank++) {
-        cr_assert_eq(a->ranks[rank].count, b->ranks[rank].count);
-        for (int i = 0; i < a->ranks[rank].count; i++) {
-            struct action x = a->ranks[rank].actions[i], y = b->ranks[rank].actions[i];
-            cr_assert(x.kind == y.kind && x.stage == y.stage && x.microbatch == y.microbatch &&
-                          x.peer == y.peer && x.overlaps_next == y.overlaps_next,
-                      "%s rank %d action %d", a->family->about.name, rank, i);
-        }
-    }
-}
-
-/* Lists, placement, and the transfers that the reader adds are those of the family. */
-Test(csv, reads_back_as_what_was_written)
-{
-    struct dice dice = {.generator = philox_named(11, "schedules")};
-    for (int i = 0; i < cases(1000); i++) {
-        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 8, 20));
-        struct text text = {0};
-        cr_assert_eq(schedule_write_csv(s, &text), OK);
-        struct schedule *back = parsed(text_chars(&text));
-        expect_same_lists(s, back);
-        schedule_destroy(back);
-        text_free(&text);
-        schedule_destroy(s);
-    }
-}
-
 /* What other programs' files look like: ends of lines of another system, a mark at the beginning, quotes and
  * blanks, idle cells anywhere, lines that are empty at the end. */
 Test(csv, reads_other_programs_files)
