@@ -221,7 +221,7 @@ static void warn_of_changes(const struct worker *w, const struct source *s)
 /* What one rank comes to. */
 struct outcome {
     int64_t step;
-    bool misfit; // a sound checkpoint, of another model
+    bool fits; // it has been opened, and is of this model: what fails after that is damage
 };
 
 static enum status load_here(struct worker *w, const char *path, bool with_optimizer, struct outcome *out)
@@ -231,10 +231,9 @@ static enum status load_here(struct worker *w, const char *path, bool with_optim
     *out = (struct outcome){0};
     TRY(checkpoint_resolve(path, &folder));
     enum status status = source_open(folder, &source);
-    if (status == OK) {
+    if (status == OK)
         status = manifest_check_model(&source.manifest, w->run->recipe, folder);
-        out->misfit = status != OK;
-    }
+    out->fits = status == OK;
     if (status == OK)
         status = load_slices(w, &source, with_optimizer);
     out->step = source.manifest.step;
@@ -258,12 +257,13 @@ static enum status check_same_step(struct worker *w, int64_t step, const char *p
     return OK;
 }
 
-/* *broken: an older checkpoint may do better. */
+/* *broken: every rank could open it, and some rank came across damage: an older checkpoint may do better. One
+ * that a rank cannot even see says nothing of the others: is the folder shared? */
 static enum status load_together(struct worker *w, const char *path, bool with_optimizer, bool *broken)
 {
     struct outcome outcome;
     enum status status = load_here(w, path, with_optimizer, &outcome);
-    double misfit = outcome.misfit ? 1.0 : 0.0;
+    double misfit = outcome.fits ? 0.0 : 1.0;
     *broken = false;
     TRY(worker_agree_max(w, &misfit, 1));
     status = worker_agree(w, status);

@@ -455,6 +455,24 @@ static enum status local(const char *device)
     return disk(device);
 }
 
+/* A rank that does not see the folder: no reason to pass over what is in it. */
+static enum status unshared(struct worker *w)
+{
+    char *found = NULL;
+    struct stat info;
+    bool away = w->world->rank == 1;
+    if (away && (mkdir("elsewhere", 0777) != 0 || chdir("elsewhere") != 0))
+        return fail(IO_ERROR, "elsewhere: %s", strerror(errno));
+    enum status status = checkpoint_continue(w, &found);
+    bool said = strstr(fail_text(), "saves/step-00000001: ") != NULL;
+    if (away && chdir("..") != 0)
+        return fail(IO_ERROR, "..: %s", strerror(errno));
+    if (status != BAD_CHECKPOINT || !said || found != NULL || stat("saves/step-00000001", &info) != 0)
+        return fail(OUT_OF_BOUND, "one rank saw no checkpoint, and %s",
+                    status == OK ? "no rank minded" : fail_text());
+    return OK;
+}
+
 /* Stopped and resumed, as processes: both runs in one world, which a process has once. */
 static enum status resumed_rank(struct world *world, void *argument)
 {
@@ -469,6 +487,7 @@ static enum status resumed_rank(struct world *world, void *argument)
     TRY(worker_create(&episode->run, world, true, &worker));
     TRY(checkpoint_load(&worker, "saves", true));
     TRY(worker_step(&worker, &again));
+    TRY(unshared(&worker));
     worker_destroy(&worker);
     if (result.loss != again.loss || result.grad_norm != again.grad_norm)
         return fail(OUT_OF_BOUND, "loss %.17g became %.17g", result.loss, again.loss);

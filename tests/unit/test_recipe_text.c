@@ -46,6 +46,45 @@ static void loads_back(const struct recipe *recipe)
     loaded_free(&again);
 }
 
+/* What is said of going on with `now` after `then`, both the smallest recipe with overrides. */
+static void changes(const char *const *then, const char *const *now, const char *expected)
+{
+    struct loaded a = load(SMALL, then, 0), b = load(SMALL, now, 0);
+    struct problems problems = {0};
+    struct text said = {0};
+    recipe_changes(a.recipe, b.recipe, "it", &problems);
+    for (size_t i = 0; i < problems.count; i++)
+        text_add(&said, "%s\n", problems.list[i].text);
+    cr_expect_eq(problems.errors, 0);
+    cr_expect_str_eq(text_chars(&said), expected);
+    text_free(&said);
+    problems_free(&problems);
+    loaded_free(&a);
+    loaded_free(&b);
+}
+
+Test(recipe_text, what_changes_the_mathematics_is_said)
+{
+    const char *const nothing[] = {NULL};
+    const char *const elsewhere[] = {"tp=2",
+                                     "pp=2",
+                                     "train.train_iters=20",
+                                     "name=other",
+                                     "checkpoint.keep_last=2",
+                                     "optimizer.lr_decay_style=constant",
+                                     NULL};
+    const char *const constant[] = {"optimizer.lr_decay_style=constant", NULL};
+    const char *const weights[] = {"optimizer.weight_decay=0.5",
+                                   "data.train=[{path: d, weight: 1}, {path: e, weight: 2}]",
+                                   "model.make_vocab_size_divisible_by=128", NULL};
+    changes(nothing, nothing, "");
+    changes(constant, elsewhere, ""); // and a constant rate does not read when the decay ends
+    changes(nothing, weights,
+            "it was made with optimizer.weight_decay 0.01, and now it is 0.5\n"
+            "it was made with data.train [{path: d, weight: 1}], and now it is [{path: d, weight: 1}, {path: "
+            "e, weight: 2}]\n");
+}
+
 Test(recipe_text, what_is_written_loads_back_to_the_same)
 {
     static const char *const cases[][8] = {
