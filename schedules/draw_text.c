@@ -137,7 +137,7 @@ static void draw_axis(const struct chart *c, struct text *out)
     for (int tick = 0; tick * step <= c->sim->makespan; tick++) {
         int to = column(c, tick * step);
         char number[NUMBER_CHARS];
-        snprintf(number, sizeof number, "%g", tick * step);
+        snprintf(number, sizeof number, "%.10g", tick * step);
         if (to < at || to + (int)strlen(number) > c->width + 1)
             continue;
         text_add(out, "%*s%s", to - at, "", number);
@@ -158,7 +158,7 @@ static void draw_title(const struct chart *c, struct text *out)
             used[s->ranks[rank].actions[i].kind] = true;
     }
     double span = c->sim->ranks[worst].last_end - c->sim->ranks[worst].first_start;
-    text_add(out, "%s   p %d, m %d, v %d   makespan %.6g, bubble %.6g (%.1f %%), peak %d",
+    text_add(out, "%s   p %d, m %d, v %d   makespan %.10g, bubble %.10g (%.1f %%), peak %d",
              s->family->about.name, s->p, s->m, s->v, c->sim->makespan, c->sim->bubble,
              span > 0.0 ? 100.0 * c->sim->bubble / span : 0.0, peak);
     for (int kind = 0; c->colour && kind < ACTION_KIND_COUNT; kind++)

@@ -43,7 +43,7 @@ void print_schedule_text(const struct played *played)
     if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0)
         window.ws_col = 0;
     draw_text(s, sim, &(struct draw_options){.columns = window.ws_col, .colour = terminal}, &out);
-    text_add(&out, "makespan %.6g, bubble %.6g on rank %d (%.1f %%), peaks", sim->makespan, sim->bubble,
+    text_add(&out, "makespan %.10g, bubble %.10g on rank %d (%.1f %%), peaks", sim->makespan, sim->bubble,
              worst_rank(sim), 100.0 * bubble_fraction(sim));
     for (int rank = 0; rank < sim->p && rank < SHOWN_RANKS; rank++)
         text_add(&out, " %d", sim->ranks[rank].peak);

@@ -96,7 +96,8 @@ static void look_at_all(struct watchdog *dog)
     struct timespec grace = time_of((int64_t)(grace_s / nanosecond));
     nanosleep(&grace, NULL);
     die(__FILE__, __LINE__, "watchdog",
-        "no rank of this process has made progress for %g s (resilience.heartbeat_timeout_seconds)", limit_s);
+        "no rank of this process has made progress for %.10g s (resilience.heartbeat_timeout_seconds)",
+        limit_s);
 }
 
 static double seconds_between_looks(const struct watchdog_config *config)

@@ -75,6 +75,13 @@ def test_typing_mistakes():
     says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
 
 
+def test_numbers():
+    """A whole number is written as one, however large."""
+    done = run("schedule", "1f1b", "-p", "1", "-m", "500000")
+    says("a long schedule", done, 0, out="\nmakespan 1500000, bubble 0 on rank 0")
+    says("--seed", run("generate", "x", "--prompt", "x", "--seed", "-1"), 2, err="from 0 to 1000000000000000000 works")
+
+
 def test_output_that_breaks():
     """A full disk, and a standard output that is closed: one line says so, and the status is 1."""
     dry = ["train", QUICKSTART, "cluster.device=dry", "model.num_layers=2", "tp=1", "pp=1", "dp=1",
@@ -111,7 +118,7 @@ def test_dry_run():
     says("16000 layers", done, 0, out="One rank of each stage is shown")
 
 
-for test in [test_help, test_version, test_typing_mistakes, test_output_that_breaks,
+for test in [test_help, test_version, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
