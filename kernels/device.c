@@ -114,12 +114,29 @@ enum status device_open(const struct device_options *options, struct device **ou
     return status;
 }
 
-bool device_named_computes(const char *name)
+static const struct device_ops *kind_named(const char *name)
 {
     for (size_t i = 0; i < KINDS; i++)
         if (strcmp(kinds[i]->name, name) == 0)
-            return kinds[i]->computes;
-    return true;
+            return kinds[i];
+    return NULL;
+}
+
+bool device_named_computes(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind == NULL || kind->computes;
+}
+
+bool device_is_built(const char *name)
+{
+    return kind_named(name) != NULL;
+}
+
+bool device_named_is_of_host(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind == NULL || kind->of_host;
 }
 
 void device_close(struct device *device)

@@ -50,6 +50,13 @@ const struct device_ops *device_kind(size_t index);
 /* Whether the device of this name computes; true for an unknown one, which device_open() refuses. */
 bool device_named_computes(const char *name);
 
+/* Whether this build has a device of this name. */
+bool device_is_built(const char *name);
+
+/* Whether the host can follow the addresses of this device's buffers, as the transports for CPUs do; true for
+ * an unknown one. */
+bool device_named_is_of_host(const char *name);
+
 const char *device_name(const struct device *device);
 /* False on dry: nothing it holds can be read. */
 bool device_computes(const struct device *device);
@@ -125,6 +132,7 @@ struct device_ops {
     const char *name;
     const char *what; // one sentence for help and doctor
     bool computes;
+    bool of_host; // its memory is the host's
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **out);

@@ -59,6 +59,7 @@ VENDOR = {
     "utf8proc.h": ["trainer/tokenizer*.c"],
     "criterion/*": ["tests/unit/*"],
     "ucontext.h": ["tests/emulator/*"],
+    "new": ["tests/emulator/*"],
 }
 
 # The C library and POSIX, and the one kernel interface that timing and waiting need.

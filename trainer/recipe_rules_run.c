@@ -2,6 +2,8 @@
 /* Rules of a run: the learning rate, data and tokenizer, names and folders. */
 #include "trainer/recipe_rules.h"
 
+#include "kernels/device.h"
+
 #include <string.h>
 
 /* ---- the learning rate ---- */
@@ -277,12 +279,53 @@ static void order_say(const struct view *v, struct text *out)
     text_add(out, " works");
 }
 
+/* ---- the device ---- */
+
+static bool built_holds(const struct view *v)
+{
+    return device_is_built(v->recipe->cluster.device);
+}
+
+static void built_say(const struct view *v, struct text *out)
+{
+    text_add(out, "cluster.device %s is not in this build, which has", v->recipe->cluster.device);
+    for (size_t i = 0; device_kind(i) != NULL; i++)
+        text_add(out, "%s %s", i > 0 ? "," : "", device_kind(i)->name);
+    text_add(out, "; meson setup -Dcuda=enabled, where nvcc is, builds cuda; cluster.device %s works",
+             device_kind(0)->name);
+}
+
+static int64_t ranks_of(const struct recipe *r)
+{
+    const struct recipe_parallel *p = &r->parallel;
+    return (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->data_parallel_size *
+           p->context_parallel_size;
+}
+
+static bool reach_holds(const struct view *v)
+{
+    const char *device = v->recipe->cluster.device;
+    return !device_named_computes(device) || device_named_is_of_host(device) || ranks_of(v->recipe) <= 1;
+}
+
+static void reach_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "cluster.device %s: %lld ranks, and no transport of this build reaches a GPU's memory: one rank, or "
+        "cluster.device %s works",
+        v->recipe->cluster.device, (long long)ranks_of(v->recipe), device_kind(0)->name);
+}
+
 /* ---- the rules ---- */
 
 #define WARMUP    "optimizer.lr_warmup_iters"
 #define DECAY     "optimizer.lr_decay_iters"
 #define WSD       "optimizer.lr_wsd_decay_iters"
 #define TOKENIZER "tokenizer.tokenizer_type"
+#define DEGREES                                                                                  \
+    "parallel.tensor_parallel_size parallel.pipeline_parallel_size parallel.data_parallel_size " \
+    "parallel.context_parallel_size"
 
 const struct rule recipe_run_rules[] = {
     {WARMUP " " DECAY " train.train_iters",
@@ -310,6 +353,8 @@ const struct rule recipe_run_rules[] = {
     {"checkpoint.save_interval checkpoint.save", save_holds, save_say, {{0}}},
     {"name", name_holds, name_say, {{0}}},
     {"parallel.rank_order", order_holds, order_say, {{0}}},
+    {"cluster.device", built_holds, built_say, {{0}}},
+    {"cluster.device " DEGREES, reach_holds, reach_say, {{0}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
      profile_say,

@@ -31,7 +31,7 @@ static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0
                                           IS("v-min", 0),     IS("dualpipe", 0),
                                           IS("dualpipev", 0), IS("file", 0),
                                           LATER("auto", 0),   {0}};
-static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), LATER("cuda", 0), {0}};
+static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), IS("cuda", 0), {0}};
 static const struct choice transports[] = {
     IS("auto", 0), IS("local", 0), IS("mpi", 0), LATER("nccl", 0), {0}};
 static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
@@ -350,7 +350,7 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("cluster.device", WORD, cluster.device, "cpu",
         "`strict` is the CPU made cruel, to find forgotten waits; `dry` computes nothing and counts "
-        "everything.",
+        "everything; `cuda` is an NVIDIA GPU (docs/cuda.md), one rank so far.",
         .choices = devices),
     ROW("cluster.transport", WORD, cluster.transport, "auto",
         "`local`: ranks are threads of one process. `mpi`: processes. `auto`: mpi under a launcher, local "

@@ -199,6 +199,7 @@ const struct device_ops device_cpu = {
     .name = "cpu",
     .what = "the processor: BLAS and own kernels, a stream runs at once",
     .computes = true,
+    .of_host = true,
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 enum { ALIGNMENT = 256 };
-#define PIECE_BYTES ((size_t)64 << 20) // the least that is asked of CUDA at a time
+#define PIECE_BYTES ((size_t)(CUDA_IS_EMULATED ? 1 : 64) << 20) // the least that is asked of CUDA at a time
 
 /* A run of bytes, free or not; all runs of a piece in address order. */
 struct run {

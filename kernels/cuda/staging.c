@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 32, SLOT_BYTES = 1 << 20 };
+enum { SLOTS = 32, SLOT_BYTES = CUDA_IS_EMULATED ? 1 << 12 : 1 << 20 };
 
 struct slot {
     cudaEvent_t event; // passed when the GPU is done with the slot

@@ -203,6 +203,11 @@ _Noreturn static void refuse(const struct emulator *e, const struct fiber *a, co
         names[b->state], b->file, b->line, why);
 }
 
+static bool same_place(const struct fiber *a, const struct fiber *b)
+{
+    return a->line == b->line && (a->file == b->file || strcmp(a->file, b->file) == 0);
+}
+
 /* A warp goes on when all its lanes stand at the same operation. True if it did. */
 static bool release_warp(struct emulator *e, unsigned first)
 {
@@ -218,7 +223,7 @@ static bool release_warp(struct emulator *e, unsigned first)
         return false;
     for (unsigned i = first; i < end; i++) {
         struct fiber *f = &e->fiber[i];
-        if (f->state != AT_WARP || f->line != one->line || strcmp(f->file, one->file) != 0)
+        if (f->state != AT_WARP || !same_place(f, one))
             refuse(e, one, f, "not all lanes take part in the warp's operation");
     }
     if (end - first < LANES)
@@ -239,7 +244,7 @@ static bool release_block(struct emulator *e)
         return false;
     for (unsigned i = 0; i < e->threads.x; i++) {
         struct fiber *f = &e->fiber[i];
-        if (f->state != AT_BARRIER || f->line != one->line || strcmp(f->file, one->file) != 0)
+        if (f->state != AT_BARRIER || !same_place(f, one))
             refuse(e, one, f, "not all threads meet at the barrier");
     }
     for (unsigned i = 0; i < e->threads.x; i++)

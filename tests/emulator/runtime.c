@@ -1,21 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/emulator/include/cuda_runtime_api.h"
 
+#include "base/status.h"
 #include "tests/emulator/emulator.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* What is on a stream: a call, the record of an event, or a wait for one. */
+struct entry {
+    struct entry *next;
+    void (*run)(cudaStream_t stream, void *context);
+    void *context;
+    cudaEvent_t record, wait;
+    uint64_t number; // of the record that a wait is for
+};
+
 struct CUstream_st {
     struct emulator *emulator;
+    bool late;
+    struct entry *first, **last;
 };
 struct CUevent_st {
-    int recorded;
+    cudaStream_t stream; // of the last record
+    uint64_t recorded, passed;
+    int held; // by its owner, and by waits on streams
 };
 
 struct emulator *emulator_of(cudaStream_t stream)
 {
     return stream->emulator;
+}
+
+/* Runs the first entry of a stream, and before it what it waits for. */
+static void let_go(cudaEvent_t event)
+{
+    if (--event->held == 0)
+        free(event);
+}
+
+static void run_first(cudaStream_t stream)
+{
+    struct entry *entry = stream->first;
+    while (entry->wait != NULL && entry->wait->passed < entry->number)
+        run_first(entry->wait->stream);
+    stream->first = entry->next;
+    if (stream->first == NULL)
+        stream->last = &stream->first;
+    if (entry->run != NULL)
+        entry->run(stream, entry->context);
+    if (entry->record != NULL)
+        entry->record->passed++;
+    if (entry->wait != NULL)
+        let_go(entry->wait);
+    free(entry->context);
+    free(entry);
+}
+
+static void run_all(cudaStream_t stream)
+{
+    while (stream->first != NULL)
+        run_first(stream);
+}
+
+static void put(cudaStream_t stream, struct entry what)
+{
+    struct entry *entry = malloc(sizeof *entry);
+    CHECK(entry != NULL);
+    *entry = what;
+    *stream->last = entry;
+    stream->last = &entry->next;
+    if (!stream->late)
+        run_all(stream);
+}
+
+void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context)
+{
+    put(stream, (struct entry){.run = run, .context = context});
 }
 
 static cudaError_t result_of(const char *call, cudaError_t when_failing)
@@ -123,11 +184,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     if (*out == NULL)
         return cudaErrorMemoryAllocation;
     (*out)->emulator = emulator_create();
+    (*out)->last = &(*out)->first;
+    const char *streams = getenv("EMULATOR_STREAMS");
+    (*out)->late = streams != NULL && strcmp(streams, "late") == 0;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    run_all(stream);
     emulator_destroy(stream->emulator);
     free(stream);
     return cudaSuccess;
@@ -135,53 +200,84 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    (void)stream;
+    run_all(stream);
     return result_of("cudaStreamSynchronize", cudaErrorInvalidValue);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    (void)stream;
     (void)flags;
-    return event->recorded ? cudaSuccess : cudaErrorInvalidValue;
+    if (event->recorded == 0)
+        return cudaErrorInvalidValue; // CUDA would not wait, which is never meant
+    event->held++;
+    put(stream, (struct entry){.wait = event, .number = event->recorded});
+    return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     (void)flags;
     *out = calloc(1, sizeof **out);
-    return *out != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    CHECK(*out != NULL);
+    (*out)->held = 1;
+    return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    free(event);
+    while (event->passed < event->recorded) // it could no more be asked for
+        run_first(event->stream);
+    let_go(event);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    (void)stream;
-    event->recorded = 1;
+    while (event->passed < event->recorded && event->stream != stream)
+        run_first(event->stream); // a record on another stream replaces this one: let it not overtake
+    event->stream = stream;
+    event->recorded++;
+    put(stream, (struct entry){.record = event});
     return cudaSuccess;
 }
 
+/* Whoever asks gives the GPU time for one more thing. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    (void)event;
-    return cudaSuccess;
+    if (event->passed < event->recorded)
+        run_first(event->stream);
+    return event->passed < event->recorded ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    return event->recorded ? result_of("cudaEventSynchronize", cudaErrorInvalidValue) : cudaErrorInvalidValue;
+    if (event->recorded == 0)
+        return cudaErrorInvalidValue;
+    while (event->passed < event->recorded)
+        run_first(event->stream);
+    return result_of("cudaEventSynchronize", cudaErrorInvalidValue);
+}
+
+struct move {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+static void run_move(cudaStream_t stream, void *context)
+{
+    (void)stream;
+    const struct move *move = context;
+    memcpy(move->to, move->from, move->bytes);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     (void)kind;
-    (void)stream;
-    memcpy(to, from, bytes);
+    struct move *move = malloc(sizeof *move);
+    CHECK(move != NULL);
+    *move = (struct move){to, from, bytes};
+    emulator_put(stream, run_move, move);
     return result_of("cudaMemcpyAsync", cudaErrorInvalidValue);
 }

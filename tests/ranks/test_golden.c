@@ -6,7 +6,9 @@
  *
  * Then the other way round: a run with a planted fault must be found out, or the bounds prove nothing.
  *
- *     test_golden FOLDER DEVICE [LAYOUT]     FOLDER holds the golden files; LAYOUT is a number: only that one
+ *     test_golden FOLDER DEVICE [LAYOUT [CASES]]
+ *
+ * FOLDER holds the golden files; LAYOUT is a number: only that one; CASES are digits: only those files.
  */
 #include "tests/ranks/golden.h"
 
@@ -427,7 +429,7 @@ static bool check(const struct stand *stand, const struct mesh_case *mesh_case, 
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: test_golden FOLDER DEVICE [LAYOUT]\n");
+        fprintf(stderr, "usage: test_golden FOLDER DEVICE [LAYOUT [CASES]]\n");
         return 2;
     }
     struct stand stands[CASES];
@@ -440,7 +442,8 @@ int main(int argc, char **argv)
             continue;
         printf("%s\n", mesh_cases[l].what);
         for (int i = 0; i < CASES; i++)
-            bad += !check(&stands[i], &mesh_cases[l], argv[2], NULL);
+            if (argc < 5 || strchr(argv[4], '0' + i) != NULL)
+                bad += !check(&stands[i], &mesh_cases[l], argv[2], NULL);
     }
     printf("planted faults, found by\n");
     for (int f = 0; f < FAULTS && only <= 0; f++)

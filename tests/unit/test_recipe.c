@@ -255,8 +255,6 @@ Test(recipe, what_is_not_built_is_refused_by_name)
                   "command line: memory.recompute_modules [core_attn] is not built yet; only []\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
                   "command line: logging.tensorboard_dir tb is not built yet; only none\n");
-    OVERRIDE_SAYS("cluster.device=cuda",
-                  "command line: cluster.device cuda is not built yet; only cpu, strict or dry\n");
     OVERRIDE_SAYS("cluster.transport=nccl",
                   "command line: cluster.transport nccl is not built yet; only auto, local or mpi\n");
     // Its default may be said, and a value out of range is told first.

@@ -3,6 +3,7 @@
 #include "tests/unit/recipe_case.h"
 
 #include "base/philox.h"
+#include "kernels/device.h"
 #include "tests/support/sanitized.h"
 
 /* The smallest recipe with overrides, alone. */
@@ -290,6 +291,23 @@ Test(recipe_check, profiled_steps)
          short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=4");
     WITH("", short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=5");
     WITH("", short_run[0], "profile.profile_step_start=50"); // no timeline, no rule
+}
+
+/* Whether there is a GPU, the run itself says. */
+Test(recipe_check, the_device_of_a_gpu)
+{
+    if (device_is_built("cuda")) {
+        WITH("", "cluster.device=cuda");
+        WITH("command line: cluster.device cuda: 2 ranks, and no transport of this build reaches a GPU's "
+             "memory: "
+             "one rank, or cluster.device cpu works\n",
+             "cluster.device=cuda", "tp=2");
+    } else {
+        WITH(
+            "command line: cluster.device cuda is not in this build, which has cpu, strict, dry; meson setup "
+            "-Dcuda=enabled, where nvcc is, builds cuda; cluster.device cpu works\n",
+            "cluster.device=cuda");
+    }
 }
 
 /* ---- suggestions taken at their word ---- */

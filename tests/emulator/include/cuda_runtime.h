@@ -2,10 +2,12 @@
 /* The part of CUDA C++ that kernels/cuda/ uses, for a compiler of C++. */
 #pragma once
 
-#include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/emulator/emulator.h"
+#include "tests/emulator/include/cuda_runtime_api.h"
 
 #include <math.h>
+#include <new>
+#include <stdlib.h>
 #include <string.h>
 
 #define __global__
@@ -49,17 +51,36 @@ template <class T> T emulated_shuffle(T value, unsigned from, const char *file, 
     type *const name = static_cast<type *>(emulator_shared(&name##_site, sizeof(type) * (count)))
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulator_shared(nullptr, 0))
 
-template <class Body> void emulated_thread(const void *body)
-{
-    (*static_cast<const Body *>(body))();
-}
+/* A launch that lies on a stream: where, and what a thread does. */
+template <class Body> struct emulated_launch {
+    const char *name;
+    dim3 grid;
+    unsigned threads;
+    size_t shared_bytes;
+    Body body;
+
+    static void thread(const void *body)
+    {
+        (*static_cast<const Body *>(body))();
+    }
+    static void run(cudaStream_t stream, void *context)
+    {
+        const auto *launch = static_cast<const emulated_launch *>(context);
+        const dim3 &grid = launch->grid;
+        emulator_launch(emulator_of(stream), launch->name, {grid.x, grid.y, grid.z}, launch->threads,
+                        launch->shared_bytes, thread, &launch->body);
+    }
+};
 
 template <class... Parameters, class... Arguments>
 enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
                           dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
 {
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
-    emulator_launch(emulator_of(queue->stream), name, {grid.x, grid.y, grid.z},
-                    static_cast<unsigned>(threads), shared_bytes, emulated_thread<decltype(body)>, &body);
+    using launch = emulated_launch<decltype(body)>;
+    void *memory = malloc(sizeof(launch));
+    CHECK(memory != nullptr);
+    new (memory) launch{name, grid, static_cast<unsigned>(threads), shared_bytes, body};
+    emulator_put(queue->stream, launch::run, memory);
     return OK;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The part of CUDA's runtime that the cuda device uses, for a GPU that is the emulator: its memory is the
- * host's, and a stream runs at once. Names and values are CUDA's, so that kernels/cuda/ is compiled as it is.
+ * host's, and a stream runs at once, or, with the environment variable EMULATOR_STREAMS=late, only as far as
+ * somebody synchronises or asks. Names and values are CUDA's, so that kernels/cuda/ is compiled as it is.
  *
  * The environment variable EMULATOR_FAIL=CALL makes that call fail, for tests of messages: cudaMalloc, or
  * cudaGetDeviceCount for a machine without a GPU. */
@@ -54,6 +55,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 
 struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
+/* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. */
+void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context);
 
 #ifdef __cplusplus
 }
