@@ -138,14 +138,24 @@ static double origin_of(const struct worker *w, const struct gathered *g)
     return origin;
 }
 
-static enum status predict(const struct schedule *s, const struct simulation *measured,
-                           struct simulation **out)
+/* The same lists with the means that were measured, which the title names as --cost takes them: of everything
+ * that a rank has. */
+static enum status predict(const struct worker *w, const struct simulation *measured, char *title,
+                           size_t room, struct simulation **out)
 {
-    struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage);
+    const struct schedule *s = w->run->schedule;
+    struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage), whole = {0};
     if (of_stage == NULL)
         return fail(NO_MEMORY, "no memory for the costs of %d stages", s->stages);
     struct cost_table costs;
     timeline_costs(s, measured, of_stage, &costs);
+    for (int stage = 0; stage < s->stages; stage++) {
+        whole.f += of_stage[stage].f / s->p;
+        whole.i += of_stage[stage].i / s->p;
+        whole.w += of_stage[stage].w / s->p;
+    }
+    snprintf(title, room, "step %lld, simulated with f=%.4g,i=%.4g,w=%.4g,comm=%.4g as measured: %s",
+             (long long)w->step, whole.f, whole.i, whole.w, costs.latency, s->family->about.name);
     enum status status = simulate(s, &costs, NULL, out);
     free(of_stage);
     return status;
@@ -155,7 +165,7 @@ static enum status predict(const struct schedule *s, const struct simulation *me
 
 struct pages {
     struct drawing *drawings; // first what was predicted, then each pipeline
-    char (*titles)[80];
+    char (*titles)[160];
     int count;
 };
 
@@ -210,9 +220,7 @@ static enum status fill_pages(const struct worker *w, const struct gathered *g, 
         add_page(w, pages, sim);
     }
     struct simulation *predicted = NULL;
-    TRY(predict(w->run->schedule, pages->drawings[1].simulation, &predicted));
-    snprintf(pages->titles[0], sizeof *pages->titles, "step %lld, simulated with the measured means: %s",
-             (long long)w->step, schedule);
+    TRY(predict(w, pages->drawings[1].simulation, pages->titles[0], sizeof *pages->titles, &predicted));
     int count = pages->count;
     pages->count = 0;
     add_page(w, pages, predicted);

@@ -9,6 +9,7 @@ import collections
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -124,18 +125,36 @@ def check_predicted(predicted, measured):
     expect(abs(work[0] - work[1]) <= 1e-6 * work[1] + 1, "the work predicted is", work)
 
 
+def check_costs(title, measured, p):
+    """What is in the title, as --cost takes it: of everything that a rank has, in milliseconds."""
+    costs = {k: float(x) for k, x in re.findall(r"([fiw]|comm)=([-+.e0-9]+)", title)}
+    whole, means = collections.defaultdict(float), mean_times(measured)
+    for (kind, stage), time in means.items():
+        if kind == "B":
+            split = ("I", stage) in means
+            whole["i"] += 0 if split else time / 2
+            whole["w"] += 0 if split else time / 2
+        else:
+            whole[kind.lower()] += time
+    for kind in "fiw":
+        mine = whole[kind] / p / 1000
+        expect(abs(costs[kind] - mine) <= 1e-3 * mine + 1e-5, "the title says", title, "and the mean is", mine)
+    expect(costs["comm"] >= 0, title)
+
+
 def check_step(folder, step, case, lists, bubble):
     schedule, _, _, tp, dp = case[:5]
     with open(os.path.join(folder, f"timeline-step-{step}.json"), encoding="utf-8") as file:
         groups = groups_of(json.load(file)["traceEvents"])
     predicted = [t for t in groups if "simulated" in t]
-    measured = [t for t in groups if "measured:" in t or "measured," in t]
+    measured = [t for t in groups if t.startswith(f"step {step}, measured")]
     expect(len(predicted) == 1 and len(measured) == tp * dp == len(groups) - 1, "the groups are", sorted(groups))
     expect(all(f"step {step}," in title for title in groups), "the groups are", sorted(groups))
     for title in measured:
         check_lists(title, groups[title], lists)
         check_measured(title, groups[title])
     check_lists(predicted[0], groups[predicted[0]], lists)
+    check_costs(predicted[0], groups[measured[0]], case[1])
     if schedule != "dualpipe":  # where the simulator runs a pair as one
         check_predicted(groups[predicted[0]], groups[measured[0]])
     worst = max(bubble_of(computing(slices)) for title in measured for slices in groups[title].values())
