@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Orders of the families with several chunks, written out. They are those of the papers and of the
- * runtimes that introduced them; where ours is chosen differently the comment says so. */
+ * runtimes that introduced them; where ours is chosen differently the comment says so. Behind them: digests
+ * of further files that those runtimes generated (tests/schedule/compare_golden.py holds the files themselves
+ * against the lists), and for sizes that nobody generated the laws by which the n-th action of a rank is
+ * known. */
 #include "tests/unit/schedule_tools.h"
 
 static void expect_lists(const char *name, int p, int m, int v, const char *const *ranks)
@@ -156,4 +159,157 @@ Test(orders, dualpipe_as_by_its_authors)
     };
     // clang-format on
     expect_lists("dualpipe", 4, 8, 1, ranks);
+}
+
+/* FNV-1a of all lists as text, a line per rank. */
+static uint64_t digest_of(const struct schedule *s)
+{
+    uint64_t digest = 0xcbf29ce484222325U;
+    struct text list = {0};
+    for (int rank = 0; rank < s->p; rank++) {
+        list_text(s, rank, false, &list);
+        text_add(&list, "\n");
+        for (size_t i = 0; i < list.length; i++)
+            digest = (digest ^ (unsigned char)list.chars[i]) * 0x100000001b3U;
+    }
+    text_free(&list);
+    return digest;
+}
+
+/* Made from the other programs' files, not from here: PyTorch's (interleaved, zb-h1, zb-v, dualpipev;
+ * looped-bfs with its backwards in microbatch order), the zero-bubble authors' (1f1b, interleaved),
+ * DeepSeek's (dualpipe, dualpipev). Where two programs made the same sizes they agreed. */
+Test(orders, of_files_that_other_programs_made)
+{
+    static const struct {
+        const char *name;
+        int p, m, v;
+        uint64_t digest;
+    } rows[] = {
+        {"1f1b", 2, 4, 1, 0x45e6462698dce289},         {"1f1b", 4, 8, 1, 0x4524a65a4d9d5795},
+        {"1f1b", 8, 16, 1, 0x121728ee20989b55},        {"dualpipe", 4, 8, 1, 0xedcf6b5dbb34cfb5},
+        {"dualpipe", 4, 10, 1, 0xd1a20372da9087aa},    {"dualpipev", 4, 8, 2, 0x1451715bd9e238f8},
+        {"dualpipev", 4, 10, 2, 0xe597d89b4f0c1198},   {"interleaved", 2, 4, 2, 0x258d2023dfbdce49},
+        {"interleaved", 2, 4, 4, 0xe4e7457790a3dc59},  {"interleaved", 2, 8, 2, 0x56c36a0607c04069},
+        {"interleaved", 4, 8, 2, 0x65fca272bc5607cd},  {"interleaved", 4, 8, 4, 0x858636331ad4e127},
+        {"interleaved", 4, 10, 2, 0x7478440d3b34e3e5}, {"interleaved", 8, 16, 2, 0xa8e62e7c966582df},
+        {"interleaved", 8, 16, 4, 0x2339f3d355324ef5}, {"looped-bfs", 2, 8, 2, 0xe67d738794a65a45},
+        {"looped-bfs", 4, 8, 2, 0x78ebdb1e60f0b6e5},   {"looped-bfs", 4, 8, 4, 0xf2a5e24a8a1d5135},
+        {"looped-bfs", 4, 10, 2, 0x24f8e340daa21f65},  {"zb-h1", 2, 8, 2, 0xf08789be3b2a527d},
+        {"zb-h1", 4, 8, 2, 0xffe0b7160e017c35},        {"zb-h1", 4, 8, 4, 0xe65a84609f34ba49},
+        {"zb-h1", 4, 10, 2, 0x492377f5e0f7c161},       {"zb-v", 2, 8, 2, 0x32efc8121a7595f5},
+        {"zb-v", 4, 8, 2, 0xf867b728d03c7059},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct schedule *s = build(rows[i].name, rows[i].p, rows[i].m, rows[i].v);
+        cr_expect_eq(digest_of(s), rows[i].digest, "%s p %d m %d v %d", rows[i].name, rows[i].p, rows[i].m,
+                     rows[i].v);
+        schedule_destroy(s);
+    }
+}
+
+/* The n-th forward (or, counted from the last chunk, backward) of a rank that goes round in rounds of `round`
+ * microbatches: Megatron-LM's and PyTorch's law. */
+static struct action nth(const struct schedule *s, int rank, int round, bool forward, int n,
+                         enum action_kind kind)
+{
+    int chunk = n / round % s->v;
+    if (!forward)
+        chunk = s->v - 1 - chunk;
+    return (struct action){
+        .kind = kind, .stage = chunk * s->p + rank, .microbatch = n / (round * s->v) * round + n % round};
+}
+
+/* The list of a rank whose backwards begin `ahead` forwards late, and whose W, if they are apart, `late`
+ * more. */
+static void expect_law(const struct schedule *s, int rank, int round, int ahead, int late, bool split)
+{
+    int all = s->m * s->v, at = 0;
+    const struct action_list *list = &s->ranks[rank];
+    for (int t = 0; t < all + ahead + late; t++)
+        for (int which = 0; which < (split ? 3 : 2); which++) {
+            static const enum action_kind halves[] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
+            int n = t - (which > 0 ? ahead : 0) - (which > 1 ? late : 0);
+            if (n < 0 || n >= all)
+                continue;
+            enum action_kind kind = which == 1 && !split ? BACKWARD : halves[which];
+            struct action expected = nth(s, rank, round, which == 0, n, kind);
+            cr_assert_lt(at, list->count);
+            struct action a = list->actions[at++];
+            cr_assert(
+                a.kind == expected.kind && a.stage == expected.stage && a.microbatch == expected.microbatch,
+                "%s p %d m %d v %d rank %d action %d", s->family->about.name, s->p, s->m, s->v, rank, at - 1);
+        }
+    cr_assert_eq(at, list->count);
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static struct schedule *lists(const char *name, int p, int m, int v)
+{
+    return build_with(
+        (struct schedule_options){.name = name, .p = p, .m = m, .v = v, .without_transfers = true});
+}
+
+/* PyTorch's grouping: m / p rounds, at least one, of equal size; where m is no multiple of their number the
+ * sizes differ by one (schedules/looped.c), which is not this law. Breadth-first has one round. */
+Test(orders, loops_of_any_size)
+{
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 4 * p; m++)
+            for (int v = 1; v <= 4; v++) {
+                int rounds = m / p > 1 ? m / p : 1, round = m / rounds, all = m * v;
+                if (m % rounds != 0)
+                    continue;
+                struct schedule *interleaved = lists("interleaved", p, m, v),
+                                *split = lists("zb-h1", p, m, v);
+                struct schedule *breadth = lists("looped-bfs", p, m, v);
+                for (int rank = 0; rank < p; rank++) {
+                    int loop = (v - 1) * round, down = p - 1 - rank;
+                    expect_law(interleaved, rank, round, least(loop + 2 * down, all), 0, false);
+                    expect_law(split, rank, round, least(loop + down, all), least(rank, all), true);
+                    expect_law(breadth, rank, m, all, 0, false);
+                }
+                schedule_destroy(breadth);
+                schedule_destroy(split);
+                schedule_destroy(interleaved);
+            }
+}
+
+/* How many actions two lists have in common at their beginning; or at their end, where those of `b` have
+ * microbatch numbers one higher. */
+static int in_common(const struct action_list *a, const struct action_list *b, bool at_end)
+{
+    int n = 0;
+    for (; n < a->count && n < b->count; n++) {
+        struct action x = a->actions[at_end ? a->count - 1 - n : n];
+        struct action y = b->actions[at_end ? b->count - 1 - n : n];
+        if (x.kind != y.kind || x.stage != y.stage || x.microbatch != y.microbatch - (at_end ? 1 : 0) ||
+            x.overlaps_next != y.overlaps_next)
+            break;
+    }
+    return n;
+}
+
+/* One microbatch more is one period more in the middle: filling and draining stay as they are. So the files
+ * of one size say what every larger one is, from 2p microbatches on, where all of the pipe is full. */
+Test(orders, one_microbatch_more_is_one_period_more)
+{
+    static const char *const names[] = {"1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipev"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int p = 1; p <= 8; p++)
+            for (int m = 2 * p; m <= 4 * p; m++) {
+                struct schedule *a = lists(names[i], p, m, 0), *b = lists(names[i], p, m + 1, 0);
+                for (int rank = 0; rank < p; rank++) {
+                    int begin = in_common(&a->ranks[rank], &b->ranks[rank], false);
+                    int end = in_common(&a->ranks[rank], &b->ranks[rank], true);
+                    cr_assert_geq(begin + end, a->ranks[rank].count, "%s p %d m %d rank %d: %d + %d of %d",
+                                  names[i], p, m, rank, begin, end, a->ranks[rank].count);
+                }
+                schedule_destroy(b);
+                schedule_destroy(a);
+            }
 }
