@@ -246,7 +246,11 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
     };
     if (recipe->resilience.exit_signal != 0)
         block_signal(recipe->resilience.exit_signal);
-    TRY(watchdog_start(&config, &job->watchdog));
+    if (job->status == OK) {
+        job->status = watchdog_start(&config, &job->watchdog);
+        if (job->status != OK)
+            text_add(&job->why, "%s", fail_text());
+    }
     enum status status = world_run(recipe->cluster.transport, size, rank_main, job);
     watchdog_stop(job->watchdog);
     return status;
