@@ -32,7 +32,8 @@
  * The price: a copy of weights and moments on every rank but the last of the pipeline (12 bytes for each
  * parameter that it holds), which is made in each step that is guessed. A clipped step costs the forwards
  * that were run ahead. And a tied embedding on two ranks: its gradients are added before either of them
- * steps, so the first and the last rank still wait for each other.
+ * steps, so the first and the last rank still wait for each other, and nothing is gained (zb-v has both uses
+ * on rank 0).
  *
  * The trap: the gradients of the step must outlive the verdict, and the next step's forwards must not: the
  * gradients are zeroed behind it, and the report has buffers of its own, since the forwards write losses. */
