@@ -53,8 +53,7 @@ Test(csv, reads_other_programs_files)
     const char *const files[] = {
         "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2",
         "0F0,0F1,,0B0,0F2,0B1,,0B2\r\n,1F0,1B0,1F1,1B1,1F2,1B2\r\n",
-        "\xef\xbb\xbf"
-        "0F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2,,,,\n\n \n\r\n",
+        "\357\273\2770F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2,,,,\n\n \n\r\n",
         "\"0F0\", 0F1 ,\t,\"\",\" 0B0\",0F2,0B1,0B2\n\"\",1F0,1B0,1F1,1B1,1F2,1B2\n",
         "00F0,0F01,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2",
     };
