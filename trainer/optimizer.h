@@ -4,9 +4,9 @@
  *   partial sums   rows whose gradient is partial over tp, or over replicated key/value heads
  *   ties           each use's gradient, complete on its own, embedding + head
  *   squares        of every parameter, once: the first holder of each share speaks for it
- *   one all-reduce of losses, tokens and squares over the world, each number from one rank: exact in any
- * order clip           the factor for the gradients: 1 / tokens, and clipping adamw          on what this
- * rank holds
+ *   all-reduce     losses, tokens and squares over the world, each number from one rank: exact in any order
+ *   clip           the factor for the gradients: 1 / tokens, and clipping
+ *   adamw          on what this rank holds
  *
  * Nothing is read by the host until the step is over. Losses, tokens and squares are added in index order
  * (sample, parameter, share), so the norm has the same bits on every pipeline layout.

@@ -13,11 +13,12 @@
  * pipeline; each rank adds its own entries. They stay entries, so the sum at the end is of the same numbers
  * in the same order as in the synchronous step, and has the same bits. Three kinds of ranks:
  *
- *   it guesses   the norm of the ranks so far is finite and not to be clipped: it copies weights and moments,
- *                steps unclipped, and runs the next step's forwards (schedules/look_ahead.h). Tokens are
- * known on every rank: it counts those of its own batches. it holds     the norm so far is to be clipped, or
- * not finite. What others have can only make it larger, so it would be wrong to step, and it waits. the last
- * has the whole report, is right at once, and sends it back. No copy.
+ *   guesses    The norm of the ranks so far is finite and not to be clipped: the rank copies weights and
+ *              moments, steps unclipped, and runs the next step's forwards (schedules/look_ahead.h).
+ *              Tokens are known on every rank: it counts those of its own batches.
+ *   holds      The norm so far is to be clipped, or not finite. What others have can only make it larger,
+ *              so it would be wrong to step, and the rank waits.
+ *   the last   It has the whole report, is right at once, and sends it back. No copy.
  *
  * Each guess travels in the report. So with the whole of it every rank knows what every other one did, and
  * comes to the same verdict without a further message: the guesses are, bit for bit, the scale; or they are
