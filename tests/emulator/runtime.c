@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* What is on a stream: a call, the record of an event, or a wait for one. */
 struct entry {
@@ -32,6 +33,55 @@ struct emulator *emulator_of(cudaStream_t stream)
     return stream->emulator;
 }
 
+/* Device memory under EMULATOR_MEMORY=guarded: whole pages, in a list that starts each of them. One thread's
+ * devices at a time use it. */
+struct guarded {
+    struct guarded *next;
+    size_t bytes; // whole pages, this head's too
+};
+enum { PAGE_BYTES = 4096 };
+
+static _Thread_local struct guarded *guarded_pieces;
+
+static bool memory_is_guarded(void)
+{
+    const char *memory = getenv("EMULATOR_MEMORY");
+    return memory != NULL && strcmp(memory, "guarded") == 0;
+}
+
+static void allow(int protection)
+{
+    for (struct guarded *piece = guarded_pieces; piece != NULL; piece = piece->next)
+        CHECK(mprotect((char *)piece + PAGE_BYTES, piece->bytes - PAGE_BYTES, protection) == 0);
+}
+
+static cudaError_t take_guarded(void **out, size_t bytes)
+{
+    size_t whole = PAGE_BYTES + (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    struct guarded *piece = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (piece == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    *piece = (struct guarded){guarded_pieces, whole};
+    guarded_pieces = piece;
+    *out = (char *)piece + PAGE_BYTES;
+    memset(*out, 0xff, bytes);
+    CHECK(mprotect(*out, whole - PAGE_BYTES, PROT_NONE) == 0);
+    return cudaSuccess;
+}
+
+static bool give_guarded(void *data)
+{
+    for (struct guarded **link = &guarded_pieces; *link != NULL; link = &(*link)->next) {
+        struct guarded *piece = *link;
+        if ((char *)piece + PAGE_BYTES == (char *)data) {
+            *link = piece->next;
+            CHECK(munmap(piece, piece->bytes) == 0);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Runs the first entry of a stream, and before it what it waits for. */
 static void let_go(cudaEvent_t event)
 {
@@ -47,8 +97,11 @@ static void run_first(cudaStream_t stream)
     stream->first = entry->next;
     if (stream->first == NULL)
         stream->last = &stream->first;
-    if (entry->run != NULL)
+    if (entry->run != NULL) {
+        allow(PROT_READ | PROT_WRITE);
         entry->run(stream, entry->context);
+        allow(PROT_NONE);
+    }
     if (entry->record != NULL)
         entry->record->passed++;
     if (entry->wait != NULL)
@@ -157,12 +210,15 @@ static cudaError_t take(void **out, size_t bytes, const char *call)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess)
+        return take_guarded(out, bytes);
     return take(out, bytes, "cudaMalloc");
 }
 
 cudaError_t cudaFree(void *data)
 {
-    free(data);
+    if (!give_guarded(data))
+        free(data);
     return cudaSuccess;
 }
 

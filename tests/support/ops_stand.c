@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/ops_stand.h"
 
+#include "tests/support/mirror.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +20,11 @@ struct device *stand_device(int threads)
     MUST(device_open_with(&device_cuda, &(struct device_options){.name = "cuda", .threads = threads},
                           &device));
 #else
-    MUST(device_open(&(struct device_options){.name = "cpu", .threads = threads}, &device));
+    const char *name = getenv("CUBOID_TEST_DEVICE");
+    if (name != NULL)
+        MUST(mirror_open(name, &device));
+    else
+        MUST(device_open(&(struct device_options){.name = "cpu", .threads = threads}, &device));
 #endif
     return device;
 }
@@ -38,11 +44,17 @@ void stand_close(struct stand *stand)
         free(stand->array[i]);
 }
 
+void stand_lend(struct stand *stand, void *data, size_t bytes)
+{
+    mirror_lend(stand->device, data, bytes);
+}
+
 static void *keep(struct stand *stand, size_t bytes)
 {
     CHECK(stand->arrays < STAND_ARRAYS);
     void *array = aligned_alloc(64, (bytes + 127) / 64 * 64);
     CHECK(array != NULL);
+    stand_lend(stand, array, bytes);
     stand->array[stand->arrays++] = array;
     return array;
 }

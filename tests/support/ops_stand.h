@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What every test of an op needs: a device whose memory is the host's (the cpu, or where a test is compiled
- * with STAND_EMULATED the kernels of the cuda device under tests/emulator), guarded arrays, numbers, and two
+/* What every test of an op needs: a device whose memory is the host's (the cpu; what the environment variable
+ * CUBOID_TEST_DEVICE names, behind a mirror; or, where a test is compiled with STAND_EMULATED, the kernels of
+ * the cuda device under tests/emulator), guarded arrays, numbers, and two
  * ways to compare.
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: what is read or written beside it shows
@@ -33,6 +34,8 @@ struct stand {
 struct device *stand_device(int threads); // dies for want of one
 struct stand stand_open(int threads);
 void stand_close(struct stand *stand);
+/* A test's own memory that ops may name, until stand_close. What the functions below give needs none. */
+void stand_lend(struct stand *stand, void *data, size_t bytes);
 
 /* All die for want of memory: a test has no better idea. Freed by stand_close. */
 float *stand_floats(struct stand *stand, int64_t count); // poisoned: NaN

@@ -6,6 +6,7 @@
 #include "tests/unit/fake_work.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,6 +142,23 @@ Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
     device_close(device);
     free(sent);
     free(received);
+}
+
+/* What keeps the trainer honest: under EMULATOR_MEMORY=guarded the host cannot follow a device's address. */
+Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
+{
+    setenv("EMULATOR_MEMORY", "guarded", 1);
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "compute");
+    struct buffer buffer;
+    float out = 0.0F;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof out, &buffer), OK);
+    cr_assert_eq(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 1), .value = 2.0F}), OK);
+    cr_assert_eq(copy_to_host(stream, &out, buffer.data, sizeof out), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_assert_eq(out, 2.0F);
+    out = *(volatile float *)buffer.data;
+    cr_assert_fail("the host has read %g from the device", (double)out);
 }
 
 /* More records than the ring of marks holds: an old event is still in order, and a new one. */

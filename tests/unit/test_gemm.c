@@ -3,6 +3,7 @@
  * order, err by at most (K + 2) eps times the sum of the absolute values, to first order; what c held
  * and the bias are two more terms. */
 #include "kernels/ops.h"
+#include "tests/support/mirror.h"
 #include "tests/support/ops_stand.h"
 #include "tests/support/sanitized.h"
 
@@ -78,10 +79,21 @@ static double element(struct tensor t, bool transpose, int64_t row, int64_t colu
     return (double)(transpose ? data[column * t.stride[0] + row] : data[row * t.stride[0] + column]);
 }
 
+/* From the first element to the last, gaps between rows too. */
+static size_t bytes_spanned(struct tensor t)
+{
+    int64_t elements = t.ndim == 2 ? (t.dim[0] - 1) * t.stride[0] + t.dim[1] : t.dim[0];
+    return (size_t)elements * sizeof(float);
+}
+
 static void run(struct gemm args, int threads)
 {
     struct device *device = stand_device(threads);
     struct stream *stream;
+    struct tensor operands[] = {args.a, args.b, args.c, args.bias};
+    for (int i = 0; i < 4; i++)
+        if (tensor_count(operands[i]) > 0)
+            mirror_lend(device, operands[i].data, bytes_spanned(operands[i]));
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(gemm(stream, args), OK, "%s", fail_text());
     cr_assert_eq(stream_sync(stream), OK);

@@ -95,6 +95,7 @@ static uint64_t sums(struct stand *stand)
 {
     struct tensor x = matrix(stand, "x"), bias = vector(stand, "b", COLUMNS), table = matrix(stand, "table");
     double squared;
+    stand_lend(stand, &squared, sizeof squared);
     cr_assert_eq(column_sum(stand->stream, (struct column_sum){x, bias}), OK, "%s", fail_text());
     int32_t *id = stand_ints(stand, ROWS);
     for (int t = 0; t < ROWS; t++)
@@ -103,6 +104,7 @@ static uint64_t sums(struct stand *stand)
     struct squares s = {tensor_1d(x.data, F32, ROWS * COLUMNS), tensor_1d(&squared, F64, 1)};
     cr_assert_eq(squares(stand->stream, s), OK, "%s", fail_text());
     struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F};
+    stand_lend(stand, &hyper, sizeof hyper);
     struct adamw a = {tensor_1d(table.data, F32, ROWS * COLUMNS), s.x,    vector(stand, "m", ROWS * COLUMNS),
                       vector(stand, "v", ROWS * COLUMNS),         &hyper, true};
     for (int64_t i = 0; i < ROWS * COLUMNS; i++)
@@ -220,6 +222,7 @@ Test(ops_bits, rows_alone)
     struct tensor target = vector(&stand, "target", ROWS);
     int32_t *label = stand_ints(&stand, ROWS);
     float *x = stand_floats(&stand, COLUMNS), *y = stand_floats(&stand, COLUMNS), one[4];
+    stand_lend(&stand, one, sizeof one);
     alone.x = tensor_2d(x, F32, 1, COLUMNS);
     alone.y = tensor_2d(y, F32, 1, COLUMNS);
     alone.mean = tensor_1d(&one[0], F32, 1);

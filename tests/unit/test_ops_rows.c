@@ -336,6 +336,10 @@ Test(ops_rows, activations_of_huge_arguments)
     const float huge[] = {1e3F, -1e3F, 1e20F, -1e20F, 3e38F, -3e38F, 0.0F, -0.0F};
     for (int kind = 0; kind < 3; kind++) {
         float x[16], y[8], dx[16], dy[8];
+        stand_lend(&stand, x, sizeof x);
+        stand_lend(&stand, y, sizeof y);
+        stand_lend(&stand, dx, sizeof dx);
+        stand_lend(&stand, dy, sizeof dy);
         for (int i = 0; i < 8; i++) {
             x[i] = huge[i];
             x[8 + i] = dy[i] = 1.0F;

@@ -97,6 +97,8 @@ Test(ops_sums, dropout_threshold_is_exact)
             if (dropout.probability <= 0.0F || dropout.probability > 0.99F)
                 continue;
             float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[8];
+            stand_lend(&stand, x, sizeof x);
+            stand_lend(&stand, out, sizeof out);
             struct residual_backward op = {tensor_2d(x, F32, 1, 8), tensor_2d(out, F32, 1, 8), dropout};
             cr_assert_eq(residual_backward(stand.stream, op), OK);
             cr_expect(side == 0 ? out[i] > 0.0F : out[i] == 0.0F);
@@ -269,6 +271,8 @@ Test(ops_sums, loss_forward)
         struct loss_case c = loss_case();
         run_loss_forward(&c, cut);
         double sample_loss[BATCH], sample_tokens[BATCH], want[BATCH] = {0}, bound[BATCH] = {0};
+        stand_lend(&c.stand, sample_loss, sizeof sample_loss);
+        stand_lend(&c.stand, sample_tokens, sizeof sample_tokens);
         struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
                                      tensor_1d(sample_loss, F64, BATCH),
                                      tensor_1d(sample_tokens, F64, BATCH)};
@@ -305,6 +309,8 @@ Test(ops_sums, loss_of_tokens_that_do_not_count)
     c.logits[5 * V_PADDED + 3] = NAN;
     run_loss_forward(&c, 0);
     double sample_loss[BATCH], sample_tokens[BATCH];
+    stand_lend(&c.stand, sample_loss, sizeof sample_loss);
+    stand_lend(&c.stand, sample_tokens, sizeof sample_tokens);
     struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
                                  tensor_1d(sample_loss, F64, BATCH), tensor_1d(sample_tokens, F64, BATCH)};
     cr_assert_eq(loss_finish(c.stand.stream, finish), OK, "%s", fail_text());
@@ -364,6 +370,7 @@ Test(ops_sums, squares)
         struct stand stand = stand_open(2);
         float *x = stand_normals(&stand, "x", counts[n], 1.0);
         double out, want = 0.0;
+        stand_lend(&stand, &out, sizeof out);
         for (int64_t i = 0; i < counts[n]; i++)
             want += (double)x[i] * (double)x[i];
         struct squares op = {tensor_1d(x, F32, counts[n]), tensor_1d(&out, F64, 1)};
@@ -385,6 +392,7 @@ Test(ops_sums, adamw)
         float *w = stand_normals(&stand, "w", N, 1.0), *g = stand_normals(&stand, "g", N, 3.0);
         float *m = stand_normals(&stand, "m", N, 0.1), *v = stand_normals(&stand, "v", N, 0.1);
         struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F};
+        stand_lend(&stand, &hyper, sizeof hyper);
         double want[3][16], bound[3][16];
         float got[3][16];
         float *picked[3] = {w, m, v};

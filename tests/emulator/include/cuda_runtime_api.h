@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The part of CUDA's runtime that the cuda device uses, for a GPU that is the emulator: its memory is the
- * host's, and a stream runs at once, or, with the environment variable EMULATOR_STREAMS=late, only as far as
+ * host's, and a stream runs at once, or, with the environment variable EMULATOR_STREAMS=late, as far as
  * somebody synchronises or asks. Names and values are CUDA's, so that kernels/cuda/ is compiled as it is.
+ *
+ * With EMULATOR_MEMORY=guarded device memory can be reached only while something of a stream runs: a host
+ * that follows a device's address ends at once, as on a GPU. (CPU transports do follow it: for one rank.)
  *
  * The environment variable EMULATOR_FAIL=CALL makes that call fail, for tests of messages: cudaMalloc, or
  * cudaGetDeviceCount for a machine without a GPU. */

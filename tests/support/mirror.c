@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/mirror.h"
+
+#include "kernels/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOANS = 512 };
+
+struct loan {
+    char *host;
+    size_t bytes;
+    struct buffer copy; // {0}: no op has named it yet
+};
+
+struct mirror {
+    struct device *device;
+    struct stream *stream;
+    struct loan loan[LOANS];
+    int loans;
+};
+
+static struct mirror *mirror_of(struct device *device)
+{
+    return device->state;
+}
+
+static enum status open_nothing(struct device *device, const struct device_options *options)
+{
+    struct mirror *m = calloc(1, sizeof *m);
+    CHECK(m != NULL);
+    device->state = m;
+    TRY(device_open(&(struct device_options){.name = options->name, .threads = options->threads},
+                    &m->device));
+    return stream_create(m->device, "test", &m->stream);
+}
+
+static void close_all(struct device *device)
+{
+    struct mirror *m = mirror_of(device);
+    for (int i = 0; i < m->loans; i++)
+        buffer_free(&m->loan[i].copy);
+    stream_destroy(m->stream);
+    device_close(m->device);
+    free(m);
+}
+
+static enum status host_alloc(struct device *device, size_t bytes, void **out)
+{
+    *out = aligned_alloc(64, bytes);
+    if (*out == NULL)
+        return NO_MEMORY;
+    mirror_lend(device, *out, bytes);
+    return OK;
+}
+
+static void host_free(struct device *device, void *data, size_t bytes)
+{
+    (void)bytes;
+    struct mirror *m = mirror_of(device);
+    for (int i = 0; i < m->loans; i++)
+        if (m->loan[i].host == (char *)data)
+            m->loan[i].bytes = 0; // its copy stays until the device closes
+    free(data);
+}
+
+static enum status open_stream(struct stream *stream)
+{
+    (void)stream;
+    return OK;
+}
+
+static void close_stream(struct stream *stream)
+{
+    (void)stream;
+}
+
+/* A word that is a lent address becomes the device's, and the array is brought there. */
+static enum status translate(struct mirror *m, uint64_t *word, bool named[LOANS])
+{
+    for (int i = 0; i < m->loans; i++) {
+        struct loan *loan = &m->loan[i];
+        uint64_t begin = (uint64_t)(uintptr_t)loan->host;
+        if (*word < begin || *word >= begin + loan->bytes)
+            continue;
+        if (loan->copy.data == NULL)
+            TRY(buffer_alloc(m->device, PART_DATA, loan->bytes, &loan->copy));
+        if (!named[i])
+            TRY(copy_to_device(m->stream, loan->copy.data, loan->host, loan->bytes));
+        named[i] = true;
+        *word = (uint64_t)(uintptr_t)loan->copy.data + (*word - begin);
+        return OK;
+    }
+    return OK;
+}
+
+static enum status submit(struct stream *stream, const struct op *op)
+{
+    struct mirror *m = mirror_of(stream->device);
+    bool named[LOANS] = {false};
+    union {
+        struct op op;
+        uint64_t word[sizeof(struct op) / sizeof(uint64_t)];
+    } there = {.op = *op};
+    _Static_assert(sizeof(struct op) % sizeof(uint64_t) == 0, "an op is words");
+    for (size_t i = 0; i < sizeof there.word / sizeof *there.word; i++)
+        TRY(translate(m, &there.word[i], named));
+    TRY(m->device->ops->submit(m->stream, &there.op));
+    for (int i = 0; i < m->loans; i++)
+        if (named[i])
+            TRY(copy_to_host(m->stream, m->loan[i].host, m->loan[i].copy.data, m->loan[i].bytes));
+    return stream_sync(m->stream);
+}
+
+static enum status no_work(struct stream *stream, struct work *work)
+{
+    (void)stream;
+    return fail(NOT_SUPPORTED, "a mirror takes no message (%s)", work->name);
+}
+
+static uint64_t record(struct stream *stream)
+{
+    (void)stream;
+    return 0;
+}
+
+static enum status wait(struct stream *stream, struct event event)
+{
+    (void)stream;
+    (void)event;
+    return OK; // every op is done when its call returns
+}
+
+static enum status sync_event(struct event event)
+{
+    (void)event;
+    return OK;
+}
+
+static const struct device_ops mirror = {
+    .name = "mirror",
+    .what = "another device, whose memory looks like the host's",
+    .computes = true,
+    .of_host = true,
+    .open = open_nothing,
+    .close = close_all,
+    .alloc = host_alloc,
+    .free = host_free,
+    .stream_open = open_stream,
+    .stream_close = close_stream,
+    .submit = submit,
+    .submit_work = no_work,
+    .record = record,
+    .wait = wait,
+    .sync = sync_event,
+};
+
+enum status mirror_open(const char *name, struct device **out)
+{
+    return device_open_with(&mirror, &(struct device_options){.name = name, .threads = 1}, out);
+}
+
+void mirror_lend(struct device *device, void *data, size_t bytes)
+{
+    if (device->ops != &mirror)
+        return;
+    struct mirror *m = mirror_of(device);
+    for (int i = 0; i < m->loans; i++)
+        if (m->loan[i].host == (char *)data && m->loan[i].bytes == bytes)
+            return; // lent again
+    CHECK(m->loans < LOANS);
+    m->loan[m->loans++] = (struct loan){.host = data, .bytes = bytes};
+}
