@@ -21,6 +21,8 @@ struct family {
     /* NULL when the family can take these, else the reason: "it has one chunk per rank". */
     const char *(*refuses)(const struct schedule_options *options);
     void (*generate)(struct schedule *schedule);
+    /* Instead of `generate`, where a family makes the whole schedule, transfers included. v may be 0. */
+    enum status (*search)(const struct schedule_options *options, struct schedule **out);
     /* The most microbatches whose activations `rank` holds at once, over all its chunks, each from its
      * F to its W (or B). */
     int (*peak_claim)(const struct schedule *schedule, int rank);
@@ -45,6 +47,10 @@ struct placement_given {
 
 /* An empty schedule of no family, called "file", with a copy of this placement. */
 MUST_USE enum status schedule_create_given(const struct placement_given *given, struct schedule **out);
+
+/* schedule_add_transfers(), with every RECV placed as if the actions took these times: more than 0 each, and
+ * all sums of them exact. */
+MUST_USE enum status schedule_add_transfers_by(struct schedule *schedule, const struct cost_table *times);
 
 /* A list that grows. False when there is no memory. */
 bool action_list_add(struct action_list *list, struct action action);
@@ -80,3 +86,4 @@ extern const struct family family_v_half;
 extern const struct family family_v_min;
 extern const struct family family_dualpipe;
 extern const struct family family_dualpipev;
+extern const struct family family_auto;

@@ -10,7 +10,7 @@
 
 static const struct family *const families[] = {
     &family_gpipe, &family_looped_bfs, &family_1f1b,  &family_interleaved, &family_zb_h1,     &family_zb_h2,
-    &family_zb_v,  &family_v_half,     &family_v_min, &family_dualpipe,    &family_dualpipev,
+    &family_zb_v,  &family_v_half,     &family_v_min, &family_dualpipe,    &family_dualpipev, &family_auto,
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -312,10 +312,16 @@ enum status schedule_build(const struct schedule_options *options, struct schedu
     TRY(refuse(family, &o));
 
     struct schedule *s = NULL;
-    TRY(schedule_create(family, &o, &s));
-    family->generate(s);
-    enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of %s", o.name) : OK;
-    if (status == OK && !o.without_transfers)
+    enum status status = OK;
+    if (family->search != NULL) {
+        TRY(family->search(options, &s));
+    } else {
+        TRY(schedule_create(family, &o, &s));
+        family->generate(s);
+    }
+    if (s->out_of_memory)
+        status = fail(NO_MEMORY, "the actions of %s", o.name);
+    if (status == OK && !o.without_transfers && !s->has_transfers)
         status = schedule_add_transfers(s);
     if (status == OK)
         status = schedule_check(s, NULL);

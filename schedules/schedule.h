@@ -31,6 +31,7 @@ struct action_list {
     int capacity;
 };
 
+struct cost_table;
 struct family;
 
 struct schedule {
@@ -42,6 +43,7 @@ struct schedule {
     int chunks;                  // stages held by a rank: v, or 2v where each stage has two holders
     int group;                   // microbatches that a looping schedule runs before it changes the chunk
     int second_from;             // the first microbatch of direction 1; m where all have direction 0
+    int limit;                   // of auto: chunks that a rank may hold from F to W
     int *rank_of[2];             // [stages] per direction; both are equal where there is one
     int *chunk_of[2];            // [stages] per direction: which chunk of that rank
     int *stage_of;               // [p][chunks]: the inverse
@@ -56,6 +58,12 @@ struct schedule_options {
     int v;                     // 0: the family's own
     int microbatch_group_size; // 0: the family's own
     bool without_transfers;
+    /* For auto alone. Its times, of the stages that it will have; NULL: F, I and W take 1, a message nothing.
+     * Where v is 0 it takes the better of v 1 and v 2, and the times are those of v 1: a chunk takes 1/v. */
+    const struct cost_table *costs;
+    /* How many microbatches' activations, of everything that a rank has, it may hold from F to W at once: v
+     * chunks each. 0: no limit; else 1 or more. With v 2, 4.5 is nine chunks. */
+    double memory_limit;
 };
 
 /* Builds the lists, adds the transfers, and checks them. BAD_SCHEDULE when there is no such name (with the

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Adds the transfers, for all families alike.
  *
- * Every action takes one unit of time, so the lists give every action a start. A message becomes *one*
- * event for both of its ends together, at the end of the action that makes it. All computing actions (by
- * start) and all messages (before the computing actions that start at their time) stand in one global
- * line, and each rank's list is what it takes part in, in the order of that line:
+ * Every action takes one unit of time (or as long as auto was told), so the lists give every action a start.
+ * A message becomes *one* event for both of its ends together, at the end of the action that makes it. All
+ * computing actions (by start) and all messages (before the computing actions that start at their time) stand
+ * in one global line, and each rank's list is what it takes part in, in the order of that line:
  *
  *     time            0          1                   2               3
  *     rank 0        0F0   0SEND_F0 0F1        0SEND_F1        0RECV_B0 0B0
@@ -30,7 +30,7 @@
 #include <stdlib.h>
 
 struct event {
-    int time;
+    double time;
     int from, to;     // ranks
     int maker, taker; // stages
     int microbatch;
@@ -42,16 +42,15 @@ static size_t cell(const struct schedule *s, int stage, int microbatch)
     return (size_t)stage * (size_t)s->m + (size_t)microbatch;
 }
 
-/* When the activation (and the gradient) of each stage and microbatch is made, in units. */
-static void note_ends(const struct schedule *s, const struct simulation *sim, int *const end[2])
+/* When the activation (and the gradient) of each stage and microbatch is made. */
+static void note_ends(const struct schedule *s, const struct simulation *sim, double *const end[2])
 {
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
             const struct action_fact *fact = action_fact(a.kind);
             if (fact->forwards || fact->backs_input)
-                end[!fact->forwards][cell(s, a.stage, a.microbatch)] =
-                    (int)sim->times[sim->first[rank] + i].end;
+                end[!fact->forwards][cell(s, a.stage, a.microbatch)] = sim->times[sim->first[rank] + i].end;
         }
 }
 
@@ -74,7 +73,7 @@ static int compare_events(const void *a, const void *b)
     return x->microbatch < y->microbatch ? -1 : x->microbatch > y->microbatch ? 1 : 0;
 }
 
-static size_t find_events(const struct schedule *s, int *const end[2], struct event *events)
+static size_t find_events(const struct schedule *s, double *const end[2], struct event *events)
 {
     size_t count = 0;
     for (int gradient = 0; gradient < 2; gradient++)
@@ -168,17 +167,22 @@ static enum status merge_into(struct schedule *s, const struct simulation *sim, 
 
 enum status schedule_add_transfers(struct schedule *s)
 {
-    CHECK(!s->has_transfers);
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}, .b = 0.5, .pair_overlap = 1.0};
+    return schedule_add_transfers_by(s, &units);
+}
+
+enum status schedule_add_transfers_by(struct schedule *s, const struct cost_table *times)
+{
+    CHECK(!s->has_transfers);
     struct simulation *sim = NULL;
-    TRY(simulate(s, &units, NULL, &sim));
+    TRY(simulate(s, times, NULL, &sim));
 
     size_t cells = (size_t)s->stages * (size_t)s->m;
     struct event *events = malloc(2 * cells * sizeof *events);
-    int *ends = calloc(2 * cells, sizeof *ends);
+    double *ends = calloc(2 * cells, sizeof *ends);
     enum status status = events != NULL && ends != NULL ? OK : fail(NO_MEMORY, "the transfers of a schedule");
     if (status == OK) {
-        int *const end[2] = {ends, ends + cells};
+        double *const end[2] = {ends, ends + cells};
         note_ends(s, sim, end);
         size_t count = find_events(s, end, events);
         status = merge_into(s, sim, events, count);

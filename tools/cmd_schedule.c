@@ -16,6 +16,7 @@ static const char help[] =
     "cuboid schedule NAME -p P -m M [-v V] [--text|--times|--csv|--json] [--svg FILE [--critical]]\n"
     "                [--trace FILE]\n"
     "cuboid schedule FILE.csv [the same]\n"
+    "cuboid schedule auto -p P -m M [-v V] [--memory-limit A] ...\n"
     "cuboid schedule compare -p P -m M [-v V] [--json]\n"
     "cuboid schedule --list\n"
     "\n"
@@ -25,6 +26,7 @@ static const char help[] =
     "  cuboid schedule 1f1b -p 4 -m 8\n"
     "  cuboid schedule zb-h1 -p 4 -m 8 --cost f=1,i=1,w=1,comm=0.1 --svg zb-h1.svg --trace zb-h1.json\n"
     "  cuboid schedule compare -p 8 -m 32 --cost comm=0.1\n"
+    "  cuboid schedule auto -p 8 -m 32 --cost f=1,i=1.2,w=0.8,comm=0.1 --memory-limit 8\n"
     "  cuboid schedule zb-v -p 4 -m 8 --csv > mine.csv; cuboid schedule mine.csv\n"
     "\n"
     "  FILE.csv a schedule in PyTorch's notation, which says p, m and v: a line per rank, 0F3,0B3,... A "
@@ -44,6 +46,13 @@ static const char help[] =
     "  --cost   f=1,i=1,w=1,comm=0 and any part of it: the time of F, I and W of one stage (a B is I and W\n"
     "           together), and of a message between ranks. For `compare`, of everything a rank has: a chunk\n"
     "           takes 1/V of it, so that schedules with different V do the same work\n"
+    "  --memory-limit\n"
+    "           of `auto`: for how many microbatches a rank may hold the activations of all its chunks at "
+    "once, "
+    "from\n"
+    "           F to W (1f1b holds P); 0: no limit. auto is searched for, for these costs. Without -v it "
+    "takes the\n"
+    "           better of 1 and 2, and the costs are those of a whole rank, a chunk's 1/V of them\n"
     "  --list   the schedules there are, what each is for, and what it takes\n"
     "  compare  all schedules that take P, M and V (those that do not take V: with their own), the shortest\n"
     "           first\n"
@@ -54,7 +63,8 @@ static const char help[] =
 
 struct arguments {
     int64_t p, m, v;
-    const char *cost, *name, *svg, *trace;
+    const char *cost, *limit_text, *name, *svg, *trace;
+    double limit;
     bool text, times, csv, json, critical, list, help, short_help;
 };
 
@@ -64,9 +74,26 @@ static bool is_file(const char *name)
     return strpbrk(name, "./") != NULL;
 }
 
-/* What contradicts, and what is missing. */
-static enum status check(const struct arguments *a)
+static enum status parse_limit(struct arguments *a)
 {
+    if (a->limit_text == NULL)
+        return OK;
+    if (a->name != NULL && strcmp(a->name, "auto") != 0 && strcmp(a->name, "compare") != 0)
+        return fail(BAD_USAGE, "schedule: --memory-limit is for auto and compare; %s holds what it holds",
+                    a->name);
+    bool good =
+        number_parse(a->limit_text, &a->limit) && (a->limit == 0.0 || (a->limit >= 1.0 && a->limit <= 1e9));
+    return good ? OK
+                : fail(BAD_USAGE,
+                       "schedule: --memory-limit %s: microbatches that a rank may hold, 1 to 1e9, or 0 for "
+                       "no limit",
+                       a->limit_text);
+}
+
+/* What contradicts, and what is missing. */
+static enum status check(struct arguments *a)
+{
+    TRY(parse_limit(a));
     bool compare = a->name != NULL && strcmp(a->name, "compare") == 0;
     if (a->text + a->times + a->csv + a->json > 1)
         return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json exclude each other");
@@ -90,13 +117,21 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 {
     *out = (struct arguments){0};
     const struct option options[] = {
-        {"-p", OPTION_INTEGER, &out->p, 1, INT_MAX}, {"-m", OPTION_INTEGER, &out->m, 1, INT_MAX},
-        {"-v", OPTION_INTEGER, &out->v, 1, INT_MAX}, {"--cost", OPTION_TEXT, &out->cost, 0, 0},
-        {"--text", OPTION_FLAG, &out->text, 0, 0},   {"--times", OPTION_FLAG, &out->times, 0, 0},
-        {"--csv", OPTION_FLAG, &out->csv, 0, 0},     {"--json", OPTION_FLAG, &out->json, 0, 0},
-        {"--svg", OPTION_TEXT, &out->svg, 0, 0},     {"--critical", OPTION_FLAG, &out->critical, 0, 0},
-        {"--trace", OPTION_TEXT, &out->trace, 0, 0}, {"--list", OPTION_FLAG, &out->list, 0, 0},
-        {"--help", OPTION_FLAG, &out->help, 0, 0},   {"-h", OPTION_FLAG, &out->short_help, 0, 0},
+        {"-p", OPTION_INTEGER, &out->p, 1, INT_MAX},
+        {"-m", OPTION_INTEGER, &out->m, 1, INT_MAX},
+        {"-v", OPTION_INTEGER, &out->v, 1, INT_MAX},
+        {"--cost", OPTION_TEXT, &out->cost, 0, 0},
+        {"--memory-limit", OPTION_TEXT, &out->limit_text, 0, 0},
+        {"--text", OPTION_FLAG, &out->text, 0, 0},
+        {"--times", OPTION_FLAG, &out->times, 0, 0},
+        {"--csv", OPTION_FLAG, &out->csv, 0, 0},
+        {"--json", OPTION_FLAG, &out->json, 0, 0},
+        {"--svg", OPTION_TEXT, &out->svg, 0, 0},
+        {"--critical", OPTION_FLAG, &out->critical, 0, 0},
+        {"--trace", OPTION_TEXT, &out->trace, 0, 0},
+        {"--list", OPTION_FLAG, &out->list, 0, 0},
+        {"--help", OPTION_FLAG, &out->help, 0, 0},
+        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
     };
     const char **rest = calloc((size_t)argc, sizeof *rest);
     int count = 0;
@@ -143,20 +178,28 @@ static enum status read_file(const struct arguments *a, struct schedule **out)
     return status;
 }
 
-static enum status get(const struct arguments *a, struct schedule **out)
+static enum status get(const struct arguments *a, const struct cost_table *costs, struct schedule **out)
 {
-    struct schedule_options options = {.name = a->name, .p = (int)a->p, .m = (int)a->m, .v = (int)a->v};
+    struct schedule_options options = {.name = a->name,
+                                       .p = (int)a->p,
+                                       .m = (int)a->m,
+                                       .v = (int)a->v,
+                                       .costs = costs,
+                                       .memory_limit = a->limit};
     return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
 }
 
-static enum status run_one(const struct arguments *a, const struct cost_table *costs)
+static enum status run_one(const struct arguments *a, const struct cost_table *given)
 {
+    struct cost_table costs = *given;
     struct schedule *schedule = NULL;
     struct simulation *simulation = NULL;
-    TRY(get(a, &schedule));
-    enum status status = simulate(schedule, costs, NULL, &simulation);
+    TRY(get(a, given, &schedule));
+    if (strcmp(a->name, "auto") == 0 && a->v == 0)
+        costs.chunk = cost_of_part(given->chunk, schedule->v);
+    enum status status = simulate(schedule, &costs, NULL, &simulation);
     if (status == OK)
-        status = show(a, &(struct played){a->name, schedule, costs, simulation});
+        status = show(a, &(struct played){a->name, schedule, &costs, simulation});
     simulation_destroy(simulation);
     schedule_destroy(schedule);
     return status;
@@ -167,8 +210,12 @@ static enum status run(const struct arguments *a)
     struct cost_table costs;
     TRY(parse_costs(a->cost, &costs));
     if (strcmp(a->name, "compare") == 0)
-        TRY(compare_schedules(&(struct comparison){
-            .p = (int)a->p, .m = (int)a->m, .v = (int)a->v, .whole = costs, .json = a->json}));
+        TRY(compare_schedules(&(struct comparison){.p = (int)a->p,
+                                                   .m = (int)a->m,
+                                                   .v = (int)a->v,
+                                                   .whole = costs,
+                                                   .memory_limit = a->limit,
+                                                   .json = a->json}));
     else
         TRY(run_one(a, &costs));
     return fflush(stdout) == 0 && ferror(stdout) == 0 ? OK

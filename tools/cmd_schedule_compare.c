@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cmd_schedule_compare.h"
 
+#include "tools/cmd_schedule_costs.h"
 #include "tools/cmd_schedule_print.h"
 
 #include <stdlib.h>
@@ -18,7 +19,11 @@ struct entry {
 
 static enum status build(const struct comparison *c, const char *name, struct schedule **out)
 {
-    struct schedule_options options = {.name = name, .p = c->p, .m = c->m, .v = c->v};
+    struct cost_table costs = c->whole; // of a stage, or of a rank where auto chooses v
+    if (c->v > 0)
+        costs.chunk = cost_of_part(c->whole.chunk, c->v);
+    struct schedule_options options = {
+        .name = name, .p = c->p, .m = c->m, .v = c->v, .costs = &costs, .memory_limit = c->memory_limit};
     enum status status = schedule_build(&options, out);
     if (status != BAD_SCHEDULE || c->v == 0)
         return status;
@@ -61,9 +66,7 @@ static enum status play(const struct comparison *c, struct entry *out)
     }
     if (status == OK) {
         struct cost_table costs = c->whole;
-        costs.chunk.f /= schedule->v;
-        costs.chunk.i /= schedule->v;
-        costs.chunk.w /= schedule->v;
+        costs.chunk = cost_of_part(c->whole.chunk, schedule->v);
         status = simulate(schedule, &costs, NULL, &simulation);
     }
     if (status == OK)

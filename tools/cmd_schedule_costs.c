@@ -42,3 +42,8 @@ enum status parse_costs(const char *text, struct cost_table *out)
                ? OK
                : fail(BAD_USAGE, "schedule: --cost %s: something must take time", text);
 }
+
+struct stage_cost cost_of_part(struct stage_cost whole, int v)
+{
+    return (struct stage_cost){.f = whole.f / v, .i = whole.i / v, .w = whole.w / v};
+}

@@ -79,6 +79,13 @@ struct recipe_parallel {
     enum recipe_dtype gradient_reduce_dtype;
 };
 
+/* What `auto` searches a schedule for: times in any one unit. */
+struct recipe_auto {
+    double f, i, w;      // of one stage
+    double comm;         // of a message
+    double memory_limit; // microbatches that a rank holds from F to W, of everything it has; 0: no limit
+};
+
 struct recipe_pipeline {
     char *schedule;     // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
     int virtual_stages; // v, chunks per rank
@@ -90,6 +97,7 @@ struct recipe_pipeline {
     } file;                      // what schedule_file is made for; zeros without one
     struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
     bool optimizer_post_validation;
+    struct recipe_auto search;
 };
 
 struct recipe_train {
@@ -194,7 +202,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 105 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 110 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -321,6 +321,22 @@ static void takes_say(const struct view *v, struct text *out)
     }
 }
 
+static bool limit_holds(const struct view *v)
+{
+    double limit = v->recipe->pipeline.search.memory_limit;
+    return limit == 0.0 || limit >= 1.0;
+}
+
+static void limit_say(const struct view *v, struct text *out)
+{
+    char number[NUMBER_CHARS];
+    text_add(out,
+             "pipeline.auto_memory_limit %s: a rank must hold the activations of a whole microbatch; 1 "
+             "works, and 0 "
+             "for no limit",
+             number_text(v->recipe->pipeline.search.memory_limit, number));
+}
+
 /* ---- post-validation ---- */
 
 static bool validated_pipeline_holds(const struct view *v)
@@ -463,6 +479,7 @@ const struct rule recipe_layout_rules[] = {
      takes_holds,
      takes_say,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
+    {"pipeline.auto_memory_limit", limit_holds, limit_say, {{0}}},
     {"pipeline.optimizer_post_validation " PP,
      validated_pipeline_holds,
      validated_pipeline_say,

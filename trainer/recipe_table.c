@@ -30,7 +30,7 @@ static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0
                                           IS("zb-v", 0),      IS("v-half", 0),
                                           IS("v-min", 0),     IS("dualpipe", 0),
                                           IS("dualpipev", 0), IS("file", 0),
-                                          LATER("auto", 0),   {0}};
+                                          IS("auto", 0),      {0}};
 static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), IS("cuda", 0), {0}};
 static const struct choice transports[] = {
     IS("auto", 0), IS("local", 0), IS("mpi", 0), LATER("nccl", 0), {0}};
@@ -217,6 +217,21 @@ const struct recipe_row recipe_rows[] = {
         "the others' gradients, and takes that back where the norm had to be clipped. The same bits. Costs a "
         "copy of weights and moments on every stage but the last.",
         .aliases = "enable_optimizer_post_validation"),
+    ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
+        "With `auto`, which searches for a schedule: the time of a forward in one stage, in any unit.",
+        NOT_NEGATIVE),
+    ROW("pipeline.auto_i", REAL, pipeline.search.i, "1", "The same of a backward for the input.",
+        NOT_NEGATIVE),
+    ROW("pipeline.auto_w", REAL, pipeline.search.w, "1", "The same of a backward for the weights.",
+        NOT_NEGATIVE),
+    ROW("pipeline.auto_comm", REAL, pipeline.search.comm, "0", "The same of a message to another rank.",
+        NOT_NEGATIVE),
+    ROW("pipeline.auto_memory_limit", REAL, pipeline.search.memory_limit, "0",
+        "With `auto`: for how many microbatches a rank may hold the activations of all its stages at once, "
+        "from F to "
+        "W; `1f1b` holds pipeline_parallel_size. 0: no limit, and of the shortest schedules that which holds "
+        "least.",
+        NOT_NEGATIVE),
 
     ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
         "B, samples that pass a stage together.", BETWEEN(1, 1e6)),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What all ranks share. */
 #include "schedules/csv.h"
+#include "schedules/simulate.h"
 #include "trainer/tokenizer.h"
 #include "trainer/worker.h"
 
@@ -93,12 +94,16 @@ static enum status build_schedule(const struct recipe *recipe, struct schedule *
 {
     if (recipe->pipeline.schedule_file != NULL)
         return read_schedule(recipe, out);
+    const struct recipe_auto *times = &recipe->pipeline.search;
+    struct cost_table costs = {.chunk = {times->f, times->i, times->w}, .wire = times->comm};
     struct schedule_options options = {
         .name = recipe->pipeline.schedule,
         .p = recipe->parallel.pipeline_parallel_size,
         .m = (int)recipe_microbatches(recipe),
         .v = recipe->pipeline.virtual_stages,
         .microbatch_group_size = recipe->pipeline.microbatch_group_size,
+        .costs = &costs,
+        .memory_limit = times->memory_limit,
     };
     return schedule_build(&options, out);
 }

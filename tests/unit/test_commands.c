@@ -166,6 +166,21 @@ Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
                             "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n");
 }
 
+/* By hand: one microbatch after the other, 7 each; and with two chunks the costs are those of a rank. */
+Test(schedule_command, searches, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule auto -p 2 -m 2 -v 1 --memory-limit 1 --cost i=2"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 -v 2 --csv"), 0);
+    cr_assert_stdout_eq_str("auto   p 2, m 2, v 1   makespan 14, bubble 6 (42.9 %), peak 1\n"
+                            "rank 0  |F0 .........I0--- W0 F1 .........I1--- W1 |  57.1 %  peak 1\n"
+                            "rank 1  |   F0 I0--- W0 .........F1 I1--- W1       |  72.7 %  peak 1\n"
+                            "         0              5              10\n"
+                            "makespan 14, bubble 6 on rank 0 (42.9 %), peaks 1 1\n"
+                            "critical path: rank 0: 0F0; rank 1: 1F0 1I0; rank 0: 0I0 .. 0F1 (3); rank 1: "
+                            "1F1 1I1; rank 0: 0I1 0W1\n"
+                            "0F0,1F0,1B0,0B0\n");
+}
+
 Test(schedule_command, refuses, .init = cr_redirect_stderr)
 {
     static const char *const lines[] = {
@@ -186,6 +201,8 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "schedule 1f1b -p 4 -m 4 --svg /dev/null",
         "schedule ./nothing.csv",
         "schedule compare -p 4 -m 4 --csv",
+        "schedule auto -p 4 -m 4 --memory-limit 0.5",
+        "schedule 1f1b -p 4 -m 4 --memory-limit 5",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
@@ -201,14 +218,17 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: --cost f=0,i=0,w=0: something must take time\n"
         "cuboid: no schedule is called 1f2b (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, interleaved, "
         "zb-h1, "
-        "zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev\n"
+        "zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n"
         "cuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, v = 1\n"
         "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
         "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
         "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
         "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n"
         "cuboid: ./nothing.csv: No such file or directory\n"
-        "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n");
+        "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n"
+        "cuboid: schedule: --memory-limit 0.5: microbatches that a rank may hold, 1 to 1e9, or 0 for no "
+        "limit\n"
+        "cuboid: schedule: --memory-limit is for auto and compare; 1f1b holds what it holds\n");
 }
 
 /* ---- cuboid generate ---- */

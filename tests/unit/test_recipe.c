@@ -244,9 +244,6 @@ Test(recipe, what_is_not_built_is_refused_by_name)
     OVERRIDE_SAYS("parallel.zero_stage=2", "command line: parallel.zero_stage 2 is not built yet; only 0\n");
     OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not built yet; only 1\n");
     OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not built yet; only 1\n");
-    OVERRIDE_SAYS("pipeline.schedule=auto",
-                  "command line: pipeline.schedule auto is not built yet; only gpipe, looped-bfs, 1f1b, "
-                  "interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev or file\n");
     OVERRIDE_SAYS("precision.params_dtype=bf16",
                   "command line: precision.params_dtype bf16 is not built yet; only fp32\n");
     OVERRIDE_SAYS("parallel.tp_comm_overlap=true",

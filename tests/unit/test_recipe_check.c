@@ -113,7 +113,7 @@ Test(recipe_check, schedules)
     WITH("command line: pipeline.schedule zb-v cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
          "and pipeline.virtual_stages 1: each rank holds two stages, the ends of a V; it takes any p, any m, "
          "v = 2; these "
-         "would take it: gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, dualpipe; "
+         "would take it: gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, dualpipe, auto; "
          "pipeline.virtual_stages 2 works\n",
          "pp=2", "pipeline.schedule=zb-v", "pipeline.virtual_stages=1");
     WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 1, 8 microbatches "
@@ -174,6 +174,15 @@ Test(recipe_check, schedule_files)
          "every "
          "rank\n",
          "pp=2", "pipeline.schedule_file=/dev/null");
+}
+
+Test(recipe_check, the_search_for_a_schedule)
+{
+    WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0.5", "pipeline.auto_memory_limit=1.5");
+    WITH("command line: pipeline.auto_memory_limit 0.5: a rank must hold the activations of a whole "
+         "microbatch; "
+         "1 works, and 0 for no limit\n",
+         "pp=2", "pipeline.schedule=auto", "pipeline.auto_memory_limit=0.5");
 }
 
 Test(recipe_check, ranks)
