@@ -65,6 +65,7 @@ static const char *const one_rank_overrides[] = {
     "pipeline.virtual_stages=1",
     "pipeline.microbatch_group_size=0",
     "pipeline.layout=[]",
+    "pipeline.optimizer_post_validation=false",
 };
 enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
 

@@ -283,6 +283,8 @@ static enum status validated_update(struct worker *w, int64_t step, bool may_gue
     w->step = step;
     if (guessed)
         TRY(look_ahead(w));
+    who_am_i()->step = (int)step;
+    who_does("verdict");
     TRY(post_validation_conclude(w->validation, &verdict, out));
     memcpy(w->remarks, verdict.remarks, sizeof w->remarks);
     if (!verdict.ahead)

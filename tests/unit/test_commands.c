@@ -3,6 +3,7 @@
 #include "tools/cmd_generate.h"
 #include "tools/cmd_schedule.h"
 #include "tools/options.h"
+#include "tools/recipe_argument.h"
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
@@ -285,4 +286,19 @@ Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
         "cuboid: run/checkpoints: no complete checkpoint; cuboid train run/recipe.yaml makes one\n"
         "cuboid: checkpoint.save is none, so this recipe's runs leave no checkpoint; name one: "
         "cuboid generate CHECKPOINT --prompt TEXT\n");
+}
+
+/* Whatever a recipe says of its layout, one rank can run it. */
+Test(recipe, on_one_rank)
+{
+    char words[] = "verify|" SOURCE_ROOT "/recipes/quickstart.yaml|pp=2|pipeline.schedule=zb-v|"
+                   "pipeline.optimizer_post_validation=true";
+    char *argv[8], *rest = words;
+    int argc = 0;
+    struct recipe *recipe = NULL;
+    while (argc < 8 && (argv[argc] = strsep(&rest, "|")) != NULL)
+        argc++;
+    cr_assert_eq(recipe_argument_one_rank(argc, argv, NULL, &recipe), 0);
+    cr_assert_eq(recipe_world_size(recipe), 1);
+    recipe_destroy(recipe);
 }
