@@ -551,7 +551,7 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
 
 Test(faults, every_rule_of_every_family)
 {
-    enum { TIMES = UNDER_SANITIZER ? 3 : 30 };
+    enum { TIMES = UNDER_SANITIZER ? 10 : 30 };
     int planted = 0;
     for (int r = 0; r < RULES; r++)
         for (int i = 0; schedule_about(i) != NULL; i++) {
