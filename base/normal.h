@@ -84,7 +84,7 @@ enum { NORMAL_BLOCK = 64 }; // counters, four normals each
 
 /* The words of counters [low, low + NORMAL_BLOCK) in the stream `high`: philox_words(), side by side. */
 NORMAL_FUNCTION void normal_words(struct philox generator, uint64_t high, uint64_t low,
-                                uint32_t c[4][NORMAL_BLOCK])
+                                  uint32_t c[4][NORMAL_BLOCK])
 {
     for (int i = 0; i < NORMAL_BLOCK; i++) {
         c[0][i] = (uint32_t)(low + (uint64_t)i);
@@ -108,7 +108,7 @@ NORMAL_FUNCTION void normal_words(struct philox generator, uint64_t high, uint64
 
 /* philox_normal(), for whoever compiles it for one processor. */
 NORMAL_FUNCTION void normal_fill(struct philox generator, uint64_t high, int64_t begin, int64_t count,
-                               float *out)
+                                 float *out)
 {
     enum { DRAWN = 4 * NORMAL_BLOCK };
     uint32_t words[4][NORMAL_BLOCK];
