@@ -29,7 +29,7 @@ enum { PLACEMENTS = 2 };
 struct found {
     struct schedule *schedule;
     double makespan, bubble;
-    int peak; // of a whole rank, times the v of both: comparable
+    int peak; // chunks, of the rank that holds most; with different v, compared as whole ranks
 };
 
 struct hunt {
