@@ -102,10 +102,10 @@ void emulator_order(struct emulator *e, const char *order)
 static void run_threads(void);
 
 #if defined(__x86_64__)
-__attribute__((naked, noinline)) static void switch_stack(void **leave, void *enter)
+/* Only assembler may stand in a naked function: the arguments are rdi and rsi. */
+__attribute__((naked, noinline)) static void switch_stack(__attribute__((unused)) void **leave,
+                                                          __attribute__((unused)) void *enter)
 {
-    (void)leave;
-    (void)enter;
     __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
             "movq %rsp, (%rdi)\n"
             "movq %rsi, %rsp\n"
