@@ -241,7 +241,9 @@ static enum status rehearse(const struct test *test, const struct point *x, bool
 static void check_memory(struct test *test, const char *name)
 {
     struct point x = {.name = name, .p = 4, .m = 6, .v = schedule_default_v(name), .layers = 8, .variant = 2};
-    struct rehearsal real = {.use = {{{0}}}}, dry = {.use = {{{0}}}};
+    struct rehearsal real, dry;
+    memset(&real, 0, sizeof real);
+    memset(&dry, 0, sizeof dry);
     enum status status = rehearse(test, &x, false, &real);
     if (status == OK)
         status = rehearse(test, &x, true, &dry);
