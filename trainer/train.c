@@ -256,6 +256,27 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
     return status;
 }
 
+/* What the ranks that are threads of this process will hold of weights, gradients and moments, before any of
+ * it is allocated: Linux promises memory that it does not have, and ends who believes it, or a neighbour. */
+static enum status check_memory(const struct recipe *recipe)
+{
+    enum { BYTES = 4 * sizeof(float) }; // of a parameter: value, gradient, two moments
+    double parameters = (double)model_parameters(&recipe->model);
+    double needed = parameters * BYTES * recipe->parallel.data_parallel_size;
+    double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    char count[NUMBER_CHARS], most[NUMBER_CHARS];
+    if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
+        return OK;
+    count_text(parameters, count);
+    count_text(parameters * there / needed, most);
+    return fail(
+        BAD_RECIPE,
+        "the model has %s parameters; with parallel.data_parallel_size %d their values, gradients "
+        "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB; at most %s parameters fit, "
+        "or ranks on several machines (mpirun, srun)",
+        count, recipe->parallel.data_parallel_size, (int)BYTES, needed / 0x1p30, there / 0x1p30, most);
+}
+
 enum status train(const struct recipe *recipe, int size)
 {
     struct job job = {.ranks = 0};
@@ -265,7 +286,9 @@ enum status train(const struct recipe *recipe, int size)
     bool first = launcher.rank <= 0;
     if (!device_named_computes(recipe->cluster.device))
         return first ? rehearse_run(recipe) : OK;
-    enum status status = run_create(recipe, true, &job.run);
+    enum status status = launcher.size > 0 ? OK : check_memory(recipe);
+    if (status == OK)
+        status = run_create(recipe, true, &job.run);
     if (status == OK)
         status = run_folder_check(recipe);
     if (status == OK && first)

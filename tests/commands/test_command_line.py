@@ -111,6 +111,15 @@ def test_closed_output_is_nobody_elses_file():
         says("its dataset", run("data", "inspect", prefix), 0, out="tokens     4\n")
 
 
+def test_more_than_the_machine_has():
+    # 25 T parameters: said before anything is made, and the rehearsal is none of the machine's business.
+    big = ["model.hidden_size=49152", "model.num_attention_heads=384", "model.num_layers=5000"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = run("train", QUICKSTART, *big, "logging.run_dir=" + os.path.join(folder, "run"))
+        says("a model larger than the machine", done, 2, err="this machine has")
+        expect("nothing is left of it", os.listdir(folder) == [], done)
+
+
 def test_dry_run():
     """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
     done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
@@ -119,7 +128,7 @@ def test_dry_run():
 
 
 for test in [test_help, test_version, test_typing_mistakes, test_numbers, test_output_that_breaks,
-             test_closed_output_is_nobody_elses_file, test_dry_run]:
+             test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
