@@ -140,7 +140,8 @@ const char *number_text_f32(float value, char out[NUMBER_CHARS])
 
 bool number_parse(const char *string, double *out)
 {
-    if (*string == 0 || isspace((unsigned char)*string))
+    // strtod() also takes hexadecimal ones, which nobody means in a recipe: 0x1p3 would be 8.
+    if (*string == 0 || isspace((unsigned char)*string) || strpbrk(string, "xX") != NULL)
         return false;
     char *end = NULL;
     errno = 0;

@@ -111,7 +111,7 @@ Test(text, parsing_takes_the_whole_string_or_nothing)
     int64_t i;
     cr_assert(number_parse("1e-8", &d) && d == 1e-8);
     cr_assert(!number_parse("1e-8x", &d) && !number_parse("", &d) && !number_parse(" 1", &d) &&
-              !number_parse("1e999", &d));
+              !number_parse("1e999", &d) && !number_parse("0x1p3", &d) && !number_parse("-0X1", &d));
     cr_assert(integer_parse("-12", &i) && i == -12);
     cr_assert(!integer_parse("1.5", &i) && !integer_parse("99999999999999999999", &i));
 }
