@@ -479,7 +479,7 @@ static bool pair_that_waits_for_itself(struct fault *x)
 /* ---- the table ---- */
 
 #define FUSED "gpipe looped-bfs 1f1b interleaved"
-#define SPLIT "zb-h1 zb-h2 zb-v v-half v-min"
+#define SPLIT "zb-h1 zb-h2 zb-v v-half v-min auto"
 
 static const struct rule {
     const char *name;
@@ -530,6 +530,7 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
         .name = family,
         .p = p,
         .m = 2 * p + throw_dice(&x.dice, 0, 2 * p),
+        .memory_limit = is_among("auto", family) ? p : 0, // without one it claims nothing
         .without_transfers = rule->on == LISTS || (rule->on == EITHER && throw_dice(&x.dice, 0, 1) == 0)});
     forget_pairs(x.s);
     cr_assert_eq(schedule_check(x.s, NULL), OK, "%s", fail_text());
