@@ -157,12 +157,14 @@ Test(schedule_auto, no_schedule_beats_the_bound)
     expect_bounds(&family_1f1b, 2, 2, 1, cases(30), &tally);
     expect_bounds(&family_1f1b, 2, 3, 1, cases(30), &tally);
     expect_bounds(&family_1f1b, 3, 2, 1, cases(30), &tally);
-    expect_bounds(&family_1f1b, 3, 3, 1, 1, &tally);
     expect_bounds(&family_1f1b, 2, 1, 2, cases(30), &tally);
     expect_bounds(&family_zb_v, 2, 1, 2, cases(30), &tally);
     expect_bounds(&family_zb_v, 3, 1, 2, cases(20), &tally);
-    expect_bounds(&family_1f1b, 2, 2, 2, 1, &tally);
-    expect_bounds(&family_zb_v, 2, 2, 2, 1, &tally);
+    if (!UNDER_SANITIZER) { // the longest of them
+        expect_bounds(&family_1f1b, 3, 3, 1, 1, &tally);
+        expect_bounds(&family_1f1b, 2, 2, 2, 1, &tally);
+        expect_bounds(&family_zb_v, 2, 2, 2, 1, &tally);
+    }
     // A bound that is far from everything would say nothing.
     cr_assert_geq(10 * tally.reached, 8 * tally.tables, "%d of %d", tally.reached, tally.tables);
     cr_assert_geq(100 * tally.found, 99 * tally.tables, "%d of %d", tally.found, tally.tables);
