@@ -518,7 +518,8 @@ int main(int argc, char **argv)
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (int s = 0; s < SUBJECTS; s++) {
-        for (int c = 0; c < CLIPPINGS; c += UNDER_SANITIZER ? CLIPPINGS - 1 : 1) // never, and now and then
+        // Under a sanitizer never and now and then; now and then has what threads do in both.
+        for (int c = UNDER_TSAN ? CLIPPINGS - 1 : 0; c < CLIPPINGS; c += UNDER_SANITIZER ? CLIPPINGS - 1 : 1)
             check_subject(&test, &subjects[s], &clippings[c]);
         check_resumed(&test, &subjects[s], false);
         check_resumed(&test, &subjects[s], true);

@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-enum { MOST_M = 16, MOST_V = 3, STEPS = 2, VARIANTS = 4, STRIDE = UNDER_SANITIZER ? 13 : 1 };
+enum { MOST_M = 16, MOST_V = 3, STEPS = 2, VARIANTS = 4, STRIDE = UNDER_TSAN ? 29 : UNDER_ASAN ? 17 : 1 };
 
 static const int ranks[] = {2, 3, 4, 8};
 enum { RANKS = sizeof ranks / sizeof *ranks, MOST_STAGES = 8 * MOST_V };

@@ -16,10 +16,16 @@ struct dice {
     uint64_t thrown;
 };
 
+#ifdef __clang__ // the second compiler of tools/test: whole numbers, that gcc's build has had in full
+enum { FEWER_CASES = 1 };
+#else
+enum { FEWER_CASES = UNDER_SANITIZER };
+#endif
+
 /* How many of so many random cases. */
 static inline int cases(int count)
 {
-    return UNDER_SANITIZER ? count / 10 : count;
+    return FEWER_CASES ? count / 10 : count;
 }
 
 static inline int throw_dice(struct dice *dice, int low, int high)
