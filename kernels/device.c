@@ -139,6 +139,12 @@ bool device_named_is_of_host(const char *name)
     return kind == NULL || kind->of_host;
 }
 
+bool device_named_runs_at_once(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind == NULL || kind->runs_at_once;
+}
+
 void device_close(struct device *device)
 {
     if (device == NULL)

@@ -57,6 +57,10 @@ bool device_is_built(const char *name);
  * an unknown one. */
 bool device_named_is_of_host(const char *name);
 
+/* Whether an op of this device is done when the call that asked for it returns, so that the host's clock can
+ * time it; true for an unknown one. */
+bool device_named_runs_at_once(const char *name);
+
 const char *device_name(const struct device *device);
 /* False on dry: nothing it holds can be read. */
 bool device_computes(const struct device *device);
@@ -132,7 +136,8 @@ struct device_ops {
     const char *name;
     const char *what; // one sentence for help and doctor
     bool computes;
-    bool of_host; // its memory is the host's
+    bool of_host;      // its memory is the host's
+    bool runs_at_once; // an op is done when its call returns
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **out);

@@ -15,7 +15,7 @@ struct step_record {
     double grad_norm, lr;
     int64_t tokens; // of this step, over the world
     double step_time_s;
-    double bubble_fraction;
+    double bubble_fraction;    // of the rank that waits longest; NAN where nobody can know
     int64_t memory_peak_bytes; // the most of any rank
     bool has_rollbacks;        // with optimizer post-validation
     int rollbacks;             // pipeline ranks that took their update back and made it again

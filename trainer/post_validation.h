@@ -43,7 +43,7 @@
 #include "trainer/optimizer.h"
 
 /* What every rank says of itself when its list is done; all hear the maximum of each. */
-enum remark { REMARK_STOP, REMARK_BUBBLE, REMARK_BUBBLE_SPAN, REMARK_MEMORY, REMARK_COUNT };
+enum remark { REMARK_STOP, REMARK_BUBBLE, REMARK_MEMORY, REMARK_COUNT };
 
 struct post_validation_config {
     struct world *world;

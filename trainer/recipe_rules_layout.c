@@ -337,6 +337,20 @@ static void limit_say(const struct view *v, struct text *out)
              number_text(v->recipe->pipeline.search.memory_limit, number));
 }
 
+static bool times_hold(const struct view *v)
+{
+    const struct recipe_auto *times = &v->recipe->pipeline.search;
+    return times->f + times->i + times->w > 0.0;
+}
+
+static void times_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out,
+             "pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0, and something must take time: "
+             "pipeline.auto_f 1 works");
+}
+
 /* ---- post-validation ---- */
 
 static bool validated_pipeline_holds(const struct view *v)
@@ -480,6 +494,7 @@ const struct rule recipe_layout_rules[] = {
      takes_say,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
     {"pipeline.auto_memory_limit", limit_holds, limit_say, {{0}}},
+    {"pipeline.auto_f pipeline.auto_i pipeline.auto_w", times_hold, times_say, {{0}}},
     {"pipeline.optimizer_post_validation " PP,
      validated_pipeline_holds,
      validated_pipeline_say,

@@ -221,6 +221,22 @@ static void profile_say(const struct view *v, struct text *out)
                  (long long)p->profile_step_end, (long long)p->profile_step_start);
 }
 
+static bool timed_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return !r->profile.timeline || !device_named_computes(r->cluster.device) ||
+           device_named_runs_at_once(r->cluster.device);
+}
+
+static void timed_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "profile.timeline takes the time of each action by the host's clock, and on cluster.device %s a call "
+        "returns before its work is done; profile.timeline false or cluster.device %s works",
+        v->recipe->cluster.device, device_kind(0)->name);
+}
+
 static int64_t profile_start_of(const struct recipe *r)
 {
     return r->profile.profile_step_start;
@@ -360,4 +376,5 @@ const struct rule recipe_run_rules[] = {
      profile_say,
      {{.key = "profile.profile_step_end", .guess = profile_start_of},
       {.key = "profile.profile_step_start", .guess = iters_of}}},
+    {"profile.timeline cluster.device", timed_holds, timed_say, {{0}}},
 };

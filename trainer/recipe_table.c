@@ -88,6 +88,7 @@ static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SI
 #define POSITIVE          BETWEEN(0, INFINITY), .above = true, .below = true
 #define NOT_NEGATIVE      BETWEEN(0, INFINITY), .below = true
 #define STEPS             BETWEEN(0, 1e12)
+#define UNITS             BETWEEN(0, 1e12)
 
 // Without its size, so that one row more or less than recipe.h says does not compile.
 const struct recipe_row recipe_rows[] = {
@@ -219,19 +220,17 @@ const struct recipe_row recipe_rows[] = {
         .aliases = "enable_optimizer_post_validation"),
     ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
         "With `auto`, which searches for a schedule: the time of a forward in one stage, in any unit.",
-        NOT_NEGATIVE),
-    ROW("pipeline.auto_i", REAL, pipeline.search.i, "1", "The same of a backward for the input.",
-        NOT_NEGATIVE),
-    ROW("pipeline.auto_w", REAL, pipeline.search.w, "1", "The same of a backward for the weights.",
-        NOT_NEGATIVE),
+        UNITS),
+    ROW("pipeline.auto_i", REAL, pipeline.search.i, "1", "The same of a backward for the input.", UNITS),
+    ROW("pipeline.auto_w", REAL, pipeline.search.w, "1", "The same of a backward for the weights.", UNITS),
     ROW("pipeline.auto_comm", REAL, pipeline.search.comm, "0", "The same of a message to another rank.",
-        NOT_NEGATIVE),
+        UNITS),
     ROW("pipeline.auto_memory_limit", REAL, pipeline.search.memory_limit, "0",
         "With `auto`: for how many microbatches a rank may hold the activations of all its stages at once, "
         "from F to "
         "W; `1f1b` holds pipeline_parallel_size. 0: no limit, and of the shortest schedules that which holds "
         "least.",
-        NOT_NEGATIVE),
+        BETWEEN(0, 1e9)),
 
     ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
         "B, samples that pass a stage together.", BETWEEN(1, 1e6)),
@@ -345,7 +344,8 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("profile.timeline", BOOL, profile.timeline, "false",
         "Writes when each rank did what, beside what the simulator says of it, into the run's folder: "
-        "timeline-step-N.json for ui.perfetto.dev, and timeline-step-N.svg."),
+        "timeline-step-N.json for ui.perfetto.dev, and timeline-step-N.svg. On the CPU: not with `strict` or "
+        "`cuda`."),
     ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "2",
         "The first step of which a timeline is written.", BETWEEN(1, 1e12)),
     ROW("profile.profile_step_end", COUNT, profile.profile_step_end, "0",

@@ -3,6 +3,7 @@
 
 #include "schedules/edges.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum status timeline_create(int count, struct timeline *out)
@@ -41,6 +42,23 @@ double timeline_clock_ahead(const struct barrier_times *first, const struct barr
         most = high < most ? high : most;
     }
     return least <= 0.0 && most >= 0.0 ? 0.0 : 0.5 * (least + most);
+}
+
+/* ---- the bubble ---- */
+
+double timeline_bubble_remark(double span_s, double busy_s)
+{
+    // Below 2^35 microseconds, nine hours, two digits behind 0.99999 are left.
+    const double most_us = 0x1p35, most_part = 0.99999;
+    double bubble_s = fmax(span_s - busy_s, 0.0);
+    if (!(span_s > 0.0))
+        return 0.0;
+    return fmin(floor(bubble_s * 1e6), most_us) + fmin(bubble_s / span_s, most_part);
+}
+
+double timeline_bubble_fraction(double remark)
+{
+    return remark - floor(remark);
 }
 
 /* ---- costs ---- */

@@ -42,6 +42,16 @@ struct barrier_times {
  * 0. */
 double timeline_clock_ahead(const struct barrier_times *first, const struct barrier_times *rank);
 
+/* ---- the bubble ---- */
+
+/* The bubble of a step is that of the rank that waits longest between its first action and its last; the
+ * fraction is that over the same rank's span, as `cuboid schedule` says it. What a rank says of itself is one
+ * number, made so that of all ranks' numbers the greatest is that rank's and has its fraction: the bubble in
+ * whole microseconds, and behind the point the fraction, which is below 1. Seconds; 0 for a rank that did
+ * nothing. */
+double timeline_bubble_remark(double span_s, double busy_s);
+double timeline_bubble_fraction(double remark);
+
 /* ---- what the simulator would have said ---- */
 
 /* The costs that were measured: the mean F, I and W of every stage, and of a message the shortest time

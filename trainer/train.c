@@ -149,7 +149,9 @@ static enum status one_step(struct session *s, bool *stop)
         .lr = learning_rate(&recipe->optimizer, w->step),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .step_time_s = now_s() - start,
-        .bubble_fraction = w->remarks[REMARK_BUBBLE],
+        .bubble_fraction = device_named_runs_at_once(recipe->cluster.device)
+                               ? timeline_bubble_fraction(w->remarks[REMARK_BUBBLE])
+                               : NAN,
         .memory_peak_bytes = (int64_t)w->remarks[REMARK_MEMORY],
         .has_rollbacks = w->validation != NULL,
         .rollbacks = result.rollbacks,

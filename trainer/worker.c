@@ -245,8 +245,7 @@ static void remark(const struct worker *w, double remarks[REMARK_COUNT])
     struct step_times times = executor_times(w->executor);
     double span = times.last_end_s - times.first_start_s;
     remarks[REMARK_STOP] = signal_came(w->run->recipe->resilience.exit_signal) ? 1.0 : 0.0;
-    remarks[REMARK_BUBBLE] = span > 0.0 ? (span - times.busy_s) / span : 0.0;
-    remarks[REMARK_BUBBLE_SPAN] = span;
+    remarks[REMARK_BUBBLE] = timeline_bubble_remark(span, times.busy_s);
     remarks[REMARK_MEMORY] = (double)device_memory(w->device).peak_total_bytes;
 }
 

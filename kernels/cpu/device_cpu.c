@@ -200,6 +200,7 @@ const struct device_ops device_cpu = {
     .what = "the processor: BLAS and own kernels, a stream runs at once",
     .computes = true,
     .of_host = true,
+    .runs_at_once = true,
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,

@@ -183,6 +183,19 @@ Test(recipe_check, the_search_for_a_schedule)
          "microbatch; "
          "1 works, and 0 for no limit\n",
          "pp=2", "pipeline.schedule=auto", "pipeline.auto_memory_limit=0.5");
+    WITH("command line: pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0, and something must "
+         "take "
+         "time: pipeline.auto_f 1 works\n",
+         "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0", "pipeline.auto_i=0", "pipeline.auto_w=0");
+    WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_i=0", "pipeline.auto_w=0");
+    WITH("command line: pipeline.auto_f 1e+308 is out of range; it wants a number from 0 to 1000000000000; "
+         "1000000000000 works\n"
+         "command line: pipeline.auto_comm 10000000000000 is out of range; it wants a number from 0 to "
+         "1000000000000; 1000000000000 works\n"
+         "command line: pipeline.auto_memory_limit 10000000000 is out of range; it wants a number from 0 to "
+         "1000000000; 1000000000 works\n",
+         "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=1e308", "pipeline.auto_comm=1e13",
+         "pipeline.auto_memory_limit=1e10");
 }
 
 Test(recipe_check, ranks)
@@ -300,6 +313,12 @@ Test(recipe_check, profiled_steps)
          short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=4");
     WITH("", short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=5");
     WITH("", short_run[0], "profile.profile_step_start=50"); // no timeline, no rule
+    WITH(
+        "command line: profile.timeline takes the time of each action by the host's clock, and on "
+        "cluster.device "
+        "strict a call returns before its work is done; profile.timeline false or cluster.device cpu works\n",
+        short_run[0], short_run[1], "cluster.device=strict");
+    WITH("", short_run[0], short_run[1], "cluster.device=dry"); // a rehearsal writes none
 }
 
 /* Whether there is a GPU, the run itself says. */

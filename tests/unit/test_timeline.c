@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Clocks that are not the same, and costs read back from a timeline. */
 #include "tests/unit/schedule_tools.h"
+#include "tools/cmd_schedule_print.h"
 #include "trainer/timeline.h"
 
 #include <math.h>
@@ -97,25 +98,35 @@ Test(timeline, costs_are_those_that_the_times_were_made_with)
                                                     .m = throw_dice(&dice, 1, 12)});
 }
 
-/* By hand: 1F1B on two ranks with one microbatch; the message takes 0.5, F 1 and 2, B 3 and 4. */
-Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
+/* When an action ran, by hand. */
+struct ran {
+    const char *action;
+    double start, end;
+};
+
+/* 1F1B on two ranks with one microbatch. */
+static struct simulation *by_hand(const struct schedule *s, const struct ran times[4])
 {
-    struct schedule *s = build("1f1b", 2, 1, 1);
     struct simulation *sim = NULL;
     cr_assert_eq(simulation_create(s, &sim), OK);
-    const struct {
-        const char *action;
-        double start, end;
-    } times[] = {{"0F0", 0, 1}, {"1F0", 1.5, 3.5}, {"1B0", 3.5, 7.5}, {"0B0", 8.25, 11.25}};
-    for (int rank = 0; rank < 2; rank++)
+    for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++)
-            for (size_t k = 0; k < sizeof times / sizeof *times; k++) {
+            for (size_t k = 0; k < 4; k++) {
                 char name[ACTION_CHARS];
                 if (strcmp(action_text(s->ranks[rank].actions[i], name), times[k].action) == 0)
                     sim->times[sim->first[rank] + i] =
                         (struct action_time){.start = times[k].start, .end = times[k].end, .because = -1};
             }
     simulation_total(s, sim);
+    return sim;
+}
+
+/* The message takes 0.5, F 1 and 2, B 3 and 4. */
+Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
+{
+    struct schedule *s = build("1f1b", 2, 1, 1);
+    const struct ran times[] = {{"0F0", 0, 1}, {"1F0", 1.5, 3.5}, {"1B0", 3.5, 7.5}, {"0B0", 8.25, 11.25}};
+    struct simulation *sim = by_hand(s, times);
     cr_assert_eq(sim->makespan, 11.25);
     cr_assert_eq(sim->ranks[0].busy, 4.0);
     cr_assert_eq(sim->ranks[0].bubble, 7.25);
@@ -130,4 +141,45 @@ Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
     cr_assert_eq(of_stage[1].w, 2.0);
     simulation_destroy(sim);
     schedule_destroy(s);
+}
+
+/* Rank 0 waits 4 of 10, rank 1 waits 2 of 3: the bubble is that of rank 0, though rank 1 has the greater
+ * part. What the ranks of a run say of themselves comes to what the simulator's table says of the same times.
+ */
+Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
+{
+    struct schedule *s = build("1f1b", 2, 1, 1);
+    const struct ran times[] = {{"0F0", 0, 3}, {"1F0", 3.5, 4}, {"1B0", 6, 6.5}, {"0B0", 7, 10}};
+    struct simulation *sim = by_hand(s, times);
+    double greatest = 0.0;
+    for (int rank = 0; rank < 2; rank++) {
+        const struct rank_time *r = &sim->ranks[rank];
+        greatest = fmax(greatest, timeline_bubble_remark(r->last_end - r->first_start, r->busy));
+    }
+    cr_assert_eq(sim->ranks[1].bubble, 2.0);
+    cr_assert_float_eq(timeline_bubble_fraction(greatest), 0.4, 1e-9);
+    cr_assert_eq(bubble_fraction(sim), 0.4);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+Test(timeline, a_bubble_survives_being_one_number)
+{
+    const struct {
+        double span_s, busy_s, fraction, within;
+    } cases[] = {
+        {0.0, 0.0, 0.0, 0.0},          // a rank that did nothing
+        {1.0, 1.0 + 1e-12, 0.0, 0.0},  // rounding: no less than nothing
+        {1.0, 0.75, 0.25, 1e-9},       //
+        {3e-6, 1e-6, 2.0 / 3.0, 1e-9}, //
+        {20000.0, 5000.0, 0.75, 1e-5}, // hours
+        {1e9, 1.0, 0.99999, 1e-4},     // as good as all of it
+        {1e9, 0.5e9, 0.5, 1e-4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double remark = timeline_bubble_remark(cases[i].span_s, cases[i].busy_s);
+        cr_assert_float_eq(timeline_bubble_fraction(remark), cases[i].fraction, cases[i].within + 1e-300,
+                           "%g of %g: %g", cases[i].busy_s, cases[i].span_s, remark);
+    }
+    cr_assert_gt(timeline_bubble_remark(10.0, 6.0), timeline_bubble_remark(3.0, 1.0));
 }
