@@ -37,8 +37,10 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
                                         param_row(env, layer, "attention.proj.bias"));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
     attention.fused = layout_add(layout, HOME_UNTIL_INPUT, tokens, fused);
-    attention.lse = layout_add(layout, HOME_UNTIL_INPUT, attention.heads, tokens);
-    attention.out = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, attention.heads * d);
+    attention.lse =
+        layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_INPUT, attention.heads, tokens);
+    attention.out =
+        layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_WEIGHT, tokens, attention.heads * d);
     attention.dfused = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, fused);
     attention.dout = layout_add(layout, HOME_SCRATCH, tokens, attention.heads * d);
     return attention;
@@ -106,6 +108,11 @@ enum status attention_layer_forward(const struct attention *attention, const str
     struct attention_forward args = core(attention, pass);
     TRY(attention_forward(env->compute, args));
     return row_linear_forward(&attention->proj, pass, args.out, y);
+}
+
+enum status attention_core_again(const struct attention *attention, const struct pass *pass)
+{
+    return attention_forward(pass->env->compute, core(attention, pass));
 }
 
 enum status attention_layer_backward_input(const struct attention *attention, const struct pass *pass,

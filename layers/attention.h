@@ -23,6 +23,8 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
 /* x: f32[T or T/tp, H]; *y likewise, in scratch, without the last bias. */
 MUST_USE enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
                                              struct tensor x, struct tensor *y);
+/* The attention itself once more, from q, k and v (RECOMPUTE_CORE_ATTENTION). */
+MUST_USE enum status attention_core_again(const struct attention *attention, const struct pass *pass);
 /* The gradient of y lies in attention->proj.dy. */
 MUST_USE enum status attention_layer_backward_input(const struct attention *attention,
                                                     const struct pass *pass, struct tensor *dx);

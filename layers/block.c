@@ -10,19 +10,20 @@ static struct philox site(const struct env *env, int layer, const char *branch)
     return philox_named(env->seed, name);
 }
 
-struct block block_declare(const struct env *env, struct layout *layout, int layer, enum home x_home)
+struct block block_declare(const struct env *env, struct layout *layout, int layer, struct region x)
 {
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct block block = {
         .layer = layer,
+        .again = layout->again,
+        .x = x,
         .attention_site = site(env, layer, "attention"),
         .mlp_site = site(env, layer, "mlp"),
     };
     char name[PARAM_NAME_CHARS];
-    block.x = layout_add(layout, x_home, tokens, hidden);
     snprintf(name, sizeof name, "layers.%d.norm1", layer);
     block.norm1 = norm_declare(env, layout, name);
-    block.normed1 = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, hidden);
+    block.normed1 = layout_add_of(layout, RECOMPUTE_NORM, HOME_UNTIL_WEIGHT, tokens, hidden);
     // The branches never run at once: they share their scratch.
     size_t scratch = layout->bytes[HOME_SCRATCH];
     block.attention = attention_declare(env, layout, layer);
@@ -32,7 +33,7 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
     block.middle = layout_add(layout, HOME_UNTIL_INPUT, tokens, hidden);
     snprintf(name, sizeof name, "layers.%d.norm2", layer);
     block.norm2 = norm_declare(env, layout, name);
-    block.normed2 = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, hidden);
+    block.normed2 = layout_add_of(layout, RECOMPUTE_NORM, HOME_UNTIL_WEIGHT, tokens, hidden);
     block.mlp = mlp_declare(env, layout, layer);
     if (layout->bytes[HOME_SCRATCH] < most)
         layout->bytes[HOME_SCRATCH] = most;
@@ -53,7 +54,8 @@ static enum status add_branch(const struct pass *pass, const struct row_linear *
                                                 });
 }
 
-enum status block_forward(const struct block *block, const struct pass *pass, struct tensor out)
+/* Up to the last matrix. */
+static enum status forward_features(const struct block *block, const struct pass *pass)
 {
     struct tensor x = pass_tensor(pass, block->x), middle = pass_tensor(pass, block->middle);
     struct tensor normed1 = pass_tensor(pass, block->normed1), normed2 = pass_tensor(pass, block->normed2);
@@ -61,10 +63,31 @@ enum status block_forward(const struct block *block, const struct pass *pass, st
     TRY(norm_layer_forward(&block->norm1, pass, x, normed1));
     TRY(attention_layer_forward(&block->attention, pass, normed1, &branch));
     TRY(add_branch(pass, &block->attention.proj, block->attention_site, branch, x, middle));
-
     TRY(norm_layer_forward(&block->norm2, pass, middle, normed2));
-    TRY(mlp_forward(&block->mlp, pass, normed2, &branch));
-    return add_branch(pass, &block->mlp.out, block->mlp_site, branch, middle, out);
+    return mlp_forward_features(&block->mlp, pass, normed2);
+}
+
+enum status block_forward(const struct block *block, const struct pass *pass, struct tensor out)
+{
+    struct tensor branch;
+    TRY(forward_features(block, pass));
+    TRY(mlp_forward_out(&block->mlp, pass, &branch));
+    return add_branch(pass, &block->mlp.out, block->mlp_site, branch, pass_tensor(pass, block->middle), out);
+}
+
+enum status block_forward_again(const struct block *block, const struct pass *pass, struct tensor out)
+{
+    if ((block->again & RECOMPUTE_LAYER) != 0)
+        return out.data != NULL ? block_forward(block, pass, out) : forward_features(block, pass);
+    if ((block->again & RECOMPUTE_NORM) != 0) {
+        TRY(norm_layer_forward(&block->norm1, pass, pass_tensor(pass, block->x),
+                               pass_tensor(pass, block->normed1)));
+        TRY(norm_layer_forward(&block->norm2, pass, pass_tensor(pass, block->middle),
+                               pass_tensor(pass, block->normed2)));
+    }
+    if ((block->again & RECOMPUTE_CORE_ATTENTION) != 0)
+        TRY(attention_core_again(&block->attention, pass));
+    return (block->again & RECOMPUTE_ACTIVATION) != 0 ? mlp_activate(&block->mlp, pass) : OK;
 }
 
 /* The gradient of a branch's last layer: dx through the dropout mask. */

@@ -26,19 +26,35 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
     mlp.out = row_linear_declare(env, layout, param_row(env, layer, "mlp.fc2.weight"),
                                  param_row(env, layer, "mlp.fc2.bias"));
     mlp.before = layout_add(layout, HOME_UNTIL_INPUT, tokens, before);
-    mlp.after = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, features);
+    mlp.after = layout_add_of(layout, RECOMPUTE_ACTIVATION, HOME_UNTIL_WEIGHT, tokens, features);
     mlp.dbefore = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, before);
     mlp.dafter = layout_add(layout, HOME_SCRATCH, tokens, features);
     return mlp;
 }
 
+enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
+{
+    return activation_forward(pass->env->compute,
+                              (struct activation_forward){.kind = kind_of(pass->env),
+                                                          .x = pass_tensor(pass, mlp->before),
+                                                          .y = pass_tensor(pass, mlp->after)});
+}
+
+enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x)
+{
+    TRY(column_linear_forward(&mlp->in, pass, x, pass_tensor(pass, mlp->before)));
+    return mlp_activate(mlp, pass);
+}
+
+enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor *y)
+{
+    return row_linear_forward(&mlp->out, pass, pass_tensor(pass, mlp->after), y);
+}
+
 enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x, struct tensor *y)
 {
-    struct tensor before = pass_tensor(pass, mlp->before), after = pass_tensor(pass, mlp->after);
-    TRY(column_linear_forward(&mlp->in, pass, x, before));
-    TRY(activation_forward(pass->env->compute,
-                           (struct activation_forward){.kind = kind_of(pass->env), .x = before, .y = after}));
-    return row_linear_forward(&mlp->out, pass, after, y);
+    TRY(mlp_forward_features(mlp, pass, x));
+    return mlp_forward_out(mlp, pass, y);
 }
 
 enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx)

@@ -19,6 +19,11 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);
 /* x: f32[T or T/tp, H]; *y likewise, in scratch, without the last bias. */
 MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x,
                                  struct tensor *y);
+/* Its two halves. The first, up to the last matrix, makes all that the backward pass needs. */
+MUST_USE enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x);
+MUST_USE enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor *y);
+/* The activation alone, from what went into it. */
+MUST_USE enum status mlp_activate(const struct mlp *mlp, const struct pass *pass);
 /* The gradient of y lies in mlp->out.dy. */
 MUST_USE enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx);
 MUST_USE enum status mlp_backward_weight(const struct mlp *mlp, const struct pass *pass, struct tensor x);

@@ -3,8 +3,22 @@
 
 #include <stdio.h>
 
+static enum home home_of(const struct layout *layout, unsigned module, enum home home)
+{
+    if ((layout->again & (module | RECOMPUTE_LAYER)) == 0)
+        return home;
+    return home == HOME_UNTIL_INPUT ? HOME_AGAIN : home == HOME_UNTIL_WEIGHT ? layout->until_weight : home;
+}
+
 struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns)
 {
+    return layout_add_of(layout, RECOMPUTE_LAYER, home, rows, columns);
+}
+
+struct region layout_add_of(struct layout *layout, enum recompute_module module, enum home home, int64_t rows,
+                            int64_t columns)
+{
+    home = home_of(layout, module, home);
     struct region region = {home, layout->bytes[home], rows, columns, F32};
     size_t bytes = (size_t)(rows * columns) * sizeof(float);
     layout->bytes[home] += (bytes + 63) / 64 * 64;

@@ -9,20 +9,40 @@
  *     HOME_UNTIL_INPUT       written by F, needed by I      attention's q k v, the input of a norm
  *     HOME_UNTIL_WEIGHT      written by F, needed by W      inputs of the matrix multiplications
  *     HOME_INPUT_TO_WEIGHT   written by I, needed by W      gradients of their outputs
- *     HOME_SCRATCH           within one action              one slot for the whole rank
+ *     HOME_AGAIN             within one action              what F does not keep and I computes again
+ *     HOME_SCRATCH           within one action              the rest
  *
- * So a schedule that splits B into I and W needs nothing special, and B is I and W of one layer after
- * the other.
+ * The last two have one slot for the whole rank. So a schedule that splits B into I and W needs nothing
+ * special, and B is I and W of one layer after the other.
+ *
+ * What is computed again (layers/recompute.h) is the same tensor in another home: a layer is declared twice,
+ * as F sees it (everything in HOME_AGAIN) and as the backward pass does, where what W needs lies in
+ * HOME_INPUT_TO_WEIGHT: so I computes it again, and W need not.
  *
  * The trap: HOME_INPUT_TO_WEIGHT has room for one layer only when no action splits I from W, since then each
  * layer's W follows its I at once (env.split_weight). */
 #pragma once
 
 #include "kernels/ops.h"
+#include "layers/recompute.h"
 #include "layers/weights.h"
 #include "parallel/group.h"
 
-enum home { HOME_INPUT, HOME_UNTIL_INPUT, HOME_UNTIL_WEIGHT, HOME_INPUT_TO_WEIGHT, HOME_SCRATCH, HOME_COUNT };
+enum home {
+    HOME_INPUT,
+    HOME_UNTIL_INPUT,
+    HOME_UNTIL_WEIGHT,
+    HOME_INPUT_TO_WEIGHT,
+    HOME_AGAIN,
+    HOME_SCRATCH,
+    HOME_COUNT
+};
+
+/* Whether its one slot is the whole rank's; the others are a microbatch's own. */
+static inline bool home_is_shared(enum home home)
+{
+    return home == HOME_AGAIN || home == HOME_SCRATCH;
+}
 
 struct region {
     enum home home;
@@ -34,10 +54,15 @@ struct region {
 /* Bytes declared so far in each home: what one slot must hold. */
 struct layout {
     size_t bytes[HOME_COUNT];
+    unsigned again;         // of what is declared now, the modules that are computed again ...
+    enum home until_weight; // ... which have HOME_AGAIN for HOME_UNTIL_INPUT, and this for HOME_UNTIL_WEIGHT
 };
 
 /* Declares f32[rows, columns]. 64-byte aligned. */
 struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns);
+/* The same for what can be computed again without the rest of the layer. */
+struct region layout_add_of(struct layout *layout, enum recompute_module module, enum home home, int64_t rows,
+                            int64_t columns);
 
 /* One microbatch on the device. T = batch * sequence; ids are whole on every tp rank. */
 struct batch {
@@ -59,6 +84,7 @@ struct env {
     int64_t batch, sequence; // B and S of a microbatch
     bool sequence_parallel;  // between the matrix multiplications a tp rank holds T/tp tokens
     bool split_weight;       // some action is I or W: HOME_INPUT_TO_WEIGHT holds all layers of a stage
+    struct recompute recompute;
     uint64_t seed;
 };
 

@@ -19,11 +19,18 @@ struct stage_span {
     bool has_embedding, has_head;
 };
 
+/* A layer as F sees it, and as the backward pass does: apart where something is computed again. */
+struct stage_layer {
+    struct block forward, backward;
+    int again_from; // before its backward pass, layers [again_from, this one] of the stage are computed
+                    // again; -1: none
+};
+
 struct stage {
     const struct env *env;
     int first_layer, layer_count;
     bool has_embedding, has_head;
-    struct block *blocks;       // layer_count of them
+    struct stage_layer *layers; // layer_count of them
     struct embedding embedding; // where it has one
     struct head head;           // where it has one
     struct region through;      // HOME_UNTIL_INPUT f32[T or T/tp, H]: the output, where there is no head

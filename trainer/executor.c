@@ -125,6 +125,7 @@ static enum status fill_executor(struct executor *e)
         .sequence = config->sequence,
         .sequence_parallel = config->sequence_parallel,
         .split_weight = splits_weight(config->schedule, e->pp_rank),
+        .recompute = config->recompute,
         .seed = config->seed,
     };
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
@@ -356,7 +357,7 @@ static enum status run_timed(struct executor *e, int position)
     TRY(run_action(e, action));
     bool computes = action_fact(action.kind)->computes;
     if (computes)
-        TRY(stash_release_scratch(&e->stash, e->env.compute));
+        TRY(stash_release_shared(&e->stash, e->env.compute));
     double end = now_s();
     timeline_note(&e->timeline, position, e->start_s, end);
     if (!computes)

@@ -32,6 +32,7 @@ struct executor_config {
     const struct model_config *model;
     int64_t batch, sequence; // B and S
     bool sequence_parallel;
+    struct recompute recompute;
     uint64_t seed;
     int64_t bucket_bytes;
     bool overlap_grad_reduce;

@@ -22,6 +22,7 @@
 
 #include "base/text.h"
 #include "layers/model_config.h"
+#include "layers/recompute.h"
 
 enum attention_backend { ATTENTION_AUTO, ATTENTION_FLASH, ATTENTION_FUSED, ATTENTION_UNFUSED };
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
@@ -29,8 +30,6 @@ enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum optimizer_kind { OPTIMIZER_ADAMW };
 enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
-enum recompute_granularity { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
-enum recompute_method { RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK };
 enum fp8_format { FP8_NONE, FP8_E4M3, FP8_HYBRID };
 enum fp8_recipe { FP8_DELAYED, FP8_TENSORWISE, FP8_BLOCKWISE };
 enum tokenizer_type {
@@ -270,6 +269,9 @@ int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
 
 /* The layers on all stages before `stage`: the index of its first. */
 int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
+
+/* What section `memory` says of recomputation. */
+struct recompute recipe_recompute(const struct recipe *recipe);
 
 /* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the
  * same recipe. */

@@ -67,6 +67,11 @@ static const struct choice wsd_decays[] = {IS("exponential", WSD_EXPONENTIAL),
 static const struct choice granularities[] = {
     IS("none", RECOMPUTE_NONE), IS("selective", RECOMPUTE_SELECTIVE), IS("full", RECOMPUTE_FULL), {0}};
 static const struct choice methods[] = {IS("uniform", RECOMPUTE_UNIFORM), IS("block", RECOMPUTE_BLOCK), {0}};
+static const struct choice modules[] = {IS("core_attn", RECOMPUTE_CORE_ATTENTION),
+                                        IS("norm", RECOMPUTE_NORM),
+                                        IS("activation", RECOMPUTE_ACTIVATION),
+                                        ALSO("layernorm", RECOMPUTE_NORM),
+                                        {0}};
 static const struct choice fp8_formats[] = {
     IS("none", FP8_NONE), IS("e4m3", FP8_E4M3), IS("hybrid", FP8_HYBRID), {0}};
 static const struct choice fp8_recipes[] = {
@@ -284,14 +289,23 @@ const struct recipe_row recipe_rows[] = {
         .choices = fp8_recipes, .unbuilt = true),
 
     ROW("memory.recompute_granularity", CHOICE, memory.recompute_granularity, "none",
-        "What is computed again in the backward pass instead of kept.", .choices = granularities,
-        .unbuilt = true),
-    ROW("memory.recompute_method", CHOICE, memory.recompute_method, "uniform", "With full: which layers.",
-        .choices = methods, .unbuilt = true),
+        "What the backward pass computes again instead of keeping it: `full` whole layers, `selective` parts "
+        "of "
+        "every layer. Never changes a bit of the result (docs/memory.md).",
+        .choices = granularities),
+    ROW("memory.recompute_method", CHOICE, memory.recompute_method, "uniform",
+        "With full: `uniform` recomputes all layers of a stage in runs of recompute_num_layers, of which "
+        "only "
+        "the first one's input is kept; `block` the first recompute_num_layers layers of each (virtual) "
+        "stage, "
+        "one by one, and keeps the others whole.",
+        .choices = methods),
     ROW("memory.recompute_num_layers", COUNT, memory.recompute_num_layers, "1",
-        "With full: how many at a time.", BETWEEN(1, 1e5), .unbuilt = true),
-    ROW("memory.recompute_modules", NAMES, memory.recompute_modules, "[]",
-        "With selective: which parts of a layer.", .unbuilt = true),
+        "With full: the length of a run (uniform), or how many layers (block).", BETWEEN(1, 1e5)),
+    ROW("memory.recompute_modules", NAMES, memory.recompute_modules, "[core_attn]",
+        "With selective: which parts of a layer. `core_attn`: the attention, from q, k and v; `norm`: what "
+        "both norms make; `activation`: what the MLP's activation makes.",
+        .choices = modules),
     ROW("memory.offload_activations", BOOL, memory.offload_activations, "false",
         "Activations wait in the host's memory.", .unbuilt = true),
 

@@ -21,7 +21,7 @@ enum row_type {
     ROW_WORD,    // char *, owned: one of the choices
     ROW_CHOICE,  // an enum or int: the value of one of the choices
     ROW_LAYERS,  // struct recipe_layers
-    ROW_NAMES,   // struct recipe_names
+    ROW_NAMES,   // struct recipe_names: any text, or of the choices
     ROW_SOURCES, // struct recipe_sources
     ROW_SPLIT,   // double[3]
     ROW_TYPES
@@ -111,6 +111,9 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
                   struct problems *problems);
+
+/* Warns of what section `memory` says to no effect. */
+void recipe_warn_memory(const struct recipe *recipe, struct problems *problems);
 
 /* "recipes/a.yaml:12", "command line" or the recipe's path. */
 void origin_text(const struct recipe *recipe, int row, struct text *out);

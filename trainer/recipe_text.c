@@ -215,6 +215,7 @@ static void add_value_cell(const struct recipe_row *row, struct text *out)
 {
     if (row->choices != NULL) {
         size_t shown = 0;
+        text_add(out, "%s", row->type == ROW_NAMES ? "list of " : "");
         for (const struct choice *c = row->choices; c->name != NULL; c++)
             if (!c->alias && !c->unbuilt)
                 text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c->name);

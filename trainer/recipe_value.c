@@ -86,6 +86,10 @@ void value_expected(const struct recipe_row *row, struct text *out)
         break;
     case ROW_NAMES:
         text_add(out, "a list of names");
+        if (row->choices != NULL) {
+            text_add(out, ": ");
+            add_choices(row, out);
+        }
         break;
     case ROW_SOURCES:
         text_add(out, "a dataset's prefix, or a list of {path, weight}");
@@ -283,6 +287,23 @@ static void free_names(struct recipe_names *names)
     *names = (struct recipe_names){0};
 }
 
+/* One of a row's choices, by its own name; any text where it has none. */
+static bool parse_name(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
+{
+    if (row->choices == NULL)
+        return parse_text(row, node, out, why);
+    struct recipe_row entry = *row;
+    entry.type = ROW_CHOICE;
+    const struct choice *choice = NULL;
+    if (!parse_choice(&entry, node, &choice, why))
+        return false;
+    const struct choice *own = row->choices;
+    while (own->alias || own->value != choice->value)
+        own++;
+    *out = text_copy(own->name);
+    return true;
+}
+
 static bool parse_names(const struct recipe_row *row, const struct node *node, struct recipe_names *out,
                         struct text *why)
 {
@@ -291,7 +312,7 @@ static bool parse_names(const struct recipe_row *row, const struct node *node, s
     struct recipe_names names = {.list = allocate(node->count, sizeof *names.list), .count = node->count};
     struct text inner = {0};
     for (size_t i = 0; i < node->count; i++)
-        if (!parse_text(row, node->child[i], &names.list[i], &inner)) {
+        if (!parse_name(row, node->child[i], &names.list[i], &inner)) {
             free_names(&names);
             return refuse_inside("entry", i, &inner, why);
         }
@@ -430,12 +451,14 @@ static bool parse_split(const struct recipe_row *row, const struct node *node, d
     return good;
 }
 
-/* The default as a node: lists in the table are empty. */
+/* The default as a node. */
 static struct node *default_node(const struct recipe_row *row)
 {
-    struct node *node = node_scalar(row->fallback);
-    if (strcmp(row->fallback, "[]") == 0)
-        node->kind = NODE_LIST;
+    if (row->fallback[0] != '[')
+        return node_scalar(row->fallback);
+    struct problems none = {0};
+    struct node *node = yaml_parse(row->key, row->fallback, strlen(row->fallback), &none);
+    CHECK(node != NULL && none.count == 0);
     return node;
 }
 

@@ -63,7 +63,7 @@ static enum status plan_gradients(const struct schedule *schedule, int rank, str
 
 static int slots_of_home(const struct stash *stash, enum home home, int chunk)
 {
-    if (home == HOME_SCRATCH)
+    if (home_is_shared(home))
         return chunk == 0 ? 1 : 0;
     if (home == HOME_INPUT_TO_WEIGHT && !stash->backward)
         return 0;
@@ -73,13 +73,14 @@ static int slots_of_home(const struct stash *stash, enum home home, int chunk)
 static enum status allocate_homes(struct device *device, struct stash *stash)
 {
     for (int home = 0; home < HOME_COUNT; home++) {
-        enum part part = home == HOME_SCRATCH ? PART_WORKSPACE : PART_ACTIVATIONS;
+        bool shared = home_is_shared((enum home)home);
+        enum part part = shared ? PART_WORKSPACE : PART_ACTIVATIONS;
         size_t most = 0;
         for (int chunk = 0; chunk < stash->chunks; chunk++)
             if (stash->stages[chunk].layout.bytes[home] > most)
                 most = stash->stages[chunk].layout.bytes[home];
         for (int chunk = 0; chunk < stash->chunks; chunk++) {
-            size_t bytes = home == HOME_SCRATCH ? most : stash->stages[chunk].layout.bytes[home];
+            size_t bytes = shared ? most : stash->stages[chunk].layout.bytes[home];
             bytes *= (size_t)slots_of_home(stash, (enum home)home, chunk);
             if (bytes > 0)
                 TRY(buffer_alloc(device, part, bytes, &stash->home[home][chunk]));
@@ -133,14 +134,17 @@ void stash_destroy(struct stash *stash)
 
 void stash_bases(const struct stash *stash, int chunk, int microbatch, char *base[HOME_COUNT])
 {
-    for (int home = 0; home < HOME_SCRATCH; home++) {
+    for (int home = 0; home < HOME_COUNT; home++) {
+        if (home_is_shared((enum home)home)) {
+            base[home] = stash->home[home][0].data;
+            continue;
+        }
         size_t bytes = stash->stages[chunk].layout.bytes[home];
         char *data = stash->home[home][chunk].data;
         base[home] = data == NULL
                          ? NULL
                          : data + bytes * (size_t)slot_of(stash->plan, class_of[home], chunk, microbatch);
     }
-    base[HOME_SCRATCH] = stash->home[HOME_SCRATCH][0].data;
 }
 
 int stash_gradient(const struct stash *stash, int chunk, int microbatch)
@@ -170,8 +174,9 @@ enum status stash_release(const struct stash *stash, struct stream *stream, enum
     return poison_bytes(stream, base[home], stash->stages[chunk].layout.bytes[home]);
 }
 
-enum status stash_release_scratch(const struct stash *stash, struct stream *stream)
+enum status stash_release_shared(const struct stash *stash, struct stream *stream)
 {
-    const struct buffer *scratch = &stash->home[HOME_SCRATCH][0];
+    const struct buffer *again = &stash->home[HOME_AGAIN][0], *scratch = &stash->home[HOME_SCRATCH][0];
+    TRY(poison_bytes(stream, again->data, again->bytes));
     return poison_bytes(stream, scratch->data, scratch->bytes);
 }

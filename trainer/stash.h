@@ -21,7 +21,7 @@ struct stash {
     bool backward;
     int chunks, m;
     const struct stage *stages;              // [chunks]
-    struct buffer *home[HOME_COUNT];         // [chunks]; scratch: only the first
+    struct buffer *home[HOME_COUNT];         // [chunks]; of a shared home only the first
     struct buffer gradient;                  // gradients.count buffers
     int64_t gradient_rows, gradient_columns; // of each
     struct event *gradient_busy;             // [count] the message that still reads it
@@ -42,4 +42,5 @@ struct tensor stash_gradient_tensor(const struct stash *stash, int index);
 /* Says that nobody reads a microbatch's slot of a home any more. */
 MUST_USE enum status stash_release(const struct stash *stash, struct stream *stream, enum home home,
                                    int chunk, int microbatch);
-MUST_USE enum status stash_release_scratch(const struct stash *stash, struct stream *stream);
+/* The same of the homes that are the whole rank's. */
+MUST_USE enum status stash_release_shared(const struct stash *stash, struct stream *stream);

@@ -72,6 +72,7 @@ static enum status create_executor(struct worker *w, bool training)
         .batch = recipe->train.micro_batch_size,
         .sequence = recipe->model.seq_length,
         .sequence_parallel = recipe->parallel.sequence_parallel,
+        .recompute = recipe_recompute(recipe),
         .seed = recipe->seed,
         .bucket_bytes = (int64_t)(recipe->parallel.bucket_size_mb * 1048576.0),
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,

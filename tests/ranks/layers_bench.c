@@ -106,7 +106,8 @@ static enum status declare(struct bench *b, struct layout *layout)
         l->mlp = mlp_declare(env, layout, 0);
         break;
     case BLOCK:
-        l->block = block_declare(env, layout, 0, HOME_INPUT);
+        l->block = block_declare(
+            env, layout, 0, layout_add(layout, HOME_INPUT, env_local_tokens(env), env->model->hidden_size));
         break;
     case EMBEDDING:
         l->embedding = embedding_declare(env, layout);

@@ -82,6 +82,9 @@ int main(void)
         {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1] cluster.threads_per_rank=1"},
         {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1 cluster.threads_per_rank=3"},
         {TINY_GPT, "tp=2 pp=3 pipeline.optimizer_post_validation=true cluster.threads_per_rank=1"},
+        {TINY_GPT,
+         "pp=2 memory.recompute_granularity=full memory.recompute_num_layers=2 pipeline.schedule=zb-h1 "
+         "cluster.threads_per_rank=1"},
     };
     struct tiny tiny;
     int bad = 0;

@@ -79,6 +79,32 @@ Test(recipe_check, sequence_parallel)
     loaded_free(&l);
 }
 
+Test(recipe_check, recomputation)
+{
+    WITH("", "memory.recompute_granularity=full", "memory.recompute_method=block",
+         "memory.recompute_num_layers=4");
+    WITH("", "memory.recompute_granularity=selective", "memory.recompute_modules=[layernorm, core_attn]");
+    WITH("command line: memory.recompute_modules entry 2: \"softmax\" is not core_attn, norm or activation\n",
+         "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, softmax]");
+    // What works, and is pointless.
+    WITH("warning: command line: memory.recompute_num_layers has no effect: memory.recompute_granularity is "
+         "none, "
+         "and only full looks at it\n",
+         "memory.recompute_num_layers=2");
+    WITH("warning: command line: memory.recompute_method has no effect: memory.recompute_granularity is "
+         "selective, and only full looks at it\n",
+         "memory.recompute_granularity=selective", "memory.recompute_method=block");
+    WITH("warning: command line: memory.recompute_modules has no effect: memory.recompute_granularity is "
+         "full, "
+         "and only selective looks at it\n",
+         "memory.recompute_granularity=full", "memory.recompute_modules=[norm]");
+    WITH("warning: command line: memory.recompute_num_layers 5 is more than the 2 layers of any stage\n",
+         "pp=2", "memory.recompute_granularity=full", "memory.recompute_num_layers=5");
+    WITH("warning: command line: memory.recompute_modules is empty: nothing is computed again; [core_attn] "
+         "works\n",
+         "memory.recompute_granularity=selective", "memory.recompute_modules=[]");
+}
+
 Test(recipe_check, stages)
 {
     WITH("", "pp=3");

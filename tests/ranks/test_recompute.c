@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Computed again or kept: the same bits in every loss, weight and moment. On `strict`, memory that is given
+ * back is NaN, so whatever the backward pass reads and nobody computed again shows. And what it is for:
+ * activations take less memory. */
+#include "tests/support/tiny.h"
+#include "tests/support/trace.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FULL    " memory.recompute_granularity=full "
+#define UNIFORM FULL "memory.recompute_num_layers="
+#define BLOCK   FULL "memory.recompute_method=block memory.recompute_num_layers="
+#define PARTS   " memory.recompute_granularity=selective "
+#define SOME    PARTS "memory.recompute_modules="
+#define STRICT  " cluster.device=strict "
+
+/* Layouts whose bits are those of the first, which keeps everything. */
+struct alike {
+    const char *name;
+    enum tiny_family family;
+    const char *common;
+    const char *layouts[16];
+};
+
+static const struct alike groups[] = {
+    {"gpt, dropout, documents",
+     TINY_GPT,
+     TINY_DROPOUT TINY_DOCUMENTS,
+     {"", FULL, UNIFORM "2" STRICT, BLOCK "3" STRICT, SOME "[norm,activation,core_attn]" STRICT, PARTS STRICT,
+      "pp=2 pipeline.layout=[4,1]" UNIFORM "3", "pp=2 pipeline.schedule=interleaved" BLOCK "1" STRICT,
+      "pp=2 pipeline.schedule=zb-v" UNIFORM "2" STRICT,
+      "pp=4 pipeline.schedule=zb-h1 pipeline.layout=[0,2,1,2]" UNIFORM "2" STRICT,
+      "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1" SOME "[norm,activation]" STRICT,
+      "pp=2 pipeline.schedule=v-min" SOME "[norm,core_attn]" STRICT,
+      "pp=2 pipeline.schedule=dualpipev" BLOCK "1" STRICT, "pp=4 pipeline.layout=[2,0,3,0]" FULL STRICT}},
+    {"llama, tp 2, sequence parallel",
+     TINY_LLAMA,
+     "tp=2 parallel.sequence_parallel=true" TINY_DROPOUT,
+     {"", UNIFORM "5", UNIFORM "2" STRICT, SOME "[layernorm,activation]" STRICT,
+      "pp=2 pipeline.schedule=interleaved pipeline.layout=[2,1,0,2]" UNIFORM "2" STRICT,
+      "pp=2 pipeline.schedule=zb-v" BLOCK "1", "pp=2 pipeline.schedule=zb-v" SOME "[activation]" STRICT,
+      "pp=4 pipeline.layout=[1,1,1,2]" FULL,
+      "pp=4 pipeline.layout=[1,1,1,2] pipeline.schedule=zb-h2" FULL STRICT}},
+    {"gpt, tp 2, dp 2",
+     TINY_GPT,
+     "tp=2 dp=2",
+     {"", FULL, PARTS, "pp=2" BLOCK "2" STRICT, "pp=2 pipeline.schedule=zb-v" SOME "[norm]" STRICT}},
+    {"llama, both ways, documents",
+     TINY_LLAMA,
+     "pp=2 pipeline.schedule=dualpipe" TINY_LLAMA_BYTES TINY_DOCUMENTS,
+     {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT}},
+};
+
+struct test {
+    struct tiny tiny;
+    int runs, failures;
+};
+
+static enum status note_memory(void *context, struct worker *w)
+{
+    int64_t *activation_bytes = context;
+    if (w->world->rank == 0)
+        *activation_bytes = device_memory(w->device).now_bytes[PART_ACTIVATIONS];
+    return OK;
+}
+
+static enum status run(const struct test *test, const struct alike *group, const char *layout,
+                       int64_t *activation_bytes, struct trace *out)
+{
+    static const char few_steps[] = " train.train_iters=3 optimizer.lr_decay_iters=3 ";
+    struct trace_options options = {.transport = "local", .hooks = {activation_bytes, .built = note_memory}};
+    char common[400];
+    struct recipe *recipe = NULL;
+    snprintf(common, sizeof common, "%s%s", group->common, few_steps);
+    TRY(tiny_recipe(&test->tiny, group->family, common, layout, 0, &recipe));
+    enum status status = trace_run(recipe, &options, out);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static void check_group(struct test *test, const struct alike *group)
+{
+    struct trace reference = {.steps = 0};
+    int64_t kept = 0;
+    MUST(run(test, group, "", &kept, &reference));
+    for (int i = 1; group->layouts[i] != NULL; i++) {
+        const char *layout = group->layouts[i];
+        struct trace trace = {.steps = 0};
+        struct text why = {0};
+        int64_t bytes = 0;
+        test->runs++;
+        if (run(test, group, layout, &bytes, &trace) != OK)
+            text_add(&why, "%s", fail_text());
+        else if (!trace_differs(&reference, &trace, &why) && strstr(layout, "pp=") == NULL && bytes >= kept)
+            text_add(&why, "%lld bytes of activations, and %lld when all is kept", (long long)bytes,
+                     (long long)kept);
+        if (why.length > 0) {
+            printf("FAILED  %s: \"%s\": %s\n", group->name, layout, text_chars(&why));
+            test->failures++;
+        }
+        text_free(&why);
+    }
+}
+
+int main(void)
+{
+    struct test test = {.runs = 0};
+    MUST(tiny_create(&test.tiny));
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        check_group(&test, &groups[g]);
+    tiny_destroy(&test.tiny);
+    printf("%d runs, %d failures\n", test.runs, test.failures);
+    return test.failures != 0;
+}
