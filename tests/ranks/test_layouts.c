@@ -29,6 +29,12 @@ static const char *const none[] = {NULL};
 static const struct trace_options local = {.transport = "local"};
 
 /* One data rank, one tensor rank: pipelines. 4 microbatches. */
+#define AUTO_2                                                                              \
+    "pp=2 pipeline.schedule=auto pipeline.virtual_stages=2 pipeline.auto_memory_limit=1.5 " \
+    "pipeline.auto_i=1.4 pipeline.auto_w=0.6 pipeline.auto_comm=0.1"
+#define AUTO_4                                                                                             \
+    "pp=4 pipeline.schedule=auto pipeline.auto_memory_limit=2 pipeline.auto_f=0.7 pipeline.auto_comm=0.3 " \
+    "pipeline.layout=[1,1,2,1]"
 static const char *const deep[] = {
     "",
     "", // again
@@ -41,12 +47,18 @@ static const char *const deep[] = {
     "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1 cluster.device=strict",
     "pp=2 pipeline.schedule=interleaved pipeline.microbatch_group_size=3",
     "pp=4 pipeline.schedule=dualpipev pipeline.layout=[1,0,2,0,0,1,0,1] cluster.device=strict",
+    AUTO_2,
+    AUTO_4 " cluster.device=strict",
     NULL,
 };
 static const char *const deep_pipelines[] = {"pp=2", "pp=4", NULL};
-static const char *const deep_processes[] = {
-    "pp=4 pipeline.schedule=zb-h1", "pp=2 pipeline.schedule=interleaved", "pp=2 pipeline.schedule=zb-v",
-    "pp=2 pipeline.schedule=dualpipev", NULL};
+static const char *const deep_processes[] = {"pp=4 pipeline.schedule=zb-h1",
+                                             "pp=2 pipeline.schedule=interleaved",
+                                             "pp=2 pipeline.schedule=zb-v",
+                                             "pp=2 pipeline.schedule=dualpipev",
+                                             AUTO_2,
+                                             AUTO_4,
+                                             NULL};
 
 /* Two of each, sequence parallel, dropout, documents: order of ranks, buckets, overlap. */
 static const char *const wide[] = {
