@@ -63,6 +63,7 @@ static const char *const one_rank_overrides[] = {
     "pipeline.schedule=1f1b",
     "pipeline.schedule_file=none",
     "pipeline.virtual_stages=1",
+    "pipeline.num_layers_per_virtual_pipeline_stage=0",
     "pipeline.microbatch_group_size=0",
     "pipeline.layout=[]",
     "pipeline.optimizer_post_validation=false",

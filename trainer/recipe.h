@@ -86,8 +86,9 @@ struct recipe_auto {
 };
 
 struct recipe_pipeline {
-    char *schedule;     // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
-    int virtual_stages; // v, chunks per rank
+    char *schedule;       // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
+    int virtual_stages;   // v, chunks per rank
+    int layers_per_stage; // as Megatron says virtual_stages; 0: not said. Read virtual_stages instead.
     int microbatch_group_size;
     char *schedule_file;
     struct {
@@ -201,7 +202,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 110 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 111 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

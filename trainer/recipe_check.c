@@ -57,6 +57,23 @@ static int64_t default_ffn(const struct model_config *model)
     return ffn > 0 ? ffn : 64;
 }
 
+/* v, where nobody said it. At most what the key itself takes; that layers_per_stage does not fit is for a
+ * rule. */
+static int default_virtual_stages(const struct recipe *r)
+{
+    const struct recipe_pipeline *pipeline = &r->pipeline;
+    int64_t own = 0;
+    if (pipeline->layers_per_stage > 0)
+        own =
+            r->model.num_layers / ((int64_t)pipeline->layers_per_stage * r->parallel.pipeline_parallel_size);
+    else if (pipeline->schedule_file != NULL)
+        own = pipeline->file.v;
+    else if (pipeline->schedule != NULL)
+        own = schedule_default_v(pipeline->schedule);
+    double most = recipe_rows[row_of("pipeline.virtual_stages")].high;
+    return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
+}
+
 static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT])
 {
     struct model_config *model = &r->model;
@@ -78,12 +95,8 @@ static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT]
         int64_t data = others > 0 ? world_size / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
     }
-    if (!said[SAID_VIRTUAL]) {
-        int own = r->pipeline.schedule_file != NULL ? r->pipeline.file.v
-                  : r->pipeline.schedule != NULL    ? schedule_default_v(r->pipeline.schedule)
-                                                    : 0;
-        r->pipeline.virtual_stages = own > 0 ? own : 1;
-    }
+    if (!said[SAID_VIRTUAL])
+        r->pipeline.virtual_stages = default_virtual_stages(r);
     if (!said[SAID_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;
         r->data.split[0] = own_valid ? 1 : 969;

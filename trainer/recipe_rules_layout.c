@@ -5,9 +5,15 @@
 
 #include <string.h>
 
-#include <string.h>
-
 enum { SHOWN_STAGES = 64 };
+
+#define TP        "parallel.tensor_parallel_size"
+#define PER_STAGE "pipeline.num_layers_per_virtual_pipeline_stage"
+#define PP        "parallel.pipeline_parallel_size"
+#define DP        "parallel.data_parallel_size"
+#define HEADS     "model.num_attention_heads"
+#define WIDTH     "model.hidden_size"
+#define GROUPS    "model.num_query_groups"
 
 /* ---- the model ---- */
 
@@ -185,6 +191,35 @@ static void layout_say(const struct view *v, struct text *out)
         text_add(out, "%s%lld", s == 0 ? "; pipeline.layout [" : ", ",
                  (long long)(layers / stages + (s < layers % stages ? 1 : 0)));
     text_add(out, "] works");
+}
+
+/* The layers that there would be. */
+static int64_t layers_said(const struct recipe *r)
+{
+    return stages_of(r) * r->pipeline.layers_per_stage;
+}
+
+static bool per_stage_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->pipeline.layers_per_stage == 0 ||
+           (layers_said(r) == r->model.num_layers && r->pipeline.layout.count == 0);
+}
+
+static void per_stage_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    long long layers = r->model.num_layers, each = r->pipeline.layers_per_stage;
+    int p = r->parallel.pipeline_parallel_size;
+    text_add(out, PER_STAGE " %lld ", each);
+    if (layers_said(r) == layers)
+        text_add(out, "and pipeline.layout exclude each other; pipeline.layout [] works");
+    else if (v->said[SAID_VIRTUAL])
+        text_add(out, "x " PP " %d x pipeline.virtual_stages %d is %lld layers, and model.num_layers is %lld",
+                 p, r->pipeline.virtual_stages, (long long)layers_said(r), layers);
+    else
+        text_add(out, "x " PP " %d is %lld layers, which do not divide model.num_layers %lld", p, each * p,
+                 layers);
 }
 
 /* ---- the schedule ---- */
@@ -438,13 +473,6 @@ static void batch_say(const struct view *v, struct text *out)
 
 /* ---- the rules ---- */
 
-#define TP     "parallel.tensor_parallel_size"
-#define PP     "parallel.pipeline_parallel_size"
-#define DP     "parallel.data_parallel_size"
-#define HEADS  "model.num_attention_heads"
-#define WIDTH  "model.hidden_size"
-#define GROUPS "model.num_query_groups"
-
 const struct rule recipe_layout_rules[] = {
     {WIDTH " " HEADS " model.kv_channels",
      head_width_holds,
@@ -476,6 +504,10 @@ const struct rule recipe_layout_rules[] = {
      layout_say,
      {{0}}},
     {"pipeline.schedule pipeline.schedule_file", one_schedule_holds, one_schedule_say, {{0}}},
+    {PER_STAGE " pipeline.virtual_stages pipeline.layout model.num_layers " PP,
+     per_stage_holds,
+     per_stage_say,
+     {{.key = PER_STAGE}}},
     {"pipeline.schedule_file pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
      file_holds,

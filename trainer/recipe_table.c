@@ -199,8 +199,13 @@ const struct recipe_row recipe_rows[] = {
     ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "In which order a stage runs its microbatches.",
         .choices = schedules),
     ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, NULL, "v: stages on each rank.",
-        BETWEEN(1, 1024), .derived = "the schedule's own: 1, or 2 where it needs several",
-        .aliases = "virtual_pipeline_model_parallel_size"),
+        BETWEEN(1, 1024),
+        .derived = "from num_layers_per_virtual_pipeline_stage; else the schedule's own: 1, or 2 where it "
+                   "needs several",
+        .aliases = "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank"),
+    ROW("pipeline.num_layers_per_virtual_pipeline_stage", INT, pipeline.layers_per_stage, "0",
+        "Another way to say virtual_stages: num_layers / (pipeline_parallel_size x this). 0: not said.",
+        BETWEEN(0, 1e5)),
     ROW("pipeline.microbatch_group_size", INT, pipeline.microbatch_group_size, "0",
         "Microbatches that `interleaved` and `zb-h1` run on one virtual stage before the next; at least "
         "pipeline_parallel_size. 0: the schedule's own, about that many.",

@@ -292,7 +292,8 @@ Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
 Test(recipe, on_one_rank)
 {
     char words[] = "verify|" SOURCE_ROOT "/recipes/quickstart.yaml|pp=2|pipeline.schedule=zb-v|"
-                   "pipeline.optimizer_post_validation=true";
+                   "pipeline.optimizer_post_validation=true|"
+                   "pipeline.num_layers_per_virtual_pipeline_stage=1";
     char *argv[8], *rest = words;
     int argc = 0;
     struct recipe *recipe = NULL;

@@ -157,6 +157,42 @@ Test(recipe_check, schedules)
 
 #define ZB_V SOURCE_ROOT "/tests/unit/zb_v_p2_m4.csv"
 
+/* As Megatron says it. */
+Test(recipe_check, layers_of_a_virtual_stage)
+{
+    const char *const twelve[] = {"model.num_layers=12", "pp=2", "pipeline.schedule=interleaved",
+                                  "pipeline.num_layers_per_virtual_pipeline_stage=2"};
+    struct loaded l = load(SMALL, (const char *const[]){twelve[0], twelve[1], twelve[2], twelve[3], NULL}, 0);
+    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&l.said));
+    struct text resolved = {0};
+    recipe_resolved_text(l.recipe, &resolved);
+    struct loaded again = load(text_chars(&resolved), NULL, 0);
+    cr_assert(again.errors == 0 && again.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&again.said));
+    text_free(&resolved);
+    loaded_free(&again);
+    loaded_free(&l);
+    WITH("", twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.num_virtual_stages_per_pipeline_rank=3");
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 4 x parallel.pipeline_parallel_size 2 "
+         "is 8 layers, which do not divide model.num_layers 12; "
+         "pipeline.num_layers_per_virtual_pipeline_stage 3 or 6 works\n",
+         twelve[0], twelve[1], twelve[2], "pipeline.num_layers_per_virtual_pipeline_stage=4");
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x parallel.pipeline_parallel_size 2 "
+         "is 4 layers, which do not divide model.num_layers 7; "
+         "pipeline.num_layers_per_virtual_pipeline_stage 0 works\n",
+         "model.num_layers=7", twelve[1], twelve[2], twelve[3]);
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x parallel.pipeline_parallel_size 2 "
+         "x pipeline.virtual_stages 2 is 8 layers, and model.num_layers is 12; "
+         "pipeline.num_layers_per_virtual_pipeline_stage 0 or 3 works\n",
+         twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.virtual_stages=2");
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 and pipeline.layout exclude each "
+         "other; pipeline.layout [] works\n",
+         twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.layout=[1,3,2,2,2,2]");
+    WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
+         "and pipeline.virtual_stages 3: each rank holds one stage; it takes any p, any m, v = 1; these "
+         "would take it: looped-bfs, interleaved, zb-h1, auto; parallel.pipeline_parallel_size 6 works\n",
+         twelve[0], twelve[1], twelve[3]); // 1F1B takes no virtual stages
+}
+
 Test(recipe_check, schedule_files)
 {
     struct loaded l = load(
@@ -390,6 +426,7 @@ static const struct {
     {"pipeline.schedule", {"1f1b", "gpipe", "interleaved", "zb-v", "zb-h1", "file"}},
     {"pipeline.schedule_file", {"none", ZB_V}},
     {"pipeline.virtual_stages", {"auto", "1", "2", "3"}},
+    {"pipeline.num_layers_per_virtual_pipeline_stage", {"0", "1", "2", "3"}},
     {"pipeline.microbatch_group_size", {"0", "2", "3"}},
     {"pipeline.layout", {"[]", "[2, 2]", "[1, 2, 3]", "[4, 0]"}},
     {"train.micro_batch_size", {"1", "2", "3"}},
