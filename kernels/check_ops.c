@@ -8,6 +8,7 @@ static const char *const names[] = {
     [OP_GEMM] = "gemm",
     [OP_FILL] = "fill",
     [OP_COPY] = "copy",
+    [OP_CAST] = "cast",
     [OP_TO_DEVICE] = "copy_to_device",
     [OP_TO_HOST] = "copy_to_host",
     [OP_ADD] = "add",

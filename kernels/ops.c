@@ -68,6 +68,21 @@ enum status copy(struct stream *stream, struct copy args)
     return submit_op(stream, &(struct op){.kind = OP_COPY, .copy = args});
 }
 
+enum status cast(struct stream *stream, struct cast args)
+{
+    TRY(check_memory(OP_CAST, "in", args.in));
+    TRY(check_memory(OP_CAST, "out", args.out));
+    char in[TENSOR_TEXT_CHARS], out[TENSOR_TEXT_CHARS];
+    if (!dtype_is_working(args.in.dtype) || !dtype_is_working(args.out.dtype) ||
+        !tensor_same_shape(args.in, args.out))
+        return fail(BAD_ARGUMENT,
+                    "cast: in is %s and out is %s; one shape, and f32, bf16 or f16, is what can be cast",
+                    tensor_text(args.in, in), tensor_text(args.out, out));
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_CAST, .cast = args});
+}
+
 enum status add(struct stream *stream, struct add args)
 {
     TRY(check_pair(OP_ADD, args.in, args.out));

@@ -32,6 +32,7 @@ enum op_kind {
     OP_GEMM,
     OP_FILL,
     OP_COPY,
+    OP_CAST,
     OP_TO_DEVICE,
     OP_TO_HOST,
     OP_ADD,
@@ -75,6 +76,11 @@ struct fill {
 };
 /* out = in, same shape and type, either may have a row stride. */
 struct copy {
+    struct tensor in, out;
+};
+/* out = in, the same shape, each f32, bf16 or f16: rounded to the nearest, ties to even; NaN stays NaN, and
+ * what is too large for f16 becomes infinite. */
+struct cast {
     struct tensor in, out;
 };
 /* Bytes between host and device memory: submitted by copy_to_device and copy_to_host (device.h). */
@@ -268,6 +274,7 @@ struct op {
         struct gemm gemm;
         struct fill fill;
         struct copy copy;
+        struct cast cast;
         struct transfer transfer;
         struct add add;
         struct poison poison;
@@ -298,6 +305,7 @@ struct op {
 MUST_USE enum status gemm(struct stream *stream, struct gemm args);
 MUST_USE enum status fill(struct stream *stream, struct fill args);
 MUST_USE enum status copy(struct stream *stream, struct copy args);
+MUST_USE enum status cast(struct stream *stream, struct cast args);
 MUST_USE enum status add(struct stream *stream, struct add args);
 MUST_USE enum status poison(struct stream *stream, struct poison args);
 MUST_USE enum status init_normal(struct stream *stream, struct init_normal args);

@@ -7,10 +7,8 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {
-    [F32] = {"f32", 4},
-    [F64] = {"f64", 8},
-    [I32] = {"i32", 4},
-    [I64] = {"i64", 8},
+    [F32] = {"f32", 4}, [F64] = {"f64", 8},   [I32] = {"i32", 4},
+    [I64] = {"i64", 8}, [BF16] = {"bf16", 2}, [F16] = {"f16", 2},
 };
 _Static_assert(sizeof dtypes / sizeof *dtypes == DTYPE_COUNT, "one row for each dtype");
 
@@ -23,6 +21,11 @@ size_t dtype_bytes(enum dtype dtype)
 const char *dtype_name(enum dtype dtype)
 {
     return (int)dtype >= 0 && dtype < DTYPE_COUNT ? dtypes[dtype].name : "?";
+}
+
+bool dtype_is_working(enum dtype dtype)
+{
+    return dtype == F32 || dtype == BF16 || dtype == F16;
 }
 
 struct tensor tensor_1d(void *data, enum dtype dtype, int64_t count)

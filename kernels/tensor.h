@@ -10,10 +10,13 @@
 
 #include <stdint.h>
 
-enum dtype { F32, F64, I32, I64, DTYPE_COUNT };
+/* BF16 and F16 are how numbers lie in memory: every op computes in fp32, and rounds once when it stores. */
+enum dtype { F32, F64, I32, I64, BF16, F16, DTYPE_COUNT };
 
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype);
+/* What activations and weights may be: f32, bf16, f16. */
+bool dtype_is_working(enum dtype dtype);
 
 enum { TENSOR_MAX_DIMS = 4 };
 

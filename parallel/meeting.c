@@ -172,13 +172,16 @@ static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end
 {
     const struct agenda *a = &m->agenda;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
+    float room[TILE_BYTES / 2];
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
-        char *acc = m->seat[0].out + at * size;
+        char *out = m->seat[0].out + at * size;
+        void *acc = reduce_begin(a->dtype, out, out, room, count);
         for (int r = 1; r < m->seats; r++)
             reduce_into(a->dtype, a->how, acc, m->seat[r].out + at * size, count);
+        reduce_end(a->dtype, acc, out, count);
         for (int r = 1; r < m->seats; r++)
-            memcpy(m->seat[r].out + at * size, acc, (size_t)(count * size));
+            memcpy(m->seat[r].out + at * size, out, (size_t)(count * size));
     }
 }
 
@@ -187,13 +190,15 @@ static void reduce_scatter_range(const struct meeting *m, int piece, int64_t beg
 {
     const struct agenda *a = &m->agenda;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
+    float room[TILE_BYTES / 2];
     int64_t base = piece * a->count;
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
-        char *acc = m->seat[piece].out + at * size;
-        memcpy(acc, m->seat[0].in + (base + at) * size, (size_t)(count * size));
+        char *out = m->seat[piece].out + at * size;
+        void *acc = reduce_begin(a->dtype, out, m->seat[0].in + (base + at) * size, room, count);
         for (int r = 1; r < m->seats; r++)
             reduce_into(a->dtype, REDUCE_SUM, acc, m->seat[r].in + (base + at) * size, count);
+        reduce_end(a->dtype, acc, out, count);
     }
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The plain ops on memory: fill, copy, transfer, add, init_normal. All go through blocks of rows, or
+/* The plain ops on memory: fill, copy, cast, transfer, add, init_normal. All go through blocks of rows, or
  * of elements, whose size is fixed. */
 #include "kernels/cpu/cpu.h"
 
 #include "base/normal.h"
+#include "kernels/narrow.h"
 
 #include <string.h>
 
@@ -48,7 +49,7 @@ static struct cut cut_rows(struct rows rows)
 struct job {
     struct cut cut;
     struct rows in, out;
-    enum dtype dtype;
+    enum dtype dtype, in_dtype; // of out and of in, which only cast tells apart
     float value;
     const struct init_normal *normal;
     void (*row)(const struct job *job, int64_t row, int64_t column, int64_t columns);
@@ -86,6 +87,7 @@ static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t
     double *f64 = out;
     int32_t *i32 = out;
     int64_t *i64 = out;
+    uint16_t *half = out, narrow = job->dtype == BF16 ? bf16_of(value) : f16_of(value);
     switch (job->dtype) {
     case F32:
         for (int64_t i = 0; i < columns; i++)
@@ -102,6 +104,11 @@ static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t
     case I64:
         for (int64_t i = 0; i < columns; i++)
             i64[i] = (int64_t)value;
+        break;
+    case BF16:
+    case F16:
+        for (int64_t i = 0; i < columns; i++)
+            half[i] = narrow;
         break;
     case DTYPE_COUNT:
         break;
@@ -124,6 +131,36 @@ void cpu_copy(struct device *device, const struct copy *op)
 {
     struct job job = {
         .in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = copy_row};
+    run_job(device, &job);
+}
+
+/* From one narrow type to the other by way of fp32, a piece at a time: fp32 holds both exactly. */
+static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+{
+    enum { PIECE = 1024 };
+    float piece[PIECE];
+    for (int64_t i = 0; i < columns; i += PIECE) {
+        int64_t n = columns - i < PIECE ? columns - i : PIECE;
+        const char *in = at(job->in, job->in_dtype, row, column + i);
+        char *out = at(job->out, job->dtype, row, column + i);
+        if (job->dtype == F32) {
+            widen_floats(job->in_dtype, in, (float *)(void *)out, n);
+        } else if (job->in_dtype == F32) {
+            narrow_floats(job->dtype, (const float *)(const void *)in, out, n);
+        } else {
+            widen_floats(job->in_dtype, in, piece, n);
+            narrow_floats(job->dtype, piece, out, n);
+        }
+    }
+}
+
+void cpu_cast(struct device *device, const struct cast *op)
+{
+    struct job job = {.in = rows_of(op->in),
+                      .out = rows_of(op->out),
+                      .dtype = op->out.dtype,
+                      .in_dtype = op->in.dtype,
+                      .row = cast_row};
     run_job(device, &job);
 }
 

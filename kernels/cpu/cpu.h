@@ -45,6 +45,7 @@ const char *cpu_blas_name(void);
 void cpu_gemm(struct device *device, const struct gemm *op);
 void cpu_fill(struct device *device, const struct fill *op);
 void cpu_copy(struct device *device, const struct copy *op);
+void cpu_cast(struct device *device, const struct cast *op);
 void cpu_transfer(struct device *device, const struct transfer *op);
 void cpu_add(struct device *device, const struct add *op);
 void cpu_init_normal(struct device *device, const struct init_normal *op);

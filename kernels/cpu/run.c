@@ -13,6 +13,9 @@ void cpu_run(struct device *device, const struct op *op)
     case OP_COPY:
         cpu_copy(device, &op->copy);
         return;
+    case OP_CAST:
+        cpu_cast(device, &op->cast);
+        return;
     case OP_TO_DEVICE:
     case OP_TO_HOST:
         cpu_transfer(device, &op->transfer);
@@ -104,6 +107,7 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_GEMM:
     case OP_FILL:
     case OP_COPY:
+    case OP_CAST:
     case OP_TO_DEVICE:
     case OP_TO_HOST:
     case OP_ADD:

@@ -50,6 +50,8 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
     case I64:
         value.i64 = static_cast<int64_t>(op->value);
         break;
+    case BF16: // never come here (run.c)
+    case F16:
     case DTYPE_COUNT:
         break;
     }

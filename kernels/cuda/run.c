@@ -15,6 +15,8 @@ static struct tensor main_tensor(const struct op *op)
         return op->fill.out;
     case OP_COPY:
         return op->copy.out;
+    case OP_CAST: // the narrower of the two
+        return op->cast.in.dtype == F32 ? op->cast.out : op->cast.in;
     case OP_TO_DEVICE:
     case OP_TO_HOST:
         return tensor_1d(NULL, I32, (int64_t)(op->transfer.bytes / sizeof(int32_t)));
@@ -106,6 +108,11 @@ enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
 
 enum status cuda_run(struct cuda_queue *queue, const struct op *op)
 {
+    char text[CUDA_OP_CHARS];
+    enum dtype dtype = main_tensor(op).dtype;
+    if (dtype == BF16 || dtype == F16)
+        return fail(NOT_SUPPORTED, "cuda: %s: its kernels compute on f32 only so far",
+                    cuda_op_text(op, text));
     switch (op->kind) {
     case OP_GEMM:
         return cuda_gemm(queue, &op->gemm);
@@ -113,6 +120,8 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
         return cuda_fill(queue, &op->fill);
     case OP_COPY:
         return cuda_copy(queue, &op->copy);
+    case OP_CAST:
+        return cuda_copy(queue, &(struct copy){.in = op->cast.in, .out = op->cast.out}); // f32 to f32
     case OP_ADD:
         return cuda_add(queue, &op->add);
     case OP_POISON:

@@ -56,6 +56,8 @@ struct op_cost op_cost(const struct op *op)
         return elementwise(op->fill.out, 0.0, bytes(op->fill.out));
     case OP_COPY:
         return elementwise(op->copy.out, 0.0, 2.0 * bytes(op->copy.out));
+    case OP_CAST:
+        return elementwise(op->cast.out, 1.0, bytes(op->cast.in) + bytes(op->cast.out));
     case OP_TO_DEVICE:
     case OP_TO_HOST:
         return (struct op_cost){.bytes = (double)op->transfer.bytes};

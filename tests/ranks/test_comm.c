@@ -4,7 +4,9 @@
  *     mpirun -n 4 test_comm mpi strict
  * Then the detectors themselves: transports with a planted fault,
  * which these same cases must see. */
+#include "tests/ranks/comm_narrow.h"
 #include "tests/ranks/ranks.h"
+#include "tests/support/narrow_numbers.h"
 #include "tests/support/sanitized.h"
 
 #include <stdio.h>
@@ -24,8 +26,8 @@ enum { COUNTS = (UNDER_SANITIZER ? sizeof few_counts : sizeof all_counts) / size
 static void sums_of_integers(struct env *env)
 {
     int n = env->world->size, rank = env->world->rank;
-    const enum dtype dtypes[] = {F32, F64, I32, I64};
-    for (int d = 0; d < 4; d++)
+    const enum dtype dtypes[] = {F32, F64, I32, I64, BF16, F16};
+    for (int d = 0; d < 6; d++)
         for (int c = 0; c < COUNTS; c++) {
             int64_t count = counts[c];
             size_t size = dtype_bytes(dtypes[d]), bytes = size * (size_t)count;
@@ -36,7 +38,8 @@ static void sums_of_integers(struct env *env)
                     double f64 = (double)v;
                     float f32 = (float)v;
                     int32_t i32 = (int32_t)v;
-                    const void *const from[] = {&f32, &f64, &i32, &v};
+                    uint16_t bf16 = narrow_nearest(BF16, f32), f16 = narrow_nearest(F16, f32);
+                    const void *const from[] = {&f32, &f64, &i32, &v, &bf16, &f16};
                     memcpy(host + (size_t)i * size, from[d], size);
                 }
                 struct buffer x = put(env, host, bytes);
@@ -50,7 +53,8 @@ static void sums_of_integers(struct env *env)
                     double f64 = (double)v;
                     float f32 = (float)v;
                     int32_t i32 = (int32_t)v;
-                    const void *const want[] = {&f32, &f64, &i32, &v};
+                    uint16_t bf16 = narrow_nearest(BF16, f32), f16 = narrow_nearest(F16, f32);
+                    const void *const want[] = {&f32, &f64, &i32, &v, &bf16, &f16};
                     wrong += memcmp(host + (size_t)i * size, want[d], size) != 0;
                 }
                 expect(env, wrong == 0, "all_reduce of %lld %s: %lld wrong", (long long)count,
@@ -556,6 +560,7 @@ static enum status body(struct world *world, void *argument)
     TRY(env_open(&env, world, run));
     sums_of_integers(&env);
     sums_in_rank_order(&env);
+    narrow_sums_round_once(&env);
     maximum_keeps_nan(&env);
     scatters(&env);
     gathers(&env);

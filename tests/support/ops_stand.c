@@ -76,6 +76,22 @@ bool stand_is_guarded(const float *array, int64_t count)
     return true;
 }
 
+uint16_t *stand_shorts(struct stand *stand, int64_t count)
+{
+    int64_t whole = count + 2 * GUARD + stand->shift;
+    uint16_t *array = keep(stand, (size_t)whole * sizeof *array);
+    memset(array, 0xff, (size_t)whole * sizeof *array);
+    return array + GUARD + stand->shift;
+}
+
+bool stand_shorts_are_guarded(const uint16_t *array, int64_t count)
+{
+    for (int64_t i = 1; i <= GUARD; i++)
+        if (array[-i] != 0xffff || (i < GUARD && array[count - 1 + i] != 0xffff))
+            return false;
+    return true;
+}
+
 double *stand_doubles(struct stand *stand, int64_t count)
 {
     double *array = keep(stand, (size_t)count * sizeof *array);

@@ -38,12 +38,14 @@ void stand_close(struct stand *stand);
 void stand_lend(struct stand *stand, void *data, size_t bytes);
 
 /* All die for want of memory: a test has no better idea. Freed by stand_close. */
-float *stand_floats(struct stand *stand, int64_t count); // poisoned: NaN
+float *stand_floats(struct stand *stand, int64_t count);    // poisoned: NaN
+uint16_t *stand_shorts(struct stand *stand, int64_t count); // of bf16 or f16: NaN in both
 double *stand_doubles(struct stand *stand, int64_t count);
 int32_t *stand_ints(struct stand *stand, int64_t count);
 int64_t *stand_longs(struct stand *stand, int64_t count);
-/* NaN still lies around this array of floats. */
+/* NaN still lies around this array. */
 bool stand_is_guarded(const float *array, int64_t count);
+bool stand_shorts_are_guarded(const uint16_t *array, int64_t count);
 
 /* Normals times `spread`, named, so that tests do not depend on each other's order. */
 float *stand_normals(struct stand *stand, const char *name, int64_t count, double spread);

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The two-byte numbers, and what they are in fp32.
+ *
+ *     bf16   1 sign  8 exponent   7 fraction    fp32 without its lower half: the same range; rounding errs by
+ *                                               at most 2^-8 of the number
+ *     f16    1 sign  5 exponent  10 fraction    2^-11, but only up to 65504, and below 2^-14 in steps of
+ * 2^-24
+ *
+ * Every fp32 number is rounded to the nearest, of two equally near ones to that whose last bit is 0. No
+ * branches, so the compiler makes vectors of the loops; and no instruction of the processor's own for bf16,
+ * since those take numbers below 2^-126 for 0.
+ *
+ * The trap: rounding twice is not rounding once. What was summed in fp32 is stored once, at the end. */
+#pragma once
+
+#include "kernels/tensor.h"
+
+#include <string.h>
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t bits_of_float(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float float_of_bf16(uint16_t x)
+{
+    return float_of_bits((uint32_t)x << 16);
+}
+
+/* Half a unit of the last place that stays, less one, and one where that place is odd: a carry out of it
+ * rounds up, into the exponent where it must. A NaN keeps its upper bits, and is made quiet lest none be
+ * left. */
+static inline uint16_t bf16_of(float x)
+{
+    uint32_t bits = bits_of_float(x);
+    uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? bits >> 16 | 0x40U : rounded);
+}
+
+/* The fraction and exponent in fp32's places are the number times 2^-112, exactly, also where f16 has no
+ * leading one; infinity and NaN want fp32's largest exponent. */
+static inline float float_of_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000U) << 16, size = (uint32_t)(x & 0x7fffU) << 13;
+    uint32_t bits = bits_of_float(float_of_bits(size) * 0x1p112F);
+    return float_of_bits(sign | bits | (size >= 0x7c00U << 13 ? 0x7f800000U : 0U));
+}
+
+/* Below 2^-14 the steps are 2^-24, which are those of fp32 from 1/2 to 1: adding 1/2 rounds. 65520 is the
+ * first that is nearer to 65536 than to 65504. */
+static inline uint16_t f16_of(float x)
+{
+    uint32_t bits = bits_of_float(x), size = bits & 0x7fffffffU;
+    uint32_t large = (size + 0xfffU + (size >> 13 & 1U) - (112U << 23)) >> 13;
+    uint32_t small = bits_of_float(float_of_bits(size) + 0.5F) - 0x3f000000U;
+    uint32_t rounded = size < 0x38800000U ? small : size < 0x477ff000U ? large : 0x7c00U;
+    uint32_t nan = 0x7e00U | (size >> 13 & 0x1ffU);
+    return (uint16_t)((bits >> 16 & 0x8000U) | (size > 0x7f800000U ? nan : rounded));
+}
+
+/* to[i] = from[i] for i < count; the memory of one is not the other's. */
+static inline void widen_floats(enum dtype dtype, const void *from, float *restrict to, int64_t count)
+{
+    const uint16_t *half = from;
+    if (dtype == F32)
+        memcpy(to, from, (size_t)count * sizeof *to);
+    for (int64_t i = 0; dtype == BF16 && i < count; i++)
+        to[i] = float_of_bf16(half[i]);
+    for (int64_t i = 0; dtype == F16 && i < count; i++)
+        to[i] = float_of_f16(half[i]);
+}
+
+static inline void narrow_floats(enum dtype dtype, const float *restrict from, void *to, int64_t count)
+{
+    uint16_t *restrict half = to;
+    if (dtype == F32)
+        memcpy(to, from, (size_t)count * sizeof *from);
+    for (int64_t i = 0; dtype == BF16 && i < count; i++)
+        half[i] = bf16_of(from[i]);
+    for (int64_t i = 0; dtype == F16 && i < count; i++)
+        half[i] = f16_of(from[i]);
+}
