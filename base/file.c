@@ -9,11 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum status file_read(const char *path, struct text *out)
+/* To the end, and closes. */
+static enum status read_all(int fd, const char *path, size_t most, struct text *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     char chunk[1 << 16];
     ssize_t got;
     while ((got = read(fd, chunk, sizeof chunk)) != 0) {
@@ -25,10 +23,42 @@ enum status file_read(const char *path, struct text *out)
             return status;
         }
         text_add_bytes(out, chunk, (size_t)got);
+        if (out->length > most) { // it grew, or does not know its size, as those of /proc
+            close(fd);
+            return fail(IO_ERROR, "%s: is larger than the %zu bytes that are read of it", path, most);
+        }
     }
     close(fd);
     text_add_bytes(out, "", 0); // an empty file is an empty string, not NULL
     return OK;
+}
+
+enum status file_read(const char *path, struct text *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    return read_all(fd, path, SIZE_MAX, out);
+}
+
+enum status file_read_small(const char *path, size_t most, struct text *out)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // else a pipe is waited for until somebody writes
+    if (fd < 0)
+        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return fail(IO_ERROR, "%s: is a %s; a file works", path,
+                    S_ISDIR(info.st_mode)    ? "folder"
+                    : S_ISFIFO(info.st_mode) ? "pipe"
+                                             : "device");
+    }
+    if ((uint64_t)info.st_size > most) {
+        close(fd);
+        return fail(IO_ERROR, "%s: has %lld bytes; up to %zu work", path, (long long)info.st_size, most);
+    }
+    return read_all(fd, path, most, out);
 }
 
 static bool write_all(int fd, const char *bytes, size_t length)

@@ -82,6 +82,30 @@ void text_add_json(struct text *text, const char *string)
     text_add_bytes(text, "\"", 1);
 }
 
+/* The length of a character that can be shown, 0 where there is none. Two ranges are control characters, and
+ * XML knows no U+FFFE and U+FFFF. */
+static int printable_length(const char *bytes, size_t left)
+{
+    unsigned char c[5] = {0}; // a sequence that is cut short ends with 0
+    memcpy(c, bytes, left < 4 ? left : 4);
+    int length = utf8_length((const char *)c);
+    bool control = c[0] < ' ' || c[0] == 0x7F || (c[0] == 0xC2 && c[1] < 0xA0);
+    bool no_character = memcmp(c, "\xEF\xBF\xBE", 3) == 0 || memcmp(c, "\xEF\xBF\xBF", 3) == 0;
+    return control || no_character ? 0 : length;
+}
+
+void text_add_printable(struct text *text, const char *bytes, size_t length)
+{
+    for (size_t at = 0; at < length;) {
+        int shown = printable_length(bytes + at, length - at);
+        if (shown > 0)
+            text_add_bytes(text, bytes + at, (size_t)shown);
+        else
+            text_add(text, "\\x%02x", (unsigned)(unsigned char)bytes[at]);
+        at += shown > 0 ? (size_t)shown : 1;
+    }
+}
+
 const char *text_chars(const struct text *text)
 {
     return text->chars != NULL ? text->chars : "";

@@ -20,6 +20,8 @@ void text_add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
 void text_add_bytes(struct text *text, const char *bytes, size_t length);
 /* As a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD. */
 void text_add_json(struct text *text, const char *string);
+/* As it may be shown anywhere: control characters, and bytes that are not UTF-8, become \xNN. */
+void text_add_printable(struct text *text, const char *bytes, size_t length);
 const char *text_chars(const struct text *text);
 void text_free(struct text *text);
 
@@ -48,6 +50,9 @@ const char *nearest_name(const char *name, const char *const *names, size_t coun
 
 /* A whole file into `out` (a terminated text). Names the file and the reason when it fails. */
 MUST_USE enum status file_read(const char *path, struct text *out);
+/* The same of what must be a file of at most `most` bytes: a folder, a device or a pipe, which may have no
+ * end, is refused before it is read. IO_ERROR. */
+MUST_USE enum status file_read_small(const char *path, size_t most, struct text *out);
 
 /* Writes `bytes` so that `path` is either its old self or complete: a temporary file beside it, fsync,
  * rename. Nothing half-written is ever seen under `path`, and the temporary file is removed on failure. */

@@ -17,7 +17,8 @@
 #include "schedules/schedule.h"
 
 /* BAD_SCHEDULE for a file that is no sound schedule, with the place of what is wrong and the reason:
- * "zb.csv, line 3 (rank 2), cell 7: 2I0 runs before 2F0"; IO_ERROR. Any bytes may be in it. */
+ * "zb.csv, line 3 (rank 2), cell 7: 2I0 runs before 2F0". Any bytes may be in it, up to 1 GiB. IO_ERROR, also
+ * for a folder, a device or a pipe. */
 MUST_USE enum status schedule_read_csv(const char *path, struct schedule **out);
 /* The same of text in memory; `name` is what it is called in errors. */
 MUST_USE enum status schedule_parse_csv(const char *name, const char *bytes, size_t length,

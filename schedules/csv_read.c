@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LINES = 1 << 16, MOST_BYTES = 1 << 30, SHOWN_BYTES = 32 };
+enum { MOST_LINES = SCHEDULE_MOST_RANKS, MOST_BYTES = 1 << 30, SHOWN_BYTES = 32, TOO_LARGE = INT_MAX };
+/* What a cell can be instead of so many actions. */
+enum { NO_ACTION = -1, HUGE_NUMBER = -2 };
 
 /* ---- cells ---- */
 
@@ -63,15 +65,16 @@ static bool take_word(struct span *s, const char *word)
     return true;
 }
 
+/* What is too large for a number of stages or microbatches becomes TOO_LARGE. */
 static bool take_number(struct span *s, int *out)
 {
     size_t digits = 0;
     int64_t number = 0;
-    for (; digits < s->length && s->at[digits] >= '0' && s->at[digits] <= '9' && number <= INT_MAX; digits++)
-        number = 10 * number + (s->at[digits] - '0');
-    if (digits == 0 || number > INT_MAX - 1)
+    for (; digits < s->length && s->at[digits] >= '0' && s->at[digits] <= '9'; digits++)
+        number = number >= TOO_LARGE ? TOO_LARGE : 10 * number + (s->at[digits] - '0');
+    if (digits == 0)
         return false;
-    *out = (int)number;
+    *out = (int)(number < TOO_LARGE ? number : TOO_LARGE);
     s->at += digits;
     s->length -= digits;
     return true;
@@ -104,7 +107,7 @@ static bool take_action(struct span *s, struct action *out)
     return false;
 }
 
-/* How many actions a cell has: 0 where it is idle, 2 for a pair; -1 where it is something else. */
+/* How many actions a cell has: 0 where it is idle, 2 for a pair. */
 static int parse_cell(struct span cell, struct action out[2])
 {
     struct span rest = unquoted(cell);
@@ -114,14 +117,17 @@ static int parse_cell(struct span cell, struct action out[2])
     if (take_word(&rest, "(")) {
         if (!take_action(&rest, &out[0]) || !take_word(&rest, ";") || !take_action(&rest, &out[1]) ||
             !take_word(&rest, ")"))
-            return -1;
+            return NO_ACTION;
         take_word(&rest, "OVERLAP_F_B");
         out[0].overlaps_next = true;
         count = 2;
     } else if (!take_action(&rest, &out[0])) {
-        return -1;
+        return NO_ACTION;
     }
-    return rest.length == 0 ? count : -1;
+    for (int i = 0; i < count; i++)
+        if (out[i].stage == TOO_LARGE || out[i].microbatch == TOO_LARGE)
+            return HUGE_NUMBER;
+    return rest.length == 0 ? count : NO_ACTION;
 }
 
 /* ---- complaints ---- */
@@ -167,17 +173,11 @@ enum status csv_complain(const struct csv *csv, int rank, int position, const ch
 static void show(struct span cell, struct text *out)
 {
     text_add_bytes(out, "\"", 1);
-    for (size_t i = 0; i < cell.length && i < SHOWN_BYTES; i++) {
-        unsigned char byte = (unsigned char)cell.at[i];
-        if (byte >= ' ' && byte <= '~')
-            text_add_bytes(out, &cell.at[i], 1);
-        else
-            text_add(out, "\\x%02x", byte);
-    }
+    text_add_printable(out, cell.at, cell.length < SHOWN_BYTES ? cell.length : SHOWN_BYTES);
     text_add(out, "%s\"", cell.length > SHOWN_BYTES ? "..." : "");
 }
 
-static enum status complain_unknown(const struct csv *csv, int rank, int number, struct span cell)
+static enum status complain_unknown(const struct csv *csv, int rank, int number, struct span cell, int what)
 {
     static const struct {
         const char *letters, *reason;
@@ -199,6 +199,8 @@ static enum status complain_unknown(const struct csv *csv, int rank, int number,
         if (strlen(others[i].letters) == letters.length &&
             memcmp(others[i].letters, letters.at, letters.length) == 0)
             reason = others[i].reason;
+    if (what == HUGE_NUMBER)
+        reason = "no file has so many stages or microbatches";
     enum status status = complain_cell(csv, rank, number, "%s%s %s", text_chars(&shown),
                                        strncmp(reason, "is no", 5) == 0 ? "" : ":", reason);
     text_free(&shown);
@@ -246,7 +248,7 @@ static enum status parse_line(struct csv *csv, int rank)
     for (int number = 1; take_cell(&rest, &cell); number++) {
         int count = parse_cell(cell, actions);
         if (count < 0)
-            return complain_unknown(csv, rank, number, cell);
+            return complain_unknown(csv, rank, number, cell, count);
         for (int i = 0; i < count; i++) {
             if (!action_list_add(&csv->ranks[rank], actions[i]))
                 return fail(NO_MEMORY, "the actions of %s", csv->name);
@@ -325,10 +327,12 @@ enum status schedule_parse_csv(const char *name, const char *bytes, size_t lengt
 
 enum status schedule_read_csv(const char *path, struct schedule **out)
 {
-    struct text text = {0};
-    enum status status = file_read(path, &text);
+    struct text text = {0}, name = {0};
+    text_add_printable(&name, path, strlen(path));
+    enum status status = file_read_small(path, MOST_BYTES, &text);
     if (status == OK)
-        status = schedule_parse_csv(path, text_chars(&text), text.length, out);
+        status = schedule_parse_csv(text_chars(&name), text_chars(&text), text.length, out);
+    text_free(&name);
     text_free(&text);
     return status;
 }

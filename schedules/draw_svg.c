@@ -196,15 +196,16 @@ static int worst_rank(const struct simulation *sim)
     return worst;
 }
 
-/* Characters that mean something to XML. */
+/* XML knows no control characters, and some others mean something to it. */
 static void add_escaped(struct text *out, const char *chars)
 {
-    for (; *chars != 0; chars++) {
-        if (*chars == '<' || *chars == '&')
-            text_add(out, "%s", *chars == '<' ? "&lt;" : "&amp;");
-        else
-            text_add_bytes(out, chars, 1);
+    struct text shown = {0};
+    text_add_printable(&shown, chars, strlen(chars));
+    for (const char *c = text_chars(&shown); *c != 0; c++) {
+        const char *name = *c == '<' ? "&lt;" : *c == '>' ? "&gt;" : *c == '&' ? "&amp;" : NULL;
+        text_add_bytes(out, name != NULL ? name : c, name != NULL ? strlen(name) : 1);
     }
+    text_free(&shown);
 }
 
 static void draw_title(struct picture *x)

@@ -14,8 +14,6 @@ static const struct family *const families[] = {
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
-enum { MOST_RANKS = 1 << 16, MOST_CELLS = 1 << 26 };
-
 const struct schedule_about *schedule_about(int index)
 {
     return index >= 0 && index < FAMILY_COUNT ? &families[index]->about : NULL;
@@ -272,19 +270,20 @@ const char *schedule_refusal(const struct schedule_options *options)
 
 int64_t schedule_most_microbatches(int p, int v)
 {
-    return p > MOST_RANKS ? 0 : MOST_CELLS / ((int64_t)p * v);
+    return p > SCHEDULE_MOST_RANKS ? 0 : SCHEDULE_MOST_CELLS / ((int64_t)p * v);
 }
 
 /* Names the nearest of p and m that is possible, or of v when even one rank would hold too much. */
 static enum status refuse_size(const struct family *family, const struct schedule_options *o)
 {
-    int64_t most = schedule_most_microbatches(o->p, o->v), ranks = o->p < MOST_RANKS ? o->p : MOST_RANKS;
+    int64_t most = schedule_most_microbatches(o->p, o->v),
+            ranks = o->p < SCHEDULE_MOST_RANKS ? o->p : SCHEDULE_MOST_RANKS;
     const char *what = "m";
     if (most == 0) {
-        what = o->v <= MOST_CELLS ? "p" : "v";
-        most = o->v > MOST_CELLS                ? MOST_CELLS / ranks
-               : MOST_CELLS / o->v < MOST_RANKS ? MOST_CELLS / o->v
-                                                : MOST_RANKS;
+        what = o->v <= SCHEDULE_MOST_CELLS ? "p" : "v";
+        most = o->v > SCHEDULE_MOST_CELLS                         ? SCHEDULE_MOST_CELLS / ranks
+               : SCHEDULE_MOST_CELLS / o->v < SCHEDULE_MOST_RANKS ? SCHEDULE_MOST_CELLS / o->v
+                                                                  : SCHEDULE_MOST_RANKS;
     }
     return fail(BAD_SCHEDULE,
                 "%s of p %d, m %d, v %d has more actions than fit in memory; %s %lld or less works",

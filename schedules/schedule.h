@@ -81,12 +81,17 @@ const struct schedule_about *schedule_about(int index);
 /* "gpipe, 1f1b, zb-h1" */
 void schedule_names(struct text *out);
 
+/* What is beyond has more actions than any machine has memory for: a slip of the pen. */
+enum {
+    SCHEDULE_MOST_RANKS = 1 << 16,
+    SCHEDULE_MOST_CELLS = 1 << 26
+}; // cells: p·v stages times m microbatches
+
 /* The v of a family where nothing else is said; 0 when no family is called that. */
 int schedule_default_v(const char *name);
 /* Why the family that `options` name cannot take its p, m and v; NULL when it can. */
 const char *schedule_refusal(const struct schedule_options *options);
-/* The largest m for p >= 1 and v >= 1; 0 where these alone are too many. What is beyond has more actions than
- * any machine has memory for: a slip of the pen. */
+/* The largest m for p >= 1 and v >= 1; 0 where these alone are too many. */
 int64_t schedule_most_microbatches(int p, int v);
 /* What it takes instead; NULL when no family is called that. */
 const char *schedule_takes(const char *name);

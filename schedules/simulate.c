@@ -209,34 +209,60 @@ static bool step(struct machine *x, int rank)
     return transfer(x, rank, position);
 }
 
-/* For whom a rank that came to a stop waits; for itself where its own list should have made it. */
-static int waits_for(const struct machine *x, int rank)
+/* What a computing action consumes that nobody has made. */
+static struct action missing_input(const struct machine *x, struct action a)
 {
-    const struct schedule *s = x->s;
-    struct action a = s->ranks[rank].actions[x->at[rank]];
-    if (!action_fact(a.kind)->computes)
-        return a.peer;
-    bool gradient = !action_fact(a.kind)->forwards;
-    int from = stage_before(a.stage, gradient);
-    if (from < 0 || from >= s->stages || input_of(x, a, gradient).at >= 0.0)
-        return rank;
-    return schedule_rank(s, from, a.microbatch);
+    const struct action_fact *fact = action_fact(a.kind);
+    struct action missing = {.kind = FORWARD, .stage = a.stage, .microbatch = a.microbatch};
+    if (!fact->forwards && x->made[false][cell(x->s, a.stage, a.microbatch)].at < 0.0)
+        return missing;
+    missing.kind = fact->forwards ? FORWARD : BACKWARD_INPUT;
+    if (fact->forwards || fact->backs_input)
+        missing.stage = stage_before(a.stage, !fact->forwards);
+    return missing;
+}
+
+/* For whom a rank that came to a stop waits; for itself where its own list should have made what is
+ * `missing`. Of an overlapped pair either may wait. */
+static int waits_for(const struct machine *x, int rank, struct action *missing)
+{
+    const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
+    struct made unused = {.at = 0.0};
+    if (!action_fact(a->kind)->computes)
+        return a->peer;
+    if (a->overlaps_next && inputs_ready(x, *a, &unused))
+        a++;
+    *missing = missing_input(x, *a);
+    return schedule_rank(x->s, missing->stage, missing->microbatch);
+}
+
+/* The action that a rank stands before, or the two of them, as in a file: "(0F3;1B2)". */
+static void add_standing(const struct machine *x, int rank, struct text *out)
+{
+    const struct action_list *list = &x->s->ranks[rank];
+    int position = x->at[rank];
+    bool pair = list->actions[position].overlaps_next && position + 1 < list->count;
+    char text[ACTION_CHARS];
+    text_add(out, "%s%s", pair ? "(" : "", action_text(list->actions[position], text));
+    if (pair)
+        text_add(out, ";%s)", action_text(list->actions[position + 1], text));
 }
 
 /* Names the ranks that wait for each other, beginning with the first that does not finish. */
 static enum status stopped(const struct machine *x, int rank, struct complaint *why)
 {
-    char at[ACTION_CHARS];
+    char own[ACTION_CHARS];
     struct text text = {0};
+    struct action missing;
     why->rank = rank;
     why->position = x->at[rank];
-    const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
-    text_add(&text, "rank %d, action %d: %s waits for ever", rank, x->at[rank], action_text(*a, at));
+    text_add(&text, "rank %d, action %d: ", rank, x->at[rank]);
+    add_standing(x, rank, &text);
     for (int i = 0, from = rank; i < 4; i++) {
-        int on = waits_for(x, from);
-        text_add(&text, i == 0 ? " for" : ", which waits for");
+        int on = waits_for(x, from, &missing);
+        text_add(&text, i == 0 ? " waits for ever for" : ", which waits for");
         if (on == from) {
-            text_add(&text, " itself");
+            text_add(&text, " its own %s", action_text(missing, own));
             break;
         }
         text_add(&text, " rank %d", on);
@@ -244,7 +270,8 @@ static enum status stopped(const struct machine *x, int rank, struct complaint *
             text_add(&text, ", which has nothing left to do");
             break;
         }
-        text_add(&text, " at %s", action_text(x->s->ranks[on].actions[x->at[on]], at));
+        text_add(&text, " at ");
+        add_standing(x, on, &text);
         if (on == rank)
             break;
         from = on;
@@ -279,7 +306,10 @@ static void summarise(const struct schedule *s, struct simulation *sim)
         r->peak = schedule_peak(s, rank);
         if (r->first_start < 0.0)
             r->first_start = 0.0;
-        r->bubble = r->last_end - r->first_start - r->busy;
+        double span = r->last_end - r->first_start;
+        r->bubble = span - r->busy;
+        if (r->bubble < 1e-9 * span) // sums that were rounded
+            r->bubble = 0.0;
         if (r->bubble > sim->bubble)
             sim->bubble = r->bubble;
     }

@@ -35,7 +35,7 @@ struct action_time {
 struct rank_time {
     double first_start, last_end;
     double busy;   // computing
-    double bubble; // last_end - first_start - busy
+    double bubble; // last_end - first_start - busy; 0 where only rounding is left
     int peak;      // microbatches with activations from F to W, over all chunks
 };
 

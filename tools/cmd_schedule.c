@@ -8,7 +8,6 @@
 #include "tools/options.h"
 #include "tools/recipe_argument.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +41,9 @@ static const char help[] =
     "  --csv    the schedule as such a file, without its transfers\n"
     "  --json   what --times has, with the totals\n"
     "  --svg    a picture; with --critical, the actions that the makespan hangs on are outlined\n"
-    "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond\n"
+    "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond. FILE - "
+    "is\n"
+    "           standard output, for one of the two\n"
     "  --cost   f=1,i=1,w=1,comm=0 and any part of it: the time of F, I and W of one stage (a B is I and W\n"
     "           together), and of a message between ranks. For `compare`, of everything a rank has: a chunk\n"
     "           takes 1/V of it, so that schedules with different V do the same work\n"
@@ -61,9 +62,12 @@ static const char help[] =
     "longest.\n"
     "The peak is how many microbatches' activations a rank holds at once, over all its chunks.\n";
 
+enum { SVG, TRACE, OUTPUTS };
+
 struct arguments {
     int64_t p, m, v;
-    const char *cost, *limit_text, *name, *svg, *trace;
+    const char *cost, *limit_text, *name;
+    struct output outputs[OUTPUTS];
     double limit;
     bool text, times, csv, json, critical, list, help, short_help;
 };
@@ -90,45 +94,52 @@ static enum status parse_limit(struct arguments *a)
                        a->limit_text);
 }
 
+/* What asks for standard output; NULL where nothing does. */
+static const char *printing(const struct arguments *a)
+{
+    return a->text ? "--text" : a->times ? "--times" : a->csv ? "--csv" : a->json ? "--json" : NULL;
+}
+
 /* What contradicts, and what is missing. */
 static enum status check(struct arguments *a)
 {
     TRY(parse_limit(a));
     bool compare = a->name != NULL && strcmp(a->name, "compare") == 0;
+    const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
     if (a->text + a->times + a->csv + a->json > 1)
         return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json exclude each other");
-    if (a->critical && a->svg == NULL)
+    if (a->critical && svg->path == NULL)
         return fail(BAD_USAGE, "schedule: --critical is for --svg FILE; a chart says it in its last line");
-    if (compare && (a->times || a->csv || a->svg != NULL || a->trace != NULL))
+    if (compare && (a->times || a->csv || svg->path != NULL || trace->path != NULL))
         return fail(BAD_USAGE, "schedule: compare makes a table or --json; %s is for one schedule",
-                    a->times         ? "--times"
-                    : a->csv         ? "--csv"
-                    : a->svg != NULL ? "--svg"
-                                     : "--trace");
+                    a->times            ? "--times"
+                    : a->csv            ? "--csv"
+                    : svg->path != NULL ? "--svg"
+                                        : "--trace");
     if (a->name == NULL)
         return fail(BAD_USAGE, "schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all");
     if (!is_file(a->name) && (a->p == 0 || a->m == 0))
         return fail(BAD_USAGE, "schedule: %s is missing: cuboid schedule %s -p 4 -m 8",
                     a->p == 0 ? "-p, the number of ranks," : "-m, the number of microbatches,", a->name);
-    return OK;
+    return outputs_check(a->outputs, OUTPUTS, is_file(a->name) ? a->name : NULL, printing(a));
 }
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){0};
+    *out = (struct arguments){.outputs = {[SVG] = {.option = "--svg"}, [TRACE] = {.option = "--trace"}}};
     const struct option options[] = {
-        {"-p", OPTION_INTEGER, &out->p, 1, INT_MAX},
-        {"-m", OPTION_INTEGER, &out->m, 1, INT_MAX},
-        {"-v", OPTION_INTEGER, &out->v, 1, INT_MAX},
+        {"-p", OPTION_INTEGER, &out->p, 1, SCHEDULE_MOST_RANKS},
+        {"-m", OPTION_INTEGER, &out->m, 1, SCHEDULE_MOST_CELLS},
+        {"-v", OPTION_INTEGER, &out->v, 1, SCHEDULE_MOST_CELLS},
         {"--cost", OPTION_TEXT, &out->cost, 0, 0},
         {"--memory-limit", OPTION_TEXT, &out->limit_text, 0, 0},
         {"--text", OPTION_FLAG, &out->text, 0, 0},
         {"--times", OPTION_FLAG, &out->times, 0, 0},
         {"--csv", OPTION_FLAG, &out->csv, 0, 0},
         {"--json", OPTION_FLAG, &out->json, 0, 0},
-        {"--svg", OPTION_TEXT, &out->svg, 0, 0},
+        {"--svg", OPTION_TEXT, &out->outputs[SVG].path, 0, 0},
         {"--critical", OPTION_FLAG, &out->critical, 0, 0},
-        {"--trace", OPTION_TEXT, &out->trace, 0, 0},
+        {"--trace", OPTION_TEXT, &out->outputs[TRACE].path, 0, 0},
         {"--list", OPTION_FLAG, &out->list, 0, 0},
         {"--help", OPTION_FLAG, &out->help, 0, 0},
         {"-h", OPTION_FLAG, &out->short_help, 0, 0},
@@ -146,20 +157,23 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return out->help || out->short_help || out->list ? OK : check(out);
 }
 
-/* Standard output shows the chart unless something else is asked for; files are beside it. */
+/* Standard output shows the chart unless something else is asked for; files are beside it, and said where
+ * that is not in the way of what was asked for. */
 static enum status show(const struct arguments *a, const struct played *played)
 {
+    const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
+    bool say = printing(a) == NULL && !outputs_print(a->outputs, OUTPUTS);
     if (a->times)
         print_schedule_times(played);
     else if (a->csv)
         TRY(print_schedule_csv(played));
     else if (a->json)
         print_schedule_json(played);
-    else if (a->text || (a->svg == NULL && a->trace == NULL))
+    else if (a->text || (svg->path == NULL && trace->path == NULL))
         print_schedule_text(played);
-    if (a->svg != NULL)
-        TRY(write_schedule_svg(played, a->critical, a->svg));
-    return a->trace != NULL ? write_schedule_trace(played, a->trace) : OK;
+    if (svg->path != NULL)
+        TRY(write_schedule_svg(played, a->critical, svg, say));
+    return trace->path != NULL ? write_schedule_trace(played, trace, say) : OK;
 }
 
 static enum status read_file(const struct arguments *a, struct schedule **out)

@@ -3,20 +3,30 @@
 
 #include <string.h>
 
-static enum status set_cost(struct cost_table *costs, const char *item)
+static const char *behind_blanks(const char *text)
+{
+    return text + strspn(text, " \t");
+}
+
+/* One of "f=1, i = 2", in which blanks say nothing. `set`: a bit for each that was said before. */
+static enum status set_cost(struct cost_table *costs, const char *item, unsigned *set)
 {
     const struct {
         const char *name;
         double *value;
     } known[] = {
         {"f", &costs->chunk.f}, {"i", &costs->chunk.i}, {"w", &costs->chunk.w}, {"comm", &costs->wire}};
-    const char *equals = strchr(item, '=');
-    size_t length = equals != NULL ? (size_t)(equals - item) : 0;
+    item = behind_blanks(item);
+    size_t length = strcspn(item, " \t=");
+    const char *equals = behind_blanks(item + length);
     double value;
-    for (size_t k = 0; equals != NULL && k < sizeof known / sizeof *known; k++) {
+    for (size_t k = 0; *equals == '=' && k < sizeof known / sizeof *known; k++) {
         if (strlen(known[k].name) != length || strncmp(known[k].name, item, length) != 0)
             continue;
-        if (!number_parse(equals + 1, &value) || !(value >= 0.0 && value <= 1e12))
+        if ((*set >> k & 1U) != 0)
+            return fail(BAD_USAGE, "schedule: --cost says %s twice", known[k].name);
+        *set |= 1U << k;
+        if (!number_parse(behind_blanks(equals + 1), &value) || !(value >= 0.0 && value <= 1e12))
             return fail(BAD_USAGE, "schedule: --cost %s: a time from 0 to 1e12 works", item);
         *known[k].value = value;
         return OK;
@@ -29,11 +39,14 @@ enum status parse_costs(const char *text, struct cost_table *out)
     *out = (struct cost_table){.chunk = {.f = 1, .i = 1, .w = 1}};
     struct text item = {0};
     enum status status = OK;
+    unsigned set = 0;
     for (const char *at = text; status == OK && at != NULL;) {
-        size_t length = strcspn(at, ",");
+        size_t length = strcspn(at, ","), shown = length;
+        while (shown > 0 && strchr(" \t", at[shown - 1]) != NULL)
+            shown--;
         text_free(&item);
-        text_add_bytes(&item, at, length);
-        status = set_cost(out, item.chars);
+        text_add_bytes(&item, at, shown);
+        status = set_cost(out, item.chars, &set);
         at = at[length] == ',' ? at + length + 1 : NULL;
     }
     text_free(&item);

@@ -6,7 +6,6 @@
 #include "schedules/draw_text.h"
 
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 void print_schedule_list(void)
@@ -128,34 +127,23 @@ void print_schedule_json(const struct played *played)
 
 /* ---- files ---- */
 
-/* Files are put in place by renaming, which would make a plain file of a device. */
-static enum status write_file(const char *option, const char *path, const struct text *content)
-{
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return fail(BAD_USAGE, "schedule: %s %s: not a file; the name of a new one works", option, path);
-    TRY(file_write_atomic(path, content->chars, content->length));
-    printf("%s: %zu bytes\n", path, content->length);
-    return OK;
-}
-
-enum status write_schedule_svg(const struct played *played, bool critical, const char *path)
+enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to, bool say)
 {
     struct text content = {0};
     draw_svg(&(struct drawing){played->name, played->schedule, played->simulation}, 1,
              &(struct svg_options){.critical = critical}, &content);
-    enum status status = write_file("--svg", path, &content);
+    enum status status = output_write(to, &content, say);
     text_free(&content);
     return status;
 }
 
-enum status write_schedule_trace(const struct played *played, const char *path)
+enum status write_schedule_trace(const struct played *played, const struct output *to, bool say)
 {
     enum { MICROSECONDS = 1000 }; // a unit of time is shown as a millisecond
     struct text content = {0};
     draw_trace(&(struct drawing){played->name, played->schedule, played->simulation}, 1, MICROSECONDS,
                &content);
-    enum status status = write_file("--trace", path, &content);
+    enum status status = output_write(to, &content, say);
     text_free(&content);
     return status;
 }

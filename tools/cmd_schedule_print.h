@@ -3,6 +3,7 @@
 #pragma once
 
 #include "schedules/simulate.h"
+#include "tools/cmd_schedule_files.h"
 
 /* A schedule that was played against a clock. */
 struct played {
@@ -22,6 +23,7 @@ void print_schedule_times(const struct played *played); // a line per action
 MUST_USE enum status print_schedule_csv(const struct played *played); // a file's text: schedules/csv.h
 void print_schedule_json(const struct played *played);
 
-/* BAD_USAGE where `path` cannot be written. */
-MUST_USE enum status write_schedule_svg(const struct played *played, bool critical, const char *path);
-MUST_USE enum status write_schedule_trace(const struct played *played, const char *path);
+/* `say`: on standard output, what was written. */
+MUST_USE enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to,
+                                        bool say);
+MUST_USE enum status write_schedule_trace(const struct played *played, const struct output *to, bool say);

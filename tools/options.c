@@ -21,7 +21,6 @@ static enum status unknown(const char *command, const char *argument, const stru
 {
     const char *names[MOST_OPTIONS];
     struct text list = {0};
-    CHECK(count <= MOST_OPTIONS);
     for (int i = 0; i < count; i++) {
         names[i] = options[i].name;
         text_add(&list, "%s%s", i > 0 ? ", " : "", names[i]);
@@ -68,7 +67,9 @@ static enum status store(const char *command, const struct option *option, const
 enum status options_parse(int argc, char **argv, const struct option *options, int count, const char **rest,
                           int *rest_count)
 {
+    const char *given[MOST_OPTIONS] = {NULL}; // the value of each
     *rest_count = 0;
+    CHECK(count <= MOST_OPTIONS);
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] != '-') {
             rest[(*rest_count)++] = argv[i];
@@ -85,6 +86,11 @@ enum status options_parse(int argc, char **argv, const struct option *options, i
             return fail(BAD_USAGE, "%s: %s wants a value", argv[0], option->name);
         if (!flag && value == NULL)
             value = argv[++i];
+        const char **before = &given[option - options];
+        if (*before != NULL)
+            return fail(BAD_USAGE, "%s: %s is given twice: which of %s and %s?", argv[0], option->name,
+                        *before, value);
+        *before = value;
         TRY(store(argv[0], option, value));
     }
     return OK;

@@ -6,8 +6,8 @@
  *         {"--json", OPTION_FLAG, &json},
  *     };
  *
- * "--tokens 5" and "--tokens=5" are the same. What begins with no dash is left for the command. A value may
- * begin with one: "-1" or a text. */
+ * "--tokens 5" and "--tokens=5" are the same; a value is given once. What begins with no dash is left for the
+ * command. A value may begin with one: "-1" or a text. */
 #pragma once
 
 #include "base/text.h"

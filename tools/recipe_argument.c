@@ -129,8 +129,11 @@ static int exit_code(enum status status)
 
 int exit_status(enum status status)
 {
+    struct text shown = {0}; // names of files, for instance, may have anything in them
+    text_add_printable(&shown, fail_text(), strlen(fail_text()));
     if (status != OK)
-        fprintf(stderr, "cuboid: %s\n", fail_text());
+        fprintf(stderr, "cuboid: %s\n", text_chars(&shown));
+    text_free(&shown);
     return exit_code(status);
 }
 

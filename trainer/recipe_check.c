@@ -66,10 +66,9 @@ static int default_virtual_stages(const struct recipe *r)
     if (pipeline->layers_per_stage > 0)
         own =
             r->model.num_layers / ((int64_t)pipeline->layers_per_stage * r->parallel.pipeline_parallel_size);
-    else if (pipeline->schedule_file != NULL)
-        own = pipeline->file.v;
     else if (pipeline->schedule != NULL)
-        own = schedule_default_v(pipeline->schedule);
+        own = strcmp(pipeline->schedule, "file") == 0 ? pipeline->file.v
+                                                      : schedule_default_v(pipeline->schedule);
     double most = recipe_rows[row_of("pipeline.virtual_stages")].high;
     return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
 }

@@ -270,9 +270,10 @@ static bool file_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     const struct recipe_pipeline *p = &r->pipeline;
-    return p->schedule_file == NULL ||
-           (p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
-            p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0);
+    if (p->schedule_file == NULL || !says_file(r)) // of both together, one_schedule_say() speaks
+        return true;
+    return p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
+           p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0;
 }
 
 static void file_say(const struct view *v, struct text *out)

@@ -130,6 +130,34 @@ def check_trace(path, told):
         expect(any((before, a["stage"], a["microbatch"], rank) in one for one in arrows), "no arrow is", a)
 
 
+def check_printed(cuboid, case, told, svg, trace):
+    """What is asked for is alone on standard output, also where files are written beside it."""
+    beside = json.loads(run(cuboid, case, "--json", "--trace", trace))
+    expect(beside == told, "--json with --trace is something else")
+    for option, path, other in (("--trace", trace, "--svg"), ("--svg", svg, "--trace")):
+        printed = run(cuboid, case, option, "-", other, svg if other == "--svg" else trace)
+        if option == "--svg":
+            run(cuboid, case, option, path)
+        with open(path, encoding="utf-8") as file:
+            expect(printed == file.read(), option, "- is not what goes into a file")
+
+
+def check_name(cuboid, folder):
+    """A schedule file's name is a picture's title, and may have anything in it."""
+    name, svg = os.path.join(folder, "\033[1m<&]]>\1\u009b\uffff \u00e9.csv"), os.path.join(folder, "a.svg")
+    for path in (name, os.fsencode(name) + b"\xff.csv"):
+        with open(path, "w", encoding="ascii") as file:
+            file.write("0F0,0B0\n")
+        done = subprocess.run([cuboid, "schedule", path, "--svg", svg], capture_output=True, check=False)
+        expect(done.returncode == 0, "a name of any bytes:", done)
+        root = xml.etree.ElementTree.parse(svg).getroot()
+        title = next(root.iter(SVG + "text")).text
+        shown = "/\\x1b[1m<&]]>\\x01\\xc2\\x9b\\xef\\xbf\\xbf \u00e9.csv"
+        expect(title.startswith(folder + shown), "the title is", title)
+        os.unlink(path)
+    os.unlink(svg)
+
+
 def check_comparison(cuboid, line):
     told = json.loads(run(cuboid, "compare " + line, "--json"))
     listed = re.findall(r"^(\S+)", run(cuboid, "--list"), re.M)
@@ -154,13 +182,16 @@ def main():
     cuboid = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         svg, trace = os.path.join(folder, "a.svg"), os.path.join(folder, "a.json")
+        check_name(cuboid, folder)
         for case in CASES:
             told = json.loads(run(cuboid, case, "--json"))
             try:
                 for more in ([], ["--critical"]):
-                    run(cuboid, case, "--svg", svg, "--trace", trace, *more)
+                    said = run(cuboid, case, "--svg", svg, "--trace", trace, *more)
                     check_svg(svg, told, len(more))
+                expect(re.fullmatch(r"(\S+: \d+ bytes\n){2}", said), "of its files it says", said)
                 check_trace(trace, told)
+                check_printed(cuboid, case, told, svg, trace)
                 expect(sorted(os.listdir(folder)) == ["a.json", "a.svg"], "left behind:", os.listdir(folder))
             except Failed as failed:
                 sys.exit(f"cuboid schedule {case}: {failed}")

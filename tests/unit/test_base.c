@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Known answers of Random123's kat_vectors for philox4x32 10. */
@@ -130,6 +131,47 @@ Test(text, json_strings_escape_and_mend)
     text_add_json(&t, "a\"b\\\n\x01 \xC3\xA9 \xFF");
     cr_assert_str_eq(t.chars, "\"a\\\"b\\\\\\n\\u0001 \xC3\xA9 \xEF\xBF\xBD\"");
     text_free(&t);
+}
+
+/* Control characters of one byte and of two, what is cut short, and what no XML may hold. */
+Test(text, printable_is_shown_as_it_is)
+{
+    static const char bytes[] =
+        "a\033[1m\x7F\xC2\x9B\xC2\xA0\xC3\xA9\xEF\xBF\xBF\xF0\x9F\x8E\x89\n\0\xE2\x82";
+    struct text t = {0};
+    text_add_printable(&t, bytes, sizeof bytes - 1);
+    cr_assert_str_eq(
+        t.chars,
+        "a\\x1b[1m\\x7f\\xc2\\x9b\xC2\xA0\xC3\xA9\\xef\\xbf\\xbf\xF0\x9F\x8E\x89\\x0a\\x00\\xe2\\x82");
+    text_free(&t);
+}
+
+/* What has no end is not read, and what only begins when somebody writes is not waited for. */
+Test(file, reads_small_files_and_nothing_else, .timeout = 10)
+{
+    char folder[] = "/tmp/cuboid-test-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    struct text path = {0}, back = {0};
+    cr_assert_eq(file_read_small("/dev/zero", 10, &back), IO_ERROR);
+    cr_assert_str_eq(fail_text(), "/dev/zero: is a device; a file works");
+    cr_assert_eq(file_read_small(folder, 10, &back), IO_ERROR);
+    cr_assert_not_null(strstr(fail_text(), ": is a folder; a file works"));
+    text_add(&path, "%s/file", folder);
+    cr_assert_eq(mkfifo(path.chars, 0600), 0);
+    cr_assert_eq(file_read_small(path.chars, 10, &back), IO_ERROR);
+    cr_assert_not_null(strstr(fail_text(), ": is a pipe; a file works"));
+    cr_assert_eq(unlink(path.chars), 0);
+    cr_assert_eq(file_write_atomic(path.chars, "0123456789", 10), OK);
+    cr_assert_eq(file_read_small(path.chars, 9, &back), IO_ERROR);
+    cr_assert_not_null(strstr(fail_text(), ": has 10 bytes; up to 9 work"), "%s", fail_text());
+    cr_assert_eq(file_read_small(path.chars, 10, &back), OK);
+    cr_assert_str_eq(back.chars, "0123456789");
+    text_free(&back);
+    cr_assert_eq(file_read_small("/proc/self/status", 100, &back), IO_ERROR); // of 0 bytes, as it says
+    cr_assert_eq(unlink(path.chars), 0);
+    cr_assert_eq(rmdir(folder), 0);
+    text_free(&path);
+    text_free(&back);
 }
 
 Test(file, atomic_write_leaves_nothing_behind_on_failure)

@@ -9,6 +9,7 @@
 #include <criterion/redirect.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { WORDS = 24 };
@@ -91,6 +92,7 @@ Test(options, say_what_works)
         {"c --x=", "c: --x : a number from 0 to 1 works"},
         {"c --name", "c: --name wants a value"},
         {"c --flag=yes", "c: --flag takes no value"},
+        {"c -n 3 --flag --flag -n=4", "c: -n is given twice: which of 3 and 4?"},
         {"c --flog", "c: there is no option --flog, did you mean --flag?; it takes -n, --x, --name, --flag"},
         {"c -", "c: there is no option -, did you mean -n?; it takes -n, --x, --name, --flag"},
     };
@@ -193,6 +195,10 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "schedule 1f1b -p 0 -m 4",
         "schedule 1f1b -p 4 -m 4 --cost f=1,g=1",
         "schedule 1f1b -p 4 -m 4 --cost f=-1",
+        "schedule 1f1b -p 4 -m 4 --cost f=1,\ti\t=\t2,f=3",
+        "schedule 1f1b -p 4 -m 4 --cost f=1,,i=1",
+        "schedule 1f1b -p 65537 -m 4",
+        "schedule 1f1b -p 4 -m 4 -p 8",
         "schedule 1f1b -p 4 -m 4 --cost f=0,i=0,w=0",
         "schedule 1f2b -p 4 -m 4",
         "schedule 1f1b -p 4 -m 4 -v 2",
@@ -213,9 +219,13 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: -p, the number of ranks, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
         "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
         "cuboid: schedule: --text, --times, --csv and --json exclude each other\n"
-        "cuboid: schedule: -p 0: a whole number from 1 to 2147483647 works\n"
+        "cuboid: schedule: -p 0: a whole number from 1 to 65536 works\n"
         "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
         "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
+        "cuboid: schedule: --cost says f twice\n"
+        "cuboid: schedule: --cost \"\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
+        "cuboid: schedule: -p 65537: a whole number from 1 to 65536 works\n"
+        "cuboid: schedule: -p is given twice: which of 4 and 8?\n"
         "cuboid: schedule: --cost f=0,i=0,w=0: something must take time\n"
         "cuboid: no schedule is called 1f2b (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, interleaved, "
         "zb-h1, "
@@ -224,12 +234,69 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
         "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
         "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
-        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n"
+        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works, and - is standard "
+        "output\n"
         "cuboid: ./nothing.csv: No such file or directory\n"
         "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n"
         "cuboid: schedule: --memory-limit 0.5: microbatches that a rank may hold, 1 to 1e9, or 0 for no "
         "limit\n"
         "cuboid: schedule: --memory-limit is for auto and compare; 1f1b holds what it holds\n");
+}
+
+/* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
+Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stderr)
+{
+    static const char csv[] = "0F0,0B0\n";
+    static const char *const lines[] = {
+        "schedule ./a.csv --svg a.csv",
+        "schedule hard.csv --trace ./a.csv",
+        "schedule a.csv --svg soft",
+        "schedule a.csv --svg new --trace ../here/new",
+        "schedule a.csv --svg - --trace -",
+        "schedule a.csv --svg - --csv",
+        "schedule a.csv --svg=",
+        "schedule a.csv --trace there/new",
+        "schedule a.csv --svg new --svg new",
+        "schedule a.csv --svg ../here",
+        "schedule ../here/",
+    };
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert(mkdir("here", 0700) == 0 && chdir("here") == 0);
+    cr_assert_eq(file_write_atomic("a.csv", csv, sizeof csv - 1), OK);
+    cr_assert(link("a.csv", "hard.csv") == 0 && symlink("a.csv", "soft") == 0);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
+    struct text left = {0};
+    cr_assert_eq(file_read("a.csv", &left), OK);
+    cr_assert_str_eq(left.chars, csv);
+    text_free(&left);
+    cr_assert(unlink("a.csv") == 0 && unlink("hard.csv") == 0 && unlink("soft") == 0);
+    cr_assert(chdir("..") == 0 && rmdir("here") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
+    cr_assert_stderr_eq_str(
+        "cuboid: schedule: --svg a.csv would take the place of the schedule itself; another name works\n"
+        "cuboid: schedule: --trace ./a.csv would take the place of the schedule itself; another name works\n"
+        "cuboid: schedule: --svg soft: is a link; the name of the file itself works\n"
+        "cuboid: schedule: --svg new and --trace ../here/new are one file; two names work\n"
+        "cuboid: schedule: --svg - and --trace - both want standard output; a file for one of them works\n"
+        "cuboid: schedule: --csv and --svg - both want standard output; --svg FILE works\n"
+        "cuboid: schedule: --svg has an empty name; a file's works, and - is standard output\n"
+        "cuboid: schedule: --trace there/new: there is no such folder\n"
+        "cuboid: schedule: --svg is given twice: which of new and new?\n"
+        "cuboid: schedule: --svg ../here: not a file; the name of a new one works, and - is standard output\n"
+        "cuboid: ../here/: is a folder; a file works\n");
+}
+
+/* What a file is called, and what is in it, reaches the terminal as text. */
+Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule /tmp/\033[2J\xC2\x9B.csv"), 2);
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b\007 -p 1 -m 1"), 2);
+    cr_assert_stderr_eq_str(
+        "cuboid: /tmp/\\x1b[2J\\xc2\\x9b.csv: No such file or directory\n"
+        "cuboid: no schedule is called 1f1b\\x07 (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, "
+        "interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n");
 }
 
 /* ---- cuboid generate ---- */

@@ -215,6 +215,10 @@ Test(recipe_check, schedule_files)
          " exclude each other: pipeline.schedule file, or none, reads the file; pipeline.schedule_file none "
          "works\n",
          "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=zb-v");
+    WITH("command line: pipeline.schedule 1f1b and pipeline.schedule_file " ZB_V // whose sizes, nobody knows
+         " exclude each other: pipeline.schedule file, or none, reads the file; pipeline.schedule_file none "
+         "works\n",
+         "pipeline.schedule_file=" ZB_V, "pipeline.schedule=1f1b");
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
          "microbatches and pipeline.virtual_stages 2, not for 2, 8 and 2; train.global_batch_size 4 works\n",
          "pp=2", "pipeline.schedule_file=" ZB_V);
@@ -232,10 +236,8 @@ Test(recipe_check, schedule_files)
          "pipeline.microbatch_group_size=3");
     WITH("command line: pipeline.schedule_file: /nowhere.csv: No such file or directory\n",
          "pipeline.schedule_file=/nowhere.csv");
-    WITH("command line: pipeline.schedule_file: /dev/null: is empty; a schedule has a line of actions for "
-         "every "
-         "rank\n",
-         "pp=2", "pipeline.schedule_file=/dev/null");
+    WITH("command line: pipeline.schedule_file: /dev/null: is a device; a file works\n", "pp=2",
+         "pipeline.schedule_file=/dev/null");
 }
 
 Test(recipe_check, the_search_for_a_schedule)

@@ -222,7 +222,14 @@ Test(check, names_an_overlap_that_cannot_be)
     expect_complaint(s, "rank 1, action 1: 1B0 overlaps an action that overlaps another one");
     s = lists_only("1f1b", 2, 2);
     at(s, 1, 0)->overlaps_next = true; // 1F0 with 1B0, which needs it
-    expect_complaint(s, "rank 0, action 2: 0B0 waits for ever for rank 1 at 1F0, which waits for itself");
+    expect_complaint(s, "rank 0, action 2: 0B0 waits for ever for rank 1 at (1F0;1B0), which waits for its "
+                        "own 1F0");
+    s = lists_only("1f1b", 2, 2);
+    at(s, 0, 1)->overlaps_next = true; // 0F1 with 0B0, for which rank 1 does not come behind its 1F1
+    move(s, 1, 1, 2);
+    expect_complaint(
+        s, "rank 0, action 1: (0F1;0B0) waits for ever for rank 1 at 1F1, which waits for rank 0 at "
+           "(0F1;0B0)");
 }
 
 /* A V: rank 1 holds stages 1 and 2, so between them nothing is sent, and order alone can be wrong. */

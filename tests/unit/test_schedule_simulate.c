@@ -80,6 +80,19 @@ Test(simulate, no_bubble)
         }
 }
 
+/* Tenths are no binary fractions, so sums of them differ in their last bits. */
+Test(simulate, rounding_is_no_bubble)
+{
+    for (int p = 2; p <= 8; p++) {
+        struct schedule *s = build("zb-h2", p, 3 * p, 1);
+        struct simulation *sim = simulated(s, (struct cost_table){.chunk = {0.1, 0.1, 0.1}});
+        for (int rank = 0; rank < p; rank++)
+            cr_assert_eq(sim->ranks[rank].bubble, 0.0, "p %d rank %d: %g", p, rank, sim->ranks[rank].bubble);
+        simulation_destroy(sim);
+        schedule_destroy(s);
+    }
+}
+
 /* V-Half and V-Min of any size: for a limit of c chunks 6p - 3c - 1, V-Half at most two more, and V-Min,
  * which has one chunk less on rank 0 where c - 2p/3 is largest, two more again. */
 Test(simulate, bubbles_of_limited_memory)

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cmd_schedule_files.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A file that is there is its number; one that is not, its folder's number and its own name. */
+struct place {
+    bool there, link;
+    struct stat info; // of the file, or of the folder
+    const char *name; // behind the last slash
+    bool has_folder;
+};
+
+static struct place place_of(const char *path)
+{
+    struct place place = {.name = path};
+    struct stat itself;
+    const char *slash = strrchr(path, '/');
+    place.link = lstat(path, &itself) == 0 && S_ISLNK(itself.st_mode);
+    place.there = stat(path, &place.info) == 0;
+    if (place.there)
+        return place;
+    struct text folder = {0};
+    text_add_bytes(&folder, path, slash != NULL ? (size_t)(slash - path) + 1 : 0);
+    place.name = slash != NULL ? slash + 1 : path;
+    place.has_folder = stat(slash != NULL ? text_chars(&folder) : ".", &place.info) == 0;
+    text_free(&folder);
+    return place;
+}
+
+static bool same_place(const struct place *a, const struct place *b)
+{
+    return a->there == b->there && a->info.st_dev == b->info.st_dev && a->info.st_ino == b->info.st_ino &&
+           (a->there || strcmp(a->name, b->name) == 0);
+}
+
+static bool is_standard(const struct output *o)
+{
+    return o->path != NULL && strcmp(o->path, "-") == 0;
+}
+
+bool outputs_print(const struct output *outputs, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (is_standard(&outputs[i]))
+            return true;
+    return false;
+}
+
+/* Files are put in place by renaming, which would make a plain file of a device and of a link. */
+static enum status check_place(const struct output *o, const struct place *place)
+{
+    if (o->path[0] == 0)
+        return fail(BAD_USAGE, "schedule: %s has an empty name; a file's works, and - is standard output",
+                    o->option);
+    if (place->link)
+        return fail(BAD_USAGE, "schedule: %s %s: is a link; the name of the file itself works", o->option,
+                    o->path);
+    if (place->there && !S_ISREG(place->info.st_mode))
+        return fail(BAD_USAGE,
+                    "schedule: %s %s: not a file; the name of a new one works, and - is standard output",
+                    o->option, o->path);
+    if (!place->there && (!place->has_folder || !S_ISDIR(place->info.st_mode) || place->name[0] == 0))
+        return fail(BAD_USAGE, "schedule: %s %s: there is no such folder", o->option, o->path);
+    return OK;
+}
+
+static enum status check_pair(const struct output *a, const struct output *b)
+{
+    if (is_standard(a) && is_standard(b))
+        return fail(BAD_USAGE,
+                    "schedule: %s - and %s - both want standard output; a file for one of them works",
+                    a->option, b->option);
+    if (is_standard(a) || is_standard(b))
+        return OK;
+    struct place x = place_of(a->path), y = place_of(b->path);
+    return same_place(&x, &y) ? fail(BAD_USAGE, "schedule: %s %s and %s %s are one file; two names work",
+                                     a->option, a->path, b->option, b->path)
+                              : OK;
+}
+
+static enum status check_output(const struct output *o, const char *input, const char *printing)
+{
+    struct stat printed;
+    if (is_standard(o) && printing != NULL)
+        return fail(BAD_USAGE, "schedule: %s and %s - both want standard output; %s FILE works", printing,
+                    o->option, o->option);
+    if (is_standard(o))
+        return OK;
+    struct place place = place_of(o->path), other = {.there = false};
+    TRY(check_place(o, &place));
+    if (input != NULL)
+        other = place_of(input);
+    if (place.there && other.there && same_place(&place, &other))
+        return fail(BAD_USAGE,
+                    "schedule: %s %s would take the place of the schedule itself; another name works",
+                    o->option, o->path);
+    if (place.there && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == place.info.st_dev &&
+        printed.st_ino == place.info.st_ino)
+        return fail(BAD_USAGE, "schedule: %s %s is where standard output goes; %s - writes it there",
+                    o->option, o->path, o->option);
+    return OK;
+}
+
+enum status outputs_check(const struct output *outputs, int count, const char *input, const char *printing)
+{
+    for (int i = 0; i < count; i++) {
+        if (outputs[i].path == NULL)
+            continue;
+        TRY(check_output(&outputs[i], input, printing));
+        for (int k = 0; k < i; k++)
+            if (outputs[k].path != NULL)
+                TRY(check_pair(&outputs[k], &outputs[i]));
+    }
+    return OK;
+}
+
+enum status output_write(const struct output *o, const struct text *content, bool say)
+{
+    if (is_standard(o)) {
+        fwrite(content->chars, 1, content->length, stdout); // whether it arrived is asked once, at the end
+        return OK;
+    }
+    TRY(file_write_atomic(o->path, content->chars, content->length));
+    struct text name = {0};
+    text_add_printable(&name, o->path, strlen(o->path));
+    if (say)
+        printf("%s: %zu bytes\n", text_chars(&name), content->length);
+    text_free(&name);
+    return OK;
+}
