@@ -19,6 +19,7 @@
 #endif
 
 enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MOST_THREADS = 1024, LANES = 32, SHARED_SITES = 32 };
+enum { MOST_COPIES = 256, BANKS_BYTES = 128 };
 
 enum fiber_state { NEW, READY, AT_BARRIER, AT_WARP, DONE };
 
@@ -34,6 +35,18 @@ struct fiber {
 struct shared_piece {
     const void *site;
     void *data;
+    size_t bytes;
+};
+
+/* What a thread has begun to copy, oldest first. */
+struct copies {
+    int count, group; // group: the number of the one that is not committed yet
+    struct {
+        void *to;
+        const void *from; // NULL: zeros
+        size_t bytes;
+        int group;
+    } copy[MOST_COPIES];
 };
 
 struct stack {
@@ -49,7 +62,8 @@ struct emulator {
     struct stack stack[MOST_THREADS];
     int free_stack[MOST_THREADS], free_stacks, stacks;
     unsigned order[MOST_THREADS];
-    uint64_t deposit[MOST_THREADS / LANES][2][LANES];
+    struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
+    struct copies copies[MOST_THREADS];
     struct shared_piece shared[SHARED_SITES];
     int shared_pieces;
     size_t dynamic_bytes;
@@ -63,7 +77,7 @@ struct emulator {
     const void *context;
     const char *kernel;
     enum { FORWARD, REVERSE, SHUFFLED } direction;
-    uint64_t seed, launches;
+    uint64_t seed, launches, bank_conflicts;
 };
 
 /* The one that runs on this thread of the CPU, as threadIdx belongs to the thread on a GPU. */
@@ -266,8 +280,10 @@ static void make_order(struct emulator *e, unsigned count)
 
 static void run_block(struct emulator *e)
 {
-    for (unsigned i = 0; i < e->threads.x; i++)
+    for (unsigned i = 0; i < e->threads.x; i++) {
         e->fiber[i] = (struct fiber){.state = NEW, .stack = -1, .file = "-", .index = {i, 0, 0}};
+        e->copies[i].count = e->copies[i].group = 0;
+    }
     bool more = true;
     while (more) {
         for (unsigned i = 0; i < e->threads.x; i++) {
@@ -280,6 +296,10 @@ static void run_block(struct emulator *e)
             more = release_warp(e, first) || more;
         more = more || release_block(e);
     }
+    for (unsigned i = 0; i < e->threads.x; i++)
+        if (e->copies[i].count > 0)
+            refuse(e, &e->fiber[i], &e->fiber[i],
+                   "it has left, and copies that it began were not waited for");
     for (int i = 0; i < e->shared_pieces; i++)
         free(e->shared[i].data);
     e->shared_pieces = 0;
@@ -350,15 +370,21 @@ void emulator_barrier(const char *file, int line)
 }
 
 /* A lane can be one operation ahead of another, not two: two lines of deposits are enough. */
-uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int line)
+const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line)
 {
     struct emulator *e = current;
     struct fiber *me = e->now;
-    uint64_t *deposit = e->deposit[me->index.x / LANES][me->parity];
+    struct emulator_deposit *deposit = e->deposit[me->index.x / LANES][me->parity];
     me->parity ^= 1;
-    deposit[me->index.x % LANES] = value;
+    CHECK(bytes <= EMULATOR_DEPOSIT_BYTES);
+    memcpy(&deposit[me->index.x % LANES], mine, bytes);
     wait_at(e, AT_WARP, file, line);
-    return deposit[from % LANES];
+    return deposit;
+}
+
+uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int line)
+{
+    return emulator_exchange(&value, sizeof value, file, line)[from % LANES].word[0];
 }
 
 void *emulator_shared(const void *site, size_t bytes)
@@ -371,8 +397,69 @@ void *emulator_shared(const void *site, size_t bytes)
         bytes = e->dynamic_bytes;
     CHECK(e->shared_pieces < SHARED_SITES);
     void *data = NULL;
-    CHECK(posix_memalign(&data, 16, bytes > 0 ? bytes : 1) == 0);
+    CHECK(posix_memalign(&data, BANKS_BYTES, bytes > 0 ? bytes : 1) == 0);
     memset(data, 0xff, bytes);
-    e->shared[e->shared_pieces++] = (struct shared_piece){site, data};
+    e->shared[e->shared_pieces++] = (struct shared_piece){site, data, bytes};
     return data;
+}
+
+void emulator_expect_shared(const void *data, size_t bytes, const char *file, int line)
+{
+    const struct emulator *e = current;
+    const uintptr_t begin = (uintptr_t)data;
+    bool inside = begin % bytes == 0;
+    for (int i = 0; inside && i < e->shared_pieces; i++) {
+        const uintptr_t piece = (uintptr_t)e->shared[i].data;
+        if (begin >= piece && begin - piece + bytes <= e->shared[i].bytes)
+            return;
+    }
+    die(file, line, e->kernel, "thread %u: %p is not %zu aligned bytes of shared memory", e->now->index.x,
+        data, bytes);
+}
+
+void emulator_copy(void *to, const void *from, size_t bytes, bool present, const char *file, int line)
+{
+    struct emulator *e = current;
+    struct copies *c = &e->copies[e->now->index.x];
+    emulator_expect_shared(to, bytes, file, line);
+    if ((uintptr_t)from % bytes != 0 || c->count == MOST_COPIES)
+        die(file, line, e->kernel, "thread %u: copy %d, of %zu bytes from %p", e->now->index.x, c->count,
+            bytes, from);
+    if (present)
+        memcpy(to, from, bytes); // so that who reads beside an array is seen here
+    memset(to, 0xff, bytes);
+    c->copy[c->count].to = to;
+    c->copy[c->count].from = present ? from : NULL;
+    c->copy[c->count].bytes = bytes;
+    c->copy[c->count++].group = c->group;
+}
+
+void emulator_copy_commit(void)
+{
+    current->copies[current->now->index.x].group++;
+}
+
+void emulator_copy_wait(int groups)
+{
+    struct copies *c = &current->copies[current->now->index.x];
+    int kept = 0;
+    for (int i = 0; i < c->count; i++) {
+        if (c->copy[i].group >= c->group - groups)
+            c->copy[kept++] = c->copy[i];
+        else if (c->copy[i].from != NULL)
+            memcpy(c->copy[i].to, c->copy[i].from, c->copy[i].bytes);
+        else
+            memset(c->copy[i].to, 0, c->copy[i].bytes);
+    }
+    c->count = kept;
+}
+
+void emulator_bank_conflict(void)
+{
+    current->bank_conflicts++;
+}
+
+uint64_t emulator_bank_conflicts(const struct emulator *e)
+{
+    return e->bank_conflicts;
 }

@@ -49,8 +49,29 @@ void emulator_barrier(const char *file, int line);
 /* Every lane of the warp meets here; then the value of lane `from` of this warp. */
 uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int line);
 
+/* The same with more than one word: each lane lays down up to EMULATOR_DEPOSIT_BYTES. Lane i's are at [i],
+ * until this lane's next but one operation of the warp. */
+enum { EMULATOR_DEPOSIT_BYTES = 32 };
+struct emulator_deposit {
+    uint64_t word[EMULATOR_DEPOSIT_BYTES / 8];
+};
+const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line);
+
 /* The block's piece of shared memory that belongs to `site`; NULL: the dynamic one. */
 void *emulator_shared(const void *site, size_t bytes);
+/* Ends the program unless these bytes are shared memory of the block, and `data` a multiple of `bytes`. */
+void emulator_expect_shared(const void *data, size_t bytes, const char *file, int line);
+
+/* Copies beside the arithmetic (cp.async): they are done as late as they may be, when this thread waits for
+ * them, and until then the memory that they go to is NaN. `present` false: zeros. */
+void emulator_copy(void *to, const void *from, size_t bytes, bool present, const char *file, int line);
+void emulator_copy_commit(void);     // what was begun since the last time is a group
+void emulator_copy_wait(int groups); // for all groups but the last so many
+
+/* How often, since it was created, eight lanes of an ldmatrix did not find their eight rows in different
+ * banks. */
+void emulator_bank_conflict(void);
+uint64_t emulator_bank_conflicts(const struct emulator *emulator);
 
 #ifdef __cplusplus
 }

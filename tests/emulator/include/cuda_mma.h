@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The functions of kernels/cuda/mma.h in software. What each lane holds of a matrix is said there; here it is
+ * written down a second time, and test_mma.cpp compares both with plain matrix products. */
+#pragma once
+
+#define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline float widen(bf16 x)
+{
+    const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+inline float widen(f16 x)
+{
+    const int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
+    const float sign = x.bits >> 15 != 0 ? -1.0F : 1.0F;
+    if (exponent == 31)
+        return fraction != 0 ? NAN : sign * INFINITY;
+    return sign * ldexpf(static_cast<float>(exponent > 0 ? fraction + 1024 : fraction),
+                         (exponent > 0 ? exponent : 1) - 25);
+}
+
+template <class T> T narrow(float x);
+
+/* The upper half is rounded by adding half a unit of its last place, less one where that leaves a tie even.
+ */
+template <> inline bf16 narrow<bf16>(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isnan(x))
+        return {0x7fff};
+    return {static_cast<uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16)};
+}
+
+/* rintf() rounds to even: in units of the last place, which below 2^-14 is 2^-24. */
+template <> inline f16 narrow<f16>(float x)
+{
+    const uint16_t sign = signbit(x) ? 0x8000 : 0;
+    int exponent;
+    if (isnan(x))
+        return {0x7fff};
+    frexpf(x, &exponent); // |x| < 2^exponent
+    if (x == 0.0F)
+        return {sign};
+    const int last = exponent - 11 > -24 ? exponent - 11 : -24;
+    const float units = isinf(x) ? 65536.0F : rintf(ldexpf(fabsf(x), -last));
+    if (isinf(x) || ldexpf(units, last) > 65504.0F)
+        return {static_cast<uint16_t>(sign | 0x7c00)};
+    // Units from 1024 on carry the leading one, which adds to the exponent.
+    return {static_cast<uint16_t>(sign | (static_cast<unsigned>(units) + ((last + 24) << 10)))};
+}
+
+template <class T> uint32_t narrow_pair(float first, float second)
+{
+    return narrow<T>(first).bits | static_cast<uint32_t>(narrow<T>(second).bits) << 16;
+}
+
+inline float exp2_fast(float x)
+{
+    const float y = exp2f(x);
+    return y < 0x1p-126F ? 0.0F : y;
+}
+
+/* One row of 16 bytes, and where it was. */
+struct emulated_row {
+    uint16_t at[8];
+    uint64_t address;
+};
+
+inline const emulator_deposit *emulated_rows(const void *row, const char *file, int line)
+{
+    emulated_row mine;
+    emulator_expect_shared(row, sizeof mine.at, file, line);
+    memcpy(mine.at, row, sizeof mine.at);
+    mine.address = reinterpret_cast<uintptr_t>(row);
+    const emulator_deposit *all = emulator_exchange(&mine, sizeof mine, file, line);
+    if (threadIdx.x % 8 != 0)
+        return all;
+    // The first lane of each matrix looks at its eight rows: 16 bytes are four of the 32 banks.
+    unsigned banks = 0;
+    for (unsigned r = 0; r < 8; r++)
+        banks |= 1U << (all[threadIdx.x % 32 + r].word[2] / 16 % 8);
+    if (banks != 0xff)
+        emulator_bank_conflict();
+    return all;
+}
+
+inline uint32_t emulated_pair(const emulator_deposit *all, unsigned row0, unsigned column0, unsigned row1,
+                              unsigned column1)
+{
+    emulated_row x, y;
+    memcpy(&x, &all[row0], sizeof x);
+    memcpy(&y, &all[row1], sizeof y);
+    return x.at[column0] | static_cast<uint32_t>(y.at[column1]) << 16;
+}
+
+inline void ldmatrix_x4(uint32_t out[4], const void *row, CALLED_FROM)
+{
+    const emulator_deposit *all = emulated_rows(row, file, line);
+    const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (unsigned i = 0; i < 4; i++)
+        out[i] = emulated_pair(all, 8 * i + g, 2 * t, 8 * i + g, 2 * t + 1);
+}
+
+inline void ldmatrix_x4_trans(uint32_t out[4], const void *row, CALLED_FROM)
+{
+    const emulator_deposit *all = emulated_rows(row, file, line);
+    const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (unsigned i = 0; i < 4; i++)
+        out[i] = emulated_pair(all, 8 * i + 2 * t, g, 8 * i + 2 * t + 1, g);
+}
+
+/* Terms in the order of k. (A tensor core's order, and how it rounds on the way, are not documented.) */
+template <class T> void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], CALLED_FROM)
+{
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const emulator_deposit *all = emulator_exchange(mine, sizeof mine, file, line);
+    const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    float left[2][16], right[2][16]; // rows g and g + 8 of a; columns 2t and 2t + 1 of b
+    for (unsigned k = 0; k < 16; k++) {
+        const unsigned from = k % 8 / 2, half = k / 8, shift = k % 2 * 16;
+        for (unsigned i = 0; i < 2; i++) {
+            uint32_t of_row[6], of_column[6];
+            memcpy(of_row, &all[4 * g + from], sizeof of_row);
+            memcpy(of_column, &all[4 * (2 * t + i) + from], sizeof of_column);
+            left[i][k] = widen(T{static_cast<uint16_t>(of_row[2 * half + i] >> shift)});
+            right[i][k] = widen(T{static_cast<uint16_t>(of_column[4 + half] >> shift)});
+        }
+    }
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 16; k++)
+            d[i] = fmaf(left[i / 2][k], right[i % 2][k], d[i]);
+}
+
+template <int BYTES> void cp_async(void *shared, const void *from, bool present, CALLED_FROM)
+{
+    emulator_copy(shared, from, BYTES, present, file, line);
+}
+
+inline void cp_async_commit()
+{
+    emulator_copy_commit();
+}
+
+template <int GROUPS> void cp_async_wait()
+{
+    emulator_copy_wait(GROUPS);
+}
