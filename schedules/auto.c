@@ -339,7 +339,8 @@ static int peak(const struct schedule *s, int rank)
 const struct family family_auto = {
     .about = {.name = "auto",
               .idea =
-                  "Searched for: the shortest for given times of F, I, W and a message, within given memory.",
+                  "Searched for: the shortest for given times of F, I, W and a message, within given memory; "
+                  "holds weights once.",
               .takes = "any p, any m, any v"},
     .placement = PLACE_LOOPED,
     .default_v = 1,

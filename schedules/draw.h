@@ -18,6 +18,7 @@ struct drawing {
 struct svg_options {
     bool critical;    // outlines the critical path
     const char *unit; // of the time axis: "ms"; NULL: none
+    const char *note; // behind the line below each title; NULL: none
 };
 void draw_svg(const struct drawing *drawings, int count, const struct svg_options *options, struct text *out);
 

@@ -229,7 +229,10 @@ static void draw_title(struct picture *x)
              fine(x->top - 13), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit, sim->bubble,
              *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
     text_add(x->out, least < most ? "%d to %d" : "%d", least < most ? least : most, most);
-    text_add(x->out, " microbatches%s</text>\n", s->chunks > 1 ? " of a chunk" : "");
+    text_add(x->out, " microbatches%s%s", s->chunks > 1 ? " of a chunk" : "",
+             x->options->note != NULL ? "; " : "");
+    add_escaped(x->out, x->options->note != NULL ? x->options->note : "");
+    text_add(x->out, "</text>\n");
 }
 
 static void draw_drawing(struct picture *x)

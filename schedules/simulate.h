@@ -15,6 +15,12 @@ struct stage_cost {
     double f, i, w;
 };
 
+/* What each of v equal parts of it takes. */
+static inline struct stage_cost cost_of_part(struct stage_cost whole, int v)
+{
+    return (struct stage_cost){.f = whole.f / v, .i = whole.i / v, .w = whole.w / v};
+}
+
 /* Times in any one unit. */
 struct cost_table {
     struct stage_cost chunk;           // F, I and W of any stage, unless of_stage says more

@@ -44,19 +44,21 @@ static const char help[] =
     "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond. FILE - "
     "is\n"
     "           standard output, for one of the two\n"
-    "  --cost   f=1,i=1,w=1,comm=0 and any part of it: the time of F, I and W of one stage (a B is I and W\n"
-    "           together), and of a message between ranks. For `compare`, of everything a rank has: a chunk\n"
-    "           takes 1/V of it, so that schedules with different V do the same work\n"
+    "  --cost   f=1,i=1,w=1,comm=0 and any part of it: what F, I and W of a microbatch take on a whole rank "
+    "(a\n"
+    "           B is I and W together), and a message between ranks. A chunk takes 1/V of it, so that\n"
+    "           schedules with different V do the same work\n"
     "  --memory-limit\n"
     "           of `auto`: for how many microbatches a rank may hold the activations of all its chunks at "
     "once, "
     "from\n"
     "           F to W (1f1b holds P); 0: no limit. auto is searched for, for these costs. Without -v it "
     "takes the\n"
-    "           better of 1 and 2, and the costs are those of a whole rank, a chunk's 1/V of them\n"
+    "           better of 1 and 2\n"
     "  --list   the schedules there are, what each is for, and what it takes\n"
     "  compare  all schedules that take P, M and V (those that do not take V: with their own), the shortest\n"
-    "           first\n"
+    "           first; auto with the best of 1, 2 and V. A * marks those that hold all weights twice, with\n"
+    "           which auto, that holds them once, does not compete\n"
     "\n"
     "The bubble is the time a rank waits between its first action and its last, of the rank that waits "
     "longest.\n"
@@ -192,28 +194,27 @@ static enum status read_file(const struct arguments *a, struct schedule **out)
     return status;
 }
 
-static enum status get(const struct arguments *a, const struct cost_table *costs, struct schedule **out)
+static enum status get(const struct arguments *a, const struct cost_table *whole, struct schedule **out)
 {
+    struct cost_table costs = a->v > 0 ? costs_of_chunks(whole, (int)a->v) : *whole; // as auto takes them
     struct schedule_options options = {.name = a->name,
                                        .p = (int)a->p,
                                        .m = (int)a->m,
                                        .v = (int)a->v,
-                                       .costs = costs,
+                                       .costs = &costs,
                                        .memory_limit = a->limit};
     return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
 }
 
-static enum status run_one(const struct arguments *a, const struct cost_table *given)
+static enum status run_one(const struct arguments *a, const struct cost_table *whole)
 {
-    struct cost_table costs = *given;
     struct schedule *schedule = NULL;
     struct simulation *simulation = NULL;
-    TRY(get(a, given, &schedule));
-    if (strcmp(a->name, "auto") == 0 && a->v == 0)
-        costs.chunk = cost_of_part(given->chunk, schedule->v);
+    TRY(get(a, whole, &schedule));
+    struct cost_table costs = costs_of_chunks(whole, schedule->v);
     enum status status = simulate(schedule, &costs, NULL, &simulation);
     if (status == OK)
-        status = show(a, &(struct played){a->name, schedule, &costs, simulation});
+        status = show(a, &(struct played){a->name, schedule, whole, simulation});
     simulation_destroy(simulation);
     schedule_destroy(schedule);
     return status;
@@ -221,17 +222,17 @@ static enum status run_one(const struct arguments *a, const struct cost_table *g
 
 static enum status run(const struct arguments *a)
 {
-    struct cost_table costs;
-    TRY(parse_costs(a->cost, &costs));
+    struct cost_table whole;
+    TRY(parse_costs(a->cost, &whole));
     if (strcmp(a->name, "compare") == 0)
         TRY(compare_schedules(&(struct comparison){.p = (int)a->p,
                                                    .m = (int)a->m,
                                                    .v = (int)a->v,
-                                                   .whole = costs,
+                                                   .whole = whole,
                                                    .memory_limit = a->limit,
                                                    .json = a->json}));
     else
-        TRY(run_one(a, &costs));
+        TRY(run_one(a, &whole));
     return fflush(stdout) == 0 && ferror(stdout) == 0 ? OK
                                                       : fail(IO_ERROR, "standard output cannot be written");
 }

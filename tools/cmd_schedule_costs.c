@@ -56,7 +56,20 @@ enum status parse_costs(const char *text, struct cost_table *out)
                : fail(BAD_USAGE, "schedule: --cost %s: something must take time", text);
 }
 
-struct stage_cost cost_of_part(struct stage_cost whole, int v)
+struct cost_table costs_of_chunks(const struct cost_table *whole, int v)
 {
-    return (struct stage_cost){.f = whole.f / v, .i = whole.i / v, .w = whole.w / v};
+    struct cost_table costs = *whole;
+    costs.chunk = cost_of_part(whole->chunk, v);
+    return costs;
+}
+
+void add_costs(const struct cost_table *whole, int v, struct text *out)
+{
+    const struct stage_cost *rank = &whole->chunk;
+    text_add(out, "F, I, W of a whole rank: %g, %g, %g", rank->f, rank->i, rank->w);
+    if (v == 0)
+        text_add(out, " (of a chunk 1/v of that)");
+    else if (v > 1)
+        text_add(out, " (of a chunk 1/%d of that)", v);
+    text_add(out, "; a message: %g", whole->wire);
 }

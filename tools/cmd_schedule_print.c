@@ -4,6 +4,7 @@
 #include "schedules/csv.h"
 #include "schedules/draw.h"
 #include "schedules/draw_text.h"
+#include "tools/cmd_schedule_costs.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -48,6 +49,8 @@ void print_schedule_text(const struct played *played)
         text_add(&out, " %d", sim->ranks[rank].peak);
     text_add(&out, "%s\ncritical path: ", sim->p > SHOWN_RANKS ? " ..." : "");
     draw_path(s, sim, &out);
+    text_add(&out, "\n");
+    add_costs(played->whole, s->v, &out);
     text_add(&out, "\n");
     fputs(out.chars, stdout);
     text_free(&out);
@@ -103,7 +106,7 @@ void print_schedule_json(const struct played *played)
 {
     const struct schedule *s = played->schedule;
     const struct simulation *sim = played->simulation;
-    const struct cost_table *costs = played->costs;
+    const struct cost_table *costs = played->whole;
     char a[NUMBER_CHARS], b[NUMBER_CHARS], c[NUMBER_CHARS], d[NUMBER_CHARS];
     struct text name = {0};
     text_add_json(&name, played->name);
@@ -129,10 +132,12 @@ void print_schedule_json(const struct played *played)
 
 enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to, bool say)
 {
-    struct text content = {0};
+    struct text content = {0}, note = {0};
+    add_costs(played->whole, played->schedule->v, &note);
     draw_svg(&(struct drawing){played->name, played->schedule, played->simulation}, 1,
-             &(struct svg_options){.critical = critical}, &content);
+             &(struct svg_options){.critical = critical, .note = note.chars}, &content);
     enum status status = output_write(to, &content, say);
+    text_free(&note);
     text_free(&content);
     return status;
 }

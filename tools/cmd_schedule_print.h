@@ -9,7 +9,7 @@
 struct played {
     const char *name;
     const struct schedule *schedule;
-    const struct cost_table *costs;
+    const struct cost_table *whole; // what it takes, of a whole rank
     const struct simulation *simulation;
 };
 

@@ -229,7 +229,8 @@ const struct recipe_row recipe_rows[] = {
         "copy of weights and moments on every stage but the last.",
         .aliases = "enable_optimizer_post_validation"),
     ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
-        "With `auto`, which searches for a schedule: the time of a forward in one stage, in any unit.",
+        "With `auto`, which searches for a schedule: the time of a microbatch's forward on a rank, all its "
+        "virtual stages together, in any unit.",
         UNITS),
     ROW("pipeline.auto_i", REAL, pipeline.search.i, "1", "The same of a backward for the input.", UNITS),
     ROW("pipeline.auto_w", REAL, pipeline.search.w, "1", "The same of a backward for the weights.", UNITS),

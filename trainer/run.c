@@ -95,7 +95,9 @@ static enum status build_schedule(const struct recipe *recipe, struct schedule *
     if (recipe->pipeline.schedule_file != NULL)
         return read_schedule(recipe, out);
     const struct recipe_auto *times = &recipe->pipeline.search;
-    struct cost_table costs = {.chunk = {times->f, times->i, times->w}, .wire = times->comm};
+    struct stage_cost whole = {times->f, times->i, times->w};
+    struct cost_table costs = {.chunk = cost_of_part(whole, recipe->pipeline.virtual_stages),
+                               .wire = times->comm};
     struct schedule_options options = {
         .name = recipe->pipeline.schedule,
         .p = recipe->parallel.pipeline_parallel_size,

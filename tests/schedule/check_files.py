@@ -164,11 +164,16 @@ def check_comparison(cuboid, line):
     expect(sorted(s["schedule"] for s in told["schedules"]) == sorted(listed), "not all schedules are compared")
     played = [s for s in told["schedules"] if "refused" not in s]
     expect([s["makespan"] for s in played] == sorted(s["makespan"] for s in played), "the shortest is not first")
+    once = [s for s in played if s["weight_copies"] == 1]
+    expect(min(s["makespan"] for s in once) == next(s["makespan"] for s in once if s["schedule"] == "auto"),
+           "auto is not the shortest of those that hold weights once")
+    expect([s["schedule"] for s in played if s["weight_copies"] == 2] ==
+           [s["schedule"] for s in played if s["schedule"] == "dualpipe"], "whoever holds weights twice")
     size = re.match(r"-p \d+ -m \d+", line).group()
     for s in played:
-        v = s["v"]
-        cost = ",".join([f"{k}={told['cost'][k] / v!r}" for k in "fiw"] + [f"comm={told['cost']['comm']}"])
-        alone = json.loads(run(cuboid, f"{s['schedule']} {size} -v {v} --json --cost {cost}"))
+        cost = ",".join(f"{k}={told['cost'][k]!r}" for k in ("f", "i", "w", "comm"))
+        alone = json.loads(run(cuboid, f"{s['schedule']} {size} -v {s['v']} --json --cost {cost}"))
+        expect(alone["cost"] == told["cost"], "costs are", alone["cost"], "and compared", told["cost"])
         sends = [sum(a["kind"].startswith("SEND") for a in r["actions"]) for r in alone["ranks"]]
         mine = (alone["makespan"], alone["bubble_fraction"], max(r["peak"] for r in alone["ranks"]), max(sends))
         theirs = (s["makespan"], s["bubble_fraction"], s["peak_chunks"], s["messages"])
@@ -176,6 +181,9 @@ def check_comparison(cuboid, line):
     table = run(cuboid, "compare " + line)
     for s in told["schedules"]:
         expect(s["schedule"] in table, s["schedule"], "is not in the table")
+        twice = s.get("weight_copies") == 2
+        expect((s["schedule"] + "*" in table) == twice, s["schedule"], "is marked, or not")
+    expect("* holds all weights twice; auto, which" in table or all(s["weight_copies"] == 1 for s in played), table)
 
 
 def main():
@@ -195,12 +203,12 @@ def main():
                 expect(sorted(os.listdir(folder)) == ["a.json", "a.svg"], "left behind:", os.listdir(folder))
             except Failed as failed:
                 sys.exit(f"cuboid schedule {case}: {failed}")
-    for line in ("-p 4 -m 8", "-p 3 -m 5 -v 4 --cost f=1,i=2,w=0.5,comm=0.125"):
+    for line in ("-p 4 -m 8", "-p 3 -m 5 -v 4 --cost f=1,i=2,w=0.5,comm=0.125", "-p 4 -m 6 -v 8 --cost comm=1.5"):
         try:
             check_comparison(cuboid, line)
         except Failed as failed:
             sys.exit(f"cuboid schedule compare {line}: {failed}")
-    print(f"{len(CASES)} schedules, 2 comparisons")
+    print(f"{len(CASES)} schedules, 3 comparisons")
 
 
 main()

@@ -103,7 +103,8 @@ def compare_report(cuboid, stem, theirs):
     name, p, m = re.fullmatch(r"(\w+?)_p(\d+)_m(\d+)(?:_v\d+)?", stem).groups()
     if name not in HEURISTIC:
         return None
-    ours = json.loads(run(cuboid, HEURISTIC[name], "-p", p, "-m", m, "--json"))
+    v = "1" if HEURISTIC[name] in ("zb-h1", "zb-h2") else "2"  # --cost is that of a whole rank
+    ours = json.loads(run(cuboid, HEURISTIC[name], "-p", p, "-m", m, "--json", "--cost", f"f={v},i={v},w={v}"))
     if ours["makespan"] > theirs["makespan"]:
         return f"makespan {ours['makespan']}, there {theirs['makespan']}"
     for rank, (mine, peak) in enumerate(zip(ours["ranks"], theirs["peak_chunks"])):

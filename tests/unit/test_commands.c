@@ -113,7 +113,8 @@ Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_std
                             "rank 1  |   F0 B0--- F1 B1---       | 100.0 %  peak 1\n"
                             "         0              5\n"
                             "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n"
-                            "critical path: rank 0: 0F0; rank 1: 1F0 .. 1B1 (4); rank 0: 0B1\n");
+                            "critical path: rank 0: 0F0; rank 1: 1F0 .. 1B1 (4); rank 0: 0B1\n"
+                            "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
 }
 
 /* By hand: rank 1 has F at 2.5 to 4.5, I to 5.5, W to 6.5; rank 0 its I from 6 to 7, W to 8.
@@ -166,10 +167,31 @@ Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
                             "rank 1  |   F0 B0---       | 100.0 %  peak 1\n"
                             "         0              5\n"
                             "makespan 6, bubble 3 on rank 0 (50.0 %), peaks 1 1\n"
-                            "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n");
+                            "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n"
+                            "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
 }
 
-/* By hand: one microbatch after the other, 7 each; and with two chunks the costs are those of a rank. */
+/* Costs are those of a whole rank, whatever v is: by hand, a chunk's F takes 1, its I 2 and its W 3. */
+Test(schedule_command, costs_are_those_of_a_whole_rank, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --times --cost f=2,i=4,w=6"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --cost f=2,i=4,w=6"), 0);
+    cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+                            "0,0,0F0,F,0,0,0,,0,1,1\n"
+                            "0,1,1F0,F,1,1,0,,1,2,1\n"
+                            "0,2,1I0,I,1,1,0,,2,4,1\n"
+                            "0,3,1W0,W,1,1,0,,4,7,1\n"
+                            "0,4,0I0,I,0,0,0,,7,9,1\n"
+                            "0,5,0W0,W,0,0,0,,9,12,1\n"
+                            "zb-v   p 1, m 1, v 2   makespan 12, bubble 0 (0.0 %), peak 2\n"
+                            "rank 0  |0F0 1F0 1I0---- 1W0-------- 0I0---- 0W0-------- | 100.0 %  peak 2\n"
+                            "         0                   5                   10\n"
+                            "makespan 12, bubble 0 on rank 0 (0.0 %), peaks 2\n"
+                            "critical path: rank 0: 0F0 .. 0W0 (6)\n"
+                            "F, I, W of a whole rank: 2, 4, 6 (of a chunk 1/2 of that); a message: 0\n");
+}
+
+/* By hand: one microbatch after the other, 7 each. */
 Test(schedule_command, searches, .init = cr_redirect_stdout)
 {
     cr_assert_eq(run(cmd_schedule, "schedule auto -p 2 -m 2 -v 1 --memory-limit 1 --cost i=2"), 0);
@@ -181,6 +203,7 @@ Test(schedule_command, searches, .init = cr_redirect_stdout)
                             "makespan 14, bubble 6 on rank 0 (42.9 %), peaks 1 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 1I0; rank 0: 0I0 .. 0F1 (3); rank 1: "
                             "1F1 1I1; rank 0: 0I1 0W1\n"
+                            "F, I, W of a whole rank: 1, 2, 1; a message: 0\n"
                             "0F0,1F0,1B0,0B0\n");
 }
 
