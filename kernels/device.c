@@ -4,6 +4,7 @@
 #include "kernels/device.h"
 
 #include "base/text.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/device_cpu.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/dry/device_dry.h"
@@ -143,6 +144,11 @@ bool device_named_runs_at_once(const char *name)
 {
     const struct device_ops *kind = kind_named(name);
     return kind == NULL || kind->runs_at_once;
+}
+
+size_t op_scratch_bytes(const struct op *op, int threads)
+{
+    return cpu_scratch_bytes(op, threads);
 }
 
 void device_close(struct device *device)

@@ -301,6 +301,10 @@ struct op {
     };
 };
 
+/* The temporary memory that the CPU's kernels take for an op, of which only the dimensions are looked at. One
+ * buffer of a device is for all its ops, as large as the largest needs. */
+size_t op_scratch_bytes(const struct op *op, int threads);
+
 /* The doors: each checks its arguments (BAD_ARGUMENT with the shapes) and submits. */
 MUST_USE enum status gemm(struct stream *stream, struct gemm args);
 MUST_USE enum status fill(struct stream *stream, struct fill args);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/dry_run.h"
 
+#include "trainer/report.h"
+
 struct rehearsal {
     const struct run *run;
     struct memory_use memory;
@@ -18,27 +20,14 @@ static enum status rehearse(struct world *world, void *argument)
     return OK;
 }
 
-static void print_rank(int rank, int stage, const struct memory_use *use, FILE *to)
-{
-    char number[NUMBER_CHARS];
-    fprintf(to, "%5d %6d", rank, stage);
-    for (int part = 0; part < PART_COUNT; part++)
-        fprintf(to, " %13s", bytes_text(use->peak_bytes[part], number));
-    fprintf(to, " %13s\n", bytes_text(use->peak_total_bytes, number));
-}
-
 enum status dry_run(const struct run *run, FILE *to)
 {
     // Ranks of one pipeline coordinate hold the same sizes: the first of each speaks for the others.
-    fprintf(to, "%5s %6s", "rank", "pp");
-    for (int part = 0; part < PART_COUNT; part++)
-        fprintf(to, " %13s", part_name((enum part)part));
-    fprintf(to, " %13s\n", "in all");
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
         struct rehearsal rehearsal = {.run = run};
         int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp});
         TRY(world_run_dry(run->mesh.world, rank, rehearse, &rehearsal));
-        print_rank(rank, pp, &rehearsal.memory, to);
+        report_parts(rank, pp, rehearsal.memory.peak_bytes, rehearsal.memory.peak_total_bytes, to);
     }
     int others = run->mesh.world / run->mesh.degrees.pp - 1;
     if (others > 0)

@@ -113,7 +113,11 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
     add_number(&line, "mfu", peak > 0.0 ? per_rank / peak : NAN);
     add_number(&line, "bubble_fraction", r->bubble_fraction);
-    text_add(&line, ", \"memory_peak_bytes\": %lld", (long long)r->memory_peak_bytes);
+    text_add(&line, ", \"memory_peak_bytes\": %lld, \"memory_bytes\": {", (long long)r->memory_peak_bytes);
+    for (int part = 0; part < PART_COUNT; part++)
+        text_add(&line, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
+                 (long long)r->part_peak_bytes[part]);
+    text_add(&line, "}");
     if (r->has_rollbacks)
         text_add(&line, ", \"rollbacks\": %d", r->rollbacks);
     if (r->has_valid)

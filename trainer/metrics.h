@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "kernels/device.h"
 #include "trainer/recipe.h"
 
 struct metrics;
@@ -15,10 +16,11 @@ struct step_record {
     double grad_norm, lr;
     int64_t tokens; // of this step, over the world
     double step_time_s;
-    double bubble_fraction;    // of the rank that waits longest; NAN where nobody can know
-    int64_t memory_peak_bytes; // the most of any rank
-    bool has_rollbacks;        // with optimizer post-validation
-    int rollbacks;             // pipeline ranks that took their update back and made it again
+    double bubble_fraction;              // of the rank that waits longest; NAN where nobody can know
+    int64_t memory_peak_bytes;           // the most of any rank
+    int64_t part_peak_bytes[PART_COUNT]; // likewise, of each part
+    bool has_rollbacks;                  // with optimizer post-validation
+    int rollbacks;                       // pipeline ranks that took their update back and made it again
     bool has_valid;
     double valid_loss;
 };

@@ -43,7 +43,13 @@
 #include "trainer/optimizer.h"
 
 /* What every rank says of itself when its list is done; all hear the maximum of each. */
-enum remark { REMARK_STOP, REMARK_BUBBLE, REMARK_MEMORY, REMARK_COUNT };
+enum remark {
+    REMARK_STOP,
+    REMARK_BUBBLE,
+    REMARK_MEMORY, // peak bytes; and from REMARK_PARTS on, of each part
+    REMARK_PARTS,
+    REMARK_COUNT = REMARK_PARTS + PART_COUNT
+};
 
 struct post_validation_config {
     struct world *world;

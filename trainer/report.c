@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/report.h"
 
+#include "trainer/memory_formula.h"
 #include "trainer/metrics.h"
 
 #include <string.h>
@@ -72,19 +73,36 @@ void report_layout(const struct run *run, FILE *to)
     fflush(to);
 }
 
-void report_memory(const struct worker *worker, FILE *to)
+void report_parts(int rank, int pp_rank, const int64_t part_bytes[PART_COUNT], int64_t bytes, FILE *to)
 {
-    struct memory_use use = device_memory(worker->device);
     char number[NUMBER_CHARS];
-    fprintf(to, "memory of rank %d:", worker->world->rank);
-    int64_t sum = 0;
-    for (int part = 0; part < PART_COUNT; part++) {
-        sum += use.now_bytes[part];
-        if (use.now_bytes[part] > 0)
-            fprintf(to, " %s %s,", part_name((enum part)part), bytes_text(use.now_bytes[part], number));
+    if (pp_rank == 0) {
+        fprintf(to, "%5s %6s", "rank", "pp");
+        for (int part = 0; part < PART_COUNT; part++)
+            fprintf(to, " %13s", part_name((enum part)part));
+        fprintf(to, " %13s\n", "in all");
     }
-    fprintf(to, " in all %s\n", bytes_text(sum, number));
+    fprintf(to, "%5d %6d", rank, pp_rank);
+    for (int part = 0; part < PART_COUNT; part++)
+        fprintf(to, " %13s", bytes_text(part_bytes[part], number));
+    fprintf(to, " %13s\n", bytes_text(bytes, number));
+}
+
+enum status report_memory(const struct run *run, FILE *to)
+{
+    // Another machine's kernels take other temporary memory.
+    if (!device_named_is_of_host(run->recipe->cluster.device))
+        return OK;
+    int threads = run_threads(run, run->mesh.world);
+    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
+        struct memory_table table;
+        int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp});
+        TRY(memory_formula(run, rank, threads, &table));
+        report_parts(rank, pp, table.part_bytes, table.bytes, to);
+        memory_table_free(&table);
+    }
     fflush(to);
+    return OK;
 }
 
 void report_resident(int ranks, int64_t allocated_bytes, FILE *to)

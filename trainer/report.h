@@ -8,7 +8,10 @@
 
 /* Model, layout, and the layer -> rank table. */
 void report_layout(const struct run *run, FILE *to);
-/* What this rank has allocated, by part. */
-void report_memory(const struct worker *worker, FILE *to);
+/* The table of memory by part that the formula gives (memory_formula.h), a line for the first rank of each
+ * pipeline coordinate; nothing on a device that it does not know. */
+MUST_USE enum status report_memory(const struct run *run, FILE *to);
+/* One line of such a table, and its heading before the first. */
+void report_parts(int rank, int pp_rank, const int64_t part_bytes[PART_COUNT], int64_t bytes, FILE *to);
 /* The process's peak resident size beside what its ranks have allocated at most, together. */
 void report_resident(int ranks, int64_t allocated_bytes, FILE *to);

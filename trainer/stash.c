@@ -29,7 +29,7 @@ static void pool_give(struct pool *pool, int index)
 }
 
 /* Walks the rank's list once. */
-static enum status plan_gradients(const struct schedule *schedule, int rank, struct gradient_plan *out)
+enum status gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
 {
     const struct action_list *list = &schedule->ranks[rank];
     int m = schedule->m;
@@ -59,6 +59,12 @@ static enum status plan_gradients(const struct schedule *schedule, int rank, str
     out->count = pool.made;
     free(pool.queue);
     return OK;
+}
+
+void gradient_plan_destroy(struct gradient_plan *plan)
+{
+    free(plan->of);
+    *plan = (struct gradient_plan){0};
 }
 
 static int slots_of_home(const struct stash *stash, enum home home, int chunk)
@@ -112,7 +118,7 @@ enum status stash_create(struct device *device, const struct schedule *schedule,
     out->backward = backward;
     TRY(slot_plan_create(schedule, pp_rank, 0, &out->plan));
     if (backward) {
-        TRY(plan_gradients(schedule, pp_rank, &out->gradients));
+        TRY(gradient_plan_create(schedule, pp_rank, &out->gradients));
         TRY(allocate_gradients(device, stages[0].env, out));
     }
     return allocate_homes(device, out);
@@ -127,7 +133,7 @@ void stash_destroy(struct stash *stash)
     }
     buffer_free(&stash->gradient);
     free(stash->gradient_busy);
-    free(stash->gradients.of);
+    gradient_plan_destroy(&stash->gradients);
     slot_plan_destroy(stash->plan);
     *stash = (struct stash){0};
 }

@@ -15,6 +15,11 @@ struct gradient_plan {
     int *of;   // [chunks][m]: the buffer that I or B of this chunk and microbatch works on
 };
 
+/* How many one rank needs, and which each action works on. */
+MUST_USE enum status gradient_plan_create(const struct schedule *schedule, int pp_rank,
+                                          struct gradient_plan *out);
+void gradient_plan_destroy(struct gradient_plan *plan);
+
 struct stash {
     struct slot_plan *plan;
     struct gradient_plan gradients;

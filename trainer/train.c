@@ -102,7 +102,6 @@ static enum status begin(struct session *s)
         .launched = launcher.size > 0,
     };
     TRY(metrics_open(&config, &s->metrics));
-    report_memory(&s->worker, stdout);
     return OK;
 }
 
@@ -157,6 +156,8 @@ static enum status one_step(struct session *s, bool *stop)
         .rollbacks = result.rollbacks,
         .has_valid = evaluates_after(recipe, w->step),
     };
+    for (int part = 0; part < PART_COUNT; part++)
+        record.part_peak_bytes[part] = (int64_t)w->remarks[REMARK_PARTS + part];
     if (record.has_valid)
         TRY(worker_evaluate(w, &record.valid_loss));
     if (speaks(s))
@@ -295,8 +296,10 @@ enum status train(const struct recipe *recipe, int size)
         status = run_folder_check(recipe);
     if (status == OK && first)
         status = run_folder_claim(recipe, &folder);
-    if (status == OK && first)
+    if (status == OK && first) {
         report_layout(&job.run, stdout);
+        status = report_memory(&job.run, stdout);
+    }
     job.status = status;
     if (status != OK)
         text_add(&job.why, "%s", fail_text());

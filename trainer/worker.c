@@ -9,14 +9,13 @@
 
 /* ---- making ---- */
 
-/* The machine's cores shared by the ranks that run on it. */
-static int threads_of(const struct run *run, const struct world *world)
+int run_threads(const struct run *run, int world_size)
 {
     int asked = run->recipe->cluster.threads_per_rank;
     if (asked > 0)
         return asked;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int share = (int)cores / world->size;
+    int share = (int)cores / world_size;
     return share > 1 ? share : 1;
 }
 
@@ -139,7 +138,8 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(add_ties(out));
     if (schedule_has_twins(run->schedule))
         TRY(groups_add_twins(world, out->groups));
-    struct device_options options = {.name = recipe->cluster.device, .threads = threads_of(run, world)};
+    struct device_options options = {.name = recipe->cluster.device,
+                                     .threads = run_threads(run, world->size)};
     TRY(device_open(&options, &out->device));
     TRY(stream_create(out->device, "compute", &out->compute));
     TRY(create_weights(out, training));
@@ -247,7 +247,10 @@ static void remark(const struct worker *w, double remarks[REMARK_COUNT])
     double span = times.last_end_s - times.first_start_s;
     remarks[REMARK_STOP] = signal_came(w->run->recipe->resilience.exit_signal) ? 1.0 : 0.0;
     remarks[REMARK_BUBBLE] = timeline_bubble_remark(span, times.busy_s);
-    remarks[REMARK_MEMORY] = (double)device_memory(w->device).peak_total_bytes;
+    struct memory_use use = device_memory(w->device);
+    remarks[REMARK_MEMORY] = (double)use.peak_total_bytes;
+    for (int part = 0; part < PART_COUNT; part++)
+        remarks[REMARK_PARTS + part] = (double)use.peak_bytes[part];
 }
 
 enum status worker_hear(struct worker *w)

@@ -41,6 +41,9 @@ struct run {
 MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
 void run_destroy(struct run *run);
 
+/* The compute threads of each of `world_size` ranks: the recipe's, or the machine's cores shared by them. */
+int run_threads(const struct run *run, int world_size);
+
 /* The tokenizer that the recipe names. */
 struct tokenizer;
 MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out);

@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry device rehearses a run: what it counts for each rank, part by part, must be what the same rank of a
- * real run has allocated, to the byte. */
+ * real run has allocated, to the byte. And so must what the formula says, which runs nothing. */
 #include "tests/support/tiny.h"
-#include "trainer/worker.h"
+#include "trainer/memory_formula.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { MOST_RANKS = 16 };
 
+#define FULL " memory.recompute_granularity=full "
+#define SOME " memory.recompute_granularity=selective memory.recompute_modules="
+
+struct layout_case {
+    enum tiny_family family;
+    const char *layout;
+    int threads;
+};
+
 struct job {
     struct run run;
     int steps;
     struct memory_use use[MOST_RANKS];
+    struct memory_table formula[MOST_RANKS]; // of the dry run
 };
 
 static enum status rank_main(struct world *world, void *argument)
@@ -31,16 +41,21 @@ static enum status rank_main(struct world *world, void *argument)
     return OK;
 }
 
-static enum status play(const struct tiny *tiny, enum tiny_family family, const char *layout, bool dry,
-                        struct job *job, int *size)
+static enum status play(const struct tiny *tiny, const struct layout_case *c, bool dry, struct job *job,
+                        int *size)
 {
     struct recipe *recipe = NULL;
-    TRY(tiny_recipe(tiny, family, dry ? "cluster.device=dry" : "cluster.device=cpu", layout, 0, &recipe));
+    char common[80];
+    snprintf(common, sizeof common, "cluster.threads_per_rank=%d cluster.device=%s", c->threads,
+             dry ? "dry" : "cpu");
+    TRY(tiny_recipe(tiny, c->family, common, c->layout, 0, &recipe));
     *size = recipe_world_size(recipe);
     CHECK(*size <= MOST_RANKS);
     // One step is what a rehearsal plays; a run plays more, and evaluates.
     *job = (struct job){.steps = dry ? 1 : 2};
     enum status status = run_create(recipe, !dry, &job->run);
+    for (int rank = 0; status == OK && dry && rank < *size; rank++)
+        status = memory_formula(&job->run, rank, c->threads, &job->formula[rank]);
     if (status == OK && !dry)
         status = world_run("local", *size, rank_main, job);
     for (int rank = 0; status == OK && dry && rank < *size; rank++)
@@ -50,49 +65,73 @@ static enum status play(const struct tiny *tiny, enum tiny_family family, const 
     return status;
 }
 
-static enum status compare(const struct tiny *tiny, enum tiny_family family, const char *layout)
+static enum status compare_rank(const struct job *real, const struct job *dry, int rank)
+{
+    const struct memory_use *use = &real->use[rank], *rehearsed = &dry->use[rank];
+    const struct memory_table *formula = &dry->formula[rank];
+    for (int part = 0; part < PART_COUNT; part++)
+        if (use->peak_bytes[part] != rehearsed->peak_bytes[part] ||
+            use->peak_bytes[part] != formula->part_bytes[part])
+            return fail(OUT_OF_BOUND,
+                        "rank %d: %lld bytes of %s; %lld were rehearsed, and the formula says %lld", rank,
+                        (long long)use->peak_bytes[part], part_name((enum part)part),
+                        (long long)rehearsed->peak_bytes[part], (long long)formula->part_bytes[part]);
+    if (use->peak_total_bytes != rehearsed->peak_total_bytes || use->peak_total_bytes != formula->bytes)
+        return fail(OUT_OF_BOUND,
+                    "rank %d: %lld bytes at most; %lld were rehearsed, and the formula says %lld", rank,
+                    (long long)use->peak_total_bytes, (long long)rehearsed->peak_total_bytes,
+                    (long long)formula->bytes);
+    bool empty = rank == 0 && !(use->peak_bytes[PART_WORKSPACE] > 0);
+    return empty ? fail(OUT_OF_BOUND, "no workspace at all") : OK;
+}
+
+static enum status compare(const struct tiny *tiny, const struct layout_case *c)
 {
     struct job real, dry;
     int size = 0;
-    TRY(play(tiny, family, layout, false, &real, &size));
-    TRY(play(tiny, family, layout, true, &dry, &size));
-    for (int rank = 0; rank < size; rank++) {
-        for (int part = 0; part < PART_COUNT; part++)
-            if (real.use[rank].peak_bytes[part] != dry.use[rank].peak_bytes[part])
-                return fail(OUT_OF_BOUND, "rank %d: %lld bytes of %s, and %lld were rehearsed", rank,
-                            (long long)real.use[rank].peak_bytes[part], part_name((enum part)part),
-                            (long long)dry.use[rank].peak_bytes[part]);
-        if (real.use[rank].peak_total_bytes != dry.use[rank].peak_total_bytes)
-            return fail(OUT_OF_BOUND, "rank %d: %lld bytes at most, and %lld were rehearsed", rank,
-                        (long long)real.use[rank].peak_total_bytes,
-                        (long long)dry.use[rank].peak_total_bytes);
-    }
-    return real.use[0].peak_bytes[PART_WORKSPACE] > 0 ? OK : fail(OUT_OF_BOUND, "no workspace at all");
+    TRY(play(tiny, c, false, &real, &size));
+    TRY(play(tiny, c, true, &dry, &size));
+    enum status status = OK;
+    for (int rank = 0; status == OK && rank < size; rank++)
+        status = compare_rank(&real, &dry, rank);
+    for (int rank = 0; rank < size; rank++)
+        memory_table_free(&dry.formula[rank]);
+    return status;
 }
 
 int main(void)
 {
-    static const struct {
-        enum tiny_family family;
-        const char *layout;
-    } cases[] = {
-        {TINY_GPT, "cluster.threads_per_rank=1"},
-        {TINY_GPT, "cluster.threads_per_rank=2" TINY_DROPOUT},
-        {TINY_GPT, "tp=2 pp=2 dp=2 parallel.sequence_parallel=true cluster.threads_per_rank=1"},
-        {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1] cluster.threads_per_rank=1"},
-        {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1 cluster.threads_per_rank=3"},
-        {TINY_GPT, "tp=2 pp=3 pipeline.optimizer_post_validation=true cluster.threads_per_rank=1"},
-        {TINY_GPT,
-         "pp=2 memory.recompute_granularity=full memory.recompute_num_layers=2 pipeline.schedule=zb-h1 "
-         "cluster.threads_per_rank=1"},
+    static const struct layout_case cases[] = {
+        {TINY_GPT, "", 1},
+        {TINY_GPT, TINY_DROPOUT, 2},
+        {TINY_GPT, "tp=2 pp=2 dp=2 parallel.sequence_parallel=true", 1},
+        {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1]", 1},
+        {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1", 3},
+        {TINY_GPT, "tp=2 pp=3 pipeline.optimizer_post_validation=true", 1},
+        {TINY_GPT, "tp=3 model.make_vocab_size_divisible_by=4 pp=2 pipeline.schedule=interleaved", 1},
+        {TINY_LLAMA,
+         "tp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v pipeline.layout=[1,1,1,2]", 1},
+        {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
+        {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
+        {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
+        // What is computed again has other homes.
+        {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
+        {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
+        {TINY_LLAMA, "pp=2 pipeline.schedule=zb-v" FULL, 1},
+        {TINY_GPT, "pp=2 pipeline.schedule=interleaved" FULL "memory.recompute_method=block", 1},
+        {TINY_GPT, "pp=2 pipeline.schedule=v-half tp=2" FULL "memory.recompute_method=block", 1},
+        {TINY_GPT, SOME "[core_attn]", 1},
+        {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
+        {TINY_LLAMA,
+         "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]", 1},
     };
     struct tiny tiny;
     int bad = 0;
     MUST(tiny_create(&tiny));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        enum status status = compare(&tiny, cases[i].family, cases[i].layout);
+        enum status status = compare(&tiny, &cases[i]);
         bad += status != OK;
-        printf("%s: %s\n", cases[i].layout, status == OK ? "to the byte" : fail_text());
+        printf("\"%s\": %s\n", cases[i].layout, status == OK ? "to the byte" : fail_text());
     }
     tiny_destroy(&tiny);
     return bad != 0;

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/memory_formula.h"
+
+#include "trainer/stash.h"
+
+#include <stdlib.h>
+
+/* A rank, while its terms are written down. */
+struct sheet {
+    const struct run *run;
+    struct memory_table *table;
+    struct place place;
+    struct params params;
+    struct memory_shape shape;
+    struct recompute recompute;
+    struct slot_plan *slots;
+    bool split;    // W is apart from I somewhere
+    int64_t again; // the largest so far of what has one slot for the whole rank
+    int64_t scratch;
+    bool has_layers;
+};
+
+static enum status put(struct sheet *s, enum part part, int stage, const char *what, int64_t bytes,
+                       int64_t count)
+{
+    struct memory_table *t = s->table;
+    if (bytes * count == 0)
+        return OK;
+    if (t->count == t->room) {
+        int room = 2 * t->room + 64;
+        struct memory_term *list = realloc(t->list, (size_t)room * sizeof *list);
+        if (list == NULL)
+            return fail(NO_MEMORY, "no memory for %d terms", room);
+        t->list = list;
+        t->room = room;
+    }
+    t->list[t->count++] =
+        (struct memory_term){.part = part, .stage = stage, .what = what, .bytes = bytes, .count = count};
+    t->part_bytes[part] += bytes * count;
+    t->bytes += bytes * count;
+    return OK;
+}
+
+/* A buffer of its own: whole cache lines, and at least one. */
+static enum status put_buffer(struct sheet *s, enum part part, const char *what, int64_t bytes)
+{
+    return put(s, part, -1, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64, 1);
+}
+
+static void raise_to(int64_t *most, int64_t bytes)
+{
+    *most = bytes > *most ? bytes : *most;
+}
+
+/* ---- activations ---- */
+
+struct chunk {
+    int index, stage, layers;
+    bool has_embedding, has_head;
+    int64_t slots[HOME_COUNT];
+};
+
+/* How many layers keep what belongs to a module. */
+static int layers_keeping(const struct sheet *s, const struct chunk *c, unsigned module)
+{
+    int keeping = 0;
+    for (int i = 0; i < c->layers; i++)
+        keeping += (recompute_run_of(&s->recompute, c->layers, i).modules & (module | RECOMPUTE_LAYER)) == 0;
+    return keeping;
+}
+
+/* Of one block's item: kept from F on, or for the time between I and W. */
+static enum status put_item(struct sheet *s, const struct chunk *c, const struct memory_item *item)
+{
+    bool lasts = item->home == HOME_UNTIL_INPUT || item->home == HOME_UNTIL_WEIGHT;
+    if (!lasts && item->home != HOME_INPUT_TO_WEIGHT)
+        return OK;
+    if (!lasts)
+        return s->split ? put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+                              c->layers * c->slots[HOME_INPUT_TO_WEIGHT])
+                        : OK;
+    int keeping = layers_keeping(s, c, item->module);
+    TRY(put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes, keeping * c->slots[item->home]));
+    if (!s->split || item->home != HOME_UNTIL_WEIGHT)
+        return OK;
+    return put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+               (c->layers - keeping) * c->slots[HOME_INPUT_TO_WEIGHT]);
+}
+
+/* What a run of layers works in: computed by F one layer after the other, by I side by side. */
+static int64_t run_bytes(const struct sheet *s, const struct memory_items *items, struct recompute_run run)
+{
+    int64_t passing = 0, lying = 0, inputs = (run.count - 1) * items->list[0].bytes;
+    for (int k = 1; k < items->count; k++) {
+        const struct memory_item *item = &items->list[k];
+        bool until_input = item->home == HOME_UNTIL_INPUT, until_weight = item->home == HOME_UNTIL_WEIGHT;
+        if ((run.modules & (item->module | RECOMPUTE_LAYER)) == 0)
+            continue;
+        passing += until_input || until_weight ? item->bytes : 0;
+        lying += until_input || (until_weight && !s->split) ? item->bytes : 0;
+    }
+    return inputs + (passing > run.count * lying ? passing : run.count * lying);
+}
+
+static enum status put_blocks(struct sheet *s, const struct chunk *c)
+{
+    struct memory_items items = memory_of_block(&s->shape);
+    int64_t inputs = 0;
+    for (int i = 0; i < c->layers;) {
+        struct recompute_run run = recompute_run_of(&s->recompute, c->layers, i);
+        raise_to(&s->again, run_bytes(s, &items, run));
+        inputs += i > 0;
+        i += run.count;
+    }
+    TRY(put(s, PART_ACTIVATIONS, c->stage, "input of the stage", items.list[0].bytes,
+            c->layers > 0 ? c->slots[HOME_INPUT] : 0));
+    TRY(put(s, PART_ACTIVATIONS, c->stage, "inputs of layers", items.list[0].bytes,
+            inputs * c->slots[HOME_UNTIL_INPUT]));
+    for (int k = 1; k < items.count; k++)
+        TRY(put_item(s, c, &items.list[k]));
+    if (c->layers > 0)
+        raise_to(&s->scratch, memory_block_scratch(&s->shape));
+    return OK;
+}
+
+/* The embedding, or the head, which are never computed again. */
+static enum status put_end(struct sheet *s, const struct chunk *c, const struct memory_items *items)
+{
+    for (int k = 0; k < items->count; k++) {
+        const struct memory_item *item = &items->list[k];
+        bool input = k == 0 && c->layers == 0 && item->home == HOME_UNTIL_INPUT;
+        if (item->home == HOME_SCRATCH || (item->home == HOME_INPUT_TO_WEIGHT && !s->split))
+            continue;
+        TRY(put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+                c->slots[input ? HOME_INPUT : item->home]));
+    }
+    raise_to(&s->scratch, memory_in_home(items, HOME_SCRATCH));
+    return OK;
+}
+
+static enum status put_chunk(struct sheet *s, const struct chunk *c)
+{
+    struct memory_items block = memory_of_block(&s->shape), embedding = memory_of_embedding(&s->shape),
+                        head = memory_of_head(&s->shape);
+    int64_t between = 0; // I and W of one layer, where W follows at once
+    TRY(put_blocks(s, c));
+    if (c->layers > 0)
+        raise_to(&between, memory_in_home(&block, HOME_INPUT_TO_WEIGHT));
+    if (c->has_embedding) {
+        TRY(put_end(s, c, &embedding));
+        raise_to(&between, memory_in_home(&embedding, HOME_INPUT_TO_WEIGHT));
+    }
+    if (c->has_head) {
+        TRY(put_end(s, c, &head));
+        raise_to(&between, memory_in_home(&head, HOME_INPUT_TO_WEIGHT));
+    } else {
+        TRY(put(s, PART_ACTIVATIONS, c->stage, "output of the stage",
+                (memory_stream_bytes(&s->shape) + 63) / 64 * 64,
+                c->slots[c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT]));
+    }
+    if (s->split)
+        return OK;
+    return put(s, PART_ACTIVATIONS, c->stage, "gradients inside one layer", between,
+               c->slots[HOME_INPUT_TO_WEIGHT]);
+}
+
+static enum status put_activations(struct sheet *s)
+{
+    const struct run *run = s->run;
+    const struct schedule *schedule = run->schedule;
+    for (int index = 0; index < schedule->chunks; index++) {
+        int stage = schedule_stage(schedule, s->place.pp, index);
+        struct chunk c = {
+            .index = index,
+            .stage = stage,
+            .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
+            .has_embedding = stage == 0,
+            .has_head = stage == schedule->stages - 1,
+            .slots = {[HOME_INPUT] = s->slots->peak[UNTIL_INPUT][index],
+                      [HOME_UNTIL_INPUT] = s->slots->peak[STASH_UNTIL_INPUT][index],
+                      [HOME_UNTIL_WEIGHT] = s->slots->peak[STASH_UNTIL_WEIGHT][index],
+                      [HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index]},
+        };
+        s->has_layers |= c.layers > 0;
+        TRY(put_chunk(s, &c));
+    }
+    struct gradient_plan gradients = {.count = 0};
+    TRY(gradient_plan_create(schedule, s->place.pp, &gradients));
+    int64_t bytes = gradients.count * memory_stream_bytes(&s->shape);
+    gradient_plan_destroy(&gradients);
+    return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", bytes);
+}
+
+/* ---- weights and what belongs to them ---- */
+
+static bool holds_row(const struct sheet *s, const struct param *row)
+{
+    const struct run *run = s->run;
+    const struct schedule *schedule = run->schedule;
+    int stage = 0;
+    if (row->layer == run->stage_first_layer[schedule->stages])
+        stage = schedule->stages - 1;
+    else
+        while (row->layer >= run->stage_first_layer[stage + 1])
+            stage++;
+    return schedule_holds(schedule, s->place.pp, stage);
+}
+
+static struct slice slice_of(const struct sheet *s, const struct param *row)
+{
+    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, s->place);
+}
+
+struct states {
+    int64_t values, gradients, packed, largest; // elements; packed: partial sums over tp; largest: of a row
+};
+
+static int64_t lines(int64_t elements)
+{
+    return (elements + 15) / 16 * 16;
+}
+
+/* Rows that are one matrix lie without a gap; what comes behind them begins a cache line. Of a tied weight
+ * that this rank uses twice there is one value, and two gradients. */
+static struct states count_states(const struct sheet *s)
+{
+    struct states sum = {0};
+    const struct params *params = &s->params;
+    for (int first = 0, end; first < params->count; first = end) {
+        const struct param *row = &params->rows[first];
+        bool held = holds_row(s, row), second = row->tie >= 0 && holds_row(s, &params->rows[row->tie]);
+        int64_t elements = 0;
+        for (end = first; end < params->count && params->rows[end].fuse == first; end++) {
+            struct slice slice = slice_of(s, &params->rows[end]);
+            elements += slice_padded(&slice);
+            if (held && params->rows[end].partial == PARTIAL_TP)
+                sum.packed += slice_padded(&slice);
+            if (held && slice.first && row->tie < 0)
+                raise_to(&sum.largest, slice_padded(&slice));
+        }
+        sum.gradients += held ? lines(elements) : 0;
+        sum.values += held && !second ? lines(elements) : 0;
+    }
+    return sum;
+}
+
+/* What a step's report, the step's scalars and the ranks' remarks take; and the copies of a rank that may
+ * have to take a step back. */
+static enum status put_optimizer(struct sheet *s, const struct states *states)
+{
+    const struct recipe *recipe = s->run->recipe;
+    int64_t word = sizeof(double), samples = recipe->train.global_batch_size, p = s->run->mesh.degrees.pp;
+    int64_t squares = (int64_t)s->params.count * s->shape.tp;
+    int64_t moment = states->values * s->shape.assume.moment;
+    TRY(put_buffer(s, PART_OPTIMIZER, "first moments", moment));
+    TRY(put_buffer(s, PART_OPTIMIZER, "second moments", moment));
+    TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
+    TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
+    TRY(put_buffer(s, PART_OPTIMIZER, "remarks", REMARK_COUNT * word));
+    if (states->packed > 0)
+        TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
+                       states->packed * s->shape.assume.gradient));
+    if (!recipe->pipeline.optimizer_post_validation)
+        return OK;
+    int64_t travelling = (2 * samples + squares + p * (1 + REMARK_COUNT)) * word;
+    TRY(put_buffer(s, PART_OPTIMIZER, "validation: own report", samples * word + travelling));
+    TRY(put_buffer(s, PART_OPTIMIZER, "validation: report so far", travelling));
+    if (s->place.pp == p - 1)
+        return OK;
+    TRY(put_buffer(s, PART_OPTIMIZER, "validation: whole report", travelling));
+    TRY(put_buffer(s, PART_OPTIMIZER, "copy of weights", states->values * s->shape.assume.weight));
+    TRY(put_buffer(s, PART_OPTIMIZER, "copy of first moments", moment));
+    return put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment);
+}
+
+static enum status put_states(struct sheet *s, const struct states *states)
+{
+    TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * s->shape.assume.weight));
+    TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * s->shape.assume.gradient));
+    return put_optimizer(s, states);
+}
+
+/* ---- temporary memory, and the data ---- */
+
+/* Only dimensions are looked at. */
+static struct tensor shape_2d(int64_t rows, int64_t columns)
+{
+    return tensor_2d(NULL, F32, rows, columns);
+}
+
+static int64_t of_sum(int64_t rows, int64_t columns)
+{
+    struct op op = {.kind = OP_COLUMN_SUM, .column_sum = {.in = shape_2d(rows, columns)}};
+    return (int64_t)op_scratch_bytes(&op, 1);
+}
+
+static int64_t of_attention(const struct sheet *s, int threads)
+{
+    const struct model_config *model = s->shape.model;
+    int64_t tokens = s->shape.batch * s->shape.sequence;
+    int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
+    struct attention_forward forward = {
+        .q = shape_2d(tokens, model->num_attention_heads / s->shape.tp * model->kv_channels),
+        .k = shape_2d(tokens, groups * model->kv_channels),
+        .v = shape_2d(tokens, groups * model->kv_channels),
+        .batch = s->shape.batch,
+        .sequence = s->shape.sequence,
+        .head_dim = model->kv_channels,
+    };
+    struct op op = {.kind = OP_ATTENTION_FORWARD, .attention_forward = forward};
+    int64_t most = (int64_t)op_scratch_bytes(&op, threads);
+    op = (struct op){.kind = OP_ATTENTION_BACKWARD, .attention_backward = {.forward = forward}};
+    raise_to(&most, (int64_t)op_scratch_bytes(&op, threads));
+    return most;
+}
+
+/* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
+static int64_t of_kernels(const struct sheet *s, const struct states *states, int threads)
+{
+    const struct model_config *model = s->shape.model;
+    int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
+    int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
+    int twin = s->run->mesh.degrees.pp - 1 - s->place.pp;
+    bool first_twin = !schedule_has_twins(s->run->schedule) || s->place.pp <= twin;
+    if (s->place.dp == 0 && first_twin && states->largest > 0) {
+        struct op op = {.kind = OP_SQUARES, .squares = {.x = tensor_1d(NULL, F32, states->largest)}};
+        raise_to(&most, (int64_t)op_scratch_bytes(&op, threads));
+    }
+    bool has_head = schedule_holds(s->run->schedule, s->place.pp, s->run->schedule->stages - 1);
+    struct op norm = {.kind = OP_NORM_BACKWARD, .norm_backward = {.x = shape_2d(local, model->hidden_size)}};
+    if (s->has_layers || has_head)
+        raise_to(&most, (int64_t)op_scratch_bytes(&norm, threads));
+    if (!s->has_layers)
+        return most;
+    raise_to(&most, of_attention(s, threads));
+    if (!model->add_bias_linear)
+        return most;
+    int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
+    int64_t heads = model->num_attention_heads / s->shape.tp;
+    int64_t features = model->ffn_hidden_size / s->shape.tp * (model->activation == SWIGLU ? 2 : 1);
+    raise_to(&most, of_sum(tokens, (heads + 2 * groups) * model->kv_channels));
+    raise_to(&most, of_sum(tokens, features));
+    raise_to(&most, of_sum(local, model->hidden_size));
+    return most;
+}
+
+/* Of a microbatch: sample, i64; token, label, position, document, place and mask, four bytes each. */
+static enum status put_data(struct sheet *s)
+{
+    int64_t bytes = s->shape.batch * s->shape.sequence * (8 + 6 * 4);
+    return put_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
+}
+
+static enum status put_all(struct sheet *s, int threads)
+{
+    struct states states = count_states(s);
+    TRY(put_states(s, &states));
+    TRY(put_activations(s));
+    TRY(put(s, PART_WORKSPACE, -1, "what is computed again", s->again, 1));
+    TRY(put(s, PART_WORKSPACE, -1, "temporary memory of the layers", s->scratch, 1));
+    int64_t kernels = of_kernels(s, &states, threads);
+    if (kernels > 0)
+        TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
+    return put_data(s);
+}
+
+static bool has_weight_action(const struct schedule *schedule, int rank)
+{
+    const struct action_list *list = &schedule->ranks[rank];
+    for (int i = 0; i < list->count; i++)
+        if (list->actions[i].kind == BACKWARD_WEIGHT)
+            return true;
+    return false;
+}
+
+enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
+{
+    const struct recipe *recipe = run->recipe;
+    *out = (struct memory_table){.count = 0};
+    struct sheet s = {
+        .run = run,
+        .table = out,
+        .place = mesh_place(&run->mesh, MESH_DENSE, rank),
+        .shape = {.model = &recipe->model,
+                  .tp = run->mesh.degrees.tp,
+                  .sequence_parallel = recipe->parallel.sequence_parallel,
+                  .batch = recipe->train.micro_batch_size,
+                  .sequence = recipe->model.seq_length,
+                  .assume = memory_of_program},
+        .recompute = recipe_recompute(recipe),
+    };
+    s.split = has_weight_action(run->schedule, s.place.pp);
+    enum status status =
+        params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
+    if (status == OK)
+        status = slot_plan_create(run->schedule, s.place.pp, 0, &s.slots);
+    if (status == OK)
+        status = put_all(&s, threads);
+    slot_plan_destroy(s.slots);
+    params_free(&s.params);
+    if (status != OK)
+        memory_table_free(out);
+    return status;
+}
+
+void memory_table_free(struct memory_table *table)
+{
+    free(table->list);
+    *table = (struct memory_table){0};
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a rank will hold while it trains, term by term, from the recipe alone: nothing is allocated, opened or
+ * run. Every term is bytes x count and belongs to a part of the device's ledger (kernels/device.h); the terms
+ * of a part add up to what the ledger says of a run, to the byte (tests/ranks/test_dry.c).
+ *
+ *     part         stage  bytes     count  what
+ *     activations  0      3145728   12     q, k, v                  3 layers kept x 4 slots of 1F1B
+ *     workspace           9437184   1      temporary memory of the layers
+ *
+ * The dry device counts the same by rehearsing the program; this says what it is made of. The trap: a term
+ * that is written down here as the program computes it proves nothing. Sizes come from the model's dimensions
+ * and lives from the schedule, not from the layouts of layers/. */
+#pragma once
+
+#include "trainer/memory_layer.h"
+#include "trainer/worker.h"
+
+struct memory_term {
+    enum part part;
+    int stage; // -1: of the whole rank
+    const char *what;
+    int64_t bytes, count;
+};
+
+struct memory_table {
+    struct memory_term *list;
+    int count, room;
+    int64_t part_bytes[PART_COUNT], bytes; // sums
+};
+
+/* Of a rank of the world with `threads` compute threads, ranks being threads of one process, on a device
+ * whose kernels are the CPU's. */
+MUST_USE enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out);
+void memory_table_free(struct memory_table *table);
