@@ -2,6 +2,7 @@
 #include "kernels/number_format.h"
 
 #include "base/status.h"
+#include "kernels/number_round.h"
 
 #include <math.h>
 

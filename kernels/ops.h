@@ -15,6 +15,7 @@
 
 #include "base/philox.h"
 #include "kernels/device.h"
+#include "kernels/number_format.h"
 
 /* Dropout that every layout draws alike: the mask of element (token, column) is a function of
  * (generator, the token's global sample, its place in it, column), never of where the token is stored.
@@ -57,6 +58,9 @@ enum op_kind {
     OP_SQUARES,
     OP_CLIP,
     OP_ADAMW,
+    OP_MAGNITUDE,
+    OP_QUANTISE,
+    OP_HADAMARD,
     OP_KIND_COUNT
 };
 const char *op_name(enum op_kind kind);
@@ -268,6 +272,60 @@ struct adamw {
     bool decay; // false: weight_decay is not applied to this slice
 };
 
+/* How large numbers are, from which scales follow. The sum is exact: of |x| to the nearest 2^-24, while it is
+ * below 2^29, so that it does not depend on who adds what. Inf and NaN show as what they are. */
+enum magnitude_kind {
+    MAGNITUDE_LARGEST,        // out f32[1]: the largest |x|
+    MAGNITUDE_LARGEST_IN_ROW, // out f32[R]
+    MAGNITUDE_SUM,            // out f64[1]: of all |x|
+};
+struct magnitude {
+    enum magnitude_kind kind;
+    struct tensor in, out; // in f32[R, C]
+    bool accumulate;       // with what out held: the larger, or the sum
+};
+
+/* How a scale follows from the magnitude a of the numbers that share it. Powers of two, so that scaling
+ * rounds nothing, or what a published recipe says, in fp32 operation by operation. */
+enum scale_rule {
+    SCALE_POWER_OF_TWO, // the least 2^e with a <= largest * 2^e; 1 where a is 0
+    SCALE_E8M0,         // 2^(floor(log2 a) - exponent of the largest), e8m0: Microscaling 1.0, section 6.3
+    SCALE_E4M3, // two levels (NVFP4, 2509.25149, appendix C): with up = largest * 448 / the tensor's a,
+                // each block has code = e4m3(a / largest * up), and the scale is code * (1 / up)
+    SCALE_FULL, // max(a, 1e-5) / largest, in fp32 (BitNet b1.58)
+};
+enum { QUANTISE_BLOCK_MAX = 128 };
+
+/* out = in as a small format with scales can hold it: round(in / scale) * scale. Blocks of
+ * block_rows x block_columns elements share a scale, the last ones in a direction may be smaller; in rows
+ * they begin anew every `period`. Without blocks all share the one of `magnitude`, or each row has its own.
+ * What is not finite becomes NaN, and the numbers that share a scale with it where the scale is found here: a
+ * GPU would saturate, but a run wants to hear of it. */
+struct quantise {
+    struct tensor in, out; // f32[R, C]; out may be in
+    enum number_format format;
+    enum scale_rule scale;
+    int64_t block_rows, block_columns; // each 1 .. 128, columns a divisor of that; 0, 0: no blocks
+    int64_t period;                    // 0: none
+    struct tensor magnitude;           // without blocks, and for SCALE_E4M3: f32[1]; or f32[R]; or f64[1]
+    double divisor;                    // the magnitude is divided by it: the elements of a sum; 0: 1
+    /* Stochastic rounding where sample is given: element (row, column) rounds by philox_word(generator,
+     * sample[row], place[row] * columns + column_begin + column). */
+    struct philox generator;
+    const int64_t *sample;         // [R]
+    const int32_t *place;          // [R]
+    int64_t columns, column_begin; // the global width of a row, and where this slice begins
+};
+
+/* A random Hadamard transform along rows: of each block of 16, out = H D in / 4, with H the Hadamard matrix
+ * in Sylvester's order and D signs, minus where the lowest bit of philox_word(signs, 0, row in the block) is
+ * set. H D / 4 is orthogonal, so the products of two matrices over their rows stay what they were. */
+enum { HADAMARD_ROWS = 16 };
+struct hadamard {
+    struct tensor in, out; // f32[R, C], R a multiple of 16; out may be in
+    struct philox signs;
+};
+
 struct op {
     enum op_kind kind;
     union {
@@ -298,6 +356,9 @@ struct op {
         struct squares squares;
         struct clip clip;
         struct adamw adamw;
+        struct magnitude magnitude;
+        struct quantise quantise;
+        struct hadamard hadamard;
     };
 };
 
@@ -332,3 +393,6 @@ MUST_USE enum status loss_backward(struct stream *stream, struct loss_backward a
 MUST_USE enum status squares(struct stream *stream, struct squares args);
 MUST_USE enum status clip(struct stream *stream, struct clip args);
 MUST_USE enum status adamw(struct stream *stream, struct adamw args);
+MUST_USE enum status magnitude(struct stream *stream, struct magnitude args);
+MUST_USE enum status quantise(struct stream *stream, struct quantise args);
+MUST_USE enum status hadamard(struct stream *stream, struct hadamard args);

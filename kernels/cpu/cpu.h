@@ -33,6 +33,7 @@ size_t cpu_norm_backward_scratch(const struct norm_backward *op);
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads);
 size_t cpu_squares_scratch(const struct squares *op);
+size_t cpu_magnitude_scratch(const struct magnitude *op);
 
 /* Runs the op to its end: the one switch (run.c). */
 void cpu_run(struct device *device, const struct op *op);
@@ -68,3 +69,6 @@ void cpu_loss_backward(struct device *device, const struct loss_backward *op);
 void cpu_squares(struct device *device, const struct squares *op);
 void cpu_clip(struct device *device, const struct clip *op);
 void cpu_adamw(struct device *device, const struct adamw *op);
+void cpu_magnitude(struct device *device, const struct magnitude *op);
+void cpu_quantise(struct device *device, const struct quantise *op);
+void cpu_hadamard(struct device *device, const struct hadamard *op);

@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu.h"
 
+static void run_numbers(struct device *device, const struct op *op)
+{
+    if (op->kind == OP_MAGNITUDE)
+        cpu_magnitude(device, &op->magnitude);
+    else if (op->kind == OP_QUANTISE)
+        cpu_quantise(device, &op->quantise);
+    else if (op->kind == OP_HADAMARD)
+        cpu_hadamard(device, &op->hadamard);
+    else
+        die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+}
+
 void cpu_run(struct device *device, const struct op *op)
 {
     switch (op->kind) { // no default, so that a new kind is a compile error here
@@ -85,10 +97,13 @@ void cpu_run(struct device *device, const struct op *op)
     case OP_ADAMW:
         cpu_adamw(device, &op->adamw);
         return;
+    case OP_MAGNITUDE:
+    case OP_QUANTISE:
+    case OP_HADAMARD:
     case OP_KIND_COUNT:
         break;
     }
-    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+    run_numbers(device, op);
 }
 
 size_t cpu_scratch_bytes(const struct op *op, int threads)
@@ -104,6 +119,8 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
         return cpu_attention_backward_scratch(&op->attention_backward, threads);
     case OP_SQUARES:
         return cpu_squares_scratch(&op->squares);
+    case OP_MAGNITUDE:
+        return cpu_magnitude_scratch(&op->magnitude);
     case OP_GEMM:
     case OP_FILL:
     case OP_COPY:
@@ -127,6 +144,8 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_LOSS_BACKWARD:
     case OP_CLIP:
     case OP_ADAMW:
+    case OP_QUANTISE:
+    case OP_HADAMARD:
     case OP_KIND_COUNT:
         break;
     }

@@ -64,6 +64,12 @@ static struct tensor main_tensor(const struct op *op)
         return op->clip.squares;
     case OP_ADAMW:
         return op->adamw.weight;
+    case OP_MAGNITUDE:
+        return op->magnitude.in;
+    case OP_QUANTISE:
+        return op->quantise.in;
+    case OP_HADAMARD:
+        return op->hadamard.in;
     case OP_KIND_COUNT:
         break;
     }
@@ -166,6 +172,10 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
         return cuda_clip(queue, &op->clip);
     case OP_ADAMW:
         return cuda_adamw(queue, &op->adamw);
+    case OP_MAGNITUDE:
+    case OP_QUANTISE:
+    case OP_HADAMARD:
+        return fail(NOT_SUPPORTED, "cuda: %s is not built; cluster.device cpu has it", op_name(op->kind));
     case OP_TO_DEVICE:
     case OP_TO_HOST:
     case OP_KIND_COUNT:

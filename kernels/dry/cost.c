@@ -115,6 +115,14 @@ struct op_cost op_cost(const struct op *op)
         return elementwise(op->clip.squares, 1.0, bytes(op->clip.squares) + 2.0 * bytes(op->clip.loss));
     case OP_ADAMW:
         return elementwise(op->adamw.weight, 14.0, 7.0 * bytes(op->adamw.weight));
+    case OP_MAGNITUDE:
+        return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
+    case OP_QUANTISE: // read once more where scales are found here
+        return elementwise(op->quantise.in, 6.0,
+                           (op->quantise.block_rows > 0 ? 2.0 : 1.0) * bytes(op->quantise.in) +
+                               bytes(op->quantise.out));
+    case OP_HADAMARD:
+        return elementwise(op->hadamard.in, 5.0, 2.0 * bytes(op->hadamard.in));
     case OP_KIND_COUNT:
         break;
     }

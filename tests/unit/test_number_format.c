@@ -5,7 +5,7 @@
  * in double precision, and rounds by looking for the nearest of all codes. Between two neighbours there is
  * one place where the answer changes, their middle: so each number, each middle, and the floats beside them
  * decide for all 2^32 inputs, as long as rounding is monotone, which a walk through all exponents shows. */
-#include "kernels/number_format.h"
+#include "kernels/number_round.h"
 
 #include "base/philox.h"
 #include "tests/support/sanitized.h"

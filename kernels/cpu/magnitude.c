@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How large the numbers of a matrix are. A task takes rows; the tasks' results are joined in order, though
+ * neither the largest nor a sum of whole units depends on it. */
+#include "kernels/cpu/rows.h"
+#include "kernels/number_round.h"
+
+#include <math.h>
+
+struct job {
+    const struct magnitude *op;
+    int64_t rows_each;
+    uint32_t *largest; // [tasks]
+    double *sum;       // [tasks]
+};
+
+/* As integers floats without sign keep their order, with infinity and NaN on top. */
+static uint32_t largest_of(const float *x, int64_t count)
+{
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t a = bits_of_float(x[i]) & 0x7FFFFFFFU;
+        largest = a > largest ? a : largest;
+    }
+    return largest;
+}
+
+/* In units of 2^-24: whole numbers, whose sum is exact below 2^53. */
+static double sum_of(const float *x, int64_t count)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        sum += rint(fabs((double)x[i]) * 0x1p24);
+    return sum;
+}
+
+static float larger(float a, float b)
+{
+    uint32_t i = bits_of_float(a) & 0x7FFFFFFFU, j = bits_of_float(b) & 0x7FFFFFFFU;
+    return float_of_bits(i > j ? i : j);
+}
+
+static void run_task(void *context, int64_t task)
+{
+    const struct job *job = context;
+    const struct magnitude *op = job->op;
+    int64_t columns = op->in.dim[1], end = min_i64((task + 1) * job->rows_each, op->in.dim[0]);
+    uint32_t largest = 0;
+    double sum = 0.0;
+    for (int64_t r = task * job->rows_each; r < end; r++) {
+        const float *x = f32_row(op->in, r);
+        if (op->kind == MAGNITUDE_SUM) {
+            sum += sum_of(x, columns);
+            continue;
+        }
+        uint32_t of_row = largest_of(x, columns);
+        largest = of_row > largest ? of_row : largest;
+        if (op->kind == MAGNITUDE_LARGEST_IN_ROW) {
+            float *out = (float *)op->out.data + r;
+            *out = larger(float_of_bits(of_row), op->accumulate ? *out : 0.0F);
+        }
+    }
+    job->largest[task] = largest;
+    job->sum[task] = sum;
+}
+
+static int64_t tasks_of(const struct magnitude *op)
+{
+    return blocks_of(op->in.dim[0], rows_each_task(op->in.dim[1]));
+}
+
+size_t cpu_magnitude_scratch(const struct magnitude *op)
+{
+    return (size_t)tasks_of(op) * (sizeof(double) + sizeof(uint32_t));
+}
+
+void cpu_magnitude(struct device *device, const struct magnitude *op)
+{
+    int64_t tasks = tasks_of(op);
+    double *scratch = cpu_scratch(device, cpu_magnitude_scratch(op));
+    struct job job = {op, rows_each_task(op->in.dim[1]), (uint32_t *)(scratch + tasks), scratch};
+    cpu_parallel(device, tasks, run_task, &job);
+    if (op->kind == MAGNITUDE_LARGEST_IN_ROW)
+        return;
+    float largest = 0.0F;
+    double sum = 0.0;
+    for (int64_t t = 0; t < tasks; t++) {
+        largest = larger(largest, float_of_bits(job.largest[t]));
+        sum += job.sum[t];
+    }
+    if (op->kind == MAGNITUDE_LARGEST) {
+        float *out = op->out.data;
+        *out = larger(largest, op->accumulate ? *out : 0.0F);
+    } else {
+        double *out = op->out.data;
+        *out = sum * 0x1p-24 + (op->accumulate ? *out : 0.0);
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rounding to a small format and back. A strip is the rows of one block; it goes through chunks of 128
+ * columns, which every width of a block divides:
+ *
+ *     strip   [ 128 columns | 128 columns | ... ]     chunk: the largest magnitude of each column, then of
+ *             [             |             |     ]     each block; a factor into the format and one back for
+ *             [             |             |     ]     each column; then row by row x -> round(x * into) *
+ * back
+ *
+ * Magnitudes are compared as integers, as which floats without sign have their own order with infinity
+ * and NaN on top: no order of comparing changes the result, and no NaN is lost. */
+#include "kernels/cpu/rows.h"
+#include "kernels/number_round.h"
+
+#include "base/normal.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { CHUNK = QUANTISE_BLOCK_MAX, INFINITE_BITS = 0x7F800000 };
+
+/* A number that is scaled by `into` and rounded stands for itself times `back` times the op's `whole`. */
+struct factor {
+    float into, back;
+};
+
+struct job {
+    const struct quantise *op;
+    const struct number_facts *facts;
+    struct rounder rounder, scale_rounder; // scale_rounder: of SCALE_E4M3's codes
+    float up, whole;                       // of SCALE_E4M3; else 1
+    struct factor one;                     // without blocks, of all rows
+    bool each_row;                         // or each row has its own
+    int64_t period, strips_in_period, strips, strips_each;
+};
+
+/* The scale 2^e. */
+static struct factor power_of_two(int e)
+{
+    int clamped = e < -126 ? -126 : e > 127 ? 127 : e;
+    return (struct factor){ldexpf(1.0F, -clamped), ldexpf(1.0F, clamped)};
+}
+
+static struct factor factor_of(const struct job *job, float a)
+{
+    int exponent, largest_exponent;
+    float fraction = frexpf(a, &exponent), largest = job->facts->largest;
+    if (!isfinite(a))
+        return (struct factor){NAN, NAN};
+    switch (job->op->scale) {
+    case SCALE_POWER_OF_TWO:
+        if (a == 0.0F)
+            return (struct factor){1.0F, 1.0F};
+        float largest_fraction = frexpf(largest, &largest_exponent);
+        return power_of_two(exponent - largest_exponent + (fraction > largest_fraction));
+    case SCALE_E8M0: {
+        float scale =
+            a == 0.0F ? 1.0F : e8m0_decode(e8m0_encode(exponent - 1 - job->facts->largest_exponent));
+        return (struct factor){1.0F / scale, scale};
+    }
+    case SCALE_E4M3: {
+        float code = number_round(job->scale_rounder, a / largest * job->up);
+        // A block whose scale rounds to zero is zero.
+        return (struct factor){code > 0.0F ? 1.0F / (code * job->whole) : 0.0F, code};
+    }
+    case SCALE_FULL: {
+        float least = a < 1e-5F ? 1e-5F : a;
+        return (struct factor){largest / least, least / largest};
+    }
+    }
+    die(__FILE__, __LINE__, "scale rule", "%d is none", (int)job->op->scale);
+}
+
+static float given_magnitude(const struct quantise *op, int64_t row)
+{
+    double divisor = op->divisor > 0.0 ? op->divisor : 1.0;
+    if (op->magnitude.dtype == F64)
+        return (float)(((const double *)op->magnitude.data)[0] / divisor);
+    return (float)((double)((const float *)op->magnitude.data)[row] / divisor);
+}
+
+/* into[j] and back[j] for the columns of one chunk of a strip. */
+struct chunk {
+    int64_t first_row, last_row, column;
+    int columns;
+    float into[CHUNK], back[CHUNK];
+};
+
+static void set_factors(struct chunk *chunk, int begin, int end, struct factor factor)
+{
+    for (int j = begin; j < end; j++) {
+        chunk->into[j] = factor.into;
+        chunk->back[j] = factor.back;
+    }
+}
+
+static void find_factors(const struct job *job, struct chunk *chunk)
+{
+    uint32_t largest[CHUNK] = {0};
+    for (int64_t r = chunk->first_row; r < chunk->last_row; r++) {
+        const float *x = f32_row(job->op->in, r) + chunk->column;
+        for (int j = 0; j < chunk->columns; j++) {
+            uint32_t a = bits_of_float(x[j]) & 0x7FFFFFFFU;
+            largest[j] = a > largest[j] ? a : largest[j];
+        }
+    }
+    int across = (int)job->op->block_columns;
+    for (int begin = 0; begin < chunk->columns; begin += across) {
+        int end = begin + across < chunk->columns ? begin + across : chunk->columns;
+        uint32_t of_block = 0;
+        for (int j = begin; j < end; j++)
+            of_block = largest[j] > of_block ? largest[j] : of_block;
+        set_factors(chunk, begin, end, factor_of(job, float_of_bits(of_block)));
+    }
+}
+
+static inline float kept(float x, float rounded)
+{
+    return (bits_of_float(x) & 0x7FFFFFFFU) < INFINITE_BITS ? rounded : NAN;
+}
+
+static void round_row(const struct job *job, const struct chunk *chunk, const float *in, float *out)
+{
+    const struct rounder rounder = job->rounder;
+    const float whole = job->whole;
+    for (int j = 0; j < chunk->columns; j++)
+        out[j] = kept(in[j], number_round(rounder, in[j] * chunk->into[j]) * chunk->back[j] * whole);
+}
+
+/* The words of elements [index, index + count) of the stream `high`. */
+static void draw(struct philox generator, uint64_t high, int64_t index, int count, uint32_t *out)
+{
+    enum { DRAWN = 4 * NORMAL_BLOCK };
+    uint32_t words[4][NORMAL_BLOCK];
+    for (int done = 0; done < count;) {
+        int64_t first = (index + done) / 4;
+        normal_words(generator, high, (uint64_t)first, words);
+        for (; done < count && index + done < 4 * first + DRAWN; done++)
+            out[done] = words[(index + done) % 4][(index + done) / 4 - first];
+    }
+}
+
+static void round_row_stochastic(const struct job *job, const struct chunk *chunk, int64_t row,
+                                 const float *in, float *out)
+{
+    const struct quantise *op = job->op;
+    const struct rounder rounder = job->rounder;
+    const float whole = job->whole;
+    uint32_t word[CHUNK];
+    draw(op->generator, (uint64_t)op->sample[row],
+         op->place[row] * op->columns + op->column_begin + chunk->column, chunk->columns, word);
+    for (int j = 0; j < chunk->columns; j++)
+        out[j] = kept(in[j], number_round_stochastic(rounder, in[j] * chunk->into[j], word[j]) *
+                                 chunk->back[j] * whole);
+}
+
+static void run_chunk(const struct job *job, struct chunk *chunk)
+{
+    const struct quantise *op = job->op;
+    if (op->block_rows > 0)
+        find_factors(job, chunk);
+    else
+        set_factors(chunk, 0, chunk->columns, job->one);
+    for (int64_t r = chunk->first_row; r < chunk->last_row; r++) {
+        const float *in = f32_row(op->in, r) + chunk->column;
+        float *out = f32_row(op->out, r) + chunk->column;
+        if (job->each_row)
+            set_factors(chunk, 0, chunk->columns, factor_of(job, given_magnitude(op, r)));
+        if (op->sample != NULL)
+            round_row_stochastic(job, chunk, r, in, out);
+        else
+            round_row(job, chunk, in, out);
+    }
+}
+
+static void run_task(void *context, int64_t task)
+{
+    const struct job *job = context;
+    const struct quantise *op = job->op;
+    int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
+    int64_t end = min_i64((task + 1) * job->strips_each, job->strips);
+    for (int64_t strip = task * job->strips_each; strip < end; strip++) {
+        int64_t begin = strip / job->strips_in_period * job->period;
+        struct chunk chunk = {.first_row = begin + strip % job->strips_in_period * down};
+        chunk.last_row = min_i64(min_i64(chunk.first_row + down, begin + job->period), rows);
+        for (; chunk.column < columns; chunk.column += CHUNK) {
+            chunk.columns = (int)min_i64(CHUNK, columns - chunk.column);
+            run_chunk(job, &chunk);
+        }
+    }
+}
+
+void cpu_quantise(struct device *device, const struct quantise *op)
+{
+    int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
+    struct job job = {
+        .op = op,
+        .facts = number_facts(op->format),
+        .rounder = number_rounder(op->format),
+        .scale_rounder = number_rounder(NUMBER_E4M3),
+        .up = 1.0F,
+        .whole = 1.0F,
+        .each_row = op->block_rows == 0 && op->magnitude.dim[0] > 1,
+        .period = op->period > 0 && op->block_rows > 0 ? op->period : rows,
+    };
+    if (op->scale == SCALE_E4M3) {
+        float up = job.facts->largest * number_facts(NUMBER_E4M3)->largest / given_magnitude(op, 0);
+        job.up = up > FLT_MAX ? FLT_MAX : up; // not for NaN, which is to show
+        job.whole = 1.0F / job.up;
+    } else if (op->block_rows == 0 && !job.each_row) {
+        job.one = factor_of(&job, given_magnitude(op, 0));
+    }
+    job.strips_in_period = blocks_of(job.period, down);
+    job.strips = rows / job.period * job.strips_in_period + blocks_of(rows % job.period, down);
+    job.strips_each = rows_each_task(down * columns);
+    cpu_parallel(device, blocks_of(job.strips, job.strips_each), run_task, &job);
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rounding to a small number format (number_format.h), in a loop: it takes no table and no branch. With e the
+ * exponent of |x|, at least the format's least, the numbers of the format around x are multiples of 2^(e -
+ * m); and in float arithmetic (|x| + c) - c with c = 2^(e - m + 23) rounds |x| to those multiples, ties to
+ * even, because the last bit of a float as large as c is worth exactly that. int8 is e = 6 and ternary e = 0
+ * throughout.
+ *
+ * The trap: the sum must be rounded to float. A compiler that may reassociate (-ffast-math) deletes it. */
+#pragma once
+
+#include "kernels/narrow.h"
+#include "kernels/number_format.h"
+
+/* A format's rounding, ready for a loop. */
+struct rounder {
+    float largest;
+    uint32_t least; // the exponent field of the least exponent
+    uint32_t steps; // from an exponent field to that of c
+};
+struct rounder number_rounder(enum number_format format);
+
+/* The exponent field of |x| where the format's numbers lie around it, and |x| itself, saturated. */
+static inline uint32_t number_field(struct rounder r, float x, float *magnitude)
+{
+    float a = float_of_bits(bits_of_float(x) & 0x7FFFFFFFU);
+    *magnitude = a > r.largest ? r.largest : a;
+    uint32_t field = bits_of_float(*magnitude) & 0x7F800000U;
+    return field > r.least ? field : r.least;
+}
+
+static inline float number_with_sign(float magnitude, float of)
+{
+    return float_of_bits(bits_of_float(magnitude) | (bits_of_float(of) & 0x80000000U));
+}
+
+/* The number of the format nearest to x. */
+static inline float number_round(struct rounder r, float x)
+{
+    float a;
+    float c = float_of_bits(number_field(r, x, &a) + r.steps);
+    return number_with_sign((a + c) - c, x);
+}
+
+/* One of the two numbers of the format around x, the farther one the more seldom: with `word` uniform over
+ * 32 bits the mean is x, to 2^-32 of a step. What the format has stays what it is. */
+static inline float number_round_stochastic(struct rounder r, float x, uint32_t word)
+{
+    float a;
+    uint32_t step = number_field(r, x, &a) + r.steps - (23U << 23);
+    double position = (double)a * (1.0 / (double)float_of_bits(step)) + (double)word * 0x1p-32;
+    float down = a == a ? (float)(int32_t)position : a;
+    return number_with_sign(down * float_of_bits(step), x);
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The doors, third part: small number formats. */
+#include "kernels/check_ops.h"
+
+static enum status check_in(enum op_kind kind, struct tensor in, struct tensor out)
+{
+    const struct want first[] = {matrix("in", in, F32, ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(kind, first);
+    const struct want wants[] = {first[0], matrix("out", out, F32, in.dim[0], in.dim[1])};
+    return check_wants(kind, wants, 2);
+}
+
+enum status magnitude(struct stream *stream, struct magnitude args)
+{
+    const struct want in[] = {matrix("in", args.in, F32, ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(OP_MAGNITUDE, in);
+    const struct want wants[] = {in[0], vector("out", args.out, args.kind == MAGNITUDE_SUM ? F64 : F32,
+                                               args.kind == MAGNITUDE_LARGEST_IN_ROW ? args.in.dim[0] : 1)};
+    CHECK_WANTS(OP_MAGNITUDE, wants);
+    if (tensor_count(args.in) == 0)
+        return args.accumulate ? OK : fill(stream, (struct fill){.out = args.out, .value = 0.0F});
+    return submit_op(stream, &(struct op){.kind = OP_MAGNITUDE, .magnitude = args});
+}
+
+/* The format and how its scales are found. */
+static enum status check_scales(const struct quantise *q)
+{
+    int64_t rows = q->in.dim[0], down = q->block_rows, across = q->block_columns;
+    bool blocks = down != 0 || across != 0;
+    if ((int)q->format < 0 || q->format >= NUMBER_FORMAT_COUNT || (int)q->scale < 0 || q->scale > SCALE_FULL)
+        return fail(BAD_ARGUMENT, "quantise: format %d with scale %d is none", (int)q->format, (int)q->scale);
+    if (blocks && (down < 1 || down > QUANTISE_BLOCK_MAX || across < 1 || across > QUANTISE_BLOCK_MAX ||
+                   QUANTISE_BLOCK_MAX % across != 0 || q->period < 0))
+        return fail(
+            BAD_ARGUMENT,
+            "quantise: blocks of %lld x %lld with period %lld; a block has 1 to %d rows and a divisor "
+            "of %d columns",
+            (long long)down, (long long)across, (long long)q->period, (int)QUANTISE_BLOCK_MAX,
+            (int)QUANTISE_BLOCK_MAX);
+    if (!blocks && q->scale == SCALE_E4M3)
+        return fail(BAD_ARGUMENT, "quantise: e4m3 scales are those of blocks");
+    if (blocks && q->scale != SCALE_E4M3)
+        return OK;
+    bool wide = q->magnitude.dtype == F64, each = !blocks && q->magnitude.dim[0] != 1;
+    const struct want wants[] = {vector("magnitude", q->magnitude, wide ? F64 : F32, each ? rows : 1)};
+    return check_wants(OP_QUANTISE, wants, 1);
+}
+
+enum status quantise(struct stream *stream, struct quantise args)
+{
+    TRY(check_in(OP_QUANTISE, args.in, args.out));
+    TRY(check_scales(&args));
+    if (args.sample != NULL) {
+        const struct want wants[] = {per_row("place", args.place, args.in.dim[0])};
+        CHECK_WANTS(OP_QUANTISE, wants);
+        if (args.column_begin < 0 || args.in.dim[1] > args.columns - args.column_begin)
+            return fail(BAD_ARGUMENT, "quantise: stochastic rounding of columns %lld to %lld of %lld",
+                        (long long)args.column_begin, (long long)(args.column_begin + args.in.dim[1]),
+                        (long long)args.columns);
+    }
+    if (tensor_count(args.in) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_QUANTISE, .quantise = args});
+}
+
+enum status hadamard(struct stream *stream, struct hadamard args)
+{
+    TRY(check_in(OP_HADAMARD, args.in, args.out));
+    if (args.in.dim[0] % HADAMARD_ROWS != 0)
+        return fail(BAD_ARGUMENT, "hadamard: %lld rows are not blocks of %d", (long long)args.in.dim[0],
+                    (int)HADAMARD_ROWS);
+    if (tensor_count(args.in) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_HADAMARD, .hadamard = args});
+}
