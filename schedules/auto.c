@@ -2,12 +2,12 @@
 /* A schedule for the times at hand (the automatic scheduler of Qi et al., 2401.10241, section 3, and on from
  * there). Given what F, I, W and a message take, and how many activations a rank may hold:
  *
- *     1. every named family that keeps to the limit, as it is: so the outcome is never longer than any of
- * them;
+ *     1. every named family that keeps to the limit, as it is, so that the outcome is never longer than any
+ * of them (but for the one that holds weights twice);
  *     2. for each placement, the pipe played on a clock under many rules (auto_play.c), and the best of all
  * so far improved step by step (auto_improve.c), unless it is as short as any schedule can be (bound.h);
  *     3. whatever simulate() finds shortest, transfers included; of equals the one that holds least, then the
- * one with the least bubble.
+ *        one with the least bubble.
  *
  * Transfers of what was found are placed by the times at hand, not by units, so that a RECV is posted where
  * its message will really come.

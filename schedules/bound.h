@@ -11,25 +11,27 @@
  *
  *   work    It begins at F(a) or later, and all its actions take their time.
  *   fill    Its first I is one of z, no earlier than I(z). Before that it can only run F, L of them at most,
- * since none is released. So it idles for I(z) - F(a) less what the L longest F take. drain   Its last F is
- * one of z. From its begin I(z) - F(z) + end(z) must pass; the rank then has that F left and I and W of the L
- * chunks that it holds. What these do not fill is idle. The same from its last I, which is one of a: end(a)
- * must pass, and that I and L W are left. Where L < m·v something was released before the last F, so an I
- * came before it: fill and drain are different times, and both count. Otherwise the longer one.
+ *           since none is released. So it idles for I(z) - F(a) less what the L longest F take.
+ *   drain   Its last F is one of z. From its begin I(z) - F(z) + end(z) must pass; the rank then has that F
+ *           left and I and W of the L chunks that it holds. What these do not fill is idle. The same from its
+ *           last I, which is one of a: end(a) must pass, and that I and L W are left. Where L < m·v something
+ *           was released before the last F, so an I came before it: fill and drain are different times, and
+ *           both count. Otherwise the longer one.
  *
  *     bound 1 = F(a) + work + fill + drain
  *
  *   turns   Between its F of a and its W of z a microbatch has not turned round; nothing of it is released.
- * No more than n = L-v+1 can be that far at once: of more, none could ever hold the v chunks that it needs to
- *           turn. So the k+n-th F of a begins no sooner than I(z) - F(a) + i + w after the k-th, and F of a
- * are at least f apart.
+ *           No more than n = L-v+1 can be that far at once: of more, none could ever hold the v chunks that
+ *           it needs to turn. So the k+n-th F of a begins no sooner than I(z) - F(a) + i + w after the k-th,
+ *           and F of a are at least f apart.
  *
  *     bound 2 = F(a) + f·((m-1) mod n) + (I(z) - F(a) + i + w)·floor((m-1) / n) + I(a) - F(a) + end(a)
  *
  *   area    Chunk c is held m times, for I(c) - F(c) + i + w or more; A is the sum over the rank's chunks.
- * j+1 chunks are held at once no earlier than j·(shortest f) after F(a) and no later than j·(shortest w)
- * before the end, and j < L. With d = (shortest f) + (shortest w), X = (end - F(a)): A is at most the sum
- * over j of X - j·d where that is positive, which is the largest such sum of the first n of them:
+ *           j+1 chunks are held at once no earlier than j·(shortest f) after F(a) and no later than
+ *           j·(shortest w) before the end, and j < L. With d = (shortest f) + (shortest w), X = (end - F(a)):
+ *           A is at most the sum over j of X - j·d where that is positive, which is the largest such sum of
+ *           the first n of them:
  *
  *     bound 3 = F(a) + the least over n <= L of A/n + d·(n-1)/2
  *

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WORDS = 200 }; // room for what is said of a place
+
 /* Which rank's line has a stage and microbatch. */
 struct map {
     struct csv *csv;
@@ -95,14 +97,8 @@ static enum status map_init(struct map *map)
 }
 
 /* A complaint about where a stage is, at its F of this microbatch. */
-static PRINTF_LIKE(4, 5) enum status
-    complain_place(const struct map *map, int stage, int microbatch, const char *format, ...)
+static enum status complain_place(const struct map *map, int stage, int microbatch, const char *words)
 {
-    char words[500];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
-    va_end(args);
     int rank = *holder_of(map, stage, microbatch), position = 0;
     const struct action *actions = map->csv->ranks[rank].actions;
     while (actions[position].kind != FORWARD || actions[position].stage != stage ||
@@ -120,29 +116,42 @@ static int turn_of(const struct map *map, int stage)
     return k;
 }
 
-/* Behind the turn everything is on one line, and all stages turn with the same microbatch. */
+/* All stages turn with the same microbatch. */
 static enum status check_turn(const struct map *map, int stage, int expected)
 {
     int m = map->csv->m, turn = turn_of(map, stage);
-    if (turn < m && expected == m)
-        return complain_place(map, stage, turn,
-                              "stage %d is on line %d too, and stage 0 on one line only: every stage has two "
-                              "holders, or none has",
-                              stage, *holder_of(map, stage, 0) + 1);
-    if (turn == m && expected < m)
-        return complain_place(map, stage, expected,
-                              "all of stage %d is on this line, and stage 0 is on two: every stage has two "
-                              "holders, or none has",
-                              stage);
-    if (turn != expected)
-        return complain_place(map, stage, turn < expected ? turn : expected,
-                              "stage %d changes its line with microbatch %d, and stage 0 with %d", stage,
-                              turn, expected);
-    for (int k = turn; k < m; k++)
-        if (*holder_of(map, stage, k) != *holder_of(map, stage, turn))
-            return complain_place(
-                map, stage, k, "stage %d of microbatches %d to %d belongs on one line; %dF%d is on line %d",
-                stage, turn, m - 1, stage, turn, *holder_of(map, stage, turn) + 1);
+    char words[WORDS];
+    if (turn == expected)
+        return OK;
+    if (expected == m)
+        snprintf(words, sizeof words,
+                 "stage %d is on line %d too, and stage 0 on one line only: every stage has two holders, or "
+                 "none has",
+                 stage, *holder_of(map, stage, 0) + 1);
+    else if (turn == m)
+        snprintf(words, sizeof words,
+                 "all of stage %d is on this line, and stage 0 is on two: every stage has two holders, or "
+                 "none has",
+                 stage);
+    else
+        snprintf(words, sizeof words, "stage %d changes its line with microbatch %d, and stage 0 with %d",
+                 stage, turn, expected);
+    return complain_place(map, stage, turn < expected ? turn : expected, words);
+}
+
+/* Behind the turn everything is on one line. */
+static enum status check_behind(const struct map *map, int stage, int turn)
+{
+    char words[WORDS];
+    for (int k = turn; k < map->csv->m; k++) {
+        int holder = *holder_of(map, stage, turn);
+        if (*holder_of(map, stage, k) == holder)
+            continue;
+        snprintf(words, sizeof words,
+                 "stage %d of microbatches %d to %d belongs on one line; %dF%d is on line %d", stage, turn,
+                 map->csv->m - 1, stage, turn, holder + 1);
+        return complain_place(map, stage, k, words);
+    }
     return OK;
 }
 
@@ -171,16 +180,19 @@ static enum status check_shares(const struct map *map, int microbatch, int *held
 /* A stage's two holders add their gradients: ranks r and p-1-r do, for all of their stages. */
 static enum status check_mirror(const struct map *map, int second_from)
 {
+    int p = map->csv->p;
+    char words[WORDS] = "";
     for (int stage = 0; second_from < map->csv->m && stage < map->csv->stages; stage++) {
         int first = *holder_of(map, stage, 0), second = *holder_of(map, stage, second_from);
-        if (map->csv->p % 2 != 0)
-            return complain_place(map, stage, second_from,
-                                  "a second holder; with two directions the number of lines is even, not %d",
-                                  map->csv->p);
-        if (first + second != map->csv->p - 1)
-            return complain_place(map, stage, second_from,
-                                  "the other holder of a stage on line %d is line %d, its mirror image",
-                                  first + 1, map->csv->p - first);
+        if (p % 2 != 0)
+            snprintf(words, sizeof words,
+                     "a second holder; with two directions the number of lines is even, not %d", p);
+        else if (first + second != p - 1)
+            snprintf(words, sizeof words,
+                     "the other holder of a stage on line %d is line %d, its mirror image", first + 1,
+                     p - first);
+        if (words[0] != 0)
+            return complain_place(map, stage, second_from, words);
     }
     return OK;
 }
@@ -189,8 +201,10 @@ static enum status find_placement(const struct map *map, struct placement_given 
 {
     const struct csv *csv = map->csv;
     out->second_from = turn_of(map, 0);
-    for (int stage = 0; stage < csv->stages; stage++)
+    for (int stage = 0; stage < csv->stages; stage++) {
         TRY(check_turn(map, stage, out->second_from));
+        TRY(check_behind(map, stage, out->second_from));
+    }
     TRY(check_shares(map, 0, held));
     if (out->second_from < csv->m)
         TRY(check_shares(map, out->second_from, held));
@@ -256,14 +270,12 @@ enum status csv_schedule(struct csv *csv, struct schedule **out)
     s->has_transfers = csv->has_transfers;
     find_peers(s);
     enum status status = check(csv, s);
-    if (status == OK && !s->has_transfers) {
-        status = schedule_add_transfers(s);
-        if (status == OK)
-            status = schedule_check(s, NULL);
-    }
-    if (status == OK)
-        *out = s;
-    else
+    if (status != OK) {
         schedule_destroy(s);
-    return status;
+        return status;
+    }
+    if (!s->has_transfers)
+        TRY(schedule_complete(s, true));
+    *out = s;
+    return OK;
 }

@@ -133,14 +133,9 @@ static int parse_cell(struct span cell, struct action out[2])
 /* ---- complaints ---- */
 
 /* cell 0: the line as a whole; cells are counted from 1. */
-static PRINTF_LIKE(4, 5) enum status
-    complain_cell(const struct csv *csv, int rank, int cell, const char *format, ...)
+static enum status complain_cell(const struct csv *csv, int rank, int cell, const char *words)
 {
-    char words[600], where[32] = "";
-    va_list args;
-    va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
-    va_end(args);
+    char where[32] = "";
     if (cell > 0)
         snprintf(where, sizeof where, ", cell %d", cell);
     return fail(BAD_SCHEDULE, "%s, line %d (rank %d)%s: %s", csv->name, rank + 1, rank, where, words);
@@ -166,7 +161,7 @@ enum status csv_complain(const struct csv *csv, int rank, int position, const ch
     va_start(args, format);
     vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    return complain_cell(csv, rank, position >= 0 ? cell_of(csv, rank, position) : 0, "%s", words);
+    return complain_cell(csv, rank, position >= 0 ? cell_of(csv, rank, position) : 0, words);
 }
 
 /* The bytes of a cell as they can be printed. */
@@ -201,8 +196,8 @@ static enum status complain_unknown(const struct csv *csv, int rank, int number,
             reason = others[i].reason;
     if (what == HUGE_NUMBER)
         reason = "no file has so many stages or microbatches";
-    enum status status = complain_cell(csv, rank, number, "%s%s %s", text_chars(&shown),
-                                       strncmp(reason, "is no", 5) == 0 ? "" : ":", reason);
+    text_add(&shown, "%s %s", strncmp(reason, "is no", 5) == 0 ? "" : ":", reason);
+    enum status status = complain_cell(csv, rank, number, shown.chars);
     text_free(&shown);
     return status;
 }

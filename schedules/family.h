@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* For those who write a schedule: a family is one row, a generator and a claim about memory. The row
- * goes into the table of schedule.c. A generator adds F, B or I and W with schedule_add(), per rank, in
+ * goes into the table of build.c. A generator adds F, B or I and W with schedule_add(), per rank, in
  * the rank's order, and nothing else: transfers are somebody else's work. */
 #pragma once
 
@@ -47,6 +47,10 @@ struct placement_given {
 
 /* An empty schedule of no family, called "file", with a copy of this placement. */
 MUST_USE enum status schedule_create_given(const struct placement_given *given, struct schedule **out);
+
+/* Whole lists to a schedule that can be run: its transfers where it shall have them and has none, and the
+ * check. Where it fails the schedule is destroyed. */
+MUST_USE enum status schedule_complete(struct schedule *schedule, bool with_transfers);
 
 /* schedule_add_transfers(), with every RECV placed as if the actions took these times: more than 0 each, and
  * all sums of them exact. */

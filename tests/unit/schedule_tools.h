@@ -49,6 +49,13 @@ static inline struct schedule *build(const char *name, int p, int m, int v)
     return build_with((struct schedule_options){.name = name, .p = p, .m = m, .v = v});
 }
 
+/* The lists as their family makes them. v 0: its own. */
+static inline struct schedule *build_lists(const char *name, int p, int m, int v)
+{
+    return build_with(
+        (struct schedule_options){.name = name, .p = p, .m = m, .v = v, .without_transfers = true});
+}
+
 static inline struct simulation *simulated(const struct schedule *s, struct cost_table costs)
 {
     struct simulation *sim = NULL;
@@ -89,6 +96,11 @@ static inline void expect_same_lists(const struct schedule *a, const struct sche
                       "%s rank %d action %d", a->family->about.name, rank, i);
         }
     }
+}
+
+static inline int least(int a, int b)
+{
+    return a < b ? a : b;
 }
 
 /* Some p, m, v and group that family `index` can take. */

@@ -23,14 +23,9 @@ static void expect_complaint(struct schedule *s, const char *text)
     schedule_destroy(s);
 }
 
-static struct schedule *lists_only(const char *name, int p, int m)
-{
-    return build_with((struct schedule_options){.name = name, .p = p, .m = m, .without_transfers = true});
-}
-
 Test(check, names_a_backward_that_precedes_its_forward)
 {
-    struct schedule *s = lists_only("1f1b", 4, 8);
+    struct schedule *s = build_lists("1f1b", 4, 8, 0);
     struct complaint why;
     move(s, 3, 0, 1);
     cr_assert_eq(schedule_check(s, &why), BAD_SCHEDULE);
@@ -62,20 +57,20 @@ Test(check, names_what_does_not_exist)
 
 Test(check, names_an_action_on_a_wrong_rank)
 {
-    struct schedule *s = lists_only("1f1b", 2, 2);
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 1)->stage = 1;
     expect_complaint(s, "rank 0, action 1: 1F1 belongs to rank 1");
 }
 
 Test(check, names_what_comes_twice)
 {
-    struct schedule *s = lists_only("1f1b", 2, 2);
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 1)->microbatch = 0;
     expect_complaint(s, "rank 0, action 1: 0F0 comes a second time");
-    s = lists_only("zb-h1", 2, 2);
+    s = build_lists("zb-h1", 2, 2, 0);
     at(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 1))->kind = BACKWARD;
     expect_complaint(s, "rank 0, action 5: 0B1 comes a second time, as one half");
-    s = lists_only("1f1b", 2, 2);
+    s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, find(s, 0, BACKWARD, 0, 1))->microbatch = 0;
     expect_complaint(s, "rank 0, action 3: 0B0 comes a second time");
     s = build("1f1b", 2, 2, 1);
@@ -85,16 +80,16 @@ Test(check, names_what_comes_twice)
 
 Test(check, names_what_is_missing)
 {
-    struct schedule *s = lists_only("1f1b", 2, 2);
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
     remove_at(s, 1, find(s, 1, FORWARD, 1, 1));
     expect_complaint(s, "rank 1: 1F1 is missing");
-    s = lists_only("1f1b", 2, 2);
+    s = build_lists("1f1b", 2, 2, 0);
     remove_at(s, 1, find(s, 1, BACKWARD, 1, 1));
     expect_complaint(s, "rank 1: 1B1 is missing, and so are its halves");
-    s = lists_only("zb-h1", 2, 2);
+    s = build_lists("zb-h1", 2, 2, 0);
     remove_at(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 1));
     expect_complaint(s, "rank 0: 0W1 is missing");
-    s = lists_only("zb-h1", 2, 2);
+    s = build_lists("zb-h1", 2, 2, 0);
     remove_at(s, 0, find(s, 0, BACKWARD_INPUT, 0, 0));
     expect_complaint(s, "rank 0: 0I0 is missing");
     const struct {
@@ -113,14 +108,14 @@ Test(check, names_what_is_missing)
         remove_at(s, rank, find(s, rank, transfers[i].kind, rank, 1));
         expect_complaint(s, transfers[i].text);
     }
-    s = lists_only("1f1b", 2, 2);
+    s = build_lists("1f1b", 2, 2, 0);
     s->ranks[0].count = 0;
     expect_complaint(s, "rank 0: 0F0 is missing");
 }
 
 Test(check, names_what_runs_too_early)
 {
-    struct schedule *s = lists_only("zb-h1", 2, 2);
+    struct schedule *s = build_lists("zb-h1", 2, 2, 0);
     move(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 0), find(s, 0, BACKWARD_INPUT, 0, 0));
     expect_complaint(s, "rank 0, action 2: 0W0 runs before 0I0");
     s = build("1f1b", 2, 2, 1);
@@ -139,11 +134,11 @@ Test(check, names_what_runs_too_early)
 
 Test(check, names_weights_out_of_microbatch_order)
 {
-    struct schedule *s = lists_only("zb-h1", 2, 2);
+    struct schedule *s = build_lists("zb-h1", 2, 2, 0);
     move(s, 1, find(s, 1, BACKWARD_WEIGHT, 1, 1), find(s, 1, BACKWARD_WEIGHT, 1, 0));
     expect_complaint(s,
                      "rank 1, action 5: 1W0 runs after microbatch 1: gradients add up in microbatch order");
-    s = lists_only("gpipe", 1, 2);
+    s = build_lists("gpipe", 1, 2, 0);
     move(s, 0, 2, 3);
     expect_complaint(s,
                      "rank 0, action 3: 0B0 runs after microbatch 1: gradients add up in microbatch order");
@@ -179,7 +174,7 @@ Test(check, names_an_edge_whose_ends_disagree)
 /* Every rank alone is in order, and yet each waits for the other. */
 Test(check, names_a_circle_of_waiting)
 {
-    struct schedule *s = lists_only("1f1b", 2, 2);
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
     move(s, 1, find(s, 1, BACKWARD, 1, 0), 2);
     move(s, 0, find(s, 0, BACKWARD, 0, 0), 1);
     expect_complaint(s,
@@ -207,7 +202,7 @@ Test(check, names_a_rank_that_holds_too_much)
 
 Test(check, names_an_overlap_that_cannot_be)
 {
-    struct schedule *s = lists_only("1f1b", 2, 2);
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 3)->overlaps_next = true;
     expect_complaint(s, "rank 0, action 3: 0B1 overlaps the next action, and there is none");
     s = build("1f1b", 2, 2, 1);
@@ -216,15 +211,15 @@ Test(check, names_an_overlap_that_cannot_be)
     s = build("1f1b", 2, 2, 1);
     at(s, 0, 1)->overlaps_next = true;
     expect_complaint(s, "rank 0, action 1: 0SEND_F0 cannot overlap the next action: both must compute");
-    s = lists_only("1f1b", 2, 3);
+    s = build_lists("1f1b", 2, 3, 0);
     at(s, 1, 1)->overlaps_next = true;
     at(s, 1, 2)->overlaps_next = true;
     expect_complaint(s, "rank 1, action 1: 1B0 overlaps an action that overlaps another one");
-    s = lists_only("1f1b", 2, 2);
+    s = build_lists("1f1b", 2, 2, 0);
     at(s, 1, 0)->overlaps_next = true; // 1F0 with 1B0, which needs it
     expect_complaint(s, "rank 0, action 2: 0B0 waits for ever for rank 1 at (1F0;1B0), which waits for its "
                         "own 1F0");
-    s = lists_only("1f1b", 2, 2);
+    s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 1)->overlaps_next = true; // 0F1 with 0B0, for which rank 1 does not come behind its 1F1
     move(s, 1, 1, 2);
     expect_complaint(

@@ -6,16 +6,6 @@
 
 #include <math.h>
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static struct schedule *lists(const char *name, int p, int m)
-{
-    return build_with((struct schedule_options){.name = name, .p = p, .m = m, .without_transfers = true});
-}
-
 /* Microbatches between their F and their I (or B), at most. */
 static int peak_until_input(const struct schedule *s, int rank)
 {
@@ -31,7 +21,7 @@ static int peak_until_input(const struct schedule *s, int rank)
 static void expect_peaks(const char *name, int p, int m, int (*until_weight)(int p, int rank),
                          int (*until_input)(int p, int rank))
 {
-    struct schedule *s = lists(name, p, m);
+    struct schedule *s = build_lists(name, p, m, 0);
     for (int rank = 0; rank < p; rank++) {
         int all = m * s->chunks, peak = schedule_peak(s, rank), early = peak_until_input(s, rank);
         cr_assert_eq(peak, least(until_weight(p, rank), all), "%s p %d m %d rank %d: %d", name, p, m, rank,
@@ -91,7 +81,7 @@ Test(forms, peaks_of_limited_memory)
 {
     for (int p = 1; p <= 20; p++)
         for (int m = 1; m <= 3 * p; m += 1 + p / 4) {
-            struct schedule *half = lists("v-half", p, m), *min = lists("v-min", p, m);
+            struct schedule *half = build_lists("v-half", p, m, 0), *min = build_lists("v-min", p, m, 0);
             int most_half = 0, most_min = 0;
             for (int rank = 0; rank < p; rank++) {
                 int of_half = schedule_peak(half, rank), of_min = schedule_peak(min, rank);
@@ -110,8 +100,7 @@ Test(forms, peaks_of_limited_memory)
 
 static double makespan(const char *name, int p, int m, int v, struct stage_cost cost)
 {
-    struct schedule *s = build_with(
-        (struct schedule_options){.name = name, .p = p, .m = m, .v = v, .without_transfers = true});
+    struct schedule *s = build_lists(name, p, m, v);
     struct simulation *sim = simulated(s, (struct cost_table){.chunk = cost});
     double time = sim->makespan;
     simulation_destroy(sim);

@@ -243,17 +243,6 @@ static void expect_law(const struct schedule *s, int rank, int round, int ahead,
     cr_assert_eq(at, list->count);
 }
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static struct schedule *lists(const char *name, int p, int m, int v)
-{
-    return build_with(
-        (struct schedule_options){.name = name, .p = p, .m = m, .v = v, .without_transfers = true});
-}
-
 /* PyTorch's grouping: m / p rounds, at least one, of equal size; where m is no multiple of their number the
  * sizes differ by one (schedules/looped.c), which is not this law. Breadth-first has one round. */
 Test(orders, loops_of_any_size)
@@ -264,9 +253,9 @@ Test(orders, loops_of_any_size)
                 int rounds = m / p > 1 ? m / p : 1, round = m / rounds, all = m * v;
                 if (m % rounds != 0)
                     continue;
-                struct schedule *interleaved = lists("interleaved", p, m, v),
-                                *split = lists("zb-h1", p, m, v);
-                struct schedule *breadth = lists("looped-bfs", p, m, v);
+                struct schedule *interleaved = build_lists("interleaved", p, m, v),
+                                *split = build_lists("zb-h1", p, m, v);
+                struct schedule *breadth = build_lists("looped-bfs", p, m, v);
                 for (int rank = 0; rank < p; rank++) {
                     int loop = (v - 1) * round, down = p - 1 - rank;
                     expect_law(interleaved, rank, round, least(loop + 2 * down, all), 0, false);
@@ -302,7 +291,7 @@ Test(orders, one_microbatch_more_is_one_period_more)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int p = 1; p <= 8; p++)
             for (int m = 2 * p; m <= 4 * p; m++) {
-                struct schedule *a = lists(names[i], p, m, 0), *b = lists(names[i], p, m + 1, 0);
+                struct schedule *a = build_lists(names[i], p, m, 0), *b = build_lists(names[i], p, m + 1, 0);
                 for (int rank = 0; rank < p; rank++) {
                     int begin = in_common(&a->ranks[rank], &b->ranks[rank], false);
                     int end = in_common(&a->ranks[rank], &b->ranks[rank], true);

@@ -325,8 +325,7 @@ Test(simulate, a_fused_backward_may_be_cheaper)
 /* An overlapped pair takes the longer of its two, their sum, or something between. */
 Test(simulate, pairs_are_timed_together)
 {
-    struct schedule *s =
-        build_with((struct schedule_options){.name = "1f1b", .p = 1, .m = 2, .without_transfers = true});
+    struct schedule *s = build_lists("1f1b", 1, 2, 1);
     s->ranks[0].actions[1].overlaps_next = true; // 0F0 (0B0 0F1) 0B1
     cr_assert_eq(schedule_check(s, NULL), OK, "%s", fail_text());
     const double overlap[] = {0.0, 0.5, 1.0}, makespan[] = {6.0, 5.5, 5.0};
