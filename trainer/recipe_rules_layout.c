@@ -72,6 +72,12 @@ static int64_t tp_of(const struct recipe *r)
     return r->parallel.tensor_parallel_size;
 }
 
+/* Where a search for what works begins: more than the heads cannot be. */
+static int64_t tp_within_heads(const struct recipe *r)
+{
+    return tp_of(r) < heads_of(r) ? tp_of(r) : heads_of(r);
+}
+
 static bool heads_tp_holds(const struct view *v)
 {
     return v->recipe->model.num_attention_heads % tp_of(v->recipe) == 0;
@@ -484,16 +490,24 @@ const struct rule recipe_layout_rules[] = {
      rope_say,
      {{.key = WIDTH, .grid = two_heads_of}, {.key = "model.kv_channels"}, {.key = HEADS}}},
     {GROUPS " " HEADS, groups_holds, groups_say, {{.key = GROUPS}, {.key = HEADS}}},
-    {TP " " HEADS, heads_tp_holds, heads_tp_say, {{.key = TP}, {.key = HEADS, .grid = tp_of}}},
-    {TP " " GROUPS " " HEADS, groups_tp_holds, groups_tp_say, {{.key = TP}, {.key = GROUPS}}},
+    {TP " " HEADS,
+     heads_tp_holds,
+     heads_tp_say,
+     {{.key = TP, .guess = tp_within_heads}, {.key = HEADS, .grid = tp_of}}},
+    {TP " " GROUPS " " HEADS,
+     groups_tp_holds,
+     groups_tp_say,
+     {{.key = TP, .guess = tp_within_heads}, {.key = GROUPS}}},
     {TP " model.ffn_hidden_size " WIDTH " model.activation",
      ffn_tp_holds,
      ffn_tp_say,
-     {{.key = TP}, {.key = "model.ffn_hidden_size", .grid = tp_of}}},
+     {{.key = TP, .guess = tp_within_heads}, {.key = "model.ffn_hidden_size", .grid = tp_of}}},
     {TP " parallel.sequence_parallel train.micro_batch_size model.seq_length",
      sequence_holds,
      sequence_say,
-     {{.key = TP}, {.key = "train.micro_batch_size"}, {.key = "model.seq_length", .grid = tp_of}}},
+     {{.key = TP, .guess = tp_within_heads},
+      {.key = "train.micro_batch_size"},
+      {.key = "model.seq_length", .grid = tp_of}}},
     {PP " model.num_layers pipeline.virtual_stages pipeline.layout pipeline.schedule",
      enough_holds,
      enough_say,

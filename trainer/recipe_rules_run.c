@@ -5,6 +5,7 @@
 #include "kernels/device.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* ---- the learning rate ---- */
 
@@ -247,52 +248,42 @@ static int64_t iters_of(const struct recipe *r)
     return r->train.train_iters;
 }
 
-static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
-enum { AXES = sizeof axes / sizeof *axes };
-
-/* The axes of rank_order that are axes and come for the first time; returns how many words there are. */
-static int read_order(const char *order, int found[AXES], int *found_count)
+/* The order that is meant: the axes in `order`, whatever is between them and in capitals or not, each where
+ * it comes first; behind them those that were forgotten. */
+static void order_meant(const char *order, struct text *out)
 {
-    int words = 0;
-    *found_count = 0;
-    for (const char *at = order;; at++) {
-        size_t length = strcspn(at, "-");
-        words++;
-        for (int a = 0; a < AXES; a++) {
-            bool seen = false;
-            for (int i = 0; i < *found_count; i++)
-                seen = seen || found[i] == a;
-            if (!seen && length == 2 && strncmp(at, axes[a], 2) == 0)
-                found[(*found_count)++] = a;
-        }
-        at += length;
-        if (*at == 0)
-            return words;
-    }
+    static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
+    enum { AXES = sizeof axes / sizeof *axes };
+    bool has[AXES] = {false};
+    for (const char *at = order; *at != 0; at++)
+        for (int a = 0; a < AXES; a++)
+            if (!has[a] && strncasecmp(at, axes[a], 2) == 0) {
+                text_add(out, "%s%s", out->length > 0 ? "-" : "", axes[a]);
+                has[a] = true;
+            }
+    for (int a = 0; a < AXES; a++)
+        if (!has[a])
+            text_add(out, "%s%s", out->length > 0 ? "-" : "", axes[a]);
 }
 
 static bool order_holds(const struct view *v)
 {
-    int found[AXES], count = 0;
-    return read_order(v->recipe->parallel.rank_order, found, &count) == AXES && count == AXES;
+    struct text meant = {0};
+    order_meant(v->recipe->parallel.rank_order, &meant);
+    bool holds = strcmp(v->recipe->parallel.rank_order, meant.chars) == 0;
+    text_free(&meant);
+    return holds;
 }
 
 static void order_say(const struct view *v, struct text *out)
 {
-    int found[AXES], count = 0;
-    read_order(v->recipe->parallel.rank_order, found, &count);
-    text_add(out, "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; parallel.rank_order ",
-             v->recipe->parallel.rank_order);
-    // What was said stays in its order, what was forgotten comes last.
-    unsigned said = 0;
-    for (int i = 0; i < count; i++) {
-        text_add(out, "%s%s", i > 0 ? "-" : "", axes[found[i]]);
-        said |= 1U << found[i];
-    }
-    for (int a = 0; a < AXES; a++)
-        if ((said >> a & 1U) == 0)
-            text_add(out, "%s%s", count++ > 0 ? "-" : "", axes[a]);
-    text_add(out, " works");
+    struct text meant = {0};
+    order_meant(v->recipe->parallel.rank_order, &meant);
+    text_add(
+        out,
+        "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; parallel.rank_order %s works",
+        v->recipe->parallel.rank_order, meant.chars);
+    text_free(&meant);
 }
 
 /* ---- the device ---- */

@@ -61,6 +61,13 @@ Test(recipe_check, tensor_parallel_cuts)
          "by the "
          "other; parallel.tensor_parallel_size 2 or 4 works\n",
          model[0], model[1], "tp=3", "model.num_query_groups=2");
+    // However far away.
+    WITH(
+        "command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 65536; "
+        "parallel.tensor_parallel_size 12 works\n"
+        "command line: model.ffn_hidden_size 3072 is not divisible by parallel.tensor_parallel_size 65536; "
+        "parallel.tensor_parallel_size 12 works\n",
+        model[0], model[1], "tp=65536");
     // Fewer key/value heads than ranks are replicated.
     WITH("", model[0], model[1], "tp=4", "model.num_query_groups=2");
 }
@@ -360,6 +367,12 @@ Test(recipe_check, names_and_orders)
     WITH("command line: parallel.rank_order tp-tp-cp-ep-dp-pp is not tp, cp, ep, dp and pp, each once; "
          "parallel.rank_order tp-cp-ep-dp-pp works\n",
          "parallel.rank_order=tp-tp-cp-ep-dp-pp");
+    WITH("command line: parallel.rank_order PP-DP-TP-CP-EP is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order pp-dp-tp-cp-ep works\n",
+         "parallel.rank_order=PP-DP-TP-CP-EP");
+    WITH("command line: parallel.rank_order pp, dp, tp is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order pp-dp-tp-cp-ep works\n",
+         "parallel.rank_order=pp, dp, tp");
     WITH("command line: parallel.rank_order - is not tp, cp, ep, dp and pp, each once; parallel.rank_order "
          "tp-cp-ep-dp-pp works\n",
          "parallel.rank_order=-");
