@@ -33,6 +33,15 @@ const char *status_name(enum status status)
     return status >= 0 && status < STATUS_COUNT ? names[status] : "unknown";
 }
 
+int status_exit(enum status status)
+{
+    if (status == OK)
+        return 0;
+    if (status == STOPPED)
+        return 75;
+    return status == BAD_RECIPE || status == BAD_USAGE || status == BAD_SCHEDULE ? 2 : 1;
+}
+
 enum status fail(enum status status, const char *format, ...)
 {
     va_list args;
@@ -93,25 +102,42 @@ void who_is_watched(struct watched *copy)
     publish(true);
 }
 
-_Noreturn void die(const char *file, int line, const char *what, const char *format, ...)
-{
-    char why[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
-    va_end(args);
+enum { WHY_CHARS = 2048 };
 
+static _Noreturn void end_process(int exit, const char *file, int line, const char *what, const char *why)
+{
     char place[WHO_CHARS] = "cuboid";
     if (me.rank >= 0)
         who_text(&me, place);
     // One write, so that the lines of several dying ranks do not mix. No exit handlers: the other
     // ranks of this process still run, and would see their world torn down under them.
-    char line_text[4400];
+    char line_text[WHY_CHARS + 2400];
     int length =
         snprintf(line_text, sizeof line_text, "%s: %s [%s at %s:%d]\n", place, why, what, file, line);
     if (length > 0) {
         ssize_t ignored = write(STDERR_FILENO, line_text, (size_t)length);
         (void)ignored;
     }
-    _exit(1);
+    _exit(exit);
+}
+
+_Noreturn void die(const char *file, int line, const char *what, const char *format, ...)
+{
+    char why[WHY_CHARS];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    end_process(1, file, line, what, why);
+}
+
+_Noreturn void die_of(enum status status, const char *file, int line, const char *what, const char *format,
+                      ...)
+{
+    char why[WHY_CHARS];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    end_process(status_exit(status), file, line, what, why);
 }

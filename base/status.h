@@ -39,6 +39,10 @@ enum status {
 /* "out of memory" for NO_MEMORY, and so on. */
 const char *status_name(enum status status);
 
+/* What a process whose work came to this ends with: 0 done, 2 bad usage or recipe, 75 stopped on request with
+ * a complete checkpoint, 1 whatever else. */
+int status_exit(enum status status);
+
 /* Keeps the sentence for fail_text() of this thread, and returns `status`. One line, no full stop. */
 enum status fail(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
 
@@ -83,6 +87,10 @@ void who_is_watched(struct watched *copy);
 /* Prints "r5 (pp 1 dp 0 tp 1) step 12 3F7: WHAT: why" on standard error and ends the process with
  * status 1, which ends the job: the other ranks are threads here, or a launcher notices. */
 _Noreturn void die(const char *file, int line, const char *what, const char *format, ...) PRINTF_LIKE(4, 5);
+
+/* The same with status_exit(status), for a failure that the others cannot hear of. */
+_Noreturn void die_of(enum status status, const char *file, int line, const char *what, const char *format,
+                      ...) PRINTF_LIKE(5, 6);
 
 /* For promises, in every build. */
 #define CHECK(promise) ((promise) ? (void)0 : die(__FILE__, __LINE__, #promise, "is false"))

@@ -430,7 +430,7 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
           -1);
     bool hurry = status != OK && status != STOPPED;
     if (!end_wait(w, &request, hurry ? GRACE_MS : 0))
-        die(__FILE__, __LINE__, "the other ranks wait for it", "rank %d: %s", world->rank, text);
+        die_of(status, __FILE__, __LINE__, "the other ranks wait for it", "rank %d: %s", world->rank, text);
     int failed = 0;
     while (failed < world->size && all[failed] == OK)
         failed++;

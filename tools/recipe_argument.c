@@ -118,15 +118,6 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     return status;
 }
 
-static int exit_code(enum status status)
-{
-    if (status == OK)
-        return 0;
-    if (status == STOPPED)
-        return 75;
-    return status == BAD_RECIPE || status == BAD_USAGE || status == BAD_SCHEDULE ? 2 : 1;
-}
-
 int exit_status(enum status status)
 {
     struct text shown = {0}; // names of files, for instance, may have anything in them
@@ -134,7 +125,7 @@ int exit_status(enum status status)
     if (status != OK)
         fprintf(stderr, "cuboid: %s\n", text_chars(&shown));
     text_free(&shown);
-    return exit_code(status);
+    return status_exit(status);
 }
 
 int exit_status_of_world(enum status status)
@@ -144,5 +135,5 @@ int exit_status_of_world(enum status status)
         return exit_status(status);
     // A launcher ends the job with the first process that exits: rank 0 gets the time for its line.
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    return exit_code(status);
+    return status_exit(status);
 }

@@ -265,7 +265,12 @@ const struct recipe_row recipe_rows[] = {
     ROW("optimizer.lr_warmup_iters", COUNT, optimizer.lr_warmup_iters, "0",
         "Steps over which the rate rises from 0.", STEPS),
     ROW("optimizer.lr_decay_iters", COUNT, optimizer.lr_decay_iters, NULL,
-        "The step at which the rate reaches min_lr.", BETWEEN(1, 1e12), .derived = "train_iters"),
+        "The step at which the rate reaches min_lr: with min_lr 0 that step, by default the last one, "
+        "changes nothing. "
+        "(Megatron-LM's step s has what is here the rate of step s - 1: there it is the first of a warm-up "
+        "that "
+        "changes nothing.)",
+        BETWEEN(1, 1e12), .derived = "train_iters"),
     ROW("optimizer.lr_wsd_decay_style", CHOICE, optimizer.lr_wsd_decay_style, "exponential",
         "With WSD: the shape of its decay.", .choices = wsd_decays),
     ROW("optimizer.lr_wsd_decay_iters", COUNT, optimizer.lr_wsd_decay_iters, "0",

@@ -57,9 +57,12 @@ def test_said_once():
 def test_said_by_one():
     """A file that is missing on one node: its rank says so, and the others, who wait for it, end."""
     status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))
-    expect("one without its recipe", status != 0 and "rank 3: nothing.yaml: No such file" in text, status, text)
+    expect("one without its recipe", status == 2 and "rank 3: nothing.yaml: No such file" in text, status, text)
+    status, text = mpirun((1, ["a.yaml", "tp=3", "dp=1"]), (3, ["a.yaml"]))
+    expect("one with a bad recipe", status == 2 and "rank 0: command line: model.num_attention_heads" in text, status,
+           text)
     status, text = mpirun((3, ["a.yaml", "logging.run_dir=runs/b"]), (1, ["a.yaml", "data.train=nothing"]))
-    expect("one without its data", status != 0 and "rank 3: nothing.idx: No such file" in text, status, text)
+    expect("one without its data", status == 1 and "rank 3: nothing.idx: No such file" in text, status, text)
 
 
 def test_forwarded_signal():
