@@ -48,13 +48,21 @@ static int64_t token_bytes(const struct loader *l, const char *token, char *out)
     return count;
 }
 
+/* Behind the byte order mark that some editors put in front of UTF-8. */
+static size_t mark_length(const struct text *file)
+{
+    return file->length >= 3 && memcmp(file->chars, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
 static enum status read_vocabulary_file(struct loader *l)
 {
     struct text file = {0};
     enum status status = file_read(l->vocab_file, &file);
     if (status == OK) {
         json_error_t why;
-        l->vocabulary = json_loadb(file.chars, file.length, JSON_REJECT_DUPLICATES, &why);
+        size_t mark = mark_length(&file);
+        l->vocabulary =
+            json_loadb(text_chars(&file) + mark, file.length - mark, JSON_REJECT_DUPLICATES, &why);
         if (l->vocabulary == NULL)
             status =
                 fail(BAD_DATA, "%s, line %d, column %d: %s", l->vocab_file, why.line, why.column, why.text);
@@ -216,7 +224,7 @@ static enum status make_table(struct loader *l, const struct text *file)
 static enum status parse_merges(struct loader *l, const struct text *file)
 {
     TRY(make_table(l, file));
-    const char *line = file->chars, *end = file->chars + file->length;
+    const char *line = text_chars(file) + mark_length(file), *end = text_chars(file) + file->length;
     int32_t rank = 0;
     for (int64_t number = 1; line < end; number++) {
         const char *line_end = memchr(line, '\n', (size_t)(end - line));

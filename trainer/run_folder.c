@@ -17,9 +17,44 @@ static bool is_auto(const struct recipe *recipe)
     return recipe->checkpoint.load != NULL && strcmp(recipe->checkpoint.load, "auto") == 0;
 }
 
+/* The reason that was said last, with the key that it is about in front. */
+static enum status about(const char *key)
+{
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    enum status status = fail(BAD_RECIPE, "%s: %s", key, why.chars);
+    text_free(&why);
+    return status;
+}
+
+static enum status make(const char *key, const char *folder)
+{
+    if (folder_make(folder) != OK)
+        return about(key);
+    return access(folder, W_OK | X_OK) == 0
+               ? OK
+               : fail(BAD_RECIPE, "%s: %s: cannot be written: %s", key, folder, strerror(errno));
+}
+
+/* A checkpoint that is named must at least be a folder; what it holds is seen when it is loaded. */
+static enum status check_named(const char *load)
+{
+    struct stat info;
+    const char *why = stat(load, &info) != 0  ? strerror(errno)
+                      : S_ISDIR(info.st_mode) ? NULL
+                                              : "not a folder";
+    return why == NULL
+               ? OK
+               : fail(BAD_RECIPE,
+                      "checkpoint.load: %s: %s; auto, none, or a folder that holds a checkpoint works", load,
+                      why);
+}
+
 enum status run_folder_check(const struct recipe *recipe)
 {
     const char *folder = recipe->logging.run_dir;
+    if (recipe->checkpoint.load != NULL && !is_auto(recipe))
+        TRY(check_named(recipe->checkpoint.load));
     struct text path = {0};
     struct stat info;
     text_add(&path, "%s/metrics.jsonl", folder);
@@ -43,6 +78,8 @@ enum status run_folder_check(const struct recipe *recipe)
     if (step < 0 && folder_speaks()) // who continues says it then
         fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
+    if (status == IO_ERROR)
+        return about("checkpoint.save");
     TRY(status);
     return step >= 0
                ? OK
@@ -57,13 +94,7 @@ enum status run_folder_check(const struct recipe *recipe)
 enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
 {
     const char *folder = recipe->logging.run_dir;
-    if (folder_make(folder) != OK) {
-        struct text why = {0};
-        text_add(&why, "%s", fail_text());
-        enum status status = fail(BAD_RECIPE, "logging.run_dir: %s", why.chars);
-        text_free(&why);
-        return status;
-    }
+    TRY(make("logging.run_dir", folder));
     struct text path = {0};
     text_add(&path, "%s/lock", folder);
     int fd = open(path.chars, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -76,6 +107,8 @@ enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
                       "logging.run_dir=%s-2",
                       folder, folder);
     text_free(&path);
+    if (status == OK && recipe->checkpoint.save != NULL)
+        status = make("checkpoint.save", recipe->checkpoint.save);
     if (status == OK)
         *descriptor = fd;
     else if (fd >= 0)

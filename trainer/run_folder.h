@@ -5,11 +5,13 @@
 
 #include "trainer/recipe.h"
 
-/* BAD_RECIPE when the folder holds a run that this recipe does not continue. */
+/* BAD_RECIPE when the folder holds a run that this recipe does not continue, or the checkpoint that it names
+ * is no folder. */
 MUST_USE enum status run_folder_check(const struct recipe *recipe);
 
 /* Makes the folder and keeps it locked until the descriptor is closed, or the process ends however it ends.
- * BAD_RECIPE when another process has it. */
+ * BAD_RECIPE when another process has it. Makes the folder of checkpoints too: that they cannot be written is
+ * not to be found out when there is one to write. */
 MUST_USE enum status run_folder_claim(const struct recipe *recipe, int *descriptor);
 
 /* recipe.yaml: every key with its value and origin. */

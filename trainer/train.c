@@ -61,7 +61,8 @@ static enum status load_named(struct session *s, const char *path)
         return status;
     struct text why = {0};
     text_add(&why, "%s", fail_text());
-    status = fail(BAD_CHECKPOINT, "%s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
+    status = fail(BAD_CHECKPOINT,
+                  "checkpoint.load: %s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
     text_free(&why);
     return status;
 }

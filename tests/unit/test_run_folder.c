@@ -50,7 +50,7 @@ Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
 
 Test(run_folder, an_earlier_run_is_continued_or_refused_and_never_to_be_removed)
 {
-    char folder[32], automatic[] = "auto", named[] = "elsewhere/step-00000010";
+    char folder[32], automatic[] = "auto", named[] = "/tmp";
     struct recipe recipe = recipe_in(folder);
     recipe.checkpoint.load = automatic;
     recipe.checkpoint.save = folder;
@@ -64,4 +64,29 @@ Test(run_folder, an_earlier_run_is_continued_or_refused_and_never_to_be_removed)
     recipe.checkpoint.load = NULL;
     cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
     cr_assert_not_null(strstr(fail_text(), "checkpoint.load=none"));
+}
+
+/* Before the first step, not when the first checkpoint is to be written. */
+Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
+{
+    char folder[32], path[64], automatic[] = "auto", nothing[] = "/nowhere";
+    struct recipe recipe = recipe_in(folder);
+    int fd = -1;
+    leave_metrics(folder);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    recipe.checkpoint.save = path;
+    cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
+    cr_assert(fd == -1 && strncmp(fail_text(), "checkpoint.save: /tmp/cuboid-folder-", 36) == 0, "%s",
+              fail_text());
+    recipe.checkpoint.load = automatic;
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_eq(strncmp(fail_text(), "checkpoint.save: /tmp/cuboid-folder-", 36), 0, "%s", fail_text());
+    recipe.checkpoint.load = nothing;
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_str_eq(fail_text(),
+                     "checkpoint.load: /nowhere: No such file or directory; auto, none, or a folder that "
+                     "holds a checkpoint works");
+    recipe.checkpoint.load = path;
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "metrics.jsonl: not a folder; auto, none, or"), "%s", fail_text());
 }

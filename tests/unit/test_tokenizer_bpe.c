@@ -395,6 +395,13 @@ Test(bpe, files_that_are_something_else_are_named)
     put(f.merges, "#version: 0.2\r\nh e\r\n\r\n", 22); // written on Windows
     cr_assert_eq(load(&f, &t), OK, "%s", fail_text());
     tokenizer_destroy(t);
+    struct text marked = {0}; // and by an editor that marks UTF-8
+    text_add(&marked, "\xEF\xBB\xBF%s", fixture_vocab);
+    put(f.vocab, marked.chars, marked.length);
+    put(f.merges, "\xEF\xBB\xBF#version: 0.2\nh e\n", 21);
+    cr_assert_eq(load(&f, &t), OK, "%s", fail_text());
+    tokenizer_destroy(t);
+    text_free(&marked);
     put(f.merges, "h e\nh e\n", 8);
     cr_assert_eq(load(&f, &t), BAD_DATA);
     cr_assert(strstr(fail_text(), "line 2: \"h e\" stands on an earlier line") != NULL, "%s", fail_text());
