@@ -267,9 +267,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("optimizer.lr_decay_iters", COUNT, optimizer.lr_decay_iters, NULL,
         "The step at which the rate reaches min_lr: with min_lr 0 that step, by default the last one, "
         "changes nothing. "
-        "(Megatron-LM's step s has what is here the rate of step s - 1: there it is the first of a warm-up "
-        "that "
-        "changes nothing.)",
+        "Step s of Megatron-LM has what is here the rate of step s - 1, so there it is the first of a "
+        "warm-up.",
         BETWEEN(1, 1e12), .derived = "train_iters"),
     ROW("optimizer.lr_wsd_decay_style", CHOICE, optimizer.lr_wsd_decay_style, "exponential",
         "With WSD: the shape of its decay.", .choices = wsd_decays),
