@@ -99,7 +99,8 @@ static enum status allocate_gradients(struct device *device, const struct env *e
 {
     stash->gradient_rows = env_local_tokens(env);
     stash->gradient_columns = env->model->hidden_size;
-    size_t bytes = (size_t)(stash->gradient_rows * stash->gradient_columns) * sizeof(float);
+    stash->gradient_dtype = env->working;
+    size_t bytes = (size_t)(stash->gradient_rows * stash->gradient_columns) * dtype_bytes(env->working);
     stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
     if (stash->gradient_busy == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
@@ -160,9 +161,9 @@ int stash_gradient(const struct stash *stash, int chunk, int microbatch)
 
 struct tensor stash_gradient_tensor(const struct stash *stash, int index)
 {
-    float *data = stash->gradient.data;
-    return tensor_2d(data + index * stash->gradient_rows * stash->gradient_columns, F32, stash->gradient_rows,
-                     stash->gradient_columns);
+    struct tensor all = tensor_2d(stash->gradient.data, stash->gradient_dtype,
+                                  stash->gradients.count * stash->gradient_rows, stash->gradient_columns);
+    return tensor_rows(all, index * stash->gradient_rows, (index + 1) * stash->gradient_rows);
 }
 
 static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)

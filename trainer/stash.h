@@ -29,7 +29,8 @@ struct stash {
     struct buffer *home[HOME_COUNT];         // [chunks]; of a shared home only the first
     struct buffer gradient;                  // gradients.count buffers
     int64_t gradient_rows, gradient_columns; // of each
-    struct event *gradient_busy;             // [count] the message that still reads it
+    enum dtype gradient_dtype;
+    struct event *gradient_busy; // [count] the message that still reads it
 };
 
 /* backward false: for forward passes only, without gradients. */

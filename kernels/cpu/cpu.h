@@ -28,6 +28,7 @@ void cpu_state_close(struct device *device, struct cpu_state *state);
 void *cpu_scratch(struct device *device, size_t bytes);
 /* What an op takes on a device of that many threads; 0 for most. */
 size_t cpu_scratch_bytes(const struct op *op, int threads);
+size_t cpu_gemm_scratch(const struct gemm *op);
 size_t cpu_column_sum_scratch(const struct column_sum *op);
 size_t cpu_norm_backward_scratch(const struct norm_backward *op);
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);

@@ -76,6 +76,9 @@ static void adamw_task(void *context, int64_t task)
     adamw_block(op->hyper, op->decay ? op->hyper->weight_decay : 0.0F,
                 (const float *)op->gradient.data + begin, (float *)op->weight.data + begin,
                 (float *)op->m.data + begin, (float *)op->v.data + begin, n);
+    if (op->working.data != NULL)
+        narrow_floats(op->working.dtype, (const float *)op->weight.data + begin,
+                      row_bytes(op->working, 0, begin), n);
 }
 
 void cpu_adamw(struct device *device, const struct adamw *op)

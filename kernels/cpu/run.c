@@ -109,6 +109,8 @@ void cpu_run(struct device *device, const struct op *op)
 size_t cpu_scratch_bytes(const struct op *op, int threads)
 {
     switch (op->kind) { // no default here either: a new kind says what it takes
+    case OP_GEMM:
+        return cpu_gemm_scratch(&op->gemm);
     case OP_COLUMN_SUM:
         return cpu_column_sum_scratch(&op->column_sum);
     case OP_NORM_BACKWARD:
@@ -121,7 +123,6 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
         return cpu_squares_scratch(&op->squares);
     case OP_MAGNITUDE:
         return cpu_magnitude_scratch(&op->magnitude);
-    case OP_GEMM:
     case OP_FILL:
     case OP_COPY:
     case OP_CAST:

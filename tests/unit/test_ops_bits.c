@@ -105,8 +105,13 @@ static uint64_t sums(struct stand *stand)
     cr_assert_eq(squares(stand->stream, s), OK, "%s", fail_text());
     struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F};
     stand_lend(stand, &hyper, sizeof hyper);
-    struct adamw a = {tensor_1d(table.data, F32, ROWS * COLUMNS), s.x,    vector(stand, "m", ROWS * COLUMNS),
-                      vector(stand, "v", ROWS * COLUMNS),         &hyper, true};
+    struct adamw a = {tensor_1d(table.data, F32, ROWS * COLUMNS),
+                      s.x,
+                      vector(stand, "m", ROWS * COLUMNS),
+                      vector(stand, "v", ROWS * COLUMNS),
+                      &hyper,
+                      true,
+                      {0}};
     for (int64_t i = 0; i < ROWS * COLUMNS; i++)
         ((float *)a.v.data)[i] = fabsf(((float *)a.v.data)[i]);
     cr_assert_eq(adamw(stand->stream, a), OK, "%s", fail_text());

@@ -426,7 +426,8 @@ Test(ops_sums, adamw)
                            tensor_1d(m, F32, N),
                            tensor_1d(v, F32, N),
                            &hyper,
-                           decay == 1};
+                           decay == 1,
+                           {0}};
         cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
         for (int part = 0; part < 3; part++) {
             for (int k = 0; k < 16; k++)
