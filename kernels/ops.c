@@ -133,11 +133,29 @@ enum status squares(struct stream *stream, struct squares args)
     char shape[TENSOR_TEXT_CHARS];
     if (args.x.dtype != F32 || args.x.data == NULL || !tensor_is_dense(args.x))
         return fail(BAD_ARGUMENT, "squares: x is %s, not dense f32", tensor_text(args.x, shape));
-    const struct want wants[] = {vector("out", args.out, F64, 1)};
+    const struct want wants[] = {vector("out", args.out, F64, squares_blocks(args.x))};
     CHECK_WANTS(OP_SQUARES, wants);
     if (tensor_count(args.x) == 0)
-        return fill(stream, (struct fill){.out = args.out, .value = 0.0F});
+        return OK;
     return submit_op(stream, &(struct op){.kind = OP_SQUARES, .squares = args});
+}
+
+int64_t squares_block_rows(int64_t columns)
+{
+    return columns > 0 && columns < SQUARES_BLOCK ? SQUARES_BLOCK / columns : 1;
+}
+
+int64_t squares_blocks(struct tensor x)
+{
+    int64_t rows = squares_block_rows(x.ndim == 1 ? 1 : x.dim[1]);
+    return (x.dim[0] + rows - 1) / rows;
+}
+
+enum status sum(struct stream *stream, struct sum args)
+{
+    const struct want wants[] = {vector("x", args.x, F64, ANY_SIZE), vector("out", args.out, F64, 1)};
+    CHECK_WANTS(OP_SUM, wants);
+    return submit_op(stream, &(struct op){.kind = OP_SUM, .sum = args});
 }
 
 enum status clip(struct stream *stream, struct clip args)

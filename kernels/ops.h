@@ -61,6 +61,7 @@ enum op_kind {
     OP_LOSS_FINISH,
     OP_LOSS_BACKWARD,
     OP_SQUARES,
+    OP_SUM,
     OP_CLIP,
     OP_ADAMW,
     OP_MAGNITUDE,
@@ -244,11 +245,19 @@ struct loss_backward {
     int64_t begin, columns;
 };
 
-/* out[0] = sum of squares of x in fp64: each block of SQUARES_BLOCK elements alone, then the blocks
- * in index order. Dense. */
-enum { SQUARES_BLOCK = 16384 };
+/* out[b] = sum of squares of block b of x, in fp64. A block is whole rows, as many as have SQUARES_BLOCK
+ * elements together, and at least one: so it is a part of a tensor that does not depend on who holds which of
+ * its blocks. x is dense, f32[N], whose rows have one element, or f32[R, C]. */
+enum { SQUARES_BLOCK = 1024 };
 struct squares {
-    struct tensor x;   // f32
+    struct tensor x;
+    struct tensor out; // f64[squares_blocks(x)]
+};
+int64_t squares_block_rows(int64_t columns); // of every block but the last
+int64_t squares_blocks(struct tensor x);
+/* out[0] = x[0] + x[1] + ... in index order. */
+struct sum {
+    struct tensor x;   // f64[N]
     struct tensor out; // f64[1]
 };
 
@@ -363,6 +372,7 @@ struct op {
         struct loss_finish loss_finish;
         struct loss_backward loss_backward;
         struct squares squares;
+        struct sum sum;
         struct clip clip;
         struct adamw adamw;
         struct magnitude magnitude;
@@ -400,6 +410,7 @@ MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
 MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);
 MUST_USE enum status loss_backward(struct stream *stream, struct loss_backward args);
 MUST_USE enum status squares(struct stream *stream, struct squares args);
+MUST_USE enum status sum(struct stream *stream, struct sum args);
 MUST_USE enum status clip(struct stream *stream, struct clip args);
 MUST_USE enum status adamw(struct stream *stream, struct adamw args);
 MUST_USE enum status magnitude(struct stream *stream, struct magnitude args);

@@ -74,23 +74,20 @@ static enum status create_p2p(struct executor *e)
     return status;
 }
 
-/* One range per held parameter, in flat order, which is the order in which they become ready. */
+/* In flat order, which is the order in which gradients become ready. */
 static enum status create_buckets(struct executor *e)
 {
     const struct weights *weights = e->config.weights;
-    struct bucket_range *ranges = calloc((size_t)weights->count + 1, sizeof *ranges);
-    if (ranges == NULL)
-        return fail(NO_MEMORY, "no memory for %d gradients", weights->count);
-    for (int i = 0; i < weights->count; i++) {
-        const struct held *held = &weights->list[i];
-        ranges[i].begin = held->gradient_offset;
-        ranges[i].end = held->gradient_offset + slice_padded(&held->slice);
-    }
-    enum status status = buckets_create(e->config.groups->data, e->config.groups->twins, weights->device,
-                                        weights->flat_gradient, ranges, weights->count,
-                                        e->config.bucket_bytes, e->config.overlap_grad_reduce, &e->buckets);
-    free(ranges);
-    return status;
+    struct buckets_config config = {
+        .data = e->config.groups->data,
+        .twins = e->config.groups->twins,
+        .device = weights->device,
+        .gradients = weights->flat_gradient,
+        .plan = &weights->plan,
+        .scatter = weights->zero_stage > 0,
+        .overlap = e->config.overlap_grad_reduce,
+    };
+    return buckets_create(&config, &e->buckets);
 }
 
 static enum status find_ahead(struct executor *e)

@@ -34,7 +34,6 @@ struct executor_config {
     bool sequence_parallel;
     struct recompute recompute;
     uint64_t seed;
-    int64_t bucket_bytes;
     bool overlap_grad_reduce;
     bool training; // false: forward passes only; no room for gradients
 };

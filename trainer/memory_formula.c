@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/memory_formula.h"
 
+#include "trainer/memory_states.h"
 #include "trainer/stash.h"
 
 #include <stdlib.h>
@@ -193,69 +194,19 @@ static enum status put_activations(struct sheet *s)
 
 /* ---- weights and what belongs to them ---- */
 
-static bool holds_row(const struct sheet *s, const struct param *row)
-{
-    const struct run *run = s->run;
-    const struct schedule *schedule = run->schedule;
-    int stage = 0;
-    if (row->layer == run->stage_first_layer[schedule->stages])
-        stage = schedule->stages - 1;
-    else
-        while (row->layer >= run->stage_first_layer[stage + 1])
-            stage++;
-    return schedule_holds(schedule, s->place.pp, stage);
-}
-
-static struct slice slice_of(const struct sheet *s, const struct param *row)
-{
-    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, s->place);
-}
-
-struct states {
-    int64_t values, gradients, packed, largest; // elements; packed: partial sums over tp; largest: of a row
-};
-
-static int64_t lines(int64_t elements)
-{
-    return (elements + 15) / 16 * 16;
-}
-
-/* Rows that are one matrix lie without a gap; what comes behind them begins a cache line. Of a tied weight
- * that this rank uses twice there is one value, and two gradients. */
-static struct states count_states(const struct sheet *s)
-{
-    struct states sum = {0};
-    const struct params *params = &s->params;
-    for (int first = 0, end; first < params->count; first = end) {
-        const struct param *row = &params->rows[first];
-        bool held = holds_row(s, row), second = row->tie >= 0 && holds_row(s, &params->rows[row->tie]);
-        int64_t elements = 0;
-        for (end = first; end < params->count && params->rows[end].fuse == first; end++) {
-            struct slice slice = slice_of(s, &params->rows[end]);
-            elements += slice_padded(&slice);
-            if (held && params->rows[end].partial == PARTIAL_TP)
-                sum.packed += slice_padded(&slice);
-            if (held && slice.first && row->tie < 0)
-                raise_to(&sum.largest, slice_padded(&slice));
-        }
-        sum.gradients += held ? lines(elements) : 0;
-        sum.values += held && !second ? lines(elements) : 0;
-    }
-    return sum;
-}
-
 /* What a step's report, the step's scalars and the ranks' remarks take; and the copies of a rank that may
  * have to take a step back. */
-static enum status put_optimizer(struct sheet *s, const struct states *states)
+static enum status put_optimizer(struct sheet *s, const struct memory_states *states)
 {
     const struct recipe *recipe = s->run->recipe;
     int64_t word = sizeof(double), samples = recipe->train.global_batch_size, p = s->run->mesh.degrees.pp;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
-    int64_t moment = states->values * s->shape.assume.moment;
+    int64_t moment = states->moments * s->shape.assume.moment;
     TRY(put_buffer(s, PART_OPTIMIZER, "first moments", moment));
     TRY(put_buffer(s, PART_OPTIMIZER, "second moments", moment));
     TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
+    TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "remarks", REMARK_COUNT * word));
     if (states->packed > 0)
         TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
@@ -273,7 +224,7 @@ static enum status put_optimizer(struct sheet *s, const struct states *states)
     return put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment);
 }
 
-static enum status put_states(struct sheet *s, const struct states *states)
+static enum status put_states(struct sheet *s, const struct memory_states *states)
 {
     TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * s->shape.assume.weight));
     TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * s->shape.assume.gradient));
@@ -315,17 +266,11 @@ static int64_t of_attention(const struct sheet *s, int threads)
 }
 
 /* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
-static int64_t of_kernels(const struct sheet *s, const struct states *states, int threads)
+static int64_t of_kernels(const struct sheet *s, int threads)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
-    int twin = s->run->mesh.degrees.pp - 1 - s->place.pp;
-    bool first_twin = !schedule_has_twins(s->run->schedule) || s->place.pp <= twin;
-    if (s->place.dp == 0 && first_twin && states->largest > 0) {
-        struct op op = {.kind = OP_SQUARES, .squares = {.x = tensor_1d(NULL, F32, states->largest)}};
-        raise_to(&most, (int64_t)op_scratch_bytes(&op, threads));
-    }
     bool has_head = schedule_holds(s->run->schedule, s->place.pp, s->run->schedule->stages - 1);
     struct op norm = {.kind = OP_NORM_BACKWARD, .norm_backward = {.x = shape_2d(local, model->hidden_size)}};
     if (s->has_layers || has_head)
@@ -353,12 +298,13 @@ static enum status put_data(struct sheet *s)
 
 static enum status put_all(struct sheet *s, int threads)
 {
-    struct states states = count_states(s);
+    struct memory_states states;
+    TRY(memory_states_of(s->run, &s->params, s->place, &states));
     TRY(put_states(s, &states));
     TRY(put_activations(s));
     TRY(put(s, PART_WORKSPACE, -1, "what is computed again", s->again, 1));
     TRY(put(s, PART_WORKSPACE, -1, "temporary memory of the layers", s->scratch, 1));
-    int64_t kernels = of_kernels(s, &states, threads);
+    int64_t kernels = of_kernels(s, threads);
     if (kernels > 0)
         TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
     return put_data(s);

@@ -124,6 +124,8 @@ int main(void)
         {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
         {TINY_LLAMA,
          "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]", 1},
+        // Shared out.
+        {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
     };
     struct tiny tiny;
     int bad = 0;

@@ -69,11 +69,16 @@ static const char *const wide[] = {
     "parallel.bucket_size_mb=0.0001 parallel.overlap_grad_reduce=false",
     "pp=2 parallel.rank_order=pp-dp-tp-cp-ep cluster.device=strict",
     "pp=2 parallel.rank_order=cp-ep-dp-pp-tp parallel.bucket_size_mb=0.002",
+    "parallel.zero_stage=1",
+    "parallel.zero_stage=1 parallel.bucket_size_mb=0.002 cluster.device=strict",
+    "parallel.zero_stage=1 pp=2 pipeline.schedule=zb-v",
+    "parallel.zero_stage=1 pp=2 parallel.overlap_grad_reduce=false pipeline.schedule=interleaved",
     NULL,
 };
 static const char *const wide_pipelines[] = {"pp=2", NULL};
 static const char *const wide_processes[] = {"parallel.bucket_size_mb=0.0001",
-                                             "pp=2 parallel.rank_order=dp-pp-tp-cp-ep", NULL};
+                                             "pp=2 parallel.rank_order=dp-pp-tp-cp-ep",
+                                             "parallel.zero_stage=1 parallel.bucket_size_mb=0.002", NULL};
 
 /* More ranks than key/value groups; a vocabulary of which one rank gets nothing. */
 static const char *const replicated[] = {
@@ -87,7 +92,8 @@ static const char *const replicated[] = {
 static const char *const replicated_processes[] = {"", NULL};
 
 /* Fewer microbatches than stages. */
-static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict", NULL};
+static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict",
+                                  "pp=2 parallel.zero_stage=1", NULL};
 static const char *const few_pipelines[] = {"pp=4", NULL};
 
 /* Gradients of two directions, each added up on its own: an order that no number of ranks changes. */
@@ -99,7 +105,26 @@ static const char *const both_ways[] = {
     "pp=4 parallel.rank_order=pp-dp-tp-cp-ep parallel.overlap_grad_reduce=false cluster.device=strict",
     NULL,
 };
+static const char *const both_ways_data[] = {
+    "pp=2",
+    "pp=4",
+    "pp=2 pipeline.layout=[0,5] cluster.device=strict",
+    "pp=4 pipeline.layout=[2,0,3,0] parallel.bucket_size_mb=0.0001",
+    "pp=4 parallel.rank_order=pp-dp-tp-cp-ep parallel.overlap_grad_reduce=false cluster.device=strict",
+    "pp=2 parallel.zero_stage=1 cluster.device=strict",
+    "pp=4 parallel.zero_stage=1 parallel.bucket_size_mb=0.002",
+    NULL,
+};
 static const char *const both_ways_processes[] = {"pp=4", NULL};
+
+/* Slices that no number of ranks divides. */
+static const char *const thirds[] = {
+    "",
+    "parallel.zero_stage=1",
+    "parallel.zero_stage=1 parallel.bucket_size_mb=0.0001 cluster.device=strict",
+    "parallel.zero_stage=1 pp=4",
+    NULL,
+};
 
 static const struct alike groups[] = {
     {"gpt, pipelines",
@@ -115,7 +140,7 @@ static const struct alike groups[] = {
      wide,
      wide_processes,
      wide_pipelines,
-     {"parallel.rank_order=dp-tp-cp-ep-pp", "pp=2 pipeline.schedule=zb-h1"}},
+     {"parallel.rank_order=dp-tp-cp-ep-pp parallel.zero_stage=1", "pp=2 pipeline.schedule=zb-h1"}},
     {"llama, tp 4, replicated heads, an empty share",
      TINY_LLAMA,
      "tp=4 model.make_vocab_size_divisible_by=16 train.train_iters=10 optimizer.lr_decay_iters=10",
@@ -140,10 +165,17 @@ static const struct alike groups[] = {
     {"gpt, both ways, dp 2, dropout",
      TINY_GPT,
      "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1" TINY_DROPOUT,
-     both_ways,
+     both_ways_data,
      both_ways_processes,
      none,
-     {"pp=2", "pp=4 pipeline.layout=[0,2,1,2]"}},
+     {"pp=2", "pp=4 pipeline.layout=[0,2,1,2] parallel.zero_stage=1"}},
+    {"gpt, dp 3, odd sizes",
+     TINY_GPT,
+     "dp=3 train.micro_batch_size=1 train.global_batch_size=6 model.vocab_size=301",
+     thirds,
+     none,
+     none,
+     {"parallel.zero_stage=1 parallel.bucket_size_mb=0.001", "pp=2 parallel.zero_stage=1"}},
     {"llama, both ways, tp 2, sequence parallel, m 3, tied",
      TINY_LLAMA,
      "pipeline.schedule=dualpipe tp=2 parallel.sequence_parallel=true train.global_batch_size=6 "
