@@ -3,16 +3,13 @@
  * to the bit: losses, gradient norms, final weights and moments, validation loss. Within a group of layouts
  * tp, dp and the size of a microbatch are the same; what differs is the pipeline, its cuts and its schedule,
  * the order of ranks, buckets, threads, the device's cruelty, and whether ranks are threads or processes.
- *     test_layouts [MPIRUN]                          everything
- *     test_layouts FOLDER FAMILY COMMON LAYOUT OUT   is one run, under mpirun */
+ *     test_layouts [MPIRUN] */
 #include "schedules/schedule.h"
+#include "tests/support/launched.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/tiny.h"
-#include "tests/support/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* The first layout is the reference; the list ends with NULL. `processes`: layouts also run under mpirun. */
@@ -271,63 +268,19 @@ static void check_schedules(struct test *test, const struct alike *group, const 
 
 /* ---- under mpirun ---- */
 
-static int be_a_process(char **argv)
-{
-    struct tiny tiny;
-    struct recipe *recipe = NULL;
-    struct launcher launcher;
-    struct trace trace = {.steps = 0};
-    snprintf(tiny.folder, sizeof tiny.folder, "%s", argv[1]);
-    enum status status = launcher_find(&launcher);
-    if (status == OK)
-        status = tiny_recipe(&tiny, argv[2][0] == '0' ? TINY_GPT : TINY_LLAMA, argv[3], argv[4],
-                             launcher.size, &recipe);
-    if (status == OK)
-        status = trace_run(recipe, &(struct trace_options){.transport = "mpi"}, &trace);
-    if (status == OK && launcher.rank == 0)
-        status = trace_write(&trace, argv[5]);
-    if (status != OK)
-        fprintf(stderr, "%s\n", fail_text());
-    recipe_destroy(recipe);
-    return status == OK ? 0 : 1;
-}
-
-static enum status launch(const struct test *test, const struct alike *group, const char *layout, int ranks,
-                          const char *out)
-{
-    char count[16], family[2] = {group->family == TINY_GPT ? '0' : '1', 0};
-    snprintf(count, sizeof count, "%d", ranks);
-    const char *words[] = {test->mpirun, "-n",          count,  test->program, test->tiny.folder,
-                           family,       group->common, layout, out,           NULL};
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        execv(words[0], (char *const *)(uintptr_t)words);
-        _exit(127);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
-        return fail(PEER_LOST, "mpirun of %d ranks ended with status %d", ranks, status);
-    return OK;
-}
-
 static void check_processes(struct test *test, const struct alike *group, const char *layout,
                             const struct trace *reference)
 {
-    char out[TINY_FOLDER_CHARS + 20];
     struct trace trace = {.steps = 0};
-    struct recipe *recipe = NULL;
-    snprintf(out, sizeof out, "%s/trace", test->tiny.folder);
-    enum status status = tiny_recipe(&test->tiny, group->family, group->common, layout, 0, &recipe);
-    if (status == OK)
-        status = launch(test, group, layout, recipe_world_size(recipe), out);
-    if (status == OK)
-        status = trace_read(out, &trace);
-    char name[200];
+    struct launch what = {.mpirun = test->mpirun,
+                          .program = test->program,
+                          .tiny = &test->tiny,
+                          .family = group->family,
+                          .common = group->common,
+                          .layout = layout};
+    char name[300];
     snprintf(name, sizeof name, "%s (mpirun)", layout);
-    judge(test, group, name, status, reference, &trace);
-    recipe_destroy(recipe);
-    unlink(out);
+    judge(test, group, name, launch(&what, &trace), reference, &trace);
 }
 
 /* ---- the whole ---- */
@@ -415,8 +368,8 @@ static void check_group(struct test *test, const struct alike *group)
 
 int main(int argc, char **argv)
 {
-    if (argc == 6)
-        return be_a_process(argv);
+    if (launched_is_rank(argc))
+        return launched_rank(argv);
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
