@@ -15,8 +15,10 @@ struct sheet {
     struct memory_shape shape;
     struct recompute recompute;
     struct slot_plan *slots;
-    bool split;    // W is apart from I somewhere
-    int64_t again; // the largest so far of what has one slot for the whole rank
+    struct away_plan *away; // where activations go to the host meanwhile
+    enum part part;         // activations, or what of them is in the host's memory
+    bool split;             // W is apart from I somewhere
+    int64_t again;          // the largest so far of what has one slot for the whole rank
     int64_t scratch;
     bool has_layers;
 };
@@ -38,7 +40,7 @@ static enum status put(struct sheet *s, enum part part, int stage, const char *w
     t->list[t->count++] =
         (struct memory_term){.part = part, .stage = stage, .what = what, .bytes = bytes, .count = count};
     t->part_bytes[part] += bytes * count;
-    t->bytes += bytes * count;
+    t->bytes += part != PART_HOST ? bytes * count : 0;
     return OK;
 }
 
@@ -56,7 +58,7 @@ static void raise_to(int64_t *most, int64_t bytes)
 /* ---- activations ---- */
 
 struct chunk {
-    int index, stage, layers;
+    int stage, layers;
     bool has_embedding, has_head;
     int64_t slots[HOME_COUNT];
 };
@@ -77,14 +79,14 @@ static enum status put_item(struct sheet *s, const struct chunk *c, const struct
     if (!lasts && item->home != HOME_INPUT_TO_WEIGHT)
         return OK;
     if (!lasts)
-        return s->split ? put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+        return s->split ? put(s, s->part, c->stage, item->what, item->bytes,
                               c->layers * c->slots[HOME_INPUT_TO_WEIGHT])
                         : OK;
     int keeping = layers_keeping(s, c, item->module);
-    TRY(put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes, keeping * c->slots[item->home]));
+    TRY(put(s, s->part, c->stage, item->what, item->bytes, keeping * c->slots[item->home]));
     if (!s->split || item->home != HOME_UNTIL_WEIGHT)
         return OK;
-    return put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+    return put(s, s->part, c->stage, item->what, item->bytes,
                (c->layers - keeping) * c->slots[HOME_INPUT_TO_WEIGHT]);
 }
 
@@ -113,9 +115,9 @@ static enum status put_blocks(struct sheet *s, const struct chunk *c)
         inputs += i > 0;
         i += run.count;
     }
-    TRY(put(s, PART_ACTIVATIONS, c->stage, "input of the stage", items.list[0].bytes,
+    TRY(put(s, s->part, c->stage, "input of the stage", items.list[0].bytes,
             c->layers > 0 ? c->slots[HOME_INPUT] : 0));
-    TRY(put(s, PART_ACTIVATIONS, c->stage, "inputs of layers", items.list[0].bytes,
+    TRY(put(s, s->part, c->stage, "inputs of layers", items.list[0].bytes,
             inputs * c->slots[HOME_UNTIL_INPUT]));
     for (int k = 1; k < items.count; k++)
         TRY(put_item(s, c, &items.list[k]));
@@ -132,8 +134,7 @@ static enum status put_end(struct sheet *s, const struct chunk *c, const struct 
         bool input = k == 0 && c->layers == 0 && item->home == HOME_UNTIL_INPUT;
         if (item->home == HOME_SCRATCH || (item->home == HOME_INPUT_TO_WEIGHT && !s->split))
             continue;
-        TRY(put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
-                c->slots[input ? HOME_INPUT : item->home]));
+        TRY(put(s, s->part, c->stage, item->what, item->bytes, c->slots[input ? HOME_INPUT : item->home]));
     }
     raise_to(&s->scratch, memory_in_home(items, HOME_SCRATCH));
     return OK;
@@ -155,38 +156,53 @@ static enum status put_chunk(struct sheet *s, const struct chunk *c)
         TRY(put_end(s, c, &head));
         raise_to(&between, memory_in_home(&head, HOME_INPUT_TO_WEIGHT));
     } else {
-        TRY(put(s, PART_ACTIVATIONS, c->stage, "output of the stage",
-                (memory_stream_bytes(&s->shape) + 63) / 64 * 64,
+        TRY(put(s, s->part, c->stage, "output of the stage", (memory_stream_bytes(&s->shape) + 63) / 64 * 64,
                 c->slots[c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT]));
     }
     if (s->split)
         return OK;
-    return put(s, PART_ACTIVATIONS, c->stage, "gradients inside one layer", between,
-               c->slots[HOME_INPUT_TO_WEIGHT]);
+    return put(s, s->part, c->stage, "gradients inside one layer", between, c->slots[HOME_INPUT_TO_WEIGHT]);
 }
 
-static enum status put_activations(struct sheet *s)
+/* Away and back, each thing has two slots for a short time, and one of the host's for all of it. */
+static int64_t slots_of(const struct sheet *s, enum slot_class class, int chunk)
+{
+    bool away = s->part == PART_ACTIVATIONS && s->away != NULL && s->away->any;
+    return away ? s->away->peak[class][chunk] : s->slots->peak[class][chunk];
+}
+
+static enum status put_chunks(struct sheet *s)
 {
     const struct run *run = s->run;
     const struct schedule *schedule = run->schedule;
     for (int index = 0; index < schedule->chunks; index++) {
         int stage = schedule_stage(schedule, s->place.pp, index);
         struct chunk c = {
-            .index = index,
             .stage = stage,
             .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
             .has_embedding = stage == 0,
             .has_head = stage == schedule->stages - 1,
-            .slots = {[HOME_INPUT] = s->slots->peak[UNTIL_INPUT][index],
-                      [HOME_UNTIL_INPUT] = s->slots->peak[STASH_UNTIL_INPUT][index],
-                      [HOME_UNTIL_WEIGHT] = s->slots->peak[STASH_UNTIL_WEIGHT][index],
-                      [HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index]},
+            .slots = {[HOME_INPUT] = slots_of(s, UNTIL_INPUT, index),
+                      [HOME_UNTIL_INPUT] = slots_of(s, STASH_UNTIL_INPUT, index),
+                      [HOME_UNTIL_WEIGHT] = slots_of(s, STASH_UNTIL_WEIGHT, index)},
         };
+        if (s->part == PART_ACTIVATIONS)
+            c.slots[HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index];
         s->has_layers |= c.layers > 0;
         TRY(put_chunk(s, &c));
     }
+    return OK;
+}
+
+static enum status put_activations(struct sheet *s)
+{
+    s->part = PART_HOST;
+    if (s->away != NULL && s->away->any)
+        TRY(put_chunks(s));
+    s->part = PART_ACTIVATIONS;
+    TRY(put_chunks(s));
     struct gradient_plan gradients = {.count = 0};
-    TRY(gradient_plan_create(schedule, s->place.pp, &gradients));
+    TRY(gradient_plan_create(s->run->schedule, s->place.pp, &gradients));
     int64_t bytes = gradients.count * memory_stream_bytes(&s->shape);
     gradient_plan_destroy(&gradients);
     return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", bytes);
@@ -340,9 +356,12 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
         params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
     if (status == OK)
         status = slot_plan_create(run->schedule, s.place.pp, 0, &s.slots);
+    if (status == OK && recipe->memory.offload_activations)
+        status = away_plan_create(run->schedule, s.place.pp, &s.away);
     if (status == OK)
         status = put_all(&s, threads);
     slot_plan_destroy(s.slots);
+    away_plan_destroy(s.away);
     params_free(&s.params);
     if (status != OK)
         memory_table_free(out);

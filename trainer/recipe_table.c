@@ -317,7 +317,8 @@ const struct recipe_row recipe_rows[] = {
         "both norms make; `activation`: what the MLP's activation makes.",
         .choices = modules),
     ROW("memory.offload_activations", BOOL, memory.offload_activations, "false",
-        "Activations wait in the host's memory.", .unbuilt = true),
+        "What a forward pass leaves behind waits for its backward pass in the host's memory; on a CPU, in a "
+        "file in $TMPDIR (or /tmp). Never changes a bit of the result (docs/memory.md)."),
 
     ROW("data.train", SOURCES, data.train, NULL,
         "A dataset's prefix (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}`: each source gives "

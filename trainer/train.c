@@ -235,8 +235,10 @@ static enum status rehearse_run(const struct recipe *recipe)
     enum status status = run_create(recipe, false, &run);
     if (status == OK) {
         report_layout(&run, stdout);
-        status = dry_run(&run, stdout);
+        status = report_offload(&run, stderr);
     }
+    if (status == OK)
+        status = dry_run(&run, stdout);
     run_destroy(&run);
     return status;
 }
@@ -303,8 +305,10 @@ enum status train(const struct recipe *recipe, int size)
         status = run_folder_claim(recipe, &folder);
     if (status == OK && first) {
         report_layout(&job.run, stdout);
-        status = report_memory(&job.run, stdout);
+        status = report_offload(&job.run, stderr);
     }
+    if (status == OK && first)
+        status = report_memory(&job.run, stdout);
     job.status = status;
     if (status != OK)
         text_add(&job.why, "%s", fail_text());

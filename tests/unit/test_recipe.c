@@ -247,8 +247,6 @@ Test(recipe, what_is_not_built_is_refused_by_name)
                   "command line: precision.params_dtype bf16 is not built yet; only fp32\n");
     OVERRIDE_SAYS("parallel.tp_comm_overlap=true",
                   "command line: parallel.tp_comm_overlap true is not built yet; only false\n");
-    OVERRIDE_SAYS("memory.offload_activations=true",
-                  "command line: memory.offload_activations true is not built yet; only false\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
                   "command line: logging.tensorboard_dir tb is not built yet; only none\n");
     OVERRIDE_SAYS("cluster.transport=nccl",
