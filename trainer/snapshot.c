@@ -39,36 +39,21 @@ void snapshot_destroy(struct snapshot *snapshot)
     *snapshot = (struct snapshot){0};
 }
 
-/* What a rank has of one row's quantity. */
-struct portion {
-    const struct held *held;
-    struct slice slice;
-    struct tensor tensor;
-};
-
-/* Values are whole on every rank; of the rest it has what it owns. */
-static int portions_of(const struct worker *worker, enum snapshot_kind kind)
+static struct tensor tensor_of(const struct held *held, enum snapshot_kind kind)
 {
-    return kind == SNAPSHOT_WEIGHT ? worker->weights.count : worker->weights.owned_count;
-}
-
-static struct portion portion_at(const struct worker *worker, enum snapshot_kind kind, int i)
-{
-    const struct owned *owned = &worker->weights.owned[i];
-    const struct held *held = &worker->weights.list[i];
     switch (kind) {
     case SNAPSHOT_WEIGHT:
-        return (struct portion){held, held->slice, held->weight};
+        return held->weight;
     case SNAPSHOT_GRADIENT:
-        return (struct portion){owned->held, owned_slice(owned), owned->gradient};
+        return held->gradient;
     case SNAPSHOT_M:
-        return (struct portion){owned->held, owned_slice(owned), owned->m};
+        return held->m;
     case SNAPSHOT_V:
-        return (struct portion){owned->held, owned_slice(owned), owned->v};
+        return held->v;
     case SNAPSHOT_KINDS:
         break;
     }
-    return (struct portion){0};
+    return (struct tensor){0};
 }
 
 /* The row whose values a held row has: a tied one's original. */
@@ -84,23 +69,18 @@ static bool takes_part(const struct held *held, enum snapshot_kind kind)
     return !(held->second_use && kind != SNAPSHOT_WEIGHT);
 }
 
-/* Of what is cut over the data ranks, each speaks for its own. */
-static bool speaks_for(const struct worker *worker, const struct held *held, enum snapshot_kind kind)
+static bool speaks_for(const struct worker *worker, const struct held *held)
 {
-    const struct groups *groups = worker->groups;
-    bool cut = worker->weights.zero_stage > 0 && kind != SNAPSHOT_WEIGHT;
-    bool first = cut ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
-    return first && held->slice.first && held->row->tie < 0;
+    return groups_speaks(worker->groups) && held->slice.first && held->row->tie < 0;
 }
 
-/* Where row i of the part begins in the whole tensor. */
-static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct portion *part,
+/* Where row i of the slice begins in the whole tensor. */
+static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct held *held,
                         int64_t i)
 {
-    const struct slice *slice = &part->slice;
-    int64_t columns = part->held->row->dim[1];
-    return snapshot->tensor[kind][original_of(part->held)] + (slice->begin[0] + i) * columns +
-           slice->begin[1];
+    const struct slice *slice = &held->slice;
+    int64_t columns = held->row->dim[1];
+    return snapshot->tensor[kind][original_of(held)] + (slice->begin[0] + i) * columns + slice->begin[1];
 }
 
 static enum status read_local(struct worker *worker, struct tensor tensor, float **out)
@@ -117,24 +97,24 @@ static enum status read_local(struct worker *worker, struct tensor tensor, float
 static enum status visit(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
                          bool speaking)
 {
-    for (int p = 0; p < portions_of(worker, kind); p++) {
-        struct portion part = portion_at(worker, kind, p);
-        if (!takes_part(part.held, kind) || speaks_for(worker, part.held, kind) != speaking)
+    for (int h = 0; h < worker->weights.count; h++) {
+        const struct held *held = &worker->weights.list[h];
+        if (!takes_part(held, kind) || speaks_for(worker, held) != speaking)
             continue;
         float *local = NULL;
-        enum status status = read_local(worker, part.tensor, &local);
+        enum status status = read_local(worker, tensor_of(held, kind), &local);
         long long differs = 0;
-        for (int64_t i = 0; status == OK && i < part.slice.count[0]; i++) {
-            float *whole = whole_row(snapshot, kind, &part, i), *mine = local + i * part.slice.padded[1];
+        for (int64_t i = 0; status == OK && i < held->slice.count[0]; i++) {
+            float *whole = whole_row(snapshot, kind, held, i), *mine = local + i * held->slice.padded[1];
             if (speaking)
-                memcpy(whole, mine, (size_t)part.slice.count[1] * sizeof *whole);
-            for (int64_t j = 0; !speaking && j < part.slice.count[1]; j++)
+                memcpy(whole, mine, (size_t)held->slice.count[1] * sizeof *whole);
+            for (int64_t j = 0; !speaking && j < held->slice.count[1]; j++)
                 differs += memcmp(&whole[j], &mine[j], sizeof *whole) != 0;
         }
         free(local);
         TRY(status);
         if (differs > 0)
-            atomic_fetch_add(&snapshot->differs[kind][original_of(part.held)], differs);
+            atomic_fetch_add(&snapshot->differs[kind][original_of(held)], differs);
     }
     return OK;
 }
@@ -149,18 +129,18 @@ enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum
 
 enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
 {
-    for (int p = 0; p < portions_of(worker, kind); p++) {
-        struct portion part = portion_at(worker, kind, p);
-        if (part.held->second_use || part.tensor.data == NULL)
+    for (int h = 0; h < worker->weights.count; h++) {
+        const struct held *held = &worker->weights.list[h];
+        if (held->second_use || tensor_of(held, kind).data == NULL)
             continue;
-        float *local = calloc((size_t)slice_padded(&part.slice) + 1, sizeof *local);
+        struct tensor tensor = tensor_of(held, kind);
+        float *local = calloc((size_t)slice_padded(&held->slice) + 1, sizeof *local);
         if (local == NULL)
-            return fail(NO_MEMORY, "no memory for the slice of %s", part.held->row->name);
-        for (int64_t i = 0; i < part.slice.count[0]; i++)
-            memcpy(local + i * part.slice.padded[1], whole_row(snapshot, kind, &part, i),
-                   (size_t)part.slice.count[1] * sizeof *local);
-        enum status status =
-            copy_to_device(worker->compute, part.tensor.data, local, tensor_bytes(part.tensor));
+            return fail(NO_MEMORY, "no memory for the slice of %s", held->row->name);
+        for (int64_t i = 0; i < held->slice.count[0]; i++)
+            memcpy(local + i * held->slice.padded[1], whole_row(snapshot, kind, held, i),
+                   (size_t)held->slice.count[1] * sizeof *local);
+        enum status status = copy_to_device(worker->compute, tensor.data, local, tensor_bytes(tensor));
         if (status == OK)
             status = stream_sync(worker->compute);
         free(local);

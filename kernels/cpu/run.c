@@ -1,83 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu.h"
 
+static void run_numbers(struct device *device, const struct op *op)
+{
+    if (op->kind == OP_MAGNITUDE)
+        cpu_magnitude(device, &op->magnitude);
+    else if (op->kind == OP_QUANTISE)
+        cpu_quantise(device, &op->quantise);
+    else if (op->kind == OP_HADAMARD)
+        cpu_hadamard(device, &op->hadamard);
+    else
+        die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+}
+
 void cpu_run(struct device *device, const struct op *op)
 {
     switch (op->kind) { // no default, so that a new kind is a compile error here
     case OP_GEMM:
-        return cpu_gemm(device, &op->gemm);
+        cpu_gemm(device, &op->gemm);
+        return;
     case OP_FILL:
-        return cpu_fill(device, &op->fill);
+        cpu_fill(device, &op->fill);
+        return;
     case OP_COPY:
-        return cpu_copy(device, &op->copy);
+        cpu_copy(device, &op->copy);
+        return;
     case OP_CAST:
-        return cpu_cast(device, &op->cast);
+        cpu_cast(device, &op->cast);
+        return;
     case OP_TO_DEVICE:
     case OP_TO_HOST:
-        return cpu_transfer(device, &op->transfer);
+        cpu_transfer(device, &op->transfer);
+        return;
     case OP_ADD:
-        return cpu_add(device, &op->add);
+        cpu_add(device, &op->add);
+        return;
     case OP_POISON:
         return;
     case OP_INIT_NORMAL:
-        return cpu_init_normal(device, &op->init_normal);
+        cpu_init_normal(device, &op->init_normal);
+        return;
     case OP_COLUMN_SUM:
-        return cpu_column_sum(device, &op->column_sum);
+        cpu_column_sum(device, &op->column_sum);
+        return;
     case OP_NORM_FORWARD:
-        return cpu_norm_forward(device, &op->norm_forward);
+        cpu_norm_forward(device, &op->norm_forward);
+        return;
     case OP_NORM_BACKWARD:
-        return cpu_norm_backward(device, &op->norm_backward);
+        cpu_norm_backward(device, &op->norm_backward);
+        return;
     case OP_ACTIVATION_FORWARD:
-        return cpu_activation_forward(device, &op->activation_forward);
+        cpu_activation_forward(device, &op->activation_forward);
+        return;
     case OP_ACTIVATION_BACKWARD:
-        return cpu_activation_backward(device, &op->activation_backward);
+        cpu_activation_backward(device, &op->activation_backward);
+        return;
     case OP_ROPE:
-        return cpu_rope(device, &op->rope);
+        cpu_rope(device, &op->rope);
+        return;
     case OP_ATTENTION_FORWARD:
-        return cpu_attention_forward(device, &op->attention_forward);
+        cpu_attention_forward(device, &op->attention_forward);
+        return;
     case OP_ATTENTION_BACKWARD:
-        return cpu_attention_backward(device, &op->attention_backward);
+        cpu_attention_backward(device, &op->attention_backward);
+        return;
     case OP_EMBEDDING_FORWARD:
-        return cpu_embedding_forward(device, &op->embedding_forward);
+        cpu_embedding_forward(device, &op->embedding_forward);
+        return;
     case OP_EMBEDDING_BACKWARD:
-        return cpu_embedding_backward(device, &op->embedding_backward);
+        cpu_embedding_backward(device, &op->embedding_backward);
+        return;
     case OP_RESIDUAL_FORWARD:
-        return cpu_residual_forward(device, &op->residual_forward);
+        cpu_residual_forward(device, &op->residual_forward);
+        return;
     case OP_RESIDUAL_BACKWARD:
-        return cpu_residual_backward(device, &op->residual_backward);
+        cpu_residual_backward(device, &op->residual_backward);
+        return;
     case OP_LOSS_MAX:
-        return cpu_loss_max(device, &op->loss_max);
+        cpu_loss_max(device, &op->loss_max);
+        return;
     case OP_LOSS_SUM:
-        return cpu_loss_sum(device, &op->loss_sum);
+        cpu_loss_sum(device, &op->loss_sum);
+        return;
     case OP_LOSS_FINISH:
-        return cpu_loss_finish(device, &op->loss_finish);
+        cpu_loss_finish(device, &op->loss_finish);
+        return;
     case OP_LOSS_BACKWARD:
-        return cpu_loss_backward(device, &op->loss_backward);
+        cpu_loss_backward(device, &op->loss_backward);
+        return;
     case OP_SQUARES:
-        return cpu_squares(device, &op->squares);
-    case OP_SUM:
-        return cpu_sum(device, &op->sum);
+        cpu_squares(device, &op->squares);
+        return;
     case OP_CLIP:
-        return cpu_clip(device, &op->clip);
+        cpu_clip(device, &op->clip);
+        return;
     case OP_ADAMW:
-        return cpu_adamw(device, &op->adamw);
+        cpu_adamw(device, &op->adamw);
+        return;
     case OP_MAGNITUDE:
-        return cpu_magnitude(device, &op->magnitude);
     case OP_QUANTISE:
-        return cpu_quantise(device, &op->quantise);
     case OP_HADAMARD:
-        return cpu_hadamard(device, &op->hadamard);
     case OP_KIND_COUNT:
         break;
     }
-    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+    run_numbers(device, op);
 }
 
 size_t cpu_scratch_bytes(const struct op *op, int threads)
 {
     switch (op->kind) { // no default here either: a new kind says what it takes
-    case OP_GEMM:
-        return cpu_gemm_scratch(&op->gemm);
     case OP_COLUMN_SUM:
         return cpu_column_sum_scratch(&op->column_sum);
     case OP_NORM_BACKWARD:
@@ -86,8 +117,11 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
         return cpu_attention_forward_scratch(&op->attention_forward, threads);
     case OP_ATTENTION_BACKWARD:
         return cpu_attention_backward_scratch(&op->attention_backward, threads);
+    case OP_SQUARES:
+        return cpu_squares_scratch(&op->squares);
     case OP_MAGNITUDE:
         return cpu_magnitude_scratch(&op->magnitude);
+    case OP_GEMM:
     case OP_FILL:
     case OP_COPY:
     case OP_CAST:
@@ -108,8 +142,6 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_LOSS_SUM:
     case OP_LOSS_FINISH:
     case OP_LOSS_BACKWARD:
-    case OP_SQUARES:
-    case OP_SUM:
     case OP_CLIP:
     case OP_ADAMW:
     case OP_QUANTISE:

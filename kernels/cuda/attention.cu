@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention in plain fp32, block by block (2205.14135): the reference on the GPU, and what runs where no
- * faster kernel applies. A faster forward must leave out and lse as here; a faster backward reads only those.
+/* Attention in plain fp32, block by block (2205.14135), from and to every type: the reference on the GPU, and
+ * what runs where tensor cores do not (attention_mma.cu, to which the ops here go where it can do them). A
+ * faster forward must leave out and lse as here; a faster backward reads only those.
  *
  * A tile is 32 queries by 32 keys. A warp has four queries; in the scores a lane is a key, in everything that
  * is as wide as a head a lane is every 32nd column:
@@ -10,29 +11,50 @@
  * backward has no atomics: one kernel walks, for each block of keys, all queries that see it (dk, dv);
  * another, for each block of queries, all keys that it sees (dq). Both make the probabilities again from lse.
  * What is computed for a sequence and a head depends on them alone. */
-#include "kernels/cuda/random.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/attention.h"
 
 enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, MINE = TILE / WARPS, MOST_COLUMNS = 256 };
 
+/* A matrix of f32, bf16 or f16: the type is asked for at each number, which a tile is worth. */
+struct numbers {
+    void *data;
+    int64_t stride;
+    enum dtype dtype;
+
+    __device__ float load(int64_t row, int64_t column) const
+    {
+        const int64_t i = row * stride + column;
+        if (dtype == F32)
+            return static_cast<const float *>(data)[i];
+        return dtype == BF16 ? widen(static_cast<const bf16 *>(data)[i])
+                             : widen(static_cast<const f16 *>(data)[i]);
+    }
+
+    __device__ void store(int64_t row, int64_t column, float x) const
+    {
+        const int64_t i = row * stride + column;
+        if (dtype == F32)
+            static_cast<float *>(data)[i] = x;
+        else
+            static_cast<uint16_t *>(data)[i] =
+                static_cast<uint16_t>(dtype == BF16 ? narrow_pair<bf16>(x, 0.0F) : narrow_pair<f16>(x, 0.0F));
+    }
+};
+
+static struct numbers numbers_of(const struct tensor &t)
+{
+    return {t.data, t.stride[0], t.dtype};
+}
+
 struct attention {
-    rows<float> q, k, v, out, lse, dout, dq, dk, dv;
+    struct numbers q, k, v, out, dout, dq, dk, dv;
+    rows<float> lse;
     float *delta; // [A, T]
     int64_t sequence, tokens;
     int heads, groups, head_dim;
     float scale;
     const int32_t *document;
-    bool drops;
-    struct dropout_rule rule;
-    const int64_t *sample;
-    int64_t first_head;
-};
-
-/* Where a block of threads is. */
-struct place {
-    int64_t row;    // of the sequence's first token
-    int64_t number; // of the sequence
-    int head, group;
+    struct pair_dropout dropout;
 };
 
 static __device__ bool sees(const struct attention &a, int64_t row, int64_t query, int64_t key)
@@ -44,15 +66,11 @@ static __device__ bool sees(const struct attention &a, int64_t row, int64_t quer
 static __device__ float pair_factor(const struct attention &a, const struct place &at, int64_t query,
                                     int64_t key)
 {
-    if (!a.drops)
+    if (!a.dropout.drops)
         return 1.0F;
-    const uint64_t element =
-        static_cast<uint64_t>(((a.first_head + at.head) * a.sequence + query) * a.sequence + key);
-    uint32_t word[4];
-    philox_quad(a.rule.generator, static_cast<uint64_t>(a.sample[at.row]), element / 4, word);
-    const unsigned which = static_cast<unsigned>(element % 4);
-    return dropout_factor(a.rule,
-                          which < 2 ? (which == 0 ? word[0] : word[1]) : (which == 2 ? word[2] : word[3]));
+    const uint64_t element = first_pair(a.dropout, at, query) + static_cast<uint64_t>(key);
+    const uint64_t sample = static_cast<uint64_t>(a.dropout.sample[at.row]);
+    return keeps(a.dropout, sample, element) ? a.dropout.rule.scale : 0.0F;
 }
 
 /* An odd distance between rows: lanes that read one column of 32 rows meet 32 different banks. */
@@ -62,13 +80,13 @@ static __host__ __device__ int pitch_of(int head_dim)
 }
 
 /* Rows [first, first + TILE) of one head into shared memory, zeros past the sequence's end. */
-static __device__ void load_tile(const rows<float> &from, const struct place &at, int64_t column,
+static __device__ void load_tile(const struct numbers &from, const struct place &at, int64_t column,
                                  int64_t first, const struct attention &a, float *tile)
 {
     const int pitch = pitch_of(a.head_dim);
     for (int i = static_cast<int>(threadIdx.x); i < TILE * a.head_dim; i += THREADS) {
         const int r = i / a.head_dim, c = i % a.head_dim;
-        tile[r * pitch + c] = first + r < a.sequence ? from.row(at.row + first + r)[column + c] : 0.0F;
+        tile[r * pitch + c] = first + r < a.sequence ? from.load(at.row + first + r, column + c) : 0.0F;
     }
 }
 
@@ -98,13 +116,13 @@ __device__ void add_weighed_rows(float line[CHUNKS], const float *weight, int st
 }
 
 template <int CHUNKS>
-__device__ void store_line(const rows<float> &to, int64_t row, int64_t column, const float line[CHUNKS],
+__device__ void store_line(const struct numbers &to, int64_t row, int64_t column, const float line[CHUNKS],
                            float factor, int head_dim)
 {
     const int lane = static_cast<int>(threadIdx.x % WARP);
     for (int i = 0; i < CHUNKS; i++)
         if (lane + i * WARP < head_dim)
-            to.row(row)[column + lane + i * WARP] = line[i] * factor;
+            to.store(row, column + lane + i * WARP, line[i] * factor);
 }
 
 /* What a query carries from tile to tile: the maximum, the sum, and the unnormalised row of out. */
@@ -181,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS) dot_out_and_gradient(struct at
     const int64_t column = static_cast<int64_t>(blockIdx.y) * a.head_dim;
     float sum = 0.0F;
     for (int c = static_cast<int>(threadIdx.x % WARP); token < a.tokens && c < a.head_dim; c += WARP)
-        sum = fmaf(a.dout.row(token)[column + c], a.out.row(token)[column + c], sum);
+        sum = fmaf(a.dout.load(token, column + c), a.out.load(token, column + c), sum);
     sum = warp_reduce(sum, plus());
     if (threadIdx.x % WARP == 0 && token < a.tokens)
         a.delta[blockIdx.y * a.tokens + token] = sum;
@@ -301,10 +319,10 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
 static struct attention attention_of(const struct attention_forward *op)
 {
     struct attention a = {};
-    a.q = floats(op->q);
-    a.k = floats(op->k);
-    a.v = floats(op->v);
-    a.out = floats(op->out);
+    a.q = numbers_of(op->q);
+    a.k = numbers_of(op->k);
+    a.v = numbers_of(op->v);
+    a.out = numbers_of(op->out);
     a.lse = floats(op->lse);
     a.sequence = op->sequence;
     a.tokens = op->q.dim[0];
@@ -313,12 +331,7 @@ static struct attention attention_of(const struct attention_forward *op)
     a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
     a.scale = op->scale;
     a.document = op->document;
-    a.drops = op->dropout.probability > 0.0F;
-    if (a.drops) {
-        a.rule = dropout_rule_of(&op->dropout);
-        a.sample = op->dropout.sample;
-        a.first_head = op->dropout.column_begin;
-    }
+    a.dropout = pair_dropout_of(op);
     return a;
 }
 
@@ -345,11 +358,11 @@ enum status cuda_attention_forward(struct cuda_queue *queue, const struct attent
 {
     const struct attention a = attention_of(op);
     TRY(check_size(a, op->batch));
+    if (attention_suits_mma(op))
+        return attention_mma_forward(queue, op);
     dim3 grid(static_cast<unsigned>(blocks_of(a.sequence, TILE)), static_cast<unsigned>(a.heads),
               static_cast<unsigned>(op->batch));
-    if (a.head_dim <= 2 * WARP)
-        return forward<2>(queue, a, grid);
-    return a.head_dim <= 4 * WARP ? forward<4>(queue, a, grid) : forward<8>(queue, a, grid);
+    return a.head_dim <= 2 * WARP ? forward<2>(queue, a, grid) : forward<8>(queue, a, grid);
 }
 
 template <int CHUNKS>
@@ -368,17 +381,17 @@ enum status cuda_attention_backward(struct cuda_queue *queue, const struct atten
 {
     struct attention a = attention_of(&op->forward);
     TRY(check_size(a, op->forward.batch));
-    a.dout = floats(op->dout);
-    a.dq = floats(op->dq);
-    a.dk = floats(op->dk);
-    a.dv = floats(op->dv);
+    a.dout = numbers_of(op->dout);
+    a.dq = numbers_of(op->dq);
+    a.dk = numbers_of(op->dk);
+    a.dv = numbers_of(op->dv);
     void *delta;
     TRY(cuda_scratch(queue, static_cast<size_t>(a.heads * a.tokens) * sizeof(float), &delta));
     a.delta = static_cast<float *>(delta);
     dim3 grid(static_cast<unsigned>(blocks_of(a.tokens, WARPS)), static_cast<unsigned>(a.heads));
     TRY(LAUNCH(queue, dot_out_and_gradient, grid, THREADS, 0, a));
-    if (a.head_dim <= 2 * WARP)
-        return backward<2>(queue, a, op->forward.batch);
-    return a.head_dim <= 4 * WARP ? backward<4>(queue, a, op->forward.batch)
+    if (attention_suits_mma(op))
+        return attention_mma_backward(queue, op, a.delta);
+    return a.head_dim <= 2 * WARP ? backward<2>(queue, a, op->forward.batch)
                                   : backward<8>(queue, a, op->forward.batch);
 }

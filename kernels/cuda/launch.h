@@ -25,6 +25,7 @@ constexpr int64_t MAX_GRID_Y = 65535; // and z
 #ifdef __CUDACC__
 #define PRAGMA_(text)             _Pragma(#text)
 #define UNROLL(times)             PRAGMA_(unroll times)
+#define UNROLL_ALL                PRAGMA_(unroll)
 #define SHARED(type, name, count) __shared__ type name[count]
 #define DYNAMIC_SHARED(type, name)                            \
     extern __shared__ __align__(16) unsigned char dynamic_[]; \

@@ -114,26 +114,34 @@ inline void ldmatrix_x4_trans(uint32_t out[4], const void *row, CALLED_FROM)
         out[i] = emulated_pair(all, 8 * i + 2 * t, g, 8 * i + 2 * t + 1, g);
 }
 
-/* Terms in the order of k. (A tensor core's order, and how it rounds on the way, are not documented.) */
+/* The two numbers in register `index` of a lane. */
+template <class T>
+void emulated_widen(const emulator_deposit *all, unsigned lane, unsigned index, float out[2])
+{
+    uint16_t bits[2];
+    memcpy(bits, reinterpret_cast<const char *>(&all[lane]) + sizeof bits * index, sizeof bits);
+    out[0] = widen(T{bits[0]});
+    out[1] = widen(T{bits[1]});
+}
+
+/* Terms in the order of k, each product exact in fp32. (A tensor core's order, and how it rounds on the way,
+ * are not documented.) */
 template <class T> void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], CALLED_FROM)
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     const emulator_deposit *all = emulator_exchange(mine, sizeof mine, file, line);
     const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     float left[2][16], right[2][16]; // rows g and g + 8 of a; columns 2t and 2t + 1 of b
-    for (unsigned k = 0; k < 16; k++) {
-        const unsigned from = k % 8 / 2, half = k / 8, shift = k % 2 * 16;
+    for (unsigned k = 0; k < 16; k += 2) {
+        const unsigned from = k % 8 / 2, half = k / 8;
         for (unsigned i = 0; i < 2; i++) {
-            uint32_t of_row[6], of_column[6];
-            memcpy(of_row, &all[4 * g + from], sizeof of_row);
-            memcpy(of_column, &all[4 * (2 * t + i) + from], sizeof of_column);
-            left[i][k] = widen(T{static_cast<uint16_t>(of_row[2 * half + i] >> shift)});
-            right[i][k] = widen(T{static_cast<uint16_t>(of_column[4 + half] >> shift)});
+            emulated_widen<T>(all, 4 * g + from, 2 * half + i, left[i] + k);
+            emulated_widen<T>(all, 4 * (2 * t + i) + from, 4 + half, right[i] + k);
         }
     }
-    for (unsigned i = 0; i < 4; i++)
-        for (unsigned k = 0; k < 16; k++)
-            d[i] = fmaf(left[i / 2][k], right[i % 2][k], d[i]);
+    for (unsigned k = 0; k < 16; k++)
+        for (unsigned i = 0; i < 4; i++)
+            d[i] += left[i / 2][k] * right[i % 2][k];
 }
 
 template <int BYTES> void cp_async(void *shared, const void *from, bool present, CALLED_FROM)

@@ -29,6 +29,7 @@ struct dim3 {
 #define gridDim   (*emulator_grid_size())
 
 #define UNROLL(times)
+#define UNROLL_ALL
 
 #define __syncthreads() emulator_barrier(__FILE__, __LINE__)
 #define __syncwarp()    ((void)emulator_shuffle(0, 0, __FILE__, __LINE__))
