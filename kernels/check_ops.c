@@ -31,6 +31,7 @@ static const char *const names[] = {
     [OP_LOSS_FINISH] = "loss_finish",
     [OP_LOSS_BACKWARD] = "loss_backward",
     [OP_SQUARES] = "squares",
+    [OP_SUM] = "sum",
     [OP_CLIP] = "clip",
     [OP_ADAMW] = "adamw",
     [OP_MAGNITUDE] = "magnitude",

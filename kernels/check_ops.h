@@ -26,6 +26,13 @@ static inline struct want matrix(const char *name, struct tensor t, enum dtype d
         .name = name, .kind = WANT_MATRIX, .tensor = t, .dtype = dtype, .rows = rows, .columns = columns};
 }
 
+/* The working type that this operand sets for the op: its own, or f32 where that is none, which it then is
+ * not. */
+static inline enum dtype working_type(struct tensor t)
+{
+    return dtype_is_working(t.dtype) ? t.dtype : F32;
+}
+
 /* dtype[count], dense. */
 static inline struct want vector(const char *name, struct tensor t, enum dtype dtype, int64_t count)
 {

@@ -32,6 +32,7 @@ static const char *const part_names[] = {
     [PART_COMMUNICATION] = "communication",
     [PART_WORKSPACE] = "workspace",
     [PART_DATA] = "data",
+    [PART_HOST] = "host",
 };
 _Static_assert(sizeof part_names / sizeof *part_names == PART_COUNT, "one name for each part");
 
@@ -58,6 +59,9 @@ static enum status check_table(const struct device_ops *ops)
         {"close", ops->close != NULL},
         {"alloc", ops->alloc != NULL},
         {"free", ops->free != NULL},
+        {"host_alloc", ops->host_alloc != NULL},
+        {"host_free", ops->host_free != NULL},
+        {"host_rest", ops->host_rest != NULL},
         {"stream_open", ops->stream_open != NULL},
         {"stream_close", ops->stream_close != NULL},
         {"submit", ops->submit != NULL},
@@ -196,7 +200,7 @@ static void count_memory(struct device *device, enum part part, int64_t bytes)
         use->peak_bytes[part] = use->now_bytes[part];
     int64_t total = 0;
     for (int p = 0; p < PART_COUNT; p++)
-        total += use->now_bytes[p];
+        total += p != PART_HOST ? use->now_bytes[p] : 0;
     if (total > use->peak_total_bytes)
         use->peak_total_bytes = total;
 }
@@ -207,7 +211,10 @@ enum status buffer_alloc(struct device *device, enum part part, size_t bytes, st
         return fail(BAD_ARGUMENT, "buffer_alloc: %d is no part", (int)part);
     char size[NUMBER_CHARS];
     void *data = NULL;
-    if (bytes > PTRDIFF_MAX - 64 || device->ops->alloc(device, rounded(bytes), &data) != OK)
+    bool possible = bytes <= PTRDIFF_MAX - 64;
+    if (possible && part == PART_HOST)
+        TRY(device->ops->host_alloc(device, rounded(bytes), &data));
+    else if (!possible || device->ops->alloc(device, rounded(bytes), &data) != OK)
         return fail(NO_MEMORY, "device \"%s\" has no memory for %s of %s", device->ops->name,
                     bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part));
     count_memory(device, part, (int64_t)rounded(bytes));
@@ -220,8 +227,16 @@ void buffer_free(struct buffer *buffer)
     if (buffer->data == NULL)
         return;
     count_memory(buffer->device, buffer->part, -(int64_t)rounded(buffer->bytes));
-    buffer->device->ops->free(buffer->device, buffer->data, rounded(buffer->bytes));
+    const struct device_ops *ops = buffer->device->ops;
+    (buffer->part == PART_HOST ? ops->host_free : ops->free)(buffer->device, buffer->data,
+                                                             rounded(buffer->bytes));
     *buffer = (struct buffer){0};
+}
+
+void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes)
+{
+    CHECK(buffer->part == PART_HOST && offset <= buffer->bytes && bytes <= buffer->bytes - offset);
+    buffer->device->ops->host_rest((char *)buffer->data + offset, bytes);
 }
 
 enum status stream_create(struct device *device, const char *name, struct stream **out)

@@ -29,6 +29,7 @@ enum part {
     PART_COMMUNICATION,
     PART_WORKSPACE,
     PART_DATA, // tokens, labels, step scalars
+    PART_HOST, // beside the device: in the host's memory; on a CPU, in a file. Not in the total
     PART_COUNT
 };
 const char *part_name(enum part part);
@@ -69,7 +70,7 @@ bool device_computes(const struct device *device);
 struct memory_use {
     int64_t now_bytes[PART_COUNT];
     int64_t peak_bytes[PART_COUNT]; // each part's own peak
-    int64_t peak_total_bytes;
+    int64_t peak_total_bytes;       // of the device: without PART_HOST
 };
 struct memory_use device_memory(const struct device *device);
 
@@ -84,6 +85,10 @@ struct buffer {
 };
 MUST_USE enum status buffer_alloc(struct device *device, enum part part, size_t bytes, struct buffer *out);
 void buffer_free(struct buffer *buffer); // takes {0}
+
+/* Of PART_HOST, for copy_to_host() and copy_to_device() only: nobody looks at these bytes until they are
+ * copied back. They stay what they are, also when what writes them is still on a stream. */
+void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes);
 
 /* An in-order queue of ops and messages. `name` is a literal, for traces. */
 MUST_USE enum status stream_create(struct device *device, const char *name, struct stream **out);
@@ -142,6 +147,9 @@ struct device_ops {
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **out);
     void (*free)(struct device *device, void *data, size_t bytes);
+    enum status (*host_alloc)(struct device *device, size_t bytes, void **out); // says itself why not
+    void (*host_free)(struct device *device, void *data, size_t bytes);
+    void (*host_rest)(void *data, size_t bytes); // buffer_rest()
     enum status (*stream_open)(struct stream *stream);
     void (*stream_close)(struct stream *stream);
     enum status (*submit)(struct stream *stream, const struct op *op);    // copies `op`

@@ -7,20 +7,23 @@
 
 enum status gemm(struct stream *stream, struct gemm args)
 {
+    enum dtype type = working_type(args.a), out = args.c.dtype == F32 ? F32 : type;
     // Every operand is a matrix, or its transpose is: then K is what a says, and b and c must agree.
-    const struct want a[] = {matrix("a", args.a, F32, ANY_SIZE, ANY_SIZE),
-                             matrix("c", args.c, F32, ANY_SIZE, ANY_SIZE)};
+    const struct want a[] = {matrix("a", args.a, type, ANY_SIZE, ANY_SIZE),
+                             matrix("c", args.c, out, ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(OP_GEMM, a);
     int64_t m = args.a.dim[args.transpose_a ? 1 : 0], k = args.a.dim[args.transpose_a ? 0 : 1];
     int64_t n = args.c.dim[1];
     const struct want wants[] = {
-        matrix(args.transpose_a ? "a (transposed)" : "a", args.a, F32, ANY_SIZE, ANY_SIZE),
-        matrix(args.transpose_b ? "b (transposed)" : "b", args.b, F32, args.transpose_b ? n : k,
+        matrix(args.transpose_a ? "a (transposed)" : "a", args.a, type, ANY_SIZE, ANY_SIZE),
+        matrix(args.transpose_b ? "b (transposed)" : "b", args.b, type, args.transpose_b ? n : k,
                args.transpose_b ? k : n),
-        matrix("c", args.c, F32, m, n),
-        or_none(vector("bias", args.bias, F32, n)),
+        matrix("c", args.c, out, m, n),
+        or_none(vector("bias", args.bias, type, n)),
     };
     CHECK_WANTS(OP_GEMM, wants);
+    if (args.accumulate && out != F32)
+        return fail(BAD_ARGUMENT, "gemm: c is %s, and only f32 is added to", dtype_name(out));
     if (m == 0 || n == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_GEMM, .gemm = args});
@@ -116,7 +119,7 @@ enum status init_normal(struct stream *stream, struct init_normal args)
 
 enum status column_sum(struct stream *stream, struct column_sum args)
 {
-    const struct want in[] = {matrix("in", args.in, F32, ANY_SIZE, ANY_SIZE)};
+    const struct want in[] = {matrix("in", args.in, working_type(args.in), ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(OP_COLUMN_SUM, in);
     const struct want wants[] = {in[0], vector("out", args.out, F32, args.in.dim[1])};
     CHECK_WANTS(OP_COLUMN_SUM, wants);
@@ -130,11 +133,29 @@ enum status squares(struct stream *stream, struct squares args)
     char shape[TENSOR_TEXT_CHARS];
     if (args.x.dtype != F32 || args.x.data == NULL || !tensor_is_dense(args.x))
         return fail(BAD_ARGUMENT, "squares: x is %s, not dense f32", tensor_text(args.x, shape));
-    const struct want wants[] = {vector("out", args.out, F64, 1)};
+    const struct want wants[] = {vector("out", args.out, F64, squares_blocks(args.x))};
     CHECK_WANTS(OP_SQUARES, wants);
     if (tensor_count(args.x) == 0)
-        return fill(stream, (struct fill){.out = args.out, .value = 0.0F});
+        return OK;
     return submit_op(stream, &(struct op){.kind = OP_SQUARES, .squares = args});
+}
+
+int64_t squares_block_rows(int64_t columns)
+{
+    return columns > 0 && columns < SQUARES_BLOCK ? SQUARES_BLOCK / columns : 1;
+}
+
+int64_t squares_blocks(struct tensor x)
+{
+    int64_t rows = squares_block_rows(x.ndim == 1 ? 1 : x.dim[1]);
+    return (x.dim[0] + rows - 1) / rows;
+}
+
+enum status sum(struct stream *stream, struct sum args)
+{
+    const struct want wants[] = {vector("x", args.x, F64, ANY_SIZE), vector("out", args.out, F64, 1)};
+    CHECK_WANTS(OP_SUM, wants);
+    return submit_op(stream, &(struct op){.kind = OP_SUM, .sum = args});
 }
 
 enum status clip(struct stream *stream, struct clip args)
@@ -153,9 +174,12 @@ enum status adamw(struct stream *stream, struct adamw args)
     const struct want weight[] = {vector("weight", args.weight, F32, ANY_SIZE)};
     CHECK_WANTS(OP_ADAMW, weight);
     int64_t count = args.weight.dim[0];
-    const struct want wants[] = {weight[0], vector("gradient", args.gradient, F32, count),
-                                 vector("m", args.m, F32, count), vector("v", args.v, F32, count),
-                                 per_row("hyper", args.hyper, count)};
+    const struct want wants[] = {weight[0],
+                                 vector("gradient", args.gradient, F32, count),
+                                 vector("m", args.m, F32, count),
+                                 vector("v", args.v, F32, count),
+                                 per_row("hyper", args.hyper, count),
+                                 or_none(vector("working", args.working, working_type(args.working), count))};
     CHECK_WANTS(OP_ADAMW, wants);
     if (count == 0)
         return OK;

@@ -7,6 +7,11 @@
  * A heads, G key/value groups, D head dimension. Under tensor parallelism every size here is this
  * rank's share. 2-D operands may have a row stride, never a column stride.
  *
+ * Types: activations, their gradients and weights have one working type, f32, bf16 or f16, the same for all
+ * operands of an op; a shape below without a type is of it. Sums over a row or over tokens stay f32: mean,
+ * rstd, lse, all of the loss but the logits, gradients of weights. Every op computes in fp32 and rounds each
+ * result once.
+ *
  * Laws: activations are overwritten (=); gradients of weights are added to (+=), in microbatch order.
  * Sums run in a fixed order that depends on shapes only, never on threads, alignment or vector
  * tails. Everything that changes from step to step or microbatch to microbatch is read from device
@@ -56,6 +61,7 @@ enum op_kind {
     OP_LOSS_FINISH,
     OP_LOSS_BACKWARD,
     OP_SQUARES,
+    OP_SUM,
     OP_CLIP,
     OP_ADAMW,
     OP_MAGNITUDE,
@@ -65,10 +71,11 @@ enum op_kind {
 };
 const char *op_name(enum op_kind kind);
 
-/* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ what c held, when accumulate). */
+/* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ what c held, when accumulate). c may be f32 where a and b
+ * are not: the gradient of a weight, and only an f32 c is added to. */
 struct gemm {
     struct tensor a, b, c;
-    struct tensor bias; // {0}: none; f32[N]
+    struct tensor bias; // {0}: none; [N] of a's type
     bool transpose_a;   // a is [K, M]
     bool transpose_b;   // b is [N, K]
     bool accumulate;
@@ -119,16 +126,16 @@ enum norm_kind { NORM_LAYER, NORM_RMS };
  * y = x * rstd * weight                  (RMSNorm, 1910.07467: mean is 0 and unread, bias {0}) */
 struct norm_forward {
     enum norm_kind kind;
-    struct tensor x, weight, bias; // f32[T, H], [H], [H]
+    struct tensor x, weight, bias; // [T, H], [H], [H]
     float epsilon;
-    struct tensor y;          // f32[T, H]
+    struct tensor y;          // [T, H]
     struct tensor mean, rstd; // f32[T]
 };
 /* dx += the gradient for x;  dweight = , dbias = this microbatch's share (overwritten, not added). */
 struct norm_backward {
     enum norm_kind kind;
     struct tensor dy, x, weight, mean, rstd;
-    struct tensor dx;             // f32[T, H]
+    struct tensor dx;             // [T, H]
     struct tensor dweight, dbias; // f32[H]; dbias {0} for RMSNorm
 };
 
@@ -139,8 +146,8 @@ enum activation_kind {
 };
 struct activation_forward {
     enum activation_kind kind;
-    struct tensor x; // f32[T, F], for swiglu [T, 2F]: gate, then up
-    struct tensor y; // f32[T, F]
+    struct tensor x; // [T, F], for swiglu [T, 2F]: gate, then up
+    struct tensor y; // [T, F]
 };
 struct activation_backward {
     enum activation_kind kind;
@@ -148,7 +155,7 @@ struct activation_backward {
     struct tensor dx; // the shape of x
 };
 
-/* Rotary positions (2104.09864), in place on f32[T, heads * D], in the half-rotated pairing (i, i + D/2):
+/* Rotary positions (2104.09864), in place on [T, heads * D], in the half-rotated pairing (i, i + D/2):
  * angle = position * base^(-2i/D). Angle, sine and cosine in double precision, rounded to fp32 once: at
  * position 100000 an fp32 angle would be off by 0.004. inverse: rotate back. */
 enum { ROPE_HEAD_DIM_MAX = 2048 };
@@ -165,12 +172,12 @@ struct rope {
  * documents are given, document[s] == document[r]. Dropout keys: (sample, head, s, r) as element
  * (head * S + s) * S + r of the sample, with the *global* head. */
 struct attention_forward {
-    struct tensor q, k, v; // f32[T, A*D], [T, G*D], [T, G*D]: columns of one fused matrix, or not
+    struct tensor q, k, v; // [T, A*D], [T, G*D], [T, G*D]: columns of one fused matrix, or not
     int64_t batch, sequence, head_dim;
     float scale;
     const int32_t *document; // [T] or NULL
     struct dropout dropout;  // sample [T]; place unused; columns = S; column_begin = this rank's first head
-    struct tensor out;       // f32[T, A*D]
+    struct tensor out;       // [T, A*D]
     struct tensor lse;       // f32[A, T]: log of the sum of exponentials, for the backward pass
 };
 struct attention_backward {
@@ -182,10 +189,10 @@ struct attention_backward {
 /* out[t] = table[id[t] - begin], 0 where id[t] is outside [begin, begin + rows): another rank holds it.
  * accumulate: added to out (positions on top of tokens). */
 struct embedding_forward {
-    struct tensor table; // f32[rows, H]
+    struct tensor table; // [rows, H]
     const int32_t *id;   // [T]
     int64_t begin, rows; // rows may be fewer than the table's (padding)
-    struct tensor out;   // f32[T, H]
+    struct tensor out;   // [T, H]
     bool accumulate;
 };
 /* dtable[id[t] - begin] += dout[t], in token order. */
@@ -197,7 +204,7 @@ struct embedding_backward {
 
 /* out = residual + dropout(x + bias).  residual and bias may be {0}; out may be x or residual. */
 struct residual_forward {
-    struct tensor x, bias, residual, out; // f32[T, H], [H], [T, H], [T, H]
+    struct tensor x, bias, residual, out; // [T, H], [H], [T, H], [T, H]
     struct dropout dropout;
 };
 /* dx = dout through the same dropout mask. dx may be dout. */
@@ -211,7 +218,7 @@ struct residual_backward {
  * `columns` of the logits are real; the rest is padding and is never read. `begin` is the global
  * index of column 0. */
 struct loss_max {
-    struct tensor logits; // f32[T, V]
+    struct tensor logits; // [T, V]
     int64_t columns;
     struct tensor max; // f32[T]
 };
@@ -238,11 +245,19 @@ struct loss_backward {
     int64_t begin, columns;
 };
 
-/* out[0] = sum of squares of x in fp64: each block of SQUARES_BLOCK elements alone, then the blocks
- * in index order. Dense. */
-enum { SQUARES_BLOCK = 16384 };
+/* out[b] = sum of squares of block b of x, in fp64. A block is whole rows, as many as have SQUARES_BLOCK
+ * elements together, and at least one: so it is a part of a tensor that does not depend on who holds which of
+ * its blocks. x is dense, f32[N], whose rows have one element, or f32[R, C]. */
+enum { SQUARES_BLOCK = 1024 };
 struct squares {
-    struct tensor x;   // f32
+    struct tensor x;
+    struct tensor out; // f64[squares_blocks(x)]
+};
+int64_t squares_block_rows(int64_t columns); // of every block but the last
+int64_t squares_blocks(struct tensor x);
+/* out[0] = x[0] + x[1] + ... in index order. */
+struct sum {
+    struct tensor x;   // f64[N]
     struct tensor out; // f64[1]
 };
 
@@ -259,7 +274,9 @@ struct clip {
     struct tensor result;       // f64[3]: loss and gradient norm per token, tokens
 };
 
-/* AdamW (1711.05101) on a dense slice; all f32[N]. g = gradient * hyper->gradient_scale. */
+/* AdamW (1711.05101) on a dense slice; all f32[N]. g = gradient * hyper->gradient_scale. `working`, where
+ * there is one, becomes the new weight, rounded: what the layers compute with, and not where updates add up,
+ * since one of less than 2^-9 of a weight would be lost in bf16 (1710.03740). */
 struct adamw_hyper { // in device memory; rewritten each step
     float lr, beta1, beta2, epsilon;
     float correction1, correction2; // 1 - beta^step
@@ -269,7 +286,8 @@ struct adamw_hyper { // in device memory; rewritten each step
 struct adamw {
     struct tensor weight, gradient, m, v;
     const struct adamw_hyper *hyper;
-    bool decay; // false: weight_decay is not applied to this slice
+    bool decay;            // false: weight_decay is not applied to this slice
+    struct tensor working; // {0}, or bf16 or f16 [N]
 };
 
 /* How large numbers are, from which scales follow. The sum is exact: of |x| to the nearest 2^-24, while it is
@@ -354,6 +372,7 @@ struct op {
         struct loss_finish loss_finish;
         struct loss_backward loss_backward;
         struct squares squares;
+        struct sum sum;
         struct clip clip;
         struct adamw adamw;
         struct magnitude magnitude;
@@ -391,6 +410,7 @@ MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
 MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);
 MUST_USE enum status loss_backward(struct stream *stream, struct loss_backward args);
 MUST_USE enum status squares(struct stream *stream, struct squares args);
+MUST_USE enum status sum(struct stream *stream, struct sum args);
 MUST_USE enum status clip(struct stream *stream, struct clip args);
 MUST_USE enum status adamw(struct stream *stream, struct adamw args);
 MUST_USE enum status magnitude(struct stream *stream, struct magnitude args);

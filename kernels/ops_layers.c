@@ -3,23 +3,24 @@
  * there are none, there is nothing to do, except that gradients which are overwritten become zero. */
 #include "kernels/check_ops.h"
 
-/* x says T and H for everything else. */
+/* x says T and H for everything else, and the working type. */
 static enum status check_rows(enum op_kind kind, const char *name, struct tensor x)
 {
-    const struct want wants[] = {matrix(name, x, F32, ANY_SIZE, ANY_SIZE)};
+    const struct want wants[] = {matrix(name, x, working_type(x), ANY_SIZE, ANY_SIZE)};
     return check_wants(kind, wants, 1);
 }
 
 enum status norm_forward(struct stream *stream, struct norm_forward args)
 {
     TRY(check_rows(OP_NORM_FORWARD, "x", args.x));
+    enum dtype type = args.x.dtype;
     int64_t rows = args.x.dim[0], columns = args.x.dim[1];
     bool layer = args.kind == NORM_LAYER;
     const struct want wants[] = {
-        matrix("x", args.x, F32, rows, columns),
-        vector("weight", args.weight, F32, columns),
-        layer ? vector("bias", args.bias, F32, columns) : per_row("bias", NULL, 0),
-        matrix("y", args.y, F32, rows, columns),
+        matrix("x", args.x, type, rows, columns),
+        vector("weight", args.weight, type, columns),
+        layer ? vector("bias", args.bias, type, columns) : per_row("bias", NULL, 0),
+        matrix("y", args.y, type, rows, columns),
         layer ? vector("mean", args.mean, F32, rows) : per_row("mean", NULL, 0),
         vector("rstd", args.rstd, F32, rows),
     };
@@ -32,15 +33,16 @@ enum status norm_forward(struct stream *stream, struct norm_forward args)
 enum status norm_backward(struct stream *stream, struct norm_backward args)
 {
     TRY(check_rows(OP_NORM_BACKWARD, "x", args.x));
+    enum dtype type = args.x.dtype;
     int64_t rows = args.x.dim[0], columns = args.x.dim[1];
     bool layer = args.kind == NORM_LAYER;
     const struct want wants[] = {
-        matrix("dy", args.dy, F32, rows, columns),
-        matrix("x", args.x, F32, rows, columns),
-        vector("weight", args.weight, F32, columns),
+        matrix("dy", args.dy, type, rows, columns),
+        matrix("x", args.x, type, rows, columns),
+        vector("weight", args.weight, type, columns),
         layer ? vector("mean", args.mean, F32, rows) : per_row("mean", NULL, 0),
         vector("rstd", args.rstd, F32, rows),
-        matrix("dx", args.dx, F32, rows, columns),
+        matrix("dx", args.dx, type, rows, columns),
         vector("dweight", args.dweight, F32, columns),
         layer ? vector("dbias", args.dbias, F32, columns) : per_row("dbias", NULL, 0),
     };
@@ -62,8 +64,8 @@ enum status activation_forward(struct stream *stream, struct activation_forward 
     TRY(check_rows(OP_ACTIVATION_FORWARD, "y", args.y));
     int64_t rows = args.y.dim[0], columns = args.y.dim[1];
     const struct want wants[] = {
-        matrix("x", args.x, F32, rows, activation_parts(args.kind) * columns),
-        matrix("y", args.y, F32, rows, columns),
+        matrix("x", args.x, args.y.dtype, rows, activation_parts(args.kind) * columns),
+        matrix("y", args.y, args.y.dtype, rows, columns),
     };
     CHECK_WANTS(OP_ACTIVATION_FORWARD, wants);
     if (tensor_count(args.y) == 0)
@@ -76,9 +78,9 @@ enum status activation_backward(struct stream *stream, struct activation_backwar
     TRY(check_rows(OP_ACTIVATION_BACKWARD, "dy", args.dy));
     int64_t rows = args.dy.dim[0], columns = activation_parts(args.kind) * args.dy.dim[1];
     const struct want wants[] = {
-        matrix("x", args.x, F32, rows, columns),
-        matrix("dy", args.dy, F32, rows, args.dy.dim[1]),
-        matrix("dx", args.dx, F32, rows, columns),
+        matrix("x", args.x, args.dy.dtype, rows, columns),
+        matrix("dy", args.dy, args.dy.dtype, rows, args.dy.dim[1]),
+        matrix("dx", args.dx, args.dy.dtype, rows, columns),
     };
     CHECK_WANTS(OP_ACTIVATION_BACKWARD, wants);
     if (tensor_count(args.dy) == 0)
@@ -103,8 +105,9 @@ enum status rope(struct stream *stream, struct rope args)
 
 static enum status check_attention(enum op_kind kind, const struct attention_forward *args)
 {
-    const struct want qk[] = {matrix("q", args->q, F32, ANY_SIZE, ANY_SIZE),
-                              matrix("k", args->k, F32, ANY_SIZE, ANY_SIZE)};
+    enum dtype type = working_type(args->q);
+    const struct want qk[] = {matrix("q", args->q, type, ANY_SIZE, ANY_SIZE),
+                              matrix("k", args->k, type, ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(kind, qk);
     int64_t rows = args->q.dim[0], columns = args->q.dim[1], shared = args->k.dim[1];
     if (args->batch < 0 || args->sequence < 0 || args->batch * args->sequence != rows)
@@ -117,8 +120,8 @@ static enum status check_attention(enum op_kind kind, const struct attention_for
                     op_name(kind), (long long)columns, (long long)shared, (long long)args->head_dim);
     int64_t heads = columns / args->head_dim;
     const struct want wants[] = {
-        matrix("q", args->q, F32, rows, columns),   matrix("k", args->k, F32, rows, shared),
-        matrix("v", args->v, F32, rows, shared),    matrix("out", args->out, F32, rows, columns),
+        matrix("q", args->q, type, rows, columns),  matrix("k", args->k, type, rows, shared),
+        matrix("v", args->v, type, rows, shared),   matrix("out", args->out, type, rows, columns),
         matrix("lse", args->lse, F32, heads, rows),
     };
     CHECK_WANTS(kind, wants);
@@ -143,12 +146,13 @@ enum status attention_forward(struct stream *stream, struct attention_forward ar
 enum status attention_backward(struct stream *stream, struct attention_backward args)
 {
     TRY(check_attention(OP_ATTENTION_BACKWARD, &args.forward));
+    enum dtype type = args.forward.q.dtype;
     int64_t rows = args.forward.q.dim[0], columns = args.forward.q.dim[1], shared = args.forward.k.dim[1];
     const struct want wants[] = {
-        matrix("dout", args.dout, F32, rows, columns),
-        matrix("dq", args.dq, F32, rows, columns),
-        matrix("dk", args.dk, F32, rows, shared),
-        matrix("dv", args.dv, F32, rows, shared),
+        matrix("dout", args.dout, type, rows, columns),
+        matrix("dq", args.dq, type, rows, columns),
+        matrix("dk", args.dk, type, rows, shared),
+        matrix("dv", args.dv, type, rows, shared),
     };
     CHECK_WANTS(OP_ATTENTION_BACKWARD, wants);
     if (rows == 0)
@@ -157,11 +161,11 @@ enum status attention_backward(struct stream *stream, struct attention_backward 
 }
 
 static enum status check_embedding(enum op_kind kind, struct tensor rows_of, struct tensor table,
-                                   const int32_t *id, int64_t begin, int64_t rows)
+                                   enum dtype table_type, const int32_t *id, int64_t begin, int64_t rows)
 {
     TRY(check_rows(kind, "out", rows_of));
     const struct want wants[] = {
-        matrix("table", table, F32, ANY_SIZE, rows_of.dim[1]),
+        matrix("table", table, table_type, ANY_SIZE, rows_of.dim[1]),
         per_row("id", id, rows_of.dim[0]),
     };
     CHECK_WANTS(kind, wants);
@@ -173,7 +177,8 @@ static enum status check_embedding(enum op_kind kind, struct tensor rows_of, str
 
 enum status embedding_forward(struct stream *stream, struct embedding_forward args)
 {
-    TRY(check_embedding(OP_EMBEDDING_FORWARD, args.out, args.table, args.id, args.begin, args.rows));
+    TRY(check_embedding(OP_EMBEDDING_FORWARD, args.out, args.table, args.out.dtype, args.id, args.begin,
+                        args.rows));
     if (tensor_count(args.out) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_EMBEDDING_FORWARD, .embedding_forward = args});
@@ -181,7 +186,7 @@ enum status embedding_forward(struct stream *stream, struct embedding_forward ar
 
 enum status embedding_backward(struct stream *stream, struct embedding_backward args)
 {
-    TRY(check_embedding(OP_EMBEDDING_BACKWARD, args.dout, args.dtable, args.id, args.begin, args.rows));
+    TRY(check_embedding(OP_EMBEDDING_BACKWARD, args.dout, args.dtable, F32, args.id, args.begin, args.rows));
     if (tensor_count(args.dout) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_EMBEDDING_BACKWARD, .embedding_backward = args});
@@ -190,12 +195,13 @@ enum status embedding_backward(struct stream *stream, struct embedding_backward 
 enum status residual_forward(struct stream *stream, struct residual_forward args)
 {
     TRY(check_rows(OP_RESIDUAL_FORWARD, "x", args.x));
+    enum dtype type = args.x.dtype;
     int64_t rows = args.x.dim[0], columns = args.x.dim[1];
     const struct want wants[] = {
-        matrix("x", args.x, F32, rows, columns),
-        or_none(vector("bias", args.bias, F32, columns)),
-        or_none(matrix("residual", args.residual, F32, rows, columns)),
-        matrix("out", args.out, F32, rows, columns),
+        matrix("x", args.x, type, rows, columns),
+        or_none(vector("bias", args.bias, type, columns)),
+        or_none(matrix("residual", args.residual, type, rows, columns)),
+        matrix("out", args.out, type, rows, columns),
     };
     CHECK_WANTS(OP_RESIDUAL_FORWARD, wants);
     TRY(check_dropout(OP_RESIDUAL_FORWARD, &args.dropout, rows, columns, true));
@@ -209,8 +215,8 @@ enum status residual_backward(struct stream *stream, struct residual_backward ar
     TRY(check_rows(OP_RESIDUAL_BACKWARD, "dout", args.dout));
     int64_t rows = args.dout.dim[0], columns = args.dout.dim[1];
     const struct want wants[] = {
-        matrix("dout", args.dout, F32, rows, columns),
-        matrix("dx", args.dx, F32, rows, columns),
+        matrix("dout", args.dout, args.dout.dtype, rows, columns),
+        matrix("dx", args.dx, args.dout.dtype, rows, columns),
     };
     CHECK_WANTS(OP_RESIDUAL_BACKWARD, wants);
     TRY(check_dropout(OP_RESIDUAL_BACKWARD, &args.dropout, rows, columns, true));
@@ -232,7 +238,7 @@ static enum status check_logits(enum op_kind kind, struct tensor logits, int64_t
 enum status loss_max(struct stream *stream, struct loss_max args)
 {
     TRY(check_logits(OP_LOSS_MAX, args.logits, 0, args.columns));
-    const struct want wants[] = {matrix("logits", args.logits, F32, ANY_SIZE, ANY_SIZE),
+    const struct want wants[] = {matrix("logits", args.logits, args.logits.dtype, ANY_SIZE, ANY_SIZE),
                                  vector("max", args.max, F32, args.logits.dim[0])};
     CHECK_WANTS(OP_LOSS_MAX, wants);
     if (args.logits.dim[0] == 0)
@@ -245,7 +251,7 @@ enum status loss_sum(struct stream *stream, struct loss_sum args)
     TRY(check_logits(OP_LOSS_SUM, args.logits, args.begin, args.columns));
     int64_t rows = args.logits.dim[0];
     const struct want wants[] = {
-        matrix("logits", args.logits, F32, rows, ANY_SIZE),
+        matrix("logits", args.logits, args.logits.dtype, rows, ANY_SIZE),
         vector("max", args.max, F32, rows),
         per_row("label", args.label, rows),
         vector("sum", args.sum, F32, rows),
@@ -286,7 +292,7 @@ enum status loss_backward(struct stream *stream, struct loss_backward args)
     TRY(check_logits(OP_LOSS_BACKWARD, args.logits, args.begin, args.columns));
     int64_t rows = args.logits.dim[0];
     const struct want wants[] = {
-        matrix("logits", args.logits, F32, rows, ANY_SIZE),
+        matrix("logits", args.logits, args.logits.dtype, rows, ANY_SIZE),
         vector("max", args.max, F32, rows),
         vector("sum", args.sum, F32, rows),
         per_row("label", args.label, rows),

@@ -38,7 +38,7 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
     attention.fused = layout_add(layout, HOME_UNTIL_INPUT, tokens, fused);
     attention.lse =
-        layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_INPUT, attention.heads, tokens);
+        layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_INPUT, attention.heads, tokens);
     attention.out =
         layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_WEIGHT, tokens, attention.heads * d);
     attention.dfused = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, fused);

@@ -11,16 +11,16 @@ struct attention {
     struct row_linear proj;
     int64_t heads, groups; // of this rank
     struct philox site;    // of the attention dropout
-    struct region fused;   // HOME_UNTIL_INPUT f32[T, (A + 2G)D / tp]: q, k, v after rotation
+    struct region fused;   // HOME_UNTIL_INPUT [T, (A + 2G)D / tp]: q, k, v after rotation
     struct region lse;     // HOME_UNTIL_INPUT f32[A/tp, T]
-    struct region out;     // HOME_UNTIL_WEIGHT f32[T, AD/tp]
+    struct region out;     // HOME_UNTIL_WEIGHT [T, AD/tp]
     struct region dfused;  // HOME_INPUT_TO_WEIGHT, the shape of fused
     struct region dout;    // HOME_SCRATCH, the shape of out
 };
 
 struct attention attention_declare(const struct env *env, struct layout *layout, int layer);
 
-/* x: f32[T or T/tp, H]; *y likewise, in scratch, without the last bias. */
+/* x: [T or T/tp, H]; *y likewise, in scratch, without the last bias. */
 MUST_USE enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
                                              struct tensor x, struct tensor *y);
 /* The attention itself once more, from q, k and v (RECOMPUTE_CORE_ATTENTION). */

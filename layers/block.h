@@ -19,14 +19,14 @@ struct block {
     struct mlp mlp;
     struct philox attention_site, mlp_site; // of the hidden dropout behind each branch
     unsigned again;                         // the modules that are computed again
-    struct region x;                        // f32[T or T/tp, H]: the input lands here
+    struct region x;                        // [T or T/tp, H]: the input lands here
     struct region middle;                   // HOME_UNTIL_INPUT
     struct region normed1, normed2;         // HOME_UNTIL_WEIGHT
 };
 
 struct block block_declare(const struct env *env, struct layout *layout, int layer, struct region x);
 
-/* From block->x to out, f32[T or T/tp, H]. */
+/* From block->x to out, [T or T/tp, H]. */
 MUST_USE enum status block_forward(const struct block *block, const struct pass *pass, struct tensor out);
 /* Once more what was not kept, from what was. out: {0}, or where a whole layer's output is wanted too, for
  * the next one that is computed again. */

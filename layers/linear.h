@@ -15,42 +15,41 @@
 #include "layers/pass.h"
 
 struct column_linear {
-    int weight, bias;       // rows; the first of the fused ones; bias -1: none
-    struct region gathered; // HOME_SCRATCH f32[T, K]: x of all tokens, under sequence parallelism
-    struct region partial;  // HOME_SCRATCH f32[T, K]: this rank's part of dx
-    struct region
-        scattered; // HOME_SCRATCH f32[T/tp, K]: dx of this rank's tokens, under sequence parallelism
+    int weight, bias;        // rows; the first of the fused ones; bias -1: none
+    struct region gathered;  // HOME_SCRATCH [T, K]: x of all tokens, under sequence parallelism
+    struct region partial;   // HOME_SCRATCH [T, K]: this rank's part of dx
+    struct region scattered; // HOME_SCRATCH [T/tp, K]: dx of this rank's tokens, under sequence parallelism
 };
 
 struct row_linear {
     int weight, bias;
-    struct region partial;   // HOME_SCRATCH f32[T, N]: this rank's part of y
-    struct region scattered; // HOME_SCRATCH f32[T/tp, N], under sequence parallelism
-    struct region dy;        // HOME_INPUT_TO_WEIGHT f32[T or T/tp, N]: whoever has dy writes it here
-    struct region gathered;  // HOME_INPUT_TO_WEIGHT f32[T, N]: dy of all tokens, under sequence parallelism
+    struct region partial;   // HOME_SCRATCH [T, N]: this rank's part of y
+    struct region scattered; // HOME_SCRATCH [T/tp, N], under sequence parallelism
+    struct region dy;        // HOME_INPUT_TO_WEIGHT [T or T/tp, N]: whoever has dy writes it here
+    struct region gathered;  // HOME_INPUT_TO_WEIGHT [T, N]: dy of all tokens, under sequence parallelism
 };
 
 struct column_linear column_linear_declare(const struct env *env, struct layout *layout, int weight,
                                            int bias);
 struct row_linear row_linear_declare(const struct env *env, struct layout *layout, int weight, int bias);
 
-/* x: f32[T or T/tp, K]; y: f32[T, N/tp], bias included. */
+/* x: [T or T/tp, K]; y: [T, N/tp], bias included. */
 MUST_USE enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass,
                                            struct tensor x, struct tensor y);
-/* dy: f32[T, N/tp]. *dx: f32[T or T/tp, K], in scratch. */
+/* dy: [T, N/tp]. *dx: [T or T/tp, K], in scratch. */
 MUST_USE enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
                                                   struct tensor dy, struct tensor *dx);
 MUST_USE enum status column_linear_backward_weight(const struct column_linear *layer, const struct pass *pass,
                                                    struct tensor x, struct tensor dy);
 
-/* x: f32[T, K/tp]. *y: f32[T or T/tp, N] without bias, in scratch. */
+/* x: [T, K/tp]. *y: [T or T/tp, N] without bias, in scratch. */
 MUST_USE enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass,
                                         struct tensor x, struct tensor *y);
-/* The gradient of y lies in layer->dy. dx: f32[T, K/tp]. */
+/* The gradient of y lies in layer->dy. dx: [T, K/tp]. */
 MUST_USE enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
                                                struct tensor dx);
 MUST_USE enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,
                                                 struct tensor x);
 
-/* The bias f32[N] of a row layer; {0} when it has none. */
+/* The bias [N] of a row layer; {0} when it has none. */
 struct tensor row_linear_bias(const struct row_linear *layer, const struct pass *pass);

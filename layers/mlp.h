@@ -8,15 +8,15 @@
 struct mlp {
     struct column_linear in;
     struct row_linear out;
-    struct region before;  // HOME_UNTIL_INPUT f32[T, F/tp], or 2F/tp for SwiGLU
-    struct region after;   // HOME_UNTIL_WEIGHT f32[T, F/tp]
+    struct region before;  // HOME_UNTIL_INPUT [T, F/tp], or 2F/tp for SwiGLU
+    struct region after;   // HOME_UNTIL_WEIGHT [T, F/tp]
     struct region dbefore; // HOME_INPUT_TO_WEIGHT, the shape of before
-    struct region dafter;  // HOME_SCRATCH f32[T, F/tp]
+    struct region dafter;  // HOME_SCRATCH [T, F/tp]
 };
 
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);
 
-/* x: f32[T or T/tp, H]; *y likewise, in scratch, without the last bias. */
+/* x: [T or T/tp, H]; *y likewise, in scratch, without the last bias. */
 MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x,
                                  struct tensor *y);
 /* Its two halves. The first, up to the last matrix, makes all that the backward pass needs. */

@@ -10,6 +10,16 @@ static enum home home_of(const struct layout *layout, unsigned module, enum home
     return home == HOME_UNTIL_INPUT ? HOME_AGAIN : home == HOME_UNTIL_WEIGHT ? layout->until_weight : home;
 }
 
+static struct region add_region(struct layout *layout, enum recompute_module module, enum home home,
+                                enum dtype dtype, int64_t rows, int64_t columns)
+{
+    home = home_of(layout, module, home);
+    struct region region = {home, layout->bytes[home], rows, columns, dtype};
+    size_t bytes = (size_t)(rows * columns) * dtype_bytes(dtype);
+    layout->bytes[home] += (bytes + 63) / 64 * 64;
+    return region;
+}
+
 struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns)
 {
     return layout_add_of(layout, RECOMPUTE_LAYER, home, rows, columns);
@@ -18,11 +28,13 @@ struct region layout_add(struct layout *layout, enum home home, int64_t rows, in
 struct region layout_add_of(struct layout *layout, enum recompute_module module, enum home home, int64_t rows,
                             int64_t columns)
 {
-    home = home_of(layout, module, home);
-    struct region region = {home, layout->bytes[home], rows, columns, F32};
-    size_t bytes = (size_t)(rows * columns) * sizeof(float);
-    layout->bytes[home] += (bytes + 63) / 64 * 64;
-    return region;
+    return add_region(layout, module, home, layout->working, rows, columns);
+}
+
+struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum home home,
+                             int64_t rows, int64_t columns)
+{
+    return add_region(layout, module, home, F32, rows, columns);
 }
 
 int64_t env_tokens(const struct env *env)

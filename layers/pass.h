@@ -12,6 +12,8 @@
  *     HOME_AGAIN             within one action              what F does not keep and I computes again
  *     HOME_SCRATCH           within one action              the rest
  *
+ * A shape without a type beside it is of the working type (env.working).
+ *
  * The last two have one slot for the whole rank. So a schedule that splits B into I and W needs nothing
  * special, and B is I and W of one layer after the other.
  *
@@ -54,15 +56,19 @@ struct region {
 /* Bytes declared so far in each home: what one slot must hold. */
 struct layout {
     size_t bytes[HOME_COUNT];
+    enum dtype working;     // of activations: env.working
     unsigned again;         // of what is declared now, the modules that are computed again ...
     enum home until_weight; // ... which have HOME_AGAIN for HOME_UNTIL_INPUT, and this for HOME_UNTIL_WEIGHT
 };
 
-/* Declares f32[rows, columns]. 64-byte aligned. */
+/* Declares [rows, columns] of the working type. 64-byte aligned. */
 struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns);
 /* The same for what can be computed again without the rest of the layer. */
 struct region layout_add_of(struct layout *layout, enum recompute_module module, enum home home, int64_t rows,
                             int64_t columns);
+/* And f32, whatever activations are: sums and statistics of rows. */
+struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum home home,
+                             int64_t rows, int64_t columns);
 
 /* One microbatch on the device. T = batch * sequence; ids are whole on every tp rank. */
 struct batch {
@@ -85,6 +91,7 @@ struct env {
     bool sequence_parallel;  // between the matrix multiplications a tp rank holds T/tp tokens
     bool split_weight;       // some action is I or W: HOME_INPUT_TO_WEIGHT holds all layers of a stage
     struct recompute recompute;
+    enum dtype working; // of activations, their gradients and weights: f32, bf16 or f16
     uint64_t seed;
 };
 

@@ -76,6 +76,7 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
         .layer_count = span.layer_count,
         .has_embedding = span.has_embedding,
         .has_head = span.has_head,
+        .layout.working = env->working,
     };
     int layer_count = span.layer_count;
     out->layers = calloc((size_t)layer_count + 1, sizeof *out->layers);

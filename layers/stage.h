@@ -33,7 +33,7 @@ struct stage {
     struct stage_layer *layers; // layer_count of them
     struct embedding embedding; // where it has one
     struct head head;           // where it has one
-    struct region through;      // HOME_UNTIL_INPUT f32[T or T/tp, H]: the output, where there is no head
+    struct region through;      // HOME_UNTIL_INPUT [T or T/tp, H]: the output, where there is no head
     struct layout layout;       // what one slot of each home must hold
 };
 
@@ -53,7 +53,7 @@ struct tensor stage_input(const struct stage *stage, const struct pass *pass);
 struct tensor stage_output(const struct stage *stage, const struct pass *pass);
 
 MUST_USE enum status stage_forward(const struct stage *stage, const struct pass *pass);
-/* dx: f32[T or T/tp, H], the gradient of the output (unset where the stage has the head), then of the
+/* dx: [T or T/tp, H], the gradient of the output (unset where the stage has the head), then of the
  * input. */
 MUST_USE enum status stage_backward_input(const struct stage *stage, const struct pass *pass,
                                           struct tensor dx);

@@ -111,9 +111,9 @@ struct head head_declare(const struct env *env, struct layout *layout, enum home
     head.normed = layout_add(layout, HOME_UNTIL_WEIGHT, local, hidden);
     head.linear = column_linear_declare(env, layout, weight, -1);
     head.logits = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, slice->padded[0]);
-    head.max = layout_add(layout, HOME_UNTIL_INPUT, 1, tokens);
+    head.max = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_UNTIL_INPUT, 1, tokens);
     // The two sums lie side by side, for one reduction.
-    head.sums = layout_add(layout, HOME_UNTIL_INPUT, 2, tokens);
+    head.sums = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_UNTIL_INPUT, 2, tokens);
     return head;
 }
 

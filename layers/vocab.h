@@ -13,14 +13,14 @@
 struct embedding {
     int table, position;    // rows; position -1 without learned positions
     struct philox site;     // of the dropout behind it
-    struct region partial;  // HOME_SCRATCH f32[T, H]
-    struct region dx;       // HOME_INPUT_TO_WEIGHT f32[T or T/tp, H]
-    struct region gathered; // HOME_INPUT_TO_WEIGHT f32[T, H], under sequence parallelism
+    struct region partial;  // HOME_SCRATCH [T, H]
+    struct region dx;       // HOME_INPUT_TO_WEIGHT [T or T/tp, H]
+    struct region gathered; // HOME_INPUT_TO_WEIGHT [T, H], under sequence parallelism
 };
 
 struct embedding embedding_declare(const struct env *env, struct layout *layout);
 
-/* out: f32[T or T/tp, H]. */
+/* out: [T or T/tp, H]. */
 MUST_USE enum status embedding_layer_forward(const struct embedding *embedding, const struct pass *pass,
                                              struct tensor out);
 /* dx: the gradient of out. Nothing lies before the embedding: what W needs is kept. */
@@ -33,9 +33,9 @@ struct head {
     struct norm norm;
     struct column_linear linear;
     int64_t begin, columns; // global index of this rank's first row, and how many exist
-    struct region x;        // HOME_UNTIL_INPUT f32[T or T/tp, H]
+    struct region x;        // HOME_UNTIL_INPUT [T or T/tp, H]
     struct region normed;   // HOME_UNTIL_WEIGHT
-    struct region logits;   // HOME_UNTIL_WEIGHT f32[T, ceil(V/tp)]: from I on, their gradient
+    struct region logits;   // HOME_UNTIL_WEIGHT [T, ceil(V/tp)]: from I on, their gradient
     struct region max;      // HOME_UNTIL_INPUT f32[1, T]
     struct region sums;     // HOME_UNTIL_INPUT f32[2, T]: sum of exponentials; the label's logit
 };
@@ -45,6 +45,6 @@ struct head head_declare(const struct env *env, struct layout *layout, enum home
 
 /* From head->x to the sums of losses and tokens of each sequence, in pass->batch. */
 MUST_USE enum status head_forward(const struct head *head, const struct pass *pass);
-/* dx: f32[T or T/tp, H], overwritten. */
+/* dx: [T or T/tp, H], overwritten. */
 MUST_USE enum status head_backward_input(const struct head *head, const struct pass *pass, struct tensor dx);
 MUST_USE enum status head_backward_weight(const struct head *head, const struct pass *pass);

@@ -10,14 +10,6 @@ static int64_t aligned(int64_t elements)
     return (elements + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
 }
 
-static struct tensor local_view(const struct held *held, const struct buffer *buffer, int64_t offset)
-{
-    float *data = (float *)buffer->data + offset;
-    const struct slice *slice = &held->slice;
-    return slice->ndim == 1 ? tensor_1d(data, F32, slice->padded[0])
-                            : tensor_2d(data, F32, slice->padded[0], slice->padded[1]);
-}
-
 /* Lays the held rows out one after the other. A matrix that others are fused to is followed by them
  * without a gap. */
 static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradients)
@@ -42,67 +34,201 @@ static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradient
     *gradients = aligned(*gradients);
 }
 
-static enum status allocate(struct weights *w, bool training)
+/* ---- buckets, and what of them is owned ---- */
+
+/* A tied weight's uses are cut alike, wherever they are: apart from their neighbours. */
+static bool is_tied(const struct params *params, const struct held *held)
 {
-    int64_t values, gradients;
-    assign_offsets(w, &values, &gradients);
-    size_t value_bytes = (size_t)values * sizeof(float), gradient_bytes = (size_t)gradients * sizeof(float);
-    TRY(buffer_alloc(w->device, PART_WEIGHTS, value_bytes, &w->value));
+    const struct param *last = &params->rows[params->count - 1]; // the head, where there is a tie
+    return last->tie >= 0 && (held->row == last || held->index == last->tie);
+}
+
+static int64_t columns_of(const struct held *held)
+{
+    return held->slice.ndim == 1 ? 1 : held->slice.padded[1];
+}
+
+static enum status plan_buckets(struct weights *w, const struct weights_config *config)
+{
+    struct bucket_range *ranges = calloc((size_t)w->count + 1, sizeof *ranges);
+    if (ranges == NULL)
+        return fail(NO_MEMORY, "no memory for %d gradients", w->count);
+    for (int i = 0; i < w->count; i++) {
+        const struct held *held = &w->list[i];
+        ranges[i] = (struct bucket_range){
+            .begin = held->gradient_offset,
+            .end = held->gradient_offset + slice_padded(&held->slice),
+            .block = squares_block_rows(columns_of(held)) * columns_of(held),
+            .alone = w->zero_stage > 0 && is_tied(w->params, held),
+        };
+    }
+    int64_t bytes = config->bucket_bytes > 0 ? config->bucket_bytes : INT64_MAX;
+    int ranks = w->zero_stage > 0 ? config->data_size : 1;
+    enum status status = bucket_plan_create(ranges, w->count, bytes, ranks, &w->plan);
+    free(ranges);
+    return status;
+}
+
+/* The part of a held row that lies in this rank's slice of its bucket; false: none. */
+static bool own_part(const struct weights *w, int index, struct owned *out)
+{
+    struct held *held = &w->list[index];
+    const struct bucket *bucket = &w->plan.buckets[w->plan.bucket_of[index]];
+    int64_t columns = columns_of(held), rows = held->slice.padded[0];
+    int64_t begin = bucket_cut(bucket, w->rank) - held->gradient_offset;
+    int64_t end = bucket_cut(bucket, w->rank + 1) - held->gradient_offset;
+    begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside
+    end = end < rows * columns ? end / columns : rows;
+    *out = (struct owned){.held = held, .begin = begin, .count = end - begin};
+    return begin < end;
+}
+
+static enum status list_owned(struct weights *w)
+{
+    w->owned = calloc((size_t)w->count + 1, sizeof *w->owned);
+    if (w->owned == NULL)
+        return fail(NO_MEMORY, "no memory for the table of %d parameters", w->count);
+    for (int i = 0; i < w->count; i++)
+        w->owned_count += own_part(w, i, &w->owned[w->owned_count]);
+    return OK;
+}
+
+/* Values and gradients lie in a bucket alike; its values begin here. */
+static int64_t values_begin(const struct weights *w, const struct bucket *bucket)
+{
+    return w->list[bucket->first].value_offset;
+}
+
+/* With ZeRO a bucket has the values of all its gradients, or none: of a second use, which is alone. */
+static bool has_values(const struct weights *w, const struct bucket *bucket)
+{
+    return !w->list[bucket->first].second_use;
+}
+
+/* Slices of values lie one after the other: how many elements before those of `bucket`. */
+static int64_t slices_before(const struct weights *w, int bucket)
+{
+    int64_t at = 0;
+    for (int b = 0; b < bucket; b++)
+        if (has_values(w, &w->plan.buckets[b]))
+            at += aligned(w->plan.buckets[b].counts[w->rank]);
+    return at;
+}
+
+/* ---- memory ---- */
+
+static enum status allocate(struct weights *w, int64_t values, int64_t gradients, bool training)
+{
+    int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count) : values;
+    size_t moments = (size_t)owned * sizeof(float);
+    TRY(buffer_alloc(w->device, PART_WEIGHTS, (size_t)values * sizeof(float), &w->value));
     if (!training)
         return OK;
-    TRY(buffer_alloc(w->device, PART_GRADIENTS, gradient_bytes, &w->gradient));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, value_bytes, &w->m));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, value_bytes, &w->v));
+    TRY(buffer_alloc(w->device, PART_GRADIENTS, (size_t)gradients * sizeof(float), &w->gradient));
+    TRY(buffer_alloc(w->device, PART_OPTIMIZER, moments, &w->m));
+    TRY(buffer_alloc(w->device, PART_OPTIMIZER, moments, &w->v));
     w->flat_gradient = tensor_1d(w->gradient.data, F32, gradients);
     return OK;
 }
 
-static void point_views(struct weights *w, bool training)
+static struct tensor view(const struct held *held, const struct buffer *buffer, int64_t offset, int64_t rows)
+{
+    float *data = (float *)buffer->data + offset;
+    return held->slice.ndim == 1 ? tensor_1d(data, F32, rows)
+                                 : tensor_2d(data, F32, rows, held->slice.padded[1]);
+}
+
+static void point_held(struct weights *w, bool training)
 {
     for (int i = 0; i < w->count; i++) {
         struct held *held = &w->list[i];
+        int64_t rows = held->slice.padded[0];
         if (held->second_use)
             held->value_offset = w->list[w->held_of_row[held->row->tie]].value_offset;
-        held->weight = local_view(held, &w->value, held->value_offset);
-        if (!training)
-            continue;
-        held->gradient = local_view(held, &w->gradient, held->gradient_offset);
-        if (!held->second_use) {
-            held->m = local_view(held, &w->m, held->value_offset);
-            held->v = local_view(held, &w->v, held->value_offset);
-        }
+        held->weight = view(held, &w->value, held->value_offset, rows);
+        if (training)
+            held->gradient = view(held, &w->gradient, held->gradient_offset, rows);
     }
 }
 
-enum status weights_create(struct device *device, const struct params *params, struct place place,
-                           const int *layers, int layer_count, bool training, struct weights *out)
+/* Where element `element` of a held row lies among the slices of values. */
+static int64_t slice_offset(const struct weights *w, int index, int64_t element)
 {
-    *out = (struct weights){.params = params, .device = device};
-    out->list = calloc((size_t)params->count, sizeof *out->list);
-    out->held_of_row = malloc((size_t)params->count * sizeof *out->held_of_row);
-    if (out->list == NULL || out->held_of_row == NULL)
+    int b = w->plan.bucket_of[index];
+    const struct bucket *bucket = &w->plan.buckets[b];
+    return slices_before(w, b) + w->list[index].gradient_offset + element - bucket_cut(bucket, w->rank);
+}
+
+static void point_owned(struct weights *w, bool training)
+{
+    for (int i = 0; i < w->owned_count; i++) {
+        struct owned *owned = &w->owned[i];
+        struct held *held = owned->held;
+        int64_t before = owned->begin * columns_of(held);
+        if (training)
+            owned->gradient = view(held, &w->gradient, held->gradient_offset + before, owned->count);
+        if (held->second_use)
+            continue;
+        int64_t moment = held->value_offset + before;
+        if (w->zero_stage > 0)
+            moment = slice_offset(w, (int)(held - w->list), before);
+        owned->value = view(held, &w->value, held->value_offset + before, owned->count);
+        if (!training)
+            continue;
+        owned->m = view(held, &w->m, moment, owned->count);
+        owned->v = view(held, &w->v, moment, owned->count);
+    }
+}
+
+/* ---- making ---- */
+
+static enum status list_held(struct weights *w, const struct weights_config *config)
+{
+    const struct params *params = w->params;
+    w->list = calloc((size_t)params->count, sizeof *w->list);
+    w->held_of_row = malloc((size_t)params->count * sizeof *w->held_of_row);
+    if (w->list == NULL || w->held_of_row == NULL)
         return fail(NO_MEMORY, "no memory for the table of %d parameters", params->count);
     for (int i = 0; i < params->count; i++)
-        out->held_of_row[i] = -1;
+        w->held_of_row[i] = -1;
 
-    for (int l = 0; l < layer_count; l++) {
-        int first, count = params_of_layer(params, layers[l], &first);
+    for (int l = 0; l < config->layer_count; l++) {
+        int first, count = params_of_layer(params, config->layers[l], &first);
         for (int i = first; i < first + count; i++) {
             const struct param *row = &params->rows[i];
-            out->held_of_row[i] = out->count;
-            out->list[out->count++] = (struct held){
+            w->held_of_row[i] = w->count;
+            w->list[w->count++] = (struct held){
                 .row = row,
                 .index = i,
-                .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place),
+                .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, config->place),
             };
         }
     }
-    for (int i = 0; i < out->count; i++) {
-        int tie = out->list[i].row->tie;
-        out->list[i].second_use = tie >= 0 && out->held_of_row[tie] >= 0;
+    for (int i = 0; i < w->count; i++) {
+        int tie = w->list[i].row->tie;
+        w->list[i].second_use = tie >= 0 && w->held_of_row[tie] >= 0;
     }
-    TRY(allocate(out, training));
-    point_views(out, training);
+    return OK;
+}
+
+enum status weights_create(const struct weights_config *config, struct weights *out)
+{
+    bool training = config->training;
+    int stage = training ? config->zero_stage : 0;
+    *out = (struct weights){
+        .params = config->params,
+        .device = config->device,
+        .zero_stage = stage,
+        .rank = stage > 0 ? config->data_rank : 0,
+    };
+    int64_t values, gradients;
+    TRY(list_held(out, config));
+    assign_offsets(out, &values, &gradients);
+    TRY(plan_buckets(out, config));
+    TRY(allocate(out, values, gradients, training));
+    TRY(list_owned(out));
+    point_held(out, training);
+    point_owned(out, training);
     return OK;
 }
 
@@ -112,8 +238,10 @@ void weights_destroy(struct weights *weights)
     buffer_free(&weights->gradient);
     buffer_free(&weights->m);
     buffer_free(&weights->v);
+    bucket_plan_destroy(&weights->plan);
     free(weights->list);
     free(weights->held_of_row);
+    free(weights->owned);
     *weights = (struct weights){0};
 }
 
@@ -161,6 +289,36 @@ enum status weights_initialise(struct weights *weights, struct stream *stream, u
 enum status weights_zero_gradients(struct weights *weights, struct stream *stream)
 {
     return fill(stream, (struct fill){.out = weights->flat_gradient, .value = 0.0F});
+}
+
+enum status weights_gather(struct weights *w, struct group *data, struct stream *stream)
+{
+    for (int b = 0; b < w->plan.count && w->zero_stage > 0; b++) {
+        const struct bucket *bucket = &w->plan.buckets[b];
+        float *begin = (float *)w->value.data + values_begin(w, bucket);
+        if (has_values(w, bucket))
+            TRY(group_all_gather_v(data, stream, tensor_1d(begin, F32, bucket->end - bucket->begin),
+                                   bucket->counts));
+    }
+    return OK;
+}
+
+struct owned *weights_owned(const struct weights *weights, int row)
+{
+    for (int i = 0; i < weights->owned_count; i++)
+        if (weights->owned[i].held->index == row)
+            return &weights->owned[i];
+    return NULL;
+}
+
+struct slice owned_slice(const struct owned *owned)
+{
+    struct slice slice = owned->held->slice;
+    int64_t real = slice.count[0] - owned->begin; // the rows behind are padding
+    slice.begin[0] += owned->begin;
+    slice.padded[0] = owned->count;
+    slice.count[0] = real < 0 ? 0 : real < owned->count ? real : owned->count;
+    return slice;
 }
 
 struct held *weights_held(const struct weights *weights, int row)

@@ -1,16 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The parameters that one rank holds: for each row (layers/param.h) of its layers the slice, its value,
- * its gradient and Adam's moments. The four live in four flat buffers, and the order in them is the
- * order in which the last gradients of a step become ready: the last layer first, the embedding last,
- * so that a bucket of gradients is one range of one buffer.
+/* The parameters that one rank holds: for each row (layers/param.h) of its layers the slice, its value and
+ * its gradient. They live in flat buffers, and the order in them is the order in which the last gradients of
+ * a step become ready: the last layer first, the embedding last, so that a bucket of gradients is one range
+ * of one buffer.
+ *
+ * What a rank updates is another list: all that it holds, or with ZeRO (1910.02054) its slices of it. A
+ * bucket is cut into one slice for each data rank (parallel/bucket_plan.h), between rows of a matrix, so that
+ * what is left of a tensor is a matrix again:
+ *
+ *     held    | head          | norm | mlp 5 w | b | ...        what layers compute with
+ *     owned   | rows 40..79   |      | rows 0.. |               what AdamW steps, and checkpoints keep
+ *
+ *                 value       gradient       m, v
+ *     stage 0     whole       whole          whole
+ *     stage 1     whole       whole          slices
  *
  * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
  * held twice, and both copies make the same step. Either way each use's gradient is reduced
- * alone, then embedding + head, so that pipeline degrees agree to the bit. */
+ * alone, then embedding + head, so that pipeline degrees agree to the bit.
+ *
+ * The trap: behind the sum over data ranks a gradient is whole in the owned slices only. */
 #pragma once
 
 #include "kernels/ops.h"
 #include "layers/param.h"
+#include "parallel/bucket_plan.h"
+#include "parallel/group.h"
 
 struct held {
     const struct param *row;
@@ -18,8 +33,15 @@ struct held {
     struct slice slice;
     int64_t value_offset, gradient_offset; // elements in the flat buffers
     struct tensor weight, gradient;        // f32, padded local shape
-    struct tensor m, v;                    // {0} where `second_use`
-    bool second_use;                       // value and moments are another held row's, on this rank
+    bool second_use;                       // its value is another held row's, on this rank
+};
+
+/* Rows [begin, begin + count) of a held matrix (elements of a vector), padding among them. Never empty. */
+struct owned {
+    struct held *held;
+    int64_t begin, count;
+    struct tensor value, gradient, m, v; // f32[count] or [count, columns]; of a second use gradient alone,
+                                         // and without training value alone
 };
 
 struct weights {
@@ -28,22 +50,46 @@ struct weights {
     struct held *list; // in flat order
     int count;
     int *held_of_row; // index into list, or -1
+    int zero_stage;
+    struct bucket_plan plan;
+    int rank;            // whose slices are this rank's
+    struct owned *owned; // in flat order
+    int owned_count;
     struct buffer value, gradient, m, v;
     struct tensor flat_gradient; // f32[all gradients]
 };
 
-/* layers: those this rank holds, in the order their gradients become ready; LAYER_EMBEDDING and
- * num_layers (norm and head) among them where it holds them. `training` false: values only. */
-MUST_USE enum status weights_create(struct device *device, const struct params *params, struct place place,
-                                    const int *layers, int layer_count, bool training, struct weights *out);
+struct weights_config {
+    struct device *device;
+    const struct params *params;
+    struct place place;
+    /* Those this rank holds, in the order their gradients become ready; LAYER_EMBEDDING and num_layers (norm
+     * and head) among them where it holds them. */
+    const int *layers;
+    int layer_count;
+    bool training;            // false: values only, whole
+    int zero_stage;           // what the data ranks share out
+    int data_size, data_rank; // read with zero_stage > 0
+    int64_t bucket_bytes;     // 0: one bucket
+};
+
+MUST_USE enum status weights_create(const struct weights_config *config, struct weights *out);
 void weights_destroy(struct weights *weights);
 
 /* Values as functions of (seed, name, global index); moments zero. */
 MUST_USE enum status weights_initialise(struct weights *weights, struct stream *stream, uint64_t seed);
 MUST_USE enum status weights_zero_gradients(struct weights *weights, struct stream *stream);
+/* Everyone's owned values into the whole, behind an update; nothing where each rank updates the whole. */
+MUST_USE enum status weights_gather(struct weights *weights, struct group *data, struct stream *stream);
 
 /* NULL when this rank does not hold the row. */
 struct held *weights_held(const struct weights *weights, int row);
+
+/* What this rank owns of a row; NULL: nothing. */
+struct owned *weights_owned(const struct weights *weights, int row);
+
+/* The part of the global tensor that is owned: a rectangle, of which padded[0] is `count`. */
+struct slice owned_slice(const struct owned *owned);
 
 /* The rows that are laid side by side with `first_row`, as one matrix (or vector). */
 struct tensor weights_fused_value(const struct weights *weights, int first_row);

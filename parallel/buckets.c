@@ -4,83 +4,61 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct bucket {
-    int64_t begin, end; // elements
-    int ranges;         // of the parameters in it
-    int missing;        // not ready yet in this step
-    struct event
-        after; // what its all_reduce waits for; one stream's last event covers that stream's earlier ones
+struct pending {
+    int missing;        // ranges not ready yet in this step
+    struct event after; // what its sum waits for; one stream's last event covers that stream's earlier ones
 };
 
 struct buckets {
-    struct group *data, *twins; // twins: or NULL
-    struct tensor gradients;
+    struct buckets_config config;
     struct stream *stream;
-    bool overlap;
-    int range_count, count;
-    int started;            // buckets, in this step
-    int *bucket_of;         // [range_count]
-    bool *ready;            // [range_count]
-    struct bucket *buckets; // [count]
+    int started;             // buckets, in this step
+    bool *ready;             // [ranges]
+    struct pending *pending; // [buckets]
 };
 
-static enum status check_ranges(struct tensor gradients, const struct bucket_range *ranges, int count)
+static void begin_step(struct buckets *b)
+{
+    const struct bucket_plan *plan = b->config.plan;
+    memset(b->ready, 0, (size_t)plan->range_count * sizeof *b->ready);
+    b->started = 0;
+    for (int i = 0; i < plan->count; i++)
+        b->pending[i] = (struct pending){.missing = plan->buckets[i].count};
+}
+
+static enum status check_config(const struct buckets_config *config)
 {
     char text[TENSOR_TEXT_CHARS];
+    struct tensor gradients = config->gradients;
+    const struct bucket_plan *plan = config->plan;
+    tensor_text(gradients, text);
     if (gradients.dtype != F32 || gradients.ndim != 1 || !tensor_is_dense(gradients))
-        return fail(BAD_ARGUMENT, "buckets want flat f32 gradients, not %s", tensor_text(gradients, text));
-    int64_t at = 0;
-    for (int i = 0; i < count; i++) {
-        if (ranges[i].begin < at || ranges[i].end < ranges[i].begin ||
-            ranges[i].end > tensor_count(gradients))
-            return fail(BAD_ARGUMENT, "buckets: range %d [%lld, %lld) is out of order, or outside %s", i,
-                        (long long)ranges[i].begin, (long long)ranges[i].end, tensor_text(gradients, text));
-        at = ranges[i].end;
-    }
+        return fail(BAD_ARGUMENT, "buckets want flat f32 gradients, not %s", text);
+    if (plan->count > 0 && plan->buckets[plan->count - 1].end > tensor_count(gradients))
+        return fail(BAD_ARGUMENT, "buckets end with element %lld of %s",
+                    (long long)plan->buckets[plan->count - 1].end, text);
+    if (config->scatter && plan->ranks != config->data->size)
+        return fail(BAD_ARGUMENT, "buckets with slices for %d ranks, and %d data ranks", plan->ranks,
+                    config->data->size);
     return OK;
 }
 
-/* Closes a bucket after each range that makes it large enough. */
-static void lay_out(struct buckets *b, const struct bucket_range *ranges, int64_t bucket_bytes)
+enum status buckets_create(const struct buckets_config *config, struct buckets **out)
 {
-    int64_t bytes = 0;
-    for (int i = 0; i < b->range_count; i++) {
-        if (i == 0 || bytes >= bucket_bytes) {
-            b->buckets[b->count++] = (struct bucket){.begin = ranges[i].begin};
-            bytes = 0;
-        }
-        struct bucket *bucket = &b->buckets[b->count - 1];
-        bucket->end = ranges[i].end;
-        bucket->ranges++;
-        bucket->missing++;
-        b->bucket_of[i] = b->count - 1;
-        bytes += (ranges[i].end - ranges[i].begin) * (int64_t)sizeof(float);
-    }
-}
-
-enum status buckets_create(struct group *data, struct group *twins, struct device *device,
-                           struct tensor gradients, const struct bucket_range *ranges, int count,
-                           int64_t bucket_bytes, bool overlap, struct buckets **out)
-{
-    if (bucket_bytes < 1 || count < 0)
-        return fail(BAD_ARGUMENT, "buckets of %lld bytes for %d ranges", (long long)bucket_bytes, count);
-    TRY(check_ranges(gradients, ranges, count));
+    TRY(check_config(config));
     struct buckets *b = calloc(1, sizeof *b);
     if (b == NULL)
         return fail(NO_MEMORY, "no memory for buckets");
-    *b = (struct buckets){
-        .data = data, .twins = twins, .gradients = gradients, .overlap = overlap, .range_count = count};
-    size_t n = (size_t)count + 1;
-    b->bucket_of = calloc(n, sizeof *b->bucket_of);
-    b->ready = calloc(n, sizeof *b->ready);
-    b->buckets = calloc(n, sizeof *b->buckets);
+    b->config = *config;
+    b->ready = calloc((size_t)config->plan->range_count + 1, sizeof *b->ready);
+    b->pending = calloc((size_t)config->plan->count + 1, sizeof *b->pending);
     enum status status = OK;
-    if (b->bucket_of == NULL || b->ready == NULL || b->buckets == NULL)
-        status = fail(NO_MEMORY, "no memory for %d gradient ranges", count);
+    if (b->ready == NULL || b->pending == NULL)
+        status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
-        status = stream_create(device, "buckets", &b->stream);
+        status = stream_create(config->device, "buckets", &b->stream);
     if (status == OK) {
-        lay_out(b, ranges, bucket_bytes);
+        begin_step(b);
         *out = b;
     } else {
         buckets_destroy(b);
@@ -93,63 +71,64 @@ void buckets_destroy(struct buckets *buckets)
     if (buckets == NULL)
         return;
     stream_destroy(buckets->stream);
-    free(buckets->bucket_of);
     free(buckets->ready);
-    free(buckets->buckets);
+    free(buckets->pending);
     free(buckets);
 }
 
-int buckets_count(const struct buckets *buckets)
+/* The sum over the data ranks: of the whole bucket, or of this rank's slice; *summed is what has it. */
+static enum status sum_over_data(const struct buckets *b, const struct bucket *bucket, struct tensor *summed)
 {
-    return buckets->count;
+    struct group *data = b->config.data;
+    float *gradients = b->config.gradients.data;
+    struct tensor whole = tensor_1d(gradients + bucket->begin, F32, bucket->end - bucket->begin);
+    *summed = whole;
+    if (!b->config.scatter)
+        return group_all_reduce(data, b->stream, whole, REDUCE_SUM);
+    *summed = tensor_1d(gradients + bucket_cut(bucket, data->rank), F32, bucket->counts[data->rank]);
+    return group_reduce_scatter_v(data, b->stream, whole, bucket->counts);
 }
 
 /* Starts those that may start: complete, and all before them started. */
 static enum status start(struct buckets *b)
 {
-    for (; b->started < b->count && b->buckets[b->started].missing == 0; b->started++) {
-        struct bucket *bucket = &b->buckets[b->started];
-        float *begin = (float *)b->gradients.data + bucket->begin;
-        struct tensor gradients = tensor_1d(begin, F32, bucket->end - bucket->begin);
-        TRY(stream_wait(b->stream, bucket->after));
-        TRY(group_all_reduce(b->data, b->stream, gradients, REDUCE_SUM));
-        if (b->twins != NULL)
-            TRY(group_all_reduce(b->twins, b->stream, gradients, REDUCE_SUM));
+    const struct bucket_plan *plan = b->config.plan;
+    for (; b->started < plan->count && b->pending[b->started].missing == 0; b->started++) {
+        struct tensor summed;
+        TRY(stream_wait(b->stream, b->pending[b->started].after));
+        TRY(sum_over_data(b, &plan->buckets[b->started], &summed));
+        if (b->config.twins != NULL)
+            TRY(group_all_reduce(b->config.twins, b->stream, summed, REDUCE_SUM));
     }
     return OK;
 }
 
 enum status buckets_ready(struct buckets *b, int first, int count, struct event after)
 {
-    if (first < 0 || count < 0 || count > b->range_count - first)
-        return fail(BAD_ARGUMENT, "buckets: there are %d gradient ranges, not %d and %d more", b->range_count,
-                    first, count);
+    const struct bucket_plan *plan = b->config.plan;
+    if (first < 0 || count < 0 || count > plan->range_count - first)
+        return fail(BAD_ARGUMENT, "buckets: there are %d gradient ranges, not %d and %d more",
+                    plan->range_count, first, count);
     for (int i = first; i < first + count; i++) {
         if (b->ready[i])
             return fail(BAD_ARGUMENT, "buckets: gradient range %d is ready twice in one step", i);
         b->ready[i] = true;
-        struct bucket *bucket = &b->buckets[b->bucket_of[i]];
-        if (bucket->after.stream != NULL && bucket->after.stream != after.stream)
-            TRY(stream_wait(b->stream, bucket->after));
-        bucket->after = after;
-        bucket->missing--;
+        struct pending *pending = &b->pending[plan->bucket_of[i]];
+        if (pending->after.stream != NULL && pending->after.stream != after.stream)
+            TRY(stream_wait(b->stream, pending->after));
+        pending->after = after;
+        pending->missing--;
     }
-    return b->overlap ? start(b) : OK;
+    return b->config.overlap ? start(b) : OK;
 }
 
 enum status buckets_wait(struct buckets *b, struct stream *stream)
 {
-    for (int i = 0; i < b->range_count; i++)
+    for (int i = 0; i < b->config.plan->range_count; i++)
         if (!b->ready[i])
             return fail(BAD_ARGUMENT, "buckets: gradient range %d was never ready in this step", i);
     TRY(start(b));
     TRY(stream_wait(stream, stream_record(b->stream)));
-
-    memset(b->ready, 0, (size_t)b->range_count * sizeof *b->ready);
-    b->started = 0;
-    for (int i = 0; i < b->count; i++) {
-        b->buckets[i].missing = b->buckets[i].ranges;
-        b->buckets[i].after = (struct event){0};
-    }
+    begin_step(b);
     return OK;
 }

@@ -66,11 +66,14 @@ struct transport_ops {
     void (*comm_destroy)(struct comm *comm);
     enum status (*all_reduce)(struct comm *comm, struct stream *stream, struct tensor data,
                               enum reduction how);
-    /* in[n * k] -> out[k]: slice `rank` of the sum. in and out do not overlap. */
-    enum status (*reduce_scatter)(struct comm *comm, struct stream *stream, struct tensor in,
-                                  struct tensor out);
-    /* in[k] -> out[n * k]; in may be out's own slice. */
-    enum status (*all_gather)(struct comm *comm, struct stream *stream, struct tensor in, struct tensor out);
+    /* The large side holds one slice for each rank, one after the other: counts[r] elements of rank r, or
+     * where counts is NULL as many of each. The small side is this rank's, and may be its own slice of the
+     * large one. reduce_scatter: small = slice `rank` of the sum, and the rest of the large side may be lost;
+     * all_gather: large = everyone's small. */
+    enum status (*reduce_scatter)(struct comm *comm, struct stream *stream, struct tensor large,
+                                  const int64_t *counts, struct tensor small);
+    enum status (*all_gather)(struct comm *comm, struct stream *stream, struct tensor small,
+                              const int64_t *counts, struct tensor large);
     enum status (*broadcast)(struct comm *comm, struct stream *stream, struct tensor data, int root);
     /* in holds in_counts[r] elements for each rank r, one after the other; out likewise from each. */
     enum status (*all_to_all)(struct comm *comm, struct stream *stream, struct tensor in,

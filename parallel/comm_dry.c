@@ -69,19 +69,21 @@ static enum status all_reduce_dry(struct comm *comm, struct stream *stream, stru
     return dry_message(comm, stream, CALL_ALL_REDUCE);
 }
 
-static enum status reduce_scatter_dry(struct comm *comm, struct stream *stream, struct tensor in,
-                                      struct tensor out)
+static enum status reduce_scatter_dry(struct comm *comm, struct stream *stream, struct tensor large,
+                                      const int64_t *counts, struct tensor small)
 {
-    (void)in;
-    (void)out;
+    (void)large;
+    (void)counts;
+    (void)small;
     return dry_message(comm, stream, CALL_REDUCE_SCATTER);
 }
 
-static enum status all_gather_dry(struct comm *comm, struct stream *stream, struct tensor in,
-                                  struct tensor out)
+static enum status all_gather_dry(struct comm *comm, struct stream *stream, struct tensor small,
+                                  const int64_t *counts, struct tensor large)
 {
-    (void)in;
-    (void)out;
+    (void)small;
+    (void)counts;
+    (void)large;
     return dry_message(comm, stream, CALL_ALL_GATHER);
 }
 

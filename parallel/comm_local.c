@@ -148,7 +148,7 @@ struct request {
     struct work work; // first
     struct local_comm *comm;
     char name[56];
-    int64_t *counts; // all_to_all: a copy of both arrays, which the other ranks read
+    int64_t *counts; // a copy of the caller's, which the other ranks read; of all_to_all both arrays
     int count;
     struct ticket tickets[];
 };
@@ -228,18 +228,45 @@ static enum status all_reduce_local(struct comm *comm, struct stream *stream, st
     return collective(comm, stream, "all_reduce", agenda, (struct seat){.in = data.data, .out = data.data});
 }
 
-static enum status reduce_scatter_local(struct comm *comm, struct stream *stream, struct tensor in,
-                                        struct tensor out)
+/* One slice for each rank: of counts[r] elements, or all of `each`. */
+static enum status slices(struct comm *comm, struct stream *stream, struct agenda agenda, struct seat seat,
+                          const int64_t *counts, int64_t each)
 {
-    struct agenda agenda = {.errand = ERRAND_REDUCE_SCATTER, .dtype = in.dtype, .count = tensor_count(out)};
-    return collective(comm, stream, "reduce_scatter", agenda, (struct seat){.in = in.data, .out = out.data});
+    struct local_comm *c = local_of(comm);
+    const char *what = agenda.errand == ERRAND_ALL_GATHER ? "all_gather" : "reduce_scatter";
+    struct request *r = request_create(c, what, 1);
+    if (r != NULL)
+        r->counts = malloc((size_t)comm->size * sizeof *counts);
+    if (r == NULL || r->counts == NULL) {
+        free(r);
+        return fail(NO_MEMORY, "no memory for %s %s", what, comm->name);
+    }
+    for (int q = 0; q < comm->size; q++) {
+        r->counts[q] = counts != NULL ? counts[q] : each;
+        agenda.count = r->counts[q] > agenda.count ? r->counts[q] : agenda.count;
+    }
+    agenda.from = agenda.to = -1;
+    agenda.sequence = c->calls++;
+    seat.rank = comm->rank;
+    seat.in_counts = r->counts;
+    r->tickets[0] = (struct ticket){.agenda = agenda, .seat = seat};
+    return stream_submit_work(stream, &r->work);
 }
 
-static enum status all_gather_local(struct comm *comm, struct stream *stream, struct tensor in,
-                                    struct tensor out)
+static enum status reduce_scatter_local(struct comm *comm, struct stream *stream, struct tensor large,
+                                        const int64_t *counts, struct tensor small)
 {
-    struct agenda agenda = {.errand = ERRAND_ALL_GATHER, .dtype = in.dtype, .count = tensor_count(in)};
-    return collective(comm, stream, "all_gather", agenda, (struct seat){.in = in.data, .out = out.data});
+    struct agenda agenda = {.errand = ERRAND_REDUCE_SCATTER, .dtype = large.dtype};
+    return slices(comm, stream, agenda, (struct seat){.in = large.data, .out = small.data}, counts,
+                  tensor_count(small));
+}
+
+static enum status all_gather_local(struct comm *comm, struct stream *stream, struct tensor small,
+                                    const int64_t *counts, struct tensor large)
+{
+    struct agenda agenda = {.errand = ERRAND_ALL_GATHER, .dtype = small.dtype};
+    return slices(comm, stream, agenda, (struct seat){.in = small.data, .out = large.data}, counts,
+                  tensor_count(small));
 }
 
 static enum status broadcast_local(struct comm *comm, struct stream *stream, struct tensor data, int root)

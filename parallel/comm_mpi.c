@@ -274,23 +274,41 @@ static enum status all_reduce_mpi(struct comm *comm, struct stream *stream, stru
     return submit(r, stream);
 }
 
-static enum status reduce_scatter_mpi(struct comm *comm, struct stream *stream, struct tensor in,
-                                      struct tensor out)
+static int64_t *counts_create(const struct request *r, size_t count)
 {
-    struct request *r = request_create(comm, "reduce_scatter", step_reduce_scatter);
-    r->in = in;
-    r->out = out;
+    int64_t *counts = malloc(count * sizeof *counts);
+    if (counts == NULL)
+        die(__FILE__, __LINE__, r->name, "no memory for %zu counts", count);
+    return counts;
+}
+
+/* One slice for each rank: of counts[r] elements, or all of `each`. */
+static enum status submit_slices(struct request *r, struct stream *stream, const int64_t *counts,
+                                 int64_t each)
+{
     r->how = REDUCE_SUM;
+    r->counts = counts_create(r, (size_t)r->size);
+    for (int q = 0; q < r->size; q++)
+        r->counts[q] = counts != NULL ? counts[q] : each;
     return submit(r, stream);
 }
 
-static enum status all_gather_mpi(struct comm *comm, struct stream *stream, struct tensor in,
-                                  struct tensor out)
+static enum status reduce_scatter_mpi(struct comm *comm, struct stream *stream, struct tensor large,
+                                      const int64_t *counts, struct tensor small)
+{
+    struct request *r = request_create(comm, "reduce_scatter", step_reduce_scatter);
+    r->in = large;
+    r->out = small;
+    return submit_slices(r, stream, counts, tensor_count(small));
+}
+
+static enum status all_gather_mpi(struct comm *comm, struct stream *stream, struct tensor small,
+                                  const int64_t *counts, struct tensor large)
 {
     struct request *r = request_create(comm, "all_gather", step_all_gather);
-    r->in = in;
-    r->out = out;
-    return submit(r, stream);
+    r->in = small;
+    r->out = large;
+    return submit_slices(r, stream, counts, tensor_count(small));
 }
 
 static enum status broadcast_mpi(struct comm *comm, struct stream *stream, struct tensor data, int root)
@@ -308,9 +326,7 @@ static enum status all_to_all_mpi(struct comm *comm, struct stream *stream, stru
     size_t n = (size_t)comm->size;
     r->in = in;
     r->out = out;
-    r->counts = malloc(2 * n * sizeof *r->counts);
-    if (r->counts == NULL)
-        die(__FILE__, __LINE__, r->name, "no memory for %zu counts", 2 * n);
+    r->counts = counts_create(r, 2 * n);
     memcpy(r->counts, in_counts, n * sizeof *in_counts);
     memcpy(r->counts + n, out_counts, n * sizeof *out_counts);
     return submit(r, stream);

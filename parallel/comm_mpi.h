@@ -27,7 +27,7 @@ struct request {
     enum reduction how;
     int root;
     int64_t at;             // elements finished by earlier segments
-    int64_t *counts;        // all_to_all: in, then out
+    int64_t *counts;        // all_to_all: in, then out; reduce_scatter, all_gather: of each rank's slice
     struct letter *letters; // exchange
     int letter_count;
     struct device *device; // whose stream it is on

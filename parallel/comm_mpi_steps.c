@@ -100,32 +100,50 @@ bool step_all_reduce(struct request *r)
     }
 }
 
+/* The most elements that any rank's slice has. */
+static int64_t longest_slice(const struct request *r)
+{
+    int64_t most = 0;
+    for (int q = 0; q < r->size; q++)
+        most = r->counts[q] > most ? r->counts[q] : most;
+    return most;
+}
+
+/* Elements [at, ...) of a slice of `all`, at most `most` of them. */
+static int64_t segment_of(int64_t all, int64_t at, int64_t most)
+{
+    return all - at > most ? most : all > at ? all - at : 0;
+}
+
 bool step_reduce_scatter(struct request *r)
 {
     int size = r->size, rank = r->rank;
     size_t element = dtype_bytes(r->in.dtype);
-    int64_t k = tensor_count(r->out), most = SEGMENT_BYTES / (int64_t)element / size;
+    int64_t most = SEGMENT_BYTES / (int64_t)element / size;
     most = most > 0 ? most : 1;
-    int64_t count = k - r->at < most ? k - r->at : most;
-    size_t bytes = (size_t)count * element;
-    if (count == 0)
+    if (r->at >= longest_slice(r))
         return true;
-    const char *in = (const char *)r->in.data + (size_t)r->at * element;
+    int64_t count = segment_of(r->counts[rank], r->at, most);
+    size_t bytes = (size_t)count * element;
+    const char *slice = (const char *)r->in.data + (size_t)r->at * element, *mine = slice;
 
-    if (r->stage == 0) {
-        char *others = request_scratch(r, bytes * (size_t)size);
-        for (int q = 0; q < size; q++) {
-            if (q == rank)
-                continue;
+    char *others = request_scratch(r, bytes * (size_t)size + 1);
+    for (int q = 0; q < size; q++) {
+        if (q == rank) {
+            mine = slice;
+        } else if (r->stage == 0) {
             post_recv(r, others + (size_t)q * bytes, bytes, q);
-            post_send(r, in + (size_t)(q * k) * element, bytes, q);
+            post_send(r, slice, (size_t)segment_of(r->counts[q], r->at, most) * element, q);
         }
+        slice += (size_t)r->counts[q] * element;
+    }
+    if (r->stage == 0) {
         r->stage = 1;
         return false;
     }
-    add_in_order(r, (char *)r->out.data + (size_t)r->at * element, in + (size_t)(rank * k) * element,
-                 r->scratch.data, bytes, count);
-    r->at += count;
+    if (count > 0)
+        add_in_order(r, (char *)r->out.data + (size_t)r->at * element, mine, others, bytes, count);
+    r->at += most;
     r->stage = 0;
     return false;
 }
@@ -137,14 +155,18 @@ bool step_all_gather(struct request *r)
     if (r->stage++ > 0)
         return true;
     size_t bytes = tensor_bytes(r->in);
-    char *out = r->out.data, *own = out + (size_t)r->rank * bytes;
+    char *out = r->out.data, *own = out;
     for (int q = 0; q < r->size; q++) {
-        if (q == r->rank)
-            continue;
-        post_recv(r, out + (size_t)q * bytes, bytes, q);
-        post_send(r, r->in.data, bytes, q);
+        size_t theirs = (size_t)r->counts[q] * dtype_bytes(r->in.dtype);
+        if (q != r->rank) {
+            post_recv(r, out, theirs, q);
+            post_send(r, r->in.data, bytes, q);
+        } else {
+            own = out;
+        }
+        out += theirs;
     }
-    if (own != r->in.data)
+    if (own != r->in.data && bytes > 0)
         memcpy(own, r->in.data, bytes);
     return false;
 }

@@ -133,12 +133,14 @@ enum status group_reduce_scatter(struct group *group, struct stream *stream, str
     TRY(check_shares(group, CALL_REDUCE_SCATTER, out, in));
     if (group->size == 1)
         return copy_alone(stream, in, out);
-    if (overlap(in, out))
-        return fail(BAD_ARGUMENT, "reduce_scatter %s: in and out overlap", group->name);
+    const char *own = (const char *)in.data + tensor_bytes(out) * (size_t)group->rank;
+    if (overlap(in, out) && (const char *)out.data != own)
+        return fail(BAD_ARGUMENT, "reduce_scatter %s: out overlaps in, and is not its own share of it",
+                    group->name);
     if (tensor_count(out) == 0)
         return OK;
     count_call(group, CALL_REDUCE_SCATTER, (int64_t)tensor_bytes(in));
-    return group->comm->ops->reduce_scatter(group->comm, stream, in, out);
+    return group->comm->ops->reduce_scatter(group->comm, stream, in, NULL, out);
 }
 
 enum status group_all_gather(struct group *group, struct stream *stream, struct tensor in, struct tensor out)
@@ -154,7 +156,58 @@ enum status group_all_gather(struct group *group, struct stream *stream, struct 
     if (tensor_count(in) == 0)
         return OK;
     count_call(group, CALL_ALL_GATHER, (int64_t)tensor_bytes(out));
-    return group->comm->ops->all_gather(group->comm, stream, in, out);
+    return group->comm->ops->all_gather(group->comm, stream, in, NULL, out);
+}
+
+/* counts[r] elements of each rank make up `t`; *own is this rank's part. */
+static enum status check_counts(const struct group *group, enum call call, const char *side, struct tensor t,
+                                const int64_t *counts, struct tensor *own)
+{
+    int64_t sum = 0, all = tensor_count(t);
+    for (int r = 0; r < group->size; r++) {
+        if (counts[r] < 0 || counts[r] > all - sum)
+            return fail(BAD_ARGUMENT, "%s %s: %scount %lld for rank %d does not fit into %lld elements",
+                        call_name(call), group->name, side, (long long)counts[r], r, (long long)all);
+        if (r == group->rank)
+            *own = tensor_1d((char *)t.data + (size_t)sum * dtype_bytes(t.dtype), t.dtype, counts[r]);
+        sum += counts[r];
+    }
+    if (sum != all)
+        return fail(BAD_ARGUMENT, "%s %s: the %scounts are %lld in all, and there are %lld elements",
+                    call_name(call), group->name, side, (long long)sum, (long long)all);
+    return OK;
+}
+
+/* *own stays unset where there is nothing to say. */
+static enum status enter_uneven(struct group *group, enum call call, struct stream *stream,
+                                struct tensor data, const int64_t *counts, struct tensor *own)
+{
+    TRY(check_call(group, call, stream));
+    TRY(check_tensor(group, call, data));
+    TRY(check_counts(group, call, "", data, counts, own));
+    if (group->size > 1 && tensor_count(data) > 0)
+        count_call(group, call, (int64_t)tensor_bytes(data));
+    return OK;
+}
+
+enum status group_reduce_scatter_v(struct group *group, struct stream *stream, struct tensor data,
+                                   const int64_t *counts)
+{
+    struct tensor own;
+    TRY(enter_uneven(group, CALL_REDUCE_SCATTER, stream, data, counts, &own));
+    if (group->size == 1 || tensor_count(data) == 0)
+        return OK;
+    return group->comm->ops->reduce_scatter(group->comm, stream, data, counts, own);
+}
+
+enum status group_all_gather_v(struct group *group, struct stream *stream, struct tensor data,
+                               const int64_t *counts)
+{
+    struct tensor own;
+    TRY(enter_uneven(group, CALL_ALL_GATHER, stream, data, counts, &own));
+    if (group->size == 1 || tensor_count(data) == 0)
+        return OK;
+    return group->comm->ops->all_gather(group->comm, stream, own, counts, data);
 }
 
 enum status group_broadcast(struct group *group, struct stream *stream, struct tensor data, int root)
@@ -170,31 +223,15 @@ enum status group_broadcast(struct group *group, struct stream *stream, struct t
     return group->comm->ops->broadcast(group->comm, stream, data, root);
 }
 
-static enum status check_counts(const struct group *group, const char *side, struct tensor t,
-                                const int64_t *counts)
-{
-    int64_t sum = 0, all = tensor_count(t);
-    for (int r = 0; r < group->size; r++) {
-        if (counts[r] < 0 || counts[r] > all - sum)
-            return fail(BAD_ARGUMENT,
-                        "all_to_all %s: %s count %lld for rank %d does not fit into %lld elements",
-                        group->name, side, (long long)counts[r], r, (long long)all);
-        sum += counts[r];
-    }
-    if (sum != all)
-        return fail(BAD_ARGUMENT, "all_to_all %s: the %s counts are %lld in all, and there are %lld elements",
-                    group->name, side, (long long)sum, (long long)all);
-    return OK;
-}
-
 enum status group_all_to_all(struct group *group, struct stream *stream, struct tensor in,
                              const int64_t *in_counts, struct tensor out, const int64_t *out_counts)
 {
     TRY(check_call(group, CALL_ALL_TO_ALL, stream));
     TRY(check_tensor(group, CALL_ALL_TO_ALL, in));
     TRY(check_tensor(group, CALL_ALL_TO_ALL, out));
-    TRY(check_counts(group, "in", in, in_counts));
-    TRY(check_counts(group, "out", out, out_counts));
+    struct tensor own;
+    TRY(check_counts(group, CALL_ALL_TO_ALL, "in ", in, in_counts, &own));
+    TRY(check_counts(group, CALL_ALL_TO_ALL, "out ", out, out_counts, &own));
     if (in.dtype != out.dtype || in_counts[group->rank] != out_counts[group->rank])
         return fail(BAD_ARGUMENT, "all_to_all %s: in and out differ in type, or in what stays here",
                     group->name);

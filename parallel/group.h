@@ -71,10 +71,18 @@ void group_destroy(struct group *group); // takes NULL; every message must have 
  * can, and then says who brought what. Tensors of no elements are no message. */
 MUST_USE enum status group_all_reduce(struct group *group, struct stream *stream, struct tensor data,
                                       enum reduction how);
+/* in: one slice for each rank; out: this rank's slice of the sum. It may be its own slice of `in`. */
 MUST_USE enum status group_reduce_scatter(struct group *group, struct stream *stream, struct tensor in,
                                           struct tensor out);
+/* in: this rank's slice, which may lie in its own place of out; out: one slice for each rank. */
 MUST_USE enum status group_all_gather(struct group *group, struct stream *stream, struct tensor in,
                                       struct tensor out);
+/* The same with slices of different sizes, in place: data holds counts[r] elements for each rank r, one after
+ * the other, and this rank's own slice is what becomes the sum (the others are lost), or is what it gives. */
+MUST_USE enum status group_reduce_scatter_v(struct group *group, struct stream *stream, struct tensor data,
+                                            const int64_t *counts);
+MUST_USE enum status group_all_gather_v(struct group *group, struct stream *stream, struct tensor data,
+                                        const int64_t *counts);
 MUST_USE enum status group_broadcast(struct group *group, struct stream *stream, struct tensor data,
                                      int root);
 MUST_USE enum status group_all_to_all(struct group *group, struct stream *stream, struct tensor in,

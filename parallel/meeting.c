@@ -185,20 +185,31 @@ static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end
     }
 }
 
-/* The same range of every rank's input, in rank order, into the one output that wants it. */
+/* Where the slice of rank `piece` begins. */
+static int64_t slice_base(const struct meeting *m, int piece)
+{
+    int64_t base = 0;
+    for (int r = 0; r < piece; r++)
+        base += m->seat[0].in_counts[r];
+    return base;
+}
+
+/* The same range of every rank's input, in rank order, into the one output that wants it; which may be one of
+ * the inputs, so the sum grows apart from both. */
 static void reduce_scatter_range(const struct meeting *m, int piece, int64_t begin, int64_t end)
 {
     const struct agenda *a = &m->agenda;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
     float room[TILE_BYTES / 2];
-    int64_t base = piece * a->count;
+    double sum[TILE_BYTES / sizeof(double)]; // aligned for every type
+    int64_t base = slice_base(m, piece);
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
-        char *out = m->seat[piece].out + at * size;
-        void *acc = reduce_begin(a->dtype, out, m->seat[0].in + (base + at) * size, room, count);
+        void *acc = reduce_begin(a->dtype, sum, m->seat[0].in + (base + at) * size, room, count);
         for (int r = 1; r < m->seats; r++)
             reduce_into(a->dtype, REDUCE_SUM, acc, m->seat[r].in + (base + at) * size, count);
-        reduce_end(a->dtype, acc, out, count);
+        reduce_end(a->dtype, acc, sum, count);
+        memcpy(m->seat[piece].out + at * size, sum, (size_t)(count * size));
     }
 }
 
@@ -232,8 +243,10 @@ static void slice_run(const struct meeting *m, int64_t index)
     int64_t size = (int64_t)dtype_bytes(a->dtype);
     int piece = (int)(index / per_buffer);
     int64_t begin = index % per_buffer * length;
-    int64_t end = begin + length < a->count ? begin + length : a->count;
-    int64_t bytes = (end - begin) * size;
+    bool cut = a->errand == ERRAND_REDUCE_SCATTER || a->errand == ERRAND_ALL_GATHER;
+    int64_t all = cut ? m->seat[0].in_counts[piece] : a->count;
+    int64_t end = begin + length < all ? begin + length : all;
+    int64_t bytes = (end - begin) * size; // not positive behind the end of a short piece
     switch (a->errand) {
     case ERRAND_ALL_REDUCE:
         all_reduce_range(m, begin, end);
@@ -243,8 +256,8 @@ static void slice_run(const struct meeting *m, int64_t index)
         break;
     case ERRAND_ALL_GATHER:
         for (int r = 0; r < m->seats; r++)
-            copy_bytes(m->seat[r].out + (piece * a->count + begin) * size, m->seat[piece].in + begin * size,
-                       bytes);
+            copy_bytes(m->seat[r].out + (slice_base(m, piece) + begin) * size,
+                       m->seat[piece].in + begin * size, bytes);
         break;
     case ERRAND_BROADCAST:
         for (int r = 0; r < m->seats; r++)
@@ -348,12 +361,29 @@ static enum status counts_check(const struct hub *hub, const struct meeting *m)
     return OK;
 }
 
+/* All ranks cut alike. */
+static enum status slices_check(const struct hub *hub, const struct meeting *m)
+{
+    for (int s = 1; s < m->seats; s++)
+        for (int r = 0; r < m->seats; r++)
+            if (m->seat[s].in_counts[r] != m->seat[0].in_counts[r])
+                return fail(BAD_ARGUMENT,
+                            "%s %s: rank %d takes the slice of rank %d for %lld elements, and rank %d for "
+                            "%lld",
+                            errand_names[m->agenda.errand], hub->name, hub->ranks[0], hub->ranks[r],
+                            (long long)m->seat[0].in_counts[r], hub->ranks[s],
+                            (long long)m->seat[s].in_counts[r]);
+    return OK;
+}
+
 /* All seats are taken: small ones are done here and now, others are laid out for who waits. */
 static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
 {
     int64_t bytes = 0;
     if (m->agenda.errand == ERRAND_ALL_TO_ALL)
         TRY(counts_check(hub, m));
+    if (m->agenda.errand == ERRAND_REDUCE_SCATTER || m->agenda.errand == ERRAND_ALL_GATHER)
+        TRY(slices_check(hub, m));
     m->slices = slices_of(m, &bytes);
     if (bytes <= SMALL_BYTES) {
         for (int64_t i = 0; i < m->slices; i++)

@@ -57,13 +57,15 @@ struct agenda {
     enum dtype dtype;
     enum reduction how;
     int root;
-    int64_t count; // all_reduce, broadcast, letter: all elements; reduce_scatter, all_gather: one rank's
+    int64_t
+        count; // all_reduce, broadcast, letter: all elements; reduce_scatter, all_gather: the most of a rank
 };
 
 struct seat {
     char *in, *out;
-    const int64_t *in_counts, *out_counts; // all_to_all
-    int rank;                              // of the comm
+    const int64_t *in_counts;  // all_to_all; reduce_scatter, all_gather: of each rank's slice
+    const int64_t *out_counts; // all_to_all
+    int rank;                  // of the comm
 };
 
 struct meeting;

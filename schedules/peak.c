@@ -5,16 +5,10 @@
 
 #include <stdlib.h>
 
-/* A thing lives from the action `begin` to the action `end` of the list, both included. */
-struct life {
-    int begin, end;
-    int thing; // chunk·m + microbatch
-};
-
 struct walk {
     const struct schedule *s;
     int rank, slack;
-    struct life *lives[SLOT_CLASS_COUNT]; // [chunks·m]; begin < 0: not alive yet
+    struct slot_life **lives; // [SLOT_CLASS_COUNT]; begin < 0: not alive yet
 };
 
 static int thing_of(const struct walk *w, int stage, int microbatch)
@@ -132,7 +126,7 @@ static void live(struct walk *w, struct action a, int i)
 
 static int compare_begin(const void *a, const void *b)
 {
-    const struct life *x = a, *y = b;
+    const struct slot_life *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
     return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->thing - y->thing;
@@ -140,13 +134,11 @@ static int compare_begin(const void *a, const void *b)
 
 static int compare_end(const void *a, const void *b)
 {
-    const struct life *x = a, *y = b;
+    const struct slot_life *x = a, *y = b;
     return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->thing - y->thing;
 }
 
-/* Gives `count` lives their slots, the lowest free one to each in the order in which they begin, and
- * returns how many slots there must be. `scratch` has room for them once more, `taken` one flag each. */
-static int give_slots(struct life *lives, int count, struct life *scratch, bool *taken, int *slot)
+int slots_give(struct slot_life *lives, int count, struct slot_life *scratch, bool *taken, int *slot)
 {
     for (int i = 0; i < count; i++) {
         scratch[i] = lives[i];
@@ -174,15 +166,14 @@ static int give_slots(struct life *lives, int count, struct life *scratch, bool 
     return peak;
 }
 
-static void plan_class(struct walk *w, struct slot_plan *plan, enum slot_class class, struct life *scratch,
-                       bool *taken)
+static void plan_class(struct slot_plan *plan, enum slot_class class, struct slot_life *lives,
+                       struct slot_life *scratch, bool *taken)
 {
-    struct life *lives = w->lives[class];
     for (int chunk = 0; chunk < plan->chunks; chunk++)
         plan->peak[class][chunk] =
-            give_slots(lives + (size_t)chunk * (size_t)plan->m, plan->m, scratch, taken, plan->slot[class]);
+            slots_give(lives + (size_t)chunk * (size_t)plan->m, plan->m, scratch, taken, plan->slot[class]);
     plan->rank_peak[class] =
-        give_slots(lives, plan->chunks * plan->m, scratch, taken, plan->rank_slot[class]);
+        slots_give(lives, plan->chunks * plan->m, scratch, taken, plan->rank_slot[class]);
 }
 
 static enum status plan_create(const struct schedule *s, struct slot_plan **out)
@@ -222,30 +213,45 @@ void slot_plan_destroy(struct slot_plan *plan)
     free(plan);
 }
 
-enum status slot_plan_create(const struct schedule *s, int rank, int slack, struct slot_plan **out)
+enum status slot_lives_create(const struct schedule *s, int rank, int slack, struct slot_lives *out)
 {
     CHECK(s->has_transfers && rank >= 0 && rank < s->p && slack >= 0);
-    struct slot_plan *plan = NULL;
-    TRY(plan_create(s, &plan));
-    struct walk w = {.s = s, .rank = rank, .slack = slack};
     size_t things = (size_t)s->chunks * (size_t)s->m;
-    struct life *lives = malloc((SLOT_CLASS_COUNT + 1) * things * sizeof *lives);
-    bool *taken = malloc(things * sizeof *taken);
-    bool good = lives != NULL && taken != NULL;
-    for (size_t i = 0; good && i < SLOT_CLASS_COUNT * things; i++)
-        lives[i] = (struct life){.begin = -1, .thing = (int)(i % things)};
-    for (int class = 0; good && class < SLOT_CLASS_COUNT; class ++)
-        w.lives[class] = lives + (size_t) class * things;
-    for (int i = 0; good && i < s->ranks[rank].count; i++)
+    struct slot_life *all = malloc(SLOT_CLASS_COUNT * things * sizeof *all);
+    if (all == NULL)
+        return fail(NO_MEMORY, "the slots of rank %d", rank);
+    for (size_t i = 0; i < SLOT_CLASS_COUNT * things; i++)
+        all[i] = (struct slot_life){.begin = -1, .thing = (int)(i % things)};
+    for (int class = 0; class < SLOT_CLASS_COUNT; class ++)
+        out->of[class] = all + (size_t) class * things;
+    struct walk w = {.s = s, .rank = rank, .slack = slack, .lives = out->of};
+    for (int i = 0; i < s->ranks[rank].count; i++)
         live(&w, s->ranks[rank].actions[i], i);
-    for (int class = 0; good && class < SLOT_CLASS_COUNT; class ++)
-        plan_class(&w, plan, (enum slot_class) class, lives + SLOT_CLASS_COUNT * things, taken);
+    return OK;
+}
+
+void slot_lives_destroy(struct slot_lives *lives)
+{
+    free(lives->of[0]);
+    *lives = (struct slot_lives){.of = {NULL}};
+}
+
+enum status slot_plan_create(const struct schedule *s, int rank, int slack, struct slot_plan **out)
+{
+    struct slot_plan *plan = NULL;
+    struct slot_lives lives;
+    size_t things = (size_t)s->chunks * (size_t)s->m;
+    TRY(slot_lives_create(s, rank, slack, &lives));
+    struct slot_life *scratch = malloc(things * sizeof *scratch);
+    bool *taken = malloc(things * sizeof *taken);
+    enum status status = scratch != NULL && taken != NULL ? plan_create(s, &plan)
+                                                          : fail(NO_MEMORY, "the slots of rank %d", rank);
+    for (int class = 0; status == OK && class < SLOT_CLASS_COUNT; class ++)
+        plan_class(plan, (enum slot_class) class, lives.of[class], scratch, taken);
     free(taken);
-    free(lives);
-    if (good) {
+    free(scratch);
+    slot_lives_destroy(&lives);
+    if (status == OK)
         *out = plan;
-        return OK;
-    }
-    slot_plan_destroy(plan);
-    return fail(NO_MEMORY, "the slots of rank %d", rank);
+    return status;
 }

@@ -31,6 +31,23 @@ enum slot_class {
     SLOT_CLASS_COUNT
 };
 
+/* A thing lives from the action `begin` to the action `end` of the list, both included. */
+struct slot_life {
+    int begin, end; // begin < 0: it never lives on this rank
+    int thing;      // chunk·m + microbatch
+};
+struct slot_lives {
+    struct slot_life *of[SLOT_CLASS_COUNT]; // [chunks·m]
+};
+MUST_USE enum status slot_lives_create(const struct schedule *schedule, int rank, int slack,
+                                       struct slot_lives *out);
+void slot_lives_destroy(struct slot_lives *lives);
+
+/* Gives `count` lives their slots, slot[life.thing], the lowest free one to each in the order in which they
+ * begin, and returns how many slots there must be. Sorts them; `scratch` has room for them once more, `taken`
+ * one flag each. */
+int slots_give(struct slot_life *lives, int count, struct slot_life *scratch, bool *taken, int *slot);
+
 struct slot_plan {
     int m, chunks;
     int *slot[SLOT_CLASS_COUNT];      // [chunks][m] within the chunk; -1: it never lives on this rank

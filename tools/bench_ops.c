@@ -246,7 +246,8 @@ static void bench_optimizer(struct bench *b)
     a.hyper = hyper;
     report(b, "adamw, a quarter", BEST_S(b, adamw(b->stream, a)), 7.0 * PARAMETERS, "GB/s",
            4.0 / MICROBATCHES);
-    struct squares s = {.x = a.gradient, .out = tensor_1d(memory(b, 8), F64, 1)};
+    int64_t blocks = squares_blocks(a.gradient);
+    struct squares s = {.x = a.gradient, .out = tensor_1d(memory(b, blocks * 8), F64, blocks)};
     report(b, "squares, a quarter", BEST_S(b, squares(b->stream, s)), 1.0 * PARAMETERS, "GB/s",
            4.0 / MICROBATCHES);
     release(b);

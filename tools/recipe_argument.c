@@ -60,6 +60,7 @@ static const char *const one_rank_overrides[] = {
     "cp=1",
     "ep=1",
     "parallel.sequence_parallel=false",
+    "parallel.zero_stage=0",
     "pipeline.schedule=1f1b",
     "pipeline.schedule_file=none",
     "pipeline.virtual_stages=1",

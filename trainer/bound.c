@@ -47,8 +47,9 @@ double bound_norm(double norm, double elements)
 {
     // A running sum of n positive terms is half-way on average: its additions are off by u * sum * sqrt(n) /
     // 3 in the root of their squares. The root of the sum halves that; itself and a division round once each.
+    // Blocks have more than half of SQUARES_BLOCK elements, but for the last of each tensor.
     double block = elements < (double)SQUARES_BLOCK ? elements : (double)SQUARES_BLOCK;
-    double additions = block + elements / (double)SQUARES_BLOCK;
+    double additions = block + 2.0 * elements / (double)SQUARES_BLOCK;
     return 0x1p-53 * norm * (2.0 + lambda_single * sqrt(additions) / 6.0);
 }
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BAND_ELEMENTS = 1 << 20 };
 
@@ -38,8 +39,9 @@ static void job_free(struct job *job)
     free(job->host);
 }
 
-static void job_add(struct job *job, const struct held *held, enum state state, const struct slice *slice)
+static void job_add(struct job *job, const struct owned *owned, enum state state, const struct slice *slice)
 {
+    const struct held *held = owned->held;
     struct piece *piece = &job->pieces[job->count];
     struct safetensors_tensor *tensor = &job->tensors[job->count];
     *piece = (struct piece){.ndim = held->row->ndim};
@@ -51,7 +53,7 @@ static void job_add(struct job *job, const struct held *held, enum state state, 
         piece->count[d] = tensor->dim[d] = slice->count[d];
     }
     job->slices[job->count] = *slice;
-    job->sources[job->count++] = state_tensor(held, state);
+    job->sources[job->count++] = state_tensor(owned, state);
 }
 
 /* As many rows as have about BAND_ELEMENTS, and at least one. */
@@ -63,7 +65,7 @@ static int64_t rows_at_once(const struct slice *slice)
 
 static enum status job_create(struct worker *w, struct job *job)
 {
-    size_t most = (size_t)w->weights.count * STATE_COUNT + 1;
+    size_t most = (size_t)w->weights.owned_count * STATE_COUNT + 1;
     int64_t largest = BAND_ELEMENTS;
     *job = (struct job){
         .worker = w,
@@ -76,14 +78,17 @@ static enum status job_create(struct worker *w, struct job *job)
     };
     if (!job->pieces || !job->slices || !job->sources || !job->tensors || !job->metadata || !job->texts)
         return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
-    for (int h = 0; h < w->weights.count; h++) {
-        const struct held *held = &w->weights.list[h];
+    for (int i = 0; i < w->weights.owned_count; i++) {
+        const struct owned *owned = &w->weights.owned[i];
         struct slice slice;
-        if (!piece_of_rank(w->run, held->row, w->world->rank, &slice))
+        if (!piece_of_rank(w->run, owned->held->row, w->world->rank, &slice))
             continue;
+        slice = owned_slice(owned);
+        if (slice_count(&slice) == 0)
+            continue; // padding
         for (enum state state = 0; state < STATE_COUNT; state++)
-            if (state_tensor(held, state).data != NULL)
-                job_add(job, held, state, &slice);
+            if (state_tensor(owned, state).data != NULL)
+                job_add(job, owned, state, &slice);
         if (largest < slice.padded[1])
             largest = slice.padded[1];
     }
@@ -180,13 +185,26 @@ static enum status check_all_there(const struct worker *w, const struct manifest
     return OK;
 }
 
+/* With ZeRO a rank may own nothing that counts, and has written no file. A file that is lost all the same is
+ * noticed when the pieces do not make up their tensors. */
+static bool has_written(const struct worker *w, const char *folder, const char *name, int rank)
+{
+    if (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0)
+        return piece_of_rank_any(w->run, &w->params, rank);
+    struct text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    bool there = access(path.chars, F_OK) == 0;
+    text_free(&path);
+    return there;
+}
+
 static enum status gather_manifest(struct worker *w, const char *folder, struct manifest *manifest)
 {
     TRY(manifest_begin(w, manifest));
     for (int rank = 0; rank < w->world->size; rank++) {
         char name[MANIFEST_FILE_CHARS];
         file_name(rank, name);
-        if (piece_of_rank_any(w->run, &w->params, rank))
+        if (has_written(w, folder, name, rank))
             TRY(manifest_add_file(manifest, folder, name));
     }
     TRY(manifest_complete(manifest, folder));

@@ -156,14 +156,15 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
     return OK;
 }
 
-static enum status load_state(struct worker *w, struct source *s, const struct held *held, enum state state)
+/* `slice` of a row's state, with its padding, to where it lies. */
+static enum status load_state(struct worker *w, struct source *s, const struct held *held, enum state state,
+                              struct slice slice, struct tensor target)
 {
-    struct tensor target = state_tensor(held, state);
     const struct param *row = held->row->tie >= 0 ? &w->params.rows[held->row->tie] : held->row;
-    float *local = calloc((size_t)slice_padded(&held->slice) + 1, sizeof *local);
+    float *local = calloc((size_t)slice_padded(&slice) + 1, sizeof *local);
     if (local == NULL)
         return fail(NO_MEMORY, "no memory for this rank's part of %s", row->name);
-    enum status status = assemble(s, row, state, &held->slice, local);
+    enum status status = assemble(s, row, state, &slice, local);
     if (status == OK)
         status = copy_to_device(w->compute, target.data, local, tensor_bytes(target));
     if (status == OK)
@@ -174,12 +175,16 @@ static enum status load_state(struct worker *w, struct source *s, const struct h
 
 static enum status load_slices(struct worker *w, struct source *s, bool with_optimizer)
 {
-    enum state states = with_optimizer ? STATE_COUNT : STATE_VALUE + 1;
     for (int h = 0; h < w->weights.count; h++) {
         const struct held *held = &w->weights.list[h];
-        for (enum state state = 0; state < states && !held->second_use; state++)
-            if (state_tensor(held, state).data != NULL)
-                TRY(load_state(w, s, held, state));
+        if (!held->second_use)
+            TRY(load_state(w, s, held, STATE_VALUE, held->slice, held->weight));
+    }
+    for (int i = 0; i < w->weights.owned_count && with_optimizer; i++) {
+        const struct owned *owned = &w->weights.owned[i];
+        for (enum state state = STATE_VALUE + 1; state < STATE_COUNT; state++)
+            if (state_tensor(owned, state).data != NULL)
+                TRY(load_state(w, s, owned->held, state, owned_slice(owned), state_tensor(owned, state)));
     }
     return OK;
 }

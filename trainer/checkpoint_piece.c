@@ -18,15 +18,15 @@ void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CH
     snprintf(out, PIECE_NAME_CHARS, "%s%s", prefixes[state], param_name);
 }
 
-struct tensor state_tensor(const struct held *held, enum state state)
+struct tensor state_tensor(const struct owned *owned, enum state state)
 {
     switch (state) {
     case STATE_VALUE:
-        return held->weight;
+        return owned->value;
     case STATE_M:
-        return held->m;
+        return owned->m;
     case STATE_V:
-        return held->v;
+        return owned->v;
     case STATE_COUNT:
         break;
     }
@@ -55,7 +55,8 @@ static int pipeline_writer(const struct run *run, int layer)
 bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
 {
     struct place place = mesh_place(&run->mesh, row->mesh, rank);
-    if (row->tie >= 0 || place.dp != 0 || place.cp != 0 || place.pp != pipeline_writer(run, row->layer))
+    bool copy = run->recipe->parallel.zero_stage == 0 && (place.dp != 0 || place.cp != 0);
+    if (row->tie >= 0 || copy || place.pp != pipeline_writer(run, row->layer))
         return false;
     *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
     return out->first && slice_count(out) > 0;

@@ -7,8 +7,10 @@
  * Saved on one layout and loaded on another, a slice is put together from the parts of the pieces that it
  * overlaps; names and rectangles are all that the two layouts share. Nothing here touches a file or a device.
  *
- * The trap: every element has exactly one writer. Copies (over data, over replicated key/value heads, over
- * the two holders of a stage in a two-way pipeline, second uses of a tied weight) stay silent. */
+ * With ZeRO a data rank's piece is what it owns (layers/weights.h): some rows of that rectangle.
+ *
+ * The trap: every element has exactly one writer. Copies (over data without ZeRO, over replicated key/value
+ * heads, over the two holders of a stage in a two-way pipeline, second uses of a tied weight) stay silent. */
 #pragma once
 
 #include "layers/weights.h"
@@ -21,8 +23,8 @@ enum { PIECE_NAME_CHARS = PARAM_NAME_CHARS + 16 };
 
 /* "optimizer.m.norm.weight". */
 void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CHARS]);
-/* The view of the held row; data NULL where it is not held. */
-struct tensor state_tensor(const struct held *held, enum state state);
+/* The view of what is owned; data NULL where there is none. */
+struct tensor state_tensor(const struct owned *owned, enum state state);
 
 struct piece {
     char name[PIECE_NAME_CHARS];
@@ -35,10 +37,11 @@ struct piece {
 
 int64_t piece_elements(const struct piece *piece);
 
-/* The rectangle of `row` that `rank` writes, the same for all of its states; false: none. A function of the
- * layout, so that every rank knows it of every other. */
+/* The rectangle of `row` that `rank` writes, the same for all of its states; false: none. With ZeRO, what it
+ * owns of this rectangle, and that may be nothing. A function of the layout, so that every rank knows it of
+ * every other. */
 bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out);
-/* True when it writes anything at all. */
+/* True when it writes anything at all; with ZeRO, when it may. */
 bool piece_of_rank_any(const struct run *run, const struct params *params, int rank);
 
 /* "129,0 257,192 00c0ffee00c0ffee": begin, whole shape and checksum. The counts are the file's own shape. */

@@ -3,7 +3,7 @@
 
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
-#include "trainer/stash.h"
+#include "trainer/offload.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -14,6 +14,7 @@ struct executor {
     int pp_rank;
     struct stage *stages; // [chunks]
     struct stash stash;
+    struct offload *offload; // NULL: everything stays
     struct p2p *p2p;
     struct buckets *buckets;  // NULL when not training
     struct event *activation; // [chunks][m] when the input of this microbatch has come
@@ -74,23 +75,20 @@ static enum status create_p2p(struct executor *e)
     return status;
 }
 
-/* One range per held parameter, in flat order, which is the order in which they become ready. */
+/* In flat order, which is the order in which gradients become ready. */
 static enum status create_buckets(struct executor *e)
 {
     const struct weights *weights = e->config.weights;
-    struct bucket_range *ranges = calloc((size_t)weights->count + 1, sizeof *ranges);
-    if (ranges == NULL)
-        return fail(NO_MEMORY, "no memory for %d gradients", weights->count);
-    for (int i = 0; i < weights->count; i++) {
-        const struct held *held = &weights->list[i];
-        ranges[i].begin = held->gradient_offset;
-        ranges[i].end = held->gradient_offset + slice_padded(&held->slice);
-    }
-    enum status status = buckets_create(e->config.groups->data, e->config.groups->twins, weights->device,
-                                        weights->flat_gradient, ranges, weights->count,
-                                        e->config.bucket_bytes, e->config.overlap_grad_reduce, &e->buckets);
-    free(ranges);
-    return status;
+    struct buckets_config config = {
+        .data = e->config.groups->data,
+        .twins = e->config.groups->twins,
+        .device = weights->device,
+        .gradients = weights->flat_gradient,
+        .plan = &weights->plan,
+        .scatter = weights->zero_stage > 0,
+        .overlap = e->config.overlap_grad_reduce,
+    };
+    return buckets_create(&config, &e->buckets);
 }
 
 static enum status find_ahead(struct executor *e)
@@ -110,6 +108,20 @@ static bool splits_weight(const struct schedule *schedule, int rank)
         if (schedule->ranks[rank].actions[i].kind == BACKWARD_WEIGHT)
             return true;
     return false;
+}
+
+static enum status create_stash(struct executor *e)
+{
+    const struct executor_config *config = &e->config;
+    struct stash_config stash = {
+        .schedule = config->schedule,
+        .pp_rank = e->pp_rank,
+        .stages = e->stages,
+        .backward = config->training,
+        .offload = config->offload_activations,
+    };
+    TRY(stash_create(config->weights->device, &stash, &e->stash));
+    return offload_create(&e->stash, config->compute, &config->schedule->ranks[e->pp_rank], &e->offload);
 }
 
 static enum status fill_executor(struct executor *e)
@@ -134,8 +146,7 @@ static enum status fill_executor(struct executor *e)
     TRY(find_ahead(e));
     if (config->training)
         TRY(create_buckets(e));
-    TRY(stash_create(config->weights->device, config->schedule, e->pp_rank, e->stages, config->training,
-                     &e->stash));
+    TRY(create_stash(e));
     size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
     e->activation = calloc(cells, sizeof *e->activation);
     e->gradient = calloc(cells, sizeof *e->gradient);
@@ -167,6 +178,7 @@ void executor_destroy(struct executor *executor)
     free(executor->stages);
     buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
+    offload_destroy(executor->offload);
     stash_destroy(&executor->stash);
     timeline_destroy(&executor->timeline);
     free(executor->activation);
@@ -192,7 +204,9 @@ static struct job job_of(struct executor *e, struct action action)
     job.stage = &e->stages[job.chunk];
     job.pass =
         (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = !e->evaluating};
-    stash_bases(&e->stash, job.chunk, action.microbatch, job.pass.base);
+    const struct action_fact *fact = action_fact(action.kind);
+    bool back = fact->backs_input || fact->backs_weight;
+    stash_bases(&e->stash, job.chunk, action.microbatch, back, job.pass.base);
     return job;
 }
 
@@ -211,24 +225,41 @@ static enum status await(struct executor *e, struct event event)
     return OK;
 }
 
-static enum status run_forward(struct executor *e, const struct job *job)
+static enum status acquire(struct executor *e, const struct job *job, enum home home)
+{
+    return offload_acquire(e->offload, e->env.compute, home, job->chunk, job->action.microbatch);
+}
+
+/* Its input: from a message, or from the stage before on this rank; the first stage makes its own. */
+static enum status take_input(struct executor *e, const struct job *job)
 {
     struct action action = job->action;
-    if (is_here(e, action.stage - 1, action.microbatch)) {
-        action.stage--;
-        struct job before = job_of(e, action);
-        struct tensor made = stage_output(before.stage, &before.pass);
-        TRY(copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)}));
-    } else {
-        TRY(await(e, e->activation[job->cell]));
-    }
-    return stage_forward(job->stage, &job->pass);
+    bool made_here = is_here(e, action.stage - 1, action.microbatch);
+    if (action.stage > 0 && !made_here)
+        return await(e, e->activation[job->cell]);
+    TRY(acquire(e, job, HOME_INPUT));
+    if (!made_here)
+        return OK;
+    action.stage--;
+    struct job before = job_of(e, action);
+    struct tensor made = stage_output(before.stage, &before.pass);
+    return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
+}
+
+static enum status run_forward(struct executor *e, const struct job *job)
+{
+    TRY(take_input(e, job));
+    TRY(acquire(e, job, HOME_UNTIL_INPUT));
+    TRY(acquire(e, job, HOME_UNTIL_WEIGHT));
+    TRY(stage_forward(job->stage, &job->pass));
+    return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
 }
 
 /* The buffer of this microbatch's gradient, when what it waits for is done: the message that brings it, or,
  * in the last stage, the one that last read the buffer. */
 static enum status take_gradient(struct executor *e, const struct job *job, struct tensor *out)
 {
+    TRY(offload_await(e->offload, job->chunk, job->action.microbatch));
     int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
     *out = stash_gradient_tensor(&e->stash, index);
     bool made_here = job->action.stage == e->config.schedule->stages - 1;
@@ -273,7 +304,7 @@ static enum status idle_chunks_done(struct executor *e)
 
 static enum status release(struct executor *e, const struct job *job, enum home home)
 {
-    return stash_release(&e->stash, e->env.compute, home, job->chunk, job->action.microbatch);
+    return stash_poison(&e->stash, e->env.compute, home, job->chunk, job->action.microbatch, true);
 }
 
 static enum status run_backward_input(struct executor *e, const struct job *job)
@@ -318,10 +349,27 @@ static enum status send_gradient(struct executor *e, const struct job *job)
                     stream_record(e->env.compute), &e->stash.gradient_busy[index]);
 }
 
+static enum status receive_activation(struct executor *e, const struct job *job)
+{
+    TRY(acquire(e, job, HOME_INPUT));
+    return p2p_recv(e->p2p, job->action.peer, false, stage_input(job->stage, &job->pass),
+                    stream_record(e->env.compute), &e->activation[job->cell]);
+}
+
+/* Where everything stays, nobody writes the output before its own gradient is back, which is after it has
+ * arrived. */
+static enum status send_activation(struct executor *e, const struct job *job, struct event *sent)
+{
+    TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
+                 stream_record(e->env.compute), sent));
+    offload_sent(e->offload, job->stage->through.home, job->chunk, job->action.microbatch, *sent);
+    return OK;
+}
+
 static enum status run_action(struct executor *e, struct action action)
 {
     struct job job = job_of(e, action);
-    struct event after = stream_record(e->env.compute), sent;
+    struct event sent;
     switch (action.kind) { // no default: a new kind is a compile error here
     case FORWARD:
         return run_forward(e, &job);
@@ -332,11 +380,9 @@ static enum status run_action(struct executor *e, struct action action)
     case BACKWARD_WEIGHT:
         return run_backward_weight(e, &job);
     case RECV_ACTIVATION:
-        return p2p_recv(e->p2p, action.peer, false, stage_input(job.stage, &job.pass), after,
-                        &e->activation[job.cell]);
+        return receive_activation(e, &job);
     case SEND_ACTIVATION:
-        // Nobody writes the output before its own gradient is back, which is after it has arrived.
-        return p2p_send(e->p2p, action.peer, false, stage_output(job.stage, &job.pass), after, &sent);
+        return send_activation(e, &job, &sent);
     case RECV_GRADIENT:
         return receive_gradient(e, &job);
     case SEND_GRADIENT:
@@ -353,6 +399,7 @@ static enum status run_timed(struct executor *e, int position)
     char text[sizeof who_am_i()->action];
     action_text(action, text);
     who_does(text);
+    TRY(offload_return(e->offload, position));
     e->start_s = now_s();
     TRY(run_action(e, action));
     bool computes = action_fact(action.kind)->computes;
@@ -425,8 +472,7 @@ static enum status evaluate_action(struct executor *e, struct action action, str
 {
     struct job job = job_of(e, action);
     if (action.kind == SEND_ACTIVATION)
-        return p2p_send(e->p2p, action.peer, false, stage_output(job.stage, &job.pass),
-                        stream_record(e->env.compute), &sent[job.chunk]);
+        return send_activation(e, &job, &sent[job.chunk]);
     TRY(stream_wait(e->env.compute, sent[job.chunk]));
     return run_action(e, action);
 }
@@ -463,7 +509,7 @@ struct tensor executor_logits(const struct executor *executor)
         if (!stage->has_head)
             continue;
         struct pass pass = {.env = &executor->env};
-        stash_bases(&executor->stash, chunk, 0, pass.base);
+        stash_bases(&executor->stash, chunk, 0, false, pass.base);
         return pass_tensor(&pass, stage->head.logits);
     }
     return (struct tensor){0};

@@ -9,7 +9,8 @@
  *   SEND_GRADIENT    post it; the buffer is free when the message has left
  *   W, B             add to the gradients; behind the last microbatch, a layer's bucket may leave
  *
- * An action waits only for what it consumes. A stage boundary within one rank is a copy.
+ * An action waits only for what it consumes. A stage boundary within one rank is a copy. What waits long for
+ * its backward pass may do so in the host's memory (offload.h).
  *
  * The trap: a slot has a next user. What its last reader was is decided by the list (slot_plan), except
  * for messages, which may still be reading: the events in `busy` say until when. */
@@ -33,8 +34,8 @@ struct executor_config {
     int64_t batch, sequence; // B and S
     bool sequence_parallel;
     struct recompute recompute;
+    bool offload_activations; // to the host, between forward and backward
     uint64_t seed;
-    int64_t bucket_bytes;
     bool overlap_grad_reduce;
     bool training; // false: forward passes only; no room for gradients
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/memory_formula.h"
 
+#include "trainer/memory_states.h"
 #include "trainer/stash.h"
 
 #include <stdlib.h>
@@ -14,8 +15,10 @@ struct sheet {
     struct memory_shape shape;
     struct recompute recompute;
     struct slot_plan *slots;
-    bool split;    // W is apart from I somewhere
-    int64_t again; // the largest so far of what has one slot for the whole rank
+    struct away_plan *away; // where activations go to the host meanwhile
+    enum part part;         // activations, or what of them is in the host's memory
+    bool split;             // W is apart from I somewhere
+    int64_t again;          // the largest so far of what has one slot for the whole rank
     int64_t scratch;
     bool has_layers;
 };
@@ -37,7 +40,7 @@ static enum status put(struct sheet *s, enum part part, int stage, const char *w
     t->list[t->count++] =
         (struct memory_term){.part = part, .stage = stage, .what = what, .bytes = bytes, .count = count};
     t->part_bytes[part] += bytes * count;
-    t->bytes += bytes * count;
+    t->bytes += part != PART_HOST ? bytes * count : 0;
     return OK;
 }
 
@@ -55,7 +58,7 @@ static void raise_to(int64_t *most, int64_t bytes)
 /* ---- activations ---- */
 
 struct chunk {
-    int index, stage, layers;
+    int stage, layers;
     bool has_embedding, has_head;
     int64_t slots[HOME_COUNT];
 };
@@ -76,14 +79,14 @@ static enum status put_item(struct sheet *s, const struct chunk *c, const struct
     if (!lasts && item->home != HOME_INPUT_TO_WEIGHT)
         return OK;
     if (!lasts)
-        return s->split ? put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+        return s->split ? put(s, s->part, c->stage, item->what, item->bytes,
                               c->layers * c->slots[HOME_INPUT_TO_WEIGHT])
                         : OK;
     int keeping = layers_keeping(s, c, item->module);
-    TRY(put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes, keeping * c->slots[item->home]));
+    TRY(put(s, s->part, c->stage, item->what, item->bytes, keeping * c->slots[item->home]));
     if (!s->split || item->home != HOME_UNTIL_WEIGHT)
         return OK;
-    return put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
+    return put(s, s->part, c->stage, item->what, item->bytes,
                (c->layers - keeping) * c->slots[HOME_INPUT_TO_WEIGHT]);
 }
 
@@ -112,9 +115,9 @@ static enum status put_blocks(struct sheet *s, const struct chunk *c)
         inputs += i > 0;
         i += run.count;
     }
-    TRY(put(s, PART_ACTIVATIONS, c->stage, "input of the stage", items.list[0].bytes,
+    TRY(put(s, s->part, c->stage, "input of the stage", items.list[0].bytes,
             c->layers > 0 ? c->slots[HOME_INPUT] : 0));
-    TRY(put(s, PART_ACTIVATIONS, c->stage, "inputs of layers", items.list[0].bytes,
+    TRY(put(s, s->part, c->stage, "inputs of layers", items.list[0].bytes,
             inputs * c->slots[HOME_UNTIL_INPUT]));
     for (int k = 1; k < items.count; k++)
         TRY(put_item(s, c, &items.list[k]));
@@ -131,8 +134,7 @@ static enum status put_end(struct sheet *s, const struct chunk *c, const struct 
         bool input = k == 0 && c->layers == 0 && item->home == HOME_UNTIL_INPUT;
         if (item->home == HOME_SCRATCH || (item->home == HOME_INPUT_TO_WEIGHT && !s->split))
             continue;
-        TRY(put(s, PART_ACTIVATIONS, c->stage, item->what, item->bytes,
-                c->slots[input ? HOME_INPUT : item->home]));
+        TRY(put(s, s->part, c->stage, item->what, item->bytes, c->slots[input ? HOME_INPUT : item->home]));
     }
     raise_to(&s->scratch, memory_in_home(items, HOME_SCRATCH));
     return OK;
@@ -154,38 +156,53 @@ static enum status put_chunk(struct sheet *s, const struct chunk *c)
         TRY(put_end(s, c, &head));
         raise_to(&between, memory_in_home(&head, HOME_INPUT_TO_WEIGHT));
     } else {
-        TRY(put(s, PART_ACTIVATIONS, c->stage, "output of the stage",
-                (memory_stream_bytes(&s->shape) + 63) / 64 * 64,
+        TRY(put(s, s->part, c->stage, "output of the stage", (memory_stream_bytes(&s->shape) + 63) / 64 * 64,
                 c->slots[c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT]));
     }
     if (s->split)
         return OK;
-    return put(s, PART_ACTIVATIONS, c->stage, "gradients inside one layer", between,
-               c->slots[HOME_INPUT_TO_WEIGHT]);
+    return put(s, s->part, c->stage, "gradients inside one layer", between, c->slots[HOME_INPUT_TO_WEIGHT]);
 }
 
-static enum status put_activations(struct sheet *s)
+/* Away and back, each thing has two slots for a short time, and one of the host's for all of it. */
+static int64_t slots_of(const struct sheet *s, enum slot_class class, int chunk)
+{
+    bool away = s->part == PART_ACTIVATIONS && s->away != NULL && s->away->any;
+    return away ? s->away->peak[class][chunk] : s->slots->peak[class][chunk];
+}
+
+static enum status put_chunks(struct sheet *s)
 {
     const struct run *run = s->run;
     const struct schedule *schedule = run->schedule;
     for (int index = 0; index < schedule->chunks; index++) {
         int stage = schedule_stage(schedule, s->place.pp, index);
         struct chunk c = {
-            .index = index,
             .stage = stage,
             .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
             .has_embedding = stage == 0,
             .has_head = stage == schedule->stages - 1,
-            .slots = {[HOME_INPUT] = s->slots->peak[UNTIL_INPUT][index],
-                      [HOME_UNTIL_INPUT] = s->slots->peak[STASH_UNTIL_INPUT][index],
-                      [HOME_UNTIL_WEIGHT] = s->slots->peak[STASH_UNTIL_WEIGHT][index],
-                      [HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index]},
+            .slots = {[HOME_INPUT] = slots_of(s, UNTIL_INPUT, index),
+                      [HOME_UNTIL_INPUT] = slots_of(s, STASH_UNTIL_INPUT, index),
+                      [HOME_UNTIL_WEIGHT] = slots_of(s, STASH_UNTIL_WEIGHT, index)},
         };
+        if (s->part == PART_ACTIVATIONS)
+            c.slots[HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index];
         s->has_layers |= c.layers > 0;
         TRY(put_chunk(s, &c));
     }
+    return OK;
+}
+
+static enum status put_activations(struct sheet *s)
+{
+    s->part = PART_HOST;
+    if (s->away != NULL && s->away->any)
+        TRY(put_chunks(s));
+    s->part = PART_ACTIVATIONS;
+    TRY(put_chunks(s));
     struct gradient_plan gradients = {.count = 0};
-    TRY(gradient_plan_create(schedule, s->place.pp, &gradients));
+    TRY(gradient_plan_create(s->run->schedule, s->place.pp, &gradients));
     int64_t bytes = gradients.count * memory_stream_bytes(&s->shape);
     gradient_plan_destroy(&gradients);
     return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", bytes);
@@ -193,69 +210,19 @@ static enum status put_activations(struct sheet *s)
 
 /* ---- weights and what belongs to them ---- */
 
-static bool holds_row(const struct sheet *s, const struct param *row)
-{
-    const struct run *run = s->run;
-    const struct schedule *schedule = run->schedule;
-    int stage = 0;
-    if (row->layer == run->stage_first_layer[schedule->stages])
-        stage = schedule->stages - 1;
-    else
-        while (row->layer >= run->stage_first_layer[stage + 1])
-            stage++;
-    return schedule_holds(schedule, s->place.pp, stage);
-}
-
-static struct slice slice_of(const struct sheet *s, const struct param *row)
-{
-    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, s->place);
-}
-
-struct states {
-    int64_t values, gradients, packed, largest; // elements; packed: partial sums over tp; largest: of a row
-};
-
-static int64_t lines(int64_t elements)
-{
-    return (elements + 15) / 16 * 16;
-}
-
-/* Rows that are one matrix lie without a gap; what comes behind them begins a cache line. Of a tied weight
- * that this rank uses twice there is one value, and two gradients. */
-static struct states count_states(const struct sheet *s)
-{
-    struct states sum = {0};
-    const struct params *params = &s->params;
-    for (int first = 0, end; first < params->count; first = end) {
-        const struct param *row = &params->rows[first];
-        bool held = holds_row(s, row), second = row->tie >= 0 && holds_row(s, &params->rows[row->tie]);
-        int64_t elements = 0;
-        for (end = first; end < params->count && params->rows[end].fuse == first; end++) {
-            struct slice slice = slice_of(s, &params->rows[end]);
-            elements += slice_padded(&slice);
-            if (held && params->rows[end].partial == PARTIAL_TP)
-                sum.packed += slice_padded(&slice);
-            if (held && slice.first && row->tie < 0)
-                raise_to(&sum.largest, slice_padded(&slice));
-        }
-        sum.gradients += held ? lines(elements) : 0;
-        sum.values += held && !second ? lines(elements) : 0;
-    }
-    return sum;
-}
-
 /* What a step's report, the step's scalars and the ranks' remarks take; and the copies of a rank that may
  * have to take a step back. */
-static enum status put_optimizer(struct sheet *s, const struct states *states)
+static enum status put_optimizer(struct sheet *s, const struct memory_states *states)
 {
     const struct recipe *recipe = s->run->recipe;
     int64_t word = sizeof(double), samples = recipe->train.global_batch_size, p = s->run->mesh.degrees.pp;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
-    int64_t moment = states->values * s->shape.assume.moment;
+    int64_t moment = states->moments * s->shape.assume.moment;
     TRY(put_buffer(s, PART_OPTIMIZER, "first moments", moment));
     TRY(put_buffer(s, PART_OPTIMIZER, "second moments", moment));
     TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
+    TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "remarks", REMARK_COUNT * word));
     if (states->packed > 0)
         TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
@@ -273,7 +240,7 @@ static enum status put_optimizer(struct sheet *s, const struct states *states)
     return put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment);
 }
 
-static enum status put_states(struct sheet *s, const struct states *states)
+static enum status put_states(struct sheet *s, const struct memory_states *states)
 {
     TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * s->shape.assume.weight));
     TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * s->shape.assume.gradient));
@@ -315,17 +282,11 @@ static int64_t of_attention(const struct sheet *s, int threads)
 }
 
 /* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
-static int64_t of_kernels(const struct sheet *s, const struct states *states, int threads)
+static int64_t of_kernels(const struct sheet *s, int threads)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
-    int twin = s->run->mesh.degrees.pp - 1 - s->place.pp;
-    bool first_twin = !schedule_has_twins(s->run->schedule) || s->place.pp <= twin;
-    if (s->place.dp == 0 && first_twin && states->largest > 0) {
-        struct op op = {.kind = OP_SQUARES, .squares = {.x = tensor_1d(NULL, F32, states->largest)}};
-        raise_to(&most, (int64_t)op_scratch_bytes(&op, threads));
-    }
     bool has_head = schedule_holds(s->run->schedule, s->place.pp, s->run->schedule->stages - 1);
     struct op norm = {.kind = OP_NORM_BACKWARD, .norm_backward = {.x = shape_2d(local, model->hidden_size)}};
     if (s->has_layers || has_head)
@@ -353,12 +314,13 @@ static enum status put_data(struct sheet *s)
 
 static enum status put_all(struct sheet *s, int threads)
 {
-    struct states states = count_states(s);
+    struct memory_states states;
+    TRY(memory_states_of(s->run, &s->params, s->place, &states));
     TRY(put_states(s, &states));
     TRY(put_activations(s));
     TRY(put(s, PART_WORKSPACE, -1, "what is computed again", s->again, 1));
     TRY(put(s, PART_WORKSPACE, -1, "temporary memory of the layers", s->scratch, 1));
-    int64_t kernels = of_kernels(s, &states, threads);
+    int64_t kernels = of_kernels(s, threads);
     if (kernels > 0)
         TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
     return put_data(s);
@@ -394,9 +356,12 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
         params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
     if (status == OK)
         status = slot_plan_create(run->schedule, s.place.pp, 0, &s.slots);
+    if (status == OK && recipe->memory.offload_activations)
+        status = away_plan_create(run->schedule, s.place.pp, &s.away);
     if (status == OK)
         status = put_all(&s, threads);
     slot_plan_destroy(s.slots);
+    away_plan_destroy(s.away);
     params_free(&s.params);
     if (status != OK)
         memory_table_free(out);

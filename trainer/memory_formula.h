@@ -25,7 +25,7 @@ struct memory_term {
 struct memory_table {
     struct memory_term *list;
     int count, room;
-    int64_t part_bytes[PART_COUNT], bytes; // sums
+    int64_t part_bytes[PART_COUNT], bytes; // sums; all but PART_HOST
 };
 
 /* Of a rank of the world with `threads` compute threads, ranks being threads of one process, on a device

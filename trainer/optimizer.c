@@ -15,6 +15,8 @@ struct optimizer {
     struct buffer hyper;
     struct buffer packed; // f32: rows that are partial over tp, one after the other
     int64_t packed_count;
+    struct buffer blocks; // f64: squares of the blocks of each held row, one after the other
+    int64_t block_count;
     struct adamw_hyper host_hyper;
     double *host_report;
 };
@@ -31,9 +33,21 @@ static struct tensor report_part(const struct optimizer *o, int64_t begin, int64
     return tensor_1d((double *)o->report.data + begin, F64, count);
 }
 
-static bool is_partial(const struct held *held, enum partial kind)
+static bool is_partial(const struct owned *owned, enum partial kind)
 {
-    return held->row->partial == kind;
+    return owned->held->row->partial == kind;
+}
+
+/* Whether this share of the row is in the norm here: of its holders on the tp axis the first, and not of a
+ * tied weight's second use. */
+static bool is_counted(const struct held *held)
+{
+    return held->row->tie < 0 && held->slice.first;
+}
+
+static int64_t blocks_of(const struct held *held)
+{
+    return held->row->tie < 0 ? squares_blocks(held->weight) : 0;
 }
 
 static enum status fill_optimizer(struct optimizer *o)
@@ -42,15 +56,18 @@ static enum status fill_optimizer(struct optimizer *o)
     o->tp = o->config.groups->tp->size;
     o->loss_count = o->config.global_batch_size;
     o->squares = (int64_t)weights->params->count * o->tp;
+    for (int i = 0; i < weights->owned_count; i++)
+        if (is_partial(&weights->owned[i], PARTIAL_TP))
+            o->packed_count += tensor_count(weights->owned[i].gradient);
     for (int i = 0; i < weights->count; i++)
-        if (is_partial(&weights->list[i], PARTIAL_TP))
-            o->packed_count += slice_padded(&weights->list[i].slice);
+        o->block_count += blocks_of(&weights->list[i]);
     o->host_report = calloc((size_t)report_count(o), sizeof *o->host_report);
     if (o->host_report == NULL)
         return fail(NO_MEMORY, "no memory for the report of a step");
     struct device *device = weights->device;
     TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)report_count(o) * sizeof(double), &o->report));
     TRY(buffer_alloc(device, PART_OPTIMIZER, sizeof(struct adamw_hyper), &o->hyper));
+    TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)o->block_count * sizeof(double), &o->blocks));
     if (o->packed_count == 0)
         return OK;
     return buffer_alloc(device, PART_COMMUNICATION, (size_t)o->packed_count * sizeof(float), &o->packed);
@@ -77,6 +94,7 @@ void optimizer_destroy(struct optimizer *optimizer)
     buffer_free(&optimizer->report);
     buffer_free(&optimizer->hyper);
     buffer_free(&optimizer->packed);
+    buffer_free(&optimizer->blocks);
     free(optimizer->host_report);
     free(optimizer);
 }
@@ -106,11 +124,11 @@ static struct tensor flat(struct tensor t)
 static enum status pack(struct optimizer *o, bool back)
 {
     int64_t at = 0;
-    for (int i = 0; i < o->config.weights->count; i++) {
-        struct held *held = &o->config.weights->list[i];
-        if (!is_partial(held, PARTIAL_TP))
+    for (int i = 0; i < o->config.weights->owned_count; i++) {
+        const struct owned *owned = &o->config.weights->owned[i];
+        if (!is_partial(owned, PARTIAL_TP))
             continue;
-        struct tensor gradient = flat(held->gradient);
+        struct tensor gradient = flat(owned->gradient);
         struct tensor packed = tensor_1d((float *)o->packed.data + at, F32, gradient.dim[0]);
         TRY(copy(o->config.compute,
                  (struct copy){.in = back ? packed : gradient, .out = back ? gradient : packed}));
@@ -129,15 +147,15 @@ static enum status add_partials(struct optimizer *o)
                              REDUCE_SUM));
         TRY(pack(o, true));
     }
-    for (int i = 0; i < o->config.weights->count; i++) {
-        struct held *held = &o->config.weights->list[i];
-        if (is_partial(held, PARTIAL_KV))
-            TRY(group_all_reduce(groups->kv, compute, flat(held->gradient), REDUCE_SUM));
+    for (int i = 0; i < o->config.weights->owned_count; i++) {
+        const struct owned *owned = &o->config.weights->owned[i];
+        if (is_partial(owned, PARTIAL_KV))
+            TRY(group_all_reduce(groups->kv, compute, flat(owned->gradient), REDUCE_SUM));
     }
     return OK;
 }
 
-/* embedding + head, each complete: on one rank an addition, on two an exchange. */
+/* embedding + head, each complete: on one rank an addition, on two an exchange. Both are cut alike. */
 static enum status add_ties(struct optimizer *o)
 {
     struct weights *weights = o->config.weights;
@@ -145,7 +163,7 @@ static enum status add_ties(struct optimizer *o)
         int original = weights->params->rows[i].tie;
         if (original < 0)
             continue;
-        struct held *second = weights_held(weights, i), *first = weights_held(weights, original);
+        struct owned *second = weights_owned(weights, i), *first = weights_owned(weights, original);
         if (first != NULL && second != NULL)
             TRY(add(o->config.compute,
                     (struct add){.in = flat(second->gradient), .out = flat(first->gradient)}));
@@ -156,19 +174,53 @@ static enum status add_ties(struct optimizer *o)
     return OK;
 }
 
+static struct tensor blocks_view(const struct optimizer *o, int64_t begin, int64_t count)
+{
+    return tensor_1d((double *)o->blocks.data + begin, F64, count);
+}
+
+/* The squares of every block, each by its owner, on all data ranks: a number and zeros add up to the number.
+ */
+static enum status find_blocks(struct optimizer *o)
+{
+    const struct weights *weights = o->config.weights;
+    struct tensor all = blocks_view(o, 0, o->block_count);
+    int64_t first = 0;
+    TRY(fill(o->config.compute, (struct fill){.out = all, .value = 0.0F}));
+    for (int i = 0, h = 0; i < weights->owned_count; i++) {
+        const struct owned *owned = &weights->owned[i];
+        struct tensor gradient = owned->gradient;
+        for (; &weights->list[h] != owned->held; h++)
+            first += blocks_of(&weights->list[h]);
+        int64_t rows = squares_block_rows(gradient.ndim == 1 ? 1 : gradient.dim[1]);
+        if (is_counted(owned->held))
+            TRY(squares(o->config.compute, (struct squares){.x = gradient,
+                                                            .out = blocks_view(o, first + owned->begin / rows,
+                                                                               squares_blocks(gradient))}));
+    }
+    if (weights->zero_stage == 0)
+        return OK;
+    return group_all_reduce(o->config.groups->data, o->config.compute, all, REDUCE_SUM);
+}
+
 /* One number for each row and share, from the one rank that speaks for it. */
 static enum status put_squares(struct optimizer *o)
 {
-    int tp = o->config.groups->place.tp;
-    if (!groups_speaks(o->config.groups))
+    const struct groups *groups = o->config.groups;
+    const struct weights *weights = o->config.weights;
+    bool sharded = weights->zero_stage > 0 && (groups->twins == NULL || groups->twins->rank == 0);
+    int64_t first = 0;
+    if (!sharded && !groups_speaks(groups))
         return OK;
-    for (int i = 0; i < o->config.weights->count; i++) {
-        struct held *held = &o->config.weights->list[i];
-        if (held->row->tie >= 0 || !held->slice.first)
-            continue;
-        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + tp;
-        TRY(squares(o->config.compute,
-                    (struct squares){.x = flat(held->gradient), .out = report_part(o, at, 1)}));
+    TRY(find_blocks(o));
+    for (int i = 0; i < weights->count && groups_speaks(groups); i++) {
+        const struct held *held = &weights->list[i];
+        int64_t count = blocks_of(held);
+        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->place.tp;
+        if (is_counted(held))
+            TRY(sum(o->config.compute,
+                    (struct sum){.x = blocks_view(o, first, count), .out = report_part(o, at, 1)}));
+        first += count;
     }
     return OK;
 }
@@ -222,21 +274,21 @@ enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
 
 enum status optimizer_apply(struct optimizer *o)
 {
-    for (int i = 0; i < o->config.weights->count; i++) {
-        struct held *held = &o->config.weights->list[i];
-        struct tensor gradient = held->gradient;
-        if (held->second_use)
+    struct weights *weights = o->config.weights;
+    for (int i = 0; i < weights->owned_count; i++) {
+        const struct owned *owned = &weights->owned[i];
+        if (owned->held->second_use)
             continue;
         TRY(adamw(o->config.compute, (struct adamw){
-                                         .weight = flat(held->weight),
-                                         .gradient = flat(gradient),
-                                         .m = flat(held->m),
-                                         .v = flat(held->v),
+                                         .weight = flat(owned->value),
+                                         .gradient = flat(owned->gradient),
+                                         .m = flat(owned->m),
+                                         .v = flat(owned->v),
                                          .hyper = o->hyper.data,
-                                         .decay = held->row->decay,
+                                         .decay = owned->held->row->decay,
                                      }));
     }
-    return OK;
+    return weights_gather(weights, o->config.groups->data, o->config.compute);
 }
 
 enum status optimizer_update(struct optimizer *o, int64_t step)

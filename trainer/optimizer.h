@@ -3,10 +3,10 @@
  *
  *   partial sums   rows whose gradient is partial over tp, or over replicated key/value heads
  *   ties           each use's gradient, complete on its own, embedding + head
- *   squares        of every parameter, once: the first holder of each share speaks for it
- *   all-reduce     losses, tokens and squares over the world, each number from one rank: exact in any order
- *   clip           the factor for the gradients: 1 / tokens, and clipping
- *   adamw          on what this rank holds
+ *   squares        of every parameter, once: block by block, then the blocks in order; the first holder of
+ * each share speaks for it all-reduce     losses, tokens and squares over the world, each number from one
+ * rank: exact in any order clip           the factor for the gradients: 1 / tokens, and clipping adamw on
+ * what this rank owns, which with ZeRO is a slice (layers/weights.h) gather         everyone's new slices
  *
  * Nothing is read by the host until the step is over. Losses, tokens and squares are added in index order
  * (sample, parameter, share), so the norm has the same bits on every pipeline layout.
@@ -46,7 +46,7 @@ MUST_USE enum status optimizer_begin(struct optimizer *optimizer);
 void optimizer_loss_place(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens);
 
-/* The reductions: afterwards the gradients are sums over all tokens of the global batch, on every holder. */
+/* The reductions: afterwards the gradients are sums over all tokens of the global batch, on every owner. */
 MUST_USE enum status optimizer_reduce(struct optimizer *optimizer);
 /* The update. `step` counts from 1. */
 MUST_USE enum status optimizer_update(struct optimizer *optimizer, int64_t step);
@@ -63,7 +63,7 @@ MUST_USE enum status optimizer_set_hyper(struct optimizer *optimizer, int64_t st
 /* The scale that a report asks for, with tokens f64[G]: its own, or those that are known without it. */
 MUST_USE enum status optimizer_set_scale(struct optimizer *optimizer, struct tensor report,
                                          struct tensor tokens);
-MUST_USE enum status optimizer_apply(struct optimizer *optimizer); // AdamW
+MUST_USE enum status optimizer_apply(struct optimizer *optimizer); // AdamW, gather
 /* Waits, and reads what the last scale was made of; `report` says where a gradient is not finite. */
 MUST_USE enum status optimizer_read(struct optimizer *optimizer, struct tensor report,
                                     struct step_result *out);

@@ -470,7 +470,7 @@ static void derive_texts(struct recipe *recipe, const char *path)
 static void settle(struct loader *loader, const char *path)
 {
     struct recipe *recipe = loader->recipe;
-    int sequence = row_of("parallel.sequence_parallel");
+    int sequence = row_of("parallel.sequence_parallel"), zero = row_of("parallel.zero_stage");
     derive_texts(recipe, path);
     for (int i = 0; i < RECIPE_ROWS; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
@@ -486,6 +486,18 @@ static void settle(struct loader *loader, const char *path)
         text_free(&where);
         recipe->parallel.sequence_parallel = false;
         recipe->origin[sequence].kind = FROM_DERIVED;
+    }
+    if (recipe->parallel.zero_stage > 0 && recipe->parallel.data_parallel_size == 1) {
+        struct text where = {0};
+        origin_text(recipe, zero, &where);
+        problems_warn(
+            loader->problems,
+            "%s: parallel.zero_stage %d is turned off: it shares out between data-parallel ranks, and "
+            "parallel.data_parallel_size is 1",
+            where.chars, recipe->parallel.zero_stage);
+        text_free(&where);
+        recipe->parallel.zero_stage = 0;
+        recipe->origin[zero].kind = FROM_DERIVED;
     }
     recipe_warn_memory(recipe, loader->problems);
 }

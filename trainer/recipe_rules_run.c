@@ -324,6 +324,22 @@ static void reach_say(const struct view *v, struct text *out)
         v->recipe->cluster.device, (long long)ranks_of(v->recipe), device_kind(0)->name);
 }
 
+static bool offload_holds(const struct view *v)
+{
+    const char *device = v->recipe->cluster.device;
+    return !v->recipe->memory.offload_activations || !device_named_computes(device) ||
+           device_named_is_of_host(device);
+}
+
+static void offload_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "memory.offload_activations needs memory of the host that the device copies to by itself, and "
+             "cluster.device %s has none yet; memory.offload_activations false works, and "
+             "memory.recompute_granularity saves memory too",
+             v->recipe->cluster.device);
+}
+
 /* ---- the rules ---- */
 
 #define WARMUP    "optimizer.lr_warmup_iters"
@@ -362,6 +378,7 @@ const struct rule recipe_run_rules[] = {
     {"parallel.rank_order", order_holds, order_say, {{0}}},
     {"cluster.device", built_holds, built_say, {{0}}},
     {"cluster.device " DEGREES, reach_holds, reach_say, {{0}}},
+    {"memory.offload_activations cluster.device", offload_holds, offload_say, {{0}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
      profile_say,

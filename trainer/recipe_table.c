@@ -182,7 +182,7 @@ const struct recipe_row recipe_rows[] = {
         "Norms, dropout and the residual stream are cut along the tokens over the tensor-parallel ranks."),
     ROW("parallel.zero_stage", INT, parallel.zero_stage, "0",
         "What the data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 weights too.",
-        BETWEEN(0, 3), .unbuilt = true),
+        BETWEEN(0, 1)),
     ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
         "The axes from fastest to slowest: neighbouring ranks differ in the first."),
     ROW("parallel.overlap_grad_reduce", BOOL, parallel.overlap_grad_reduce, "true",
@@ -317,7 +317,8 @@ const struct recipe_row recipe_rows[] = {
         "both norms make; `activation`: what the MLP's activation makes.",
         .choices = modules),
     ROW("memory.offload_activations", BOOL, memory.offload_activations, "false",
-        "Activations wait in the host's memory.", .unbuilt = true),
+        "What a forward pass leaves behind waits for its backward pass in the host's memory; on a CPU, in a "
+        "file in $TMPDIR (or /tmp). Never changes a bit of the result (docs/memory.md)."),
 
     ROW("data.train", SOURCES, data.train, NULL,
         "A dataset's prefix (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}`: each source gives "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/report.h"
 
+#include "schedules/away.h"
 #include "trainer/memory_formula.h"
 #include "trainer/metrics.h"
 
@@ -86,6 +87,31 @@ void report_parts(int rank, int pp_rank, const int64_t part_bytes[PART_COUNT], i
     for (int part = 0; part < PART_COUNT; part++)
         fprintf(to, " %13s", bytes_text(part_bytes[part], number));
     fprintf(to, " %13s\n", bytes_text(bytes, number));
+}
+
+/* Whether the schedule leaves any rank the time to send something away and fetch it. */
+static enum status anything_leaves(const struct run *run, bool *out)
+{
+    *out = false;
+    for (int pp = 0; pp < run->schedule->p && !*out; pp++) {
+        struct away_plan *away = NULL;
+        TRY(away_plan_create(run->schedule, pp, &away));
+        *out = away->any;
+        away_plan_destroy(away);
+    }
+    return OK;
+}
+
+enum status report_offload(const struct run *run, FILE *to)
+{
+    bool any = true;
+    if (run->recipe->memory.offload_activations)
+        TRY(anything_leaves(run, &any));
+    if (!any)
+        fprintf(to, "warning: memory.offload_activations has no effect: in this schedule every backward pass "
+                    "follows its forward at once, or nearly; a pipeline of three or more ranks, or of more "
+                    "microbatches at once, would have something to send away\n");
+    return OK;
 }
 
 enum status report_memory(const struct run *run, FILE *to)

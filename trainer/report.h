@@ -13,5 +13,7 @@ void report_layout(const struct run *run, FILE *to);
 MUST_USE enum status report_memory(const struct run *run, FILE *to);
 /* One line of such a table, and its heading before the first. */
 void report_parts(int rank, int pp_rank, const int64_t part_bytes[PART_COUNT], int64_t bytes, FILE *to);
+/* Warns where memory.offload_activations has nothing to offload. */
+MUST_USE enum status report_offload(const struct run *run, FILE *to);
 /* The process's peak resident size beside what its ranks have allocated at most, together. */
 void report_resident(int ranks, int64_t allocated_bytes, FILE *to);

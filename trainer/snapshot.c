@@ -39,21 +39,36 @@ void snapshot_destroy(struct snapshot *snapshot)
     *snapshot = (struct snapshot){0};
 }
 
-static struct tensor tensor_of(const struct held *held, enum snapshot_kind kind)
+/* What a rank has of one row's quantity. */
+struct portion {
+    const struct held *held;
+    struct slice slice;
+    struct tensor tensor;
+};
+
+/* Values are whole on every rank; of the rest it has what it owns. */
+static int portions_of(const struct worker *worker, enum snapshot_kind kind)
 {
+    return kind == SNAPSHOT_WEIGHT ? worker->weights.count : worker->weights.owned_count;
+}
+
+static struct portion portion_at(const struct worker *worker, enum snapshot_kind kind, int i)
+{
+    const struct owned *owned = &worker->weights.owned[i];
+    const struct held *held = &worker->weights.list[i];
     switch (kind) {
     case SNAPSHOT_WEIGHT:
-        return held->weight;
+        return (struct portion){held, held->slice, held->weight};
     case SNAPSHOT_GRADIENT:
-        return held->gradient;
+        return (struct portion){owned->held, owned_slice(owned), owned->gradient};
     case SNAPSHOT_M:
-        return held->m;
+        return (struct portion){owned->held, owned_slice(owned), owned->m};
     case SNAPSHOT_V:
-        return held->v;
+        return (struct portion){owned->held, owned_slice(owned), owned->v};
     case SNAPSHOT_KINDS:
         break;
     }
-    return (struct tensor){0};
+    return (struct portion){0};
 }
 
 /* The row whose values a held row has: a tied one's original. */
@@ -69,18 +84,23 @@ static bool takes_part(const struct held *held, enum snapshot_kind kind)
     return !(held->second_use && kind != SNAPSHOT_WEIGHT);
 }
 
-static bool speaks_for(const struct worker *worker, const struct held *held)
+/* Of what is cut over the data ranks, each speaks for its own. */
+static bool speaks_for(const struct worker *worker, const struct held *held, enum snapshot_kind kind)
 {
-    return groups_speaks(worker->groups) && held->slice.first && held->row->tie < 0;
+    const struct groups *groups = worker->groups;
+    bool cut = worker->weights.zero_stage > 0 && kind != SNAPSHOT_WEIGHT;
+    bool first = cut ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
+    return first && held->slice.first && held->row->tie < 0;
 }
 
-/* Where row i of the slice begins in the whole tensor. */
-static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct held *held,
+/* Where row i of the part begins in the whole tensor. */
+static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct portion *part,
                         int64_t i)
 {
-    const struct slice *slice = &held->slice;
-    int64_t columns = held->row->dim[1];
-    return snapshot->tensor[kind][original_of(held)] + (slice->begin[0] + i) * columns + slice->begin[1];
+    const struct slice *slice = &part->slice;
+    int64_t columns = part->held->row->dim[1];
+    return snapshot->tensor[kind][original_of(part->held)] + (slice->begin[0] + i) * columns +
+           slice->begin[1];
 }
 
 static enum status read_local(struct worker *worker, struct tensor tensor, float **out)
@@ -97,24 +117,24 @@ static enum status read_local(struct worker *worker, struct tensor tensor, float
 static enum status visit(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
                          bool speaking)
 {
-    for (int h = 0; h < worker->weights.count; h++) {
-        const struct held *held = &worker->weights.list[h];
-        if (!takes_part(held, kind) || speaks_for(worker, held) != speaking)
+    for (int p = 0; p < portions_of(worker, kind); p++) {
+        struct portion part = portion_at(worker, kind, p);
+        if (!takes_part(part.held, kind) || speaks_for(worker, part.held, kind) != speaking)
             continue;
         float *local = NULL;
-        enum status status = read_local(worker, tensor_of(held, kind), &local);
+        enum status status = read_local(worker, part.tensor, &local);
         long long differs = 0;
-        for (int64_t i = 0; status == OK && i < held->slice.count[0]; i++) {
-            float *whole = whole_row(snapshot, kind, held, i), *mine = local + i * held->slice.padded[1];
+        for (int64_t i = 0; status == OK && i < part.slice.count[0]; i++) {
+            float *whole = whole_row(snapshot, kind, &part, i), *mine = local + i * part.slice.padded[1];
             if (speaking)
-                memcpy(whole, mine, (size_t)held->slice.count[1] * sizeof *whole);
-            for (int64_t j = 0; !speaking && j < held->slice.count[1]; j++)
+                memcpy(whole, mine, (size_t)part.slice.count[1] * sizeof *whole);
+            for (int64_t j = 0; !speaking && j < part.slice.count[1]; j++)
                 differs += memcmp(&whole[j], &mine[j], sizeof *whole) != 0;
         }
         free(local);
         TRY(status);
         if (differs > 0)
-            atomic_fetch_add(&snapshot->differs[kind][original_of(held)], differs);
+            atomic_fetch_add(&snapshot->differs[kind][original_of(part.held)], differs);
     }
     return OK;
 }
@@ -129,18 +149,18 @@ enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum
 
 enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
 {
-    for (int h = 0; h < worker->weights.count; h++) {
-        const struct held *held = &worker->weights.list[h];
-        if (held->second_use || tensor_of(held, kind).data == NULL)
+    for (int p = 0; p < portions_of(worker, kind); p++) {
+        struct portion part = portion_at(worker, kind, p);
+        if (part.held->second_use || part.tensor.data == NULL)
             continue;
-        struct tensor tensor = tensor_of(held, kind);
-        float *local = calloc((size_t)slice_padded(&held->slice) + 1, sizeof *local);
+        float *local = calloc((size_t)slice_padded(&part.slice) + 1, sizeof *local);
         if (local == NULL)
-            return fail(NO_MEMORY, "no memory for the slice of %s", held->row->name);
-        for (int64_t i = 0; i < held->slice.count[0]; i++)
-            memcpy(local + i * held->slice.padded[1], whole_row(snapshot, kind, held, i),
-                   (size_t)held->slice.count[1] * sizeof *local);
-        enum status status = copy_to_device(worker->compute, tensor.data, local, tensor_bytes(tensor));
+            return fail(NO_MEMORY, "no memory for the slice of %s", part.held->row->name);
+        for (int64_t i = 0; i < part.slice.count[0]; i++)
+            memcpy(local + i * part.slice.padded[1], whole_row(snapshot, kind, &part, i),
+                   (size_t)part.slice.count[1] * sizeof *local);
+        enum status status =
+            copy_to_device(worker->compute, part.tensor.data, local, tensor_bytes(part.tensor));
         if (status == OK)
             status = stream_sync(worker->compute);
         free(local);

@@ -67,13 +67,35 @@ void gradient_plan_destroy(struct gradient_plan *plan)
     *plan = (struct gradient_plan){0};
 }
 
+static bool goes_away(const struct stash *stash, enum home home)
+{
+    return stash->away != NULL && home <= HOME_UNTIL_WEIGHT;
+}
+
+int stash_whole_slots(const struct stash *stash, enum home home, int chunk)
+{
+    return stash->plan->peak[class_of[home]][chunk];
+}
+
+int stash_whole_slot(const struct stash *stash, enum home home, int chunk, int microbatch)
+{
+    return slot_of(stash->plan, class_of[home], chunk, microbatch);
+}
+
+int stash_slot(const struct stash *stash, enum home home, int chunk, int microbatch, bool back)
+{
+    return goes_away(stash, home) ? away_slot(stash->away, class_of[home], chunk, microbatch, back)
+                                  : stash_whole_slot(stash, home, chunk, microbatch);
+}
+
 static int slots_of_home(const struct stash *stash, enum home home, int chunk)
 {
     if (home_is_shared(home))
         return chunk == 0 ? 1 : 0;
     if (home == HOME_INPUT_TO_WEIGHT && !stash->backward)
         return 0;
-    return stash->plan->peak[class_of[home]][chunk];
+    return goes_away(stash, home) ? stash->away->peak[class_of[home]][chunk]
+                                  : stash_whole_slots(stash, home, chunk);
 }
 
 static enum status allocate_homes(struct device *device, struct stash *stash)
@@ -99,27 +121,41 @@ static enum status allocate_gradients(struct device *device, const struct env *e
 {
     stash->gradient_rows = env_local_tokens(env);
     stash->gradient_columns = env->model->hidden_size;
-    size_t bytes = (size_t)(stash->gradient_rows * stash->gradient_columns) * sizeof(float);
+    stash->gradient_dtype = env->working;
+    size_t bytes = (size_t)(stash->gradient_rows * stash->gradient_columns) * dtype_bytes(env->working);
     stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
     if (stash->gradient_busy == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
     return buffer_alloc(device, PART_ACTIVATIONS, bytes * (size_t)stash->gradients.count, &stash->gradient);
 }
 
-enum status stash_create(struct device *device, const struct schedule *schedule, int pp_rank,
-                         const struct stage *stages, bool backward, struct stash *out)
+static enum status plan_absences(const struct stash_config *config, struct stash *stash)
 {
-    *out = (struct stash){.chunks = schedule->chunks, .m = schedule->m, .stages = stages};
+    if (!config->offload || !config->backward)
+        return OK;
+    TRY(away_plan_create(config->schedule, config->pp_rank, &stash->away));
+    if (stash->away->any)
+        return OK;
+    away_plan_destroy(stash->away);
+    stash->away = NULL;
+    return OK;
+}
+
+enum status stash_create(struct device *device, const struct stash_config *config, struct stash *out)
+{
+    const struct schedule *schedule = config->schedule;
+    *out = (struct stash){
+        .chunks = schedule->chunks, .m = schedule->m, .stages = config->stages, .backward = config->backward};
     for (int home = 0; home < HOME_COUNT; home++) {
         out->home[home] = calloc((size_t)out->chunks, sizeof *out->home[home]);
         if (out->home[home] == NULL)
             return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
     }
-    out->backward = backward;
-    TRY(slot_plan_create(schedule, pp_rank, 0, &out->plan));
-    if (backward) {
-        TRY(gradient_plan_create(schedule, pp_rank, &out->gradients));
-        TRY(allocate_gradients(device, stages[0].env, out));
+    TRY(slot_plan_create(schedule, config->pp_rank, 0, &out->plan));
+    TRY(plan_absences(config, out));
+    if (config->backward) {
+        TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));
+        TRY(allocate_gradients(device, config->stages[0].env, out));
     }
     return allocate_homes(device, out);
 }
@@ -135,10 +171,11 @@ void stash_destroy(struct stash *stash)
     free(stash->gradient_busy);
     gradient_plan_destroy(&stash->gradients);
     slot_plan_destroy(stash->plan);
+    away_plan_destroy(stash->away);
     *stash = (struct stash){0};
 }
 
-void stash_bases(const struct stash *stash, int chunk, int microbatch, char *base[HOME_COUNT])
+void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[HOME_COUNT])
 {
     for (int home = 0; home < HOME_COUNT; home++) {
         if (home_is_shared((enum home)home)) {
@@ -147,9 +184,8 @@ void stash_bases(const struct stash *stash, int chunk, int microbatch, char *bas
         }
         size_t bytes = stash->stages[chunk].layout.bytes[home];
         char *data = stash->home[home][chunk].data;
-        base[home] = data == NULL
-                         ? NULL
-                         : data + bytes * (size_t)slot_of(stash->plan, class_of[home], chunk, microbatch);
+        int slot = stash_slot(stash, (enum home)home, chunk, microbatch, back);
+        base[home] = data == NULL ? NULL : data + bytes * (size_t)slot;
     }
 }
 
@@ -160,9 +196,9 @@ int stash_gradient(const struct stash *stash, int chunk, int microbatch)
 
 struct tensor stash_gradient_tensor(const struct stash *stash, int index)
 {
-    float *data = stash->gradient.data;
-    return tensor_2d(data + index * stash->gradient_rows * stash->gradient_columns, F32, stash->gradient_rows,
-                     stash->gradient_columns);
+    struct tensor all = tensor_2d(stash->gradient.data, stash->gradient_dtype,
+                                  stash->gradients.count * stash->gradient_rows, stash->gradient_columns);
+    return tensor_rows(all, index * stash->gradient_rows, (index + 1) * stash->gradient_rows);
 }
 
 static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)
@@ -172,11 +208,11 @@ static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)
     return poison(stream, (struct poison){.out = tensor_1d(data, F32, (int64_t)(bytes / sizeof(float)))});
 }
 
-enum status stash_release(const struct stash *stash, struct stream *stream, enum home home, int chunk,
-                          int microbatch)
+enum status stash_poison(const struct stash *stash, struct stream *stream, enum home home, int chunk,
+                         int microbatch, bool back)
 {
     char *base[HOME_COUNT];
-    stash_bases(stash, chunk, microbatch, base);
+    stash_bases(stash, chunk, microbatch, back, base);
     return poison_bytes(stream, base[home], stash->stages[chunk].layout.bytes[home]);
 }
 

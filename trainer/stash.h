@@ -8,7 +8,7 @@
 #pragma once
 
 #include "layers/stage.h"
-#include "schedules/peak.h"
+#include "schedules/away.h"
 
 struct gradient_plan {
     int count; // buffers
@@ -22,6 +22,7 @@ void gradient_plan_destroy(struct gradient_plan *plan);
 
 struct stash {
     struct slot_plan *plan;
+    struct away_plan *away; // the slots instead, where things go to the host meanwhile (offload.h); or NULL
     struct gradient_plan gradients;
     bool backward;
     int chunks, m;
@@ -29,23 +30,36 @@ struct stash {
     struct buffer *home[HOME_COUNT];         // [chunks]; of a shared home only the first
     struct buffer gradient;                  // gradients.count buffers
     int64_t gradient_rows, gradient_columns; // of each
-    struct event *gradient_busy;             // [count] the message that still reads it
+    enum dtype gradient_dtype;
+    struct event *gradient_busy; // [count] the message that still reads it
 };
 
-/* backward false: for forward passes only, without gradients. */
-MUST_USE enum status stash_create(struct device *device, const struct schedule *schedule, int pp_rank,
-                                  const struct stage *stages, bool backward, struct stash *out);
+struct stash_config {
+    const struct schedule *schedule;
+    int pp_rank;
+    const struct stage *stages;
+    bool backward; // false: for forward passes only, without gradients
+    bool offload;  // things go to the host meanwhile, where the schedule leaves time for that
+};
+MUST_USE enum status stash_create(struct device *device, const struct stash_config *config,
+                                  struct stash *out);
 void stash_destroy(struct stash *stash);
 
-/* The bases of all homes for a microbatch of a chunk. */
-void stash_bases(const struct stash *stash, int chunk, int microbatch, char *base[HOME_COUNT]);
+/* The bases of all homes for a microbatch of a chunk; `back`: for its backward pass. */
+void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[HOME_COUNT]);
+/* A microbatch's slot of a home that is its own; and the one, and how many there are, where nothing goes
+ * away.
+ */
+int stash_slot(const struct stash *stash, enum home home, int chunk, int microbatch, bool back);
+int stash_whole_slot(const struct stash *stash, enum home home, int chunk, int microbatch);
+int stash_whole_slots(const struct stash *stash, enum home home, int chunk);
 
 /* Which gradient buffer, and its view. */
 int stash_gradient(const struct stash *stash, int chunk, int microbatch);
 struct tensor stash_gradient_tensor(const struct stash *stash, int index);
 
-/* Says that nobody reads a microbatch's slot of a home any more. */
-MUST_USE enum status stash_release(const struct stash *stash, struct stream *stream, enum home home,
-                                   int chunk, int microbatch);
+/* Says that nobody reads what is in a microbatch's slot of a home any more. */
+MUST_USE enum status stash_poison(const struct stash *stash, struct stream *stream, enum home home, int chunk,
+                                  int microbatch, bool back);
 /* The same of the homes that are the whole rank's. */
 MUST_USE enum status stash_release_shared(const struct stash *stash, struct stream *stream);

@@ -235,8 +235,10 @@ static enum status rehearse_run(const struct recipe *recipe)
     enum status status = run_create(recipe, false, &run);
     if (status == OK) {
         report_layout(&run, stdout);
-        status = dry_run(&run, stdout);
+        status = report_offload(&run, stderr);
     }
+    if (status == OK)
+        status = dry_run(&run, stdout);
     run_destroy(&run);
     return status;
 }
@@ -265,8 +267,11 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
 static enum status check_memory(const struct recipe *recipe)
 {
     enum { BYTES = 4 * sizeof(float) }; // of a parameter: value, gradient, two moments
+    // Of these the data ranks have one copy together, and of the others one each.
+    static const int shared[] = {0, 2 * sizeof(float), 3 * sizeof(float), BYTES}; // by ZeRO's stage
     double parameters = (double)model_parameters(&recipe->model);
-    double needed = parameters * BYTES * recipe->parallel.data_parallel_size;
+    int once = shared[recipe->parallel.zero_stage], data = recipe->parallel.data_parallel_size;
+    double needed = parameters * (once + (double)(BYTES - once) * data);
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     char count[NUMBER_CHARS], most[NUMBER_CHARS];
     if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
@@ -275,10 +280,11 @@ static enum status check_memory(const struct recipe *recipe)
     count_text(parameters * there / needed, most);
     return fail(
         BAD_RECIPE,
-        "the model has %s parameters; with parallel.data_parallel_size %d their values, gradients "
+        "the model has %s parameters; with parallel.data_parallel_size %d%s their values, gradients "
         "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB; at most %s parameters fit, "
         "or ranks on several machines (mpirun, srun)",
-        count, recipe->parallel.data_parallel_size, (int)BYTES, needed / 0x1p30, there / 0x1p30, most);
+        count, data, data > 1 && once < BYTES ? " (a larger parallel.zero_stage takes less)" : "", (int)BYTES,
+        needed / 0x1p30, there / 0x1p30, most);
 }
 
 enum status train(const struct recipe *recipe, int size)
@@ -299,8 +305,10 @@ enum status train(const struct recipe *recipe, int size)
         status = run_folder_claim(recipe, &folder);
     if (status == OK && first) {
         report_layout(&job.run, stdout);
-        status = report_memory(&job.run, stdout);
+        status = report_offload(&job.run, stderr);
     }
+    if (status == OK && first)
+        status = report_memory(&job.run, stdout);
     job.status = status;
     if (status != OK)
         text_add(&job.why, "%s", fail_text());

@@ -51,8 +51,20 @@ static enum status create_weights(struct worker *w, bool training)
     if (layers == NULL)
         return fail(NO_MEMORY, "no memory for the list of layers");
     int count = layers_held(run, w->groups->place.pp, layers);
-    enum status status =
-        weights_create(w->device, &w->params, w->groups->place, layers, count, training, &w->weights);
+    const struct recipe_parallel *parallel = &run->recipe->parallel;
+    struct weights_config config = {
+        .device = w->device,
+        .params = &w->params,
+        .place = w->groups->place,
+        .layers = layers,
+        .layer_count = count,
+        .training = training,
+        .zero_stage = parallel->zero_stage,
+        .data_size = w->groups->data->size,
+        .data_rank = w->groups->data->rank,
+        .bucket_bytes = (int64_t)(parallel->bucket_size_mb * 1048576.0),
+    };
+    enum status status = weights_create(&config, &w->weights);
     free(layers);
     return status;
 }
@@ -72,8 +84,8 @@ static enum status create_executor(struct worker *w, bool training)
         .sequence = recipe->model.seq_length,
         .sequence_parallel = recipe->parallel.sequence_parallel,
         .recompute = recipe_recompute(recipe),
+        .offload_activations = recipe->memory.offload_activations,
         .seed = recipe->seed,
-        .bucket_bytes = (int64_t)(recipe->parallel.bucket_size_mb * 1048576.0),
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
         .training = training,
     };

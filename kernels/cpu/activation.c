@@ -65,86 +65,114 @@ VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec d
 }
 
 /* One row; `kind` is a constant in each call, so each has a loop of its own. */
-VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, float *y, int64_t n)
+VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const float *up, float *y,
+                               int64_t n)
 {
     const bool gated = kind == ACTIVATION_SWIGLU;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         vec_ahead(x + i);
         vec_ahead(y + i);
-        vec_store(y + i, forward_lanes(kind, vec_load(x + i), gated ? vec_load(x + n + i) : vec_all(0)));
+        vec_store(y + i, forward_lanes(kind, vec_load(x + i), gated ? vec_load(up + i) : vec_all(0)));
     }
     if (i < n) {
-        vec up = gated ? vec_load_part(x + n + i, n - i) : vec_all(0);
-        vec_store_part(y + i, forward_lanes(kind, vec_load_part(x + i, n - i), up), n - i);
+        vec u = gated ? vec_load_part(up + i, n - i) : vec_all(0);
+        vec_store_part(y + i, forward_lanes(kind, vec_load_part(x + i, n - i), u), n - i);
     }
 }
 
-VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const float *dy, float *dx,
-                                int64_t n)
+/* up and dup: of swiglu alone. */
+VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const float *up, const float *dy,
+                                float *dx, float *dup, int64_t n)
 {
     const bool gated = kind == ACTIVATION_SWIGLU;
-    vec dup = {0};
+    vec d_up = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        vec up = gated ? vec_load(x + n + i) : vec_all(0);
+        vec u = gated ? vec_load(up + i) : vec_all(0);
         vec_ahead(x + i);
         vec_ahead(dy + i);
         vec_ahead(dx + i);
-        vec_store(dx + i, backward_lanes(kind, vec_load(x + i), up, vec_load(dy + i), &dup));
+        vec_store(dx + i, backward_lanes(kind, vec_load(x + i), u, vec_load(dy + i), &d_up));
         if (gated)
-            vec_store(dx + n + i, dup);
+            vec_store(dup + i, d_up);
     }
     if (i < n) {
         int64_t rest = n - i;
-        vec up = gated ? vec_load_part(x + n + i, rest) : vec_all(0);
-        vec d = backward_lanes(kind, vec_load_part(x + i, rest), up, vec_load_part(dy + i, rest), &dup);
+        vec u = gated ? vec_load_part(up + i, rest) : vec_all(0);
+        vec d = backward_lanes(kind, vec_load_part(x + i, rest), u, vec_load_part(dy + i, rest), &d_up);
         vec_store_part(dx + i, d, rest);
         if (gated)
-            vec_store_part(dx + n + i, dup, rest);
+            vec_store_part(dup + i, d_up, rest);
     }
+}
+
+/* The same columns of the second half: up, beside the gate. */
+static struct piece up_of(struct piece p, int64_t columns)
+{
+    p.column += columns;
+    return p;
+}
+
+static void forward_piece(const struct activation_forward *op, struct piece p)
+{
+    float room[3][PIECE];
+    const float *x = row_in(op->x, p, room[0]), *up = NULL;
+    float *y = row_out(op->y, p, room[2]);
+    switch (op->kind) {
+    case ACTIVATION_GELU:
+        forward_row(ACTIVATION_GELU, x, up, y, p.count);
+        break;
+    case ACTIVATION_GELU_TANH:
+        forward_row(ACTIVATION_GELU_TANH, x, up, y, p.count);
+        break;
+    case ACTIVATION_SWIGLU:
+        up = row_in(op->x, up_of(p, op->y.dim[1]), room[1]);
+        forward_row(ACTIVATION_SWIGLU, x, up, y, p.count);
+        break;
+    }
+    row_store(op->y, p, y);
 }
 
 static void forward_task(void *context, int64_t task)
 {
     const struct activation_forward *op = context;
-    int64_t n = op->y.dim[1], each = rows_each_task(n), end = min_i64((task + 1) * each, op->y.dim[0]);
-    for (int64_t t = task * each; t < end; t++) {
-        const float *x = f32_row(op->x, t);
-        float *y = f32_row(op->y, t);
-        switch (op->kind) {
-        case ACTIVATION_GELU:
-            forward_row(ACTIVATION_GELU, x, y, n);
-            break;
-        case ACTIVATION_GELU_TANH:
-            forward_row(ACTIVATION_GELU_TANH, x, y, n);
-            break;
-        case ACTIVATION_SWIGLU:
-            forward_row(ACTIVATION_SWIGLU, x, y, n);
-            break;
-        }
+    int64_t each = rows_each_task(op->y.dim[1]), end = min_i64((task + 1) * each, op->y.dim[0]);
+    for (int64_t t = task * each; t < end; t++)
+        for (struct piece p = piece_first(op->y, t); p.count > 0; p = piece_next(op->y, p))
+            forward_piece(op, p);
+}
+
+static void backward_piece(const struct activation_backward *op, struct piece p)
+{
+    float room[5][PIECE];
+    const float *x = row_in(op->x, p, room[0]), *dy = row_in(op->dy, p, room[1]), *up = NULL;
+    float *dx = row_out(op->dx, p, room[2]), *dup = NULL;
+    struct piece second = up_of(p, op->dy.dim[1]);
+    switch (op->kind) {
+    case ACTIVATION_GELU:
+        backward_row(ACTIVATION_GELU, x, up, dy, dx, dup, p.count);
+        break;
+    case ACTIVATION_GELU_TANH:
+        backward_row(ACTIVATION_GELU_TANH, x, up, dy, dx, dup, p.count);
+        break;
+    case ACTIVATION_SWIGLU:
+        up = row_in(op->x, second, room[3]);
+        dup = row_out(op->dx, second, room[4]);
+        backward_row(ACTIVATION_SWIGLU, x, up, dy, dx, dup, p.count);
+        row_store(op->dx, second, dup);
+        break;
     }
+    row_store(op->dx, p, dx);
 }
 
 static void backward_task(void *context, int64_t task)
 {
     const struct activation_backward *op = context;
-    int64_t n = op->dy.dim[1], each = rows_each_task(n), end = min_i64((task + 1) * each, op->dy.dim[0]);
-    for (int64_t t = task * each; t < end; t++) {
-        const float *x = f32_row(op->x, t), *dy = f32_row(op->dy, t);
-        float *dx = f32_row(op->dx, t);
-        switch (op->kind) {
-        case ACTIVATION_GELU:
-            backward_row(ACTIVATION_GELU, x, dy, dx, n);
-            break;
-        case ACTIVATION_GELU_TANH:
-            backward_row(ACTIVATION_GELU_TANH, x, dy, dx, n);
-            break;
-        case ACTIVATION_SWIGLU:
-            backward_row(ACTIVATION_SWIGLU, x, dy, dx, n);
-            break;
-        }
-    }
+    int64_t each = rows_each_task(op->dy.dim[1]), end = min_i64((task + 1) * each, op->dy.dim[0]);
+    for (int64_t t = task * each; t < end; t++)
+        for (struct piece p = piece_first(op->dy, t); p.count > 0; p = piece_next(op->dy, p))
+            backward_piece(op, p);
 }
 
 void cpu_activation_forward(struct device *device, const struct activation_forward *op)

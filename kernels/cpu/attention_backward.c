@@ -20,12 +20,15 @@ struct desk {
     float *query_turned, *dout_turned; // [width][64]; the queries scaled
     float *query, *dout, *dquery;      // [64][width]
     float *p, *ds, *factor;            // [64 keys][64 queries]
+    float *room;                       // [64][D] where operands are not fp32: one of them, widened
     float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
 };
 
-static int64_t desk_floats(int64_t sequence, int64_t width)
+static int64_t desk_floats(const struct attention_forward *op, int64_t width)
 {
-    return 3 * sequence * width + 5 * ATTENTION_BLOCK * width + 3 * ATTENTION_BLOCK * ATTENTION_BLOCK;
+    int64_t block = ATTENTION_BLOCK * width;
+    return 3 * op->sequence * width + 5 * block + 3 * ATTENTION_BLOCK * ATTENTION_BLOCK +
+           block_room(op->q, block);
 }
 
 static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t width)
@@ -42,6 +45,7 @@ static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t
     desk->p = desk->dquery + block;
     desk->ds = desk->p + square;
     desk->factor = desk->ds + square;
+    desk->room = desk->factor + square;
     memset(desk->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
 }
 
@@ -70,15 +74,16 @@ static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int
 
 /* scores[keys][queries] = rows of k or v times the queries or dout, turned. */
 static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group,
-                          const float *turned, float *score)
+                          const float *turned, float *room, float *score)
 {
     const struct attention_forward *op = t->op;
+    struct block_rows keys = block_rows(rows, t->sequence * op->sequence + t->key, group * op->head_dim,
+                                        t->keys, op->head_dim, room);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = blocks_of(t->queries, LANES) * LANES,
                                           .terms = op->head_dim,
-                                          .a = f32_row(rows, t->sequence * op->sequence + t->key) +
-                                               group * op->head_dim,
-                                          .a_row = rows.stride[0],
+                                          .a = keys.data,
+                                          .a_row = keys.stride,
                                           .a_term = 1,
                                           .b = turned,
                                           .b_row = ATTENTION_BLOCK,
@@ -108,8 +113,8 @@ static void key_product(const struct attention_tile *t, const float *score, cons
 static void backward_tile(const struct backward *job, const struct attention_tile *t, struct desk *desk)
 {
     int64_t group = t->head / (job->heads / job->groups), width = job->width;
-    score_product(t, t->op->k, group, desk->query_turned, desk->p);
-    score_product(t, t->op->v, group, desk->dout_turned, desk->ds);
+    score_product(t, t->op->k, group, desk->query_turned, desk->room, desk->p);
+    score_product(t, t->op->v, group, desk->dout_turned, desk->room, desk->ds);
     if (t->op->dropout.probability > 0.0F)
         attention_tile_dropout(t, desk->factor);
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++)
@@ -136,33 +141,26 @@ static void load_queries(const struct backward *job, const struct attention_tile
 {
     const struct attention_forward *op = t->op;
     int64_t first = t->sequence * op->sequence + t->query, column = t->head * op->head_dim, d = op->head_dim;
-    const float *q = f32_row(op->q, first) + column, *dout = f32_row(job->op->dout, first) + column;
-    int64_t q_stride = op->q.stride[0], dout_stride = job->op->dout.stride[0];
-    block_transpose(q, q_stride, t->queries, d, op->scale, desk->query_turned);
-    block_transpose(dout, dout_stride, t->queries, d, 1.0F, desk->dout_turned);
-    block_pad(q, q_stride, t->queries, d, desk->query, job->width);
-    block_pad(dout, dout_stride, t->queries, d, desk->dout, job->width);
+    struct block_rows q = block_rows(op->q, first, column, t->queries, d, desk->room);
+    block_transpose(q, t->queries, d, op->scale, desk->query_turned);
+    block_pad(q, t->queries, d, desk->query, job->width);
+    struct block_rows dout = block_rows(job->op->dout, first, column, t->queries, d, desk->room);
+    block_transpose(dout, t->queries, d, 1.0F, desk->dout_turned);
+    block_pad(dout, t->queries, d, desk->dout, job->width);
+    struct block_rows outs = block_rows(op->out, first, column, t->queries, d, desk->room);
     memset(desk->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
 
     for (int64_t q_index = 0; q_index < ATTENTION_BLOCK; q_index++) {
         desk->lse[q_index] = desk->delta[q_index] = 0.0F;
         if (q_index >= t->queries)
             continue;
-        const float *out = f32_row(op->out, first + q_index) + column,
-                    *line = desk->dout + q_index * job->width;
+        const float *out = outs.data + q_index * outs.stride, *line = desk->dout + q_index * job->width;
         vec sum = {0};
         for (int64_t i = 0; i < d; i += LANES)
             sum = vec_fma(vec_load_part(out + i, min_i64(LANES, d - i)), vec_load(line + i), sum);
         desk->delta[q_index] = vec_sum(sum);
         desk->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
     }
-}
-
-static void write_rows(struct tensor to, int64_t row, int64_t column, const float *from, int64_t rows,
-                       int64_t width, int64_t columns)
-{
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(f32_row(to, row + r) + column, from + r * width, (size_t)columns * sizeof(float));
 }
 
 static void backward_head(const struct backward *job, int64_t sequence, int64_t head, struct desk *desk)
@@ -176,8 +174,8 @@ static void backward_head(const struct backward *job, int64_t sequence, int64_t 
             if (!attention_tile_is_empty(&t))
                 backward_tile(job, &t, desk);
         }
-        write_rows(job->op->dq, sequence * op->sequence + query, head * op->head_dim, desk->dquery, t.queries,
-                   job->width, op->head_dim);
+        block_store(job->op->dq, sequence * op->sequence + query, head * op->head_dim, desk->dquery,
+                    job->width, t.queries, op->head_dim);
     }
 }
 
@@ -190,12 +188,15 @@ static void group_task(void *context, int64_t task)
     int which;
     struct desk desk;
     desk_lay(&desk, slot_take(&job->slots, &which), op->sequence, job->width);
-    block_pad(f32_row(op->k, row) + column, op->k.stride[0], op->sequence, op->head_dim, desk.key,
-              job->width);
+    for (int64_t key = 0; key < op->sequence; key += ATTENTION_BLOCK) {
+        int64_t keys = min_i64(ATTENTION_BLOCK, op->sequence - key);
+        block_pad(block_rows(op->k, row + key, column, keys, op->head_dim, desk.room), keys, op->head_dim,
+                  desk.key + key * job->width, job->width);
+    }
     for (int64_t head = group * each; head < (group + 1) * each; head++)
         backward_head(job, sequence, head, &desk);
-    write_rows(job->op->dk, row, column, desk.dkey, op->sequence, job->width, op->head_dim);
-    write_rows(job->op->dv, row, column, desk.dvalue, op->sequence, job->width, op->head_dim);
+    block_store(job->op->dk, row, column, desk.dkey, job->width, op->sequence, op->head_dim);
+    block_store(job->op->dv, row, column, desk.dvalue, job->width, op->sequence, op->head_dim);
     slot_give(&job->slots, which);
 }
 
@@ -207,7 +208,7 @@ static int64_t head_width(const struct attention_backward *op)
 
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads)
 {
-    return slots_bytes(threads, desk_floats(op->forward.sequence, head_width(op)));
+    return slots_bytes(threads, desk_floats(&op->forward, head_width(op)));
 }
 
 void cpu_attention_backward(struct device *device, const struct attention_backward *op)
@@ -216,6 +217,6 @@ void cpu_attention_backward(struct device *device, const struct attention_backwa
                            .heads = op->forward.q.dim[1] / op->forward.head_dim,
                            .groups = op->forward.k.dim[1] / op->forward.head_dim,
                            .width = head_width(op)};
-    job.slots = slots_create(device, desk_floats(op->forward.sequence, job.width));
+    job.slots = slots_create(device, desk_floats(&op->forward, job.width));
     cpu_parallel(device, op->forward.batch * job.groups, group_task, &job);
 }

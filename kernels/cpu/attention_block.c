@@ -96,14 +96,31 @@ VECTOR_INLINE void transpose_lanes(vec x[LANES])
     }
 }
 
-void block_transpose(const float *from, int64_t stride, int64_t rows, int64_t columns, float scale, float *to)
+struct block_rows block_rows(struct tensor t, int64_t row, int64_t column, int64_t rows, int64_t columns,
+                             float *room)
+{
+    if (t.dtype == F32)
+        return (struct block_rows){f32_row(t, row) + column, t.stride[0]};
+    for (int64_t r = 0; r < rows; r++)
+        row_in(t, (struct piece){row + r, column, columns}, room + r * columns);
+    return (struct block_rows){room, columns};
+}
+
+void block_store(struct tensor t, int64_t row, int64_t column, const float *from, int64_t stride,
+                 int64_t rows, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r++)
+        narrow_floats(t.dtype, from + r * stride, row_bytes(t, row + r, column), columns);
+}
+
+void block_transpose(struct block_rows from, int64_t rows, int64_t columns, float scale, float *to)
 {
     for (int64_t column = 0; column < columns; column += LANES) {
         int64_t width = min_i64(LANES, columns - column);
         for (int64_t row = 0; row < ATTENTION_BLOCK; row += LANES) {
             vec x[LANES];
             for (int i = 0; i < LANES; i++) {
-                const float *line = from + (row + i) * stride + column;
+                const float *line = from.data + (row + i) * from.stride + column;
                 x[i] = row + i < rows ? vec_load_part(line, width) * scale : vec_all(0);
             }
             transpose_lanes(x);
@@ -113,12 +130,12 @@ void block_transpose(const float *from, int64_t stride, int64_t rows, int64_t co
     }
 }
 
-void block_pad(const float *from, int64_t stride, int64_t rows, int64_t columns, float *to, int64_t width)
+void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to, int64_t width)
 {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < width; i += LANES)
             vec_store(to + row * width + i,
-                      vec_load_part(from + row * stride + i, min_i64(LANES, columns - i)));
+                      vec_load_part(from.data + row * from.stride + i, min_i64(LANES, columns - i)));
 }
 
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,

@@ -38,13 +38,30 @@ struct block_product {
 };
 void block_product(const struct block_product *product);
 
+/* Rows and columns of a matrix in fp32, `stride` apart. */
+struct block_rows {
+    const float *data;
+    int64_t stride;
+};
+/* Rows [row, row + rows), columns [column, column + columns) of t: where they lie, or widened into `room`,
+ * which has rows * columns floats. */
+struct block_rows block_rows(struct tensor t, int64_t row, int64_t column, int64_t rows, int64_t columns,
+                             float *room);
+/* Floats of that room: none where fp32 is read where it lies. */
+static inline int64_t block_room(struct tensor t, int64_t floats)
+{
+    return t.dtype == F32 ? 0 : floats;
+}
+/* The other way: rounds rows of fp32, `stride` apart, into t. */
+void block_store(struct tensor t, int64_t row, int64_t column, const float *from, int64_t stride,
+                 int64_t rows, int64_t columns);
+
 /* to[column][row] = scale * from[row][column], lines of ATTENTION_BLOCK floats, 0 for rows that are not
  * there. rows <= ATTENTION_BLOCK; writes columns rounded up to LANES. */
-void block_transpose(const float *from, int64_t stride, int64_t rows, int64_t columns, float scale,
-                     float *to);
+void block_transpose(struct block_rows from, int64_t rows, int64_t columns, float scale, float *to);
 
 /* to[row] = from[row], filled up with zeros to `width` columns. */
-void block_pad(const float *from, int64_t stride, int64_t rows, int64_t columns, float *to, int64_t width);
+void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to, int64_t width);
 
 /* One block of one head of one sequence: queries [query, query + queries) of the sequence against keys
  * [key, key + keys). */

@@ -23,12 +23,14 @@ struct desk {
     float *query; // [width][64], turned over and scaled
     float *score; // [64 keys][64 queries]: s, then p
     float *value, *out, *factor;
+    float *room; // [64][D] where operands are not fp32: one of them, widened
     float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
 };
 
-static int64_t desk_floats(int64_t width)
+static int64_t desk_floats(const struct attention_forward *op, int64_t width)
 {
-    return 3 * width * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK;
+    return 3 * width * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK +
+           block_room(op->q, width * ATTENTION_BLOCK);
 }
 
 static void desk_lay(struct desk *desk, float *memory, int64_t width)
@@ -38,6 +40,7 @@ static void desk_lay(struct desk *desk, float *memory, int64_t width)
     desk->out = desk->value + width * ATTENTION_BLOCK;
     desk->score = desk->out + width * ATTENTION_BLOCK;
     desk->factor = desk->score + ATTENTION_BLOCK * ATTENTION_BLOCK;
+    desk->room = desk->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
     memset(desk->out, 0, (size_t)(width * ATTENTION_BLOCK) * sizeof(float));
     for (int q = 0; q < ATTENTION_BLOCK; q++) {
         desk->most[q] = -INFINITY;
@@ -90,12 +93,13 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
     const struct attention_forward *op = job->op;
     int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)),
             row = t->sequence * op->sequence + t->key;
-    int64_t vectors = blocks_of(t->queries, LANES);
+    int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim;
+    struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, desk->room);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = vectors * LANES,
-                                          .terms = op->head_dim,
-                                          .a = f32_row(op->k, row) + group * op->head_dim,
-                                          .a_row = op->k.stride[0],
+                                          .terms = d,
+                                          .a = keys.data,
+                                          .a_row = keys.stride,
                                           .a_term = 1,
                                           .b = desk->query,
                                           .b_row = ATTENTION_BLOCK,
@@ -107,8 +111,7 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
     if (op->dropout.probability > 0.0F)
         drop_scores(t, desk);
 
-    block_pad(f32_row(op->v, row) + group * op->head_dim, op->v.stride[0], t->keys, op->head_dim, desk->value,
-              job->width);
+    block_pad(block_rows(op->v, row, group * d, t->keys, d, desk->room), t->keys, d, desk->value, job->width);
     for (int64_t q = 0; q < t->queries; q++)
         for (int64_t i = 0; i < job->width; i++)
             desk->out[q * job->width + i] *= desk->shrink[q];
@@ -126,17 +129,17 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
                                           .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
 
-static void write_results(const struct forward *job, const struct attention_tile *t, const struct desk *desk)
+static void write_results(const struct forward *job, const struct attention_tile *t, struct desk *desk)
 {
     const struct attention_forward *op = job->op;
     int64_t first = t->sequence * op->sequence + t->query;
     for (int64_t q = 0; q < t->queries; q++) {
-        float *out = f32_row(op->out, first + q) + t->head * op->head_dim;
-        float share = 1.0F / desk->sum[q];
+        float *out = desk->out + q * job->width, share = 1.0F / desk->sum[q];
         for (int64_t i = 0; i < op->head_dim; i++)
-            out[i] = desk->out[q * job->width + i] * share;
+            out[i] *= share;
         f32_row(op->lse, t->head)[first + q] = desk->most[q] + logf(desk->sum[q]);
     }
+    block_store(op->out, first, t->head * op->head_dim, desk->out, job->width, t->queries, op->head_dim);
 }
 
 static void forward_task(void *context, int64_t task)
@@ -152,8 +155,9 @@ static void forward_task(void *context, int64_t task)
     int64_t sequence = task % pairs / job->heads, head = task % job->heads;
     int64_t query = query_block * ATTENTION_BLOCK;
     struct attention_tile t = attention_tile(op, sequence, head, query, query);
-    block_transpose(f32_row(op->q, sequence * op->sequence + query) + head * op->head_dim, op->q.stride[0],
-                    t.queries, op->head_dim, op->scale, desk.query);
+    struct block_rows queries = block_rows(op->q, sequence * op->sequence + query, head * op->head_dim,
+                                           t.queries, op->head_dim, desk.room);
+    block_transpose(queries, t.queries, op->head_dim, op->scale, desk.query);
     for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
         t = attention_tile(op, sequence, head, query, key);
         if (!attention_tile_is_empty(&t))
@@ -171,7 +175,7 @@ static int64_t head_width(const struct attention_forward *op)
 
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads)
 {
-    return slots_bytes(threads, desk_floats(head_width(op)));
+    return slots_bytes(threads, desk_floats(op, head_width(op)));
 }
 
 void cpu_attention_forward(struct device *device, const struct attention_forward *op)
@@ -180,6 +184,6 @@ void cpu_attention_forward(struct device *device, const struct attention_forward
                           .heads = op->q.dim[1] / op->head_dim,
                           .query_blocks = blocks_of(op->sequence, ATTENTION_BLOCK),
                           .width = head_width(op)};
-    job.slots = slots_create(device, desk_floats(job.width));
+    job.slots = slots_create(device, desk_floats(op, job.width));
     cpu_parallel(device, job.query_blocks * op->batch * job.heads, forward_task, &job);
 }

@@ -19,6 +19,18 @@ void blas_sgemm(const struct blas_panel *p, int threads)
                 (blasint)p->ldc);
 }
 
+bool blas_has_bf16(void)
+{
+    return false; // its bf16 product is not in every build
+}
+
+void blas_bf16(const struct blas_panel *panel, int threads)
+{
+    (void)panel;
+    (void)threads;
+    die(__FILE__, __LINE__, "blas_bf16", "OpenBLAS has none here");
+}
+
 const char *cpu_blas_name(void)
 {
     return "OpenBLAS";

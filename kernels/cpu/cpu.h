@@ -28,11 +28,11 @@ void cpu_state_close(struct device *device, struct cpu_state *state);
 void *cpu_scratch(struct device *device, size_t bytes);
 /* What an op takes on a device of that many threads; 0 for most. */
 size_t cpu_scratch_bytes(const struct op *op, int threads);
+size_t cpu_gemm_scratch(const struct gemm *op);
 size_t cpu_column_sum_scratch(const struct column_sum *op);
 size_t cpu_norm_backward_scratch(const struct norm_backward *op);
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads);
-size_t cpu_squares_scratch(const struct squares *op);
 size_t cpu_magnitude_scratch(const struct magnitude *op);
 
 /* Runs the op to its end: the one switch (run.c). */
@@ -67,6 +67,7 @@ void cpu_loss_sum(struct device *device, const struct loss_sum *op);
 void cpu_loss_finish(struct device *device, const struct loss_finish *op);
 void cpu_loss_backward(struct device *device, const struct loss_backward *op);
 void cpu_squares(struct device *device, const struct squares *op);
+void cpu_sum(struct device *device, const struct sum *op);
 void cpu_clip(struct device *device, const struct clip *op);
 void cpu_adamw(struct device *device, const struct adamw *op);
 void cpu_magnitude(struct device *device, const struct magnitude *op);

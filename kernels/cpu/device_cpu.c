@@ -10,6 +10,7 @@
 #include "kernels/cpu/device_cpu.h"
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -205,6 +206,9 @@ const struct device_ops device_cpu = {
     .close = cpu_close,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .host_rest = cpu_host_rest,
     .stream_open = cpu_stream_open,
     .stream_close = cpu_stream_close,
     .submit = cpu_submit,

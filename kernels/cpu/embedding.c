@@ -19,19 +19,24 @@ static int64_t row_of(const int32_t *id, int64_t t, int64_t begin, int64_t rows)
 static void forward_row(const struct embedding_forward *op, int64_t t)
 {
     int64_t row = row_of(op->id, t, op->begin, op->rows), n = op->out.dim[1];
-    float *out = f32_row(op->out, t);
+    size_t bytes = (size_t)n * dtype_bytes(op->out.dtype);
     if (row < 0) {
         if (!op->accumulate)
-            memset(out, 0, (size_t)n * sizeof *out);
+            memset(row_bytes(op->out, t, 0), 0, bytes);
         return;
     }
-    const float *in = f32_row(op->table, row);
     if (!op->accumulate) {
-        memcpy(out, in, (size_t)n * sizeof *out);
+        memcpy(row_bytes(op->out, t, 0), row_bytes(op->table, row, 0), bytes);
         return;
     }
-    for (int64_t i = 0; i < n; i++)
-        out[i] += in[i];
+    for (struct piece p = piece_first(op->out, t); p.count > 0; p = piece_next(op->out, p)) {
+        float room[2][PIECE];
+        float *out = row_in(op->out, p, room[0]);
+        const float *in = row_in(op->table, (struct piece){row, p.column, p.count}, room[1]);
+        for (int64_t i = 0; i < p.count; i++)
+            out[i] += in[i];
+        row_store(op->out, p, out);
+    }
 }
 
 static void forward_task(void *context, int64_t task)
@@ -56,7 +61,8 @@ static void backward_task(void *context, int64_t task)
         int64_t row = row_of(op->id, t, op->begin, op->rows);
         if (row < 0)
             continue;
-        const float *in = f32_row(op->dout, t) + begin;
+        float room[COLUMN_BLOCK];
+        const float *in = row_in(op->dout, (struct piece){t, begin, n}, room);
         float *restrict out = f32_row(op->dtable, row) + begin;
         for (int64_t i = 0; i < n; i++)
             out[i] += in[i];

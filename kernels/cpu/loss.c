@@ -6,21 +6,38 @@
 
 #include <math.h>
 
+/* The real columns of row t. */
+static struct piece first_real(struct tensor logits, int64_t columns, int64_t t)
+{
+    return piece_at(logits.dtype, columns, t, 0);
+}
+
+static struct piece next_real(struct tensor logits, int64_t columns, struct piece p)
+{
+    return piece_at(logits.dtype, columns, p.row, p.column + p.count);
+}
+
 static void max_task(void *context, int64_t t)
 {
     const struct loss_max *op = context;
-    const float *x = f32_row(op->logits, t);
-    int64_t n = op->columns, i = 0;
+    const float *x = NULL;
+    float room[PIECE];
+    int64_t i = 0, n = 0;
     vec most[4];
     for (int s = 0; s < 4; s++)
         most[s] = vec_all(-INFINITY);
-    for (; i + 4 * LANES <= n; i += 4 * LANES)
-        for (int s = 0; s < 4; s++) {
-            vec_ahead(x + i + s * LANES);
-            most[s] = vec_max(most[s], vec_load(x + i + s * LANES));
-        }
+    for (struct piece p = first_real(op->logits, op->columns, t); p.count > 0;
+         p = next_real(op->logits, op->columns, p)) {
+        x = row_in(op->logits, p, room);
+        n = p.count;
+        for (i = 0; i + 4 * LANES <= n; i += 4 * LANES)
+            for (int s = 0; s < 4; s++) {
+                vec_ahead(x + i + s * LANES);
+                most[s] = vec_max(most[s], vec_load(x + i + s * LANES));
+            }
+    }
     float max = vec_largest(vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
-    for (; i < n; i++)
+    for (; i < n; i++) // of the last piece: the others are whole
         max = max > x[i] ? max : x[i];
     ((float *)op->max.data)[t] = max;
 }
@@ -38,13 +55,11 @@ static int64_t label_column(const int32_t *label, int64_t t, int64_t begin, int6
     return column >= 0 && column < columns ? column : -1;
 }
 
-static void sum_task(void *context, int64_t t)
+/* e^(x - max) of a piece, onto the sums of the pieces before. */
+static void add_exponentials(const float *x, int64_t n, float max, vec total[2])
 {
-    const struct loss_sum *op = context;
-    const float *x = f32_row(op->logits, t);
-    float max = ((const float *)op->max.data)[t];
-    int64_t n = op->columns, i = 0;
-    vec sum[2] = {{0}};
+    vec sum[2] = {total[0], total[1]};
+    int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES)
         for (int s = 0; s < 2; s++) {
             vec_ahead(x + i + s * LANES);
@@ -56,9 +71,20 @@ static void sum_task(void *context, int64_t t)
         int64_t count = min_i64(n - i, LANES);
         sum[s] += vec_first(vec_exp(vec_load_part(x + i, count) - max), count);
     }
+    memcpy(total, sum, sizeof sum);
+}
+
+static void sum_task(void *context, int64_t t)
+{
+    const struct loss_sum *op = context;
+    float room[PIECE], max = ((const float *)op->max.data)[t];
+    vec sum[2] = {{0}};
+    for (struct piece p = first_real(op->logits, op->columns, t); p.count > 0;
+         p = next_real(op->logits, op->columns, p))
+        add_exponentials(row_in(op->logits, p, room), p.count, max, sum);
     ((float *)op->sum.data)[t] = vec_sum(sum[0] + sum[1]);
-    int64_t column = label_column(op->label, t, op->begin, n);
-    ((float *)op->target.data)[t] = column >= 0 ? x[column] - max : 0.0F;
+    int64_t column = label_column(op->label, t, op->begin, op->columns);
+    ((float *)op->target.data)[t] = column >= 0 ? row_value(op->logits, t, column) - max : 0.0F;
 }
 
 void cpu_loss_sum(struct device *device, const struct loss_sum *op)
@@ -86,26 +112,41 @@ void cpu_loss_finish(struct device *device, const struct loss_finish *op)
     }
 }
 
-static void backward_task(void *context, int64_t t)
+static void backward_piece(float *x, int64_t n, float max, float factor)
 {
-    const struct loss_backward *op = context;
-    float *x = f32_row(op->logits, t), max = ((const float *)op->max.data)[t];
-    float mask = op->mask[t], factor = mask / ((const float *)op->sum.data)[t];
-    int64_t n = op->columns, i = 0;
-    if (mask == 0.0F) {
-        memset(x, 0, (size_t)op->logits.dim[1] * sizeof *x);
-        return;
-    }
+    int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         vec_ahead(x + i);
         vec_store(x + i, vec_exp(vec_load(x + i) - max) * factor);
     }
     if (i < n)
         vec_store_part(x + i, vec_exp(vec_load_part(x + i, n - i) - max) * factor, n - i);
-    int64_t column = label_column(op->label, t, op->begin, n);
-    if (column >= 0)
-        x[column] -= mask;
-    memset(x + n, 0, (size_t)(op->logits.dim[1] - n) * sizeof *x);
+}
+
+static void zero_columns(struct tensor t, int64_t row, int64_t begin)
+{
+    memset(row_bytes(t, row, begin), 0, (size_t)(t.dim[1] - begin) * dtype_bytes(t.dtype));
+}
+
+static void backward_task(void *context, int64_t t)
+{
+    const struct loss_backward *op = context;
+    float max = ((const float *)op->max.data)[t], mask = op->mask[t];
+    float factor = mask / ((const float *)op->sum.data)[t];
+    int64_t label = label_column(op->label, t, op->begin, op->columns);
+    if (mask == 0.0F) {
+        zero_columns(op->logits, t, 0);
+        return;
+    }
+    for (struct piece p = first_real(op->logits, op->columns, t); p.count > 0;
+         p = next_real(op->logits, op->columns, p)) {
+        float room[PIECE], *x = row_in(op->logits, p, room);
+        backward_piece(x, p.count, max, factor);
+        if (label >= p.column && label < p.column + p.count)
+            x[label - p.column] -= mask;
+        row_store(op->logits, p, x);
+    }
+    zero_columns(op->logits, t, op->columns);
 }
 
 void cpu_loss_backward(struct device *device, const struct loss_backward *op)

@@ -22,9 +22,11 @@ static float add_up(const vec sum[SUMS])
     return vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static float row_sum(const float *x, int64_t n)
+/* The sums go on from piece to piece. */
+static void add_row(const float *x, int64_t n, vec total[SUMS])
 {
-    vec sum[SUMS] = {{0}};
+    vec sum[SUMS];
+    memcpy(sum, total, sizeof sum);
     int64_t i = 0;
     for (; i + SUMS * LANES <= n; i += SUMS * LANES)
         for (int s = 0; s < SUMS; s++)
@@ -32,13 +34,14 @@ static float row_sum(const float *x, int64_t n)
     for (int s = 0; s < SUMS; s++, i += LANES)
         if (i < n)
             sum[s] += vec_load_part(x + i, min_i64(n - i, LANES));
-    return add_up(sum);
+    memcpy(total, sum, sizeof sum);
 }
 
-/* The sum of (x - mean)^2. */
-static float row_squares(const float *x, int64_t n, float mean)
+/* (x - mean)^2. */
+static void add_squares(const float *x, int64_t n, float mean, vec total[SUMS])
 {
-    vec sum[SUMS] = {{0}};
+    vec sum[SUMS];
+    memcpy(sum, total, sizeof sum);
     int64_t i = 0;
     for (; i + SUMS * LANES <= n; i += SUMS * LANES) {
         for (int s = 0; s < SUMS; s++) {
@@ -53,24 +56,53 @@ static float row_squares(const float *x, int64_t n, float mean)
         vec d = vec_first(vec_load_part(x + i, count) - mean, count);
         sum[s] = vec_fma(d, d, sum[s]);
     }
+    memcpy(total, sum, sizeof sum);
+}
+
+static float row_sum(struct tensor x, int64_t t)
+{
+    vec sum[SUMS] = {{0}};
+    float room[PIECE];
+    for (struct piece p = piece_first(x, t); p.count > 0; p = piece_next(x, p))
+        add_row(row_in(x, p, room), p.count, sum);
     return add_up(sum);
+}
+
+/* The sum of (x - mean)^2. */
+static float row_squares(struct tensor x, int64_t t, float mean)
+{
+    vec sum[SUMS] = {{0}};
+    float room[PIECE];
+    for (struct piece p = piece_first(x, t); p.count > 0; p = piece_next(x, p))
+        add_squares(row_in(x, p, room), p.count, mean, sum);
+    return add_up(sum);
+}
+
+static void forward_piece(const struct norm_forward *op, struct piece p, float mean, float rstd)
+{
+    float room[4][PIECE];
+    const float *x = row_in(op->x, p, room[0]), *weight = row_in(op->weight, piece_of_vector(p), room[1]);
+    float *restrict y = row_out(op->y, p, room[2]);
+    if (op->kind == NORM_LAYER) {
+        const float *bias = row_in(op->bias, piece_of_vector(p), room[3]);
+        for (int64_t i = 0; i < p.count; i++)
+            y[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+    } else {
+        for (int64_t i = 0; i < p.count; i++)
+            y[i] = x[i] * rstd * weight[i];
+    }
+    row_store(op->y, p, y);
 }
 
 static void forward_row(const struct norm_forward *op, int64_t t)
 {
-    const float *x = f32_row(op->x, t), *weight = op->weight.data, *bias = op->bias.data;
-    float *restrict y = f32_row(op->y, t);
-    int64_t n = op->x.dim[1];
-    float mean = op->kind == NORM_LAYER ? row_sum(x, n) / (float)n : 0.0F;
-    float rstd = 1.0F / sqrtf(row_squares(x, n, mean) / (float)n + op->epsilon);
-    if (op->kind == NORM_LAYER) {
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+    float n = (float)op->x.dim[1];
+    float mean = op->kind == NORM_LAYER ? row_sum(op->x, t) / n : 0.0F;
+    float rstd = 1.0F / sqrtf(row_squares(op->x, t, mean) / n + op->epsilon);
+    for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p))
+        forward_piece(op, p, mean, rstd);
+    if (op->kind == NORM_LAYER)
         ((float *)op->mean.data)[t] = mean;
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            y[i] = x[i] * rstd * weight[i];
-    }
     ((float *)op->rstd.data)[t] = rstd;
 }
 
@@ -94,51 +126,83 @@ struct backward {
     int64_t columns;
 };
 
-/* sum(g) and sum(g * xhat) of a row. */
-static void row_sums(const struct norm_backward *op, int64_t t, float mean, float rstd, float *g_sum,
-                     float *g_xhat_sum)
+/* A piece of what a row's backward pass reads. */
+struct lines {
+    const float *x, *dy, *weight;
+};
+
+static struct lines lines_in(const struct norm_backward *op, struct piece p, float room[3][PIECE])
 {
-    const float *x = f32_row(op->x, t), *dy = f32_row(op->dy, t), *weight = op->weight.data;
-    int64_t n = op->x.dim[1];
-    vec plain[SUMS] = {{0}}, product[SUMS] = {{0}};
+    return (struct lines){row_in(op->x, p, room[0]), row_in(op->dy, p, room[1]),
+                          row_in(op->weight, piece_of_vector(p), room[2])};
+}
+
+/* g and g * xhat of a piece. */
+static void add_products(struct lines in, int64_t n, float mean, float rstd, vec plain[SUMS],
+                         vec product[SUMS])
+{
+    vec g_sum[2] = {plain[0], plain[1]}, g_xhat_sum[2] = {product[0], product[1]};
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
         for (int s = 0; s < 2; s++) {
             int64_t at = i + s * LANES;
-            vec g = vec_load(dy + at) * vec_load(weight + at);
-            plain[s] += g;
-            product[s] = vec_fma(g, (vec_load(x + at) - mean) * rstd, product[s]);
+            vec g = vec_load(in.dy + at) * vec_load(in.weight + at);
+            g_sum[s] += g;
+            g_xhat_sum[s] = vec_fma(g, (vec_load(in.x + at) - mean) * rstd, g_xhat_sum[s]);
         }
     }
     for (int s = 0; s < 2; s++, i += LANES) {
         if (i >= n)
             break;
         int64_t count = min_i64(n - i, LANES);
-        vec g = vec_load_part(dy + i, count) * vec_load_part(weight + i, count);
-        plain[s] += g;
-        product[s] = vec_fma(g, (vec_load_part(x + i, count) - mean) * rstd, product[s]);
+        vec g = vec_load_part(in.dy + i, count) * vec_load_part(in.weight + i, count);
+        g_sum[s] += g;
+        g_xhat_sum[s] = vec_fma(g, (vec_load_part(in.x + i, count) - mean) * rstd, g_xhat_sum[s]);
     }
-    *g_sum = add_up(plain);
-    *g_xhat_sum = add_up(product);
+    memcpy(plain, g_sum, sizeof g_sum);
+    memcpy(product, g_xhat_sum, sizeof g_xhat_sum);
 }
 
-static void backward_row(const struct norm_backward *op, int64_t t, float *restrict dweight,
-                         float *restrict dbias)
+/* What a row's elements have in common. */
+struct row_of {
+    float mean, rstd, g_mean, g_xhat_mean;
+};
+
+static struct row_of row_means(const struct norm_backward *op, int64_t t)
 {
-    const float *restrict x = f32_row(op->x, t), *restrict dy = f32_row(op->dy, t);
-    const float *restrict weight = op->weight.data;
-    float *restrict dx = f32_row(op->dx, t);
-    int64_t n = op->x.dim[1];
-    float mean = op->kind == NORM_LAYER ? ((const float *)op->mean.data)[t] : 0.0F;
-    float rstd = ((const float *)op->rstd.data)[t], g_sum, g_xhat_sum;
-    row_sums(op, t, mean, rstd, &g_sum, &g_xhat_sum);
-    float g_mean = op->kind == NORM_LAYER ? g_sum / (float)n : 0.0F;
-    float g_xhat_mean = g_xhat_sum / (float)n;
+    vec plain[SUMS] = {{0}}, product[SUMS] = {{0}};
+    float room[3][PIECE], n = (float)op->x.dim[1];
+    bool layer = op->kind == NORM_LAYER;
+    struct row_of row = {.mean = layer ? ((const float *)op->mean.data)[t] : 0.0F,
+                         .rstd = ((const float *)op->rstd.data)[t]};
+    for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p))
+        add_products(lines_in(op, p, room), p.count, row.mean, row.rstd, plain, product);
+    row.g_mean = layer ? add_up(plain) / n : 0.0F;
+    row.g_xhat_mean = add_up(product) / n;
+    return row;
+}
+
+static void backward_piece(struct lines in, int64_t n, struct row_of row, float *restrict dx,
+                           float *restrict dweight, float *restrict dbias)
+{
+    const float *restrict x = in.x, *restrict dy = in.dy, *restrict weight = in.weight;
+    const float mean = row.mean, rstd = row.rstd, g_mean = row.g_mean, g_xhat_mean = row.g_xhat_mean;
     for (int64_t i = 0; i < n; i++) {
         float xhat = (x[i] - mean) * rstd;
         dx[i] += rstd * (dy[i] * weight[i] - g_mean - xhat * g_xhat_mean);
         dweight[i] += dy[i] * xhat;
         dbias[i] += dy[i];
+    }
+}
+
+static void backward_row(const struct norm_backward *op, int64_t t, float *dweight, float *dbias)
+{
+    struct row_of row = row_means(op, t);
+    for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p)) {
+        float room[3][PIECE], dx_room[PIECE];
+        float *dx = row_in(op->dx, p, dx_room);
+        backward_piece(lines_in(op, p, room), p.count, row, dx, dweight + p.column, dbias + p.column);
+        row_store(op->dx, p, dx);
     }
 }
 

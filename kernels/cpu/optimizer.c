@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The optimizer's two ops: the sum of squares for the global norm, and AdamW in one pass. */
+/* The optimizer's ops: sums of squares for the global norm, and AdamW in one pass. */
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
 #include <math.h>
 
+enum { BLOCKS_EACH_TASK = 16 };
+
 struct squares_job {
     const float *x;
-    int64_t count;
+    int64_t count, each; // elements in all, and of a block
     double *block;
 };
 
 /* LANES sums by index, in two vectors of doubles, added in a tree. fp32 squares are exact in fp64. */
-static void squares_task(void *context, int64_t task)
+static double squares_of(const float *x, int64_t n)
 {
-    const struct squares_job *job = context;
-    const float *x = job->x + task * SQUARES_BLOCK;
-    int64_t n = min_i64(SQUARES_BLOCK, job->count - task * SQUARES_BLOCK);
     vecd sum[2] = {{0}};
     for (int64_t i = 0; i < n; i += LANES) {
         float line[LANES];
@@ -31,23 +30,36 @@ static void squares_task(void *context, int64_t task)
     for (int width = LANES_DOUBLE / 2; width > 0; width /= 2)
         for (int l = 0; l < width; l++)
             lane[l] += lane[l + width];
-    job->block[task] = lane[0];
+    return lane[0];
 }
 
-size_t cpu_squares_scratch(const struct squares *op)
+static void squares_task(void *context, int64_t task)
 {
-    return (size_t)(blocks_of(tensor_count(op->x), SQUARES_BLOCK) + 1) * sizeof(double);
+    const struct squares_job *job = context;
+    for (int64_t b = task * BLOCKS_EACH_TASK; b < (task + 1) * BLOCKS_EACH_TASK; b++) {
+        int64_t begin = b * job->each, left = job->count - begin;
+        if (left <= 0)
+            return;
+        job->block[b] = squares_of(job->x + begin, min_i64(job->each, left));
+    }
 }
 
 void cpu_squares(struct device *device, const struct squares *op)
 {
-    int64_t count = tensor_count(op->x), blocks = blocks_of(count, SQUARES_BLOCK);
-    struct squares_job job = {op->x.data, count, cpu_scratch(device, cpu_squares_scratch(op))};
-    cpu_parallel(device, blocks, squares_task, &job);
-    double sum = 0.0;
-    for (int64_t b = 0; b < blocks; b++)
-        sum += job.block[b];
-    ((double *)op->out.data)[0] = sum;
+    int64_t columns = op->x.ndim == 1 ? 1 : op->x.dim[1];
+    struct squares_job job = {op->x.data, tensor_count(op->x), squares_block_rows(columns) * columns,
+                              op->out.data};
+    cpu_parallel(device, blocks_of(tensor_count(op->out), BLOCKS_EACH_TASK), squares_task, &job);
+}
+
+void cpu_sum(struct device *device, const struct sum *op)
+{
+    (void)device;
+    const double *x = op->x.data;
+    double total = 0.0;
+    for (int64_t i = 0; i < op->x.dim[0]; i++)
+        total += x[i];
+    ((double *)op->out.data)[0] = total;
 }
 
 enum { ADAMW_BLOCK = 16384 };
@@ -76,6 +88,9 @@ static void adamw_task(void *context, int64_t task)
     adamw_block(op->hyper, op->decay ? op->hyper->weight_decay : 0.0F,
                 (const float *)op->gradient.data + begin, (float *)op->weight.data + begin,
                 (float *)op->m.data + begin, (float *)op->v.data + begin, n);
+    if (op->working.data != NULL)
+        narrow_floats(op->working.dtype, (const float *)op->weight.data + begin,
+                      row_bytes(op->working, 0, begin), n);
 }
 
 void cpu_adamw(struct device *device, const struct adamw *op)

@@ -28,52 +28,57 @@ static void mask_row(const struct dropout *dropout, const struct dropout_rule *r
     }
 }
 
-/* Columns at a time, so that the factors lie on the stack. A multiple of DROPOUT_BLOCK. */
-enum { PIECE = 1024 };
-
-/* The factors of columns [begin, begin + n) of row t. */
-static void mask_piece(const struct dropout *dropout, const struct dropout_rule *rule, int64_t t,
-                       int64_t begin, int64_t n, float *factor)
+/* The factors of a piece; NULL without dropout. */
+static const float *mask_piece(const struct dropout *dropout, const struct dropout_rule *rule, struct piece p,
+                               float *factor)
 {
+    if (!(dropout->probability > 0.0F))
+        return NULL;
     struct dropout shifted = *dropout;
-    shifted.column_begin += begin;
-    mask_row(&shifted, rule, t, n, factor);
+    shifted.column_begin += p.column;
+    mask_row(&shifted, rule, p.row, p.count, factor);
+    return factor;
+}
+
+/* The next piece, at most PIECE columns in any type: the factors lie on the stack. A multiple of
+ * DROPOUT_BLOCK. */
+static struct piece piece_from(struct tensor t, int64_t row, int64_t column)
+{
+    return (struct piece){row, column, min_i64(PIECE, t.dim[1] - column)};
 }
 
 /* `bias`, `factor` and `residual` may be NULL. out may be x or residual: an element is read before it is
  * written, and no other one is. */
-static void forward_piece(const float *x, const float *bias, const float *factor, const float *residual,
-                          float *out, int64_t n)
+static void forward_piece(struct tensor to, struct piece p, const float *x, const float *bias,
+                          const float *factor, const float *residual)
 {
-    float piece[PIECE];
+    float sum[PIECE];
+    int64_t n = p.count;
     for (int64_t i = 0; i < n; i++)
-        piece[i] = x[i];
+        sum[i] = x[i];
     for (int64_t i = 0; bias != NULL && i < n; i++)
-        piece[i] += bias[i];
+        sum[i] += bias[i];
     for (int64_t i = 0; factor != NULL && i < n; i++)
-        piece[i] *= factor[i];
+        sum[i] *= factor[i];
     for (int64_t i = 0; residual != NULL && i < n; i++)
-        piece[i] += residual[i];
-    memcpy(out, piece, (size_t)n * sizeof *out);
+        sum[i] += residual[i];
+    narrow_floats(to.dtype, sum, row_bytes(to, p.row, p.column), n);
 }
 
 static void forward_task(void *context, int64_t task)
 {
     const struct residual_forward *op = context;
     struct dropout_rule rule = dropout_rule(&op->dropout);
-    bool drops = op->dropout.probability > 0.0F;
     int64_t columns = op->out.dim[1], each = rows_each_task(columns);
     int64_t end = min_i64((task + 1) * each, op->out.dim[0]);
     for (int64_t t = task * each; t < end; t++) {
-        const float *residual = op->residual.data != NULL ? f32_row(op->residual, t) : NULL;
         for (int64_t c = 0; c < columns; c += PIECE) {
-            int64_t n = min_i64(PIECE, columns - c);
-            float factor[PIECE];
-            if (drops)
-                mask_piece(&op->dropout, &rule, t, c, n, factor);
-            forward_piece(
-                f32_row(op->x, t) + c, op->bias.data != NULL ? (const float *)op->bias.data + c : NULL,
-                drops ? factor : NULL, residual != NULL ? residual + c : NULL, f32_row(op->out, t) + c, n);
+            struct piece p = piece_from(op->out, t, c);
+            float room[3][PIECE], factor[PIECE];
+            const float *bias = op->bias.data != NULL ? row_in(op->bias, piece_of_vector(p), room[1]) : NULL;
+            const float *residual = op->residual.data != NULL ? row_in(op->residual, p, room[2]) : NULL;
+            forward_piece(op->out, p, row_in(op->x, p, room[0]), bias,
+                          mask_piece(&op->dropout, &rule, p, factor), residual);
         }
     }
 }
@@ -82,17 +87,14 @@ static void backward_task(void *context, int64_t task)
 {
     const struct residual_backward *op = context;
     struct dropout_rule rule = dropout_rule(&op->dropout);
-    bool drops = op->dropout.probability > 0.0F;
     int64_t columns = op->dx.dim[1], each = rows_each_task(columns);
     int64_t end = min_i64((task + 1) * each, op->dx.dim[0]);
     for (int64_t t = task * each; t < end; t++) {
         for (int64_t c = 0; c < columns; c += PIECE) {
-            int64_t n = min_i64(PIECE, columns - c);
-            float factor[PIECE];
-            if (drops)
-                mask_piece(&op->dropout, &rule, t, c, n, factor);
-            forward_piece(f32_row(op->dout, t) + c, NULL, drops ? factor : NULL, NULL, f32_row(op->dx, t) + c,
-                          n);
+            struct piece p = piece_from(op->dx, t, c);
+            float room[PIECE], factor[PIECE];
+            forward_piece(op->dx, p, row_in(op->dout, p, room), NULL,
+                          mask_piece(&op->dropout, &rule, p, factor), NULL);
         }
     }
 }

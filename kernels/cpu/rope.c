@@ -49,9 +49,13 @@ static void row_task(void *context, int64_t t)
     make_table(job, t, cosine, sine);
     for (int64_t i = 0; job->op->inverse && i < job->half; i++)
         sine[i] = -sine[i];
-    int64_t heads = job->op->x.dim[1] / job->op->head_dim;
-    for (int64_t h = 0; h < heads; h++)
-        turn(f32_row(job->op->x, t) + h * job->op->head_dim, cosine, sine, job->half);
+    struct tensor x = job->op->x;
+    for (int64_t column = 0; column < x.dim[1]; column += job->op->head_dim) {
+        struct piece head = {t, column, job->op->head_dim};
+        float room[ROPE_HEAD_DIM_MAX], *pairs = row_in(x, head, room);
+        turn(pairs, cosine, sine, job->half);
+        row_store(x, head, pairs);
+    }
 }
 
 void cpu_rope(struct device *device, const struct rope *op)

@@ -1,114 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu.h"
 
-static void run_numbers(struct device *device, const struct op *op)
-{
-    if (op->kind == OP_MAGNITUDE)
-        cpu_magnitude(device, &op->magnitude);
-    else if (op->kind == OP_QUANTISE)
-        cpu_quantise(device, &op->quantise);
-    else if (op->kind == OP_HADAMARD)
-        cpu_hadamard(device, &op->hadamard);
-    else
-        die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
-}
-
 void cpu_run(struct device *device, const struct op *op)
 {
     switch (op->kind) { // no default, so that a new kind is a compile error here
     case OP_GEMM:
-        cpu_gemm(device, &op->gemm);
-        return;
+        return cpu_gemm(device, &op->gemm);
     case OP_FILL:
-        cpu_fill(device, &op->fill);
-        return;
+        return cpu_fill(device, &op->fill);
     case OP_COPY:
-        cpu_copy(device, &op->copy);
-        return;
+        return cpu_copy(device, &op->copy);
     case OP_CAST:
-        cpu_cast(device, &op->cast);
-        return;
+        return cpu_cast(device, &op->cast);
     case OP_TO_DEVICE:
     case OP_TO_HOST:
-        cpu_transfer(device, &op->transfer);
-        return;
+        return cpu_transfer(device, &op->transfer);
     case OP_ADD:
-        cpu_add(device, &op->add);
-        return;
+        return cpu_add(device, &op->add);
     case OP_POISON:
         return;
     case OP_INIT_NORMAL:
-        cpu_init_normal(device, &op->init_normal);
-        return;
+        return cpu_init_normal(device, &op->init_normal);
     case OP_COLUMN_SUM:
-        cpu_column_sum(device, &op->column_sum);
-        return;
+        return cpu_column_sum(device, &op->column_sum);
     case OP_NORM_FORWARD:
-        cpu_norm_forward(device, &op->norm_forward);
-        return;
+        return cpu_norm_forward(device, &op->norm_forward);
     case OP_NORM_BACKWARD:
-        cpu_norm_backward(device, &op->norm_backward);
-        return;
+        return cpu_norm_backward(device, &op->norm_backward);
     case OP_ACTIVATION_FORWARD:
-        cpu_activation_forward(device, &op->activation_forward);
-        return;
+        return cpu_activation_forward(device, &op->activation_forward);
     case OP_ACTIVATION_BACKWARD:
-        cpu_activation_backward(device, &op->activation_backward);
-        return;
+        return cpu_activation_backward(device, &op->activation_backward);
     case OP_ROPE:
-        cpu_rope(device, &op->rope);
-        return;
+        return cpu_rope(device, &op->rope);
     case OP_ATTENTION_FORWARD:
-        cpu_attention_forward(device, &op->attention_forward);
-        return;
+        return cpu_attention_forward(device, &op->attention_forward);
     case OP_ATTENTION_BACKWARD:
-        cpu_attention_backward(device, &op->attention_backward);
-        return;
+        return cpu_attention_backward(device, &op->attention_backward);
     case OP_EMBEDDING_FORWARD:
-        cpu_embedding_forward(device, &op->embedding_forward);
-        return;
+        return cpu_embedding_forward(device, &op->embedding_forward);
     case OP_EMBEDDING_BACKWARD:
-        cpu_embedding_backward(device, &op->embedding_backward);
-        return;
+        return cpu_embedding_backward(device, &op->embedding_backward);
     case OP_RESIDUAL_FORWARD:
-        cpu_residual_forward(device, &op->residual_forward);
-        return;
+        return cpu_residual_forward(device, &op->residual_forward);
     case OP_RESIDUAL_BACKWARD:
-        cpu_residual_backward(device, &op->residual_backward);
-        return;
+        return cpu_residual_backward(device, &op->residual_backward);
     case OP_LOSS_MAX:
-        cpu_loss_max(device, &op->loss_max);
-        return;
+        return cpu_loss_max(device, &op->loss_max);
     case OP_LOSS_SUM:
-        cpu_loss_sum(device, &op->loss_sum);
-        return;
+        return cpu_loss_sum(device, &op->loss_sum);
     case OP_LOSS_FINISH:
-        cpu_loss_finish(device, &op->loss_finish);
-        return;
+        return cpu_loss_finish(device, &op->loss_finish);
     case OP_LOSS_BACKWARD:
-        cpu_loss_backward(device, &op->loss_backward);
-        return;
+        return cpu_loss_backward(device, &op->loss_backward);
     case OP_SQUARES:
-        cpu_squares(device, &op->squares);
-        return;
+        return cpu_squares(device, &op->squares);
+    case OP_SUM:
+        return cpu_sum(device, &op->sum);
     case OP_CLIP:
-        cpu_clip(device, &op->clip);
-        return;
+        return cpu_clip(device, &op->clip);
     case OP_ADAMW:
-        cpu_adamw(device, &op->adamw);
-        return;
+        return cpu_adamw(device, &op->adamw);
     case OP_MAGNITUDE:
+        return cpu_magnitude(device, &op->magnitude);
     case OP_QUANTISE:
+        return cpu_quantise(device, &op->quantise);
     case OP_HADAMARD:
+        return cpu_hadamard(device, &op->hadamard);
     case OP_KIND_COUNT:
         break;
     }
-    run_numbers(device, op);
+    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
 }
 
 size_t cpu_scratch_bytes(const struct op *op, int threads)
 {
     switch (op->kind) { // no default here either: a new kind says what it takes
+    case OP_GEMM:
+        return cpu_gemm_scratch(&op->gemm);
     case OP_COLUMN_SUM:
         return cpu_column_sum_scratch(&op->column_sum);
     case OP_NORM_BACKWARD:
@@ -117,11 +86,8 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
         return cpu_attention_forward_scratch(&op->attention_forward, threads);
     case OP_ATTENTION_BACKWARD:
         return cpu_attention_backward_scratch(&op->attention_backward, threads);
-    case OP_SQUARES:
-        return cpu_squares_scratch(&op->squares);
     case OP_MAGNITUDE:
         return cpu_magnitude_scratch(&op->magnitude);
-    case OP_GEMM:
     case OP_FILL:
     case OP_COPY:
     case OP_CAST:
@@ -142,6 +108,8 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_LOSS_SUM:
     case OP_LOSS_FINISH:
     case OP_LOSS_BACKWARD:
+    case OP_SQUARES:
+    case OP_SUM:
     case OP_CLIP:
     case OP_ADAMW:
     case OP_QUANTISE:

@@ -65,6 +65,7 @@ MUST_USE enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_s
 MUST_USE enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op);
 MUST_USE enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backward *op);
 MUST_USE enum status cuda_squares(struct cuda_queue *queue, const struct squares *op);
+MUST_USE enum status cuda_sum(struct cuda_queue *queue, const struct sum *op);
 MUST_USE enum status cuda_clip(struct cuda_queue *queue, const struct clip *op);
 MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op);
 

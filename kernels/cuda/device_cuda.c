@@ -15,6 +15,7 @@
  * exactly: a later one may need a partner that needs us first. */
 #include "kernels/cuda/device_cuda.h"
 
+#include "base/text.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/pool.h"
 #include "kernels/cuda/staging.h"
@@ -127,6 +128,31 @@ static void cuda_free(struct device *device, void *data, size_t bytes)
 {
     (void)bytes;
     cuda_pool_give(((struct cuda_device *)device->state)->pool, data);
+}
+
+/* A copy between host and GPU passes through pinned memory, and is delivered when the host synchronises
+ * (staging.h): what goes away and comes back without that needs pinned memory of its own. */
+static enum status cuda_host_alloc(struct device *device, size_t bytes, void **out)
+{
+    (void)device;
+    (void)out;
+    char size[NUMBER_CHARS];
+    return fail(NOT_SUPPORTED,
+                "device \"cuda\" keeps nothing in the host's memory yet, and %s were asked for",
+                bytes_text((int64_t)bytes, size));
+}
+
+static void cuda_host_free(struct device *device, void *data, size_t bytes)
+{
+    (void)device;
+    (void)data;
+    (void)bytes;
+}
+
+static void cuda_host_rest(void *data, size_t bytes)
+{
+    (void)data;
+    (void)bytes;
 }
 
 /* Streams */
@@ -344,6 +370,9 @@ const struct device_ops device_cuda = {
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .host_rest = cuda_host_rest,
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
     .submit = cuda_submit,

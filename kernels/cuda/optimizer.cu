@@ -21,10 +21,11 @@ static __device__ double sum_in_order(const double *x, int64_t count)
     return sum; // of thread 0
 }
 
-static __global__ void __launch_bounds__(THREADS) square_blocks(rows<float> x, int64_t count, double *block)
+static __global__ void __launch_bounds__(THREADS)
+    square_blocks(rows<float> x, int64_t count, int64_t each, double *block)
 {
-    const int64_t begin = static_cast<int64_t>(blockIdx.x) * SQUARES_BLOCK;
-    const int64_t end = begin + SQUARES_BLOCK < count ? begin + SQUARES_BLOCK : count;
+    const int64_t begin = static_cast<int64_t>(blockIdx.x) * each;
+    const int64_t end = begin + each < count ? begin + each : count;
     double sum = 0.0;
     for (int64_t i = begin + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         quad<float> q = x.load(0, i, end - i);
@@ -45,14 +46,17 @@ static __global__ void __launch_bounds__(THREADS) add_blocks(const double *block
 
 enum status cuda_squares(struct cuda_queue *queue, const struct squares *op)
 {
-    const int64_t count = tensor_count(op->x), blocks = blocks_of(count, SQUARES_BLOCK);
+    const int64_t count = tensor_count(op->x), columns = op->x.ndim == 1 ? 1 : op->x.dim[1];
     struct tensor x = tensor_1d(op->x.data, F32, count);
-    void *scratch;
-    TRY(cuda_scratch(queue, static_cast<size_t>(blocks) * sizeof(double), &scratch));
-    double *block = static_cast<double *>(scratch);
-    TRY(LAUNCH(queue, square_blocks, dim3(static_cast<unsigned>(blocks)), THREADS, 0, floats(x), count,
-               block));
-    return LAUNCH(queue, add_blocks, dim3(1), THREADS, 0, block, blocks, static_cast<double *>(op->out.data));
+    return LAUNCH(queue, square_blocks, dim3(static_cast<unsigned>(tensor_count(op->out))), THREADS, 0,
+                  floats(x), count, squares_block_rows(columns) * columns,
+                  static_cast<double *>(op->out.data));
+}
+
+enum status cuda_sum(struct cuda_queue *queue, const struct sum *op)
+{
+    return LAUNCH(queue, add_blocks, dim3(1), THREADS, 0, static_cast<const double *>(op->x.data),
+                  op->x.dim[0], static_cast<double *>(op->out.data));
 }
 
 struct clip_sums {

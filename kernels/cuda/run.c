@@ -60,6 +60,8 @@ static struct tensor main_tensor(const struct op *op)
         return op->loss_backward.logits;
     case OP_SQUARES:
         return op->squares.x;
+    case OP_SUM:
+        return op->sum.x;
     case OP_CLIP:
         return op->clip.squares;
     case OP_ADAMW:
@@ -168,6 +170,8 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
         return cuda_loss_backward(queue, &op->loss_backward);
     case OP_SQUARES:
         return cuda_squares(queue, &op->squares);
+    case OP_SUM:
+        return cuda_sum(queue, &op->sum);
     case OP_CLIP:
         return cuda_clip(queue, &op->clip);
     case OP_ADAMW:

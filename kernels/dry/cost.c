@@ -111,10 +111,12 @@ struct op_cost op_cost(const struct op *op)
         return elementwise(op->loss_backward.logits, 4.0, 2.0 * bytes(op->loss_backward.logits));
     case OP_SQUARES:
         return elementwise(op->squares.x, 2.0, bytes(op->squares.x));
+    case OP_SUM:
+        return elementwise(op->sum.x, 1.0, bytes(op->sum.x));
     case OP_CLIP:
         return elementwise(op->clip.squares, 1.0, bytes(op->clip.squares) + 2.0 * bytes(op->clip.loss));
     case OP_ADAMW:
-        return elementwise(op->adamw.weight, 14.0, 7.0 * bytes(op->adamw.weight));
+        return elementwise(op->adamw.weight, 14.0, 7.0 * bytes(op->adamw.weight) + bytes(op->adamw.working));
     case OP_MAGNITUDE:
         return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
     case OP_QUANTISE: // read once more where scales are found here

@@ -63,6 +63,12 @@ static void dry_free(struct device *device, void *data, size_t bytes)
     (void)bytes;
 }
 
+static void dry_rest(void *data, size_t bytes)
+{
+    (void)data;
+    (void)bytes;
+}
+
 static enum status dry_stream_open(struct stream *stream)
 {
     (void)stream;
@@ -92,7 +98,7 @@ static enum status dry_submit(struct stream *stream, const struct op *op)
     counted->calls++;
     counted->flops += cost.flops;
     counted->bytes += cost.bytes;
-    if (op->kind == OP_TO_HOST)
+    if (op->kind == OP_TO_HOST && (uintptr_t)op->transfer.to < FIRST_ADDRESS)
         memset(op->transfer.to, 0, op->transfer.bytes);
     return count_scratch(stream->device, op);
 }
@@ -137,6 +143,9 @@ const struct device_ops device_dry = {
     .close = dry_close,
     .alloc = dry_alloc,
     .free = dry_free,
+    .host_alloc = dry_alloc,
+    .host_free = dry_free,
+    .host_rest = dry_rest,
     .stream_open = dry_stream_open,
     .stream_close = dry_stream_close,
     .submit = dry_submit,

@@ -25,6 +25,7 @@
 #include "kernels/strict/device_strict.h"
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -374,6 +375,9 @@ const struct device_ops device_strict = {
     .close = strict_close,
     .alloc = strict_alloc,
     .free = strict_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .host_rest = cpu_host_rest,
     .stream_open = strict_stream_open,
     .stream_close = strict_stream_close,
     .submit = strict_submit,

@@ -167,7 +167,13 @@ static enum status put_batch(struct bench *b)
 static enum status make_weights(struct bench *b)
 {
     static const int layers[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
-    TRY(weights_create(b->device, &b->params, b->groups->place, layers, LAYERS + 2, true, &b->weights));
+    struct weights_config config = {.device = b->device,
+                                    .params = &b->params,
+                                    .place = b->groups->place,
+                                    .layers = layers,
+                                    .layer_count = LAYERS + 2,
+                                    .training = true};
+    TRY(weights_create(&config, &b->weights));
     TRY(weights_initialise(&b->weights, b->stream, SEED));
     TRY(weights_zero_gradients(&b->weights, b->stream));
     for (int i = 0; i < b->weights.count; i++) {

@@ -453,6 +453,10 @@ static void doors_refuse(struct env *env)
     expect(env, group_all_reduce(env->all, env->stream, part, REDUCE_SUM) == BAD_ARGUMENT, "not dense");
     expect(env, group_all_reduce(NULL, env->stream, one, REDUCE_SUM) == BAD_ARGUMENT, "no group");
     expect(env, group_reduce_scatter(env->all, env->stream, one, six) == BAD_ARGUMENT, "shares");
+    int64_t each[64] = {5};
+    expect(env, group_all_gather_v(env->all, env->stream, six, each) == BAD_ARGUMENT, "counts");
+    each[0] = 7;
+    expect(env, group_reduce_scatter_v(env->all, env->stream, six, each) == BAD_ARGUMENT, "a count");
     expect(env, group_broadcast(env->all, env->stream, one, n) == BAD_ARGUMENT, "root");
     expect(env, group_exchange(env->all, env->stream, &self, 1) == BAD_ARGUMENT, "self");
     expect(env, group_exchange(env->all, env->stream, &far, 1) == BAD_ARGUMENT, "far");
@@ -500,10 +504,10 @@ static enum status swap_two(struct comm *comm, struct stream *stream, const stru
 }
 
 static enum status drop_the_last(struct comm *comm, struct stream *stream, struct tensor in,
-                                 struct tensor out)
+                                 const int64_t *each, struct tensor out)
 {
     struct tensor shorter = tensor_1d(in.data, in.dtype, tensor_count(in));
-    TRY(comm->world->ops->all_gather(comm, stream, shorter, out));
+    TRY(comm->world->ops->all_gather(comm, stream, shorter, each, out));
     TRY(stream_sync(stream));
     memset((char *)out.data + tensor_bytes(out) - dtype_bytes(out.dtype), 0xff, dtype_bytes(out.dtype));
     return OK;

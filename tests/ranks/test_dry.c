@@ -10,6 +10,7 @@
 enum { MOST_RANKS = 16 };
 
 #define FULL " memory.recompute_granularity=full "
+#define AWAY " memory.offload_activations=true "
 #define SOME " memory.recompute_granularity=selective memory.recompute_modules="
 
 struct layout_case {
@@ -124,6 +125,11 @@ int main(void)
         {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
         {TINY_LLAMA,
          "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]", 1},
+        {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" AWAY, 1},
+        {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" AWAY FULL, 1},
+        {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
+        // Shared out.
+        {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
     };
     struct tiny tiny;
     int bad = 0;

@@ -236,8 +236,8 @@ static enum status share_speaks_again(void *context, struct worker *w, int64_t s
 
 static enum status v_forgotten(void *context, struct worker *w, int64_t step)
 {
-    struct held *held = held_named(w, "layers.1.mlp.fc2.weight");
-    return held != NULL ? scale(w, held->v, 0.0F) : OK;
+    struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
+    return owned != NULL ? scale(w, owned->v, 0.0F) : OK;
 }
 
 /* ---- twins: the two holders of a stage in DualPipe ---- */

@@ -3,16 +3,13 @@
  * to the bit: losses, gradient norms, final weights and moments, validation loss. Within a group of layouts
  * tp, dp and the size of a microbatch are the same; what differs is the pipeline, its cuts and its schedule,
  * the order of ranks, buckets, threads, the device's cruelty, and whether ranks are threads or processes.
- *     test_layouts [MPIRUN]                          everything
- *     test_layouts FOLDER FAMILY COMMON LAYOUT OUT   is one run, under mpirun */
+ *     test_layouts [MPIRUN] */
 #include "schedules/schedule.h"
+#include "tests/support/launched.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/tiny.h"
-#include "tests/support/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* The first layout is the reference; the list ends with NULL. `processes`: layouts also run under mpirun. */
@@ -69,11 +66,16 @@ static const char *const wide[] = {
     "parallel.bucket_size_mb=0.0001 parallel.overlap_grad_reduce=false",
     "pp=2 parallel.rank_order=pp-dp-tp-cp-ep cluster.device=strict",
     "pp=2 parallel.rank_order=cp-ep-dp-pp-tp parallel.bucket_size_mb=0.002",
+    "parallel.zero_stage=1",
+    "parallel.zero_stage=1 parallel.bucket_size_mb=0.002 cluster.device=strict",
+    "parallel.zero_stage=1 pp=2 pipeline.schedule=zb-v",
+    "parallel.zero_stage=1 pp=2 parallel.overlap_grad_reduce=false pipeline.schedule=interleaved",
     NULL,
 };
 static const char *const wide_pipelines[] = {"pp=2", NULL};
 static const char *const wide_processes[] = {"parallel.bucket_size_mb=0.0001",
-                                             "pp=2 parallel.rank_order=dp-pp-tp-cp-ep", NULL};
+                                             "pp=2 parallel.rank_order=dp-pp-tp-cp-ep",
+                                             "parallel.zero_stage=1 parallel.bucket_size_mb=0.002", NULL};
 
 /* More ranks than key/value groups; a vocabulary of which one rank gets nothing. */
 static const char *const replicated[] = {
@@ -87,7 +89,8 @@ static const char *const replicated[] = {
 static const char *const replicated_processes[] = {"", NULL};
 
 /* Fewer microbatches than stages. */
-static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict", NULL};
+static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict",
+                                  "pp=2 parallel.zero_stage=1", NULL};
 static const char *const few_pipelines[] = {"pp=4", NULL};
 
 /* Gradients of two directions, each added up on its own: an order that no number of ranks changes. */
@@ -99,7 +102,26 @@ static const char *const both_ways[] = {
     "pp=4 parallel.rank_order=pp-dp-tp-cp-ep parallel.overlap_grad_reduce=false cluster.device=strict",
     NULL,
 };
+static const char *const both_ways_data[] = {
+    "pp=2",
+    "pp=4",
+    "pp=2 pipeline.layout=[0,5] cluster.device=strict",
+    "pp=4 pipeline.layout=[2,0,3,0] parallel.bucket_size_mb=0.0001",
+    "pp=4 parallel.rank_order=pp-dp-tp-cp-ep parallel.overlap_grad_reduce=false cluster.device=strict",
+    "pp=2 parallel.zero_stage=1 cluster.device=strict",
+    "pp=4 parallel.zero_stage=1 parallel.bucket_size_mb=0.002",
+    NULL,
+};
 static const char *const both_ways_processes[] = {"pp=4", NULL};
+
+/* Slices that no number of ranks divides. */
+static const char *const thirds[] = {
+    "",
+    "parallel.zero_stage=1",
+    "parallel.zero_stage=1 parallel.bucket_size_mb=0.0001 cluster.device=strict",
+    "parallel.zero_stage=1 pp=4",
+    NULL,
+};
 
 static const struct alike groups[] = {
     {"gpt, pipelines",
@@ -115,7 +137,7 @@ static const struct alike groups[] = {
      wide,
      wide_processes,
      wide_pipelines,
-     {"parallel.rank_order=dp-tp-cp-ep-pp", "pp=2 pipeline.schedule=zb-h1"}},
+     {"parallel.rank_order=dp-tp-cp-ep-pp parallel.zero_stage=1", "pp=2 pipeline.schedule=zb-h1"}},
     {"llama, tp 4, replicated heads, an empty share",
      TINY_LLAMA,
      "tp=4 model.make_vocab_size_divisible_by=16 train.train_iters=10 optimizer.lr_decay_iters=10",
@@ -140,10 +162,17 @@ static const struct alike groups[] = {
     {"gpt, both ways, dp 2, dropout",
      TINY_GPT,
      "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1" TINY_DROPOUT,
-     both_ways,
+     both_ways_data,
      both_ways_processes,
      none,
-     {"pp=2", "pp=4 pipeline.layout=[0,2,1,2]"}},
+     {"pp=2", "pp=4 pipeline.layout=[0,2,1,2] parallel.zero_stage=1"}},
+    {"gpt, dp 3, odd sizes",
+     TINY_GPT,
+     "dp=3 train.micro_batch_size=1 train.global_batch_size=6 model.vocab_size=301",
+     thirds,
+     none,
+     none,
+     {"parallel.zero_stage=1 parallel.bucket_size_mb=0.001", "pp=2 parallel.zero_stage=1"}},
     {"llama, both ways, tp 2, sequence parallel, m 3, tied",
      TINY_LLAMA,
      "pipeline.schedule=dualpipe tp=2 parallel.sequence_parallel=true train.global_batch_size=6 "
@@ -239,63 +268,19 @@ static void check_schedules(struct test *test, const struct alike *group, const 
 
 /* ---- under mpirun ---- */
 
-static int be_a_process(char **argv)
-{
-    struct tiny tiny;
-    struct recipe *recipe = NULL;
-    struct launcher launcher;
-    struct trace trace = {.steps = 0};
-    snprintf(tiny.folder, sizeof tiny.folder, "%s", argv[1]);
-    enum status status = launcher_find(&launcher);
-    if (status == OK)
-        status = tiny_recipe(&tiny, argv[2][0] == '0' ? TINY_GPT : TINY_LLAMA, argv[3], argv[4],
-                             launcher.size, &recipe);
-    if (status == OK)
-        status = trace_run(recipe, &(struct trace_options){.transport = "mpi"}, &trace);
-    if (status == OK && launcher.rank == 0)
-        status = trace_write(&trace, argv[5]);
-    if (status != OK)
-        fprintf(stderr, "%s\n", fail_text());
-    recipe_destroy(recipe);
-    return status == OK ? 0 : 1;
-}
-
-static enum status launch(const struct test *test, const struct alike *group, const char *layout, int ranks,
-                          const char *out)
-{
-    char count[16], family[2] = {group->family == TINY_GPT ? '0' : '1', 0};
-    snprintf(count, sizeof count, "%d", ranks);
-    const char *words[] = {test->mpirun, "-n",          count,  test->program, test->tiny.folder,
-                           family,       group->common, layout, out,           NULL};
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        execv(words[0], (char *const *)(uintptr_t)words);
-        _exit(127);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
-        return fail(PEER_LOST, "mpirun of %d ranks ended with status %d", ranks, status);
-    return OK;
-}
-
 static void check_processes(struct test *test, const struct alike *group, const char *layout,
                             const struct trace *reference)
 {
-    char out[TINY_FOLDER_CHARS + 20];
     struct trace trace = {.steps = 0};
-    struct recipe *recipe = NULL;
-    snprintf(out, sizeof out, "%s/trace", test->tiny.folder);
-    enum status status = tiny_recipe(&test->tiny, group->family, group->common, layout, 0, &recipe);
-    if (status == OK)
-        status = launch(test, group, layout, recipe_world_size(recipe), out);
-    if (status == OK)
-        status = trace_read(out, &trace);
-    char name[200];
+    struct launch what = {.mpirun = test->mpirun,
+                          .program = test->program,
+                          .tiny = &test->tiny,
+                          .family = group->family,
+                          .common = group->common,
+                          .layout = layout};
+    char name[300];
     snprintf(name, sizeof name, "%s (mpirun)", layout);
-    judge(test, group, name, status, reference, &trace);
-    recipe_destroy(recipe);
-    unlink(out);
+    judge(test, group, name, launch(&what, &trace), reference, &trace);
 }
 
 /* ---- the whole ---- */
@@ -383,8 +368,8 @@ static void check_group(struct test *test, const struct alike *group)
 
 int main(int argc, char **argv)
 {
-    if (argc == 6)
-        return be_a_process(argv);
+    if (launched_is_rank(argc))
+        return launched_rank(argv);
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)

@@ -156,6 +156,39 @@ static void p2p_refuses(struct env *env)
 
 /* ---- buckets ---- */
 
+/* Slices of different sizes, in place; some of them empty. Behind both calls every rank has the whole sum. */
+static void uneven(struct env *env)
+{
+    enum { KINDS = 4 };
+    int n = env->world->size;
+    for (int kind = 0; kind < KINDS; kind++) {
+        int64_t each[64], all = 0, wrong = 0;
+        for (int r = 0; r < n; r++) {
+            int64_t length[KINDS] = {r % 2 == 0 ? 0 : 3, r == 0 ? 70001 : 1, 20000 + 77 * r, r == n - 1};
+            each[r] = length[kind];
+            all += each[r];
+        }
+        float *host = malloc((size_t)all * sizeof *host + 1);
+        for (int64_t i = 0; i < all; i++)
+            host[i] = rough(env->world->rank, i, kind);
+        struct buffer data = put(env, host, (size_t)all * sizeof *host);
+        struct tensor whole = tensor_1d(data.data, F32, all);
+        EXPECT_OK(env, group_reduce_scatter_v(env->all, env->stream, whole, each));
+        EXPECT_OK(env, group_all_gather_v(env->all, env->stream, whole, each));
+        get(env, &data, host, (size_t)all * sizeof *host);
+        for (int64_t i = 0; i < all; i++) {
+            float sum = rough(0, i, kind);
+            for (int r = 1; r < n; r++)
+                sum += rough(r, i, kind);
+            wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
+        }
+        expect(env, wrong == 0, "uneven slices, kind %d: %lld of %lld wrong", kind, (long long)wrong,
+               (long long)all);
+        buffer_free(&data);
+        free(host);
+    }
+}
+
 enum { RANGES = 9 };
 static const int64_t lengths[RANGES] = {1000, 1, 0, 30000, 17, 64, 5000, 20000, 333};
 
@@ -163,7 +196,7 @@ static int64_t lay_ranges(struct bucket_range ranges[RANGES])
 {
     int64_t at = 0;
     for (int i = 0; i < RANGES; i++) {
-        ranges[i] = (struct bucket_range){.begin = at, .end = at + lengths[i]};
+        ranges[i] = (struct bucket_range){.begin = at, .end = at + lengths[i], .block = 100};
         at = (ranges[i].end + 15) / 16 * 16; // padding in between
     }
     return at;
@@ -202,7 +235,19 @@ static void bucket_step(struct env *env, struct group *data, struct buckets *b, 
     (void)data;
 }
 
-/* Any bucket size, early or late: sums in rank order, to the bit, in two steps one after the other. */
+/* Whether element i is in a slice of this rank. */
+static bool is_mine(const struct bucket_plan *plan, int rank, int64_t i)
+{
+    for (int b = 0; b < plan->count; b++) {
+        const struct bucket *bucket = &plan->buckets[b];
+        if (i >= bucket_cut(bucket, rank) && i < bucket_cut(bucket, rank + 1))
+            return true;
+    }
+    return false;
+}
+
+/* Any bucket size, early or late, of everything or of this rank's slices: sums in rank order, to the bit, in
+ * two steps one after the other. */
 static void bucket_sums(struct env *env)
 {
     struct groups *groups = mesh_groups(env, false);
@@ -212,13 +257,21 @@ static void bucket_sums(struct env *env)
     const int64_t bucket_bytes[] = {1, 4000, 100000, 1 << 30};
     const int want_buckets[] = {8, 5, 3, 1};
     float *host = malloc((size_t)count * sizeof *host);
-    for (int c = 0; c < 8; c++) {
+    for (int c = 0; c < 12; c++) {
         struct buckets *b = NULL;
         struct buffer flat = {0};
+        struct bucket_plan plan;
+        bool scatter = c >= 8;
         MUST(buffer_alloc(env->device, PART_GRADIENTS, (size_t)count * sizeof *host, &flat));
-        EXPECT_OK(env, buckets_create(data, NULL, env->device, tensor_1d(flat.data, F32, count), ranges,
-                                      RANGES, bucket_bytes[c % 4], c < 4, &b));
-        expect(env, buckets_count(b) == want_buckets[c % 4], "%d buckets of %lld bytes", buckets_count(b),
+        EXPECT_OK(env, bucket_plan_create(ranges, RANGES, bucket_bytes[c % 4], data->size, &plan));
+        struct buckets_config config = {.data = data,
+                                        .device = env->device,
+                                        .gradients = tensor_1d(flat.data, F32, count),
+                                        .plan = &plan,
+                                        .scatter = scatter,
+                                        .overlap = c / 4 != 1};
+        EXPECT_OK(env, buckets_create(&config, &b));
+        expect(env, plan.count == want_buckets[c % 4], "%d buckets of %lld bytes", plan.count,
                (long long)bucket_bytes[c % 4]);
         for (int step = 0; step < 2; step++) {
             for (int64_t i = 0; i < count; i++)
@@ -231,13 +284,15 @@ static void bucket_sums(struct env *env)
                     float sum = rough(0, i, step);
                     for (int q = 1; q < data->size; q++)
                         sum += rough(q, i, step);
-                    wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
+                    bool counts = !scatter || is_mine(&plan, data->rank, i);
+                    wrong += counts && memcmp(&sum, &host[i], sizeof sum) != 0;
                 }
             expect(env, wrong == 0, "buckets of %lld, step %d: %lld wrong", (long long)bucket_bytes[c % 4],
                    step, (long long)wrong);
             buffer_free(&source);
         }
         buckets_destroy(b);
+        bucket_plan_destroy(&plan);
         buffer_free(&flat);
     }
     free(host);
@@ -247,17 +302,27 @@ static void bucket_sums(struct env *env)
 static void buckets_refuse(struct env *env)
 {
     float host[100] = {0};
-    const struct bucket_range good[] = {{0, 40}, {40, 100}}, crossed[] = {{0, 40}, {39, 100}},
-                              far[] = {{0, 101}};
+    const struct bucket_range good[] = {{.end = 40}, {.begin = 40, .end = 100}},
+                              crossed[] = {{.end = 40}, {.begin = 39, .end = 100}}, far[] = {{.end = 101}};
     struct buffer flat = put(env, host, sizeof host);
     struct tensor t = tensor_1d(flat.data, F32, 100);
     struct buckets *b = NULL;
-    expect(env, buckets_create(env->all, NULL, env->device, t, crossed, 2, 8, true, &b) == BAD_ARGUMENT,
-           "crossed");
-    expect(env, buckets_create(env->all, NULL, env->device, t, far, 1, 8, true, &b) == BAD_ARGUMENT, "far");
-    expect(env, buckets_create(env->all, NULL, env->device, t, good, 2, 0, true, &b) == BAD_ARGUMENT,
-           "0 bytes");
-    EXPECT_OK(env, buckets_create(env->all, NULL, env->device, t, good, 2, 8, true, &b));
+    struct bucket_plan plan;
+    struct buckets_config config = {
+        .data = env->all, .device = env->device, .gradients = t, .plan = &plan, .overlap = true};
+    expect(env, bucket_plan_create(crossed, 2, 8, 1, &plan) == BAD_ARGUMENT, "crossed");
+    expect(env, bucket_plan_create(good, 2, 0, 1, &plan) == BAD_ARGUMENT, "0 bytes");
+    expect(env, bucket_plan_create(good, 2, 8, 0, &plan) == BAD_ARGUMENT, "0 ranks");
+    EXPECT_OK(env, bucket_plan_create(far, 1, 8, 1, &plan));
+    expect(env, buckets_create(&config, &b) == BAD_ARGUMENT, "far");
+    bucket_plan_destroy(&plan);
+    EXPECT_OK(env, bucket_plan_create(good, 2, 8, env->all->size + 1, &plan));
+    config.scatter = true;
+    expect(env, buckets_create(&config, &b) == BAD_ARGUMENT, "other ranks");
+    config.scatter = false;
+    bucket_plan_destroy(&plan);
+    EXPECT_OK(env, bucket_plan_create(good, 2, 8, 1, &plan));
+    EXPECT_OK(env, buckets_create(&config, &b));
     EXPECT_OK(env, buckets_ready(b, 0, 1, stream_record(env->stream)));
     expect(env, buckets_ready(b, 0, 1, stream_record(env->stream)) == BAD_ARGUMENT, "ready twice");
     expect(env, buckets_ready(b, 1, 2, stream_record(env->stream)) == BAD_ARGUMENT, "no such range");
@@ -266,6 +331,7 @@ static void buckets_refuse(struct env *env)
     EXPECT_OK(env, buckets_wait(b, env->stream));
     EXPECT_OK(env, stream_sync(env->stream));
     buckets_destroy(b);
+    bucket_plan_destroy(&plan);
     buffer_free(&flat);
 }
 
@@ -277,6 +343,7 @@ static enum status body(struct world *world, void *argument)
     relays(&env);
     p2p_refuses(&env);
     bucket_sums(&env);
+    uneven(&env);
     buckets_refuse(&env);
     return env_close(&env);
 }

@@ -3,13 +3,11 @@
  * synchronous run on one pipeline rank: losses, norms, weights, moments, validation loss. Clipped never, in
  * every step, and now and then; with a gradient that is not finite in any stage; stopped and gone on with.
  * And it must be at work: the steps that ranks ran ahead of, and the updates that they took back, are
- * counted. test_post_validation [MPIRUN]                                      everything test_post_validation
- * FOLDER FAMILY COMMON LAYOUT SYNCHRONOUS OUT   is one run, under mpirun
+ * counted. test_post_validation [MPIRUN]
  *
  * The trap: the last step of a run is nobody's to run ahead of, so of n steps n - 1 count. */
 #include "schedules/schedule.h"
-#include "tests/support/tiny.h"
-#include "tests/support/trace.h"
+#include "tests/support/launched.h"
 #include "trainer/train.h"
 
 #include <fcntl.h>
@@ -444,66 +442,25 @@ static void check_messages(struct test *test, bool dry)
 
 /* ---- under mpirun ---- */
 
-static int be_a_process(char **argv)
-{
-    struct tiny tiny;
-    struct recipe *recipe = NULL;
-    struct launcher launcher;
-    struct trace trace = {.steps = 0};
-    struct trace_options options = {.transport = "mpi", .goes_on = true, .synchronous = argv[5][0] == '1'};
-    snprintf(tiny.folder, sizeof tiny.folder, "%s", argv[1]);
-    enum status status = launcher_find(&launcher);
-    if (status == OK)
-        status = tiny_recipe(&tiny, argv[2][0] == '0' ? TINY_GPT : TINY_LLAMA, argv[3], argv[4],
-                             launcher.size, &recipe);
-    if (status == OK)
-        status = trace_run(recipe, &options, &trace);
-    if (status == OK && launcher.rank == 0)
-        status = trace_write(&trace, argv[6]);
-    if (status != OK)
-        fprintf(stderr, "%s\n", fail_text());
-    recipe_destroy(recipe);
-    return status == OK ? 0 : 1;
-}
-
-static enum status launch(const struct test *test, const struct subject *subject, const char *common,
-                          const char *layout, bool synchronous, struct trace *out)
-{
-    char all[WORDS_CHARS], family[2] = {subject->family == TINY_GPT ? '0' : '1', 0},
-                           path[TINY_FOLDER_CHARS + 20], count[16];
-    struct recipe *recipe = NULL;
-    snprintf(all, sizeof all, "%s %s", subject->common, common);
-    snprintf(path, sizeof path, "%s/trace", test->tiny.folder);
-    TRY(tiny_recipe(&test->tiny, subject->family, all, layout, 0, &recipe));
-    snprintf(count, sizeof count, "%d", recipe_world_size(recipe));
-    recipe_destroy(recipe);
-    const char *words[] = {test->mpirun, "-n", count,  test->program,           test->tiny.folder,
-                           family,       all,  layout, synchronous ? "1" : "0", path,
-                           NULL};
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        execv(words[0], (char *const *)(uintptr_t)words);
-        _exit(127);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
-        return fail(PEER_LOST, "mpirun of %s ranks ended with status %d", count, status);
-    TRY(trace_read(path, out));
-    unlink(path);
-    return OK;
-}
-
 static void check_processes(struct test *test, const struct subject *subject, bool synchronous)
 {
     const struct clipping *clipping = &clippings[CLIPPINGS - 1];
     struct trace reference = {.steps = 0}, trace = {.steps = 0};
     struct text why = {0};
-    char layout[WORDS_CHARS];
+    char layout[WORDS_CHARS], all[WORDS_CHARS];
+    snprintf(all, sizeof all, "%s %s", subject->common, clipping->common);
     snprintf(layout, sizeof layout, "%s%s", subject->layouts[0], ON);
     enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
     if (status == OK)
-        status = launch(test, subject, clipping->common, layout, synchronous, &trace);
+        status = launch(&(struct launch){.mpirun = test->mpirun,
+                                         .program = test->program,
+                                         .tiny = &test->tiny,
+                                         .family = subject->family,
+                                         .common = all,
+                                         .layout = layout,
+                                         .goes_on = true,
+                                         .synchronous = synchronous},
+                        &trace);
     bool good =
         status == OK && !trace_differs(&reference, &trace, &why) && came_out(clipping->outcome, &trace, &why);
     judge(test, synchronous ? "mpirun, sends that block" : "mpirun", layout, good,
@@ -513,8 +470,8 @@ static void check_processes(struct test *test, const struct subject *subject, bo
 
 int main(int argc, char **argv)
 {
-    if (argc == 7)
-        return be_a_process(argv);
+    if (launched_is_rank(argc))
+        return launched_rank(argv);
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (int s = 0; s < SUBJECTS; s++) {

@@ -14,13 +14,14 @@
 #define PARTS   " memory.recompute_granularity=selective "
 #define SOME    PARTS "memory.recompute_modules="
 #define STRICT  " cluster.device=strict "
+#define AWAY    " memory.offload_activations=true "
 
 /* Layouts whose bits are those of the first, which keeps everything. */
 struct alike {
     const char *name;
     enum tiny_family family;
     const char *common;
-    const char *layouts[16];
+    const char *layouts[26];
 };
 
 static const struct alike groups[] = {
@@ -33,7 +34,16 @@ static const struct alike groups[] = {
       "pp=4 pipeline.schedule=zb-h1 pipeline.layout=[0,2,1,2]" UNIFORM "2" STRICT,
       "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1" SOME "[norm,activation]" STRICT,
       "pp=2 pipeline.schedule=v-min" SOME "[norm,core_attn]" STRICT,
-      "pp=2 pipeline.schedule=dualpipev" BLOCK "1" STRICT, "pp=4 pipeline.layout=[2,0,3,0]" FULL STRICT}},
+      "pp=2 pipeline.schedule=dualpipev" BLOCK "1" STRICT, "pp=4 pipeline.layout=[2,0,3,0]" FULL STRICT,
+      // Away and back.
+      "pp=4 pipeline.layout=[1,1,1,2]" AWAY, "pp=4 pipeline.layout=[2,0,3,0]" AWAY STRICT,
+      "pipeline.schedule=gpipe" AWAY STRICT,
+      "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,2,0,3]" AWAY STRICT,
+      "pp=2 pipeline.schedule=interleaved" AWAY STRICT, "pp=2 pipeline.schedule=zb-v" AWAY STRICT,
+      "pp=4 pipeline.schedule=zb-h2 pipeline.layout=[1,1,1,2]" AWAY STRICT FULL,
+      "pp=2 pipeline.schedule=dualpipev" AWAY STRICT SOME "[norm]",
+      "pp=2 pipeline.schedule=looped-bfs pipeline.virtual_stages=2" AWAY STRICT,
+      "pp=4 pipeline.layout=[1,1,1,2] pipeline.optimizer_post_validation=true" AWAY STRICT}},
     {"llama, tp 2, sequence parallel",
      TINY_LLAMA,
      "tp=2 parallel.sequence_parallel=true" TINY_DROPOUT,
@@ -41,7 +51,9 @@ static const struct alike groups[] = {
       "pp=2 pipeline.schedule=interleaved pipeline.layout=[2,1,0,2]" UNIFORM "2" STRICT,
       "pp=2 pipeline.schedule=zb-v" BLOCK "1", "pp=2 pipeline.schedule=zb-v" SOME "[activation]" STRICT,
       "pp=4 pipeline.layout=[1,1,1,2]" FULL,
-      "pp=4 pipeline.layout=[1,1,1,2] pipeline.schedule=zb-h2" FULL STRICT}},
+      "pp=4 pipeline.layout=[1,1,1,2] pipeline.schedule=zb-h2" FULL STRICT,
+      "pp=4 pipeline.layout=[1,1,1,2]" AWAY STRICT, "pp=2 pipeline.schedule=zb-v" AWAY STRICT FULL,
+      "pp=2 pipeline.schedule=interleaved" AWAY, "pp=2 pipeline.schedule=gpipe" AWAY STRICT}},
     {"gpt, tp 2, dp 2",
      TINY_GPT,
      "tp=2 dp=2",
@@ -49,7 +61,7 @@ static const struct alike groups[] = {
     {"llama, both ways, documents",
      TINY_LLAMA,
      "pp=2 pipeline.schedule=dualpipe" TINY_LLAMA_BYTES TINY_DOCUMENTS,
-     {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT}},
+     {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT, AWAY STRICT, FULL AWAY}},
 };
 
 struct test {
@@ -59,17 +71,17 @@ struct test {
 
 static enum status note_memory(void *context, struct worker *w)
 {
-    int64_t *activation_bytes = context;
+    struct memory_use *use = context;
     if (w->world->rank == 0)
-        *activation_bytes = device_memory(w->device).now_bytes[PART_ACTIVATIONS];
+        *use = device_memory(w->device);
     return OK;
 }
 
 static enum status run(const struct test *test, const struct alike *group, const char *layout,
-                       int64_t *activation_bytes, struct trace *out)
+                       struct memory_use *use, struct trace *out)
 {
     static const char few_steps[] = " train.train_iters=3 optimizer.lr_decay_iters=3 ";
-    struct trace_options options = {.transport = "local", .hooks = {activation_bytes, .built = note_memory}};
+    struct trace_options options = {.transport = "local", .hooks = {use, .built = note_memory}};
     char common[400];
     struct recipe *recipe = NULL;
     snprintf(common, sizeof common, "%s%s", group->common, few_steps);
@@ -79,22 +91,35 @@ static enum status run(const struct test *test, const struct alike *group, const
     return status;
 }
 
+/* The first rank allocates less for activations than when all is kept, and what goes away is in the host's
+ * memory instead. */
+static void check_memory(const char *layout, const struct memory_use *kept, const struct memory_use *use,
+                         struct text *why)
+{
+    int64_t bytes = use->now_bytes[PART_ACTIVATIONS], most = kept->now_bytes[PART_ACTIVATIONS];
+    bool away = strstr(layout, "offload") != NULL;
+    if (strstr(layout, "pp=") == NULL && strstr(layout, "schedule") == NULL && !away && bytes >= most)
+        text_add(why, "%lld bytes of activations, and %lld when all is kept", (long long)bytes,
+                 (long long)most);
+    if (away != (use->now_bytes[PART_HOST] > 0))
+        text_add(why, "%lld bytes in the host's memory", (long long)use->now_bytes[PART_HOST]);
+}
+
 static void check_group(struct test *test, const struct alike *group)
 {
     struct trace reference = {.steps = 0};
-    int64_t kept = 0;
+    struct memory_use kept = {.peak_total_bytes = 0};
     MUST(run(test, group, "", &kept, &reference));
     for (int i = 1; group->layouts[i] != NULL; i++) {
         const char *layout = group->layouts[i];
         struct trace trace = {.steps = 0};
         struct text why = {0};
-        int64_t bytes = 0;
+        struct memory_use use = {.peak_total_bytes = 0};
         test->runs++;
-        if (run(test, group, layout, &bytes, &trace) != OK)
+        if (run(test, group, layout, &use, &trace) != OK)
             text_add(&why, "%s", fail_text());
-        else if (!trace_differs(&reference, &trace, &why) && strstr(layout, "pp=") == NULL && bytes >= kept)
-            text_add(&why, "%lld bytes of activations, and %lld when all is kept", (long long)bytes,
-                     (long long)kept);
+        else if (!trace_differs(&reference, &trace, &why))
+            check_memory(layout, &kept, &use, &why);
         if (why.length > 0) {
             printf("FAILED  %s: \"%s\": %s\n", group->name, layout, text_chars(&why));
             test->failures++;

@@ -138,6 +138,12 @@ static enum status sync_event(struct event event)
     return OK;
 }
 
+static void no_rest(void *data, size_t bytes)
+{
+    (void)data;
+    (void)bytes;
+}
+
 static const struct device_ops mirror = {
     .name = "mirror",
     .what = "another device, whose memory looks like the host's",
@@ -147,6 +153,9 @@ static const struct device_ops mirror = {
     .close = close_all,
     .alloc = host_alloc,
     .free = host_free,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .host_rest = no_rest,
     .stream_open = open_stream,
     .stream_close = close_stream,
     .submit = submit,

@@ -20,10 +20,11 @@ static uint64_t mix(uint64_t row, uint64_t index, uint32_t bits)
     return (x ^ x >> 31) >> 8;
 }
 
-static enum status hash_tensor(struct worker *w, const struct held *held, struct tensor tensor, uint64_t salt,
-                               uint64_t *sum)
+static enum status hash_tensor(struct worker *w, const struct owned *owned, struct tensor tensor,
+                               uint64_t salt, uint64_t *sum)
 {
-    const struct slice *slice = &held->slice;
+    const struct held *held = owned->held;
+    const struct slice part = owned_slice(owned), *slice = &part;
     float *local = malloc(tensor_bytes(tensor) + 1);
     enum status status = local != NULL ? OK : fail(NO_MEMORY, "no memory to read %s", held->row->name);
     if (status == OK)
@@ -41,19 +42,23 @@ static enum status hash_tensor(struct worker *w, const struct held *held, struct
     return status;
 }
 
-/* Each element by one rank: the first holder of its share. */
+/* Each element by one rank: the first owner of its share. */
 static enum status hash_weights(struct worker *w, int64_t hash[TRACE_MOST_ROWS])
 {
     struct buffer sums = {0};
     size_t bytes = (size_t)w->params.count * sizeof *hash;
-    for (int h = 0; h < w->weights.count; h++) {
-        const struct held *held = &w->weights.list[h];
-        if (!groups_speaks(w->groups) || !held->slice.first || held->row->tie >= 0)
+    const struct groups *groups = w->groups;
+    bool first =
+        w->weights.zero_stage > 0 ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
+    for (int i = 0; i < w->weights.owned_count; i++) {
+        const struct owned *owned = &w->weights.owned[i];
+        const struct held *held = owned->held;
+        if (!first || !held->slice.first || held->row->tie >= 0)
             continue;
         uint64_t sum = 0;
-        TRY(hash_tensor(w, held, held->weight, 0, &sum));
-        TRY(hash_tensor(w, held, held->m, 1, &sum));
-        TRY(hash_tensor(w, held, held->v, 2, &sum));
+        TRY(hash_tensor(w, owned, owned->value, 0, &sum));
+        TRY(hash_tensor(w, owned, owned->m, 1, &sum));
+        TRY(hash_tensor(w, owned, owned->v, 2, &sum));
         hash[held->index] = (int64_t)sum & SUM_BITS;
     }
     TRY(buffer_alloc(w->device, PART_DATA, bytes, &sums));

@@ -5,6 +5,7 @@
 
 #include "kernels/device.h"
 
+#include <criterion/criterion.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -60,4 +61,26 @@ static inline enum status fake_submit(struct stream *stream, struct fake_work wh
     fake->work =
         (struct work){.start = fake_start, .poll = fake_poll, .rest = fake_rest, .name = "fake message"};
     return stream_submit_work(stream, &fake->work);
+}
+
+/* What we wait for is done only after a message starts that is second in the queue of another stream: a
+ * partner who needs it before it answers. Serving the waited stream alone would wait for ever. */
+static inline void fake_partner_needs_another_stream(struct device *device)
+{
+    struct stream *waited = NULL, *other = NULL;
+    int log[FAKE_LOG] = {0};
+    bool second_is_out = false;
+    float x = 0.0F;
+    cr_assert_eq(stream_create(device, "receive", &waited), OK);
+    cr_assert_eq(stream_create(device, "send", &other), OK);
+    cr_assert_eq(fake_submit(other, (struct fake_work){.log = log, .polls_needed = 5}), OK);
+    cr_assert_eq(fake_submit(other, (struct fake_work){.log = log, .says = &second_is_out}), OK);
+    cr_assert_eq(
+        fake_submit(waited,
+                    (struct fake_work){.log = log, .needs = &second_is_out, .out = &x, .value = 1.0F}),
+        OK);
+    cr_assert_eq(stream_sync(waited), OK);
+    cr_assert_eq(x, 1.0F);
+    stream_destroy(waited);
+    stream_destroy(other);
 }

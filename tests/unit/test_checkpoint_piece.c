@@ -61,10 +61,11 @@ struct plan {
 
 static void plan_open(const struct model_config *model, const struct where *layout, struct plan *out)
 {
+    static const struct recipe no_zero;
     struct run *run = &out->run;
     struct degrees degrees = {.tp = layout->tp, .cp = 1, .ep = 1, .dp = layout->dp, .pp = layout->pp};
     struct schedule_options options = {.name = layout->schedule, .p = layout->pp, .m = 8};
-    *out = (struct plan){0};
+    *out = (struct plan){.run = {.recipe = &no_zero}};
     cr_assert_eq(mesh_create(degrees, layout->rank_order, &run->mesh), OK, "%s", fail_text());
     cr_assert_eq(schedule_build(&options, &run->schedule), OK, "%s", fail_text());
     cr_assert_eq(params_declare(model, &degrees, layout->tp > 1, &out->params), OK);

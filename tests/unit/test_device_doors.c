@@ -121,8 +121,16 @@ Test(doors, memory_ops)
     REFUSES(init_normal(d.stream, (struct init_normal){.out = f32(3, 4), .columns = 3}),
             "columns 0 to 4 of 3");
     REFUSES(squares(d.stream, (struct squares){.x = f32_vector(3), .out = f32_vector(1)}), "out is f32[1]");
-    LETS_IN(squares(d.stream, (struct squares){.x = f32_vector(0), .out = tensor_1d(nowhere(), F64, 1)}));
-    cr_assert_eq(passed(&d, OP_FILL), 1, "the squares of nothing are 0, not what was there");
+    REFUSES(squares(d.stream,
+                    (struct squares){.x = f32(3, SQUARES_BLOCK / 2), .out = tensor_1d(nowhere(), F64, 3)}),
+            "out is f64[3]");
+    LETS_IN(squares(d.stream, (struct squares){.x = f32_vector(0), .out = tensor_1d(nowhere(), F64, 0)}));
+    cr_assert_eq(passed(&d, OP_SQUARES), 0);
+    REFUSES(sum(d.stream, (struct sum){.x = f32_vector(3), .out = tensor_1d(nowhere(), F64, 1)}),
+            "x is f32[3]");
+    LETS_IN(
+        sum(d.stream, (struct sum){.x = tensor_1d(nowhere(), F64, 0), .out = tensor_1d(nowhere(), F64, 1)}));
+    cr_assert_eq(passed(&d, OP_SUM), 1, "the sum of nothing is 0, not what was there");
     struct adamw step = {
         .weight = f32_vector(9), .gradient = f32_vector(9), .m = f32_vector(9), .v = f32_vector(9)};
     REFUSES(adamw(d.stream, step), "hyper is NULL");

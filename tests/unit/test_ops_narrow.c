@@ -108,3 +108,342 @@ Test(ops_narrow, cast_keeps_to_its_rows_and_refuses_the_rest)
     cr_expect_eq(cast(stand.stream, (struct cast){in, tensor_2d(bf16, BF16, ROWS, 3)}), BAD_ARGUMENT);
     stand_close(&stand);
 }
+
+/* ---- ops ---- */
+
+/* What an op does on two-byte numbers is what it does on the same numbers in fp32, rounded once: to the bit,
+ * for its sums run in the same order. fp32 itself is held against double precision in the other tests, so
+ * this is all that is to be said; only gemm, which goes another way, has a bound of its own below.
+ *
+ * A trial is an op of fp32 tensors whose numbers the narrow type has, and the list of those that will be of
+ * that type. It is run, and then its twin: the same with narrow tensors, and copies of the others. */
+enum { OPERANDS = 12 };
+
+struct operands {
+    struct tensor *narrow[OPERANDS], *f32[OPERANDS]; // up to the first NULL
+};
+
+struct trial {
+    struct stand *stand;
+    enum dtype dtype;
+    int64_t rows, columns;
+    struct dropout dropout;
+    int32_t *ids;
+    float *mask;
+};
+
+/* Every row is followed by two elements that are not the tensor's. */
+static struct tensor matrix_named(const struct trial *t, const char *name, int64_t rows, int64_t columns)
+{
+    float *data = stand_normals(t->stand, name, rows * (columns + 2), 1.0);
+    for (int64_t i = 0; i < rows * (columns + 2); i++)
+        data[i] = i % (columns + 2) < columns
+                      ? (float)narrow_value(t->dtype, narrow_nearest(t->dtype, data[i]))
+                      : NAN;
+    return tensor_columns(tensor_2d(data, F32, rows, columns + 2), 0, columns);
+}
+
+static struct tensor matrix(const struct trial *t, const char *name)
+{
+    return matrix_named(t, name, t->rows, t->columns);
+}
+
+static struct tensor vector(const struct trial *t, const char *name, int64_t count)
+{
+    struct tensor line = matrix_named(t, name, 1, count);
+    return tensor_1d(line.data, F32, count);
+}
+
+static int64_t spanned(struct tensor t)
+{
+    return t.ndim == 2 ? (t.dim[0] - 1) * t.stride[0] + t.dim[1] : t.dim[0];
+}
+
+static struct tensor twin_of(const struct trial *t, struct tensor x, enum dtype dtype)
+{
+    if (x.data == NULL)
+        return x;
+    const float *from = x.data;
+    int64_t count = spanned(x);
+    if (dtype == F32) {
+        x.data = stand_copy(t->stand, from, count);
+        return x;
+    }
+    uint16_t *to = stand_shorts(t->stand, count);
+    for (int64_t i = 0; i < count; i++)
+        to[i] = isnan(from[i]) ? 0xffff : narrow_nearest(dtype, from[i]);
+    x.data = to;
+    x.dtype = dtype;
+    return x;
+}
+
+/* How many elements of the twin are not what they must be, gaps between rows included. */
+static int64_t differences(struct tensor x, struct tensor twin)
+{
+    int64_t count = 0;
+    const float *want = x.data;
+    for (int64_t i = 0; x.data != NULL && i < spanned(x); i++) {
+        if (twin.dtype == F32)
+            count += memcmp(&want[i], (const float *)twin.data + i, sizeof *want) != 0;
+        else
+            count += ((const uint16_t *)twin.data)[i] !=
+                     (isnan(want[i]) ? 0xffff : narrow_nearest(twin.dtype, want[i]));
+    }
+    return count;
+}
+
+/* Runs `op` on what `operands` points to, which lies in the op itself, and its twin; true when they agree. */
+static bool agrees_with_twin(const struct trial *t, struct operands operands,
+                             enum status (*run)(void *, struct stream *), void *op)
+{
+    struct tensor narrow[OPERANDS], f32[OPERANDS], kept[2][OPERANDS];
+    int64_t wrong = 0;
+    for (int i = 0; operands.narrow[i] != NULL; i++)
+        kept[0][i] = *operands.narrow[i], narrow[i] = twin_of(t, kept[0][i], t->dtype);
+    for (int i = 0; operands.f32[i] != NULL; i++)
+        kept[1][i] = *operands.f32[i], f32[i] = twin_of(t, kept[1][i], F32);
+    cr_assert_eq(run(op, t->stand->stream), OK, "%s", fail_text());
+    for (int i = 0; operands.narrow[i] != NULL; i++)
+        *operands.narrow[i] = narrow[i];
+    for (int i = 0; operands.f32[i] != NULL; i++)
+        *operands.f32[i] = f32[i];
+    cr_assert_eq(run(op, t->stand->stream), OK, "%s", fail_text());
+    for (int i = 0; operands.narrow[i] != NULL; i++) {
+        wrong += differences(kept[0][i], narrow[i]);
+        cr_expect(narrow[i].data == NULL || stand_shorts_are_guarded(narrow[i].data, spanned(narrow[i])));
+    }
+    for (int i = 0; operands.f32[i] != NULL; i++)
+        wrong += differences(kept[1][i], f32[i]);
+    return wrong == 0;
+}
+
+/* A door with its struct behind a pointer. */
+#define RUN(door)                                                  \
+    static enum status run_##door(void *op, struct stream *stream) \
+    {                                                              \
+        return door(stream, *(struct door *)op);                   \
+    }
+RUN(norm_forward)
+RUN(norm_backward)
+RUN(activation_forward)
+RUN(activation_backward)
+RUN(rope)
+RUN(attention_forward)
+RUN(attention_backward)
+RUN(embedding_forward)
+RUN(embedding_backward)
+RUN(residual_forward)
+RUN(residual_backward)
+RUN(loss_max)
+RUN(loss_sum)
+RUN(loss_backward)
+RUN(column_sum)
+
+static bool norms(const struct trial *t)
+{
+    bool good = true;
+    for (int kind = 0; kind < 2; kind++) {
+        struct norm_forward f = {.kind = (enum norm_kind)kind,
+                                 .x = matrix(t, "x"),
+                                 .weight = vector(t, "w", t->columns),
+                                 .epsilon = 1e-5F,
+                                 .y = matrix(t, "y"),
+                                 .rstd = vector(t, "r", t->rows)};
+        struct norm_backward b = {.kind = f.kind,
+                                  .dy = matrix(t, "dy"),
+                                  .x = matrix(t, "x"),
+                                  .weight = vector(t, "w", t->columns),
+                                  .rstd = vector(t, "r", t->rows),
+                                  .dx = matrix(t, "dx"),
+                                  .dweight = vector(t, "dw", t->columns)};
+        if (kind == NORM_LAYER) {
+            f.bias = vector(t, "b", t->columns);
+            f.mean = b.mean = vector(t, "m", t->rows);
+            b.dbias = vector(t, "db", t->columns);
+        }
+        good = agrees_with_twin(t, (struct operands){{&f.x, &f.weight, &f.bias, &f.y}, {&f.mean, &f.rstd}},
+                                run_norm_forward, &f) &&
+               agrees_with_twin(t,
+                                (struct operands){{&b.dy, &b.x, &b.weight, &b.dx},
+                                                  {&b.mean, &b.rstd, &b.dweight, &b.dbias}},
+                                run_norm_backward, &b) &&
+               good;
+    }
+    return good;
+}
+
+static bool activations(const struct trial *t)
+{
+    bool good = true;
+    for (int kind = 0; kind < 3; kind++) {
+        int64_t width = kind == ACTIVATION_SWIGLU ? 2 * t->columns : t->columns;
+        struct activation_forward f = {(enum activation_kind)kind, matrix_named(t, "x", t->rows, width),
+                                       matrix(t, "y")};
+        struct activation_backward b = {f.kind, matrix_named(t, "x", t->rows, width), matrix(t, "dy"),
+                                        matrix_named(t, "dx", t->rows, width)};
+        good =
+            agrees_with_twin(t, (struct operands){{&f.x, &f.y}, {0}}, run_activation_forward, &f) &&
+            agrees_with_twin(t, (struct operands){{&b.x, &b.dy, &b.dx}, {0}}, run_activation_backward, &b) &&
+            good;
+    }
+    return good;
+}
+
+static bool residuals(const struct trial *t)
+{
+    bool good = true;
+    for (int with = 0; with < 2; with++) {
+        struct residual_forward f = {.x = matrix(t, "x"), .out = matrix(t, "out")};
+        struct residual_backward b = {.dout = matrix(t, "dout"), .dx = matrix(t, "dx")};
+        if (with == 1) {
+            f.bias = vector(t, "bias", t->columns);
+            f.residual = matrix(t, "residual");
+            f.dropout = b.dropout = t->dropout;
+        }
+        good = agrees_with_twin(t, (struct operands){{&f.x, &f.bias, &f.residual, &f.out}, {0}},
+                                run_residual_forward, &f) &&
+               agrees_with_twin(t, (struct operands){{&b.dout, &b.dx}, {0}}, run_residual_backward, &b) &&
+               good;
+    }
+    return good;
+}
+
+static bool tables_and_sums(const struct trial *t)
+{
+    bool good = true;
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        struct embedding_forward f = {
+            matrix_named(t, "table", 9, t->columns), t->ids, 4, 7, matrix(t, "out"), accumulate == 1};
+        good = agrees_with_twin(t, (struct operands){{&f.table, &f.out}, {0}}, run_embedding_forward, &f) &&
+               good;
+    }
+    struct embedding_backward b = {t->ids, 4, 7, matrix(t, "dout"), matrix_named(t, "table", 9, t->columns)};
+    struct column_sum c = {matrix(t, "in"), vector(t, "sum", t->columns)};
+    struct rope r = {matrix(t, "x"), t->ids, t->columns / 2 * 2, 1e4, false};
+    r.x = tensor_columns(r.x, 0, r.head_dim);
+    return agrees_with_twin(t, (struct operands){{&b.dout}, {&b.dtable}}, run_embedding_backward, &b) &&
+           agrees_with_twin(t, (struct operands){{&c.in}, {&c.out}}, run_column_sum, &c) &&
+           (r.head_dim == 0 || r.head_dim > ROPE_HEAD_DIM_MAX ||
+            agrees_with_twin(t, (struct operands){{&r.x}, {0}}, run_rope, &r)) &&
+           good;
+}
+
+static bool losses(const struct trial *t)
+{
+    int64_t real = t->columns - t->columns / 5;
+    struct loss_max m = {matrix(t, "logits"), real, vector(t, "max", t->rows)};
+    struct loss_sum s = {matrix(t, "logits"),       vector(t, "max", t->rows),   t->ids, 0, real,
+                         vector(t, "sum", t->rows), vector(t, "target", t->rows)};
+    struct loss_backward b = {
+        matrix(t, "logits"), vector(t, "max", t->rows), vector(t, "sum", t->rows), t->ids, t->mask, 0, real};
+    for (int64_t i = 0; i < t->rows; i++)
+        ((float *)b.sum.data)[i] = fabsf(((float *)b.sum.data)[i]) + 1.0F;
+    return agrees_with_twin(t, (struct operands){{&m.logits}, {&m.max}}, run_loss_max, &m) &&
+           agrees_with_twin(t, (struct operands){{&s.logits}, {&s.max, &s.sum, &s.target}}, run_loss_sum,
+                            &s) &&
+           agrees_with_twin(t, (struct operands){{&b.logits}, {&b.max, &b.sum}}, run_loss_backward, &b);
+}
+
+/* Two heads to a group, sequences over one block and a bit. */
+static bool attention(const struct trial *t)
+{
+    enum { BATCH = 2, S = 70 };
+    int64_t d = t->columns < 40 ? t->columns : 40, tokens = BATCH * S;
+    struct attention_forward f = {.q = matrix_named(t, "q", tokens, 2 * d),
+                                  .k = matrix_named(t, "k", tokens, d),
+                                  .v = matrix_named(t, "v", tokens, d),
+                                  .batch = BATCH,
+                                  .sequence = S,
+                                  .head_dim = d,
+                                  .scale = 0.2F,
+                                  .dropout = t->dropout,
+                                  .out = matrix_named(t, "out", tokens, 2 * d),
+                                  .lse = matrix_named(t, "lse", 2, tokens)};
+    int64_t *sample = stand_longs(t->stand, tokens);
+    f.dropout.sample = sample;
+    f.dropout.columns = S;
+    struct attention_backward b = {.forward = f,
+                                   .dout = matrix_named(t, "dout", tokens, 2 * d),
+                                   .dq = matrix_named(t, "dq", tokens, 2 * d),
+                                   .dk = matrix_named(t, "dk", tokens, d),
+                                   .dv = matrix_named(t, "dv", tokens, d)};
+    b.forward.out = matrix_named(t, "out", tokens, 2 * d);
+    b.forward.lse = matrix_named(t, "lse", 2, tokens);
+    struct attention_forward *bf = &b.forward;
+    return agrees_with_twin(t, (struct operands){{&f.q, &f.k, &f.v, &f.out}, {&f.lse}}, run_attention_forward,
+                            &f) &&
+           agrees_with_twin(t,
+                            (struct operands){
+                                {&bf->q, &bf->k, &bf->v, &bf->out, &b.dout, &b.dq, &b.dk, &b.dv}, {&bf->lse}},
+                            run_attention_backward, &b);
+}
+
+static const struct {
+    const char *name;
+    bool (*agree)(const struct trial *t);
+} groups[] = {{"norms", norms},         {"activations", activations},
+              {"residuals", residuals}, {"tables", tables_and_sums},
+              {"losses", losses},       {"attention", attention}};
+enum { GROUPS = sizeof groups / sizeof *groups };
+
+static struct trial trial_of(struct stand *stand, enum dtype dtype, int64_t rows, int64_t columns)
+{
+    struct trial t = {.stand = stand, .dtype = dtype, .rows = rows, .columns = columns};
+    int64_t *sample = stand_longs(stand, rows);
+    t.ids = stand_ints(stand, rows);
+    t.mask = stand_floats(stand, rows);
+    for (int64_t i = 0; i < rows; i++) {
+        sample[i] = 1000 + i;
+        t.ids[i] = (int32_t)(i * 5 % 17);
+        t.mask[i] = i % 5 == 3 ? 0.0F : 1.0F;
+    }
+    t.dropout = (struct dropout){0.25F, philox_named(7, "narrow"), sample, t.ids, columns + 64, 13};
+    return t;
+}
+
+Test(ops_narrow, ops_are_fp32_rounded_once)
+{
+    // Rows of a part of a vector, of one piece, of several and a tail.
+    const int64_t shapes[][2] = {{1, 1}, {7, 17}, {70, 100}, {9, 1024}, {5, 2500}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int d = 0; d < 2; d++) {
+            for (int g = 0; g < GROUPS; g++) {
+                struct stand stand = stand_open(2);
+                stand.shift = (int)s * 3;
+                struct trial t = trial_of(&stand, narrow_types[d], shapes[s][0], shapes[s][1]);
+                cr_expect(groups[g].agree(&t), "%s of %s, %ld x %ld", groups[g].name, dtype_name(t.dtype),
+                          (long)t.rows, (long)t.columns);
+                stand_close(&stand);
+            }
+        }
+    }
+}
+
+/* The copy that the layers compute with is the new weight, rounded, and fp32's step is what it is without. */
+Test(ops_narrow, adamw_leaves_the_weight_rounded)
+{
+    enum { N = 40001 };
+    for (int d = 0; d < 2; d++) {
+        struct stand stand = stand_open(2);
+        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F};
+        float *weight[2];
+        uint16_t *working = stand_shorts(&stand, N);
+        for (int with = 0; with < 2; with++) {
+            weight[with] = stand_normals(&stand, "w", N, 1.0);
+            struct adamw a = {.weight = tensor_1d(weight[with], F32, N),
+                              .gradient = tensor_1d(stand_normals(&stand, "g", N, 1.0), F32, N),
+                              .m = tensor_1d(stand_normals(&stand, "m", N, 1.0), F32, N),
+                              .v = tensor_1d(stand_normals(&stand, "v", N, 1.0), F32, N),
+                              .hyper = &hyper};
+            for (int i = 0; i < N; i++)
+                ((float *)a.v.data)[i] = fabsf(((float *)a.v.data)[i]);
+            if (with == 1)
+                a.working = tensor_1d(working, narrow_types[d], N);
+            cr_assert_eq(adamw(stand.stream, a), OK, "%s", fail_text());
+        }
+        cr_expect(same_bits(weight[0], weight[1], N) && stand_shorts_are_guarded(working, N));
+        for (int i = 0; i < N; i++)
+            cr_assert_eq(working[i], narrow_nearest(narrow_types[d], weight[1][i]));
+        stand_close(&stand);
+    }
+}

@@ -360,24 +360,49 @@ Test(ops_sums, loss_backward)
     stand_close(&c.stand);
 }
 
-/* fp64 throughout: SQUARES_BLOCK / 4 + 2 additions at most in a block, then the blocks; squares of floats are
- * exact.
- */
+/* fp64 throughout, and squares of floats are exact: n additions here, fewer there. A block that is alone has
+ * the bits that it has in the whole, and the whole is the blocks added in order. */
 Test(ops_sums, squares)
 {
-    const int64_t counts[] = {1, 17, SQUARES_BLOCK, 3 * SQUARES_BLOCK + 5};
-    for (int n = 0; n < 4; n++) {
+    const struct tensor shapes[] = {
+        tensor_1d(NULL, F32, 1),
+        tensor_1d(NULL, F32, 17),
+        tensor_1d(NULL, F32, 40 * SQUARES_BLOCK + 5),
+        tensor_2d(NULL, F32, 85, 24),
+        tensor_2d(NULL, F32, 3, 5000),
+        tensor_2d(NULL, F32, 7, SQUARES_BLOCK),
+    };
+    for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++) {
         struct stand stand = stand_open(2);
-        float *x = stand_normals(&stand, "x", counts[n], 1.0);
-        double out, want = 0.0;
-        stand_lend(&stand, &out, sizeof out);
-        for (int64_t i = 0; i < counts[n]; i++)
-            want += (double)x[i] * (double)x[i];
-        struct squares op = {tensor_1d(x, F32, counts[n]), tensor_1d(&out, F64, 1)};
-        cr_assert_eq(squares(stand.stream, op), OK, "%s", fail_text());
-        double bound =
-            0x1p-53 * want * (SQUARES_BLOCK / 4.0 + 8.0 + (double)counts[n]); // the loop above has n
-        cr_expect_leq(fabs(out - want), bound);
+        struct tensor x = shapes[n];
+        int64_t columns = x.ndim == 1 ? 1 : x.dim[1], count = x.dim[0] * columns;
+        int64_t rows = squares_block_rows(columns), blocks = squares_blocks(x), seen = 0;
+        x.data = stand_normals(&stand, "x", count, 1.0);
+        double out[64], alone, total = 0.0, whole;
+        cr_assert_leq(blocks, 64);
+        stand_lend(&stand, out, sizeof out);
+        stand_lend(&stand, &alone, sizeof alone);
+        stand_lend(&stand, &whole, sizeof whole);
+        cr_assert_eq(squares(stand.stream, (struct squares){x, tensor_1d(out, F64, blocks)}), OK, "%s",
+                     fail_text());
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t left = x.dim[0] - b * rows, here = left < rows ? left : rows;
+            float *begin = (float *)x.data + seen;
+            double want = 0.0;
+            for (int64_t i = 0; i < here * columns; i++)
+                want += (double)begin[i] * (double)begin[i];
+            cr_expect_leq(fabs(out[b] - want), 0x1p-52 * want * (double)(here * columns));
+            struct tensor part =
+                x.ndim == 1 ? tensor_1d(begin, F32, here) : tensor_2d(begin, F32, here, columns);
+            cr_assert_eq(squares(stand.stream, (struct squares){part, tensor_1d(&alone, F64, 1)}), OK);
+            cr_expect_eq(memcmp(&alone, &out[b], sizeof alone), 0, "shape %zu, block %lld", n, (long long)b);
+            seen += here * columns;
+            total += out[b];
+        }
+        cr_expect_eq(seen, count);
+        cr_assert_eq(sum(stand.stream, (struct sum){tensor_1d(out, F64, blocks), tensor_1d(&whole, F64, 1)}),
+                     OK);
+        cr_expect_eq(memcmp(&total, &whole, sizeof whole), 0);
         stand_close(&stand);
     }
 }
@@ -426,7 +451,8 @@ Test(ops_sums, adamw)
                            tensor_1d(m, F32, N),
                            tensor_1d(v, F32, N),
                            &hyper,
-                           decay == 1};
+                           decay == 1,
+                           {0}};
         cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
         for (int part = 0; part < 3; part++) {
             for (int k = 0; k < 16; k++)

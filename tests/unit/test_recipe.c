@@ -241,24 +241,28 @@ Test(recipe, splits)
 
 Test(recipe, what_is_not_built_is_refused_by_name)
 {
-    OVERRIDE_SAYS("parallel.zero_stage=2", "command line: parallel.zero_stage 2 is not built yet; only 0\n");
     OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not built yet; only 1\n");
     OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not built yet; only 1\n");
     OVERRIDE_SAYS("precision.params_dtype=bf16",
                   "command line: precision.params_dtype bf16 is not built yet; only fp32\n");
     OVERRIDE_SAYS("parallel.tp_comm_overlap=true",
                   "command line: parallel.tp_comm_overlap true is not built yet; only false\n");
-    OVERRIDE_SAYS("memory.offload_activations=true",
-                  "command line: memory.offload_activations true is not built yet; only false\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
                   "command line: logging.tensorboard_dir tb is not built yet; only none\n");
     OVERRIDE_SAYS("cluster.transport=nccl",
                   "command line: cluster.transport nccl is not built yet; only auto, local or mpi\n");
     // Its default may be said, and a value out of range is told first.
+    OVERRIDE_SAYS("ep=1", "");
+    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; it wants a whole "
+                          "number from 1 to 65536; 1 works\n");
+}
+
+Test(recipe, zero_has_four_stages)
+{
     OVERRIDE_SAYS("parallel.zero_stage=0", "");
     OVERRIDE_SAYS("parallel.zero_stage=4",
                   "command line: parallel.zero_stage 4 is out of range; it wants a whole "
-                  "number from 0 to 3; 3 works\n");
+                  "number from 0 to 1; 1 works\n");
 }
 
 /* Editors put one in front of UTF-8; lines and columns are counted behind it. */
@@ -331,11 +335,11 @@ Test(recipe, all_problems_are_reported_at_once)
 {
     says(
         "sede: 1\nmodel: {num_layers: x, hidden_size: 64, num_attention_heads: 5, seq_length: 32}\n" OPTIMIZER
-        "train: {global_batch_size: 9, micro_batch_size: 2}\nparallel: {zero_stage: 1}\n",
+        "train: {global_batch_size: 9, micro_batch_size: 2}\nparallel: {expert_parallel_size: 2}\n",
         (const char *const[]){"optimizer.min_lr=1", "nonsense", NULL}, 0,
         "R:1: unknown key sede; is seed meant?\n"
         "R:2: model.num_layers \"x\" is not a whole number from 1 to 100000\n"
-        "R:5: parallel.zero_stage 1 is not built yet; only 0\n"
+        "R:5: parallel.expert_parallel_size 2 is not built yet; only 1\n"
         "command line: nonsense is not key=value\n"
         "R: train.train_iters must be given, like 1000\n"
         "R: data.train must be given, like data/quickstart\n"

@@ -84,6 +84,13 @@ Test(recipe_check, sequence_parallel)
                                           "parallel.tensor_parallel_size 2 or more\n");
     cr_assert(l.errors == 0 && !l.recipe->parallel.sequence_parallel);
     loaded_free(&l);
+    l = load(SMALL "parallel: {zero_stage: 1}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said),
+                     "warning: R:5: parallel.zero_stage 1 is turned off: it shares out "
+                     "between data-parallel ranks, and parallel.data_parallel_size is 1\n");
+    cr_assert(l.errors == 0 && l.recipe->parallel.zero_stage == 0);
+    loaded_free(&l);
+    WITH("", "dp=2", "parallel.zero_stage=1");
 }
 
 Test(recipe_check, recomputation)

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The host's memory beside the device's (PART_HOST), for what leaves the device for a while. Here both would
+ * be the same memory, so this one is a file that has no name any more: its pages can be written out, and the
+ * run needs less memory than disk. */
+#include "kernels/cpu/host.h"
+
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int open_nameless(const char *folder)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/cuboid-XXXXXX", folder) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0)
+        unlink(path);
+    return fd;
+}
+
+enum status cpu_host_alloc(struct device *device, size_t bytes, void **out)
+{
+    (void)device;
+    const char *folder = getenv("TMPDIR");
+    folder = folder != NULL && *folder != 0 ? folder : "/tmp";
+    char size[NUMBER_CHARS];
+    bytes_text((int64_t)bytes, size);
+    int fd = open_nameless(folder);
+    if (fd < 0)
+        return fail(IO_ERROR,
+                    "no file can be made in %s for %s that leave the device: %s; TMPDIR names another "
+                    "folder",
+                    folder, size, strerror(errno));
+    // Whole now: a page for which the disk has no room would end the program when it is written.
+    int error = posix_fallocate(fd, 0, (off_t)bytes);
+    void *data = error == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    error = error == 0 && data == MAP_FAILED ? errno : error;
+    close(fd);
+    if (error != 0)
+        return fail(NO_MEMORY, "%s has no room for %s that leave the device: %s; TMPDIR names another folder",
+                    folder, size, strerror(error));
+    *out = data;
+    return OK;
+}
+
+void cpu_host_free(struct device *device, void *data, size_t bytes)
+{
+    (void)device;
+    munmap(data, bytes);
+}
+
+void cpu_host_rest(void *data, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data;
+    uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_DONTNEED); // of a shared file: what was written stays
+}

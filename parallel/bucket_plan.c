@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/bucket_plan.h"
+
+#include <stdlib.h>
+
+static enum status check_ranges(const struct bucket_range *ranges, int count)
+{
+    int64_t at = 0;
+    for (int i = 0; i < count; i++) {
+        if (ranges[i].begin < at || ranges[i].end < ranges[i].begin)
+            return fail(BAD_ARGUMENT, "buckets: range %d [%lld, %lld) is out of order", i,
+                        (long long)ranges[i].begin, (long long)ranges[i].end);
+        at = ranges[i].end;
+    }
+    return OK;
+}
+
+/* Closes a bucket after each range that makes it large enough, and around those that are to be alone. */
+static void lay_out(struct bucket_plan *plan, const struct bucket_range *ranges, int64_t bucket_bytes)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->range_count; i++) {
+        bool apart =
+            i > 0 && (ranges[i].alone || ranges[i - 1].alone || ranges[i].unit != ranges[i - 1].unit);
+        if (i == 0 || apart || bytes >= bucket_bytes) {
+            plan->buckets[plan->count++] = (struct bucket){.first = i, .begin = ranges[i].begin};
+            bytes = 0;
+        }
+        struct bucket *bucket = &plan->buckets[plan->count - 1];
+        bucket->end = ranges[i].end;
+        bucket->count++;
+        plan->bucket_of[i] = plan->count - 1;
+        bytes += (ranges[i].end - ranges[i].begin) * (int64_t)sizeof(float);
+    }
+}
+
+/* The place nearest to `target` where this range may be cut. */
+static int64_t cut_in(const struct bucket_range *range, int64_t target)
+{
+    int64_t inside = target - range->begin, low = 0, high = range->end - range->begin;
+    if (range->block > 0) {
+        low = inside / range->block * range->block;
+        high = low + range->block < high ? low + range->block : high;
+    }
+    return range->begin + (inside - low <= high - inside ? low : high);
+}
+
+/* Rising with `target`, from the bucket's begin to its end. */
+static int64_t cut_near(const struct bucket *bucket, const struct bucket_range *ranges, int64_t target)
+{
+    for (int i = bucket->first; i < bucket->first + bucket->count; i++)
+        if (target < ranges[i].end)
+            return target <= ranges[i].begin ? ranges[i].begin : cut_in(&ranges[i], target);
+    return bucket->end;
+}
+
+static void cut(struct bucket_plan *plan, const struct bucket_range *ranges)
+{
+    int64_t *counts = plan->counts;
+    for (int b = 0; b < plan->count; b++) {
+        struct bucket *bucket = &plan->buckets[b];
+        // Whole shares and what is left over: a product of elements and ranks could be too large.
+        int64_t all = bucket->end - bucket->begin, share = all / plan->ranks, rest = all % plan->ranks;
+        int64_t at = bucket->begin;
+        bucket->counts = counts;
+        for (int r = 0; r < plan->ranks; r++) {
+            int64_t target = bucket->begin + share * (r + 1) + rest * (r + 1) / plan->ranks;
+            int64_t end = r + 1 < plan->ranks ? cut_near(bucket, ranges, target) : bucket->end;
+            *counts++ = end - at;
+            at = end;
+        }
+    }
+}
+
+enum status bucket_plan_create(const struct bucket_range *ranges, int count, int64_t bucket_bytes, int ranks,
+                               struct bucket_plan *out)
+{
+    if (bucket_bytes < 1 || count < 0 || ranks < 1)
+        return fail(BAD_ARGUMENT, "buckets of %lld bytes for %d ranges and %d ranks", (long long)bucket_bytes,
+                    count, ranks);
+    TRY(check_ranges(ranges, count));
+    size_t n = (size_t)count + 1;
+    struct bucket_plan plan = {
+        .ranks = ranks,
+        .range_count = count,
+        .buckets = calloc(n, sizeof *plan.buckets),
+        .bucket_of = calloc(n, sizeof *plan.bucket_of),
+    };
+    if (plan.buckets != NULL && plan.bucket_of != NULL) {
+        lay_out(&plan, ranges, bucket_bytes);
+        plan.counts = calloc((size_t)(plan.count + 1) * (size_t)ranks, sizeof *plan.counts);
+    }
+    if (plan.counts == NULL) {
+        bucket_plan_destroy(&plan);
+        return fail(NO_MEMORY, "no memory for %d gradient ranges", count);
+    }
+    cut(&plan, ranges);
+    *out = plan;
+    return OK;
+}
+
+void bucket_plan_destroy(struct bucket_plan *plan)
+{
+    free(plan->buckets);
+    free(plan->bucket_of);
+    free(plan->counts);
+    *plan = (struct bucket_plan){0};
+}
+
+int64_t bucket_cut(const struct bucket *bucket, int rank)
+{
+    int64_t at = bucket->begin;
+    for (int r = 0; r < rank; r++)
+        at += bucket->counts[r];
+    return at;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+/* gemm of bf16 and f16 against a product in double precision of the same two-byte numbers. As in test_gemm.c,
+ * K products and K sums in fp32 err by at most (K + 2) eps times the sum of the absolute values; a narrow c
+ * is rounded once more, by u of itself and of that error. bf16 runs on the library's own product where there
+ * is one, f16 by way of fp32. */
+#include "tests/support/narrow_numbers.h"
+#include "tests/support/ops_stand.h"
+#include "tests/support/sanitized.h"
+
+#include <criterion/criterion.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+struct product {
+    enum dtype dtype, c_type;
+    int64_t m, n, k;
+    bool transpose_a, transpose_b, accumulate, bias;
+    int64_t extra; // added to the row strides
+};
+
+struct trial {
+    struct stand stand;
+    struct product what;
+    struct gemm args;
+    double *want, *bound; // [M, N]
+};
+
+static double value(struct tensor t, int64_t row, int64_t column)
+{
+    int64_t at = row * t.stride[0] + column;
+    return t.dtype == F32 ? (double)((const float *)t.data)[at]
+                          : narrow_value(t.dtype, ((const uint16_t *)t.data)[at]);
+}
+
+static struct tensor matrix(struct stand *stand, const char *name, enum dtype dtype, int64_t rows,
+                            int64_t columns, int64_t extra)
+{
+    int64_t count = rows * (columns + extra);
+    float *wide = stand_normals(stand, name, count, 1.0);
+    uint16_t *narrow = stand_shorts(stand, count);
+    for (int64_t i = 0; i < count; i++)
+        narrow[i] = narrow_nearest(dtype, wide[i]);
+    struct tensor whole = tensor_2d(dtype == F32 ? (void *)wide : narrow, dtype, rows, columns + extra);
+    return tensor_columns(whole, 0, columns);
+}
+
+static struct trial trial_of(struct product p, int threads, int shift)
+{
+    struct trial t = {.stand = stand_open(threads), .what = p};
+    struct stand *s = &t.stand;
+    s->shift = shift;
+    t.args =
+        (struct gemm){.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate};
+    t.args.a = matrix(s, "a", p.dtype, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.extra);
+    t.args.b = matrix(s, "b", p.dtype, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.extra);
+    t.args.c = matrix(s, "c", p.c_type, p.m, p.n, p.extra);
+    struct tensor bias = matrix(s, "bias", p.dtype, 1, p.n, 0);
+    if (p.bias)
+        t.args.bias = tensor_1d(bias.data, p.dtype, p.n);
+    return t;
+}
+
+static void run(struct trial *t)
+{
+    cr_assert_eq(gemm(t->stand.stream, t->args), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(t->stand.stream), OK);
+}
+
+/* Before the op runs: it may add to c. */
+static void expect(struct trial *t)
+{
+    const struct product *p = &t->what;
+    const struct gemm *g = &t->args;
+    t->want = stand_doubles(&t->stand, p->m * p->n);
+    t->bound = stand_doubles(&t->stand, p->m * p->n);
+    for (int64_t i = 0; i < p->m; i++) {
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = p->accumulate ? value(g->c, i, j) : 0.0, size = fabs(sum);
+            if (p->bias) {
+                double bias = narrow_value(p->dtype, ((const uint16_t *)g->bias.data)[j]);
+                sum += bias, size += fabs(bias);
+            }
+            for (int64_t k = 0; k < p->k; k++) {
+                double term = (p->transpose_a ? value(g->a, k, i) : value(g->a, i, k)) *
+                              (p->transpose_b ? value(g->b, j, k) : value(g->b, k, j));
+                sum += term, size += fabs(term);
+            }
+            double error = (double)(p->k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
+            if (p->c_type != F32)
+                error += narrow_unit(p->dtype) * (fabs(sum) + error) + 0x1p-25; // f16's smallest steps
+            t->want[i * p->n + j] = sum;
+            t->bound[i * p->n + j] = error;
+        }
+    }
+}
+
+static int64_t outside(const struct trial *t)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < t->what.m * t->what.n; i++) {
+        double error = fabs(value(t->args.c, i / t->what.n, i % t->what.n) - t->want[i]);
+        count += !(error <= t->bound[i]);
+    }
+    return count;
+}
+
+/* What lies between the rows of c, against another c that no op has seen. */
+static bool gaps_untouched(const struct trial *t, const struct trial *fresh)
+{
+    struct tensor c = t->args.c, before = fresh->args.c;
+    size_t size = dtype_bytes(c.dtype), gap = (size_t)(c.stride[0] - c.dim[1]) * size;
+    for (int64_t r = 0; r + 1 < c.dim[0]; r++) {
+        size_t at = (size_t)(r * c.stride[0] + c.dim[1]) * size;
+        if (memcmp((char *)c.data + at, (char *)before.data + at, gap) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void check(struct product p)
+{
+    struct trial t = trial_of(p, 2, 0), fresh = trial_of(p, 1, 0);
+    expect(&t);
+    run(&t);
+    cr_expect_eq(outside(&t), 0, "%s -> %s, %ldx%ldx%ld ta %d tb %d accumulate %d bias %d",
+                 dtype_name(p.dtype), dtype_name(p.c_type), (long)p.m, (long)p.n, (long)p.k, p.transpose_a,
+                 p.transpose_b, p.accumulate, p.bias);
+    cr_expect(gaps_untouched(&t, &fresh));
+    stand_close(&t.stand);
+    stand_close(&fresh.stand);
+}
+
+/* All that the door allows: c narrow or f32, and only f32 is added to. */
+Test(gemm_narrow, every_form_and_odd_shapes)
+{
+    const int64_t shapes[][3] = {{1, 1, 1}, {5, 1, 9}, {1, 7, 3}, {33, 17, 65}, {48, 100, 31}, {9, 5, 0}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int form = 0; form < 64; form++) {
+            struct product p = {.dtype = (form & 1) != 0 ? F16 : BF16,
+                                .m = shapes[s][0],
+                                .n = shapes[s][1],
+                                .k = shapes[s][2],
+                                .transpose_a = (form & 2) != 0,
+                                .transpose_b = (form & 4) != 0,
+                                .bias = (form & 8) != 0,
+                                .accumulate = (form & 16) != 0,
+                                .extra = (form & 32) != 0 ? 3 : 0};
+            p.c_type = F32;
+            check(p);
+            p.c_type = p.dtype;
+            if (!p.accumulate)
+                check(p);
+        }
+    }
+}
+
+/* Several panels, the last ones small. */
+Test(gemm_narrow, many_panels)
+{
+    check((struct product){
+        .dtype = BF16, .c_type = BF16, .m = 530, .n = 801, .k = 37, .transpose_b = true, .bias = true});
+    check((struct product){
+        .dtype = BF16, .c_type = F32, .m = 801, .n = 530, .k = 40, .transpose_a = true, .accumulate = true});
+    check((struct product){.dtype = F16, .c_type = F16, .m = 40, .n = 1803, .k = 20});
+}
+
+Test(gemm_narrow, planted_faults_are_seen)
+{
+    struct product p = {.dtype = BF16, .c_type = BF16, .m = 20, .n = 30, .k = 40, .bias = true};
+    for (int fault = 0; fault < 3; fault++) {
+        struct trial t = trial_of(p, 1, 0);
+        expect(&t);
+        if (fault == 0) // one element of 40 of b
+            ((uint16_t *)t.args.b.data)[7] = narrow_nearest(BF16, 9.0F);
+        if (fault == 1)
+            t.args.bias.data = NULL;
+        run(&t);
+        if (fault == 2) // the last place but one
+            ((uint16_t *)t.args.c.data)[77] ^= 2;
+        cr_expect_gt(outside(&t), 0, "fault %d was not seen", fault);
+        stand_close(&t.stand);
+    }
+}
+
+Test(gemm_narrow, neither_threads_nor_alignment_change_bits)
+{
+    const int64_t shapes[][3] = {
+        {512, 768, 768}, {768, 768, 1024}, {24, 1024, 64}, {1000, 700, 130}, {64, 3001, 96}};
+    for (size_t s = UNDER_SANITIZER ? 3 : 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int form = 0; form < 3; form++) {
+            struct product p = {.dtype = BF16,
+                                .c_type = form == 2 ? F32 : BF16,
+                                .m = shapes[s][0],
+                                .n = shapes[s][1],
+                                .k = shapes[s][2],
+                                .transpose_a = form == 2,
+                                .transpose_b = form == 0,
+                                .accumulate = form == 2,
+                                .bias = form == 0};
+            struct trial one = trial_of(p, 1, 0);
+            run(&one);
+            for (int other = 1; other <= 5; other++) { // 2 and 3 threads; 1, 5 and 16 elements off
+                const int shifts[] = {0, 0, 0, 1, 5, 16};
+                struct trial many = trial_of(p, other < 3 ? other + 1 : 2, shifts[other]);
+                run(&many);
+                cr_expect_eq(memcmp(one.args.c.data, many.args.c.data, tensor_bytes(one.args.c)), 0,
+                             "%ldx%ldx%ld form %d, case %d", (long)p.m, (long)p.n, (long)p.k, form, other);
+                stand_close(&many.stand);
+            }
+            stand_close(&one.stand);
+        }
+    }
+}
+
+Test(gemm_narrow, the_door_names_what_does_not_fit)
+{
+    struct stand s = stand_open(1);
+    struct gemm g = {.a = matrix(&s, "a", BF16, 4, 4, 0), .b = matrix(&s, "b", BF16, 4, 4, 0)};
+    g.c = matrix(&s, "c", BF16, 4, 4, 0);
+    g.accumulate = true;
+    cr_expect_eq(gemm(s.stream, g), BAD_ARGUMENT);
+    cr_expect_str_eq(fail_text(), "gemm: c is bf16, and only f32 is added to");
+    g.accumulate = false;
+    g.b.dtype = F16;
+    cr_expect_eq(gemm(s.stream, g), BAD_ARGUMENT);
+    cr_expect_str_eq(fail_text(),
+                     "gemm: b is f16[4, 4] with strides 4, 1, not bf16[4, 4] with dense rows (a bf16[4, "
+                     "4], b f16[4, 4], c bf16[4, 4], bias none)");
+    stand_close(&s);
+}
