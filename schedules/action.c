@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/action.h"
 
-#include "base/status.h"
-
 #include <stdio.h>
 
-static const struct action_fact facts[] = {
+const struct action_fact action_facts[] = {
     [FORWARD] = {.text = "F", .computes = true, .forwards = true},
     [BACKWARD] = {.text = "B", .computes = true, .backs_input = true, .backs_weight = true},
     [BACKWARD_INPUT] = {.text = "I", .computes = true, .backs_input = true},
@@ -15,18 +13,13 @@ static const struct action_fact facts[] = {
     [SEND_GRADIENT] = {.text = "SEND_B", .sends = true, .gradient = true},
     [RECV_GRADIENT] = {.text = "RECV_B", .receives = true, .gradient = true},
 };
-_Static_assert(sizeof facts / sizeof *facts == ACTION_KIND_COUNT, "one row for each kind of action");
-
-const struct action_fact *action_fact(enum action_kind kind)
-{
-    CHECK(kind >= 0 && kind < ACTION_KIND_COUNT);
-    return &facts[kind];
-}
+_Static_assert(sizeof action_facts / sizeof *action_facts == ACTION_KIND_COUNT,
+               "one row for each kind of action");
 
 const char *action_text(struct action action, char out[ACTION_CHARS])
 {
     bool known = action.kind >= 0 && action.kind < ACTION_KIND_COUNT;
-    snprintf(out, ACTION_CHARS, "%d%s%d", action.stage, known ? facts[action.kind].text : "?",
+    snprintf(out, ACTION_CHARS, "%d%s%d", action.stage, known ? action_fact(action.kind)->text : "?",
              action.microbatch);
     return out;
 }

@@ -8,6 +8,8 @@
  * stage 2 made to stage 3, where the same message is called 3RECV_F7; 3SEND_B7 is met by 2RECV_B7. */
 #pragma once
 
+#include "base/status.h"
+
 #include <stdbool.h>
 
 enum action_kind {
@@ -41,7 +43,13 @@ struct action {
     bool overlaps_next; // runs together with the following action of the list (DualPipe's pairs)
 };
 
-const struct action_fact *action_fact(enum action_kind kind);
+extern const struct action_fact action_facts[ACTION_KIND_COUNT];
+
+static inline const struct action_fact *action_fact(enum action_kind kind)
+{
+    CHECK(kind >= 0 && kind < ACTION_KIND_COUNT);
+    return &action_facts[kind];
+}
 
 /* "3F7", "2SEND_F7": stage, kind, microbatch. */
 #define ACTION_CHARS 48

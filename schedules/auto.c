@@ -24,7 +24,9 @@
 
 /* How many actions are run, of either kind of search, for each placement. */
 enum { PLAYED = 3000000, PLAYED_EACH = 3000, MOVED = 12000000, MOVED_EACH = 12000 };
-enum { PLACEMENTS = 2 };
+/* What a named family costs, as measured. */
+enum { NAMED_EACH = 10 };
+enum { PLACEMENTS = 2, FULL_PIPES = 2 };
 
 struct found {
     struct schedule *schedule;
@@ -32,8 +34,14 @@ struct found {
     int peak; // chunks, of the rank that holds most; with different v, compared as whole ranks
 };
 
+/* In actions that are played once. */
+struct effort {
+    double spent, of_all;
+};
+
 struct hunt {
     const struct schedule_options *o;
+    struct effort *effort;
     int v, limit; // in chunks
     struct cost_table costs;
     struct stage_cost *of_stage; // [p·v], what costs.of_stage points to
@@ -56,6 +64,22 @@ static bool better(const struct found *a, const struct found *b, double margin)
     return a->makespan <= b->makespan && less;
 }
 
+static int peak_of(const struct schedule *s)
+{
+    int peak = 0;
+    for (int rank = 0; rank < s->p; rank++) {
+        int of_rank = schedule_peak(s, rank);
+        peak = of_rank > peak ? of_rank : peak;
+    }
+    return peak;
+}
+
+static void spend(struct hunt *h, int64_t actions)
+{
+    h->effort->spent += (double)actions;
+    tell(h->o->progress, SEARCHED_PERCENT * h->effort->spent / h->effort->of_all);
+}
+
 /* Keeps a schedule if it is shorter by more than `margin`, or no longer and smaller; owns it either way. */
 static enum status offer(struct hunt *h, struct schedule *s, double margin)
 {
@@ -65,8 +89,7 @@ static enum status offer(struct hunt *h, struct schedule *s, double margin)
     if (status == OK) {
         offered.makespan = sim->makespan;
         offered.bubble = sim->bubble;
-        for (int rank = 0; rank < s->p; rank++)
-            offered.peak = sim->ranks[rank].peak > offered.peak ? sim->ranks[rank].peak : offered.peak;
+        offered.peak = peak_of(s);
         simulation_destroy(sim);
     }
     if (status == OK && offered.peak <= h->limit && better(&offered, h->found, margin)) {
@@ -77,6 +100,11 @@ static enum status offer(struct hunt *h, struct schedule *s, double margin)
         schedule_destroy(s);
     }
     return status;
+}
+
+static int64_t actions_of(const struct schedule_options *o, int v)
+{
+    return (int64_t)PART_KINDS * v * o->p * o->m;
 }
 
 /* ---- the named families ---- */
@@ -105,20 +133,49 @@ static void learn(struct hunt *h, const struct schedule *s)
     }
 }
 
+/* True for one that holds too much, or is longer than what was found even where messages do not wait for each
+ * other: its transfers need not be added. */
+static enum status is_hopeless(const struct hunt *h, const struct schedule *s, bool *out)
+{
+    struct simulation *sim = NULL;
+    *out = peak_of(s) > h->limit;
+    if (*out || h->found->schedule == NULL)
+        return OK;
+    TRY(simulate(s, &h->costs, NULL, &sim));
+    *out = sim->makespan > h->found->makespan * (1.0 + 1e-9);
+    simulation_destroy(sim);
+    return OK;
+}
+
+static enum status try_family(struct hunt *h, const struct schedule_options *o)
+{
+    struct schedule *s = NULL;
+    bool hopeless = true;
+    TRY(schedule_generate(o, &s));
+    enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of %s", o->name) : OK;
+    if (status == OK && !schedule_has_twins(s)) { // a second copy of the weights was not asked for
+        learn(h, s);
+        status = is_hopeless(h, s, &hopeless);
+    }
+    if (status == OK && !hopeless)
+        status = schedule_add_transfers(s);
+    if (status == OK && !hopeless)
+        return offer(h, s, 0.0);
+    schedule_destroy(s);
+    return status;
+}
+
+/* From the last of the table to the first: those that are mostly short come first, and spare the others. */
 static enum status try_named(struct hunt *h)
 {
-    for (int i = 0; schedule_about(i) != NULL; i++) {
+    int count = 0;
+    while (schedule_about(count) != NULL)
+        count++;
+    for (int i = count - 1; i >= 0; i--) {
         struct schedule_options o = {.name = schedule_about(i)->name, .p = h->o->p, .m = h->o->m, .v = h->v};
-        struct schedule *s = NULL;
-        if (strcmp(o.name, family_auto.about.name) == 0 || schedule_refusal(&o) != NULL)
-            continue;
-        TRY(schedule_build(&o, &s));
-        if (schedule_has_twins(s)) { // a second copy of the weights was not asked for
-            schedule_destroy(s);
-            continue;
-        }
-        learn(h, s);
-        TRY(offer(h, s, 0.0));
+        if (strcmp(o.name, family_auto.about.name) != 0 && schedule_refusal(&o) == NULL)
+            TRY(try_family(h, &o));
+        spend(h, actions_of(h->o, h->v) * NAMED_EACH);
     }
     return OK;
 }
@@ -158,9 +215,9 @@ static enum status offer_steps(struct hunt *h, int place, const pipe_step *steps
     return offer(h, s, 1e-9);
 }
 
-static int64_t budget(const struct pipe *x, int most, int each)
+static int64_t budget(int64_t actions, int most, int each)
 {
-    return x->actions < most / each ? x->actions * each : most;
+    return actions < most / each ? actions * each : most;
 }
 
 /* Searches within `limit` chunks. `known` is the time of what `steps` holds: PIPE_NEVER where that is
@@ -169,14 +226,20 @@ static enum status search_within(struct hunt *h, int place, int limit, int64_t g
                                  pipe_step *steps)
 {
     struct pipe *x = h->pipes[place];
+    int64_t played = budget(x->actions, PLAYED, PLAYED_EACH), moved = budget(x->actions, MOVED, MOVED_EACH);
     x->limit = limit;
-    known = play_many(x, known, goal, budget(x, PLAYED, PLAYED_EACH), steps);
-    known = improve(x, known, goal, budget(x, MOVED, MOVED_EACH), steps);
+    known = play_many(x, known, goal, played, steps);
+    spend(h, played);
+    known = improve(x, known, goal, moved, steps);
+    spend(h, moved);
     x->limit = h->limit;
-    if (known == PIPE_NEVER)
+    bool fuse = h->costs.b > 0.0 && h->costs.b < 1.0; // then it is shorter than its steps
+    double least = (double)known / x->second;
+    if (known == PIPE_NEVER ||
+        (!fuse && h->found->schedule != NULL && least > h->found->makespan * (1.0 + 1e-6)))
         return OK;
     TRY(offer_steps(h, place, steps, false));
-    return h->costs.b > 0.0 && h->costs.b < 1.0 ? offer_steps(h, place, steps, true) : OK;
+    return fuse ? offer_steps(h, place, steps, true) : OK;
 }
 
 /* True where nothing is left to find: as short as can be, in no more than `limit` chunks. */
@@ -195,7 +258,7 @@ static enum status search_place(struct hunt *h, int place)
     TRY(schedule_bound(h->places[place], &h->costs, h->limit, &bound));
     int64_t goal = (int64_t)ceil(bound * x->second * (1.0 + 1e-9));
     int64_t full = (int64_t)x->p * x->v;
-    for (int pipes = 1; h->o->memory_limit == 0.0 && pipes <= 2; pipes++)
+    for (int pipes = 1; h->o->memory_limit == 0.0 && pipes <= FULL_PIPES; pipes++)
         if (pipes * full < h->limit && !done(h, bound, (int)(pipes * full)))
             TRY(search_within(h, place, (int)(pipes * full), goal, PIPE_NEVER, h->other));
     if (done(h, bound, h->limit))
@@ -256,10 +319,24 @@ static int limit_of(const struct schedule_options *o, int v)
     return (int)(o->memory_limit > 0.0 && limit < all ? limit : all);
 }
 
-static enum status search_v(const struct schedule_options *o, int v, struct found *found)
+/* What a search with this v may take at most. */
+static double effort_of(const struct schedule_options *o, int v)
 {
-    struct hunt h = {.o = o, .v = v, .limit = limit_of(o, v), .found = found};
+    int64_t actions = actions_of(o, v), families = 0;
+    int searches = (v == 1 || o->p == 1 ? 1 : PLACEMENTS) * (o->memory_limit > 0.0 ? 1 : 1 + FULL_PIPES);
+    while (schedule_about((int)families) != NULL)
+        families++;
+    return (double)(families * NAMED_EACH * actions) +
+           searches * (double)(budget(actions, PLAYED, PLAYED_EACH) + budget(actions, MOVED, MOVED_EACH));
+}
+
+static enum status search_v(const struct schedule_options *o, int v, struct effort *effort,
+                            struct found *found)
+{
+    struct hunt h = {.o = o, .effort = effort, .v = v, .limit = limit_of(o, v), .found = found};
+    double spent = effort->spent + effort_of(o, v); // also where it ended early
     enum status status = hunt_with(&h);
+    effort->spent = spent;
     for (int place = 0; place < PLACEMENTS; place++) {
         schedule_destroy(h.places[place]);
         pipe_destroy(h.pipes[place]);
@@ -286,10 +363,13 @@ static void drop_transfers(struct schedule *s)
 static enum status search(const struct schedule_options *o, struct schedule **out)
 {
     struct found found = {.schedule = NULL};
+    struct effort effort = {.of_all = 0.0};
     int from = o->v == 0 ? 1 : o->v, to = o->v == 0 ? 2 : o->v;
     enum status status = OK;
+    for (int v = from; v <= to; v++)
+        effort.of_all += effort_of(o, v);
     for (int v = from; status == OK && v <= to; v++)
-        status = search_v(o, v, &found);
+        status = search_v(o, v, &effort, &found);
     if (status == OK && found.schedule == NULL)
         status = fail(BAD_SCHEDULE, "auto found no schedule that holds %g microbatches", o->memory_limit);
     if (status != OK) {

@@ -124,21 +124,26 @@ static enum status refuse(const struct family *family, const struct schedule_opt
                 o->m, o->v, why, family->about.takes);
 }
 
-enum status schedule_complete(struct schedule *s, bool with_transfers)
+enum status schedule_complete(struct schedule *s, const struct schedule_options *o)
 {
+    bool searched = s->has_transfers; // then the most is done
+    tell(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
     enum status status = OK;
     if (s->out_of_memory)
         status = fail(NO_MEMORY, "the actions of %s", s->family->about.name);
-    if (status == OK && with_transfers && !s->has_transfers)
+    if (status == OK && !o->without_transfers && !searched) {
         status = schedule_add_transfers(s);
+        tell(o->progress, TRANSFERRED_PERCENT);
+    }
     if (status == OK)
         status = schedule_check(s, NULL);
+    tell(o->progress, 100.0);
     if (status != OK)
         schedule_destroy(s);
     return status;
 }
 
-enum status schedule_build(const struct schedule_options *options, struct schedule **out)
+enum status schedule_generate(const struct schedule_options *options, struct schedule **out)
 {
     const struct family *family = NULL;
     TRY(find_family(options->name, &family));
@@ -147,14 +152,18 @@ enum status schedule_build(const struct schedule_options *options, struct schedu
         o.v = family->default_v;
     TRY(refuse(family, &o));
 
+    if (family->search != NULL)
+        return family->search(options, out);
+    TRY(schedule_create(family, &o, out));
+    family->generate(*out);
+    return OK;
+}
+
+enum status schedule_build(const struct schedule_options *options, struct schedule **out)
+{
     struct schedule *s = NULL;
-    if (family->search != NULL) {
-        TRY(family->search(options, &s));
-    } else {
-        TRY(schedule_create(family, &o, &s));
-        family->generate(s);
-    }
-    TRY(schedule_complete(s, !o.without_transfers));
+    TRY(schedule_generate(options, &s));
+    TRY(schedule_complete(s, options));
     *out = s;
     return OK;
 }

@@ -25,5 +25,7 @@ MUST_USE enum status schedule_parse_csv(const char *name, const char *bytes, siz
                                         struct schedule **out);
 
 /* Appends the table, without transfers. A cell's column is its start where every action takes one unit of
- * time and every message none, so lines stand above each other as in the papers' figures. */
+ * time and every message none, so lines stand above each other as in the papers' figures; but where that
+ * takes more than some ten million empty cells, as in a long pipe with few microbatches, these are left out.
+ */
 MUST_USE enum status schedule_write_csv(const struct schedule *schedule, struct text *out);

@@ -275,7 +275,7 @@ enum status csv_schedule(struct csv *csv, struct schedule **out)
         return status;
     }
     if (!s->has_transfers)
-        TRY(schedule_complete(s, true));
+        TRY(schedule_complete(s, &(struct schedule_options){.name = csv->name}));
     *out = s;
     return OK;
 }

@@ -168,6 +168,14 @@ static void draw_title(const struct chart *c, struct text *out)
     text_add(out, "\n");
 }
 
+static int digits(int number)
+{
+    int count = 1;
+    for (; number > 9; number /= 10)
+        count++;
+    return count;
+}
+
 /* So many columns for a unit of time that the shortest action shows its label and a gap, or as many as
  * the terminal has. */
 static void choose_scale(struct chart *c, int columns)
@@ -178,11 +186,10 @@ static void choose_scale(struct chart *c, int columns)
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
             struct action a = c->s->ranks[rank].actions[i];
             double time = times[i].end - times[i].start;
-            char text[ACTION_CHARS];
             if (!action_fact(a.kind)->computes || time <= 0.0)
                 continue;
-            label(c, a, text);
-            double per_unit = ((double)strlen(text) + 1.0) / time;
+            int length = 1 + digits(a.microbatch) + (c->s->chunks > 1 ? digits(a.stage) : 0); // of label()
+            double per_unit = (length + 1.0) / time;
             wanted = per_unit > wanted ? per_unit : wanted;
         }
     }
@@ -218,10 +225,12 @@ void draw_text(const struct schedule *s, const struct simulation *sim, const str
 
 static int rank_of(const struct simulation *sim, int64_t index)
 {
-    int rank = 0;
-    while (index >= sim->first[rank + 1])
-        rank++;
-    return rank;
+    int low = 0, high = sim->p; // halves the ranks that it may be: a path can visit all of them many times
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        *(index >= sim->first[middle] ? &low : &high) = middle;
+    }
+    return low;
 }
 
 static struct action action_at(const struct schedule *s, const struct simulation *sim, int64_t index)

@@ -48,9 +48,23 @@ struct placement_given {
 /* An empty schedule of no family, called "file", with a copy of this placement. */
 MUST_USE enum status schedule_create_given(const struct placement_given *given, struct schedule **out);
 
-/* Whole lists to a schedule that can be run: its transfers where it shall have them and has none, and the
- * check. Where it fails the schedule is destroyed. */
-MUST_USE enum status schedule_complete(struct schedule *schedule, bool with_transfers);
+/* How much of the way to a checked schedule is done, as measured: behind the generator, the transfers, a
+ * search. */
+enum { GENERATED_PERCENT = 10, TRANSFERRED_PERCENT = 60, SEARCHED_PERCENT = 90 };
+
+static inline void tell(const struct progress *progress, double percent)
+{
+    if (progress != NULL)
+        progress->tell(progress->context, percent);
+}
+
+/* The lists as their family makes them: without transfers (but where it searches), and not yet checked.
+ * Refuses as schedule_build() does. */
+MUST_USE enum status schedule_generate(const struct schedule_options *options, struct schedule **out);
+
+/* Whole lists to a schedule that can be run: its transfers, where the options want them and it has none, and
+ * the check. Where it fails the schedule is destroyed. */
+MUST_USE enum status schedule_complete(struct schedule *schedule, const struct schedule_options *options);
 
 /* schedule_add_transfers(), with every RECV placed as if the actions took these times: more than 0 each, and
  * all sums of them exact. */

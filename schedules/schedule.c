@@ -7,21 +7,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-int schedule_direction(const struct schedule *s, int microbatch)
-{
-    return microbatch >= s->second_from ? 1 : 0;
-}
-
-int schedule_rank(const struct schedule *s, int stage, int microbatch)
-{
-    return s->rank_of[schedule_direction(s, microbatch)][stage];
-}
-
-int schedule_chunk(const struct schedule *s, int stage, int microbatch)
-{
-    return s->chunk_of[schedule_direction(s, microbatch)][stage];
-}
-
 bool schedule_has_twins(const struct schedule *s)
 {
     return s->chunks > s->v;
@@ -35,11 +20,6 @@ bool schedule_holds(const struct schedule *s, int rank, int stage)
 bool schedule_is_last(const struct schedule *s, int microbatch)
 {
     return microbatch == s->second_from - 1 || microbatch == s->m - 1;
-}
-
-int schedule_stage(const struct schedule *s, int rank, int chunk)
-{
-    return s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk];
 }
 
 bool action_list_add(struct action_list *list, struct action action)

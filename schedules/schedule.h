@@ -52,12 +52,19 @@ struct schedule {
     bool out_of_memory; // an action could not be added; schedule_build() then fails
 };
 
+/* Told now and then how much is done of what may take long, from 0 to 100. */
+struct progress {
+    void (*tell)(void *context, double percent);
+    void *context;
+};
+
 struct schedule_options {
     const char *name;
     int p, m;
     int v;                     // 0: the family's own
     int microbatch_group_size; // 0: the family's own
     bool without_transfers;
+    const struct progress *progress; // NULL: nobody is told
     /* For auto alone. Its times, of the stages that it will have; NULL: F, I and W take 1, a message nothing.
      * Where v is 0 it takes the better of v 1 and v 2, and the times are those of v 1: a chunk takes 1/v. */
     const struct cost_table *costs;
@@ -97,10 +104,22 @@ int64_t schedule_most_microbatches(int p, int v);
 const char *schedule_takes(const char *name);
 
 /* 1 for a microbatch that travels the second way of a two-way schedule, else 0. */
-int schedule_direction(const struct schedule *schedule, int microbatch);
+static inline int schedule_direction(const struct schedule *s, int microbatch)
+{
+    return microbatch >= s->second_from ? 1 : 0;
+}
+
 /* The rank that runs `stage` on `microbatch`, and which of its chunks that is. */
-int schedule_rank(const struct schedule *schedule, int stage, int microbatch);
-int schedule_chunk(const struct schedule *schedule, int stage, int microbatch);
+static inline int schedule_rank(const struct schedule *s, int stage, int microbatch)
+{
+    return s->rank_of[schedule_direction(s, microbatch)][stage];
+}
+
+static inline int schedule_chunk(const struct schedule *s, int stage, int microbatch)
+{
+    return s->chunk_of[schedule_direction(s, microbatch)][stage];
+}
+
 /* True where every stage is held twice: by the rank that runs it on the microbatches of direction 0, and by
  * the one for direction 1. */
 bool schedule_has_twins(const struct schedule *schedule);
@@ -109,7 +128,10 @@ bool schedule_holds(const struct schedule *schedule, int rank, int stage);
 /* The last microbatch of one direction: behind it, a chunk's weights get no more gradients. */
 bool schedule_is_last(const struct schedule *schedule, int microbatch);
 /* The stage that is chunk `chunk` of `rank`. */
-int schedule_stage(const struct schedule *schedule, int rank, int chunk);
+static inline int schedule_stage(const struct schedule *s, int rank, int chunk)
+{
+    return s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk];
+}
 
 /* Adds to a schedule without transfers every SEND and RECV where a stage boundary lies between two
  * ranks, so that the lists cannot deadlock even if each of them blocks until its partner comes. BAD_SCHEDULE

@@ -419,13 +419,14 @@ static enum status machine_init(struct machine *x)
     x->edge_free = calloc((size_t)x->edges->count + 1, sizeof *x->edge_free);
     bool good = x->at && x->clock && x->last && x->queue && x->queued && x->edge_free;
     for (int gradient = 0; gradient < 2; gradient++) {
+        size_t messages = s->has_transfers ? cells : 0;
         x->made[gradient] = malloc(cells * sizeof *x->made[gradient]);
-        x->messages[gradient] = malloc(cells * sizeof *x->messages[gradient]);
+        x->messages[gradient] = malloc((messages + 1) * sizeof *x->messages[gradient]);
         good = good && x->made[gradient] && x->messages[gradient];
-        for (size_t i = 0; good && i < cells; i++) {
+        for (size_t i = 0; good && i < cells; i++)
             x->made[gradient][i] = (struct made){.at = -1.0, .by = -1};
+        for (size_t i = 0; good && i < messages; i++)
             x->messages[gradient][i] = (struct message){.sent = -1.0, .posted = -1.0, .arrives = -1.0};
-        }
     }
     if (!good)
         return fail(NO_MEMORY, "the simulation of %zu cells", cells);

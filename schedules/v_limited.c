@@ -26,6 +26,7 @@
 
 enum kind { F_DOWN, F_UP, I_DOWN, I_UP, KINDS }; // F of chunk 0, of chunk 1; I of chunk 1, of chunk 0
 enum { PERIOD = 6, NEVER = INT_MAX / 2 };
+enum { SHORT_PIPE = 30, MOST_UNITS = 300000000, FEWEST = 64 };
 
 struct block {
     int step[KINDS];
@@ -182,20 +183,62 @@ static bool candidate(int index, int together, struct block *b)
     return true;
 }
 
+/* The makespan in the pipe at hand with a bubble that no block was seen to beat. */
+static int goal_of(const struct player *x)
+{
+    return PERIOD * x->m + 6 * x->p - 3 * x->limit - 1;
+}
+
 /* Finds the block with the shortest play and returns its makespan; NEVER when all plays stop. Whoever
- * reaches the bubble that no block was seen to beat ends the search. */
+ * reaches the goal ends the search, and in long pipes so does its cost, behind FEWEST blocks. */
 static int find_block(struct player *x, int together, struct block *best)
 {
-    int shortest = NEVER, goal = 6 * x->m + 6 * x->p - 3 * x->limit - 1;
+    int shortest = NEVER, goal = goal_of(x);
+    int64_t units = 0, each = (int64_t)PERIOD * x->p * x->m;
     struct block b;
-    for (int i = 0; shortest > goal && candidate(i, together, &b); i++) {
+    for (int i = 0; shortest > goal && candidate(i, together, &b) && (units < MOST_UNITS || i < FEWEST);
+         i++) {
         int makespan = play(x, &b, shortest);
+        units += each;
         if (makespan < shortest) {
             shortest = makespan;
             *best = b;
         }
     }
     return shortest;
+}
+
+typedef int chunks_of(int p, int rank); // at once, of the activations of a rank in a pipe of p
+
+static void set_pipe(struct player *x, int p, int m, chunks_of *limit)
+{
+    x->p = p;
+    x->m = m;
+    x->limit = limit(p, 1);
+    x->first_limit = limit(p, 0);
+}
+
+/* The best block of a pipe that fills. Which one it is depends on the remainder of p by 6 once p is more than
+ * SHORT_PIPE, so a short pipe mostly tells, and the long one is played to see that it did. */
+static int find_in_short_pipe(struct player *x, int together, chunks_of *limit, struct block *best)
+{
+    int p = x->p, m = x->m, short_p = SHORT_PIPE - PERIOD + p % PERIOD;
+    if (p <= SHORT_PIPE || m < p)
+        return find_block(x, together, best);
+    int more = m - p < short_p ? m - p : short_p;
+    set_pipe(x, short_p, short_p + more, limit);
+    int shortest = find_block(x, together, best), above = shortest - goal_of(x);
+    set_pipe(x, p, m, limit);
+    if (shortest < NEVER) {
+        shortest = play(x, best, NEVER);
+        if (shortest - goal_of(x) <= above)
+            return shortest;
+    }
+    struct block other;
+    int found = find_block(x, together, &other);
+    if (found < shortest)
+        *best = other;
+    return found < shortest ? found : shortest;
 }
 
 static void one_after_the_other(struct schedule *s)
@@ -210,9 +253,9 @@ static void one_after_the_other(struct schedule *s)
     }
 }
 
-static void limited(struct schedule *s, int limit, int first_limit, int together)
+static void limited(struct schedule *s, chunks_of *limit, int together)
 {
-    struct player x = {.s = s, .p = s->p, .m = s->m, .limit = limit, .first_limit = first_limit};
+    struct player x = {.s = s};
     size_t cells = (size_t)s->stages * (size_t)s->m;
     x.ranks = calloc((size_t)s->p, sizeof *x.ranks);
     x.made[0] = calloc(cells, sizeof *x.made[0]);
@@ -223,8 +266,8 @@ static void limited(struct schedule *s, int limit, int first_limit, int together
 
     // Once the pipe is full the play repeats, so a short one mostly tells which block is best.
     struct block best;
-    x.m = s->m < 2 * s->p ? s->m : 2 * s->p;
-    int shortest = good ? find_block(&x, together, &best) : NEVER;
+    set_pipe(&x, s->p, s->m < 2 * s->p ? s->m : 2 * s->p, limit);
+    int shortest = good ? find_in_short_pipe(&x, together, limit, &best) : NEVER;
     if (shortest < NEVER && x.m < s->m) {
         int expected = shortest + PERIOD * (s->m - x.m);
         x.m = s->m;
@@ -247,30 +290,35 @@ static int at_most_all(const struct schedule *s, int limit)
     return limit < 2 * s->m ? limit : 2 * s->m;
 }
 
-static int v_half_peak(const struct schedule *s, int rank)
+static int v_half_limit(int p, int rank)
 {
     (void)rank;
-    return at_most_all(s, s->p + 2);
+    return p + 2;
+}
+
+static int v_half_peak(const struct schedule *s, int rank)
+{
+    return at_most_all(s, v_half_limit(s->p, rank));
 }
 
 static void v_half(struct schedule *s)
 {
-    limited(s, s->p + 2, s->p + 2, 3);
+    limited(s, v_half_limit, 3);
 }
 
-static int v_min_limit(const struct schedule *s, int rank)
+static int v_min_limit(int p, int rank)
 {
-    return rank == 0 ? 2 * s->p / 3 + 2 : 2 * ((s->p + 1) / 3) + 2;
+    return rank == 0 ? 2 * p / 3 + 2 : 2 * ((p + 1) / 3) + 2;
 }
 
 static int v_min_peak(const struct schedule *s, int rank)
 {
-    return at_most_all(s, v_min_limit(s, rank));
+    return at_most_all(s, v_min_limit(s->p, rank));
 }
 
 static void v_min(struct schedule *s)
 {
-    limited(s, v_min_limit(s, 1), v_min_limit(s, 0), 2);
+    limited(s, v_min_limit, 2);
 }
 
 const struct family family_v_half = {

@@ -5,6 +5,7 @@
 #include "tools/cmd_schedule_compare.h"
 #include "tools/cmd_schedule_costs.h"
 #include "tools/cmd_schedule_print.h"
+#include "tools/cmd_schedule_progress.h"
 #include "tools/options.h"
 #include "tools/recipe_argument.h"
 
@@ -194,7 +195,8 @@ static enum status read_file(const struct arguments *a, struct schedule **out)
     return status;
 }
 
-static enum status get(const struct arguments *a, const struct cost_table *whole, struct schedule **out)
+static enum status get(const struct arguments *a, const struct cost_table *whole,
+                       const struct progress *progress, struct schedule **out)
 {
     struct cost_table costs = a->v > 0 ? costs_of_chunks(whole, (int)a->v) : *whole; // as auto takes them
     struct schedule_options options = {.name = a->name,
@@ -202,17 +204,27 @@ static enum status get(const struct arguments *a, const struct cost_table *whole
                                        .m = (int)a->m,
                                        .v = (int)a->v,
                                        .costs = &costs,
+                                       .progress = progress,
                                        .memory_limit = a->limit};
     return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
 }
+
+/* Playing it once more, and drawing it, takes the rest of the time. */
+enum { BUILT_PERCENT = 75 };
 
 static enum status run_one(const struct arguments *a, const struct cost_table *whole)
 {
     struct schedule *schedule = NULL;
     struct simulation *simulation = NULL;
-    TRY(get(a, whole, &schedule));
-    struct cost_table costs = costs_of_chunks(whole, schedule->v);
-    enum status status = simulate(schedule, &costs, NULL, &simulation);
+    struct reporter reporter;
+    reporter_begin(&reporter, is_file(a->name) ? "file" : a->name);
+    reporter_part(&reporter, reporter.what, 0.0, BUILT_PERCENT);
+    enum status status = get(a, whole, &reporter.progress, &schedule);
+    if (status == OK) {
+        struct cost_table costs = costs_of_chunks(whole, schedule->v);
+        status = simulate(schedule, &costs, NULL, &simulation);
+    }
+    reporter_end(&reporter);
     if (status == OK)
         status = show(a, &(struct played){a->name, schedule, whole, simulation});
     simulation_destroy(simulation);

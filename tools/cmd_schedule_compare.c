@@ -3,11 +3,13 @@
 
 #include "tools/cmd_schedule_costs.h"
 #include "tools/cmd_schedule_print.h"
+#include "tools/cmd_schedule_progress.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { OWN_V = 2 }; // the largest v that a family has of its own
+enum { OWN_V = 2 };      // the largest v that a family has of its own
+enum { AUTO_SHARE = 8 }; // how many named families' time auto takes, which is the last of the table
 
 /* One family on the clock. */
 struct entry {
@@ -21,12 +23,18 @@ struct entry {
     char *refusal; // owned; NULL: it was played
 };
 
-static enum status build(const struct comparison *c, const char *name, int v, struct schedule **out)
+static enum status build(const struct comparison *c, const char *name, int v, const struct progress *progress,
+                         struct schedule **out)
 {
     struct cost_table costs =
         v > 0 ? costs_of_chunks(&c->whole, v) : c->whole; // v 0: auto takes those of a rank
-    struct schedule_options options = {
-        .name = name, .p = c->p, .m = c->m, .v = v, .costs = &costs, .memory_limit = c->memory_limit};
+    struct schedule_options options = {.name = name,
+                                       .p = c->p,
+                                       .m = c->m,
+                                       .v = v,
+                                       .costs = &costs,
+                                       .memory_limit = c->memory_limit,
+                                       .progress = progress};
     return schedule_build(&options, out);
 }
 
@@ -54,11 +62,12 @@ static void summarise(const struct schedule *s, const struct simulation *sim, st
 }
 
 /* One family with one v, 0 for its own. */
-static enum status play_with(const struct comparison *c, int v, struct entry *out)
+static enum status play_with(const struct comparison *c, int v, const struct progress *progress,
+                             struct entry *out)
 {
     struct schedule *schedule = NULL;
     struct simulation *simulation = NULL;
-    TRY(build(c, out->name, v, &schedule));
+    TRY(build(c, out->name, v, progress, &schedule));
     struct cost_table costs = costs_of_chunks(&c->whole, schedule->v);
     enum status status = simulate(schedule, &costs, NULL, &simulation);
     if (status == OK)
@@ -74,21 +83,21 @@ static bool is_auto(const struct entry *entry)
 }
 
 /* The others have the given v or their own, which is 1 or 2; auto has the best of all these. */
-static enum status play(const struct comparison *c, struct entry *out)
+static enum status play(const struct comparison *c, const struct progress *progress, struct entry *out)
 {
     enum status status = BAD_SCHEDULE;
     struct entry given = {.name = out->name};
     if (is_auto(out)) {
-        status = play_with(c, 0, out);
+        status = play_with(c, 0, progress, out);
         if (status == OK && c->v > OWN_V)
-            status = play_with(c, c->v, &given);
+            status = play_with(c, c->v, progress, &given);
         if (status == OK && given.v > 0 &&
             (given.makespan < out->makespan || (given.makespan <= out->makespan && given.whole < out->whole)))
             *out = given;
     } else {
-        status = c->v > 0 ? play_with(c, c->v, out) : BAD_SCHEDULE;
+        status = c->v > 0 ? play_with(c, c->v, progress, out) : BAD_SCHEDULE;
         if (status == BAD_SCHEDULE)
-            status = play_with(c, 0, out);
+            status = play_with(c, 0, progress, out);
     }
     if (status != BAD_SCHEDULE)
         return status;
@@ -181,10 +190,16 @@ enum status compare_schedules(const struct comparison *c)
     if (entries == NULL)
         return fail(NO_MEMORY, "no memory to compare %d schedules", count);
     enum status status = OK;
+    struct reporter reporter;
+    reporter_begin(&reporter, "compare");
     for (int i = 0; status == OK && i < count; i++) {
+        double all = count - 1 + AUTO_SHARE;
         entries[i].name = schedule_about(i)->name;
-        status = play(c, &entries[i]);
+        double share = is_auto(&entries[i]) ? AUTO_SHARE : 1.0;
+        reporter_part(&reporter, entries[i].name, 100.0 * i / all, 100.0 * (i + share) / all);
+        status = play(c, &reporter.progress, &entries[i]);
     }
+    reporter_end(&reporter);
     sort(entries, count);
     if (status == OK && c->json)
         print_json(c, entries, count);

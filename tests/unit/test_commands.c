@@ -2,6 +2,7 @@
 /* Command lines: options, cuboid schedule whole, and what cuboid generate refuses before it has a model. */
 #include "tools/cmd_generate.h"
 #include "tools/cmd_schedule.h"
+#include "tools/cmd_schedule_progress.h"
 #include "tools/options.h"
 #include "tools/recipe_argument.h"
 
@@ -320,6 +321,26 @@ Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
         "cuboid: /tmp/\\x1b[2J\\xc2\\x9b.csv: No such file or directory\n"
         "cuboid: no schedule is called 1f1b\\x07 (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, "
         "interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n");
+}
+
+/* A line after a second, of the whole, and taken away; nothing where nobody sees it. */
+Test(schedule_command, says_how_long_it_takes, .init = cr_redirect_stderr)
+{
+    struct reporter r;
+    for (int terminal = 0; terminal < 2; terminal++) {
+        reporter_begin(&r, "compare");
+        cr_assert(!r.terminal);
+        r.terminal = terminal == 1;
+        r.progress.tell(r.progress.context, 50.0); // within the first second
+        r.begun -= 600.0;
+        reporter_part(&r, "auto", 0.0, 50.0);
+        r.progress.tell(r.progress.context, 50.0);
+        r.progress.tell(r.progress.context, 60.0); // at once behind the one before
+        reporter_end(&r);
+        r.progress.tell(r.progress.context, 70.0);
+    }
+    fflush(stderr);
+    cr_assert_stderr_eq_str("\r\033[Kauto: 25 %, about 30 min 00 s left\r\033[K");
 }
 
 /* ---- cuboid generate ---- */

@@ -274,6 +274,32 @@ Test(schedule_auto, chooses_v)
     schedule_destroy(s);
 }
 
+/* Whoever listens hears of work that goes on, and of its end. */
+static void note_percent(void *context, double percent)
+{
+    double *latest = context;
+    cr_assert(percent >= latest[0] && percent <= 100.0 + 1e-9, "%g behind %g", percent, latest[0]);
+    latest[0] = percent;
+    latest[1]++;
+}
+
+Test(schedule_auto, tells_how_far_it_is)
+{
+    static const char *const names[] = {"auto", "v-min", "1f1b"};
+    for (int v = 0; v <= 2; v++)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            double latest[2] = {0.0, 0.0};
+            struct progress progress = {.tell = note_percent, .context = latest};
+            struct schedule_options options = {
+                .name = names[i], .p = 3, .m = 5, .v = v, .memory_limit = v, .progress = &progress};
+            if (schedule_refusal(&options) != NULL)
+                continue;
+            schedule_destroy(build_with(options));
+            cr_assert(latest[0] >= 100.0 && latest[1] >= (i == 0 ? 12.0 : 3.0), "%s v %d: %g in %g", names[i],
+                      v, latest[0], latest[1]);
+        }
+}
+
 Test(schedule_auto, refuses_what_cannot_be)
 {
     const double limits[] = {0.5, -1.0, NAN};

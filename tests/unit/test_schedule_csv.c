@@ -45,6 +45,21 @@ Test(csv, is_written_as_a_table_of_time)
                    "0W2\n");
 }
 
+/* A long pipe with one microbatch is nearly all idle: empty cells would be 25 million of 20 thousand. */
+Test(csv, is_no_table_where_that_would_be_empty)
+{
+    struct schedule *s = build("1f1b", 5000, 1, 0), *back = NULL;
+    struct text text = {0};
+    cr_assert_eq(schedule_write_csv(s, &text), OK);
+    cr_assert_lt(text.length, 100000);
+    cr_assert_eq(strncmp(text.chars, "0F0,0B0\n1F0,1B0\n", 16), 0);
+    cr_assert_eq(schedule_parse_csv("x.csv", text.chars, text.length, &back), OK, "%s", fail_text());
+    expect_same_lists(s, back);
+    schedule_destroy(back);
+    text_free(&text);
+    schedule_destroy(s);
+}
+
 /* What other programs' files look like: ends of lines of another system, a mark at the beginning, quotes and
  * blanks, idle cells anywhere, lines that are empty at the end. */
 Test(csv, reads_other_programs_files)

@@ -108,6 +108,14 @@ static double makespan(const char *name, int p, int m, int v, struct stage_cost 
     return time;
 }
 
+static void expect_limited(int p, int m)
+{
+    static const struct stage_cost units = {1, 1, 1};
+    double half = makespan("v-half", p, m, 2, units) - 6 * m, min = makespan("v-min", p, m, 2, units) - 6 * m;
+    cr_assert_leq(half, fmax(3 * p - 7, 1) + 2 * (p % 2), "v-half p %d m %d: %g", p, m, half);
+    cr_assert_leq(min, 4 * p - 5, "v-min p %d m %d: %g", p, m, min);
+}
+
 /* f = i = w = 1 per stage. Whoever has no bubble still begins p-1 units after the first rank, so 3m + p - 1
  * for one chunk, and for two 6m + p - 1. The limited ones: what their authors' code reaches on 2, 4 and 8
  * ranks lies on these lines, and so do ours on any number; an odd one costs V-Half two units. */
@@ -126,11 +134,17 @@ Test(forms, makespans_in_units)
             }
             if (p < 2 || m < p)
                 continue;
-            double half = makespan("v-half", p, m, 2, units) - 6 * m,
-                   min = makespan("v-min", p, m, 2, units) - 6 * m;
-            cr_assert_leq(half, fmax(3 * p - 7, 1) + 2 * (p % 2), "v-half p %d m %d: %g", p, m, half);
-            cr_assert_leq(min, 4 * p - 5, "v-min p %d m %d: %g", p, m, min);
+            expect_limited(p, m);
         }
+}
+
+/* Of long pipes too, whose blocks short ones tell: in a second, where a search would take a minute. */
+Test(forms, makespans_of_long_pipes)
+{
+    for (int p = UNDER_SANITIZER ? 33 : 96; p < (UNDER_SANITIZER ? 36 : 102); p++) {
+        expect_limited(p, 2 * p + 3);
+        expect_limited(p, p + p / 3);
+    }
 }
 
 /* Why ZB-H1's bubble is (p-1)(f+i-w) only as long as w <= f, and (p-1) i beyond. A rank 0 that holds at most
