@@ -2,12 +2,14 @@
 /* "Trace Event Format" (Chromium's catapult project): an array of events, each with a phase `ph`. X: a
  * slice with a start and a length; M: the name of a process or a thread; s and f: the two ends of an arrow.
  * The trap: slices of one thread nest or lie apart, so messages that overlap are dealt out to several
- * threads; and the end of an arrow belongs to the slice that is open at its time, so an arrow begins a
- * nanosecond before its slice ends. */
+ * threads, and starts and ends are whole nanoseconds, since a viewer drops a slice that begins before the end
+ * of the last one by rounding; and the end of an arrow belongs to the slice that is open at its time, so an
+ * arrow begins a nanosecond before its slice ends. */
 #include "schedules/draw.h"
 
 #include "schedules/edges.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Of a rank's threads: this many ids each. */
@@ -33,6 +35,12 @@ static size_t cell(const struct schedule *s, int stage, int microbatch)
 static int pid(const struct tracer *t, int rank)
 {
     return t->first_pid + rank;
+}
+
+/* A time in whole nanoseconds: a length is the difference of two of them. */
+static double nanoseconds(const struct tracer *t, double time)
+{
+    return round(time * t->scale * 1000.0);
 }
 
 static void event(struct tracer *t, const char *phase, int rank, int thread)
@@ -97,9 +105,10 @@ static void slice(struct tracer *t, int rank, int position)
     struct action a = s->ranks[rank].actions[position];
     struct action_time time = sim->times[sim->first[rank] + position];
     const struct action_fact *fact = action_fact(a.kind);
+    double start = nanoseconds(t, time.start), end = nanoseconds(t, time.end);
     event(t, "X", rank, fact->computes ? COMPUTE : t->lane[position]);
-    text_add(t->out, ", \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s %d\", \"cat\": \"%s\", ",
-             time.start * t->scale, (time.end - time.start) * t->scale, fact->text, a.microbatch, fact->text);
+    text_add(t->out, ", \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s %d\", \"cat\": \"%s\", ", start / 1000.0,
+             (end - start) / 1000.0, fact->text, a.microbatch, fact->text);
     text_add(t->out, "\"args\": {\"stage\": %d, \"chunk\": %d, \"microbatch\": %d, \"position\": %d", a.stage,
              schedule_chunk(s, a.stage, a.microbatch), a.microbatch, position);
     if (a.peer >= 0)
@@ -107,11 +116,11 @@ static void slice(struct tracer *t, int rank, int position)
     text_add(t->out, ", \"critical\": %s}}", time.critical ? "true" : "false");
 }
 
-static void arrow_end(struct tracer *t, const char *phase, int rank, double at, int64_t id)
+static void arrow_end(struct tracer *t, const char *phase, int rank, double at_ns, int64_t id)
 {
     event(t, phase, rank, COMPUTE);
-    text_add(t->out, ", \"ts\": %.3f, \"name\": \"message\", \"cat\": \"message\", \"id\": %lld%s}", at,
-             (long long)id, phase[0] == 'f' ? ", \"bp\": \"e\"" : "");
+    text_add(t->out, ", \"ts\": %.3f, \"name\": \"message\", \"cat\": \"message\", \"id\": %lld%s}",
+             at_ns / 1000.0, (long long)id, phase[0] == 'f' ? ", \"bp\": \"e\"" : "");
 }
 
 /* From the action that makes what this RECV brings to the one that takes it. */
@@ -126,11 +135,11 @@ static void arrow(struct tracer *t, int rank, struct action receive)
     const struct action_time *used =
         &sim->times[t->maker[gradient][cell(s, receive.stage, receive.microbatch)]];
     enum { SHORTEST = 2 }; // nanoseconds that a slice must have for an arrow to hang on it
-    if ((made->end - made->start) * t->scale * 1000.0 < SHORTEST ||
-        (used->end - used->start) * t->scale * 1000.0 < SHORTEST)
+    double end = nanoseconds(t, made->end), start = nanoseconds(t, used->start);
+    if (end - nanoseconds(t, made->start) < SHORTEST || nanoseconds(t, used->end) - start < SHORTEST)
         return;
-    arrow_end(t, "s", receive.peer, made->end * t->scale - 0.001, id);
-    arrow_end(t, "f", rank, used->start * t->scale, id);
+    arrow_end(t, "s", receive.peer, end - 1.0, id);
+    arrow_end(t, "f", rank, start, id);
 }
 
 static void find_makers(struct tracer *t)

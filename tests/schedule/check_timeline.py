@@ -67,6 +67,20 @@ def groups_of(events):
     return groups
 
 
+def check_threads(events):
+    """In whole nanoseconds, as a viewer takes them: one that begins before the end of the last is dropped there. (A pair
+    that overlaps is one slice in the other.)"""
+    threads = collections.defaultdict(list)
+    for e in events:
+        if e["ph"] == "X":
+            start = round(e["ts"] * 1000)
+            threads[e["tid"]].append((start, start + round(e["dur"] * 1000)))
+    for times in threads.values():
+        times.sort()
+        for before, after in zip(times, times[1:]):
+            expect(after[0] >= before[1] or after == before, "slices cross:", before, after)
+
+
 def computing(slices):
     return [s for s in slices if s["cat"] in COMPUTES]
 
@@ -147,7 +161,9 @@ def check_costs(title, measured, p):
 def check_step(folder, step, case, lists, bubble):
     schedule, _, _, tp, dp = case[:5]
     with open(os.path.join(folder, f"timeline-step-{step}.json"), encoding="utf-8") as file:
-        groups = groups_of(json.load(file)["traceEvents"])
+        events = json.load(file)["traceEvents"]
+    check_threads(events)
+    groups = groups_of(events)
     predicted = [t for t in groups if "simulated" in t]
     measured = [t for t in groups if t.startswith(f"step {step}, measured")]
     expect(len(predicted) == 1 and len(measured) == tp * dp == len(groups) - 1, "the groups are", sorted(groups))
