@@ -68,8 +68,8 @@ def groups_of(events):
 
 
 def check_threads(events):
-    """In whole nanoseconds, as a viewer takes them: one that begins before the end of the last is dropped there. (A pair
-    that overlaps is one slice in the other.)"""
+    """In whole nanoseconds, as a viewer takes them: one that begins before the end of the last is dropped there. (A
+    pair that overlaps is one slice in the other.)"""
     threads = collections.defaultdict(list)
     for e in events:
         if e["ph"] == "X":
