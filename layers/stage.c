@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/stage.h"
 
+#include "layers/sharded.h"
+
 #include <stdlib.h>
 
 /* ---- what lies where ---- */
@@ -128,76 +130,125 @@ struct tensor stage_output(const struct stage *stage, const struct pass *pass)
     return stage->has_head ? (struct tensor){0} : pass_tensor(pass, stage->through);
 }
 
-enum status stage_forward(const struct stage *stage, const struct pass *pass)
+/* ---- one layer: -1 is the embedding, layer_count the head ---- */
+
+static int first_of(const struct stage *stage)
 {
-    if (stage->has_embedding)
-        TRY(embedding_layer_forward(&stage->embedding, pass, input_of(stage, pass, 0)));
-    for (int i = 0; i < stage->layer_count; i++)
-        TRY(block_forward(&stage->layers[i].forward, pass, input_of(stage, pass, i + 1)));
-    return stage->has_head ? head_forward(&stage->head, pass) : OK;
+    return stage->has_embedding ? -1 : 0;
 }
 
-/* What F did not keep of the run that ends with layer i. */
+static int last_of(const struct stage *stage)
+{
+    return stage->has_head ? stage->layer_count : stage->layer_count - 1;
+}
+
+/* As params count them. */
+static int layer_of(const struct stage *stage, int i)
+{
+    return i < 0                     ? LAYER_EMBEDDING
+           : i == stage->layer_count ? (int)stage->env->model->num_layers
+                                     : stage->first_layer + i;
+}
+
+/* With the layer's values at hand, and those of the layer that `step` leads to under way. */
+static enum status acquire(const struct stage *stage, int i, int step)
+{
+    int next = i + step;
+    bool ends = next < first_of(stage) || next > last_of(stage);
+    return weights_acquire(stage->env->weights, stage->env->compute, layer_of(stage, i),
+                           layer_of(stage, ends ? i : next));
+}
+
+static enum status let_go(const struct stage *stage, int i)
+{
+    return weights_release(stage->env->weights, stage->env->compute, layer_of(stage, i));
+}
+
+static enum status layer_forward(const struct stage *stage, const struct pass *pass, int i)
+{
+    if (i < 0)
+        return embedding_layer_forward(&stage->embedding, pass, input_of(stage, pass, 0));
+    if (i == stage->layer_count)
+        return head_forward(&stage->head, pass);
+    return block_forward(&stage->layers[i].forward, pass, input_of(stage, pass, i + 1));
+}
+
+/* What F did not keep of the run that ends with layer i, whose own values are at hand behind it. */
 static enum status forward_again(const struct stage *stage, const struct pass *pass, int i)
 {
-    int first = stage->layers[i].again_from;
-    for (int j = first; first >= 0 && j <= i; j++) {
-        struct tensor out = j < i ? input_of(stage, pass, j + 1) : (struct tensor){0};
-        TRY(block_forward_again(&stage->layers[j].backward, pass, out));
+    int first = i >= 0 && i < stage->layer_count ? stage->layers[i].again_from : -1;
+    for (int j = first; first >= 0 && j < i; j++) {
+        TRY(acquire(stage, j, 1));
+        TRY(block_forward_again(&stage->layers[j].backward, pass, input_of(stage, pass, j + 1)));
+        TRY(let_go(stage, j));
+    }
+    TRY(acquire(stage, i, -1));
+    return first >= 0 ? block_forward_again(&stage->layers[i].backward, pass, (struct tensor){0}) : OK;
+}
+
+static enum status layer_backward_input(const struct stage *stage, const struct pass *pass, int i,
+                                        struct tensor dx)
+{
+    TRY(forward_again(stage, pass, i));
+    if (i < 0)
+        TRY(embedding_layer_backward_input(&stage->embedding, pass, dx));
+    else if (i == stage->layer_count)
+        TRY(head_backward_input(&stage->head, pass, dx));
+    else
+        TRY(block_backward_input(&stage->layers[i].backward, pass, dx));
+    return let_go(stage, i);
+}
+
+/* Gradients of weights need no weights. */
+static enum status layer_backward_weight(const struct stage *stage, const struct pass *pass, int i,
+                                         struct layer_done done)
+{
+    const struct env *env = stage->env;
+    int layer = layer_of(stage, i);
+    TRY(weights_open_gradients(env->weights, env->compute, layer));
+    if (i < 0)
+        TRY(embedding_layer_backward_weight(&stage->embedding, pass));
+    else if (i == stage->layer_count)
+        TRY(head_backward_weight(&stage->head, pass));
+    else
+        TRY(block_backward_weight(&stage->layers[i].backward, pass));
+    TRY(weights_close_gradients(env->weights, env->compute, layer));
+    return done.call != NULL ? done.call(done.context, layer) : OK;
+}
+
+/* ---- a pass ---- */
+
+enum status stage_forward(const struct stage *stage, const struct pass *pass)
+{
+    for (int i = first_of(stage); i <= last_of(stage); i++) {
+        TRY(acquire(stage, i, 1));
+        TRY(layer_forward(stage, pass, i));
+        TRY(let_go(stage, i));
     }
     return OK;
 }
 
 enum status stage_backward_input(const struct stage *stage, const struct pass *pass, struct tensor dx)
 {
-    if (stage->has_head)
-        TRY(head_backward_input(&stage->head, pass, dx));
-    for (int i = stage->layer_count - 1; i >= 0; i--) {
-        TRY(forward_again(stage, pass, i));
-        TRY(block_backward_input(&stage->layers[i].backward, pass, dx));
-    }
-    return stage->has_embedding ? embedding_layer_backward_input(&stage->embedding, pass, dx) : OK;
-}
-
-static enum status call_done(struct layer_done done, int layer)
-{
-    return done.call != NULL ? done.call(done.context, layer) : OK;
+    for (int i = last_of(stage); i >= first_of(stage); i--)
+        TRY(layer_backward_input(stage, pass, i, dx));
+    return OK;
 }
 
 enum status stage_backward_weight(const struct stage *stage, const struct pass *pass, struct layer_done done)
 {
     CHECK(stage->env->split_weight);
-    if (stage->has_head) {
-        TRY(head_backward_weight(&stage->head, pass));
-        TRY(call_done(done, (int)stage->env->model->num_layers));
-    }
-    for (int i = stage->layer_count - 1; i >= 0; i--) {
-        TRY(block_backward_weight(&stage->layers[i].backward, pass));
-        TRY(call_done(done, stage->first_layer + i));
-    }
-    if (!stage->has_embedding)
-        return OK;
-    TRY(embedding_layer_backward_weight(&stage->embedding, pass));
-    return call_done(done, LAYER_EMBEDDING);
+    for (int i = last_of(stage); i >= first_of(stage); i--)
+        TRY(layer_backward_weight(stage, pass, i, done));
+    return OK;
 }
 
 enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx,
                            struct layer_done done)
 {
-    if (stage->has_head) {
-        TRY(head_backward_input(&stage->head, pass, dx));
-        TRY(head_backward_weight(&stage->head, pass));
-        TRY(call_done(done, (int)stage->env->model->num_layers));
+    for (int i = last_of(stage); i >= first_of(stage); i--) {
+        TRY(layer_backward_input(stage, pass, i, dx));
+        TRY(layer_backward_weight(stage, pass, i, done));
     }
-    for (int i = stage->layer_count - 1; i >= 0; i--) {
-        TRY(forward_again(stage, pass, i));
-        TRY(block_backward_input(&stage->layers[i].backward, pass, dx));
-        TRY(block_backward_weight(&stage->layers[i].backward, pass));
-        TRY(call_done(done, stage->first_layer + i));
-    }
-    if (!stage->has_embedding)
-        return OK;
-    TRY(embedding_layer_backward_input(&stage->embedding, pass, dx));
-    TRY(embedding_layer_backward_weight(&stage->embedding, pass));
-    return call_done(done, LAYER_EMBEDDING);
+    return OK;
 }

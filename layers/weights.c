@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/weights.h"
 
+#include "layers/sharded.h"
+
 #include <stdlib.h>
 
 enum { ALIGN_ELEMENTS = 16 }; // 64 bytes of f32
@@ -59,11 +61,13 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
             .begin = held->gradient_offset,
             .end = held->gradient_offset + slice_padded(&held->slice),
             .block = squares_block_rows(columns_of(held)) * columns_of(held),
+            .unit = w->zero_stage >= 2 ? held->row->layer : 0,
             .alone = w->zero_stage > 0 && is_tied(w->params, held),
         };
     }
-    int64_t bytes = config->bucket_bytes > 0 ? config->bucket_bytes : INT64_MAX;
-    int ranks = w->zero_stage > 0 ? config->data_size : 1;
+    bool by_layer = w->zero_stage >= 2 || config->bucket_bytes == 0;
+    int64_t bytes = by_layer ? INT64_MAX : config->bucket_bytes;
+    int ranks = w->zero_stage > 0 ? w->data->size : 1;
     enum status status = bucket_plan_create(ranges, w->count, bytes, ranks, &w->plan);
     free(ranges);
     return status;
@@ -105,58 +109,66 @@ static bool has_values(const struct weights *w, const struct bucket *bucket)
     return !w->list[bucket->first].second_use;
 }
 
-/* Slices of values lie one after the other: how many elements before those of `bucket`. */
-static int64_t slices_before(const struct weights *w, int bucket)
+/* Slices lie one after the other: how many elements before those of `bucket`. */
+static int64_t slices_before(const struct weights *w, int bucket, bool gradients)
 {
     int64_t at = 0;
     for (int b = 0; b < bucket; b++)
-        if (has_values(w, &w->plan.buckets[b]))
+        if (gradients || has_values(w, &w->plan.buckets[b]))
             at += aligned(w->plan.buckets[b].counts[w->rank]);
     return at;
 }
 
 /* ---- memory ---- */
 
+static size_t bytes_of(int64_t elements)
+{
+    return (size_t)elements * sizeof(float);
+}
+
 static enum status allocate(struct weights *w, int64_t values, int64_t gradients, bool training)
 {
-    int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count) : values;
-    size_t moments = (size_t)owned * sizeof(float);
-    TRY(buffer_alloc(w->device, PART_WEIGHTS, (size_t)values * sizeof(float), &w->value));
+    int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count, false) : values;
+    int64_t kept = w->zero_stage >= 2 ? slices_before(w, w->plan.count, true) : gradients;
+    TRY(buffer_alloc(w->device, PART_WEIGHTS, bytes_of(w->zero_stage >= 3 ? owned : values), &w->value));
     if (!training)
         return OK;
-    TRY(buffer_alloc(w->device, PART_GRADIENTS, (size_t)gradients * sizeof(float), &w->gradient));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, moments, &w->m));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, moments, &w->v));
-    w->flat_gradient = tensor_1d(w->gradient.data, F32, gradients);
+    TRY(buffer_alloc(w->device, PART_GRADIENTS, bytes_of(kept), &w->gradient));
+    TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->m));
+    TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->v));
+    w->flat_gradient = tensor_1d(w->gradient.data, F32, kept);
     return OK;
 }
 
 static struct tensor view(const struct held *held, const struct buffer *buffer, int64_t offset, int64_t rows)
 {
-    float *data = (float *)buffer->data + offset;
+    float *data = buffer->data != NULL ? (float *)buffer->data + offset : NULL;
     return held->slice.ndim == 1 ? tensor_1d(data, F32, rows)
                                  : tensor_2d(data, F32, rows, held->slice.padded[1]);
 }
 
+/* What is sharded leads nowhere until it is brought together. */
 static void point_held(struct weights *w, bool training)
 {
+    const struct buffer nowhere = {0};
     for (int i = 0; i < w->count; i++) {
         struct held *held = &w->list[i];
         int64_t rows = held->slice.padded[0];
         if (held->second_use)
             held->value_offset = w->list[w->held_of_row[held->row->tie]].value_offset;
-        held->weight = view(held, &w->value, held->value_offset, rows);
+        held->weight = view(held, w->zero_stage >= 3 ? &nowhere : &w->value, held->value_offset, rows);
         if (training)
-            held->gradient = view(held, &w->gradient, held->gradient_offset, rows);
+            held->gradient =
+                view(held, w->zero_stage >= 2 ? &nowhere : &w->gradient, held->gradient_offset, rows);
     }
 }
 
-/* Where element `element` of a held row lies among the slices of values. */
-static int64_t slice_offset(const struct weights *w, int index, int64_t element)
+/* Where element `element` of a held row lies among the slices. */
+static int64_t slice_offset(const struct weights *w, int index, int64_t element, bool gradients)
 {
     int b = w->plan.bucket_of[index];
-    const struct bucket *bucket = &w->plan.buckets[b];
-    return slices_before(w, b) + w->list[index].gradient_offset + element - bucket_cut(bucket, w->rank);
+    int64_t in_slice = w->list[index].gradient_offset + element - bucket_cut(&w->plan.buckets[b], w->rank);
+    return slices_before(w, b, gradients) + in_slice;
 }
 
 static void point_owned(struct weights *w, bool training)
@@ -164,20 +176,38 @@ static void point_owned(struct weights *w, bool training)
     for (int i = 0; i < w->owned_count; i++) {
         struct owned *owned = &w->owned[i];
         struct held *held = owned->held;
+        int index = (int)(held - w->list);
         int64_t before = owned->begin * columns_of(held);
+        int64_t gradient = held->gradient_offset + before, value = held->value_offset + before;
+        int64_t moment = w->zero_stage > 0 ? slice_offset(w, index, before, false) : value;
+        if (w->zero_stage >= 2)
+            gradient = slice_offset(w, index, before, true);
+        if (w->zero_stage >= 3)
+            value = moment;
         if (training)
-            owned->gradient = view(held, &w->gradient, held->gradient_offset + before, owned->count);
+            owned->gradient = view(held, &w->gradient, gradient, owned->count);
         if (held->second_use)
             continue;
-        int64_t moment = held->value_offset + before;
-        if (w->zero_stage > 0)
-            moment = slice_offset(w, (int)(held - w->list), before);
-        owned->value = view(held, &w->value, held->value_offset + before, owned->count);
+        owned->value = view(held, &w->value, value, owned->count);
         if (!training)
             continue;
         owned->m = view(held, &w->m, moment, owned->count);
         owned->v = view(held, &w->v, moment, owned->count);
     }
+}
+
+struct tensor weights_gradient_slice(const struct weights *w, int bucket)
+{
+    return tensor_1d((float *)w->gradient.data + slices_before(w, bucket, true), F32,
+                     w->plan.buckets[bucket].counts[w->rank]);
+}
+
+struct tensor weights_value_slice(const struct weights *w, int bucket)
+{
+    const struct held *first = &w->list[w->plan.buckets[bucket].first];
+    int source = first->second_use ? w->plan.bucket_of[w->held_of_row[first->row->tie]] : bucket;
+    return tensor_1d((float *)w->value.data + slices_before(w, source, false), F32,
+                     w->plan.buckets[source].counts[w->rank]);
 }
 
 /* ---- making ---- */
@@ -219,7 +249,8 @@ enum status weights_create(const struct weights_config *config, struct weights *
         .params = config->params,
         .device = config->device,
         .zero_stage = stage,
-        .rank = stage > 0 ? config->data_rank : 0,
+        .data = stage > 0 ? config->groups->data : NULL,
+        .rank = stage > 0 ? config->groups->data->rank : 0,
     };
     int64_t values, gradients;
     TRY(list_held(out, config));
@@ -229,11 +260,12 @@ enum status weights_create(const struct weights_config *config, struct weights *
     TRY(list_owned(out));
     point_held(out, training);
     point_owned(out, training);
-    return OK;
+    return stage >= 2 ? sharded_create(out, config) : OK;
 }
 
 void weights_destroy(struct weights *weights)
 {
+    sharded_destroy(weights->sharded);
     buffer_free(&weights->value);
     buffer_free(&weights->gradient);
     buffer_free(&weights->m);
@@ -250,39 +282,44 @@ static struct tensor whole(const struct buffer *buffer)
     return tensor_1d(buffer->data, F32, (int64_t)(buffer->bytes / sizeof(float)));
 }
 
-static enum status initialise_one(struct held *held, const struct params *params, struct stream *stream,
-                                  uint64_t seed)
+/* Part of a held row, or all of it. */
+static enum status initialise_part(const struct weights *w, const struct held *held, struct slice slice,
+                                   struct tensor value, struct stream *stream, uint64_t seed)
 {
     const struct param *row = held->row;
-    const struct slice *slice = &held->slice;
-    if (row->init == INIT_ZERO)
+    if (row->init == INIT_ZERO || slice_count(&slice) == 0)
         return OK;
     if (row->init == INIT_ONE)
-        return fill(stream, (struct fill){.out = held->weight, .value = 1.0F});
+        return fill(stream, (struct fill){.out = value, .value = 1.0F});
 
     // The copy of a tied weight draws what its original draws.
-    const char *name = row->tie >= 0 ? params->rows[row->tie].name : row->name;
-    struct tensor matrix = tensor_2d(held->weight.data, F32, slice->padded[0], slice->padded[1]);
+    const char *name = row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
+    struct tensor matrix = tensor_2d(value.data, F32, slice.padded[0], slice.padded[1]);
     return init_normal(stream, (struct init_normal){
-                                   .out = tensor_rows(matrix, 0, slice->count[0]),
+                                   .out = tensor_rows(matrix, 0, slice.count[0]),
                                    .generator = philox_named(seed, name),
                                    .std = row->std,
-                                   .row_begin = slice->begin[0],
-                                   .column_begin = slice->begin[1],
+                                   .row_begin = slice.begin[0],
+                                   .column_begin = slice.begin[1],
                                    .columns = row->dim[1],
                                });
 }
 
-enum status weights_initialise(struct weights *weights, struct stream *stream, uint64_t seed)
+enum status weights_initialise(struct weights *w, struct stream *stream, uint64_t seed)
 {
     // Padding, gaps and moments are zero, and stay zero: their gradients are.
-    struct buffer *all[] = {&weights->value, &weights->m, &weights->v};
+    struct buffer *all[] = {&w->value, &w->m, &w->v};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->bytes > 0)
             TRY(fill(stream, (struct fill){.out = whole(all[i]), .value = 0.0F}));
-    for (int i = 0; i < weights->count; i++)
-        if (!weights->list[i].second_use)
-            TRY(initialise_one(&weights->list[i], weights->params, stream, seed));
+    for (int i = 0; i < w->count && w->zero_stage < 3; i++)
+        if (!w->list[i].second_use)
+            TRY(initialise_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
+    for (int i = 0; i < w->owned_count && w->zero_stage >= 3; i++)
+        if (!w->owned[i].held->second_use)
+            TRY(initialise_part(w, w->owned[i].held, owned_slice(&w->owned[i]), w->owned[i].value, stream,
+                                seed));
+    w->updated = stream_record(stream);
     return OK;
 }
 
@@ -291,15 +328,17 @@ enum status weights_zero_gradients(struct weights *weights, struct stream *strea
     return fill(stream, (struct fill){.out = weights->flat_gradient, .value = 0.0F});
 }
 
-enum status weights_gather(struct weights *w, struct group *data, struct stream *stream)
+enum status weights_gather(struct weights *w, struct stream *stream)
 {
-    for (int b = 0; b < w->plan.count && w->zero_stage > 0; b++) {
+    bool whole_values = w->zero_stage == 1 || w->zero_stage == 2;
+    for (int b = 0; b < w->plan.count && whole_values; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
         float *begin = (float *)w->value.data + values_begin(w, bucket);
         if (has_values(w, bucket))
-            TRY(group_all_gather_v(data, stream, tensor_1d(begin, F32, bucket->end - bucket->begin),
+            TRY(group_all_gather_v(w->data, stream, tensor_1d(begin, F32, bucket->end - bucket->begin),
                                    bucket->counts));
     }
+    w->updated = stream_record(stream);
     return OK;
 }
 

@@ -14,6 +14,9 @@
  *                 value       gradient       m, v
  *     stage 0     whole       whole          whole
  *     stage 1     whole       whole          slices
+ *     stage 2     whole       slices         slices        a layer's gradients are whole while it makes them,
+ *     stage 3     slices      slices         slices        and its values while it computes
+ * (layers/sharded.h)
  *
  * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
  * held twice, and both copies make the same step. Either way each use's gradient is reduced
@@ -32,7 +35,7 @@ struct held {
     int index; // of the row
     struct slice slice;
     int64_t value_offset, gradient_offset; // elements in the flat buffers
-    struct tensor weight, gradient;        // f32, padded local shape
+    struct tensor weight, gradient;        // f32, padded local shape; data NULL while they are nowhere
     bool second_use;                       // its value is another held row's, on this rank
 };
 
@@ -52,11 +55,14 @@ struct weights {
     int *held_of_row; // index into list, or -1
     int zero_stage;
     struct bucket_plan plan;
+    struct group *data;  // whom it is shared out to; NULL: nobody
     int rank;            // whose slices are this rank's
     struct owned *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
-    struct tensor flat_gradient; // f32[all gradients]
+    struct tensor flat_gradient; // f32[all gradients], or all slices of them
+    struct event updated;        // the values are those of the last update
+    struct sharded *sharded;     // NULL below stage 2
 };
 
 struct weights_config {
@@ -67,10 +73,11 @@ struct weights_config {
      * and head) among them where it holds them. */
     const int *layers;
     int layer_count;
-    bool training;            // false: values only, whole
-    int zero_stage;           // what the data ranks share out
-    int data_size, data_rank; // read with zero_stage > 0
-    int64_t bucket_bytes;     // 0: one bucket
+    bool training;  // false: values only, whole
+    int zero_stage; // what the data ranks share out; above 0 the next three are read
+    const struct groups *groups;
+    bool overlap_grad_reduce, overlap_param_gather;
+    int64_t bucket_bytes; // 0: one bucket. From stage 2 on a layer is one
 };
 
 MUST_USE enum status weights_create(const struct weights_config *config, struct weights *out);
@@ -79,8 +86,8 @@ void weights_destroy(struct weights *weights);
 /* Values as functions of (seed, name, global index); moments zero. */
 MUST_USE enum status weights_initialise(struct weights *weights, struct stream *stream, uint64_t seed);
 MUST_USE enum status weights_zero_gradients(struct weights *weights, struct stream *stream);
-/* Everyone's owned values into the whole, behind an update; nothing where each rank updates the whole. */
-MUST_USE enum status weights_gather(struct weights *weights, struct group *data, struct stream *stream);
+/* Behind an update, everyone's owned values into the whole, where there is one. */
+MUST_USE enum status weights_gather(struct weights *weights, struct stream *stream);
 
 /* NULL when this rank does not hold the row. */
 struct held *weights_held(const struct weights *weights, int row);
@@ -90,6 +97,11 @@ struct owned *weights_owned(const struct weights *weights, int row);
 
 /* The part of the global tensor that is owned: a rectangle, of which padded[0] is `count`. */
 struct slice owned_slice(const struct owned *owned);
+
+/* This rank's slice of a bucket, where it is kept; the values of a second use are the other's. Stages 2
+ * and 3. */
+struct tensor weights_gradient_slice(const struct weights *weights, int bucket);
+struct tensor weights_value_slice(const struct weights *weights, int bucket); // stage 3
 
 /* The rows that are laid side by side with `first_row`, as one matrix (or vector). */
 struct tensor weights_fused_value(const struct weights *weights, int first_row);

@@ -175,14 +175,16 @@ static enum status load_state(struct worker *w, struct source *s, const struct h
 
 static enum status load_slices(struct worker *w, struct source *s, bool with_optimizer)
 {
+    bool whole = w->weights.zero_stage < 3; // of values a rank holds more than it owns
     for (int h = 0; h < w->weights.count; h++) {
         const struct held *held = &w->weights.list[h];
-        if (!held->second_use)
+        if (!held->second_use && whole)
             TRY(load_state(w, s, held, STATE_VALUE, held->slice, held->weight));
     }
-    for (int i = 0; i < w->weights.owned_count && with_optimizer; i++) {
+    enum state states = with_optimizer ? STATE_COUNT : STATE_VALUE + 1;
+    for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
-        for (enum state state = STATE_VALUE + 1; state < STATE_COUNT; state++)
+        for (enum state state = whole ? STATE_VALUE + 1 : STATE_VALUE; state < states; state++)
             if (state_tensor(owned, state).data != NULL)
                 TRY(load_state(w, s, owned->held, state, owned_slice(owned), state_tensor(owned, state)));
     }

@@ -31,8 +31,9 @@ enum status dry_run(const struct run *run, FILE *to)
     }
     int others = run->mesh.world / run->mesh.degrees.pp - 1;
     if (others > 0)
-        fprintf(to, "One rank of each stage is shown; the %d other%s of a stage allocate%s the same.\n",
-                others, others == 1 ? "" : "s", others == 1 ? "s" : "");
+        fprintf(to, "One rank of each stage is shown; the %d other%s of a stage allocate%s the same%s.\n",
+                others, others == 1 ? "" : "s", others == 1 ? "s" : "",
+                run->recipe->parallel.zero_stage > 0 ? ", but for a block of each bucket" : "");
     fprintf(
         to,
         "Nothing was computed: these are the allocations of a run of this recipe, its ranks as threads. As\n"

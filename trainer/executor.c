@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/executor.h"
 
+#include "layers/sharded.h"
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
 #include "trainer/offload.h"
@@ -16,7 +17,8 @@ struct executor {
     struct stash stash;
     struct offload *offload; // NULL: everything stays
     struct p2p *p2p;
-    struct buckets *buckets;  // NULL when not training
+    struct buckets
+        *buckets; // NULL when not training, and where each microbatch's gradients are reduced alone
     struct event *activation; // [chunks][m] when the input of this microbatch has come
     struct event *gradient;   // [chunks][m] likewise the gradient of its output
     const struct batch *batches;
@@ -144,7 +146,7 @@ static enum status fill_executor(struct executor *e)
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
-    if (config->training)
+    if (config->training && config->weights->sharded == NULL)
         TRY(create_buckets(e));
     TRY(create_stash(e));
     size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
@@ -278,7 +280,7 @@ static enum status layer_done(void *context, int layer)
 static struct layer_done done_of(struct executor *e, const struct job *job)
 {
     bool last = schedule_is_last(e->config.schedule, job->action.microbatch);
-    return last ? (struct layer_done){layer_done, e} : (struct layer_done){0};
+    return last && e->buckets != NULL ? (struct layer_done){layer_done, e} : (struct layer_done){0};
 }
 
 /* A chunk that no microbatch passes has its gradients at once: zeros. With one microbatch there is none for
@@ -431,10 +433,13 @@ enum status executor_step(struct executor *executor, const struct batch *batches
         executor->times = (struct step_times){0};
     executor->again = false;
     TRY(weights_zero_gradients(executor->config.weights, executor->env.compute));
-    TRY(idle_chunks_done(executor));
+    if (executor->buckets != NULL)
+        TRY(idle_chunks_done(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
     timeline_close(&executor->timeline);
+    if (executor->buckets == NULL)
+        return weights_finish_gradients(executor->config.weights, executor->env.compute);
     return buckets_wait(executor->buckets, executor->env.compute);
 }
 

@@ -244,6 +244,11 @@ static enum status put_states(struct sheet *s, const struct memory_states *state
 {
     TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * s->shape.assume.weight));
     TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * s->shape.assume.gradient));
+    if (states->gathered > 0)
+        TRY(put_buffer(s, PART_COMMUNICATION, "gathered weights", states->gathered * s->shape.assume.weight));
+    if (states->opened > 0)
+        TRY(put_buffer(s, PART_COMMUNICATION, "gradients of a layer, before they are shared out",
+                       states->opened * s->shape.assume.gradient));
     return put_optimizer(s, states);
 }
 

@@ -52,6 +52,7 @@ static void add_row(struct flat *f, int index)
         .begin = f->end,
         .end = f->end + elements,
         .block = rows * columns,
+        .unit = f->run->recipe->parallel.zero_stage >= 2 ? row->layer : 0,
         .alone = f->run->recipe->parallel.zero_stage > 0 && is_tied(f, index),
     };
     f->rows[f->count++] = row;
@@ -92,18 +93,37 @@ static int64_t common(int64_t a_begin, int64_t a_end, int64_t b_begin, int64_t b
 }
 
 /* What of each bucket is this data rank's. */
-static void add_slices(struct flat *f, const struct bucket_plan *plan)
+static void add_slices(struct flat *f, const struct bucket_plan *plan, int64_t *gradients)
 {
+    int64_t slices = 0;
     int mine = plan->ranks > 1 ? f->place.dp : 0;
     for (int b = 0; b < plan->count; b++) {
         const struct bucket *bucket = &plan->buckets[b];
         int64_t begin = bucket_cut(bucket, mine), end = bucket_cut(bucket, mine + 1);
         if (plan->ranks > 1 && !is_second(f, f->rows[bucket->first]))
             f->sum->moments += lines(end - begin);
+        slices += lines(end - begin);
         for (int i = bucket->first; i < bucket->first + bucket->count; i++)
             if (f->rows[i]->partial == PARTIAL_TP)
                 f->sum->packed += common(f->ranges[i].begin, f->ranges[i].end, begin, end);
     }
+    *gradients = slices;
+}
+
+/* Two layers that follow each other, or without overlap one. A layer reaches from its first row to its last.
+ */
+static int64_t neighbours(const struct flat *f, bool overlap)
+{
+    int64_t most = 0, before = 0;
+    for (int first = 0, end; first < f->count; first = end) {
+        for (end = first; end < f->count && f->rows[end]->layer == f->rows[first]->layer;)
+            end++;
+        int64_t layer = f->ranges[end - 1].end - f->ranges[first].begin;
+        int64_t both = overlap ? before + layer : layer;
+        most = both > most ? both : most;
+        before = layer;
+    }
+    return most;
 }
 
 enum status memory_states_of(const struct run *run, const struct params *params, struct place place,
@@ -112,7 +132,8 @@ enum status memory_states_of(const struct run *run, const struct params *params,
     const struct recipe_parallel *parallel = &run->recipe->parallel;
     struct flat f = {.run = run, .params = params, .place = place, .sum = out};
     struct bucket_plan plan = {0};
-    int ranks = parallel->zero_stage > 0 ? parallel->data_parallel_size : 1;
+    int zero = parallel->zero_stage, ranks = zero > 0 ? parallel->data_parallel_size : 1;
+    double bytes = zero >= 2 ? 0x1p62 : parallel->bucket_size_mb * 1048576.0;
     *out = (struct memory_states){0};
     f.ranges = calloc((size_t)params->count, sizeof *f.ranges);
     f.rows = calloc((size_t)params->count, sizeof *f.rows);
@@ -121,14 +142,18 @@ enum status memory_states_of(const struct run *run, const struct params *params,
                              : fail(NO_MEMORY, "no memory for %d parameters", params->count);
     if (status == OK) {
         add_layers(&f);
-        status = bucket_plan_create(f.ranges, f.count, (int64_t)(parallel->bucket_size_mb * 1048576.0), ranks,
-                                    &plan);
+        status = bucket_plan_create(f.ranges, f.count, (int64_t)bytes, ranks, &plan);
     }
     if (status == OK) {
-        add_slices(&f, &plan);
-        out->values = lines(out->values);
-        out->gradients = lines(f.end);
-        out->moments = ranks > 1 ? out->moments : out->values;
+        int64_t slices;
+        add_slices(&f, &plan, &slices);
+        out->moments = ranks > 1 ? out->moments : lines(out->values);
+        out->values = zero >= 3 ? out->moments : lines(out->values);
+        out->gradients = zero >= 2 ? slices : lines(f.end);
+        out->whole = f.end;
+        out->messages = plan.count;
+        out->opened = zero >= 2 ? neighbours(&f, parallel->overlap_grad_reduce) : 0;
+        out->gathered = zero >= 3 ? neighbours(&f, parallel->overlap_param_gather) : 0;
     }
     bucket_plan_destroy(&plan);
     free(f.ranges);

@@ -288,7 +288,7 @@ enum status optimizer_apply(struct optimizer *o)
                                          .decay = owned->held->row->decay,
                                      }));
     }
-    return weights_gather(weights, o->config.groups->data, o->config.compute);
+    return weights_gather(weights, o->config.compute);
 }
 
 enum status optimizer_update(struct optimizer *o, int64_t step)

@@ -487,6 +487,7 @@ static void settle(struct loader *loader, const char *path)
         recipe->parallel.sequence_parallel = false;
         recipe->origin[sequence].kind = FROM_DERIVED;
     }
+    recipe_warn_memory(recipe, loader->problems);
     if (recipe->parallel.zero_stage > 0 && recipe->parallel.data_parallel_size == 1) {
         struct text where = {0};
         origin_text(recipe, zero, &where);
@@ -499,7 +500,6 @@ static void settle(struct loader *loader, const char *path)
         recipe->parallel.zero_stage = 0;
         recipe->origin[zero].kind = FROM_DERIVED;
     }
-    recipe_warn_memory(recipe, loader->problems);
 }
 
 enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,

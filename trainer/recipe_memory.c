@@ -75,8 +75,24 @@ static void warn_too_many(const struct recipe *recipe, struct problems *problems
     text_free(&where);
 }
 
+static void warn_of_gather(const struct recipe *recipe, struct problems *problems)
+{
+    int row = row_of("parallel.overlap_param_gather");
+    if (!recipe->parallel.overlap_param_gather || recipe->parallel.zero_stage == 3)
+        return;
+    struct text where = {0};
+    origin_text(recipe, row, &where);
+    problems_warn(
+        problems,
+        "%s: parallel.overlap_param_gather has no effect: parallel.zero_stage is %d, and only 3 gathers "
+        "weights for each layer",
+        text_chars(&where), recipe->parallel.zero_stage);
+    text_free(&where);
+}
+
 void recipe_warn_memory(const struct recipe *recipe, struct problems *problems)
 {
+    warn_of_gather(recipe, problems);
     warn_unread(recipe, "memory.recompute_method", RECOMPUTE_FULL, problems);
     warn_unread(recipe, "memory.recompute_num_layers", RECOMPUTE_FULL, problems);
     warn_unread(recipe, "memory.recompute_modules", RECOMPUTE_SELECTIVE, problems);

@@ -181,18 +181,23 @@ const struct recipe_row recipe_rows[] = {
     ROW("parallel.sequence_parallel", BOOL, parallel.sequence_parallel, "false",
         "Norms, dropout and the residual stream are cut along the tokens over the tensor-parallel ranks."),
     ROW("parallel.zero_stage", INT, parallel.zero_stage, "0",
-        "What the data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 weights too.",
-        BETWEEN(0, 1)),
+        "What the data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 weights too. From 2 "
+        "on "
+        "gradients are reduced behind each microbatch, layer by layer.",
+        BETWEEN(0, 3)),
     ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
         "The axes from fastest to slowest: neighbouring ranks differ in the first."),
     ROW("parallel.overlap_grad_reduce", BOOL, parallel.overlap_grad_reduce, "true",
         "A bucket's reduction starts when its last gradient is ready, not when all are."),
     ROW("parallel.overlap_param_gather", BOOL, parallel.overlap_param_gather, "false",
-        "Gathers of sharded weights run behind the arithmetic.", .unbuilt = true),
+        "With zero_stage 3: the next layer's weights are gathered while a layer computes, in memory for "
+        "two."),
     ROW("parallel.tp_comm_overlap", BOOL, parallel.tp_comm_overlap, "false",
         "Tensor-parallel messages run behind the matrix multiplications.", .unbuilt = true),
     ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
-        "MiB of gradients that are reduced together. Never changes a bit of the result.", BETWEEN(1e-4, 1e6)),
+        "MiB of gradients that are reduced together, with zero_stage 0 and 1. Never changes a bit of the "
+        "result.",
+        BETWEEN(1e-4, 1e6)),
     ROW("parallel.gradient_reduce_dtype", CHOICE, parallel.gradient_reduce_dtype, "fp32",
         "The type of gradients while they are added over ranks.", .choices = dtypes),
 

@@ -3,6 +3,7 @@
 
 #include "schedules/away.h"
 #include "trainer/memory_formula.h"
+#include "trainer/memory_states.h"
 #include "trainer/metrics.h"
 
 #include <string.h>
@@ -48,11 +49,39 @@ static void print_stage(const struct run *run, int stage, FILE *to)
     text_free(&ranks);
 }
 
+/* What sharing out costs where it costs more than once a step. */
+static void print_zero(const struct run *run, FILE *to)
+{
+    const struct recipe *recipe = run->recipe;
+    int stage = recipe->parallel.zero_stage, m = run->schedule->m;
+    struct params params = {0};
+    struct memory_states states = {.messages = 0};
+    char bytes[NUMBER_CHARS];
+    enum status status =
+        params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &params);
+    if (status == OK)
+        status = memory_states_of(run, &params, (struct place){0}, &states);
+    params_free(&params);
+    if (status != OK)
+        return; // a run says why before long
+    bytes_text(states.whole * (int64_t)sizeof(float), bytes);
+    fprintf(
+        to,
+        "ZeRO %d: for each of %d microbatch%s rank 0 reduce-scatters %s of gradients in %d messages, which "
+        "stages 0 and 1 do once a step",
+        stage, m, m == 1 ? "" : "es", bytes, states.messages);
+    if (stage == 3)
+        fprintf(to, "; and gathers as much of weights for F, and again for B or I");
+    fprintf(to, "\n");
+}
+
 void report_layout(const struct run *run, FILE *to)
 {
     const struct recipe *recipe = run->recipe;
     const struct degrees *d = &run->mesh.degrees;
-    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[32] = "";
+    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[32] = "", zero[32] = "";
+    if (recipe->parallel.zero_stage > 0)
+        snprintf(zero, sizeof zero, ", ZeRO %d", recipe->parallel.zero_stage);
     if (run->schedule->v > 1)
         snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
     count_text((double)model_parameters(&recipe->model), parameters);
@@ -61,16 +90,18 @@ void report_layout(const struct run *run, FILE *to)
             parameters, (long long)recipe->train.train_iters, tokens,
             (long long)recipe->train.global_batch_size, (long long)recipe->model.seq_length);
     fprintf(to,
-            "%d rank%s: dp %d x tp %d x pp %d%s, %s%s, %d microbatch%s of %lld per step and data rank, "
+            "%d rank%s: dp %d x tp %d x pp %d%s%s, %s%s, %d microbatch%s of %lld per step and data rank, "
             "device %s\n",
             run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
-            recipe->parallel.sequence_parallel ? ", sequence parallel" : "",
+            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", zero,
             recipe->pipeline.schedule_file != NULL ? recipe->pipeline.schedule_file
                                                    : recipe->pipeline.schedule,
             chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",
             (long long)recipe->train.micro_batch_size, recipe->cluster.device);
     for (int stage = 0; stage < run->schedule->stages; stage++)
         print_stage(run, stage, to);
+    if (recipe->parallel.zero_stage >= 2)
+        print_zero(run, to);
     fflush(to);
 }
 

@@ -46,10 +46,15 @@ struct portion {
     struct tensor tensor;
 };
 
-/* Values are whole on every rank; of the rest it has what it owns. */
+/* Whether a rank has more of it than it owns. */
+static bool is_whole(const struct worker *worker, enum snapshot_kind kind)
+{
+    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3;
+}
+
 static int portions_of(const struct worker *worker, enum snapshot_kind kind)
 {
-    return kind == SNAPSHOT_WEIGHT ? worker->weights.count : worker->weights.owned_count;
+    return is_whole(worker, kind) ? worker->weights.count : worker->weights.owned_count;
 }
 
 static struct portion portion_at(const struct worker *worker, enum snapshot_kind kind, int i)
@@ -58,7 +63,9 @@ static struct portion portion_at(const struct worker *worker, enum snapshot_kind
     const struct held *held = &worker->weights.list[i];
     switch (kind) {
     case SNAPSHOT_WEIGHT:
-        return (struct portion){held, held->slice, held->weight};
+        if (is_whole(worker, kind))
+            return (struct portion){held, held->slice, held->weight};
+        return (struct portion){owned->held, owned_slice(owned), owned->value};
     case SNAPSHOT_GRADIENT:
         return (struct portion){owned->held, owned_slice(owned), owned->gradient};
     case SNAPSHOT_M:
@@ -79,16 +86,16 @@ static int original_of(const struct held *held)
 
 /* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but
  * not for a second use on one rank, whose own gradient went into the first. */
-static bool takes_part(const struct held *held, enum snapshot_kind kind)
+static bool takes_part(const struct portion *portion, enum snapshot_kind kind)
 {
-    return !(held->second_use && kind != SNAPSHOT_WEIGHT);
+    return portion->tensor.data != NULL && !(portion->held->second_use && kind != SNAPSHOT_WEIGHT);
 }
 
 /* Of what is cut over the data ranks, each speaks for its own. */
 static bool speaks_for(const struct worker *worker, const struct held *held, enum snapshot_kind kind)
 {
     const struct groups *groups = worker->groups;
-    bool cut = worker->weights.zero_stage > 0 && kind != SNAPSHOT_WEIGHT;
+    bool cut = worker->weights.zero_stage > 0 && !is_whole(worker, kind);
     bool first = cut ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
     return first && held->slice.first && held->row->tie < 0;
 }
@@ -119,7 +126,7 @@ static enum status visit(struct snapshot *snapshot, struct worker *worker, enum 
 {
     for (int p = 0; p < portions_of(worker, kind); p++) {
         struct portion part = portion_at(worker, kind, p);
-        if (!takes_part(part.held, kind) || speaks_for(worker, part.held, kind) != speaking)
+        if (!takes_part(&part, kind) || speaks_for(worker, part.held, kind) != speaking)
             continue;
         float *local = NULL;
         enum status status = read_local(worker, part.tensor, &local);

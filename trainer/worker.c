@@ -60,8 +60,9 @@ static enum status create_weights(struct worker *w, bool training)
         .layer_count = count,
         .training = training,
         .zero_stage = parallel->zero_stage,
-        .data_size = w->groups->data->size,
-        .data_rank = w->groups->data->rank,
+        .groups = w->groups,
+        .overlap_grad_reduce = parallel->overlap_grad_reduce,
+        .overlap_param_gather = parallel->overlap_param_gather,
         .bucket_bytes = (int64_t)(parallel->bucket_size_mb * 1048576.0),
     };
     enum status status = weights_create(&config, &w->weights);

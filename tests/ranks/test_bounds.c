@@ -21,7 +21,7 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, "model.num_query_groups=3", "tp=3", ""},
     {TINY_LLAMA, "", "tp=4", ""}, // two ranks for each key/value head
     {TINY_LLAMA, "model.num_query_groups=1 model.make_vocab_size_divisible_by=16", "tp=4 dp=2", ""},
-    {TINY_LLAMA, "", "dp=4", ""},
+    {TINY_LLAMA, "", "dp=4 parallel.zero_stage=3", ""},
     // Sequence parallel.
     {TINY_GPT, "", "tp=2" SP, ""},
     {TINY_GPT, "", "tp=3 pp=2" SP, ""},
@@ -30,13 +30,15 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, "", "tp=4 pp=2 pipeline.schedule=zb-h1" SP "cluster.device=strict", ""},
     // All axes; tied and untied.
     {TINY_GPT, "", "tp=2 dp=2 pp=2" SP, ""},
-    {TINY_GPT, "model.tie_word_embeddings=false", "tp=2 dp=2 pp=2 pipeline.schedule=zb-h1", ""},
+    {TINY_GPT, "model.tie_word_embeddings=false",
+     "tp=2 dp=2 pp=2 pipeline.schedule=zb-h1 parallel.zero_stage=2", ""},
     {TINY_LLAMA, "", "tp=2 dp=2 pp=2 pipeline.schedule=gpipe parallel.rank_order=pp-dp-tp-cp-ep", ""},
     {TINY_LLAMA, "model.tie_word_embeddings=true", "tp=2 dp=2 pp=2 parallel.zero_stage=1" SP, ""},
     // Two directions, whose gradients are added at the end; one microbatch leaves nothing for the second.
     {TINY_GPT, "", "pp=2 pipeline.schedule=dualpipe", ""},
     {TINY_LLAMA, "", "pp=4 pipeline.schedule=dualpipe cluster.device=strict", ""},
-    {TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2 pp=2 pipeline.schedule=dualpipe" SP, ""},
+    {TINY_GPT, "train.micro_batch_size=1",
+     "tp=2 dp=2 pp=2 parallel.zero_stage=3 pipeline.schedule=dualpipe" SP, ""},
     {TINY_LLAMA, "model.tie_word_embeddings=true", "pp=2 pipeline.schedule=dualpipe train.micro_batch_size=8",
      ""},
     // A rank holds the first and the last stage.

@@ -130,6 +130,15 @@ int main(void)
         {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
         // Shared out.
         {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
+        {TINY_GPT, "dp=4 tp=2 parallel.sequence_parallel=true parallel.zero_stage=2 train.micro_batch_size=1",
+         1},
+        {TINY_LLAMA, "dp=2 pp=2 pipeline.schedule=interleaved parallel.zero_stage=3", 1},
+        {TINY_GPT,
+         "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3 parallel.overlap_param_gather=true", 1},
+        {TINY_LLAMA,
+         "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
+         "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
+         1},
     };
     struct tiny tiny;
     int bad = 0;

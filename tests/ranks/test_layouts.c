@@ -91,6 +91,17 @@ static const char *const replicated_processes[] = {"", NULL};
 /* Fewer microbatches than stages. */
 static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict",
                                   "pp=2 parallel.zero_stage=1", NULL};
+/* A sum over one microbatch: gradients may be shared out, too. */
+static const char *const single[] = {
+    "",
+    "pp=2",
+    "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict",
+    "parallel.zero_stage=1",
+    "pp=2 parallel.zero_stage=2 cluster.device=strict",
+    "parallel.zero_stage=3 parallel.overlap_param_gather=true",
+    "pp=4 parallel.zero_stage=3 pipeline.schedule=zb-h1 cluster.device=strict",
+    NULL,
+};
 static const char *const few_pipelines[] = {"pp=4", NULL};
 
 /* Gradients of two directions, each added up on its own: an order that no number of ranks changes. */
@@ -123,6 +134,37 @@ static const char *const thirds[] = {
     NULL,
 };
 
+/* Each microbatch's gradients added over the ranks, and then to those before. */
+#define ALONE " parallel.overlap_grad_reduce=false "
+#define AHEAD " parallel.overlap_param_gather=true "
+static const char *const shared_out[] = {
+    "parallel.zero_stage=2",
+    "parallel.zero_stage=2 cluster.device=strict",
+    "parallel.zero_stage=2" ALONE "pp=2 pipeline.schedule=zb-v cluster.device=strict",
+    "parallel.zero_stage=3 cluster.device=strict",
+    "parallel.zero_stage=3" AHEAD "cluster.device=strict parallel.bucket_size_mb=0.0001",
+    "parallel.zero_stage=3" AHEAD "pp=2",
+    "parallel.zero_stage=3" AHEAD "pp=2 pipeline.schedule=interleaved cluster.device=strict",
+    "parallel.zero_stage=3" AHEAD ALONE "pp=2 pipeline.schedule=zb-v",
+    "parallel.zero_stage=3" AHEAD "pp=2 pipeline.schedule=zb-h1 pipeline.optimizer_post_validation=true",
+    "parallel.zero_stage=3" AHEAD "memory.recompute_granularity=full memory.recompute_num_layers=2 "
+    "cluster.device=strict",
+    NULL,
+};
+static const char *const shared_out_processes[] = {"parallel.zero_stage=3" AHEAD "pp=2", NULL};
+static const char *const shared_out_both_ways[] = {
+    "pp=2 parallel.zero_stage=2",
+    "pp=2 parallel.zero_stage=3 cluster.device=strict",
+    "pp=4 parallel.zero_stage=3" AHEAD "pipeline.layout=[2,0,3,0]",
+    NULL,
+};
+static const char *const shared_out_thirds[] = {
+    "parallel.zero_stage=2",
+    "parallel.zero_stage=3" AHEAD "cluster.device=strict",
+    "parallel.zero_stage=3 pp=4",
+    NULL,
+};
+
 static const struct alike groups[] = {
     {"gpt, pipelines",
      TINY_GPT,
@@ -148,7 +190,7 @@ static const struct alike groups[] = {
     {"llama, dp 2, m 1 and attention dropout",
      TINY_LLAMA,
      "dp=2 train.micro_batch_size=4 model.attention_dropout=0.3",
-     few,
+     single,
      none,
      few_pipelines,
      {"pp=2", "pp=2"}},
@@ -173,6 +215,34 @@ static const struct alike groups[] = {
      none,
      none,
      {"parallel.zero_stage=1 parallel.bucket_size_mb=0.001", "pp=2 parallel.zero_stage=1"}},
+    {"gpt, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, dropout",
+     TINY_GPT,
+     "tp=2 dp=2 parallel.sequence_parallel=true train.micro_batch_size=1" TINY_DROPOUT,
+     shared_out,
+     shared_out_processes,
+     none,
+     {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
+    {"llama, ZeRO 2 and 3, dp 4, untied",
+     TINY_LLAMA,
+     "dp=4 train.micro_batch_size=1 train.train_iters=6 optimizer.lr_decay_iters=6",
+     shared_out,
+     none,
+     none,
+     {"pp=2 parallel.zero_stage=2", "parallel.zero_stage=3" AHEAD}},
+    {"gpt, ZeRO 2 and 3, both ways, dp 2",
+     TINY_GPT,
+     "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1",
+     shared_out_both_ways,
+     none,
+     none,
+     {"pp=2 parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
+    {"gpt, ZeRO 2 and 3, dp 3, odd sizes",
+     TINY_GPT,
+     "dp=3 train.micro_batch_size=1 train.global_batch_size=6 model.vocab_size=301",
+     shared_out_thirds,
+     none,
+     none,
+     {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=3"}},
     {"llama, both ways, tp 2, sequence parallel, m 3, tied",
      TINY_LLAMA,
      "pipeline.schedule=dualpipe tp=2 parallel.sequence_parallel=true train.global_batch_size=6 "

@@ -262,7 +262,7 @@ Test(recipe, zero_has_four_stages)
     OVERRIDE_SAYS("parallel.zero_stage=0", "");
     OVERRIDE_SAYS("parallel.zero_stage=4",
                   "command line: parallel.zero_stage 4 is out of range; it wants a whole "
-                  "number from 0 to 1; 1 works\n");
+                  "number from 0 to 3; 3 works\n");
 }
 
 /* Editors put one in front of UTF-8; lines and columns are counted behind it. */

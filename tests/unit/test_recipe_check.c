@@ -90,7 +90,14 @@ Test(recipe_check, sequence_parallel)
                      "between data-parallel ranks, and parallel.data_parallel_size is 1\n");
     cr_assert(l.errors == 0 && l.recipe->parallel.zero_stage == 0);
     loaded_free(&l);
+    WITH("", "dp=2", "parallel.zero_stage=3", "parallel.overlap_param_gather=true");
     WITH("", "dp=2", "parallel.zero_stage=1");
+    l = load(SMALL "parallel: {data_parallel_size: 2, zero_stage: 2, overlap_param_gather: true}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said),
+                     "warning: R:5: parallel.overlap_param_gather has no effect: "
+                     "parallel.zero_stage is 2, and only 3 gathers weights for each layer\n");
+    cr_assert_eq(l.errors, 0);
+    loaded_free(&l);
 }
 
 Test(recipe_check, recomputation)

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/sharded.h"
+
+#include <stdlib.h>
+
+/* A layer: what is gathered and reduced together. */
+struct unit {
+    int layer;
+    int first, count; // of the held rows
+    int first_bucket, buckets;
+    int64_t begin, elements; // in the order of all gradients
+};
+
+/* One end of an arena. */
+struct room {
+    int unit;            // whose it is, or was; -1: nobody's
+    bool there;          // filled, or about to be
+    bool used;           // acquired, or opened
+    struct event filled; // may be read
+    struct event left;   // may be written again
+};
+
+/* Memory for a layer and a neighbour of it. */
+struct arena {
+    struct buffer buffer;
+    int64_t elements;
+    int rooms; // 1: without overlap
+    int turn;  // whose room is next
+    struct room room[2];
+};
+
+struct sharded {
+    struct weights *weights;
+    struct group *data, *twins;
+    struct unit *units;
+    int count;
+    struct arena values, gradients;
+    struct stream *gather, *reduce;
+    bool gathers; // values are sharded, too
+};
+
+/* ---- making ---- */
+
+/* Which unit a layer is; -1: this rank does not hold it. */
+static int unit_of(const struct sharded *s, int layer)
+{
+    for (int u = 0; u < s->count; u++)
+        if (s->units[u].layer == layer)
+            return u;
+    return -1;
+}
+
+static void list_units(struct sharded *s)
+{
+    const struct weights *w = s->weights;
+    for (int i = 0; i < w->count; i++) {
+        struct unit *unit = &s->units[s->count - 1];
+        int bucket = w->plan.bucket_of[i];
+        if (i == 0 || w->list[i].row->layer != unit->layer) {
+            unit = &s->units[s->count++];
+            *unit = (struct unit){.layer = w->list[i].row->layer,
+                                  .first = i,
+                                  .first_bucket = bucket,
+                                  .begin = w->list[i].gradient_offset};
+        }
+        unit->count++;
+        unit->buckets = bucket - unit->first_bucket + 1;
+        unit->elements = w->plan.buckets[bucket].end - unit->begin;
+    }
+}
+
+static enum status create_arena(const struct sharded *s, bool overlap, struct arena *out)
+{
+    *out = (struct arena){.rooms = overlap ? 2 : 1, .room = {{.unit = -1}, {.unit = -1}}};
+    for (int u = 0; u < s->count; u++) {
+        int64_t two = s->units[u].elements + (overlap && u > 0 ? s->units[u - 1].elements : 0);
+        out->elements = two > out->elements ? two : out->elements;
+    }
+    return buffer_alloc(s->weights->device, PART_COMMUNICATION, (size_t)out->elements * sizeof(float),
+                        &out->buffer);
+}
+
+enum status sharded_create(struct weights *weights, const struct weights_config *config)
+{
+    struct sharded *s = calloc(1, sizeof *s);
+    weights->sharded = s; // which destroys it, come what may
+    if (s == NULL)
+        return fail(NO_MEMORY, "no memory for what is sharded");
+    *s = (struct sharded){.weights = weights,
+                          .data = config->groups->data,
+                          .twins = config->groups->twins,
+                          .gathers = weights->zero_stage >= 3};
+    s->units = calloc((size_t)weights->count + 1, sizeof *s->units);
+    if (s->units == NULL)
+        return fail(NO_MEMORY, "no memory for %d layers", weights->count);
+    list_units(s);
+    TRY(stream_create(weights->device, "reduce", &s->reduce));
+    TRY(create_arena(s, config->overlap_grad_reduce, &s->gradients));
+    if (!s->gathers)
+        return OK;
+    TRY(stream_create(weights->device, "gather", &s->gather));
+    return create_arena(s, config->overlap_param_gather, &s->values);
+}
+
+void sharded_destroy(struct sharded *sharded)
+{
+    if (sharded == NULL)
+        return;
+    stream_destroy(sharded->gather);
+    stream_destroy(sharded->reduce);
+    buffer_free(&sharded->values.buffer);
+    buffer_free(&sharded->gradients.buffer);
+    free(sharded->units);
+    free(sharded);
+}
+
+/* ---- rooms ---- */
+
+static float *room_begin(const struct sharded *s, const struct arena *arena, int room)
+{
+    const struct unit *unit = &s->units[arena->room[room].unit];
+    return (float *)arena->buffer.data + (room == 0 ? 0 : arena->elements - unit->elements);
+}
+
+static struct tensor room_tensor(const struct sharded *s, const struct arena *arena, int room)
+{
+    return tensor_1d(room_begin(s, arena, room), F32, s->units[arena->room[room].unit].elements);
+}
+
+static int room_of(const struct arena *arena, int unit)
+{
+    for (int r = 0; r < arena->rooms; r++)
+        if (arena->room[r].there && arena->room[r].unit == unit)
+            return r;
+    return -1;
+}
+
+/* Whether two units have no room beside each other. */
+static bool collide(const struct sharded *s, const struct arena *arena, int a, int b)
+{
+    return a >= 0 && b >= 0 && s->units[a].elements + s->units[b].elements > arena->elements;
+}
+
+/* The one after the last, but not from under somebody who is in it, or who is about to be. */
+static int next_room(const struct arena *arena)
+{
+    int room = arena->turn, other = (room + 1) % arena->rooms;
+    bool taken = arena->room[room].there && !arena->room[other].there;
+    return taken || arena->room[room].used ? other : room;
+}
+
+/* The next room becomes this unit's, on `stream`: what is in the way has left before. */
+static enum status take_room(const struct sharded *s, struct arena *arena, int unit, struct stream *stream,
+                             int *out)
+{
+    int room = next_room(arena);
+    struct room *mine = &arena->room[room], *other = arena->rooms == 2 ? &arena->room[1 - room] : NULL;
+    CHECK(!mine->used);
+    TRY(stream_wait(stream, mine->left));
+    if (other != NULL && collide(s, arena, unit, other->unit)) {
+        CHECK(!other->used);
+        TRY(stream_wait(stream, other->left));
+        other->there = false;
+    }
+    *mine = (struct room){.unit = unit, .there = true};
+    arena->turn = (room + 1) % arena->rooms;
+    *out = room;
+    return OK;
+}
+
+static void leave_room(struct arena *arena, int room, struct event left)
+{
+    arena->room[room].there = arena->room[room].used = false;
+    arena->room[room].left = left;
+}
+
+/* Points one view of each row of the unit into the room, or nowhere. */
+static void point_views(const struct sharded *s, const struct unit *unit, float *begin, bool gradients)
+{
+    for (int i = unit->first; i < unit->first + unit->count; i++) {
+        struct held *held = &s->weights->list[i];
+        struct tensor *view = gradients ? &held->gradient : &held->weight;
+        view->data = begin != NULL ? begin + (held->gradient_offset - unit->begin) : NULL;
+    }
+}
+
+/* ---- values ---- */
+
+static enum status gather(struct sharded *s, int index, int *out)
+{
+    const struct weights *w = s->weights;
+    const struct unit *unit = &s->units[index];
+    TRY(take_room(s, &s->values, index, s->gather, out));
+    TRY(stream_wait(s->gather, w->updated));
+    float *begin = room_begin(s, &s->values, *out);
+    for (int b = unit->first_bucket; b < unit->first_bucket + unit->buckets; b++) {
+        const struct bucket *bucket = &w->plan.buckets[b];
+        float *to = begin + (bucket->begin - unit->begin);
+        int64_t own = bucket_cut(bucket, w->rank) - bucket->begin, count = bucket->counts[w->rank];
+        if (count > 0)
+            TRY(copy(s->gather,
+                     (struct copy){.in = weights_value_slice(w, b), .out = tensor_1d(to + own, F32, count)}));
+        TRY(group_all_gather_v(s->data, s->gather, tensor_1d(to, F32, bucket->end - bucket->begin),
+                               bucket->counts));
+    }
+    s->values.room[*out].filled = stream_record(s->gather);
+    return OK;
+}
+
+/* The gather of the layer after `unit`, where it has room beside it. */
+static enum status gather_ahead(struct sharded *s, int unit, int next)
+{
+    int room, index = unit_of(s, next);
+    bool can = index >= 0 && index != unit && s->values.rooms == 2 && !collide(s, &s->values, unit, index);
+    return can && room_of(&s->values, index) < 0 ? gather(s, index, &room) : OK;
+}
+
+enum status weights_acquire(struct weights *weights, struct stream *compute, int layer, int next)
+{
+    struct sharded *s = weights->sharded;
+    if (s == NULL || !s->gathers)
+        return OK;
+    int unit = unit_of(s, layer), room = room_of(&s->values, unit);
+    CHECK(unit >= 0);
+    if (room < 0)
+        TRY(gather(s, unit, &room));
+    CHECK(!s->values.room[room].used);
+    s->values.room[room].used = true;
+    TRY(stream_wait(compute, s->values.room[room].filled));
+    point_views(s, &s->units[unit], room_begin(s, &s->values, room), false);
+    return gather_ahead(s, unit, next);
+}
+
+enum status weights_release(struct weights *weights, struct stream *compute, int layer)
+{
+    struct sharded *s = weights->sharded;
+    if (s == NULL || !s->gathers)
+        return OK;
+    int unit = unit_of(s, layer), room = room_of(&s->values, unit);
+    CHECK(room >= 0 && s->values.room[room].used);
+    TRY(poison(compute, (struct poison){.out = room_tensor(s, &s->values, room)}));
+    leave_room(&s->values, room, stream_record(compute));
+    point_views(s, &s->units[unit], NULL, false);
+    return OK;
+}
+
+/* ---- gradients ---- */
+
+enum status weights_open_gradients(struct weights *weights, struct stream *compute, int layer)
+{
+    struct sharded *s = weights->sharded;
+    int room;
+    if (s == NULL)
+        return OK;
+    int unit = unit_of(s, layer);
+    CHECK(unit >= 0);
+    TRY(take_room(s, &s->gradients, unit, compute, &room));
+    s->gradients.room[room].used = true;
+    point_views(s, &s->units[unit], room_begin(s, &s->gradients, room), true);
+    return fill(compute, (struct fill){.out = room_tensor(s, &s->gradients, room), .value = 0.0F});
+}
+
+/* This rank's slice of the sum over the ranks, added to those of the microbatches before. */
+static enum status reduce(struct sharded *s, const struct unit *unit, float *begin)
+{
+    const struct weights *w = s->weights;
+    for (int b = unit->first_bucket; b < unit->first_bucket + unit->buckets; b++) {
+        const struct bucket *bucket = &w->plan.buckets[b];
+        float *from = begin + (bucket->begin - unit->begin);
+        int64_t own = bucket_cut(bucket, w->rank) - bucket->begin, count = bucket->counts[w->rank];
+        TRY(group_reduce_scatter_v(s->data, s->reduce, tensor_1d(from, F32, bucket->end - bucket->begin),
+                                   bucket->counts));
+        if (count > 0)
+            TRY(add(s->reduce, (struct add){.in = tensor_1d(from + own, F32, count),
+                                            .out = weights_gradient_slice(w, b)}));
+    }
+    return OK;
+}
+
+enum status weights_close_gradients(struct weights *weights, struct stream *compute, int layer)
+{
+    struct sharded *s = weights->sharded;
+    if (s == NULL)
+        return OK;
+    int unit = unit_of(s, layer), room = room_of(&s->gradients, unit);
+    CHECK(room >= 0 && s->gradients.room[room].used);
+    TRY(stream_wait(s->reduce, stream_record(compute)));
+    TRY(reduce(s, &s->units[unit], room_begin(s, &s->gradients, room)));
+    TRY(poison(s->reduce, (struct poison){.out = room_tensor(s, &s->gradients, room)}));
+    leave_room(&s->gradients, room, stream_record(s->reduce));
+    point_views(s, &s->units[unit], NULL, true);
+    return s->gradients.rooms == 2 ? OK : stream_wait(compute, s->gradients.room[room].left);
+}
+
+enum status weights_finish_gradients(struct weights *weights, struct stream *compute)
+{
+    struct sharded *s = weights->sharded;
+    if (s == NULL)
+        return OK;
+    TRY(stream_wait(compute, stream_record(s->reduce)));
+    return s->twins != NULL ? group_all_reduce(s->twins, compute, weights->flat_gradient, REDUCE_SUM) : OK;
+}
