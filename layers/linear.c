@@ -15,6 +15,7 @@ struct column_linear column_linear_declare(const struct env *env, struct layout 
         layer.gathered = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
         layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), in);
     }
+    layer.lowering = lowering_declare(env, layout, weight, 0);
     return layer;
 }
 
@@ -28,6 +29,7 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
         layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), out);
         layer.gathered = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_tokens(env), out);
     }
+    layer.lowering = lowering_declare(env, layout, weight, 1);
     return layer;
 }
 
@@ -62,19 +64,31 @@ static struct tensor fused_or_none(const struct env *env, int row, bool gradient
     return gradient ? weights_fused_gradient(env->weights, row) : weights_fused_value(env->weights, row);
 }
 
+/* One of the layer's three products, with its operands in the numbers that it computes with. */
+static enum status multiply(const struct lowering *lowering, const struct pass *pass, enum product product,
+                            struct gemm args)
+{
+    struct operands operands = {args.a, args.b};
+    TRY(lower(lowering, pass, product, &operands));
+    args.a = operands.first;
+    args.b = operands.second;
+    return gemm(pass->env->compute, args);
+}
+
 enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass, struct tensor x,
                                   struct tensor y)
 {
     const struct env *env = pass->env;
     struct tensor whole;
     TRY(gather_tokens(pass, x, layer->gathered, &whole));
-    return gemm(env->compute, (struct gemm){
-                                  .a = whole,
-                                  .b = weights_fused_value(env->weights, layer->weight),
-                                  .transpose_b = true,
-                                  .bias = fused_or_none(env, layer->bias, false),
-                                  .c = y,
-                              });
+    return multiply(&layer->lowering, pass, PRODUCT_FORWARD,
+                    (struct gemm){
+                        .a = whole,
+                        .b = weights_fused_value(env->weights, layer->weight),
+                        .transpose_b = true,
+                        .bias = fused_or_none(env, layer->bias, false),
+                        .c = y,
+                    });
 }
 
 enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
@@ -84,7 +98,8 @@ enum status column_linear_backward_input(const struct column_linear *layer, cons
     // Each rank saw only its slice of the outputs, so it can make only a part of dx.
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(env->weights, layer->weight);
-    TRY(gemm(env->compute, (struct gemm){.a = dy, .b = weight, .c = partial}));
+    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT,
+                 (struct gemm){.a = dy, .b = weight, .c = partial}));
     return reduce_tokens(pass, partial, layer->scattered, dx);
 }
 
@@ -95,8 +110,8 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
     struct tensor whole, gradient = weights_fused_gradient(env->weights, layer->weight);
     // Gathered a second time rather than kept: T/tp tokens per layer and microbatch stay in memory, not T.
     TRY(gather_tokens(pass, x, layer->gathered, &whole));
-    TRY(gemm(env->compute,
-             (struct gemm){.a = dy, .transpose_a = true, .b = whole, .c = gradient, .accumulate = true}));
+    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
+                 (struct gemm){.a = dy, .transpose_a = true, .b = whole, .c = gradient, .accumulate = true}));
     if (layer->bias < 0)
         return OK;
     return column_sum(env->compute,
@@ -109,7 +124,8 @@ enum status row_linear_forward(const struct row_linear *layer, const struct pass
     const struct env *env = pass->env;
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(env->weights, layer->weight);
-    TRY(gemm(env->compute, (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}));
+    TRY(multiply(&layer->lowering, pass, PRODUCT_FORWARD,
+                 (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}));
     return reduce_tokens(pass, partial, layer->scattered, y);
 }
 
@@ -120,7 +136,8 @@ enum status row_linear_backward_input(const struct row_linear *layer, const stru
     struct tensor whole;
     TRY(gather_tokens(pass, pass_tensor(pass, layer->dy), layer->gathered, &whole));
     struct tensor weight = weights_fused_value(env->weights, layer->weight);
-    return gemm(env->compute, (struct gemm){.a = whole, .b = weight, .c = dx});
+    return multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT,
+                    (struct gemm){.a = whole, .b = weight, .c = dx});
 }
 
 enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,
@@ -130,8 +147,8 @@ enum status row_linear_backward_weight(const struct row_linear *layer, const str
     struct tensor local = pass_tensor(pass, layer->dy);
     struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
-    TRY(gemm(env->compute,
-             (struct gemm){.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true}));
+    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
+                 (struct gemm){.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true}));
     if (layer->bias < 0)
         return OK;
     // Of this rank's tokens only: the row says that its gradient is partial over tp then.

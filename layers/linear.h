@@ -12,10 +12,11 @@
  * count it tp times. */
 #pragma once
 
-#include "layers/pass.h"
+#include "layers/low_precision.h"
 
 struct column_linear {
-    int weight, bias;        // rows; the first of the fused ones; bias -1: none
+    int weight, bias; // rows; the first of the fused ones; bias -1: none
+    struct lowering lowering;
     struct region gathered;  // HOME_SCRATCH [T, K]: x of all tokens, under sequence parallelism
     struct region partial;   // HOME_SCRATCH [T, K]: this rank's part of dx
     struct region scattered; // HOME_SCRATCH [T/tp, K]: dx of this rank's tokens, under sequence parallelism
@@ -23,6 +24,7 @@ struct column_linear {
 
 struct row_linear {
     int weight, bias;
+    struct lowering lowering;
     struct region partial;   // HOME_SCRATCH [T, N]: this rank's part of y
     struct region scattered; // HOME_SCRATCH [T/tp, N], under sequence parallelism
     struct region dy;        // HOME_INPUT_TO_WEIGHT [T or T/tp, N]: whoever has dy writes it here

@@ -26,6 +26,7 @@
 #pragma once
 
 #include "kernels/ops.h"
+#include "layers/linear_precision.h"
 #include "layers/recompute.h"
 #include "layers/weights.h"
 #include "parallel/group.h"
@@ -92,6 +93,7 @@ struct env {
     bool split_weight;       // some action is I or W: HOME_INPUT_TO_WEIGHT holds all layers of a stage
     struct recompute recompute;
     enum dtype working; // of activations, their gradients and weights: f32, bf16 or f16
+    struct linear_precision precision;
     uint64_t seed;
 };
 

@@ -53,6 +53,15 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     if (!device_named_computes(layout->cluster.device))
         return exit_status(fail(BAD_RECIPE, "cluster.device %s computes nothing that could be compared",
                                 layout->cluster.device));
+    struct linear_precision precision = recipe_linear_precision(layout);
+    if (linear_precision_lowers(&precision) && layout->parallel.tensor_parallel_size > 1)
+        return exit_status(fail(
+            BAD_RECIPE,
+            "parallel.tensor_parallel_size %d adds in another order than one rank, and a format of section "
+            "precision turns that last bit of an fp32 number into one of its own: no bound is of use. "
+            "parallel.tensor_parallel_size 1 verifies the format, and precision.matmul_format none the "
+            "layout",
+            layout->parallel.tensor_parallel_size));
     printf("%s: %d ranks against one, %d steps\n", layout->name, recipe_world_size(layout), options.steps);
     int status = exit_status(verify(&options, &report));
     if (status == 0) {

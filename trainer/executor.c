@@ -140,6 +140,7 @@ static enum status fill_executor(struct executor *e)
         .sequence_parallel = config->sequence_parallel,
         .split_weight = splits_weight(config->schedule, e->pp_rank),
         .recompute = config->recompute,
+        .precision = config->precision,
         .seed = config->seed,
     };
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));

@@ -35,6 +35,7 @@ struct executor_config {
     bool sequence_parallel;
     struct recompute recompute;
     bool offload_activations; // to the host, between forward and backward
+    struct linear_precision precision;
     uint64_t seed;
     bool overlap_grad_reduce;
     bool training; // false: forward passes only; no room for gradients

@@ -343,12 +343,14 @@ static bool has_weight_action(const struct schedule *schedule, int rank)
 enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
 {
     const struct recipe *recipe = run->recipe;
+    struct linear_precision precision = recipe_linear_precision(recipe);
     *out = (struct memory_table){.count = 0};
     struct sheet s = {
         .run = run,
         .table = out,
         .place = mesh_place(&run->mesh, MESH_DENSE, rank),
         .shape = {.model = &recipe->model,
+                  .lowered = linear_precision_lowers(&precision),
                   .tp = run->mesh.degrees.tp,
                   .sequence_parallel = recipe->parallel.sequence_parallel,
                   .batch = recipe->train.micro_batch_size,

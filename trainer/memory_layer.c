@@ -28,6 +28,20 @@ static int64_t heads_of(const struct memory_shape *s)
     return s->model->num_attention_heads / s->tp;
 }
 
+/* The outputs of the first linear layer of each branch: q, k and v; and what the activation reads. */
+static int64_t fused_of(const struct memory_shape *s)
+{
+    const struct model_config *model = s->model;
+    int64_t replicas = model->num_query_groups < s->tp ? s->tp / model->num_query_groups : 1;
+    int64_t groups = model->num_query_groups * replicas / s->tp;
+    return (heads_of(s) + 2 * groups) * model->kv_channels;
+}
+
+static int64_t before_of(const struct memory_shape *s)
+{
+    return s->model->ffn_hidden_size / s->tp * (s->model->activation == SWIGLU ? 2 : 1);
+}
+
 /* One more item, of `elements`. */
 static void add_bytes(const struct memory_shape *s, struct memory_items *items, enum home home,
                       unsigned module, const char *what, int64_t bytes)
@@ -73,9 +87,7 @@ static void add_attention(const struct memory_shape *s, struct memory_items *ite
 {
     const struct model_config *model = s->model;
     int64_t tokens = tokens_of(s), scores = heads_of(s) * tokens * s->sequence;
-    int64_t replicas = model->num_query_groups < s->tp ? s->tp / model->num_query_groups : 1;
-    int64_t groups = model->num_query_groups * replicas / s->tp, width = heads_of(s) * model->kv_channels;
-    int64_t fused = tokens * (width + 2 * groups * model->kv_channels);
+    int64_t width = heads_of(s) * model->kv_channels, fused = tokens * fused_of(s);
     unsigned core = RECOMPUTE_CORE_ATTENTION;
     add_item(s, items, HOME_UNTIL_INPUT, 0, "q, k, v", fused);
     if (s->assume.unfused_attention) {
@@ -95,7 +107,7 @@ static void add_attention(const struct memory_shape *s, struct memory_items *ite
 static void add_mlp(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t features = tokens_of(s) * s->model->ffn_hidden_size / s->tp;
-    int64_t before = s->model->activation == SWIGLU ? 2 * features : features;
+    int64_t before = tokens_of(s) * before_of(s);
     add_item(s, items, HOME_UNTIL_INPUT, 0, "mlp: before the activation", before);
     add_item(s, items, HOME_UNTIL_WEIGHT, RECOMPUTE_ACTIVATION, "mlp: after the activation", features);
     add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "gradient before the activation", before);
@@ -136,6 +148,18 @@ static void add_row_scratch(const struct memory_shape *s, struct memory_items *i
         add_item(s, items, HOME_SCRATCH, 0, "output", local_of(s) * hidden);
 }
 
+/* What lowering_declare() has: of K inputs and N outputs. */
+static void add_lowered(const struct memory_shape *s, struct memory_items *items, int64_t inputs,
+                        int64_t outputs)
+{
+    if (!s->lowered)
+        return;
+    add_item(s, items, HOME_SCRATCH, 0, "lowered input", tokens_of(s) * inputs);
+    add_item(s, items, HOME_SCRATCH, 0, "lowered weights", outputs * inputs);
+    add_item(s, items, HOME_SCRATCH, 0, "lowered gradient", tokens_of(s) * outputs);
+    add_item(s, items, HOME_SCRATCH, 0, "magnitudes", tokens_of(s));
+}
+
 int64_t memory_block_scratch(const struct memory_shape *s)
 {
     int64_t bytes[2];
@@ -145,6 +169,8 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         add_column_scratch(s, &items);
         add_row_scratch(s, &items);
         add_item(s, &items, HOME_SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
+        add_lowered(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
+        add_lowered(s, &items, width, s->model->hidden_size);
         bytes[branch] = memory_in_home(&items, HOME_SCRATCH);
     }
     return bytes[0] > bytes[1] ? bytes[0] : bytes[1];

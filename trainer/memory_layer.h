@@ -30,6 +30,7 @@ struct memory_shape {
     int tp;
     bool sequence_parallel;
     int64_t batch, sequence; // B and S
+    bool lowered;            // multiplications have copies of their operands (layers/low_precision.h)
     struct memory_assume assume;
 };
 

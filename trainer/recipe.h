@@ -21,6 +21,7 @@
 #pragma once
 
 #include "base/text.h"
+#include "layers/linear_precision.h"
 #include "layers/model_config.h"
 #include "layers/recompute.h"
 
@@ -30,8 +31,8 @@ enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum optimizer_kind { OPTIMIZER_ADAMW };
 enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
-enum fp8_format { FP8_NONE, FP8_E4M3, FP8_HYBRID };
-enum fp8_recipe { FP8_DELAYED, FP8_TENSORWISE, FP8_BLOCKWISE };
+enum { PRODUCT_SAME = PRODUCT_FORMAT_COUNT }; // as precision.matmul_format
+enum recipe_scaling { SCALE_AUTO, SCALE_TENSORWISE, SCALE_DELAYED, SCALE_BLOCKWISE };
 enum tokenizer_type {
     TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
     TOKENIZER_GPT2_BPE,
@@ -128,8 +129,11 @@ struct recipe_precision {
     enum recipe_dtype main_params_dtype;
     double loss_scale;
     double initial_loss_scale;
-    enum fp8_format fp8_format;
-    enum fp8_recipe fp8_recipe;
+    enum product_format matmul_format;
+    int forward_format, grad_input_format, grad_weight_format; // enum product_format, or PRODUCT_SAME
+    enum recipe_scaling scaling;
+    struct recipe_names high_precision_layers;
+    int64_t high_precision_first_layers, high_precision_last_layers;
 };
 
 struct recipe_memory {
@@ -202,7 +206,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 111 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 117 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;
@@ -267,6 +271,9 @@ int64_t recipe_microbatches(const struct recipe *recipe);
  * first num_layers % (p * v) stages get one more, because the last one also has the head and the loss. No
  * layer is ever dropped. */
 int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
+
+/* What the precision keys say about the linear layers. The names belong to the recipe. */
+struct linear_precision recipe_linear_precision(const struct recipe *recipe);
 
 /* The layers on all stages before `stage`: the index of its first. */
 int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);

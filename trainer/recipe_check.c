@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULES = LAYOUT_RULES + RUN_RULES, WALK = 4096 };
+enum { RULES = LAYOUT_RULES + RUN_RULES + PRECISION_RULES, WALK = 4096 };
 
 static const char *const said_keys[SAID_COUNT] = {
     [SAID_GROUPS] = "model.num_query_groups",
@@ -152,7 +152,10 @@ struct check {
 
 static const struct rule *rule_at(int i)
 {
-    return i < LAYOUT_RULES ? &recipe_layout_rules[i] : &recipe_run_rules[i - LAYOUT_RULES];
+    if (i < LAYOUT_RULES)
+        return &recipe_layout_rules[i];
+    i -= LAYOUT_RULES;
+    return i < RUN_RULES ? &recipe_run_rules[i] : &recipe_precision_rules[i - RUN_RULES];
 }
 
 /* The rows of a rule, in its order; returns how many. */

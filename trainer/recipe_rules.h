@@ -45,9 +45,10 @@ struct rule {
     struct fix fix[RULE_FIXES];    // in the order in which they are tried
 };
 
-enum { LAYOUT_RULES = 20, RUN_RULES = 16, RULE_MAX_WORLD = 1 << 20 };
+enum { LAYOUT_RULES = 20, RUN_RULES = 16, PRECISION_RULES = 6, RULE_MAX_WORLD = 1 << 20 };
 extern const struct rule recipe_layout_rules[LAYOUT_RULES]; // the model, and how it is cut
 extern const struct rule recipe_run_rules[RUN_RULES];       // learning rate, data, tokenizer, files
+extern const struct rule recipe_precision_rules[PRECISION_RULES];
 
 /* How many ids the recipe's tokenizer has; 0 when it cannot know. */
 int64_t rule_tokenizer_vocab(const struct recipe *recipe);

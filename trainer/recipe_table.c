@@ -72,10 +72,17 @@ static const struct choice modules[] = {IS("core_attn", RECOMPUTE_CORE_ATTENTION
                                         IS("activation", RECOMPUTE_ACTIVATION),
                                         ALSO("layernorm", RECOMPUTE_NORM),
                                         {0}};
-static const struct choice fp8_formats[] = {
-    IS("none", FP8_NONE), IS("e4m3", FP8_E4M3), IS("hybrid", FP8_HYBRID), {0}};
-static const struct choice fp8_recipes[] = {
-    IS("delayed", FP8_DELAYED), IS("tensorwise", FP8_TENSORWISE), IS("blockwise", FP8_BLOCKWISE), {0}};
+#define PRODUCT_FORMATS                                                                       \
+    IS("none", PRODUCT_AS_IT_IS), IS("e4m3", PRODUCT_E4M3), IS("e5m2", PRODUCT_E5M2),         \
+        IS("hybrid", PRODUCT_HYBRID), IS("mxfp8", PRODUCT_MXFP8), IS("nvfp4", PRODUCT_NVFP4), \
+        IS("ternary", PRODUCT_TERNARY)
+static const struct choice matmul_formats[] = {PRODUCT_FORMATS, {0}};
+static const struct choice product_formats[] = {IS("same", PRODUCT_SAME), PRODUCT_FORMATS, {0}};
+static const struct choice scalings[] = {IS("auto", SCALE_AUTO),
+                                         IS("tensorwise", SCALE_TENSORWISE),
+                                         LATER("delayed", SCALE_DELAYED),
+                                         IS("blockwise", SCALE_BLOCKWISE),
+                                         {0}};
 static const struct choice tokenizers[] = {
     IS("byte", TOKENIZER_BYTE), IS("GPT2BPE", TOKENIZER_GPT2_BPE), IS("none", TOKENIZER_NONE), {0}};
 static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SIGUSR1),
@@ -298,10 +305,32 @@ const struct recipe_row recipe_rows[] = {
         "With fp16: a fixed scale; 0: found while training.", NOT_NEGATIVE, .unbuilt = true),
     ROW("precision.initial_loss_scale", REAL, precision.initial_loss_scale, "4294967296",
         "With fp16: where the search for a scale begins.", POSITIVE, .example = "65536", .unbuilt = true),
-    ROW("precision.fp8_format", CHOICE, precision.fp8_format, "none",
-        "The type inside matrix multiplications.", .choices = fp8_formats, .unbuilt = true),
-    ROW("precision.fp8_recipe", CHOICE, precision.fp8_recipe, "delayed", "How fp8 scales are chosen.",
-        .choices = fp8_recipes, .unbuilt = true),
+    ROW("precision.matmul_format", CHOICE, precision.matmul_format, "none",
+        "The numbers inside the three matrix multiplications of each linear layer in a block, simulated to "
+        "the bit: "
+        "docs/precision.md says what each is. Embedding, head and attention core stay as they are.",
+        .choices = matmul_formats, .aliases = "fp8_format"),
+    ROW("precision.forward_format", CHOICE, precision.forward_format, "same",
+        "The same for the forward multiplication alone.", .choices = product_formats),
+    ROW("precision.grad_input_format", CHOICE, precision.grad_input_format, "same",
+        "For the gradient of the input.", .choices = product_formats),
+    ROW("precision.grad_weight_format", CHOICE, precision.grad_weight_format, "same",
+        "For the gradient of the weights.", .choices = product_formats),
+    ROW("precision.scaling", CHOICE, precision.scaling, "auto",
+        "What shares a scale in e4m3, e5m2 and hybrid: a tensor as it is now, as it was, or 128 elements. "
+        "`auto`: "
+        "tensorwise for these; mxfp8, nvfp4 and ternary have their own.",
+        .choices = scalings, .aliases = "fp8_recipe"),
+    ROW("precision.high_precision_layers", NAMES, precision.high_precision_layers, "[]",
+        "Linear layers that matmul_format leaves alone: `layers.3`, `layers.-1` (the last), "
+        "`layers.0.mlp.fc2`, or in "
+        "every layer `attention`, `attention.qkv`, `attention.proj`, `mlp`, `mlp.fc1` (gate and up), "
+        "`mlp.fc2`."),
+    ROW("precision.high_precision_first_layers", COUNT, precision.high_precision_first_layers, "0",
+        "So many layers at the beginning, likewise.", BETWEEN(0, 1e5),
+        .aliases = "num_layers_at_start_in_bf16"),
+    ROW("precision.high_precision_last_layers", COUNT, precision.high_precision_last_layers, "0",
+        "And at the end.", BETWEEN(0, 1e5), .aliases = "num_layers_at_end_in_bf16"),
 
     ROW("memory.recompute_granularity", CHOICE, memory.recompute_granularity, "none",
         "What the backward pass computes again instead of keeping it: `full` whole layers, `selective` parts "

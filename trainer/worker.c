@@ -86,6 +86,7 @@ static enum status create_executor(struct worker *w, bool training)
         .sequence_parallel = recipe->parallel.sequence_parallel,
         .recompute = recipe_recompute(recipe),
         .offload_activations = recipe->memory.offload_activations,
+        .precision = recipe_linear_precision(recipe),
         .seed = recipe->seed,
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
         .training = training,

@@ -33,7 +33,6 @@ size_t cpu_column_sum_scratch(const struct column_sum *op);
 size_t cpu_norm_backward_scratch(const struct norm_backward *op);
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads);
-size_t cpu_magnitude_scratch(const struct magnitude *op);
 
 /* Runs the op to its end: the one switch (run.c). */
 void cpu_run(struct device *device, const struct op *op);

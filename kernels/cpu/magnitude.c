@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How large the numbers of a matrix are. A task takes rows; the tasks' results are joined in order, though
- * neither the largest nor a sum of whole units depends on it. */
+/* How large the numbers of a matrix are. It is cut into 64 runs of rows at most, so that their results have
+ * room on the stack; they are joined in order, though neither the largest nor a sum of whole units depends on
+ * it. */
 #include "kernels/cpu/rows.h"
 #include "kernels/number_round.h"
 
 #include <math.h>
 
+enum { MOST_TASKS = 64 };
+
 struct job {
     const struct magnitude *op;
     int64_t rows_each;
-    uint32_t *largest; // [tasks]
-    double *sum;       // [tasks]
+    uint32_t largest[MOST_TASKS];
+    double sum[MOST_TASKS];
 };
 
 /* As integers floats without sign keep their order, with infinity and NaN on top. */
@@ -41,7 +44,7 @@ static float larger(float a, float b)
 
 static void run_task(void *context, int64_t task)
 {
-    const struct job *job = context;
+    struct job *job = context;
     const struct magnitude *op = job->op;
     int64_t columns = op->in.dim[1], end = min_i64((task + 1) * job->rows_each, op->in.dim[0]);
     uint32_t largest = 0;
@@ -63,21 +66,12 @@ static void run_task(void *context, int64_t task)
     job->sum[task] = sum;
 }
 
-static int64_t tasks_of(const struct magnitude *op)
-{
-    return blocks_of(op->in.dim[0], rows_each_task(op->in.dim[1]));
-}
-
-size_t cpu_magnitude_scratch(const struct magnitude *op)
-{
-    return (size_t)tasks_of(op) * (sizeof(double) + sizeof(uint32_t));
-}
-
 void cpu_magnitude(struct device *device, const struct magnitude *op)
 {
-    int64_t tasks = tasks_of(op);
-    double *scratch = cpu_scratch(device, cpu_magnitude_scratch(op));
-    struct job job = {op, rows_each_task(op->in.dim[1]), (uint32_t *)(scratch + tasks), scratch};
+    int64_t rows = op->in.dim[0], each = rows_each_task(op->in.dim[1]);
+    struct job job = {.op = op};
+    job.rows_each = blocks_of(rows, MOST_TASKS) > each ? blocks_of(rows, MOST_TASKS) : each;
+    int64_t tasks = blocks_of(rows, job.rows_each);
     cpu_parallel(device, tasks, run_task, &job);
     if (op->kind == MAGNITUDE_LARGEST_IN_ROW)
         return;

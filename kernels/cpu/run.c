@@ -86,8 +86,6 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
         return cpu_attention_forward_scratch(&op->attention_forward, threads);
     case OP_ATTENTION_BACKWARD:
         return cpu_attention_backward_scratch(&op->attention_backward, threads);
-    case OP_MAGNITUDE:
-        return cpu_magnitude_scratch(&op->magnitude);
     case OP_FILL:
     case OP_COPY:
     case OP_CAST:
@@ -112,6 +110,7 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_SUM:
     case OP_CLIP:
     case OP_ADAMW:
+    case OP_MAGNITUDE:
     case OP_QUANTISE:
     case OP_HADAMARD:
     case OP_KIND_COUNT:

@@ -115,6 +115,12 @@ int main(void)
         {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
         {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
         {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
+        // Multiplications in small formats have copies of their operands.
+        {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
+        {TINY_LLAMA,
+         "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
+         "precision.high_precision_layers=[layers.1,fc2]",
+         1},
         // What is computed again has other homes.
         {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
         {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
