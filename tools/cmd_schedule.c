@@ -49,6 +49,9 @@ static const char help[] =
     "(a\n"
     "           B is I and W together), and a message between ranks. A chunk takes 1/V of it, so that\n"
     "           schedules with different V do the same work\n"
+    "  --cost-file\n"
+    "           the times of each stage instead, for one schedule: a line for each, stage,f,i,w, as "
+    "0,1.5,1.4,1.1\n"
     "  --memory-limit\n"
     "           of `auto`: for how many microbatches a rank may hold the activations of all its chunks at "
     "once, "
@@ -69,9 +72,10 @@ enum { SVG, TRACE, OUTPUTS };
 
 struct arguments {
     int64_t p, m, v;
-    const char *cost, *limit_text, *name;
+    const char *cost, *cost_file, *limit_text, *name;
     struct output outputs[OUTPUTS];
     double limit;
+    int stages; // that --cost-file has times of
     bool text, times, csv, json, critical, list, help, short_help;
 };
 
@@ -113,6 +117,9 @@ static enum status check(struct arguments *a)
         return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json exclude each other");
     if (a->critical && svg->path == NULL)
         return fail(BAD_USAGE, "schedule: --critical is for --svg FILE; a chart says it in its last line");
+    if (compare && a->cost_file != NULL)
+        return fail(BAD_USAGE,
+                    "schedule: --cost-file is for one schedule; those of compare have stages of their own");
     if (compare && (a->times || a->csv || svg->path != NULL || trace->path != NULL))
         return fail(BAD_USAGE, "schedule: compare makes a table or --json; %s is for one schedule",
                     a->times            ? "--times"
@@ -124,7 +131,8 @@ static enum status check(struct arguments *a)
     if (!is_file(a->name) && (a->p == 0 || a->m == 0))
         return fail(BAD_USAGE, "schedule: %s is missing: cuboid schedule %s -p 4 -m 8",
                     a->p == 0 ? "-p, the number of ranks," : "-m, the number of microbatches,", a->name);
-    return outputs_check(a->outputs, OUTPUTS, is_file(a->name) ? a->name : NULL, printing(a));
+    const char *const inputs[] = {is_file(a->name) ? a->name : NULL, a->cost_file};
+    return outputs_check(a->outputs, OUTPUTS, inputs, printing(a));
 }
 
 static enum status parse(int argc, char **argv, struct arguments *out)
@@ -135,6 +143,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"-m", OPTION_INTEGER, &out->m, 1, SCHEDULE_MOST_CELLS},
         {"-v", OPTION_INTEGER, &out->v, 1, SCHEDULE_MOST_CELLS},
         {"--cost", OPTION_TEXT, &out->cost, 0, 0},
+        {"--cost-file", OPTION_TEXT, &out->cost_file, 0, 0},
         {"--memory-limit", OPTION_TEXT, &out->limit_text, 0, 0},
         {"--text", OPTION_FLAG, &out->text, 0, 0},
         {"--times", OPTION_FLAG, &out->times, 0, 0},
@@ -209,6 +218,30 @@ static enum status get(const struct arguments *a, const struct cost_table *whole
     return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
 }
 
+/* Whether the stages are those of --cost-file. */
+static enum status check_stages(const struct arguments *a, int p, int v)
+{
+    return a->cost_file == NULL || p * (int64_t)v == a->stages
+               ? OK
+               : fail(BAD_USAGE,
+                      "schedule: --cost-file %s has the times of %d stages; %s with p %d and v %d has %lld",
+                      a->cost_file, a->stages, a->name, p, v, (long long)p * v);
+}
+
+/* Before any work is done. With as many stages as the file has, auto has no choice of v. */
+static enum status settle_v(struct arguments *a)
+{
+    if (a->cost_file == NULL || is_file(a->name))
+        return OK;
+    bool searched = strcmp(a->name, "auto") == 0;
+    int own = searched && a->stages >= a->p ? (int)(a->stages / a->p) : schedule_default_v(a->name);
+    if (searched && a->v == 0)
+        a->v = own;
+    return own == 0 ? OK
+                    : check_stages(a, (int)a->p,
+                                   a->v > 0 ? (int)a->v : own); // there is no such schedule: said later
+}
+
 /* Playing it once more, and drawing it, takes the rest of the time. */
 enum { BUILT_PERCENT = 75 };
 
@@ -220,6 +253,8 @@ static enum status run_one(const struct arguments *a, const struct cost_table *w
     reporter_begin(&reporter, is_file(a->name) ? "file" : a->name);
     reporter_part(&reporter, reporter.what, 0.0, BUILT_PERCENT);
     enum status status = get(a, whole, &reporter.progress, &schedule);
+    if (status == OK)
+        status = check_stages(a, schedule->p, schedule->v);
     if (status == OK) {
         struct cost_table costs = costs_of_chunks(whole, schedule->v);
         status = simulate(schedule, &costs, NULL, &simulation);
@@ -232,21 +267,35 @@ static enum status run_one(const struct arguments *a, const struct cost_table *w
     return status;
 }
 
-static enum status run(const struct arguments *a)
+static enum status run_with(const struct arguments *a, const struct cost_table *whole)
 {
-    struct cost_table whole;
-    TRY(parse_costs(a->cost, &whole));
     if (strcmp(a->name, "compare") == 0)
         TRY(compare_schedules(&(struct comparison){.p = (int)a->p,
                                                    .m = (int)a->m,
                                                    .v = (int)a->v,
-                                                   .whole = whole,
+                                                   .whole = *whole,
                                                    .memory_limit = a->limit,
                                                    .json = a->json}));
     else
-        TRY(run_one(a, &whole));
+        TRY(run_one(a, whole));
     return fflush(stdout) == 0 && ferror(stdout) == 0 ? OK
                                                       : fail(IO_ERROR, "standard output cannot be written");
+}
+
+static enum status run(struct arguments *a)
+{
+    struct cost_table whole;
+    struct stage_costs file = {.of_stage = NULL};
+    TRY(parse_costs(a->cost, a->cost_file != NULL, &whole));
+    if (a->cost_file != NULL)
+        TRY(read_stage_costs(a->cost_file, &file));
+    whole.of_stage = file.of_stage;
+    a->stages = file.count;
+    enum status status = settle_v(a);
+    if (status == OK)
+        status = run_with(a, &whole);
+    stage_costs_free(&file);
+    return status;
 }
 
 int cmd_schedule(int argc, char **argv)

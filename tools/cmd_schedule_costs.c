@@ -34,8 +34,9 @@ static enum status set_cost(struct cost_table *costs, const char *item, unsigned
     return fail(BAD_USAGE, "schedule: --cost \"%s\": f=1,i=1,w=1,comm=0 works, and any part of it", item);
 }
 
-enum status parse_costs(const char *text, struct cost_table *out)
+enum status parse_costs(const char *text, bool with_file, struct cost_table *out)
 {
+    enum { COMM = 1U << 3 };
     *out = (struct cost_table){.chunk = {.f = 1, .i = 1, .w = 1}};
     struct text item = {0};
     enum status status = OK;
@@ -51,6 +52,11 @@ enum status parse_costs(const char *text, struct cost_table *out)
     }
     text_free(&item);
     TRY(status);
+    if (with_file && (set & ~(unsigned)COMM) != 0)
+        return fail(BAD_USAGE,
+                    "schedule: --cost %s and --cost-file both say what F, I and W take; with a file --cost "
+                    "comm=0.1 works",
+                    text);
     return out->chunk.f + out->chunk.i + out->chunk.w > 0.0
                ? OK
                : fail(BAD_USAGE, "schedule: --cost %s: something must take time", text);
@@ -66,7 +72,12 @@ struct cost_table costs_of_chunks(const struct cost_table *whole, int v)
 void add_costs(const struct cost_table *whole, int v, struct text *out)
 {
     const struct stage_cost *rank = &whole->chunk;
-    text_add(out, "F, I, W of a whole rank: %g, %g, %g", rank->f, rank->i, rank->w);
+    if (whole->of_stage != NULL)
+        text_add(out, "F, I, W of each stage: as its file says");
+    else
+        text_add(out, "F, I, W of a whole rank: %g, %g, %g", rank->f, rank->i, rank->w);
+    if (whole->of_stage != NULL)
+        v = 1;
     if (v == 0)
         text_add(out, " (of a chunk 1/v of that)");
     else if (v > 1)

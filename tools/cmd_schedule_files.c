@@ -82,7 +82,7 @@ static enum status check_pair(const struct output *a, const struct output *b)
                               : OK;
 }
 
-static enum status check_output(const struct output *o, const char *input, const char *printing)
+static enum status check_output(const struct output *o, const char *const inputs[2], const char *printing)
 {
     struct stat printed;
     if (is_standard(o) && printing != NULL)
@@ -90,14 +90,15 @@ static enum status check_output(const struct output *o, const char *input, const
                     o->option, o->option);
     if (is_standard(o))
         return OK;
-    struct place place = place_of(o->path), other = {.there = false};
+    struct place place = place_of(o->path);
     TRY(check_place(o, &place));
-    if (input != NULL)
-        other = place_of(input);
-    if (place.there && other.there && same_place(&place, &other))
-        return fail(BAD_USAGE,
-                    "schedule: %s %s would take the place of the schedule itself; another name works",
-                    o->option, o->path);
+    for (int i = 0; i < 2; i++) {
+        struct place input = place_of(inputs[i] != NULL ? inputs[i] : "");
+        if (place.there && input.there && same_place(&place, &input))
+            return fail(BAD_USAGE,
+                        "schedule: %s %s would take the place of the %s; another name works",
+                        o->option, o->path, i == 0 ? "schedule itself" : "costs themselves");
+    }
     if (place.there && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == place.info.st_dev &&
         printed.st_ino == place.info.st_ino)
         return fail(BAD_USAGE, "schedule: %s %s is where standard output goes; %s - writes it there",
@@ -105,12 +106,13 @@ static enum status check_output(const struct output *o, const char *input, const
     return OK;
 }
 
-enum status outputs_check(const struct output *outputs, int count, const char *input, const char *printing)
+enum status outputs_check(const struct output *outputs, int count, const char *const inputs[2],
+                          const char *printing)
 {
     for (int i = 0; i < count; i++) {
         if (outputs[i].path == NULL)
             continue;
-        TRY(check_output(&outputs[i], input, printing));
+        TRY(check_output(&outputs[i], inputs, printing));
         for (int k = 0; k < i; k++)
             if (outputs[k].path != NULL)
                 TRY(check_pair(&outputs[k], &outputs[i]));

@@ -12,8 +12,8 @@ struct output {
 };
 
 /* BAD_USAGE where one cannot be written, or is standard output although `printing` (the option that asks for
- * it; NULL) or another has that, or is the same file as another or as `input` (NULL: there is none). */
-MUST_USE enum status outputs_check(const struct output *outputs, int count, const char *input,
+ * it; NULL) or another has that, or is the same file as another or as an input (NULL: there is none). */
+MUST_USE enum status outputs_check(const struct output *outputs, int count, const char *const inputs[2],
                                    const char *printing);
 /* Whether one of them is standard output. */
 bool outputs_print(const struct output *outputs, int count);

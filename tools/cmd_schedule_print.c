@@ -102,6 +102,18 @@ static void json_actions(const struct schedule *s, const struct simulation *sim,
     }
 }
 
+static void json_stage_costs(const struct schedule *s, const struct cost_table *costs)
+{
+    char f[NUMBER_CHARS], i[NUMBER_CHARS], w[NUMBER_CHARS];
+    printf(" \"cost\": {\"comm\": %s, \"stages\": [", number_text(costs->wire, f));
+    for (int stage = 0; stage < s->stages; stage++) {
+        const struct stage_cost *cost = &costs->of_stage[stage];
+        printf("%s{\"f\": %s, \"i\": %s, \"w\": %s}", stage > 0 ? ", " : "", number_text(cost->f, f),
+               number_text(cost->i, i), number_text(cost->w, w));
+    }
+    puts("]},");
+}
+
 void print_schedule_json(const struct played *played)
 {
     const struct schedule *s = played->schedule;
@@ -112,8 +124,12 @@ void print_schedule_json(const struct played *played)
     text_add_json(&name, played->name);
     printf("{\"schedule\": %s, \"p\": %d, \"m\": %d, \"v\": %d,\n", name.chars, s->p, s->m, s->v);
     text_free(&name);
-    printf(" \"cost\": {\"f\": %s, \"i\": %s, \"w\": %s, \"comm\": %s},\n", number_text(costs->chunk.f, a),
-           number_text(costs->chunk.i, b), number_text(costs->chunk.w, c), number_text(costs->wire, d));
+    if (costs->of_stage != NULL)
+        json_stage_costs(s, costs);
+    else
+        printf(" \"cost\": {\"f\": %s, \"i\": %s, \"w\": %s, \"comm\": %s},\n",
+               number_text(costs->chunk.f, a), number_text(costs->chunk.i, b), number_text(costs->chunk.w, c),
+               number_text(costs->wire, d));
     printf(" \"makespan\": %s, \"bubble\": %s, \"bubble_fraction\": %s,\n \"ranks\": [",
            number_text(sim->makespan, a), number_text(sim->bubble, b), number_text(bubble_fraction(sim), c));
     for (int rank = 0; rank < s->p; rank++) {

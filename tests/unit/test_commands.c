@@ -267,6 +267,107 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: --memory-limit is for auto and compare; 1f1b holds what it holds\n");
 }
 
+static void in_folder(char *folder)
+{
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static void put(const char *path, const char *text)
+{
+    cr_assert_eq(file_write_atomic(path, text, strlen(text)), OK, "%s", fail_text());
+}
+
+/* By hand: F of stage 0 takes 1 and of stage 1 2, I of both 1, W of stage 0 nothing and of stage 1 3.
+ * With p 1 the file's two stages are v 2 for auto. */
+Test(schedule_command, takes_the_times_of_each_stage, .init = cr_redirect_stdout)
+{
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    in_folder(folder);
+    put("a.csv", "stage,f,i,w\r\n 1, 2,1 ,3\r\n\n0,1,1,0\n");
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --cost comm=0.5 --cost-file a.csv --times"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 --cost-file a.csv"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --cost-file a.csv --json"), 0);
+    cr_assert(unlink("a.csv") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
+    cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+                            "0,0,0F0,F,0,0,0,,0,1,1\n"
+                            "0,1,0SEND_F0,SEND_F,0,0,0,1,1,1.5,0\n"
+                            "0,2,0RECV_B0,RECV_B,0,0,0,1,4.5,5,0\n"
+                            "0,3,0I0,I,0,0,0,,5,6,0\n"
+                            "0,4,0W0,W,0,0,0,,6,6,0\n"
+                            "1,0,1RECV_F0,RECV_F,1,0,0,0,1,1.5,1\n"
+                            "1,1,1F0,F,1,0,0,,1.5,3.5,1\n"
+                            "1,2,1I0,I,1,0,0,,3.5,4.5,1\n"
+                            "1,3,1SEND_B0,SEND_B,1,0,0,0,4.5,5,0\n"
+                            "1,4,1W0,W,1,0,0,,4.5,7.5,1\n"
+                            "auto   p 1, m 1, v 2   makespan 8, bubble 0 (0.0 %), peak 2\n"
+                            "rank 0  |0F0 1F0---- 1B0------------ 0B0 | 100.0 %  peak 2\n"
+                            "         0                   5\n"
+                            "makespan 8, bubble 0 on rank 0 (0.0 %), peaks 2\n"
+                            "critical path: rank 0: 0F0 .. 0B0 (4)\n"
+                            "F, I, W of each stage: as its file says; a message: 0\n"
+                            "{\"schedule\": \"zb-v\", \"p\": 1, \"m\": 1, \"v\": 2,\n"
+                            " \"cost\": {\"comm\": 0, \"stages\": [{\"f\": 1, \"i\": 1, \"w\": 0}, {\"f\": "
+                            "2, \"i\": 1, \"w\": 3}]},\n"
+                            " \"makespan\": 8, \"bubble\": 0, \"bubble_fraction\": 0,\n"
+                            " \"ranks\": [\n"
+                            "  {\"rank\": 0, \"first_start\": 0, \"last_end\": 8, \"busy\": 8, \"bubble\": "
+                            "0, \"peak\": 2, \"actions\": [\n"
+                            "      {\"action\": \"0F0\", \"kind\": \"F\", \"stage\": 0, \"chunk\": 0, "
+                            "\"microbatch\": 0, \"start\": 0, \"end\": 1, \"critical\": true},\n"
+                            "      {\"action\": \"1F0\", \"kind\": \"F\", \"stage\": 1, \"chunk\": 1, "
+                            "\"microbatch\": 0, \"start\": 1, \"end\": 3, \"critical\": true},\n"
+                            "      {\"action\": \"1I0\", \"kind\": \"I\", \"stage\": 1, \"chunk\": 1, "
+                            "\"microbatch\": 0, \"start\": 3, \"end\": 4, \"critical\": true},\n"
+                            "      {\"action\": \"1W0\", \"kind\": \"W\", \"stage\": 1, \"chunk\": 1, "
+                            "\"microbatch\": 0, \"start\": 4, \"end\": 7, \"critical\": true},\n"
+                            "      {\"action\": \"0I0\", \"kind\": \"I\", \"stage\": 0, \"chunk\": 0, "
+                            "\"microbatch\": 0, \"start\": 7, \"end\": 8, \"critical\": true},\n"
+                            "      {\"action\": \"0W0\", \"kind\": \"W\", \"stage\": 0, \"chunk\": 0, "
+                            "\"microbatch\": 0, \"start\": 8, \"end\": 8, \"critical\": false}]}]}\n");
+}
+
+Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_stderr)
+{
+    static const struct {
+        const char *text, *line;
+    } cases[] = {
+        {"0,1,1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n0,1,1,1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n2,1,1,1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,-1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"stage,f,i,w\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n1,1,1,1\n2,1,1,1\n", "schedule zb-v -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n1,1,1,1\n2,1,1,1\n", "schedule auto -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t --cost f=1"},
+        {"0,1,1,1\n", "schedule compare -p 1 -m 1 --cost-file t"},
+        {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t --svg ./t"},
+        {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t.csv"},
+        {"0,0,0,0\n", "schedule ./t --cost-file t"},
+    };
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    in_folder(folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put("t", cases[i].text);
+        cr_expect_eq(run(cmd_schedule, cases[i].line), 2, "%s", cases[i].line);
+    }
+    cr_assert(unlink("t") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
+    cr_assert_stderr_eq_str(
+        "cuboid: t, line 1: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9\n"
+        "cuboid: t, line 2: stage 0 comes a second time\n"
+        "cuboid: t, line 2: stage 2; 2 lines have the times of stages 0 to 1\n"
+        "cuboid: t, line 1: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9\n"
+        "cuboid: t: something must take time\n"
+        "cuboid: schedule: --cost-file t has the times of 3 stages; zb-v with p 2 and v 2 has 4\n"
+        "cuboid: schedule: --cost-file t has the times of 3 stages; auto with p 2 and v 1 has 2\n"
+        "cuboid: schedule: --cost f=1 and --cost-file both say what F, I and W take; with a file --cost "
+        "comm=0.1 works\n"
+        "cuboid: schedule: --cost-file is for one schedule; those of compare have stages of their own\n"
+        "cuboid: schedule: --svg ./t would take the place of the costs themselves; another name works\n"
+        "cuboid: t.csv: No such file or directory\n"
+        "cuboid: t: something must take time\n");
+}
+
 /* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
 Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stderr)
 {
@@ -285,10 +386,9 @@ Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stder
         "schedule ../here/",
     };
     char folder[] = "/tmp/cuboid-command-XXXXXX";
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
+    in_folder(folder);
     cr_assert(mkdir("here", 0700) == 0 && chdir("here") == 0);
-    cr_assert_eq(file_write_atomic("a.csv", csv, sizeof csv - 1), OK);
+    put("a.csv", csv);
     cr_assert(link("a.csv", "hard.csv") == 0 && symlink("a.csv", "soft") == 0);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
@@ -383,10 +483,9 @@ Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
         "data: {train: d}\n"
         "logging: {run_dir: run}\n";
     char folder[] = "/tmp/cuboid-command-XXXXXX";
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
+    in_folder(folder);
     cr_assert_eq(folder_make("run"), OK);
-    cr_assert_eq(file_write_atomic("run/recipe.yaml", recipe, sizeof recipe - 1), OK);
+    put("run/recipe.yaml", recipe);
     cr_expect_eq(run(cmd_generate, "generate run --prompt x"), 1);
     cr_expect_eq(run(cmd_generate, "generate run/recipe.yaml checkpoint.save=none --prompt x"), 2);
     unlink("run/recipe.yaml");
