@@ -56,15 +56,15 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
     return *step + held * slope;
 }
 
-template <enum activation_kind KIND> struct activate {
-    rows<float> x, up, y;
+template <enum activation_kind KIND, class T> struct activate {
+    rows<T> x, up, y;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        quad<float> q = x.load(row, column, left), u = {};
+        piece<float> q = x.load(row, column, left), u = {};
         if (KIND == ACTIVATION_SWIGLU)
             u = up.load(row, column, left);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < EACH; i++) {
             q.at[i] *= step_of<KIND>(q.at[i]);
             if (KIND == ACTIVATION_SWIGLU)
                 q.at[i] *= u.at[i];
@@ -73,15 +73,15 @@ template <enum activation_kind KIND> struct activate {
     }
 };
 
-template <enum activation_kind KIND> struct activate_back {
-    rows<float> x, up, dy, dx, dup;
+template <enum activation_kind KIND, class T> struct activate_back {
+    rows<T> x, up, dy, dx, dup;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        quad<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
+        piece<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
         if (KIND == ACTIVATION_SWIGLU)
             u = up.load(row, column, left);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < EACH; i++) {
             float step, slope = slope_of<KIND>(q.at[i], &step);
             if (KIND == ACTIVATION_SWIGLU) {
                 du.at[i] = g.at[i] * (q.at[i] * step);
@@ -97,27 +97,33 @@ template <enum activation_kind KIND> struct activate_back {
 };
 
 /* The second half of a gated row; nothing for the other kinds. */
-static rows<float> second_half(struct tensor t, int64_t columns)
+template <class T> static rows<T> second_half(struct tensor t, int64_t columns)
 {
-    return t.dim[1] == columns ? rows<float>{nullptr, 0, false}
-                               : floats(tensor_columns(t, columns, 2 * columns));
+    return t.dim[1] == columns ? rows<T>{nullptr, 0, false}
+                               : rows_of<T>(tensor_columns(t, columns, 2 * columns));
 }
 
 template <enum activation_kind KIND>
 static enum status forward(struct cuda_queue *queue, const struct activation_forward *op)
 {
     int64_t columns = op->y.dim[1];
-    activate<KIND> f = {floats(op->x), second_half(op->x, columns), floats(op->y)};
-    return run_each_quad(queue, f, op->y.dim[0], columns);
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        activate<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->y)};
+        return run_each_piece(queue, f, op->y.dim[0], columns);
+    });
 }
 
 template <enum activation_kind KIND>
 static enum status backward(struct cuda_queue *queue, const struct activation_backward *op)
 {
     int64_t columns = op->dy.dim[1];
-    activate_back<KIND> f = {floats(op->x), second_half(op->x, columns), floats(op->dy), floats(op->dx),
-                             second_half(op->dx, columns)};
-    return run_each_quad(queue, f, op->dy.dim[0], columns);
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        activate_back<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->dy),
+                                    rows_of<T>(op->dx), second_half<T>(op->dx, columns)};
+        return run_each_piece(queue, f, op->dy.dim[0], columns);
+    });
 }
 
 enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op)

@@ -15,37 +15,6 @@
 
 enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, MINE = TILE / WARPS, MOST_COLUMNS = 256 };
 
-/* A matrix of f32, bf16 or f16: the type is asked for at each number, which a tile is worth. */
-struct numbers {
-    void *data;
-    int64_t stride;
-    enum dtype dtype;
-
-    __device__ float load(int64_t row, int64_t column) const
-    {
-        const int64_t i = row * stride + column;
-        if (dtype == F32)
-            return static_cast<const float *>(data)[i];
-        return dtype == BF16 ? widen(static_cast<const bf16 *>(data)[i])
-                             : widen(static_cast<const f16 *>(data)[i]);
-    }
-
-    __device__ void store(int64_t row, int64_t column, float x) const
-    {
-        const int64_t i = row * stride + column;
-        if (dtype == F32)
-            static_cast<float *>(data)[i] = x;
-        else
-            static_cast<uint16_t *>(data)[i] =
-                static_cast<uint16_t>(dtype == BF16 ? narrow_pair<bf16>(x, 0.0F) : narrow_pair<f16>(x, 0.0F));
-    }
-};
-
-static struct numbers numbers_of(const struct tensor &t)
-{
-    return {t.data, t.stride[0], t.dtype};
-}
-
 struct attention {
     struct numbers q, k, v, out, dout, dq, dk, dv;
     rows<float> lse;

@@ -79,6 +79,7 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
     const uint64_t sample = static_cast<uint64_t>(d.sample[at.row]);
     uint32_t kept = 0;
     if (d.sequence % 4 != 0) {
+        UNROLL(1)
         for (int i = 0; i < 4 * N; i++) {
             const int r = row + i % 4 / 2 * 8,
                       c = column + i / 4 * 8 + 2 * static_cast<int>(in_group) + i % 2;
@@ -88,6 +89,7 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
         }
         return kept;
     }
+    UNROLL(1) // ten rounds are much code
     for (int n = 0; n < N; n += KEYS_ARE_ROWS ? 1 : 2) {
         if (KEYS_ARE_ROWS) { // lanes of four neighbouring keys: the one with key 4 j + i asks for element i
                              // of all
@@ -101,6 +103,7 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
                         << (4 * n + static_cast<int>(from));
         } else { // an even lane and its neighbour: the one asks for tile n, the other for n + 1
             const bool odd = in_group % 2 != 0;
+            UNROLL(1)
             for (int half = 0; half < 2; half++) {
                 const int key = column + 8 * (n + (odd ? 1 : 0)) + static_cast<int>(in_group / 2 * 4);
                 const unsigned mine = kept_quad(

@@ -1,67 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The plain ops on memory. fill and copy move words of 4 bytes, whatever the type: an element of 8 is two. */
+/* The plain ops on memory. fill and copy move words of 4 bytes, whatever the type: an element of 8 is two; or
+ * of 2 bytes, for bf16 and f16. */
 #define NORMAL_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/random.h"
 #include "kernels/cuda/reduce.h"
 
 #include "base/normal.h"
+#include <string.h>
 
-static rows<uint32_t> words(struct tensor t)
+/* A tensor as words of W. */
+template <class W> static rows<W> words(struct tensor t)
 {
-    int64_t each = static_cast<int64_t>(dtype_bytes(t.dtype) / sizeof(uint32_t));
-    t.stride[0] *= each;
-    return rows_of<uint32_t>(t);
+    t.stride[0] *= static_cast<int64_t>(dtype_bytes(t.dtype) / sizeof(W));
+    return rows_of<W>(t);
 }
 
-static int64_t word_columns(struct tensor t)
+template <class W> static int64_t word_columns(const struct tensor &t)
 {
-    return column_count(t) * static_cast<int64_t>(dtype_bytes(t.dtype) / sizeof(uint32_t));
+    return column_count(t) * static_cast<int64_t>(dtype_bytes(t.dtype) / sizeof(W));
 }
 
 struct fill_words {
     rows<uint32_t> out;
-    uint32_t word[2];
+    uint32_t word[2]; // in turn
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        out.store(row, column, left, {{word[0], word[1], word[0], word[1]}});
+        piece<uint32_t> p;
+        for (int i = 0; i < EACH; i++)
+            p.at[i] = word[i % 2];
+        out.store(row, column, left, p);
+    }
+};
+
+/* A number of 4 bytes, or of 8. */
+template <class N>
+static enum status fill_with_number(struct cuda_queue *queue, const struct tensor &out, N value)
+{
+    uint32_t word[2];
+    memcpy(word, &value, sizeof value);
+    return run_each_piece(queue, fill_words{words<uint32_t>(out), {word[0], word[sizeof value / 4 - 1]}},
+                          row_count(out), word_columns<uint32_t>(out));
+}
+
+template <class T> struct fill_numbers {
+    rows<T> out;
+    float value;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        piece<float> p;
+        for (int i = 0; i < EACH; i++)
+            p.at[i] = value;
+        out.store(row, column, left, p);
     }
 };
 
 enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
 {
-    union {
-        float f32;
-        double f64;
-        int32_t i32;
-        int64_t i64;
-        uint32_t word[2];
-    } value = {};
+    const float value = op->value;
     switch (op->out.dtype) {
-    case F32:
-        value.f32 = op->value;
-        break;
     case F64:
-        value.f64 = static_cast<double>(op->value);
-        break;
+        return fill_with_number(queue, op->out, static_cast<double>(value));
     case I32:
-        value.i32 = static_cast<int32_t>(op->value);
-        break;
+        return fill_with_number(queue, op->out, static_cast<int32_t>(value));
     case I64:
-        value.i64 = static_cast<int64_t>(op->value);
-        break;
-    case BF16: // never come here (run.c)
+        return fill_with_number(queue, op->out, static_cast<int64_t>(value));
+    case F32:
+    case BF16:
     case F16:
     case DTYPE_COUNT:
         break;
     }
-    int second = dtype_bytes(op->out.dtype) == 8 ? 1 : 0;
-    fill_words f = {words(op->out), {value.word[0], value.word[second]}};
-    return run_each_quad(queue, f, row_count(op->out), word_columns(op->out));
+    return with_type(op->out.dtype, [=](auto number) {
+        using T = decltype(number);
+        return run_each_piece(queue, fill_numbers<T>{rows_of<T>(op->out), value}, row_count(op->out),
+                              column_count(op->out));
+    });
 }
 
-struct copy_words {
-    rows<uint32_t> in, out;
+template <class W> struct copy_words {
+    rows<W> in, out;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
@@ -71,8 +90,33 @@ struct copy_words {
 
 enum status cuda_copy(struct cuda_queue *queue, const struct copy *op)
 {
-    copy_words f = {words(op->in), words(op->out)};
-    return run_each_quad(queue, f, row_count(op->out), word_columns(op->out));
+    const int64_t count = row_count(op->out);
+    if (dtype_bytes(op->out.dtype) == sizeof(uint16_t))
+        return run_each_piece(queue, copy_words<uint16_t>{words<uint16_t>(op->in), words<uint16_t>(op->out)},
+                              count, word_columns<uint16_t>(op->out));
+    return run_each_piece(queue, copy_words<uint32_t>{words<uint32_t>(op->in), words<uint32_t>(op->out)},
+                          count, word_columns<uint32_t>(op->out));
+}
+
+template <class From, class To> struct cast_to {
+    rows<From> in;
+    rows<To> out;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        out.store(row, column, left, in.load(row, column, left));
+    }
+};
+
+enum status cuda_cast(struct cuda_queue *queue, const struct cast *op)
+{
+    return with_type(op->in.dtype, [=](auto from) {
+        return with_type(op->out.dtype, [=](auto to) {
+            cast_to<decltype(from), decltype(to)> f = {rows_of<decltype(from)>(op->in),
+                                                       rows_of<decltype(to)>(op->out)};
+            return run_each_piece(queue, f, row_count(op->out), column_count(op->out));
+        });
+    });
 }
 
 template <class T> struct add_to {
@@ -80,8 +124,8 @@ template <class T> struct add_to {
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        quad<T> a = out.load(row, column, left), b = in.load(row, column, left);
-        for (int i = 0; i < 4; i++)
+        piece<T> a = out.load(row, column, left), b = in.load(row, column, left);
+        for (int i = 0; i < EACH; i++)
             a.at[i] += b.at[i];
         out.store(row, column, left, a);
     }
@@ -90,22 +134,22 @@ template <class T> struct add_to {
 enum status cuda_add(struct cuda_queue *queue, const struct add *op)
 {
     if (op->out.dtype == F64)
-        return run_each_quad(queue, add_to<double>{rows_of<double>(op->in), rows_of<double>(op->out)},
-                             row_count(op->out), column_count(op->out));
-    return run_each_quad(queue, add_to<float>{floats(op->in), floats(op->out)}, row_count(op->out),
-                         column_count(op->out));
+        return run_each_piece(queue, add_to<double>{rows_of<double>(op->in), rows_of<double>(op->out)},
+                              row_count(op->out), column_count(op->out));
+    return run_each_piece(queue, add_to<float>{floats(op->in), floats(op->out)}, row_count(op->out),
+                          column_count(op->out));
 }
 
-/* Four neighbours are four words of one Philox counter, or of two. */
-struct normal_quad {
+/* Four neighbours are the words of one Philox counter. */
+struct normal_piece {
     struct init_normal op;
     rows<float> out;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         const int64_t first = (op.row_begin + row) * op.columns + op.column_begin + column;
-        quad<float> q = {};
-        for (int i = 0; i < 4 && i < left; i++) {
+        piece<float> q = {};
+        for (int i = 0; i < EACH && i < left; i++) {
             uint32_t word[4];
             double a, b;
             philox_quad(op.generator, 0, static_cast<uint64_t>((first + i) / 4), word);
@@ -119,17 +163,17 @@ struct normal_quad {
 
 enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal *op)
 {
-    return run_each_quad(queue, normal_quad{*op, floats(op->out)}, op->out.dim[0], op->out.dim[1]);
+    return run_each_piece(queue, normal_piece{*op, floats(op->out)}, op->out.dim[0], op->out.dim[1]);
 }
 
-struct sum_columns {
+template <class T> struct sum_columns {
     static constexpr int SUMS = 1;
-    rows<float> in;
+    rows<T> in;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left, quad<float> *sum) const
+    __device__ void operator()(int64_t row, int64_t column, int64_t left, piece<float> *sum) const
     {
-        quad<float> x = in.load(row, column, left);
-        for (int i = 0; i < 4; i++)
+        piece<float> x = in.load(row, column, left);
+        for (int i = 0; i < EACH; i++)
             sum->at[i] += x.at[i];
     }
 };
@@ -137,5 +181,9 @@ struct sum_columns {
 enum status cuda_column_sum(struct cuda_queue *queue, const struct column_sum *op)
 {
     float *const out[] = {static_cast<float *>(op->out.data)};
-    return run_sum_rows(queue, sum_columns{floats(op->in)}, op->in.dim[0], op->in.dim[1], out, true);
+    return with_type(op->in.dtype, [&](auto number) {
+        using T = decltype(number);
+        return run_sum_rows(queue, sum_columns<T>{rows_of<T>(op->in)}, op->in.dim[0], op->in.dim[1], out,
+                            true);
+    });
 }

@@ -9,8 +9,8 @@
  *     id     7 2 7 5 2      position of each: 3 0 4 2 1      order: 1 4 | 3 | 0 2 */
 #include "kernels/cuda/reduce.h"
 
-struct gather {
-    rows<float> table, out;
+template <class T> struct gather {
+    rows<T> table, out;
     const int32_t *id;
     int64_t begin, row_count;
     bool accumulate;
@@ -18,14 +18,14 @@ struct gather {
     __device__ void operator()(int64_t t, int64_t column, int64_t left) const
     {
         const int64_t row = static_cast<int64_t>(id[t]) - begin;
-        quad<float> q = {};
+        piece<float> q = {};
         if (row >= 0 && row < row_count)
             q = table.load(row, column, left);
         else if (accumulate)
             return;
         if (accumulate) {
-            quad<float> old = out.load(t, column, left);
-            for (int i = 0; i < 4; i++)
+            piece<float> old = out.load(t, column, left);
+            for (int i = 0; i < EACH; i++)
                 q.at[i] = old.at[i] + q.at[i];
         }
         out.store(t, column, left, q);
@@ -34,8 +34,12 @@ struct gather {
 
 enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedding_forward *op)
 {
-    gather f = {floats(op->table), floats(op->out), op->id, op->begin, op->rows, op->accumulate};
-    return run_each_quad(queue, f, op->out.dim[0], op->out.dim[1]);
+    return with_type(op->out.dtype, [=](auto number) {
+        using T = decltype(number);
+        gather<T> f = {rows_of<T>(op->table), rows_of<T>(op->out), op->id, op->begin, op->rows,
+                       op->accumulate};
+        return run_each_piece(queue, f, op->out.dim[0], op->out.dim[1]);
+    });
 }
 
 constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
@@ -60,20 +64,20 @@ static __global__ void sort_tokens(const int32_t *id, int64_t count, int32_t *or
         order[before] = static_cast<int32_t>(t);
 }
 
-static __global__ void add_rows_by_id(rows<float> dout, rows<float> dtable, const int32_t *id,
-                                      const int32_t *order, int64_t count, int64_t begin, int64_t row_count,
-                                      int64_t columns)
+template <class T>
+__global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *id, const int32_t *order,
+                               int64_t count, int64_t begin, int64_t row_count, int64_t columns)
 {
     const int64_t position = blockIdx.x, token = order[position];
     const int64_t row = static_cast<int64_t>(id[token]) - begin;
-    const int64_t column = 4 * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
+    const int64_t column = EACH * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
                   left = columns - column;
     if (row < 0 || row >= row_count || left <= 0 || (position > 0 && id[order[position - 1]] == id[token]))
         return;
-    quad<float> sum = dtable.load(row, column, left);
+    piece<float> sum = dtable.load(row, column, left);
     for (int64_t p = position; p < count && id[order[p]] == id[token]; p++) {
-        quad<float> q = dout.load(order[p], column, left);
-        for (int i = 0; i < 4; i++)
+        piece<float> q = dout.load(order[p], column, left);
+        for (int i = 0; i < EACH; i++)
             sum.at[i] += q.at[i];
     }
     dtable.store(row, column, left, sum);
@@ -81,24 +85,28 @@ static __global__ void add_rows_by_id(rows<float> dout, rows<float> dtable, cons
 
 enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op)
 {
-    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], quads = blocks_of(columns, 4);
+    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], pieces = blocks_of(columns, EACH);
     void *scratch;
     TRY(cuda_scratch(queue, static_cast<size_t>(count) * sizeof(int32_t), &scratch));
     int32_t *order = static_cast<int32_t *>(scratch);
     dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
     TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
-    int threads = threads_for(quads, SCATTER_THREADS);
-    dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(quads, threads)));
-    return LAUNCH(queue, add_rows_by_id, grid, threads, 0, floats(op->dout), floats(op->dtable), op->id,
-                  order, count, op->begin, op->rows, columns);
+    int threads = threads_for(pieces, SCATTER_THREADS);
+    dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(pieces, threads)));
+    return with_type(op->dout.dtype, [=](auto number) {
+        using T = decltype(number);
+        return LAUNCH(queue, add_rows_by_id<T>, grid, threads, 0, rows_of<T>(op->dout), floats(op->dtable),
+                      op->id, order, count, op->begin, op->rows, columns);
+    });
 }
 
 /* Rotary positions: the sines and cosines of a token serve all its heads, so a block takes a token, makes its
  * table in shared memory, and turns every head by it. Angles are taken in double precision, rounded once. */
 enum { ROPE_THREADS = 128 };
 
-static __global__ void rotate(rows<float> x, const int32_t *position, int64_t heads, int64_t half,
-                              double base, bool inverse)
+template <class T>
+__global__ void rotate(rows<T> x, const int32_t *position, int64_t heads, int64_t half, double base,
+                       bool inverse)
 {
     DYNAMIC_SHARED(float, table); // cosines, then sines
     const int64_t token = blockIdx.x;
@@ -109,19 +117,31 @@ static __global__ void rotate(rows<float> x, const int32_t *position, int64_t he
         table[half + i] = static_cast<float>(inverse ? -sin(angle) : sin(angle));
     }
     __syncthreads();
-    for (int64_t pair = threadIdx.x; pair < heads * half; pair += blockDim.x) {
-        const int64_t i = pair % half;
-        float *a = x.row(token) + pair / half * 2 * half + i, *b = a + half;
-        const float c = table[i], s = table[half + i], was_a = *a, was_b = *b;
-        *a = was_a * c - was_b * s;
-        *b = was_b * c + was_a * s;
+    const int64_t pieces = (half + EACH - 1) / EACH; // of half a head
+    for (int64_t p = threadIdx.x; p < heads * pieces; p += blockDim.x) {
+        const int64_t i = p % pieces * EACH, left = half - i, column = p / pieces * 2 * half + i;
+        const piece<float> was_a = x.load(token, column, left), was_b = x.load(token, column + half, left);
+        piece<float> a = {}, b = {};
+        for (int k = 0; k < EACH; k++) {
+            const float c = k < left ? table[i + k] : 0.0F, s = k < left ? table[half + i + k] : 0.0F;
+            a.at[k] = was_a.at[k] * c - was_b.at[k] * s;
+            b.at[k] = was_b.at[k] * c + was_a.at[k] * s;
+        }
+        x.store(token, column, left, a);
+        x.store(token, column + half, left, b);
     }
 }
 
 enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
 {
     const int64_t half = op->head_dim / 2, heads = op->x.dim[1] / op->head_dim;
-    return LAUNCH(queue, rotate, dim3(static_cast<unsigned>(op->x.dim[0])),
-                  threads_for(heads * half, ROPE_THREADS), static_cast<size_t>(op->head_dim) * sizeof(float),
-                  floats(op->x), op->position, heads, half, op->base, op->inverse);
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        rows<T> x = rows_of<T>(op->x);
+        x.wide = x.wide && half % EACH == 0; // so do halves of heads
+        return LAUNCH(queue, rotate<T>, dim3(static_cast<unsigned>(op->x.dim[0])),
+                      threads_for(heads * blocks_of(half, EACH), ROPE_THREADS),
+                      static_cast<size_t>(op->head_dim) * sizeof(float), x, op->position, heads, half,
+                      op->base, op->inverse);
+    });
 }

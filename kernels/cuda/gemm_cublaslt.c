@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrix multiplication through cuBLASLt: fp32 exactly, bias in the epilogue, beta = 1 to accumulate.
+/* Matrix multiplication through cuBLASLt: fp32 exactly; bf16 and f16 with sums in fp32, to their own type or
+ * to fp32, which is how gradients of weights are added up (beta = 1); bias in the epilogue.
  *
  * cuBLASLt thinks in columns. A row-major c[M, N] is its N x M matrix, so it is asked for c^T = op(b)^T
  * op(a)^T: the operands change places, nothing is moved.
@@ -38,7 +39,7 @@ enum { WORKSPACE_BYTES = 32 << 20, PLANS = 1024 };
 /* All that the choice of an algorithm depends on. No padding: compared as bytes. */
 struct shape {
     int64_t m, n, k, a_stride, b_stride, c_stride;
-    int32_t transpose_a, transpose_b, accumulate, bias;
+    int32_t transpose_a, transpose_b, accumulate, bias, type, c_type;
     uint32_t a_alignment, b_alignment, c_alignment, unused;
 };
 
@@ -141,6 +142,8 @@ static struct shape shape_of(const struct gemm *op)
                           .transpose_b = op->transpose_b,
                           .accumulate = op->accumulate,
                           .bias = op->bias.data != NULL,
+                          .type = (int32_t)op->a.dtype,
+                          .c_type = (int32_t)op->c.dtype,
                           .a_alignment = alignment_of(op->a.data),
                           .b_alignment = alignment_of(op->b.data),
                           .c_alignment = alignment_of(op->c.data)};
@@ -171,12 +174,20 @@ static cublasStatus_t set(const struct cuda_library *lt, const struct call *call
     return lt->cublasLtMatmulDescSetAttribute(call->what, attribute, value, bytes);
 }
 
+static cudaDataType_t data_type(enum dtype dtype)
+{
+    if (dtype == BF16)
+        return CUDA_R_16BF;
+    return dtype == F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
 /* Which transposes, and the bias: theirs is a column of N numbers, which is our row. */
 static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, const struct gemm *op)
 {
     cublasStatus_t s = lt->cublasLtMatmulDescCreate(&call->what, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasOperation_t first = op->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = op->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cudaDataType_t bias_type = data_type(op->bias.dtype);
     cublasLtEpilogue_t epilogue = op->bias.data != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     if (s == CUBLAS_STATUS_SUCCESS)
         s = set(lt, call, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
@@ -186,12 +197,14 @@ static cublasStatus_t describe(const struct cuda_library *lt, struct call *call,
         s = set(lt, call, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (s == CUBLAS_STATUS_SUCCESS && op->bias.data != NULL)
         s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &op->bias.data, sizeof op->bias.data);
+    if (s == CUBLAS_STATUS_SUCCESS && op->bias.data != NULL)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
     return s;
 }
 
 static cublasStatus_t lay_out(const struct cuda_library *lt, cublasLtMatrixLayout_t *layout, struct tensor t)
 {
-    return lt->cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, (uint64_t)t.dim[1], (uint64_t)t.dim[0],
+    return lt->cublasLtMatrixLayoutCreate(layout, data_type(t.dtype), (uint64_t)t.dim[1], (uint64_t)t.dim[0],
                                           t.stride[0]);
 }
 
@@ -280,7 +293,8 @@ static enum status multiply(struct cuda_library *lt, struct cuda_queue *queue, c
 enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op)
 {
     struct call call = {0};
-    if (op->a.dim[op->transpose_a ? 0 : 1] == 0) // no products: cuBLASLt does not take that
+    // cuBLASLt takes neither no products, nor a bias of another type than c's.
+    if (op->a.dim[op->transpose_a ? 0 : 1] == 0 || (op->bias.data != NULL && op->bias.dtype != op->c.dtype))
         return cuda_gemm_tiled(queue, op);
     enum status status = multiply(queue->library, queue, op, &call);
     call_free(queue->library, &call);

@@ -3,17 +3,16 @@
  * that, over slices of 16 of K in shared memory. Each element is one chain of K multiply-adds, in order. */
 #include "kernels/cuda/rows.h"
 
-enum { SIDE = 64, SLICE = 16, THREADS = 256, EACH = 4, ACROSS = SIDE / EACH, PITCH = SIDE + 1 };
+enum { SIDE = 64, SLICE = 16, THREADS = 256, BY = 4, ACROSS = SIDE / BY, PITCH = SIDE + 1 };
 
 struct product {
-    rows<float> a, b, c;
-    const float *bias;
+    struct numbers a, b, c, bias;
     int64_t m, n, k;
     bool transpose_a, transpose_b, accumulate;
 };
 
 /* slice[k][i] = element (first + i, first_k + k) of a matrix [rows, K], or of its transpose; 0 outside. */
-static __device__ void load_slice(const rows<float> &from, bool rows_are_k, int64_t first, int64_t count,
+static __device__ void load_slice(const struct numbers &from, bool rows_are_k, int64_t first, int64_t count,
                                   int64_t first_k, int64_t k_count, float *slice)
 {
     for (int i = static_cast<int>(threadIdx.x); i < SIDE * SLICE; i += THREADS) {
@@ -22,7 +21,7 @@ static __device__ void load_slice(const rows<float> &from, bool rows_are_k, int6
         const bool inside = first + r < count && first_k + k < k_count;
         const int64_t row = rows_are_k ? first_k + k : first + r,
                       column = rows_are_k ? first + r : first_k + k;
-        slice[k * PITCH + r] = inside ? from.row(row)[column] : 0.0F;
+        slice[k * PITCH + r] = inside ? from.load(row, column) : 0.0F;
     }
 }
 
@@ -33,38 +32,38 @@ static __global__ void __launch_bounds__(THREADS) multiply(struct product p)
     const int64_t row = static_cast<int64_t>(blockIdx.y) * SIDE,
                   column = static_cast<int64_t>(blockIdx.x) * SIDE;
     const int i = static_cast<int>(threadIdx.x) / ACROSS, j = static_cast<int>(threadIdx.x) % ACROSS;
-    float sum[EACH][EACH] = {};
+    float sum[BY][BY] = {};
     for (int64_t first = 0; first < p.k; first += SLICE) {
         __syncthreads();
         load_slice(p.a, p.transpose_a, row, p.m, first, p.k, a);
         load_slice(p.b, !p.transpose_b, column, p.n, first, p.k, b);
         __syncthreads();
         for (int k = 0; k < SLICE; k++)
-            for (int y = 0; y < EACH; y++)
-                for (int x = 0; x < EACH; x++)
+            for (int y = 0; y < BY; y++)
+                for (int x = 0; x < BY; x++)
                     sum[y][x] = fmaf(a[k * PITCH + i + y * ACROSS], b[k * PITCH + j + x * ACROSS], sum[y][x]);
     }
-    for (int y = 0; y < EACH; y++) {
-        for (int x = 0; x < EACH; x++) {
+    for (int y = 0; y < BY; y++) {
+        for (int x = 0; x < BY; x++) {
             const int64_t r = row + i + y * ACROSS, c = column + j + x * ACROSS;
             if (r >= p.m || c >= p.n)
                 continue;
             float value = sum[y][x];
-            if (p.bias != nullptr)
-                value += p.bias[c];
+            if (p.bias.data != nullptr)
+                value += p.bias.load(0, c);
             if (p.accumulate)
-                value += p.c.row(r)[c];
-            p.c.row(r)[c] = value;
+                value += p.c.load(r, c);
+            p.c.store(r, c, value);
         }
     }
 }
 
 enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op)
 {
-    struct product p = {floats(op->a),
-                        floats(op->b),
-                        floats(op->c),
-                        static_cast<const float *>(op->bias.data),
+    struct product p = {numbers_of(op->a),
+                        numbers_of(op->b),
+                        numbers_of(op->c),
+                        numbers_of(op->bias),
                         op->c.dim[0],
                         op->c.dim[1],
                         op->a.dim[op->transpose_a ? 0 : 1],

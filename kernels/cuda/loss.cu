@@ -4,46 +4,49 @@
 
 enum { THREADS = 256 };
 
-struct loss_rows {
-    rows<float> logits;
+template <class T> struct loss_rows {
+    rows<T> logits;
     int64_t columns, begin;
     const int32_t *label;
     float *max, *sum, *target;
 };
 
-static __global__ void __launch_bounds__(THREADS) largest_of_rows(struct loss_rows op)
+template <class T> __global__ void __launch_bounds__(THREADS) largest_of_rows(loss_rows<T> op)
 {
     const int64_t row = blockIdx.x;
     float most = -INFINITY;
-    for (int64_t c = 4 * threadIdx.x; c < op.columns; c += 4 * blockDim.x) {
-        quad<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
-        most = fmaxf(most, fmaxf(fmaxf(q.at[0], q.at[1]), fmaxf(q.at[2], q.at[3])));
+    for (int64_t c = EACH * threadIdx.x; c < op.columns; c += EACH * blockDim.x) {
+        piece<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
+        for (int i = 0; i < EACH; i++)
+            most = fmaxf(most, q.at[i]);
     }
     most = block_reduce(most, larger(), -INFINITY);
     if (threadIdx.x == 0)
         op.max[row] = most;
 }
 
-static __global__ void __launch_bounds__(THREADS) sum_of_rows(struct loss_rows op)
+template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_rows<T> op)
 {
     const int64_t row = blockIdx.x;
     const float max = op.max[row];
     float sum = 0.0F;
-    for (int64_t c = 4 * threadIdx.x; c < op.columns; c += 4 * blockDim.x) {
-        quad<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
-        sum += (expf(q.at[0] - max) + expf(q.at[1] - max)) + (expf(q.at[2] - max) + expf(q.at[3] - max));
+    for (int64_t c = EACH * threadIdx.x; c < op.columns; c += EACH * blockDim.x) {
+        piece<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
+        for (int i = 0; i < EACH; i++)
+            sum += expf(q.at[i] - max);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
         const int64_t column = static_cast<int64_t>(op.label[row]) - op.begin;
         op.sum[row] = sum;
-        op.target[row] = column >= 0 && column < op.columns ? op.logits.row(row)[column] - max : 0.0F;
+        op.target[row] =
+            column >= 0 && column < op.columns ? op.logits.load(row, column, 1).at[0] - max : 0.0F;
     }
 }
 
 static int threads_of_row(int64_t columns)
 {
-    return threads_for(columns > 0 ? blocks_of(columns, 4) : 1, THREADS);
+    return threads_for(columns > 0 ? blocks_of(columns, EACH) : 1, THREADS);
 }
 
 static float *data_of(struct tensor t)
@@ -53,17 +56,24 @@ static float *data_of(struct tensor t)
 
 enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_max *op)
 {
-    struct loss_rows args = {floats(op->logits), op->columns, 0, nullptr, data_of(op->max), nullptr, nullptr};
     dim3 grid(static_cast<unsigned>(op->logits.dim[0]));
-    return LAUNCH(queue, largest_of_rows, grid, threads_of_row(op->columns), 0, args);
+    return with_type(op->logits.dtype, [=](auto number) {
+        using T = decltype(number);
+        loss_rows<T> args = {rows_of<T>(op->logits), op->columns, 0,      nullptr,
+                             data_of(op->max),       nullptr,     nullptr};
+        return LAUNCH(queue, largest_of_rows<T>, grid, threads_of_row(op->columns), 0, args);
+    });
 }
 
 enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op)
 {
-    struct loss_rows args = {floats(op->logits), op->columns,      op->begin,          op->label,
-                             data_of(op->max),   data_of(op->sum), data_of(op->target)};
     dim3 grid(static_cast<unsigned>(op->logits.dim[0]));
-    return LAUNCH(queue, sum_of_rows, grid, threads_of_row(op->columns), 0, args);
+    return with_type(op->logits.dtype, [=](auto number) {
+        using T = decltype(number);
+        loss_rows<T> args = {rows_of<T>(op->logits), op->columns,      op->begin,          op->label,
+                             data_of(op->max),       data_of(op->sum), data_of(op->target)};
+        return LAUNCH(queue, sum_of_rows<T>, grid, threads_of_row(op->columns), 0, args);
+    });
 }
 
 /* A block for each sequence. A token that does not count may have no label anywhere, and so no finite loss.
@@ -97,8 +107,8 @@ enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish 
                   static_cast<double *>(op->sample_loss.data), static_cast<double *>(op->sample_tokens.data));
 }
 
-struct loss_gradient {
-    rows<float> logits;
+template <class T> struct loss_gradient {
+    rows<T> logits;
     const float *max, *sum, *mask;
     const int32_t *label;
     int64_t begin, columns;
@@ -107,10 +117,10 @@ struct loss_gradient {
     {
         const float weight = mask[row], factor = weight / sum[row], most = max[row];
         const int64_t at = static_cast<int64_t>(label[row]) - begin, real = columns - column;
-        quad<float> q = {};
+        piece<float> q = {};
         if (weight != 0.0F && real > 0)
             q = logits.load(row, column, left);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < EACH; i++) {
             q.at[i] = weight != 0.0F && i < real ? expf(q.at[i] - most) * factor : 0.0F;
             if (weight != 0.0F && i < real && column + i == at)
                 q.at[i] -= weight;
@@ -121,7 +131,15 @@ struct loss_gradient {
 
 enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backward *op)
 {
-    loss_gradient f = {floats(op->logits), data_of(op->max), data_of(op->sum), op->mask,
-                       op->label,          op->begin,        op->columns};
-    return run_each_quad(queue, f, op->logits.dim[0], op->logits.dim[1]);
+    return with_type(op->logits.dtype, [=](auto number) {
+        using T = decltype(number);
+        loss_gradient<T> f = {rows_of<T>(op->logits),
+                              data_of(op->max),
+                              data_of(op->sum),
+                              op->mask,
+                              op->label,
+                              op->begin,
+                              op->columns};
+        return run_each_piece(queue, f, op->logits.dim[0], op->logits.dim[1]);
+    });
 }

@@ -9,37 +9,38 @@
 
 enum { THREADS = 256 };
 
-struct norm_rows {
+template <class T> struct norm_rows {
     bool layer;
     int64_t columns;
-    rows<float> x, weight, bias, y;
+    rows<T> x, weight, bias, y;
     float epsilon;
     float *mean, *rstd;
 };
 
-static __global__ void __launch_bounds__(THREADS) norm_forward_rows(struct norm_rows op)
+template <class T> __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op)
 {
-    const int64_t row = blockIdx.x, n = op.columns, first = 4 * threadIdx.x, stride = 4 * blockDim.x;
+    const int64_t row = blockIdx.x, n = op.columns, first = EACH * threadIdx.x, stride = EACH * blockDim.x;
     float mean = 0.0F, sum = 0.0F;
     if (op.layer) {
         for (int64_t c = first; c < n; c += stride) {
-            quad<float> q = op.x.load(row, c, n - c);
-            sum += (q.at[0] + q.at[1]) + (q.at[2] + q.at[3]);
+            const piece<float> q = op.x.load(row, c, n - c);
+            for (int i = 0; i < EACH; i++)
+                sum += q.at[i];
         }
         mean = block_sum(sum) / static_cast<float>(n);
     }
     sum = 0.0F;
     for (int64_t c = first; c < n; c += stride) {
-        quad<float> q = op.x.load(row, c, n - c, mean);
-        for (int i = 0; i < 4; i++)
+        piece<float> q = op.x.load(row, c, n - c, mean);
+        for (int i = 0; i < EACH; i++)
             sum = fmaf(q.at[i] - mean, q.at[i] - mean, sum);
     }
     const float rstd = 1.0F / sqrtf(block_sum(sum) / static_cast<float>(n) + op.epsilon);
     for (int64_t c = first; c < n; c += stride) {
-        quad<float> q = op.x.load(row, c, n - c), w = op.weight.load(0, c, n - c), b = {};
+        piece<float> q = op.x.load(row, c, n - c), w = op.weight.load(0, c, n - c), b = {};
         if (op.layer)
             b = op.bias.load(0, c, n - c);
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < EACH; i++)
             q.at[i] = (q.at[i] - mean) * rstd * w.at[i] + b.at[i];
         op.y.store(row, c, n - c, q);
     }
@@ -52,40 +53,43 @@ static __global__ void __launch_bounds__(THREADS) norm_forward_rows(struct norm_
 
 static int threads_of_row(int64_t columns)
 {
-    return threads_for(blocks_of(columns, 4), THREADS);
+    return threads_for(blocks_of(columns, EACH), THREADS);
 }
 
 enum status cuda_norm_forward(struct cuda_queue *queue, const struct norm_forward *op)
 {
-    struct norm_rows args = {op->kind == NORM_LAYER,
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        norm_rows<T> args = {op->kind == NORM_LAYER,
                              op->x.dim[1],
-                             floats(op->x),
-                             floats(op->weight),
-                             floats(op->bias),
-                             floats(op->y),
+                             rows_of<T>(op->x),
+                             rows_of<T>(op->weight),
+                             rows_of<T>(op->bias),
+                             rows_of<T>(op->y),
                              op->epsilon,
                              static_cast<float *>(op->mean.data),
                              static_cast<float *>(op->rstd.data)};
-    dim3 grid(static_cast<unsigned>(op->x.dim[0]));
-    return LAUNCH(queue, norm_forward_rows, grid, threads_of_row(op->x.dim[1]), 0, args);
+        dim3 grid(static_cast<unsigned>(op->x.dim[0]));
+        return LAUNCH(queue, norm_forward_rows<T>, grid, threads_of_row(op->x.dim[1]), 0, args);
+    });
 }
 
-struct norm_back {
+template <class T> struct norm_back {
     bool layer;
     int64_t columns;
-    rows<float> dy, x, weight, dx;
+    rows<T> dy, x, weight, dx;
     const float *mean, *rstd;
 };
 
-static __global__ void __launch_bounds__(THREADS) norm_backward_rows(struct norm_back op)
+template <class T> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
 {
-    const int64_t row = blockIdx.x, n = op.columns, first = 4 * threadIdx.x, stride = 4 * blockDim.x;
+    const int64_t row = blockIdx.x, n = op.columns, first = EACH * threadIdx.x, stride = EACH * blockDim.x;
     const float mean = op.layer ? op.mean[row] : 0.0F, rstd = op.rstd[row];
     float g_sum = 0.0F, product_sum = 0.0F;
     for (int64_t c = first; c < n; c += stride) {
-        quad<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
-                    w = op.weight.load(0, c, n - c);
-        for (int i = 0; i < 4; i++) {
+        piece<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
+                     w = op.weight.load(0, c, n - c);
+        for (int i = 0; i < EACH; i++) {
             g_sum += g.at[i] * w.at[i];
             product_sum = fmaf(g.at[i] * w.at[i], (x.at[i] - mean) * rstd, product_sum);
         }
@@ -93,10 +97,10 @@ static __global__ void __launch_bounds__(THREADS) norm_backward_rows(struct norm
     const float g_mean = op.layer ? block_sum(g_sum) / static_cast<float>(n) : 0.0F;
     const float product_mean = block_sum(product_sum) / static_cast<float>(n);
     for (int64_t c = first; c < n; c += stride) {
-        quad<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
-                    w = op.weight.load(0, c, n - c);
-        quad<float> dx = op.dx.load(row, c, n - c);
-        for (int i = 0; i < 4; i++) {
+        piece<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
+                     w = op.weight.load(0, c, n - c);
+        piece<float> dx = op.dx.load(row, c, n - c);
+        for (int i = 0; i < EACH; i++) {
             float xhat = (x.at[i] - mean) * rstd;
             dx.at[i] += rstd * (g.at[i] * w.at[i] - g_mean - xhat * product_mean);
         }
@@ -104,35 +108,40 @@ static __global__ void __launch_bounds__(THREADS) norm_backward_rows(struct norm
     }
 }
 
-struct norm_weight_sums {
+template <class T> struct norm_weight_sums {
     static constexpr int SUMS = 2; // dweight, dbias
-    struct norm_back op;
+    norm_back<T> op;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left, quad<float> *sum) const
+    __device__ void operator()(int64_t row, int64_t column, int64_t left, piece<float> *sum) const
     {
         const float mean = op.layer ? op.mean[row] : 0.0F, rstd = op.rstd[row];
-        quad<float> x = op.x.load(row, column, left), g = op.dy.load(row, column, left);
-        for (int i = 0; i < 4; i++) {
+        piece<float> x = op.x.load(row, column, left), g = op.dy.load(row, column, left);
+        for (int i = 0; i < EACH; i++) {
             sum[0].at[i] += g.at[i] * ((x.at[i] - mean) * rstd);
             sum[1].at[i] += g.at[i];
         }
     }
 };
 
-enum status cuda_norm_backward(struct cuda_queue *queue, const struct norm_backward *op)
+template <class T> static enum status backward(struct cuda_queue *queue, const struct norm_backward *op)
 {
-    struct norm_back args = {op->kind == NORM_LAYER,
-                             op->x.dim[1],
-                             floats(op->dy),
-                             floats(op->x),
-                             floats(op->weight),
-                             floats(op->dx),
-                             static_cast<const float *>(op->mean.data),
-                             static_cast<const float *>(op->rstd.data)};
+    norm_back<T> args = {op->kind == NORM_LAYER,
+                         op->x.dim[1],
+                         rows_of<T>(op->dy),
+                         rows_of<T>(op->x),
+                         rows_of<T>(op->weight),
+                         rows_of<T>(op->dx),
+                         static_cast<const float *>(op->mean.data),
+                         static_cast<const float *>(op->rstd.data)};
     int64_t row_count = op->x.dim[0], columns = op->x.dim[1];
     // First the sums: dx may be dy.
     float *const out[] = {static_cast<float *>(op->dweight.data), static_cast<float *>(op->dbias.data)};
-    TRY(run_sum_rows(queue, norm_weight_sums{args}, row_count, columns, out, false));
-    return LAUNCH(queue, norm_backward_rows, dim3(static_cast<unsigned>(row_count)), threads_of_row(columns),
-                  0, args);
+    TRY(run_sum_rows(queue, norm_weight_sums<T>{args}, row_count, columns, out, false));
+    return LAUNCH(queue, norm_backward_rows<T>, dim3(static_cast<unsigned>(row_count)),
+                  threads_of_row(columns), 0, args);
+}
+
+enum status cuda_norm_backward(struct cuda_queue *queue, const struct norm_backward *op)
+{
+    return with_type(op->x.dtype, [=](auto number) { return backward<decltype(number)>(queue, op); });
 }

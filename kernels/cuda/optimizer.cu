@@ -27,9 +27,9 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t begin = static_cast<int64_t>(blockIdx.x) * each;
     const int64_t end = begin + each < count ? begin + each : count;
     double sum = 0.0;
-    for (int64_t i = begin + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
-        quad<float> q = x.load(0, i, end - i);
-        for (int k = 0; k < 4; k++)
+    for (int64_t i = begin + EACH * threadIdx.x; i < end; i += EACH * THREADS) {
+        piece<float> q = x.load(0, i, end - i);
+        for (int k = 0; k < EACH; k++)
             sum += static_cast<double>(q.at[k]) * static_cast<double>(q.at[k]); // exact products
     }
     sum = block_sum(sum);
@@ -96,8 +96,9 @@ enum status cuda_clip(struct cuda_queue *queue, const struct clip *op)
 
 /* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g;
  * w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w) */
-struct adamw_quad {
+template <class T> struct adamw_piece {
     rows<float> weight, gradient, m, v;
+    rows<T> working;
     const struct adamw_hyper *hyper;
     bool decay;
 
@@ -105,9 +106,9 @@ struct adamw_quad {
     {
         const struct adamw_hyper h = *hyper;
         const float weight_decay = decay ? h.weight_decay : 0.0F;
-        quad<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
-        quad<float> a = m.load(row, column, left), b = v.load(row, column, left);
-        for (int i = 0; i < 4; i++) {
+        piece<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
+        piece<float> a = m.load(row, column, left), b = v.load(row, column, left);
+        for (int i = 0; i < EACH; i++) {
             const float scaled = g.at[i] * h.gradient_scale;
             a.at[i] = h.beta1 * a.at[i] + (1.0F - h.beta1) * scaled;
             b.at[i] = h.beta2 * b.at[i] + (1.0F - h.beta2) * scaled * scaled;
@@ -115,6 +116,8 @@ struct adamw_quad {
             w.at[i] -= h.lr * (step + weight_decay * w.at[i]);
         }
         weight.store(row, column, left, w);
+        if (working.data != nullptr)
+            working.store(row, column, left, w);
         m.store(row, column, left, a);
         v.store(row, column, left, b);
     }
@@ -122,7 +125,11 @@ struct adamw_quad {
 
 enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op)
 {
-    adamw_quad f = {floats(op->weight), floats(op->gradient), floats(op->m), floats(op->v), op->hyper,
-                    op->decay};
-    return run_each_quad(queue, f, 1, tensor_count(op->weight));
+    return with_type(op->working.data != nullptr ? op->working.dtype : F32, [=](auto number) {
+        using T = decltype(number);
+        adamw_piece<T> f = {floats(op->weight), floats(op->gradient),    floats(op->m),
+                            floats(op->v),      rows_of<T>(op->working), op->hyper,
+                            op->decay};
+        return run_each_piece(queue, f, 1, tensor_count(op->weight));
+    });
 }

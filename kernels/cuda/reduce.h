@@ -47,22 +47,24 @@ template <class T> __device__ T block_sum(T value)
 }
 
 /* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then in order.
- * f(row, column, left, sum) adds its four columns of one row to each of sum[F::SUMS]. */
-enum { ROW_BLOCK = 64 };
+ * f(row, column, left, sum) adds its EACH columns of one row to each of sum[F::SUMS]. */
+enum { ROW_BLOCK = 32 };
 
 template <class F> __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, float *partial)
 {
-    int64_t column = 4 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+    int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
     if (column >= columns)
         return;
     for (int64_t block = blockIdx.y; block * ROW_BLOCK < row_count; block += gridDim.y) {
-        quad<float> sum[F::SUMS] = {};
+        piece<float> sum[F::SUMS] = {};
         int64_t end = (block + 1) * ROW_BLOCK < row_count ? (block + 1) * ROW_BLOCK : row_count;
+        UNROLL(4)
         for (int64_t row = block * ROW_BLOCK; row < end; row++)
             f(row, column, columns - column, sum);
         for (int s = 0; s < F::SUMS; s++)
-            for (int i = 0; i < 4 && column + i < columns; i++)
-                partial[(block * F::SUMS + s) * columns + column + i] = sum[s].at[i];
+            for (int i = 0; i < EACH; i++)
+                if (column + i < columns)
+                    partial[(block * F::SUMS + s) * columns + column + i] = sum[s].at[i];
     }
 }
 
@@ -79,6 +81,7 @@ static __global__ void add_partial_sums(struct partial_sums sums)
     if (column >= sums.columns)
         return;
     float total = 0.0F;
+    UNROLL(8)
     for (int64_t b = 0; b < sums.blocks; b++)
         total += sums.partial[b * sums.stride + column];
     sums.out[column] = sums.accumulate ? sums.out[column] + total : total;
@@ -90,11 +93,11 @@ enum status run_sum_rows(struct cuda_queue *queue, F f, int64_t row_count, int64
                          float *const out[F::SUMS], bool accumulate)
 {
     enum { THREADS = 128 };
-    int64_t blocks = blocks_of(row_count, ROW_BLOCK), quads = blocks_of(columns, 4);
+    int64_t blocks = blocks_of(row_count, ROW_BLOCK), pieces = blocks_of(columns, EACH);
     void *partial;
     TRY(cuda_scratch(queue, static_cast<size_t>(blocks * F::SUMS * columns) * sizeof(float), &partial));
-    int threads = threads_for(quads, THREADS);
-    dim3 grid(static_cast<unsigned>(blocks_of(quads, threads)),
+    int threads = threads_for(pieces, THREADS);
+    dim3 grid(static_cast<unsigned>(blocks_of(pieces, threads)),
               static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
     TRY(LAUNCH(queue, add_row_blocks<F>, grid, threads, 0, f, row_count, columns,
                static_cast<float *>(partial)));

@@ -11,12 +11,13 @@ struct mask {
     const int32_t *place;
     int64_t columns, column_begin;
 
-    /* The factors of columns [column, column + 4) of a row. */
-    __device__ void factors(int64_t row, int64_t column, float factor[4]) const
+    /* The factors of columns [column, column + EACH) of a row. */
+    __device__ void factors(int64_t row, int64_t column, float factor[EACH]) const
     {
         uint64_t first = static_cast<uint64_t>(place[row]) * static_cast<uint64_t>(columns) +
                          static_cast<uint64_t>(column_begin + column);
-        dropout_quad(rule, static_cast<uint64_t>(sample[row]), first, factor);
+        for (unsigned i = 0; i < EACH; i += 4)
+            dropout_quad(rule, static_cast<uint64_t>(sample[row]), first + i, factor + i);
     }
 };
 
@@ -28,27 +29,27 @@ static struct mask mask_of(const struct dropout *dropout)
             dropout->place, dropout->columns,         dropout->column_begin};
 }
 
-struct add_residual {
-    rows<float> x, bias, residual, out;
+template <class T> struct add_residual {
+    rows<T> x, bias, residual, out;
     struct mask mask;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        quad<float> q = x.load(row, column, left);
+        piece<float> q = x.load(row, column, left);
         if (bias.data != nullptr) {
-            quad<float> b = bias.load(0, column, left);
-            for (int i = 0; i < 4; i++)
+            piece<float> b = bias.load(0, column, left);
+            for (int i = 0; i < EACH; i++)
                 q.at[i] += b.at[i];
         }
         if (mask.drops) {
-            float factor[4];
+            float factor[EACH];
             mask.factors(row, column, factor);
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < EACH; i++)
                 q.at[i] *= factor[i];
         }
         if (residual.data != nullptr) {
-            quad<float> r = residual.load(row, column, left);
-            for (int i = 0; i < 4; i++)
+            piece<float> r = residual.load(row, column, left);
+            for (int i = 0; i < EACH; i++)
                 q.at[i] += r.at[i];
         }
         out.store(row, column, left, q);
@@ -57,15 +58,21 @@ struct add_residual {
 
 enum status cuda_residual_forward(struct cuda_queue *queue, const struct residual_forward *op)
 {
-    add_residual f = {floats(op->x), floats(op->bias), floats(op->residual), floats(op->out),
-                      mask_of(&op->dropout)};
-    return run_each_quad(queue, f, op->x.dim[0], op->x.dim[1]);
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        add_residual<T> f = {rows_of<T>(op->x), rows_of<T>(op->bias), rows_of<T>(op->residual),
+                             rows_of<T>(op->out), mask_of(&op->dropout)};
+        return run_each_piece(queue, f, op->x.dim[0], op->x.dim[1]);
+    });
 }
 
 enum status cuda_residual_backward(struct cuda_queue *queue, const struct residual_backward *op)
 {
     if (op->dropout.probability == 0.0F && op->dx.data == op->dout.data)
         return OK;
-    add_residual f = {floats(op->dout), {}, {}, floats(op->dx), mask_of(&op->dropout)};
-    return run_each_quad(queue, f, op->dx.dim[0], op->dx.dim[1]);
+    return with_type(op->dx.dtype, [=](auto number) {
+        using T = decltype(number);
+        add_residual<T> f = {rows_of<T>(op->dout), {}, {}, rows_of<T>(op->dx), mask_of(&op->dropout)};
+        return run_each_piece(queue, f, op->dx.dim[0], op->dx.dim[1]);
+    });
 }

@@ -1,48 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How kernels reach memory: four neighbours at a time, in one access of 16 bytes where pointer and stride
- * allow it, and in four where they do not. Which thread gets which four is the same either way, so the bits
- * of a sum do not depend on where an array lies. */
+/* How kernels reach memory: eight neighbours at a time, which are 16 bytes of bf16 and f16 and twice 16 of
+ * fp32, in accesses of 16 bytes where pointer and stride allow it, and one by one where they do not. Which
+ * thread gets which eight depends on neither that nor the type, so the bits of a sum do not depend on where
+ * an array lies, and an op on two-byte numbers is the op on the same numbers in fp32, rounded once. */
 #pragma once
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/mma.h"
 
-template <class T> struct alignas(4 * sizeof(T)) quad {
-    T at[4];
+enum { EACH = 8 };
+
+template <class T> struct alignas(16) piece {
+    T at[EACH];
+};
+
+/* What is computed in: fp32 for two-byte numbers, else the type itself. */
+template <class T> struct computing {
+    using type = T;
+    static __device__ void widen_all(const piece<T> &from, piece<T> &to)
+    {
+        to = from;
+    }
+    static __device__ void narrow_all(const piece<T> &from, piece<T> &to)
+    {
+        to = from;
+    }
+};
+
+template <class T> struct computing_in_fp32 {
+    using type = float;
+    static __device__ void widen_all(const piece<T> &from, piece<float> &to)
+    {
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            to.at[i] = widen(from.at[i]);
+    }
+    static __device__ void narrow_all(const piece<float> &from, piece<T> &to)
+    {
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i += 2) {
+            const uint32_t pair = narrow_pair<T>(from.at[i], from.at[i + 1]);
+            to.at[i].bits = static_cast<uint16_t>(pair);
+            to.at[i + 1].bits = static_cast<uint16_t>(pair >> 16);
+        }
+    }
+};
+template <> struct computing<bf16> : computing_in_fp32<bf16> {
+};
+template <> struct computing<f16> : computing_in_fp32<f16> {
 };
 
 /* A matrix as a kernel sees it. */
 template <class T> struct rows {
+    using wide_type = typename computing<T>::type;
     T *data;
     int64_t stride;
-    bool wide; // every row begins on 4 * sizeof(T) bytes
+    bool wide; // every row begins on 16 bytes
 
     __device__ T *row(int64_t r) const
     {
         return data + r * stride;
     }
 
-    /* Columns [column, column + 4) of which `left` are there; `rest` in place of the others. */
-    __device__ quad<T> load(int64_t r, int64_t column, int64_t left, T rest = T()) const
+    /* Columns [column, column + EACH) of which `left` are there; `rest` in place of the others. */
+    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left,
+                                     wide_type rest = wide_type()) const
     {
         const T *from = row(r) + column;
-        if (wide && left >= 4)
-            return *reinterpret_cast<const quad<T> *>(from);
-        quad<T> q;
-        for (int i = 0; i < 4; i++)
-            q.at[i] = i < left ? from[i] : rest;
+        piece<T> p;
+        piece<wide_type> q;
+        if (wide && left >= EACH) {
+            p = *reinterpret_cast<const piece<T> *>(from);
+            computing<T>::widen_all(p, q);
+            return q;
+        }
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            p.at[i] = i < left ? from[i] : T();
+        computing<T>::widen_all(p, q);
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            q.at[i] = i < left ? q.at[i] : rest;
         return q;
     }
 
-    __device__ void store(int64_t r, int64_t column, int64_t left, const quad<T> &q) const
+    __device__ void store(int64_t r, int64_t column, int64_t left, const piece<wide_type> &q) const
     {
         T *to = row(r) + column;
-        if (wide && left >= 4) {
-            *reinterpret_cast<quad<T> *>(to) = q;
+        piece<T> p;
+        computing<T>::narrow_all(q, p);
+        if (wide && left >= EACH) {
+            *reinterpret_cast<piece<T> *>(to) = p;
             return;
         }
-        for (int i = 0; i < 4; i++)
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
             if (i < left)
-                to[i] = q.at[i];
+                to[i] = p.at[i];
     }
 };
 
@@ -51,13 +104,52 @@ template <class T> static inline rows<T> rows_of(struct tensor t)
 {
     rows<T> r = {static_cast<T *>(t.data), t.ndim == 2 ? t.stride[0] : 0, false};
     r.wide =
-        sizeof(T) == 4 && reinterpret_cast<uintptr_t>(t.data) % sizeof(quad<T>) == 0 && r.stride % 4 == 0;
+        reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && r.stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
     return r;
 }
 
 static inline rows<float> floats(struct tensor t)
 {
     return rows_of<float>(t);
+}
+
+/* f(T()), T being the type of a tensor's numbers: f32, bf16 or f16. */
+template <class F> static enum status with_type(enum dtype dtype, F f)
+{
+    if (dtype == BF16)
+        return f(bf16());
+    return dtype == F16 ? f(f16()) : f(float());
+}
+
+/* A matrix of f32, bf16 or f16 for kernels that are compiled once: the type is asked for at each number. */
+struct numbers {
+    void *data;
+    int64_t stride;
+    enum dtype dtype;
+
+    __device__ float load(int64_t row, int64_t column) const
+    {
+        const int64_t i = row * stride + column;
+        if (dtype == F32)
+            return static_cast<const float *>(data)[i];
+        return dtype == BF16 ? widen(static_cast<const bf16 *>(data)[i])
+                             : widen(static_cast<const f16 *>(data)[i]);
+    }
+
+    __device__ void store(int64_t row, int64_t column, float x) const
+    {
+        const int64_t i = row * stride + column;
+        if (dtype == F32)
+            static_cast<float *>(data)[i] = x;
+        else
+            static_cast<uint16_t *>(data)[i] =
+                static_cast<uint16_t>(dtype == BF16 ? narrow_pair<bf16>(x, 0.0F) : narrow_pair<f16>(x, 0.0F));
+    }
+};
+
+static inline struct numbers numbers_of(const struct tensor &t)
+{
+    return {t.data, t.ndim == 2 ? t.stride[0] : 0, t.dtype};
 }
 
 static inline int64_t row_count(struct tensor t)
@@ -70,21 +162,21 @@ static inline int64_t column_count(struct tensor t)
     return t.ndim == 2 ? t.dim[1] : tensor_count(t);
 }
 
-/* f(row, column, left) for every four columns of every row, each on a thread of its own. */
-template <class F> __global__ void each_quad(F f, int64_t row_count, int64_t columns)
+/* f(row, column, left) for every EACH columns of every row, on a thread of their own. */
+template <class F> __global__ void each_piece(F f, int64_t row_count, int64_t columns)
 {
-    int64_t column = 4 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+    int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
     for (int64_t row = blockIdx.y; row < row_count && column < columns; row += gridDim.y)
         f(row, column, columns - column);
 }
 
 template <class F>
-enum status run_each_quad(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
+enum status run_each_piece(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
 {
     enum { THREADS = 256 };
-    int64_t quads = blocks_of(columns, 4);
-    int threads = threads_for(quads, THREADS);
-    dim3 grid(static_cast<unsigned>(blocks_of(quads, threads)),
+    int64_t pieces = blocks_of(columns, EACH);
+    int threads = threads_for(pieces, THREADS);
+    dim3 grid(static_cast<unsigned>(blocks_of(pieces, threads)),
               static_cast<unsigned>(row_count < MAX_GRID_Y ? row_count : MAX_GRID_Y));
-    return LAUNCH(queue, each_quad<F>, grid, threads, 0, f, row_count, columns);
+    return LAUNCH(queue, each_piece<F>, grid, threads, 0, f, row_count, columns);
 }

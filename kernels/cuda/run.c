@@ -116,11 +116,6 @@ enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
 
 enum status cuda_run(struct cuda_queue *queue, const struct op *op)
 {
-    char text[CUDA_OP_CHARS];
-    enum dtype dtype = main_tensor(op).dtype;
-    if (dtype == BF16 || dtype == F16)
-        return fail(NOT_SUPPORTED, "cuda: %s: its kernels compute on f32 only so far",
-                    cuda_op_text(op, text));
     switch (op->kind) {
     case OP_GEMM:
         return cuda_gemm(queue, &op->gemm);
@@ -129,7 +124,7 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
     case OP_COPY:
         return cuda_copy(queue, &op->copy);
     case OP_CAST:
-        return cuda_copy(queue, &(struct copy){.in = op->cast.in, .out = op->cast.out}); // f32 to f32
+        return cuda_cast(queue, &op->cast);
     case OP_ADD:
         return cuda_add(queue, &op->add);
     case OP_POISON:

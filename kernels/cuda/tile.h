@@ -121,7 +121,7 @@ __device__ void store_rows(const rows<T> &to, int64_t row, int64_t column, int f
     for (int i = lane; i < 16 * M * (D / 8); i += WARP) {
         const int r = mine + i / (D / 8), chunk = i % (D / 8);
         if (first + r < sequence)
-            *reinterpret_cast<quad<uint32_t> *>(to.row(row + first + r) + column + 8 * chunk) =
-                *reinterpret_cast<const quad<uint32_t> *>(by.at(r, chunk));
+            *reinterpret_cast<piece<T> *>(to.row(row + first + r) + column + 8 * chunk) =
+                *reinterpret_cast<const piece<T> *>(by.at(r, chunk));
     }
 }

@@ -63,7 +63,7 @@ struct emulator {
     int free_stack[MOST_THREADS], free_stacks, stacks;
     unsigned order[MOST_THREADS];
     struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
-    struct copies copies[MOST_THREADS];
+    struct copies *copies; // of each thread; NULL: no kernel has begun any
     struct shared_piece shared[SHARED_SITES];
     int shared_pieces;
     size_t dynamic_bytes;
@@ -95,6 +95,7 @@ void emulator_destroy(struct emulator *e)
 {
     for (int i = 0; i < e->stacks; i++)
         munmap(e->stack[i].memory, STACK_BYTES);
+    free(e->copies);
     free(e);
 }
 
@@ -282,7 +283,8 @@ static void run_block(struct emulator *e)
 {
     for (unsigned i = 0; i < e->threads.x; i++) {
         e->fiber[i] = (struct fiber){.state = NEW, .stack = -1, .file = "-", .index = {i, 0, 0}};
-        e->copies[i].count = e->copies[i].group = 0;
+        if (e->copies != NULL)
+            e->copies[i].count = e->copies[i].group = 0;
     }
     bool more = true;
     while (more) {
@@ -296,7 +298,7 @@ static void run_block(struct emulator *e)
             more = release_warp(e, first) || more;
         more = more || release_block(e);
     }
-    for (unsigned i = 0; i < e->threads.x; i++)
+    for (unsigned i = 0; e->copies != NULL && i < e->threads.x; i++)
         if (e->copies[i].count > 0)
             refuse(e, &e->fiber[i], &e->fiber[i],
                    "it has left, and copies that it began were not waited for");
@@ -420,6 +422,8 @@ void emulator_expect_shared(const void *data, size_t bytes, const char *file, in
 void emulator_copy(void *to, const void *from, size_t bytes, bool present, const char *file, int line)
 {
     struct emulator *e = current;
+    if (e->copies == NULL)
+        CHECK((e->copies = calloc(MOST_THREADS, sizeof *e->copies)) != NULL);
     struct copies *c = &e->copies[e->now->index.x];
     emulator_expect_shared(to, bytes, file, line);
     if ((uintptr_t)from % bytes != 0 || c->count == MOST_COPIES)
@@ -436,11 +440,14 @@ void emulator_copy(void *to, const void *from, size_t bytes, bool present, const
 
 void emulator_copy_commit(void)
 {
-    current->copies[current->now->index.x].group++;
+    if (current->copies != NULL)
+        current->copies[current->now->index.x].group++;
 }
 
 void emulator_copy_wait(int groups)
 {
+    if (current->copies == NULL)
+        return;
     struct copies *c = &current->copies[current->now->index.x];
     int kept = 0;
     for (int i = 0; i < c->count; i++) {
