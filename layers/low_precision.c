@@ -20,19 +20,25 @@ struct rule {
     bool transformed; // in grad_weight
 };
 
+/* Designated, so that what is left out is left out on purpose. */
+#define TO(format_, ...)                                        \
+    {                                                           \
+        .lowers = true, .format = NUMBER_##format_, __VA_ARGS__ \
+    }
+#define MX TO(E4M3, .scale = SCALE_E8M0, .along = 32, .across = 1)
+#define FP4(across_, ...) \
+    TO(E2M1, .scale = SCALE_E4M3, .magnitude = OF_TENSOR, .along = 16, .across = (across_), __VA_ARGS__)
+
 static const struct rule own_rules[PRODUCT_FORMAT_COUNT][OPERAND_COUNT] = {
-    [PRODUCT_E4M3] = {{true, NUMBER_E4M3}, {true, NUMBER_E4M3}, {true, NUMBER_E4M3}},
-    [PRODUCT_E5M2] = {{true, NUMBER_E5M2}, {true, NUMBER_E5M2}, {true, NUMBER_E5M2}},
-    [PRODUCT_HYBRID] = {{true, NUMBER_E4M3}, {true, NUMBER_E4M3}, {true, NUMBER_E5M2}},
-    [PRODUCT_MXFP8] = {{true, NUMBER_E4M3, SCALE_E8M0, OF_NOTHING, 32, 1},
-                       {true, NUMBER_E4M3, SCALE_E8M0, OF_NOTHING, 32, 1},
-                       {true, NUMBER_E4M3, SCALE_E8M0, OF_NOTHING, 32, 1}},
-    [PRODUCT_NVFP4] = {{true, NUMBER_E2M1, SCALE_E4M3, OF_TENSOR, 16, 1, .transformed = true},
-                       {true, NUMBER_E2M1, SCALE_E4M3, OF_TENSOR, 16, 16},
-                       {true, NUMBER_E2M1, SCALE_E4M3, OF_TENSOR, 16, 1, true, true}},
-    [PRODUCT_TERNARY] = {{true, NUMBER_INT8, SCALE_FULL, OF_ROW},
-                         {true, NUMBER_TERNARY, SCALE_FULL, OF_MEAN},
-                         {false}},
+    [PRODUCT_E4M3] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E4M3, .along = 0)},
+    [PRODUCT_E5M2] = {TO(E5M2, .along = 0), TO(E5M2, .along = 0), TO(E5M2, .along = 0)},
+    [PRODUCT_HYBRID] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E5M2, .along = 0)},
+    [PRODUCT_MXFP8] = {MX, MX, MX},
+    [PRODUCT_NVFP4] = {FP4(1, .transformed = true), FP4(16, .transformed = false),
+                       FP4(1, .transformed = true, .stochastic = true)},
+    [PRODUCT_TERNARY] = {TO(INT8, .scale = SCALE_FULL, .magnitude = OF_ROW),
+                         TO(TERNARY, .scale = SCALE_FULL, .magnitude = OF_MEAN),
+                         {.lowers = false}},
 };
 
 /* e4m3, e5m2 and hybrid are told how to scale. */
