@@ -125,6 +125,25 @@ static void sort(struct entry *entries, int count)
         }
 }
 
+/* With whom auto competes, and by which rules. */
+static void print_notes(const struct comparison *c, bool twins, bool searched)
+{
+    const char *before = "\n";
+    if (twins) {
+        printf("%s* holds all weights twice%s\n", before,
+               searched ? "; auto, which holds them once, does not compete with it" : "");
+        before = "";
+    }
+    if (searched && c->v > OWN_V) {
+        printf("%sauto has the best of v 1, 2 and %d\n", before, c->v);
+        before = "";
+    }
+    if (searched && c->memory_limit > 0.0)
+        printf("%sauto holds at most %g whole microbatches, as --memory-limit says; the others hold what "
+               "they hold\n",
+               before, c->memory_limit);
+}
+
 static void print_table(const struct comparison *c, const struct entry *entries, int count)
 {
     struct text title = {0};
@@ -144,11 +163,7 @@ static void print_table(const struct comparison *c, const struct entry *entries,
         twins = twins || e->twins;
         searched = searched || is_auto(e);
     }
-    if (twins)
-        printf("\n* holds all weights twice%s\n",
-               searched ? "; auto, which holds them once, does not compete with it" : "");
-    if (searched && c->v > OWN_V)
-        printf("%sauto has the best of v 1, 2 and %d\n", twins ? "" : "\n", c->v);
+    print_notes(c, twins, searched);
     for (int i = 0; i < count; i++)
         if (entries[i].refusal != NULL)
             printf("%s%s\n", i == 0 || entries[i - 1].refusal == NULL ? "\nleft out:\n" : "",

@@ -203,11 +203,13 @@ def main():
                 expect(sorted(os.listdir(folder)) == ["a.json", "a.svg"], "left behind:", os.listdir(folder))
             except Failed as failed:
                 sys.exit(f"cuboid schedule {case}: {failed}")
-    for line in ("-p 4 -m 8", "-p 3 -m 5 -v 4 --cost f=1,i=2,w=0.5,comm=0.125", "-p 4 -m 6 -v 8 --cost comm=1.5"):
+    for line in ("-p 4 -m 8", "-p 3 -m 5 -v 4 --cost f=1,i=2,w=0.5,comm=0.125", "-p 2 -m 3 -v 4 --cost comm=1.5"):
         try:
             check_comparison(cuboid, line)
         except Failed as failed:
             sys.exit(f"cuboid schedule compare {line}: {failed}")
+    if "\n\nauto holds at most 1.5 whole" not in run(cuboid, "compare -p 3 -m 2 --memory-limit 1.5"):
+        sys.exit("cuboid schedule compare: the table does not say that auto has a limit")
     print(f"{len(CASES)} schedules, 3 comparisons")
 
 
