@@ -61,6 +61,7 @@ static const char *const one_rank_overrides[] = {
     "ep=1",
     "parallel.sequence_parallel=false",
     "parallel.zero_stage=0",
+    "parallel.overlap_param_gather=false",
     "pipeline.schedule=1f1b",
     "pipeline.schedule_file=none",
     "pipeline.virtual_stages=1",
