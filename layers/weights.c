@@ -126,16 +126,18 @@ static size_t bytes_of(int64_t elements)
     return (size_t)elements * sizeof(float);
 }
 
-static enum status allocate(struct weights *w, int64_t values, int64_t gradients, bool training)
+static enum status allocate(struct weights *w, int64_t values, int64_t gradients,
+                            const struct weights_config *config)
 {
     int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count, false) : values;
     int64_t kept = w->zero_stage >= 2 ? slices_before(w, w->plan.count, true) : gradients;
     TRY(buffer_alloc(w->device, PART_WEIGHTS, bytes_of(w->zero_stage >= 3 ? owned : values), &w->value));
-    if (!training)
+    if (!config->training)
         return OK;
     TRY(buffer_alloc(w->device, PART_GRADIENTS, bytes_of(kept), &w->gradient));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->m));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->v));
+    enum part moments = config->offload_moments ? PART_HOST : PART_OPTIMIZER;
+    TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->m));
+    TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->v));
     w->flat_gradient = tensor_1d(w->gradient.data, F32, kept);
     return OK;
 }
@@ -256,7 +258,7 @@ enum status weights_create(const struct weights_config *config, struct weights *
     TRY(list_held(out, config));
     assign_offsets(out, &values, &gradients);
     TRY(plan_buckets(out, config));
-    TRY(allocate(out, values, gradients, training));
+    TRY(allocate(out, values, gradients, config));
     TRY(list_owned(out));
     point_held(out, training);
     point_owned(out, training);
@@ -307,10 +309,11 @@ static enum status initialise_part(const struct weights *w, const struct held *h
 
 enum status weights_initialise(struct weights *w, struct stream *stream, uint64_t seed)
 {
-    // Padding, gaps and moments are zero, and stay zero: their gradients are.
+    // Padding, gaps and moments are zero, and stay zero: their gradients are. The host's memory begins as
+    // zero.
     struct buffer *all[] = {&w->value, &w->m, &w->v};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->bytes > 0)
+        if (all[i]->bytes > 0 && all[i]->part != PART_HOST)
             TRY(fill(stream, (struct fill){.out = whole(all[i]), .value = 0.0F}));
     for (int i = 0; i < w->count && w->zero_stage < 3; i++)
         if (!w->list[i].second_use)

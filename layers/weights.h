@@ -73,7 +73,8 @@ struct weights_config {
      * and head) among them where it holds them. */
     const int *layers;
     int layer_count;
-    bool training;  // false: values only, whole
+    bool training;            // false: values only, whole
+    bool offload_moments;     // into the host's memory (PART_HOST)
     int zero_stage; // what the data ranks share out; above 0 the next three are read
     const struct groups *groups;
     bool overlap_grad_reduce, overlap_param_gather;

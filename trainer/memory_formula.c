@@ -218,8 +218,11 @@ static enum status put_optimizer(struct sheet *s, const struct memory_states *st
     int64_t word = sizeof(double), samples = recipe->train.global_batch_size, p = s->run->mesh.degrees.pp;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
     int64_t moment = states->moments * s->shape.assume.moment;
-    TRY(put_buffer(s, PART_OPTIMIZER, "first moments", moment));
-    TRY(put_buffer(s, PART_OPTIMIZER, "second moments", moment));
+    enum part home = recipe->memory.offload_optimizer ? PART_HOST : PART_OPTIMIZER;
+    TRY(put_buffer(s, home, "first moments", moment));
+    TRY(put_buffer(s, home, "second moments", moment));
+    if (recipe->memory.offload_optimizer)
+        TRY(put_buffer(s, PART_OPTIMIZER, "window of the moments", 4 * (int64_t)sizeof(float) << 16));
     TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
     TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));

@@ -2,6 +2,7 @@
 #include "trainer/optimizer.h"
 
 #include "trainer/learning_rate.h"
+#include "trainer/moment_window.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ struct optimizer {
     int64_t packed_count;
     struct buffer blocks; // f64: squares of the blocks of each held row, one after the other
     int64_t block_count;
+    struct moment_window window; // where moments are in the host's memory
     struct adamw_hyper host_hyper;
     double *host_report;
 };
@@ -68,6 +70,8 @@ static enum status fill_optimizer(struct optimizer *o)
     TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)report_count(o) * sizeof(double), &o->report));
     TRY(buffer_alloc(device, PART_OPTIMIZER, sizeof(struct adamw_hyper), &o->hyper));
     TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)o->block_count * sizeof(double), &o->blocks));
+    if (o->config.offload)
+        TRY(moment_window_create(o->config.compute, &o->window));
     if (o->packed_count == 0)
         return OK;
     return buffer_alloc(device, PART_COMMUNICATION, (size_t)o->packed_count * sizeof(float), &o->packed);
@@ -95,6 +99,7 @@ void optimizer_destroy(struct optimizer *optimizer)
     buffer_free(&optimizer->hyper);
     buffer_free(&optimizer->packed);
     buffer_free(&optimizer->blocks);
+    moment_window_destroy(&optimizer->window);
     free(optimizer->host_report);
     free(optimizer);
 }
@@ -272,22 +277,29 @@ enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
     return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
 }
 
+static enum status step_owned(struct optimizer *o, const struct owned *owned)
+{
+    struct adamw args = {
+        .weight = flat(owned->value),
+        .gradient = flat(owned->gradient),
+        .m = flat(owned->m),
+        .v = flat(owned->v),
+        .hyper = o->hyper.data,
+        .decay = owned->held->row->decay,
+    };
+    return o->config.offload ? moment_window_step(&o->window, args) : adamw(o->config.compute, args);
+}
+
 enum status optimizer_apply(struct optimizer *o)
 {
     struct weights *weights = o->config.weights;
-    for (int i = 0; i < weights->owned_count; i++) {
-        const struct owned *owned = &weights->owned[i];
-        if (owned->held->second_use)
-            continue;
-        TRY(adamw(o->config.compute, (struct adamw){
-                                         .weight = flat(owned->value),
-                                         .gradient = flat(owned->gradient),
-                                         .m = flat(owned->m),
-                                         .v = flat(owned->v),
-                                         .hyper = o->hyper.data,
-                                         .decay = owned->held->row->decay,
-                                     }));
-    }
+    if (o->config.offload)
+        TRY(moment_window_begin(&o->window));
+    for (int i = 0; i < weights->owned_count; i++)
+        if (!weights->owned[i].held->second_use)
+            TRY(step_owned(o, &weights->owned[i]));
+    if (o->config.offload)
+        TRY(moment_window_end(&o->window, weights));
     return weights_gather(weights, o->config.compute);
 }
 

@@ -4,9 +4,11 @@
  *   partial sums   rows whose gradient is partial over tp, or over replicated key/value heads
  *   ties           each use's gradient, complete on its own, embedding + head
  *   squares        of every parameter, once: block by block, then the blocks in order; the first holder of
- * each share speaks for it all-reduce     losses, tokens and squares over the world, each number from one
- * rank: exact in any order clip           the factor for the gradients: 1 / tokens, and clipping adamw on
- * what this rank owns, which with ZeRO is a slice (layers/weights.h) gather         everyone's new slices
+ *                  each share speaks for it
+ *   all-reduce     losses, tokens and squares over the world, each number from one rank: exact in any order
+ *   clip           the factor for the gradients: 1 / tokens, and clipping
+ *   adamw          on what this rank owns, which with ZeRO is a slice (layers/weights.h)
+ *   gather         everyone's new slices
  *
  * Nothing is read by the host until the step is over. Losses, tokens and squares are added in index order
  * (sample, parameter, share), so the norm has the same bits on every pipeline layout.
@@ -35,6 +37,7 @@ struct optimizer_config {
     struct weights *weights;
     struct stream *compute;
     int64_t global_batch_size;
+    bool offload; // the moments are in the host's memory (moment_window.h)
 };
 
 MUST_USE enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out);

@@ -142,6 +142,7 @@ struct recipe_memory {
     int64_t recompute_num_layers;
     struct recipe_names recompute_modules;
     bool offload_activations;
+    bool offload_optimizer;
 };
 
 struct recipe_data {
@@ -206,7 +207,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 117 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 118 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -324,20 +324,40 @@ static void reach_say(const struct view *v, struct text *out)
         v->recipe->cluster.device, (long long)ranks_of(v->recipe), device_kind(0)->name);
 }
 
+static const char *offload_key(const struct recipe *r)
+{
+    return r->memory.offload_activations ? "memory.offload_activations" : "memory.offload_optimizer";
+}
+
 static bool offload_holds(const struct view *v)
 {
-    const char *device = v->recipe->cluster.device;
-    return !v->recipe->memory.offload_activations || !device_named_computes(device) ||
-           device_named_is_of_host(device);
+    const struct recipe *r = v->recipe;
+    const char *device = r->cluster.device;
+    return (!r->memory.offload_activations && !r->memory.offload_optimizer) ||
+           !device_named_computes(device) || device_named_is_of_host(device);
 }
 
 static void offload_say(const struct view *v, struct text *out)
 {
-    text_add(out,
-             "memory.offload_activations needs memory of the host that the device copies to by itself, and "
-             "cluster.device %s has none yet; memory.offload_activations false works, and "
-             "memory.recompute_granularity saves memory too",
-             v->recipe->cluster.device);
+    const char *key = offload_key(v->recipe);
+    text_add(
+        out,
+        "%s needs memory of the host that the device copies to by itself, and cluster.device %s has none "
+        "yet; %s false works, and memory.recompute_granularity saves memory too",
+        key, v->recipe->cluster.device, key);
+}
+
+static bool rollback_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return !r->memory.offload_optimizer || !r->pipeline.optimizer_post_validation;
+}
+
+static void rollback_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out, "memory.offload_optimizer keeps the moments away from the device, and "
+                  "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works");
 }
 
 /* ---- the rules ---- */
@@ -378,7 +398,8 @@ const struct rule recipe_run_rules[] = {
     {"parallel.rank_order", order_holds, order_say, {{0}}},
     {"cluster.device", built_holds, built_say, {{0}}},
     {"cluster.device " DEGREES, reach_holds, reach_say, {{0}}},
-    {"memory.offload_activations cluster.device", offload_holds, offload_say, {{0}}},
+    {"memory.offload_activations memory.offload_optimizer cluster.device", offload_holds, offload_say, {{0}}},
+    {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
      profile_say,

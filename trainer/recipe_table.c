@@ -353,6 +353,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("memory.offload_activations", BOOL, memory.offload_activations, "false",
         "What a forward pass leaves behind waits for its backward pass in the host's memory; on a CPU, in a "
         "file in $TMPDIR (or /tmp). Never changes a bit of the result (docs/memory.md)."),
+    ROW("memory.offload_optimizer", BOOL, memory.offload_optimizer, "false",
+        "Adam's moments stay in the host's memory, and pass through the device in pieces while weights are "
+        "updated. Never changes a bit of the result."),
 
     ROW("data.train", SOURCES, data.train, NULL,
         "A dataset's prefix (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}`: each source gives "

@@ -60,6 +60,7 @@ static enum status create_weights(struct worker *w, bool training)
         .layer_count = count,
         .training = training,
         .zero_stage = parallel->zero_stage,
+        .offload_moments = w->run->recipe->memory.offload_optimizer,
         .groups = w->groups,
         .overlap_grad_reduce = parallel->overlap_grad_reduce,
         .overlap_param_gather = parallel->overlap_param_gather,
@@ -126,6 +127,7 @@ static enum status create_optimizer(struct worker *w)
         .weights = &w->weights,
         .compute = w->compute,
         .global_batch_size = recipe->train.global_batch_size,
+        .offload = recipe->memory.offload_optimizer,
     };
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &w->optimizer));

@@ -15,6 +15,7 @@
 #define SOME    PARTS "memory.recompute_modules="
 #define STRICT  " cluster.device=strict "
 #define AWAY    " memory.offload_activations=true "
+#define MOMENTS " memory.offload_optimizer=true "
 
 /* Layouts whose bits are those of the first, which keeps everything. */
 struct alike {
@@ -52,12 +53,13 @@ static const struct alike groups[] = {
       "pp=2 pipeline.schedule=zb-v" BLOCK "1", "pp=2 pipeline.schedule=zb-v" SOME "[activation]" STRICT,
       "pp=4 pipeline.layout=[1,1,1,2]" FULL,
       "pp=4 pipeline.layout=[1,1,1,2] pipeline.schedule=zb-h2" FULL STRICT,
-      "pp=4 pipeline.layout=[1,1,1,2]" AWAY STRICT, "pp=2 pipeline.schedule=zb-v" AWAY STRICT FULL,
+      "pp=4 pipeline.layout=[1,1,1,2]" AWAY STRICT, "pp=2 pipeline.schedule=zb-v" AWAY MOMENTS STRICT FULL,
       "pp=2 pipeline.schedule=interleaved" AWAY, "pp=2 pipeline.schedule=gpipe" AWAY STRICT}},
     {"gpt, tp 2, dp 2",
      TINY_GPT,
      "tp=2 dp=2",
-     {"", FULL, PARTS, "pp=2" BLOCK "2" STRICT, "pp=2 pipeline.schedule=zb-v" SOME "[norm]" STRICT}},
+     {"", FULL, PARTS, MOMENTS STRICT, MOMENTS "parallel.zero_stage=1", "pp=2" BLOCK "2" STRICT,
+      "pp=2 pipeline.schedule=zb-v" SOME "[norm]" STRICT}},
     {"llama, both ways, documents",
      TINY_LLAMA,
      "pp=2 pipeline.schedule=dualpipe" TINY_LLAMA_BYTES TINY_DOCUMENTS,
@@ -77,11 +79,10 @@ static enum status note_memory(void *context, struct worker *w)
     return OK;
 }
 
-static enum status run(const struct test *test, const struct alike *group, const char *layout,
-                       struct memory_use *use, struct trace *out)
+static enum status run_part(const struct test *test, const struct alike *group, const char *layout,
+                            struct trace_options options, struct trace *out)
 {
     static const char few_steps[] = " train.train_iters=3 optimizer.lr_decay_iters=3 ";
-    struct trace_options options = {.transport = "local", .hooks = {use, .built = note_memory}};
     char common[400];
     struct recipe *recipe = NULL;
     snprintf(common, sizeof common, "%s%s", group->common, few_steps);
@@ -89,6 +90,35 @@ static enum status run(const struct test *test, const struct alike *group, const
     enum status status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;
+}
+
+static enum status run(const struct test *test, const struct alike *group, const char *layout,
+                       struct memory_use *use, struct trace *out)
+{
+    struct trace_options options = {.transport = "local", .hooks = {use, .built = note_memory}};
+    return run_part(test, group, layout, options, out);
+}
+
+/* Moments that are in the host's memory are saved from there, and loaded to there. */
+static void check_resumed(struct test *test, const struct alike *group, const struct trace *reference)
+{
+    struct trace trace = {.steps = 0};
+    struct text layout = {0}, why = {0};
+    text_add(&layout, "%s checkpoint.save=%s/save", MOMENTS STRICT, test->tiny.folder);
+    struct trace_options stop = {.transport = "local", .stop_after = 1},
+                         go_on = {.transport = "local", .resume = true};
+    test->runs++;
+    if (run_part(test, group, text_chars(&layout), stop, &trace) != OK ||
+        run_part(test, group, text_chars(&layout), go_on, &trace) != OK)
+        text_add(&why, "%s", fail_text());
+    else
+        trace_differs(reference, &trace, &why);
+    if (why.length > 0) {
+        printf("FAILED  %s, resumed: %s\n", group->name, text_chars(&why));
+        test->failures++;
+    }
+    text_free(&layout);
+    text_free(&why);
 }
 
 /* The first rank allocates less for activations than when all is kept, and what goes away is in the host's
@@ -110,6 +140,8 @@ static void check_group(struct test *test, const struct alike *group)
     struct trace reference = {.steps = 0};
     struct memory_use kept = {.peak_total_bytes = 0};
     MUST(run(test, group, "", &kept, &reference));
+    if (group == &groups[0])
+        check_resumed(test, group, &reference);
     for (int i = 1; group->layouts[i] != NULL; i++) {
         const char *layout = group->layouts[i];
         struct trace trace = {.steps = 0};

@@ -2,6 +2,7 @@
 /* Away and back, without layers: what a "forward" wrote is what its "backward" reads, in the order of real
  * schedules on the strict device, whose streams run as late as they may. The copies' stream is also made to
  * run as early as it may, since a copy that forgot to wait would be right when it comes late. */
+#include "trainer/moment_window.h"
 #include "trainer/offload.h"
 
 #include <criterion/criterion.h>
@@ -168,6 +169,84 @@ Test(offload, slots)
     away_plan_destroy(away);
     slot_plan_destroy(whole);
     schedule_destroy(schedule);
+}
+
+/* ---- moments ---- */
+
+enum { ELEMENTS = 3 * MOMENT_PIECE + 1000, VECTORS = 4 }; // weight, gradient, m, v
+
+static void put_vectors(struct stream *stream, struct buffer of[VECTORS], enum part moments)
+{
+    float *host = malloc(ELEMENTS * sizeof *host);
+    cr_assert_not_null(host);
+    for (int k = 0; k < VECTORS; k++) {
+        for (int i = 0; i < ELEMENTS; i++)
+            host[i] = (float)((i * 31 + k * 17) % 257 + 1) * (k == 1 ? -0.01F : 0.02F);
+        cr_assert_eq(
+            buffer_alloc(stream_device(stream), k < 2 ? PART_DATA : moments, ELEMENTS * sizeof *host, &of[k]),
+            OK);
+        cr_assert_eq(copy_to_device(stream, of[k].data, host, ELEMENTS * sizeof *host), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+    }
+    free(host);
+}
+
+static struct adamw args_of(const struct buffer of[VECTORS], const struct buffer *hyper)
+{
+    return (struct adamw){.weight = tensor_1d(of[0].data, F32, ELEMENTS),
+                          .gradient = tensor_1d(of[1].data, F32, ELEMENTS),
+                          .m = tensor_1d(of[2].data, F32, ELEMENTS),
+                          .v = tensor_1d(of[3].data, F32, ELEMENTS),
+                          .hyper = hyper->data,
+                          .decay = true};
+}
+
+static void take_steps(struct stream *stream, const struct adamw *whole, const struct adamw *pieces)
+{
+    struct moment_window window;
+    cr_assert_eq(moment_window_create(stream, &window), OK);
+    for (int step = 0; step < 2; step++) {
+        cr_assert_eq(adamw(stream, *whole), OK);
+        cr_assert_eq(moment_window_begin(&window), OK);
+        for (int i = 0; i < 2; i++) // two tensors, one after the other: the second half is whole and a part
+            cr_assert_eq(moment_window_step(&window, *pieces), OK);
+        cr_assert_eq(adamw(stream, *whole), OK);
+        cr_assert_eq(stream_wait(stream, stream_record(window.copies)), OK);
+    }
+    cr_assert_eq(stream_sync(stream), OK);
+    moment_window_destroy(&window);
+}
+
+Test(offload, moments_in_pieces)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer hyper = {0}, here[VECTORS] = {0}, there[VECTORS] = {0};
+    struct adamw_hyper values = {.lr = 0.01F,
+                                 .beta1 = 0.9F,
+                                 .beta2 = 0.99F,
+                                 .epsilon = 1e-8F,
+                                 .correction1 = 0.1F,
+                                 .correction2 = 0.01F,
+                                 .gradient_scale = 0.5F,
+                                 .weight_decay = 0.1F};
+    cr_assert_eq(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device), OK);
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof values, &hyper), OK);
+    cr_assert_eq(copy_to_device(stream, hyper.data, &values, sizeof values), OK);
+    put_vectors(stream, here, PART_DATA);
+    put_vectors(stream, there, PART_HOST);
+    struct adamw whole = args_of(here, &hyper), pieces = args_of(there, &hyper);
+    take_steps(stream, &whole, &pieces);
+    for (int k = 0; k < VECTORS; k++)
+        cr_assert_eq(memcmp(here[k].data, there[k].data, ELEMENTS * sizeof(float)), 0, "vector %d", k);
+    for (int k = 0; k < VECTORS; k++) {
+        buffer_free(&here[k]);
+        buffer_free(&there[k]);
+    }
+    buffer_free(&hyper);
+    stream_destroy(stream);
+    device_close(device);
 }
 
 /* The host's memory of a device is not the device's, and is what was written there also after a rest. */

@@ -126,6 +126,14 @@ Test(recipe_check, recomputation)
          "memory.recompute_granularity=selective", "memory.recompute_modules=[]");
 }
 
+Test(recipe_check, offload)
+{
+    WITH("", "memory.offload_activations=true", "memory.offload_optimizer=true", "pp=2");
+    WITH("command line: memory.offload_optimizer keeps the moments away from the device, and "
+         "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works\n",
+         "memory.offload_optimizer=true", "pipeline.optimizer_post_validation=true", "pp=2");
+}
+
 Test(recipe_check, stages)
 {
     WITH("", "pp=3");
