@@ -100,56 +100,56 @@ static enum status compare(const struct tiny *tiny, const struct layout_case *c)
     return status;
 }
 
+static const struct layout_case cases[] = {
+    {TINY_GPT, "", 1},
+    {TINY_GPT, TINY_DROPOUT, 2},
+    {TINY_GPT, "tp=2 pp=2 dp=2 parallel.sequence_parallel=true", 1},
+    {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1]", 1},
+    {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1", 3},
+    {TINY_GPT, "tp=2 pp=3 pipeline.optimizer_post_validation=true", 1},
+    {TINY_GPT, "tp=3 model.make_vocab_size_divisible_by=4 pp=2 pipeline.schedule=interleaved", 1},
+    {TINY_LLAMA, "tp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v pipeline.layout=[1,1,1,2]",
+     1},
+    {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
+    {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
+    {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
+    // Multiplications in small formats have copies of their operands.
+    {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
+    {TINY_LLAMA,
+     "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
+     "precision.high_precision_layers=[layers.1,fc2]",
+     1},
+    // What is computed again has other homes.
+    {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
+    {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
+    {TINY_LLAMA, "pp=2 pipeline.schedule=zb-v" FULL, 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" FULL "memory.recompute_method=block", 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=v-half tp=2" FULL "memory.recompute_method=block", 1},
+    {TINY_GPT, SOME "[core_attn]", 1},
+    {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
+    {TINY_LLAMA, "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]",
+     1},
+    {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" AWAY, 1},
+    {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" AWAY FULL, 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
+    {TINY_GPT,
+     "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
+     "memory.offload_optimizer=true" AWAY,
+     1},
+    // Shared out.
+    {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
+    {TINY_GPT, "dp=4 tp=2 parallel.sequence_parallel=true parallel.zero_stage=2 train.micro_batch_size=1", 1},
+    {TINY_LLAMA, "dp=2 pp=2 pipeline.schedule=interleaved parallel.zero_stage=3", 1},
+    {TINY_GPT, "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3 parallel.overlap_param_gather=true",
+     1},
+    {TINY_LLAMA,
+     "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
+     "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
+     1},
+};
+
 int main(void)
 {
-    static const struct layout_case cases[] = {
-        {TINY_GPT, "", 1},
-        {TINY_GPT, TINY_DROPOUT, 2},
-        {TINY_GPT, "tp=2 pp=2 dp=2 parallel.sequence_parallel=true", 1},
-        {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1]", 1},
-        {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1", 3},
-        {TINY_GPT, "tp=2 pp=3 pipeline.optimizer_post_validation=true", 1},
-        {TINY_GPT, "tp=3 model.make_vocab_size_divisible_by=4 pp=2 pipeline.schedule=interleaved", 1},
-        {TINY_LLAMA,
-         "tp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v pipeline.layout=[1,1,1,2]", 1},
-        {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
-        {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
-        {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
-        // Multiplications in small formats have copies of their operands.
-        {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
-        {TINY_LLAMA,
-         "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
-         "precision.high_precision_layers=[layers.1,fc2]",
-         1},
-        // What is computed again has other homes.
-        {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
-        {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
-        {TINY_LLAMA, "pp=2 pipeline.schedule=zb-v" FULL, 1},
-        {TINY_GPT, "pp=2 pipeline.schedule=interleaved" FULL "memory.recompute_method=block", 1},
-        {TINY_GPT, "pp=2 pipeline.schedule=v-half tp=2" FULL "memory.recompute_method=block", 1},
-        {TINY_GPT, SOME "[core_attn]", 1},
-        {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
-        {TINY_LLAMA,
-         "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]", 1},
-        {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" AWAY, 1},
-        {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" AWAY FULL, 1},
-        {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
-        {TINY_GPT,
-         "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
-         "memory.offload_optimizer=true" AWAY,
-         1},
-        // Shared out.
-        {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
-        {TINY_GPT, "dp=4 tp=2 parallel.sequence_parallel=true parallel.zero_stage=2 train.micro_batch_size=1",
-         1},
-        {TINY_LLAMA, "dp=2 pp=2 pipeline.schedule=interleaved parallel.zero_stage=3", 1},
-        {TINY_GPT,
-         "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3 parallel.overlap_param_gather=true", 1},
-        {TINY_LLAMA,
-         "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
-         "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
-         1},
-    };
     struct tiny tiny;
     int bad = 0;
     MUST(tiny_create(&tiny));
