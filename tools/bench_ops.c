@@ -1,38 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How fast the ops run at GPT-2 124M's sizes, beside what memory allows:
+/* How fast the ops run at a model's sizes, beside what memory allows:
  *
- *     bench_ops [THREADS [BATCH SEQUENCE]]          (2, 4, 256)
+ *     bench_ops [device=cpu] [type=f32] [model=gpt2] [threads=2] [batch=4] [sequence=256]
+ *     bench_ops device=cuda type=bf16 model=gpt3-1.3b batch=4 sequence=2048
  *
- * Each line: milliseconds (the best of several runs), the rate, and what a microbatch of the whole model
- * spends in the op, with the optimizer's share at 8 microbatches a step. A line's buffers are those of one
- * layer, so, as in training, what fits the caches is read from there and can beat the triad.
+ * Each line: milliseconds (the best of several runs), the rate, for what moves memory its share of the
+ * ceiling's rate, and what a microbatch of the whole model spends in the op, with the optimizer's share at 8
+ * microbatches a step. A line's buffers are those of one layer, so, as in training, what fits the caches is
+ * read from there and can beat the ceiling. Where ops are not done when a call returns, a run is ten of them.
  *
  * The last lines set the sum beside the model's matrix multiplications. */
+#include "kernels/narrow.h"
 #include "kernels/ops.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum {
-    H = 768,
-    HEADS = 12,
-    LAYERS = 12,
-    V = 50257,
-    V_PADDED = 50304,
-    PARAMETERS = 124439808,
-    MICROBATCHES = 8
+enum { V = 50257, V_PADDED = 50304, MICROBATCHES = 8, RUNS = 7, BUFFERS_MAX = 24 };
+
+struct model {
+    const char *name;
+    int64_t hidden, heads, groups, head_dim, ffn, layers, parameters;
+    int64_t gates; // products of that width into the second half of a block
 };
-enum { RUNS = 7, BUFFERS_MAX = 24 };
+static const struct model models[] = {
+    {"gpt2", 768, 12, 12, 64, 3072, 12, 124439808, 1},
+    {"gpt3-1.3b", 2048, 16, 16, 128, 8192, 24, 1313722368, 1},
+    {"llama3-8b", 4096, 32, 8, 128, 14336, 32, 8030261248, 2},
+};
+enum { MODELS = sizeof models / sizeof *models };
 
 struct bench {
     struct device *device;
     struct stream *stream;
+    struct model model;
+    enum dtype dtype; // of activations and weights
+    double size;      // bytes of one of them
     int64_t batch, sequence, tokens;
+    int calls; // to a run
     struct buffer buffer[BUFFERS_MAX];
     int buffers;
     double total_ms; // of a microbatch
+    double ceiling;  // bytes a second
 };
 
 static double now_s(void)
@@ -50,34 +62,81 @@ static void *memory(struct bench *b, int64_t bytes)
     return buffer->data;
 }
 
+/* From the host, by way of the device's own copy. */
+static void *filled(struct bench *b, const void *from, size_t bytes)
+{
+    void *data = memory(b, (int64_t)bytes);
+    MUST(copy_to_device(b->stream, data, from, bytes));
+    MUST(stream_sync(b->stream));
+    return data;
+}
+
+static void *host(int64_t bytes)
+{
+    void *data = malloc((size_t)bytes + 1);
+    CHECK(data != NULL);
+    return data;
+}
+
 /* Of everyday size and either sign. */
+static struct tensor matrix_of(struct bench *b, enum dtype dtype, int64_t rows, int64_t columns)
+{
+    int64_t count = rows * columns;
+    float *x = host(count * (int64_t)sizeof *x);
+    void *narrow = host(count * (int64_t)sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = 0.02F * (float)((uint32_t)((uint64_t)i * 2654435761U >> 9) % 127U) - 1.26F;
+    narrow_floats(dtype, x, narrow, count);
+    void *data = filled(b, narrow, (size_t)count * dtype_bytes(dtype));
+    free(x);
+    free(narrow);
+    return tensor_2d(data, dtype, rows, columns);
+}
+
 static struct tensor matrix(struct bench *b, int64_t rows, int64_t columns)
 {
-    float *x = memory(b, rows * columns * (int64_t)sizeof *x);
-    for (int64_t i = 0; i < rows * columns; i++)
-        x[i] = 0.02F * (float)((uint32_t)((uint64_t)i * 2654435761U >> 9) % 127U) - 1.26F;
-    return tensor_2d(x, F32, rows, columns);
+    return matrix_of(b, b->dtype, rows, columns);
 }
 
 static struct tensor vector(struct bench *b, int64_t count)
 {
-    return tensor_1d(matrix(b, 1, count).data, F32, count);
+    return tensor_1d(matrix(b, 1, count).data, b->dtype, count);
 }
 
-static struct tensor vector_of_ones(struct bench *b, int64_t count)
+/* Of what is fp32 in every type. */
+static struct tensor sums(struct bench *b, int64_t count)
 {
-    struct tensor t = vector(b, count);
+    return tensor_1d(matrix_of(b, F32, 1, count).data, F32, count);
+}
+
+static struct tensor ones(struct bench *b, int64_t count)
+{
+    float *x = host(count * (int64_t)sizeof *x);
     for (int64_t i = 0; i < count; i++)
-        ((float *)t.data)[i] = 1.0F;
-    return t;
+        x[i] = 1.0F;
+    void *data = filled(b, x, (size_t)count * sizeof *x);
+    free(x);
+    return tensor_1d(data, F32, count);
 }
 
 static int32_t *numbers(struct bench *b, int64_t below)
 {
-    int32_t *n = memory(b, b->tokens * (int64_t)sizeof *n);
+    int32_t *n = host(b->tokens * (int64_t)sizeof *n);
     for (int64_t t = 0; t < b->tokens; t++)
         n[t] = (int32_t)(t * 7919 % below);
-    return n;
+    int32_t *data = filled(b, n, (size_t)b->tokens * sizeof *n);
+    free(n);
+    return data;
+}
+
+static int64_t *samples(struct bench *b)
+{
+    int64_t *n = host(b->tokens * (int64_t)sizeof *n);
+    for (int64_t t = 0; t < b->tokens; t++)
+        n[t] = t / b->sequence;
+    int64_t *data = filled(b, n, (size_t)b->tokens * sizeof *n);
+    free(n);
+    return data;
 }
 
 static void release(struct bench *b)
@@ -96,120 +155,127 @@ static double report(struct bench *b, const char *name, double s, double amount,
                      double times)
 {
     b->total_ms += times * s * 1e3;
-    printf("%-32s %9.3f ms %8.1f %-8s x %-6.4g %9.2f ms\n", name, s * 1e3, amount / s * 1e-9, unit, times,
-           times * s * 1e3);
+    printf("%-32s %9.3f ms %9.1f %-8s", name, s * 1e3, amount / s * 1e-9, unit);
+    if (unit[1] == 'B' && b->ceiling > 0.0)
+        printf(" %5.1f %%", 100.0 * amount / s / b->ceiling);
+    else
+        printf("        ");
+    printf(" x %-6.4g %9.2f ms\n", times, times * s * 1e3);
     return s;
 }
 
-#define BEST_S(b, call)                            \
-    ({                                             \
-        double best_ = INFINITY;                   \
-        for (int run_ = 0; run_ < RUNS; run_++) {  \
-            double begin_ = now_s();               \
-            MUST(call);                            \
-            MUST(stream_sync((b)->stream));        \
-            best_ = fmin(best_, now_s() - begin_); \
-        }                                          \
-        best_;                                     \
+#define BEST_S(b, call)                                                   \
+    ({                                                                    \
+        double best_ = INFINITY;                                          \
+        for (int run_ = 0; run_ < RUNS; run_++) {                         \
+            double begin_ = now_s();                                      \
+            for (int call_ = 0; call_ < (b)->calls; call_++)              \
+                MUST(call);                                               \
+            MUST(stream_sync((b)->stream));                               \
+            best_ = fmin(best_, (now_s() - begin_) / (double)(b)->calls); \
+        }                                                                 \
+        best_;                                                            \
     })
 
 static void bench_norms(struct bench *b)
 {
-    int64_t t = b->tokens;
+    int64_t t = b->tokens, h = b->model.hidden;
     struct norm_forward f = {.kind = NORM_LAYER, .epsilon = 1e-5F};
-    f.x = matrix(b, t, H), f.y = matrix(b, t, H), f.weight = vector(b, H), f.bias = vector(b, H);
-    f.mean = vector(b, t), f.rstd = vector(b, t);
-    report(b, "norm_forward", BEST_S(b, norm_forward(b->stream, f)), 8.0 * elements(t, H), "GB/s",
-           2 * LAYERS + 1);
+    f.x = matrix(b, t, h), f.y = matrix(b, t, h), f.weight = vector(b, h), f.bias = vector(b, h);
+    f.mean = sums(b, t), f.rstd = sums(b, t);
+    report(b, "norm_forward", BEST_S(b, norm_forward(b->stream, f)), 2.0 * b->size * elements(t, h), "GB/s",
+           2 * (double)b->model.layers + 1);
     struct norm_backward n = {
         .kind = NORM_LAYER, .x = f.x, .weight = f.weight, .mean = f.mean, .rstd = f.rstd};
-    n.dy = f.y, n.dx = matrix(b, t, H), n.dweight = vector(b, H), n.dbias = vector(b, H);
-    report(b, "norm_backward", BEST_S(b, norm_backward(b->stream, n)), 16.0 * elements(t, H), "GB/s",
-           2 * LAYERS + 1);
+    n.dy = f.y, n.dx = matrix(b, t, h), n.dweight = sums(b, h), n.dbias = sums(b, h);
+    report(b, "norm_backward", BEST_S(b, norm_backward(b->stream, n)), 4.0 * b->size * elements(t, h), "GB/s",
+           2 * (double)b->model.layers + 1);
     release(b);
 }
 
 static void bench_activation(struct bench *b, enum activation_kind kind, const char *name, double times)
 {
-    int64_t t = b->tokens, width = kind == ACTIVATION_SWIGLU ? 8 * H : 4 * H;
-    struct activation_forward f = {.kind = kind, .x = matrix(b, t, width), .y = matrix(b, t, 4 * H)};
+    int64_t t = b->tokens, ffn = b->model.ffn, width = kind == ACTIVATION_SWIGLU ? 2 * ffn : ffn;
+    struct activation_forward f = {.kind = kind, .x = matrix(b, t, width), .y = matrix(b, t, ffn)};
     struct activation_backward n = {.kind = kind, .x = f.x, .dy = f.y, .dx = matrix(b, t, width)};
     printf("%s:\n", name);
     report(b, "  activation_forward", BEST_S(b, activation_forward(b->stream, f)),
-           4.0 * elements(t, (width + 4 * H)), "GB/s", times);
+           b->size * elements(t, width + ffn), "GB/s", times);
     report(b, "  activation_backward", BEST_S(b, activation_backward(b->stream, n)),
-           4.0 * elements(t, (2 * width + 4 * H)), "GB/s", times);
+           b->size * elements(t, 2 * width + ffn), "GB/s", times);
     release(b);
 }
 
 static void bench_residual(struct bench *b, float probability, double times)
 {
-    int64_t t = b->tokens;
-    struct dropout d = {.probability = probability, .generator = philox_named(1, "bench"), .columns = H};
-    int64_t *sample = memory(b, t * (int64_t)sizeof *sample);
-    for (int64_t i = 0; i < t; i++)
-        sample[i] = i / b->sequence;
-    d.sample = sample;
+    int64_t t = b->tokens, h = b->model.hidden;
+    struct dropout d = {.probability = probability, .generator = philox_named(1, "bench"), .columns = h};
+    d.sample = samples(b);
     d.place = numbers(b, b->sequence);
     struct residual_forward f = {
-        .x = matrix(b, t, H), .bias = vector(b, H), .residual = matrix(b, t, H), .dropout = d};
+        .x = matrix(b, t, h), .bias = vector(b, h), .residual = matrix(b, t, h), .dropout = d};
     f.out = f.residual;
-    struct residual_backward n = {.dout = f.x, .dx = matrix(b, t, H), .dropout = d};
+    struct residual_backward n = {.dout = f.x, .dx = matrix(b, t, h), .dropout = d};
     printf("dropout %g:\n", (double)probability);
-    report(b, "  residual_forward", BEST_S(b, residual_forward(b->stream, f)), 12.0 * elements(t, H), "GB/s",
-           times);
-    report(b, "  residual_backward", BEST_S(b, residual_backward(b->stream, n)), 8.0 * elements(t, H), "GB/s",
-           times);
+    report(b, "  residual_forward", BEST_S(b, residual_forward(b->stream, f)), 3.0 * b->size * elements(t, h),
+           "GB/s", times);
+    report(b, "  residual_backward", BEST_S(b, residual_backward(b->stream, n)),
+           2.0 * b->size * elements(t, h), "GB/s", times);
     release(b);
 }
 
 static void bench_column_sums(struct bench *b)
 {
-    for (int64_t n = H; n <= 4 * H; n *= n == H ? 3 : 2) { // 768, 2304; 4608 ends it
-        struct column_sum c = {.in = matrix(b, b->tokens, n), .out = vector(b, n)};
-        report(b, "column_sum", BEST_S(b, column_sum(b->stream, c)), 4.0 * elements(b->tokens, n), "GB/s",
-               n == H ? 2 * LAYERS : LAYERS * 7.0 / 3.0); // widths 768, 768, 2304, 3072 in a layer
+    const int64_t h = b->model.hidden, widths[] = {h, 3 * h, b->model.ffn}, times[] = {2, 1, 1};
+    for (int i = 0; i < 3; i++) {
+        struct column_sum c = {.in = matrix(b, b->tokens, widths[i]), .out = sums(b, widths[i])};
+        report(b, "column_sum", BEST_S(b, column_sum(b->stream, c)), b->size * elements(b->tokens, widths[i]),
+               "GB/s", (double)(times[i] * b->model.layers));
         release(b);
     }
 }
 
 static void bench_embedding(struct bench *b)
 {
-    struct embedding_forward f = {.table = matrix(b, V, H), .id = numbers(b, V), .rows = V};
-    f.out = matrix(b, b->tokens, H);
-    report(b, "embedding_forward", BEST_S(b, embedding_forward(b->stream, f)), 8.0 * elements(b->tokens, H),
-           "GB/s", 2);
-    struct embedding_backward n = {.id = f.id, .rows = V, .dout = f.out, .dtable = f.table};
+    int64_t h = b->model.hidden;
+    struct embedding_forward f = {.table = matrix(b, V, h), .id = numbers(b, V), .rows = V};
+    f.out = matrix(b, b->tokens, h);
+    report(b, "embedding_forward", BEST_S(b, embedding_forward(b->stream, f)),
+           2.0 * b->size * elements(b->tokens, h), "GB/s", 2);
+    struct embedding_backward n = {.id = f.id, .rows = V, .dout = f.out, .dtable = matrix_of(b, F32, V, h)};
     report(b, "embedding_backward", BEST_S(b, embedding_backward(b->stream, n)),
-           12.0 * elements(b->tokens, H), "GB/s", 2);
+           (8.0 + b->size) * elements(b->tokens, h), "GB/s", 2);
     release(b);
 }
 
 static void bench_rope(struct bench *b)
 {
-    struct rope r = {
-        .x = matrix(b, b->tokens, H), .position = numbers(b, b->sequence), .head_dim = 64, .base = 1e4};
-    report(b, "rope", BEST_S(b, rope(b->stream, r)), 8.0 * elements(b->tokens, H), "GB/s", 0);
+    int64_t h = b->model.hidden;
+    struct rope r = {.x = matrix(b, b->tokens, h),
+                     .position = numbers(b, b->sequence),
+                     .head_dim = b->model.head_dim,
+                     .base = 1e4};
+    report(b, "rope", BEST_S(b, rope(b->stream, r)), 2.0 * b->size * elements(b->tokens, h), "GB/s", 0);
     release(b);
 }
 
 static void bench_attention(struct bench *b, float probability, double times)
 {
-    struct attention_forward f = {
-        .batch = b->batch, .sequence = b->sequence, .head_dim = 64, .scale = 0.125F};
-    struct tensor qkv = matrix(b, b->tokens, 3 * H), gradient = matrix(b, b->tokens, 3 * H);
-    f.q = tensor_columns(qkv, 0, H), f.k = tensor_columns(qkv, H, 2 * H),
-    f.v = tensor_columns(qkv, 2 * H, 3 * H);
-    f.out = matrix(b, b->tokens, H), f.lse = matrix(b, HEADS, b->tokens);
+    const struct model *m = &b->model;
+    int64_t q = m->heads * m->head_dim, k = m->groups * m->head_dim, columns = q + 2 * k;
+    struct attention_forward f = {.batch = b->batch, .sequence = b->sequence, .head_dim = m->head_dim};
+    struct tensor qkv = matrix(b, b->tokens, columns), gradient = matrix(b, b->tokens, columns);
+    f.scale = 1.0F / sqrtf((float)m->head_dim);
+    f.q = tensor_columns(qkv, 0, q), f.k = tensor_columns(qkv, q, q + k),
+    f.v = tensor_columns(qkv, q + k, columns);
+    f.out = matrix(b, b->tokens, q), f.lse = matrix_of(b, F32, m->heads, b->tokens);
     f.dropout = (struct dropout){.probability = probability, .generator = philox_named(1, "a")};
     f.dropout.columns = b->sequence;
-    f.dropout.sample = memory(b, b->tokens * (int64_t)sizeof(int64_t));
-    for (int64_t i = 0; i < b->tokens; i++)
-        ((int64_t *)f.dropout.sample)[i] = i / b->sequence;
-    struct attention_backward n = {.dout = matrix(b, b->tokens, H), .dq = tensor_columns(gradient, 0, H)};
-    n.dk = tensor_columns(gradient, H, 2 * H), n.dv = tensor_columns(gradient, 2 * H, 3 * H);
+    f.dropout.sample = samples(b);
+    struct attention_backward n = {.dout = matrix(b, b->tokens, q), .dq = tensor_columns(gradient, 0, q)};
+    n.dk = tensor_columns(gradient, q, q + k), n.dv = tensor_columns(gradient, q + k, columns);
     double product_flops =
-        elements(b->tokens, H) * (double)(b->sequence + 1); // the pairs that see each other
+        elements(b->tokens, q) * (double)(b->sequence + 1); // the pairs that see each other
     printf("dropout %g:\n", (double)probability);
     double s = BEST_S(b, attention_forward(b->stream, f));
     n.forward = f;
@@ -222,53 +288,61 @@ static void bench_attention(struct bench *b, float probability, double times)
 static void bench_loss(struct bench *b)
 {
     int64_t t = b->tokens;
-    struct tensor logits = matrix(b, t, V_PADDED), max = vector(b, t), sum = vector(b, t),
-                  target = vector(b, t);
+    struct tensor logits = matrix(b, t, V_PADDED), max = sums(b, t), sum = ones(b, t), target = sums(b, t);
     int32_t *label = numbers(b, V);
     struct loss_max m = {.logits = logits, .columns = V, .max = max};
     struct loss_sum s = {
         .logits = logits, .max = max, .label = label, .columns = V, .sum = sum, .target = target};
     struct loss_backward n = {.logits = logits, .max = max, .sum = sum, .label = label, .columns = V};
-    n.mask = vector_of_ones(b, t).data;
-    report(b, "loss_max", BEST_S(b, loss_max(b->stream, m)), 4.0 * elements(t, V), "GB/s", 1);
-    report(b, "loss_sum", BEST_S(b, loss_sum(b->stream, s)), 4.0 * elements(t, V), "GB/s", 1);
-    report(b, "loss_backward", BEST_S(b, loss_backward(b->stream, n)), 8.0 * elements(t, V), "GB/s", 1);
+    n.mask = ones(b, t).data;
+    report(b, "loss_max", BEST_S(b, loss_max(b->stream, m)), b->size * elements(t, V), "GB/s", 1);
+    report(b, "loss_sum", BEST_S(b, loss_sum(b->stream, s)), b->size * elements(t, V), "GB/s", 1);
+    report(b, "loss_backward", BEST_S(b, loss_backward(b->stream, n)), 2.0 * b->size * elements(t, V), "GB/s",
+           1);
     release(b);
 }
 
 static void bench_optimizer(struct bench *b)
 {
-    struct adamw a = {
-        .weight = vector(b, PARAMETERS / 4), .gradient = vector(b, PARAMETERS / 4), .decay = true};
-    a.m = vector(b, PARAMETERS / 4), a.v = vector_of_ones(b, PARAMETERS / 4);
-    struct adamw_hyper *hyper = memory(b, sizeof *hyper);
-    *hyper = (struct adamw_hyper){1e-4F, 0.9F, 0.95F, 1e-8F, 0.5F, 0.5F, 1e-3F, 0.1F};
-    a.hyper = hyper;
-    report(b, "adamw, a quarter", BEST_S(b, adamw(b->stream, a)), 7.0 * PARAMETERS, "GB/s",
-           4.0 / MICROBATCHES);
+    const int64_t count = 32 << 20;
+    const double times = (double)b->model.parameters / (double)count / MICROBATCHES;
+    struct adamw a = {.weight = sums(b, count), .gradient = sums(b, count), .decay = true};
+    a.m = sums(b, count), a.v = ones(b, count);
+    if (b->dtype != F32)
+        a.working = vector(b, count);
+    const struct adamw_hyper hyper = {1e-4F, 0.9F, 0.95F, 1e-8F, 0.5F, 0.5F, 1e-3F, 0.1F};
+    a.hyper = filled(b, &hyper, sizeof hyper);
+    report(b, "adamw, 32 M", BEST_S(b, adamw(b->stream, a)),
+           (28.0 + (b->dtype == F32 ? 0.0 : b->size)) * (double)count, "GB/s", times);
     int64_t blocks = squares_blocks(a.gradient);
     struct squares s = {.x = a.gradient, .out = tensor_1d(memory(b, blocks * 8), F64, blocks)};
-    report(b, "squares, a quarter", BEST_S(b, squares(b->stream, s)), 1.0 * PARAMETERS, "GB/s",
-           4.0 / MICROBATCHES);
+    report(b, "squares, 32 M", BEST_S(b, squares(b->stream, s)), 4.0 * (double)count, "GB/s", times);
     release(b);
 }
 
-/* The ceiling: an add over memory that no cache holds. */
-static void bench_triad(struct bench *b)
+/* The ceiling: a copy of memory that no cache holds. Where it is the processor that copies, an add, which
+ * need not read what it overwrites. */
+static void bench_ceiling(struct bench *b, bool at_once)
 {
-    struct add a = {.in = vector(b, 64 << 20), .out = vector(b, 64 << 20)};
-    report(b, "add, 512 MB: the ceiling", BEST_S(b, add(b->stream, a)), 12.0 * (64 << 20), "GB/s", 0);
+    const int64_t count = 64 << 20;
+    struct tensor in = sums(b, count), out = sums(b, count);
+    double s = at_once ? BEST_S(b, add(b->stream, (struct add){in, out}))
+                       : BEST_S(b, copy(b->stream, (struct copy){in, out}));
+    double bytes = (at_once ? 12.0 : 8.0) * (double)count;
+    b->ceiling = bytes / s;
+    report(b, at_once ? "add, 512 MB: the ceiling" : "copy, 512 MB: the ceiling", s, bytes, "GB/s", 0);
     release(b);
 }
 
 /* y = x w^T, dx = dy w, dw += dy^T x, and how long the model's multiplications of this shape take. */
 static double bench_gemm(struct bench *b, int64_t n, int64_t k, double times)
 {
-    struct tensor x = matrix(b, b->tokens, k), w = matrix(b, n, k), y = matrix(b, b->tokens, n);
+    struct tensor x = matrix(b, b->tokens, k), w = matrix(b, n, k), y = matrix(b, b->tokens, n),
+                  dw = matrix_of(b, F32, n, k);
     double s = BEST_S(b, gemm(b->stream, (struct gemm){.a = x, .b = w, .c = y, .transpose_b = true}));
     s += BEST_S(b, gemm(b->stream, (struct gemm){.a = y, .b = w, .c = x}));
     s += BEST_S(
-        b, gemm(b->stream, (struct gemm){.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true}));
+        b, gemm(b->stream, (struct gemm){.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true}));
     printf("gemm %6lld x %4lld, all three     %9.3f ms %8.1f GFLOP/s  x %-6.4g %9.2f ms\n", (long long)n,
            (long long)k, s * 1e3, 6.0 * elements(b->tokens, n) * (double)k / s * 1e-9, times,
            times * s * 1e3);
@@ -276,41 +350,98 @@ static double bench_gemm(struct bench *b, int64_t n, int64_t k, double times)
     return times * s * 1e3;
 }
 
+/* "key=value" into *value; false: another key. */
+static bool option(const char *argument, const char *key, const char **value)
+{
+    size_t length = strlen(key);
+    if (strncmp(argument, key, length) != 0 || argument[length] != '=')
+        return false;
+    *value = argument + length + 1;
+    return true;
+}
+
+static bool parse(struct bench *b, struct device_options *options, const char *argument)
+{
+    const char *value;
+    if (option(argument, "device", &value)) {
+        options->name = value;
+        return true;
+    }
+    if (option(argument, "type", &value)) {
+        const enum dtype types[] = {F32, BF16, F16};
+        for (int i = 0; i < 3; i++) {
+            if (strcmp(value, dtype_name(types[i])) == 0) {
+                b->dtype = types[i];
+                return true;
+            }
+        }
+        return false;
+    }
+    if (option(argument, "model", &value)) {
+        for (int i = 0; i < MODELS; i++) {
+            if (strcmp(value, models[i].name) == 0) {
+                b->model = models[i];
+                return true;
+            }
+        }
+        return false;
+    }
+    if (option(argument, "threads", &value))
+        return (options->threads = (int)strtol(value, NULL, 10)) >= 1;
+    if (option(argument, "batch", &value))
+        return (b->batch = strtol(value, NULL, 10)) >= 1;
+    return option(argument, "sequence", &value) && (b->sequence = strtol(value, NULL, 10)) >= 1;
+}
+
+static void bench_all(struct bench *b)
+{
+    const struct model *m = &b->model;
+    const double layers = (double)m->layers;
+    bench_norms(b);
+    bench_activation(b, ACTIVATION_GELU, "gelu", 0);
+    bench_activation(b, ACTIVATION_SWIGLU, "swiglu", 0);
+    bench_activation(b, ACTIVATION_GELU_TANH, "gelu-tanh", layers);
+    bench_residual(b, 0.1F, 0);
+    bench_residual(b, 0.0F, 2 * layers);
+    bench_column_sums(b);
+    bench_embedding(b);
+    bench_rope(b);
+    bench_attention(b, 0.1F, 0);
+    bench_attention(b, 0.0F, layers);
+    bench_loss(b);
+    bench_optimizer(b);
+    const int64_t h = m->hidden, q = m->heads * m->head_dim, k = m->groups * m->head_dim;
+    double gemm_ms = bench_gemm(b, q + 2 * k, h, layers) + bench_gemm(b, h, q, layers);
+    gemm_ms += bench_gemm(b, m->gates * m->ffn, h, layers) + bench_gemm(b, h, m->ffn, layers) +
+               bench_gemm(b, V, h, 1);
+    printf("a microbatch: %.0f ms of these ops beside %.0f ms of gemm, %.1f %%\n", b->total_ms, gemm_ms,
+           100.0 * b->total_ms / gemm_ms);
+}
+
 int main(int argc, char **argv)
 {
-    struct bench b = {.batch = 4, .sequence = 256};
+    struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32};
     struct device_options options = {.name = "cpu", .threads = 2};
-    if (argc > 1)
-        options.threads = (int)strtol(argv[1], NULL, 10);
-    if (argc > 3) {
-        b.batch = strtol(argv[2], NULL, 10);
-        b.sequence = strtol(argv[3], NULL, 10);
+    for (int i = 1; i < argc; i++) {
+        if (!parse(&b, &options, argv[i])) {
+            fprintf(
+                stderr,
+                "bench_ops: %s: it takes device=NAME, type=f32|bf16|f16, model=gpt2|gpt3-1.3b|llama3-8b, and "
+                "threads=, batch= and sequence= from 1\n",
+                argv[i]);
+            return 2;
+        }
     }
-    if (options.threads < 1 || b.batch < 1 || b.sequence < 1) {
-        fprintf(stderr, "bench_ops [THREADS [BATCH SEQUENCE]]: numbers from 1\n");
-        return 2;
-    }
+    bool at_once = device_named_runs_at_once(options.name);
     b.tokens = b.batch * b.sequence;
+    b.size = (double)dtype_bytes(b.dtype);
+    b.calls = at_once ? 1 : 10;
     MUST(device_open(&options, &b.device));
     MUST(stream_create(b.device, "bench", &b.stream));
-    bench_triad(&b);
-    bench_norms(&b);
-    bench_activation(&b, ACTIVATION_GELU, "gelu", 0);
-    bench_activation(&b, ACTIVATION_SWIGLU, "swiglu", 0);
-    bench_activation(&b, ACTIVATION_GELU_TANH, "gelu-tanh", LAYERS);
-    bench_residual(&b, 0.1F, 0);
-    bench_residual(&b, 0.0F, 2 * LAYERS);
-    bench_column_sums(&b);
-    bench_embedding(&b);
-    bench_rope(&b);
-    bench_attention(&b, 0.1F, 0);
-    bench_attention(&b, 0.0F, LAYERS);
-    bench_loss(&b);
-    bench_optimizer(&b);
-    double gemm_ms = bench_gemm(&b, 3 * H, H, LAYERS) + bench_gemm(&b, H, H, LAYERS);
-    gemm_ms += bench_gemm(&b, 4 * H, H, LAYERS) + bench_gemm(&b, H, 4 * H, LAYERS) + bench_gemm(&b, V, H, 1);
-    printf("a microbatch: %.0f ms of these ops beside %.0f ms of gemm, %.1f %%\n", b.total_ms, gemm_ms,
-           100.0 * b.total_ms / gemm_ms);
+    printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
+           (long long)b.batch, (long long)b.sequence);
+    bench_ceiling(&b, at_once);
+    bench_all(&b);
     stream_destroy(b.stream);
     device_close(b.device);
     return 0;

@@ -53,6 +53,7 @@ static __device__ void load_tile(const struct numbers &from, const struct place 
                                  int64_t first, const struct attention &a, float *tile)
 {
     const int pitch = pitch_of(a.head_dim);
+    UNROLL(1)
     for (int i = static_cast<int>(threadIdx.x); i < TILE * a.head_dim; i += THREADS) {
         const int r = i / a.head_dim, c = i % a.head_dim;
         tile[r * pitch + c] = first + r < a.sequence ? from.load(at.row + first + r, column + c) : 0.0F;

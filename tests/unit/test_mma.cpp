@@ -3,7 +3,7 @@
  * and the layouts as the PTX ISA gives them, element by element; copies that nobody waited for; rounding.
  * Numbers are small whole ones where they can be, so that sums are exact and every comparison is to the bit.
  */
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/tile.h"
 
 #include <criterion/criterion.h>
 
@@ -265,4 +265,56 @@ Test(mma, rounding_is_to_the_nearest)
     cr_expect_eq(narrow<f16>(-INFINITY).bits, 0xfc00);
     cr_expect_eq(narrow<bf16>(INFINITY).bits, 0x7f80);
     cr_expect_eq(narrow_pair<bf16>(1.0F, -2.0F), 0xc0003f80U);
+}
+
+/* s = x u^T and sum = round(s) u, from tiles of shared memory that cp.async fills; 2 warps of 16 rows. */
+template <class T>
+static void multiply_tiles(rows<T> x, rows<T> u, int row_count, float *s_out, float *sum_out)
+{
+    DYNAMIC_SHARED(T, memory);
+    const tile<T, 64> left = {memory}, right = {memory + 32 * 64};
+    start_rows<T, 64, 32, 64>(left, x, 0, 0, 0, row_count);
+    start_rows<T, 64, 16, 64>(right, u, 0, 0, 0, 16);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    const int lane = static_cast<int>(threadIdx.x % WARP), mine = static_cast<int>(threadIdx.x / WARP) * 16;
+    float s[1][2][4], sum[1][8][4] = {};
+    multiply_rows<1, 2>(s, left, mine, right);
+    add_product<1, 2>(sum, s, right);
+    for (int i = 0; i < 4; i++) {
+        const int row = mine + lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int n = 0; n < 2; n++)
+            s_out[row * 16 + 8 * n + column] = s[0][n][i];
+        for (int d = 0; d < 8; d++)
+            sum_out[row * 64 + 8 * d + column] = sum[0][d][i];
+    }
+}
+
+Test(mma, products_of_tiles_are_plain_products)
+{
+    enum { ROWS = 30 };
+    alignas(16) bf16 x[32 * 64], u[16 * 64];
+    float s[32 * 16], sum[32 * 64];
+    for (int i = 0; i < 32 * 64; i++)
+        x[i] = narrow<bf16>(static_cast<float>(whole(i)));
+    for (int i = 0; i < 16 * 64; i++)
+        u[i] = narrow<bf16>(static_cast<float>(whole(i + 5000)));
+    bench bench("7");
+    cr_assert_eq(LAUNCH(&bench.queue, multiply_tiles<bf16>, dim3(1), 64, 48 * 64 * sizeof(bf16),
+                        (rows<bf16>{x, 64, true}), (rows<bf16>{u, 64, true}), static_cast<int>(ROWS), s, sum),
+                 OK);
+    for (int r = 0; r < 32; r++) {
+        float line[64] = {};
+        for (int c = 0; c < 16; c++) {
+            float dot = 0.0F; // exact: whole numbers
+            for (int k = 0; k < 64; k++)
+                dot += r < ROWS ? widen(x[r * 64 + k]) * widen(u[c * 64 + k]) : 0.0F;
+            cr_assert_eq(s[r * 16 + c], dot, "row %d, column %d", r, c);
+            for (int k = 0; k < 64; k++)
+                line[k] += widen(narrow<bf16>(dot)) * widen(u[c * 64 + k]);
+        }
+        cr_assert_eq(memcmp(line, sum + r * 64, sizeof line), 0, "row %d", r);
+    }
+    cr_expect_eq(emulator_bank_conflicts(emulator_of(bench.queue.stream)), 0);
 }

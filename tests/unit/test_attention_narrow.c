@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention in bf16 and f16 against S x S matrices in double precision, heads of 64 and 128: on the cuda
+ * device these go over tensor cores (kernels/cuda/attention_mma.cu), whose tiles are here full, cut and
+ * hidden. What a bound is made of:
+ *
+ *     u     what one rounding to bf16 or f16 can do, 2^-8 or 2^-11 of a number: to weights and to their
+ * gradients, which tensor cores take in the type of the others, and to results TINY  the same for f16's
+ * numbers without a leading one, absolutely: 2^-25 rest  all that is done in fp32; below u by so much that a
+ * simple bound will do */
+#include "tests/support/narrow_numbers.h"
+#include "tests/support/ops_stand.h"
+#include "tests/support/reference_ops.h"
+#include "tests/support/sanitized.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TINY 0x1p-25
+
+struct shape {
+    int64_t batch, sequence, heads, groups, head_dim;
+    int documents; // length of each, 0: none given
+    float dropout;
+};
+
+/* 128 rows to a block, 32 or 64 columns to a tile. */
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 128, 0, 0.0F},    {2, 64, 2, 1, 64, 0, 0.0F},    {1, 210, 2, 1, 64, 70, 0.0F},
+    {1, 132, 2, 2, 128, 0, 0.25F}, {1, 130, 4, 2, 64, 50, 0.25F}, {2, 133, 2, 1, 128, 1, 0.0F},
+    {1, 164, 3, 1, 64, 0, 0.25F},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+struct trial {
+    struct stand stand;
+    struct shape shape;
+    enum dtype dtype;
+    int64_t tokens, width, group_width; // A*D, G*D
+    struct attention_backward op;       // and in it forward
+    struct reference_attention reference;
+    double *dout, *weights, *lse, *out, *dq, *dk, *dv; // the reference's
+};
+
+/* Normals, or NaN without a name. */
+static struct tensor matrix(struct trial *c, const char *name, int64_t rows, int64_t columns)
+{
+    uint16_t *data = stand_shorts(&c->stand, rows * columns);
+    const float *from = name != NULL ? stand_normals(&c->stand, name, rows * columns, 1.0) : NULL;
+    for (int64_t i = 0; from != NULL && i < rows * columns; i++)
+        data[i] = narrow_nearest(c->dtype, from[i]);
+    return tensor_2d(data, c->dtype, rows, columns);
+}
+
+static double *widened(struct trial *c, struct tensor t)
+{
+    double *out = stand_doubles(&c->stand, t.dim[0] * t.dim[1]);
+    for (int64_t i = 0; i < t.dim[0] * t.dim[1]; i++)
+        out[i] = narrow_value(t.dtype, ((const uint16_t *)t.data)[i / t.dim[1] * t.stride[0] + i % t.dim[1]]);
+    return out;
+}
+
+/* q, k and v are columns of one matrix, as in the model; the gradients too. */
+static void lay_out(struct trial *c)
+{
+    int64_t a = c->width, g = a + c->group_width, columns = g + c->group_width;
+    struct tensor qkv = matrix(c, "qkv", c->tokens, columns), gradient = matrix(c, NULL, c->tokens, columns);
+    struct attention_forward *f = &c->op.forward;
+    *f = (struct attention_forward){
+        .batch = c->shape.batch, .sequence = c->shape.sequence, .head_dim = c->shape.head_dim};
+    f->scale = 1.0F / sqrtf((float)c->shape.head_dim);
+    f->q = tensor_columns(qkv, 0, a);
+    f->k = tensor_columns(qkv, a, g);
+    f->v = tensor_columns(qkv, g, columns);
+    f->out = matrix(c, NULL, c->tokens, a);
+    f->lse = tensor_2d(stand_floats(&c->stand, c->shape.heads * c->tokens), F32, c->shape.heads, c->tokens);
+    c->op.dout = matrix(c, "dout", c->tokens, a);
+    c->op.dq = tensor_columns(gradient, 0, a);
+    c->op.dk = tensor_columns(gradient, a, g);
+    c->op.dv = tensor_columns(gradient, g, columns);
+    int64_t *sample = stand_longs(&c->stand, c->tokens);
+    int32_t *document = stand_ints(&c->stand, c->tokens);
+    for (int64_t t = 0; t < c->tokens; t++) {
+        sample[t] = 1000 + t / c->shape.sequence;
+        document[t] = c->shape.documents > 0 ? (int32_t)(t % c->shape.sequence / c->shape.documents) : 0;
+    }
+    f->document = c->shape.documents > 0 ? document : NULL;
+    f->dropout = (struct dropout){.probability = c->shape.dropout,
+                                  .generator = philox_named(7, "attention"),
+                                  .sample = sample,
+                                  .columns = c->shape.sequence,
+                                  .column_begin = 3}; // this rank's heads begin at the fourth
+}
+
+static void make_reference(struct trial *c)
+{
+    const struct attention_forward *f = &c->op.forward;
+    const struct shape *s = &c->shape;
+    int64_t square = s->sequence * s->sequence, pairs = s->batch * s->heads * square;
+    double *factor = NULL;
+    if (s->dropout > 0.0F) {
+        factor = stand_doubles(&c->stand, pairs);
+        for (int64_t i = 0; i < pairs; i++)
+            factor[i] = reference_attention_dropout(f, i / square / s->heads, i / square % s->heads,
+                                                    i / s->sequence % s->sequence, i % s->sequence);
+    }
+    c->reference = (struct reference_attention){
+        s->batch,    s->sequence,      s->heads,         s->groups,        s->head_dim, (double)f->scale,
+        f->document, widened(c, f->q), widened(c, f->k), widened(c, f->v), factor};
+    c->dout = widened(c, c->op.dout);
+    c->weights = stand_doubles(&c->stand, pairs);
+    c->lse = stand_doubles(&c->stand, s->heads * c->tokens);
+    c->out = stand_doubles(&c->stand, c->tokens * c->width);
+    c->dq = stand_doubles(&c->stand, c->tokens * c->width);
+    c->dk = stand_doubles(&c->stand, c->tokens * c->group_width);
+    c->dv = stand_doubles(&c->stand, c->tokens * c->group_width);
+    reference_attention_weights(&c->reference, c->weights, c->lse);
+    reference_attention_forward(&c->reference, c->out);
+    reference_attention_backward(&c->reference, c->dout, c->dq, c->dk, c->dv);
+}
+
+static struct trial trial_of(struct shape shape, enum dtype dtype)
+{
+    struct trial c = {
+        .stand = stand_open(1), .shape = shape, .dtype = dtype, .tokens = shape.batch * shape.sequence};
+    c.width = shape.heads * shape.head_dim;
+    c.group_width = shape.groups * shape.head_dim;
+    lay_out(&c);
+    make_reference(&c);
+    return c;
+}
+
+static void run_forward(struct trial *c)
+{
+    cr_assert_eq(attention_forward(c->stand.stream, c->op.forward), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(c->stand.stream), OK);
+}
+
+/* out and lse that backward reads are the reference's, rounded: forward's errors stay out of this. */
+static void run_backward(struct trial *c)
+{
+    for (int64_t i = 0; i < c->tokens * c->width; i++)
+        ((uint16_t *)c->op.forward.out.data)[i] = narrow_nearest(c->dtype, (float)c->out[i]);
+    for (int64_t i = 0; i < c->shape.heads * c->tokens; i++)
+        ((float *)c->op.forward.lse.data)[i] = (float)c->lse[i];
+    cr_assert_eq(attention_backward(c->stand.stream, c->op), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(c->stand.stream), OK);
+}
+
+/* fp32's part, relatively, of a weight e^(s - lse): its score's D products, scaling and distance to lse, e^x
+ * itself (4 units), and for forward the sum of S and its shrinking at every tile. */
+static double rest(const struct trial *c, int64_t b, int64_t h, int64_t s, int64_t r)
+{
+    const struct reference_attention *a = &c->reference;
+    int64_t d = a->head_dim, t = b * a->sequence;
+    const double *q = a->q + ((t + s) * a->heads + h) * d,
+                 *k = a->k + ((t + r) * a->groups + h / (a->heads / a->groups)) * d;
+    double size = 0.0, n = (double)a->sequence;
+    for (int64_t i = 0; i < d; i++)
+        size += fabs(q[i] * k[i]);
+    return UNIT * ((double)(d + 6) * size * a->scale + 4.0 * fabs(c->lse[h * c->tokens + t + s]) + n / 4.0 +
+                   3.0 * n + 16.0);
+}
+
+static int64_t outside(struct trial *c, struct tensor got, const double *want, const double *bound,
+                       const char *what)
+{
+    const double *values = widened(c, got);
+    int64_t wrong = 0;
+    double worst = 0.0;
+    for (int64_t i = 0; i < got.dim[0] * got.dim[1]; i++) {
+        double error = fabs(values[i] - want[i]);
+        wrong += !(error <= bound[i]);
+        worst = fmax(worst, bound[i] > 0.0 ? error / bound[i] : 0.0);
+    }
+    if (getenv("SHOW_WORST") != NULL)
+        fprintf(stderr, "%s: largest error %.3f of its bound\n", what, worst);
+    return wrong;
+}
+
+static double *zeros(struct trial *c, int64_t count)
+{
+    double *x = stand_doubles(&c->stand, count);
+    memset(x, 0, (size_t)count * sizeof *x);
+    return x;
+}
+
+/* out: each weight rounded, on its value; then out itself. */
+static int64_t forward_outside(struct trial *c)
+{
+    const struct reference_attention *a = &c->reference;
+    double u = narrow_unit(c->dtype), *bound = zeros(c, c->tokens * c->width);
+    int64_t wrong = 0, d = a->head_dim;
+    for (int64_t row = 0; row < a->batch * a->heads * a->sequence; row++) {
+        int64_t s = row % a->sequence, h = row / a->sequence % a->heads, b = row / a->sequence / a->heads;
+        int64_t token = b * a->sequence + s, at = (token * a->heads + h) * d, pair = row * a->sequence;
+        double common = 0.0;
+        for (int64_t r = 0; r <= s; r++)
+            common += c->weights[pair + r] * rest(c, b, h, s, r);
+        for (int64_t r = 0; r <= s; r++) {
+            const double *v = a->v + ((b * a->sequence + r) * a->groups + h / (a->heads / a->groups)) * d;
+            double factor = a->factor != NULL ? a->factor[pair + r] : 1.0, p = c->weights[pair + r];
+            double error = p * (u + common + rest(c, b, h, s, r)) + (p > 0.0 ? TINY : 0.0);
+            for (int64_t j = 0; j < d; j++)
+                bound[at + j] += factor * error * fabs(v[j]);
+        }
+        for (int64_t j = 0; j < d; j++)
+            bound[at + j] = (bound[at + j] + u * fabs(c->out[at + j])) * (1.0 + 4.0 * u) + TINY;
+        double got = (double)((float *)c->op.forward.lse.data)[h * c->tokens + token];
+        wrong += !(fabs(got - c->lse[h * c->tokens + token]) <= common);
+    }
+    return wrong + outside(c, c->op.forward.out, c->out, bound, "out");
+}
+
+struct bounds {
+    double *dq, *dk, *dv;
+};
+
+/* One pair's share. dq, dk: each ds rounded, and delta taken from out as it was rounded; dv: each weight
+ * rounded. */
+static void add_pair(const struct trial *c, const struct bounds *bound, int64_t b, int64_t h, int64_t s,
+                     int64_t r)
+{
+    const struct reference_attention *a = &c->reference;
+    int64_t d = a->head_dim, t = b * a->sequence, group = h / (a->heads / a->groups);
+    int64_t pair = ((b * a->heads + h) * a->sequence + s) * a->sequence + r;
+    int64_t q = ((t + s) * a->heads + h) * d, k = ((t + r) * a->groups + group) * d;
+    double u = narrow_unit(c->dtype), p = c->weights[pair],
+           factor = a->factor != NULL ? a->factor[pair] : 1.0;
+    double dp = 0.0, dp_size = 0.0, delta = 0.0, delta_size = 0.0;
+    if (p == 0.0)
+        return;
+    for (int64_t i = 0; i < d; i++) {
+        dp += c->dout[q + i] * a->v[k + i] * factor;
+        dp_size += fabs(c->dout[q + i] * a->v[k + i]) * factor;
+        delta += c->dout[q + i] * c->out[q + i];
+        delta_size += fabs(c->dout[q + i] * c->out[q + i]);
+    }
+    double fp32 = rest(c, b, h, s, r) + UNIT * (double)(3 * a->heads * a->sequence);
+    double ds_error = p * fabs(dp - delta) * (u + fp32) + p * delta_size * u +
+                      p * UNIT * (double)(d + 4) * (dp_size + delta_size) + TINY;
+    for (int64_t i = 0; i < d; i++) {
+        bound->dq[q + i] += a->scale * fabs(a->k[k + i]) * ds_error;
+        bound->dk[k + i] += a->scale * fabs(a->q[q + i]) * ds_error;
+        bound->dv[k + i] += factor * fabs(c->dout[q + i]) * (p * (u + fp32) + TINY);
+    }
+}
+
+static int64_t gradient_outside(struct trial *c, struct tensor got, const double *want, double *bound,
+                                const char *what)
+{
+    double u = narrow_unit(c->dtype);
+    for (int64_t i = 0; i < got.dim[0] * got.dim[1]; i++)
+        if (bound[i] > 0.0) // a pair that is masked has no share at all
+            bound[i] = (bound[i] + u * fabs(want[i])) * (1.0 + 4.0 * u) + TINY;
+    return outside(c, got, want, bound, what);
+}
+
+static int64_t backward_outside(struct trial *c)
+{
+    const struct reference_attention *a = &c->reference;
+    struct bounds bound = {zeros(c, c->tokens * c->width), zeros(c, c->tokens * c->group_width),
+                           zeros(c, c->tokens * c->group_width)};
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t h = 0; h < a->heads; h++)
+            for (int64_t s = 0; s < a->sequence; s++)
+                for (int64_t r = 0; r <= s; r++)
+                    add_pair(c, &bound, b, h, s, r);
+    return gradient_outside(c, c->op.dq, c->dq, bound.dq, "dq") +
+           gradient_outside(c, c->op.dk, c->dk, bound.dk, "dk") +
+           gradient_outside(c, c->op.dv, c->dv, bound.dv, "dv");
+}
+
+static void compare(int i, enum dtype dtype)
+{
+    struct trial c = trial_of(shapes[i], dtype);
+    run_forward(&c);
+    cr_expect_eq(forward_outside(&c), 0, "%s, shape %d", dtype_name(dtype), i);
+    run_backward(&c);
+    cr_expect_eq(backward_outside(&c), 0, "%s, shape %d", dtype_name(dtype), i);
+    cr_expect(stand_shorts_are_guarded(c.op.forward.out.data, c.tokens * c.width));
+    cr_expect(stand_shorts_are_guarded(c.op.dq.data, c.tokens * (c.width + 2 * c.group_width)));
+    stand_close(&c.stand);
+}
+
+Test(attention_narrow, is_attention)
+{
+    for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES); i++)
+        compare(i, BF16);
+    compare(4, F16);
+}
+
+/* The same bits again; on the emulator in another order of threads and blocks. */
+Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
+{
+    const char *const orders[] = {"forward", "reverse"};
+    struct trial c[2];
+    for (int i = 0; i < 2; i++) {
+        setenv("EMULATOR_ORDER", orders[i], 1);
+        c[i] = trial_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F}, BF16);
+        run_forward(&c[i]);
+        run_backward(&c[i]);
+    }
+    size_t row = (size_t)(c[0].width + 2 * c[0].group_width) * sizeof(uint16_t);
+    cr_expect_eq(memcmp(c[0].op.dq.data, c[1].op.dq.data, (size_t)c[0].tokens * row), 0);
+    stand_close(&c[0].stand);
+    stand_close(&c[1].stand);
+}
+
+/* The bounds tell these apart from attention. */
+Test(attention_narrow, bounds_see_planted_faults)
+{
+    for (int fault = 0; fault < 4; fault++) {
+        struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F}, BF16);
+        if (fault == 0)
+            c.op.forward.scale *= 1.05F;
+        if (fault == 1) // the mask of another head
+            c.op.forward.dropout.column_begin = 2;
+        if (fault == 2) // documents forgotten
+            c.op.forward.document = NULL;
+        if (fault == 3) // the wrong group, for two of four heads
+            c.op.forward.k.data = (uint16_t *)c.op.forward.k.data + 64;
+        run_forward(&c);
+        cr_expect_gt(forward_outside(&c), 0, "forward, fault %d was not seen", fault);
+        run_backward(&c);
+        cr_expect_gt(backward_outside(&c), 0, "backward, fault %d was not seen", fault);
+        stand_close(&c.stand);
+    }
+}
