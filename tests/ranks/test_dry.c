@@ -132,6 +132,7 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" AWAY, 1},
     {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" AWAY FULL, 1},
     {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
+    {TINY_GPT, "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true" FULL, 1},
     {TINY_GPT,
      "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
      "memory.offload_optimizer=true" AWAY,
