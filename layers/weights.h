@@ -14,9 +14,10 @@
  *                 value       gradient       m, v
  *     stage 0     whole       whole          whole
  *     stage 1     whole       whole          slices
- *     stage 2     whole       slices         slices        a layer's gradients are whole while it makes them,
- *     stage 3     slices      slices         slices        and its values while it computes
- * (layers/sharded.h)
+ *     stage 2     whole       slices         slices
+ *     stage 3     slices      slices         slices
+ *
+ * What is kept in slices is whole for as long as a layer needs it (layers/sharded.h).
  *
  * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
  * held twice, and both copies make the same step. Either way each use's gradient is reduced

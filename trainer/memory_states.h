@@ -8,13 +8,12 @@
 
 struct memory_states {
     int64_t values, gradients; // f32: whole, or with ZeRO 3, and 2, slices
-    int64_t gathered,
-        opened;      // f32: memory for whole values, and whole gradients, of a layer and its neighbour
-    int64_t whole;   // f32: gradients before they are shared out
-    int messages;    // in which they are
-    int64_t moments; // f32, of each of the two
-    int64_t packed;  // f32: gradients that are partial over tp
-    int64_t blocks;  // f64: blocks whose squares are added up for the norm
+    int64_t gathered, opened;  // f32: room for whole values, and gradients, of a layer and its neighbour
+    int64_t whole;             // f32: gradients before they are shared out
+    int messages;              // in which they are
+    int64_t moments;           // f32, of each of the two
+    int64_t packed;            // f32: gradients that are partial over tp
+    int64_t blocks;            // f64: blocks whose squares are added up for the norm
 };
 
 MUST_USE enum status memory_states_of(const struct run *run, const struct params *params, struct place place,
