@@ -149,6 +149,8 @@ static void check_group(struct test *test, const struct alike *group)
         check_resumed(test, group, &reference);
     for (int i = 1; group->layouts[i] != NULL; i++) {
         const char *layout = group->layouts[i];
+        if (UNDER_TSAN && i % 2 == 0)
+            continue; // what it looks for is in any of them
         struct trace trace = {.steps = 0};
         struct text why = {0};
         struct memory_use use = {.peak_total_bytes = 0};
