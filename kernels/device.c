@@ -150,6 +150,12 @@ bool device_named_runs_at_once(const char *name)
     return kind == NULL || kind->runs_at_once;
 }
 
+bool device_named_takes_narrow(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind == NULL || kind->takes_narrow;
+}
+
 size_t op_scratch_bytes(const struct op *op, int threads)
 {
     return cpu_scratch_bytes(op, threads);

@@ -106,7 +106,7 @@ enum status poison(struct stream *stream, struct poison args)
 
 enum status init_normal(struct stream *stream, struct init_normal args)
 {
-    const struct want wants[] = {matrix("out", args.out, F32, ANY_SIZE, ANY_SIZE)};
+    const struct want wants[] = {matrix("out", args.out, working_type(args.out), ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(OP_INIT_NORMAL, wants);
     if (args.row_begin < 0 || args.column_begin < 0 || args.out.dim[1] > args.columns - args.column_begin)
         return fail(BAD_ARGUMENT, "init_normal: row %lld, columns %lld to %lld of %lld",

@@ -108,10 +108,10 @@ struct add {
 struct poison {
     struct tensor out;
 };
-/* Element (i, j) of this slice of a global [rows, columns] matrix is
+/* Of any working type: element (i, j) of this slice of a global [rows, columns] matrix is
  * std * normal(generator, (row_begin + i) * columns + column_begin + j). */
 struct init_normal {
-    struct tensor out; // f32[I, J]
+    struct tensor out; // [I, J]
     struct philox generator;
     float std;
     int64_t row_begin, column_begin, columns;

@@ -131,22 +131,32 @@ static enum status allocate(struct weights *w, int64_t values, int64_t gradients
 {
     int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count, false) : values;
     int64_t kept = w->zero_stage >= 2 ? slices_before(w, w->plan.count, true) : gradients;
-    TRY(buffer_alloc(w->device, PART_WEIGHTS, bytes_of(w->zero_stage >= 3 ? owned : values), &w->value));
+    int64_t held = w->zero_stage >= 3 ? owned : values;
+    TRY(buffer_alloc(w->device, PART_WEIGHTS, (size_t)held * dtype_bytes(w->working), &w->value));
     if (!config->training)
         return OK;
     TRY(buffer_alloc(w->device, PART_GRADIENTS, bytes_of(kept), &w->gradient));
     enum part moments = config->offload_moments ? PART_HOST : PART_OPTIMIZER;
     TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->m));
     TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->v));
+    if (w->working != F32)
+        TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->master));
     w->flat_gradient = tensor_1d(w->gradient.data, F32, kept);
     return OK;
 }
 
+/* Rows of a held one, the first at element `offset` of a buffer. */
+static struct tensor view_as(enum dtype dtype, const struct held *held, const struct buffer *buffer,
+                             int64_t offset, int64_t rows)
+{
+    void *data = buffer->data != NULL ? (char *)buffer->data + (size_t)offset * dtype_bytes(dtype) : NULL;
+    return held->slice.ndim == 1 ? tensor_1d(data, dtype, rows)
+                                 : tensor_2d(data, dtype, rows, held->slice.padded[1]);
+}
+
 static struct tensor view(const struct held *held, const struct buffer *buffer, int64_t offset, int64_t rows)
 {
-    float *data = buffer->data != NULL ? (float *)buffer->data + offset : NULL;
-    return held->slice.ndim == 1 ? tensor_1d(data, F32, rows)
-                                 : tensor_2d(data, F32, rows, held->slice.padded[1]);
+    return view_as(F32, held, buffer, offset, rows);
 }
 
 /* What is sharded leads nowhere until it is brought together. */
@@ -158,7 +168,8 @@ static void point_held(struct weights *w, bool training)
         int64_t rows = held->slice.padded[0];
         if (held->second_use)
             held->value_offset = w->list[w->held_of_row[held->row->tie]].value_offset;
-        held->weight = view(held, w->zero_stage >= 3 ? &nowhere : &w->value, held->value_offset, rows);
+        held->weight =
+            view_as(w->working, held, w->zero_stage >= 3 ? &nowhere : &w->value, held->value_offset, rows);
         if (training)
             held->gradient =
                 view(held, w->zero_stage >= 2 ? &nowhere : &w->gradient, held->gradient_offset, rows);
@@ -190,9 +201,12 @@ static void point_owned(struct weights *w, bool training)
             owned->gradient = view(held, &w->gradient, gradient, owned->count);
         if (held->second_use)
             continue;
-        owned->value = view(held, &w->value, value, owned->count);
+        struct tensor part = view_as(w->working, held, &w->value, value, owned->count);
+        *(w->working == F32 ? &owned->value : &owned->working) = part;
         if (!training)
             continue;
+        if (w->working != F32)
+            owned->value = view(held, &w->master, moment, owned->count);
         owned->m = view(held, &w->m, moment, owned->count);
         owned->v = view(held, &w->v, moment, owned->count);
     }
@@ -250,6 +264,7 @@ enum status weights_create(const struct weights_config *config, struct weights *
     *out = (struct weights){
         .params = config->params,
         .device = config->device,
+        .working = config->working,
         .zero_stage = stage,
         .data = stage > 0 ? config->groups->data : NULL,
         .rank = stage > 0 ? config->groups->data->rank : 0,
@@ -272,6 +287,7 @@ void weights_destroy(struct weights *weights)
     buffer_free(&weights->gradient);
     buffer_free(&weights->m);
     buffer_free(&weights->v);
+    buffer_free(&weights->master);
     bucket_plan_destroy(&weights->plan);
     free(weights->list);
     free(weights->held_of_row);
@@ -296,7 +312,7 @@ static enum status initialise_part(const struct weights *w, const struct held *h
 
     // The copy of a tied weight draws what its original draws.
     const char *name = row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
-    struct tensor matrix = tensor_2d(value.data, F32, slice.padded[0], slice.padded[1]);
+    struct tensor matrix = tensor_2d(value.data, value.dtype, slice.padded[0], slice.padded[1]);
     return init_normal(stream, (struct init_normal){
                                    .out = tensor_rows(matrix, 0, slice.count[0]),
                                    .generator = philox_named(seed, name),
@@ -307,23 +323,78 @@ static enum status initialise_part(const struct weights *w, const struct held *h
                                });
 }
 
+/* What the layers compute with, and what it was rounded from. */
+static enum status initialise_values(struct weights *w, struct stream *stream, uint64_t seed)
+{
+    for (int i = 0; i < w->count && w->zero_stage < 3; i++)
+        if (!w->list[i].second_use)
+            TRY(initialise_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
+    for (int i = 0; i < w->owned_count; i++) {
+        const struct owned *owned = &w->owned[i];
+        bool apart = w->zero_stage >= 3 || w->working != F32;
+        if (apart && owned->value.data != NULL)
+            TRY(initialise_part(w, owned->held, owned_slice(owned), owned->value, stream, seed));
+    }
+    return OK;
+}
+
 enum status weights_initialise(struct weights *w, struct stream *stream, uint64_t seed)
 {
     // Padding, gaps and moments are zero, and stay zero: their gradients are. The host's memory begins as
     // zero.
-    struct buffer *all[] = {&w->value, &w->m, &w->v};
+    struct buffer *all[] = {&w->value, &w->m, &w->v, &w->master};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->bytes > 0 && all[i]->part != PART_HOST)
             TRY(fill(stream, (struct fill){.out = whole(all[i]), .value = 0.0F}));
-    for (int i = 0; i < w->count && w->zero_stage < 3; i++)
-        if (!w->list[i].second_use)
-            TRY(initialise_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
-    for (int i = 0; i < w->owned_count && w->zero_stage >= 3; i++)
-        if (!w->owned[i].held->second_use)
-            TRY(initialise_part(w, w->owned[i].held, owned_slice(&w->owned[i]), w->owned[i].value, stream,
-                                seed));
+    TRY(initialise_values(w, stream, seed));
     w->updated = stream_record(stream);
     return OK;
+}
+
+/* Rounds rows [begin, begin + count) of a held one by way of fp32 on the device. */
+static enum status put_rows(struct weights *w, struct stream *stream, const struct held *held,
+                            const float *host, const struct buffer *staging, int64_t begin, int64_t count)
+{
+    int64_t columns = columns_of(held), elements = count * columns;
+    struct tensor wide = tensor_1d(staging->data, F32, elements);
+    const struct owned *owned = weights_owned(w, held->index);
+    struct tensor to = view_as(w->working, held, &w->value, held->value_offset + begin * columns, count);
+    TRY(copy_to_device(stream, wide.data, host + begin * columns, tensor_bytes(wide)));
+    TRY(cast(stream, (struct cast){.in = wide, .out = tensor_1d(to.data, to.dtype, elements)}));
+    int64_t first = begin, last = begin + count;
+    if (owned == NULL || owned->value.data == NULL)
+        return OK;
+    first = first > owned->begin ? first : owned->begin;
+    last = last < owned->begin + owned->count ? last : owned->begin + owned->count;
+    if (first >= last)
+        return OK;
+    float *master = (float *)owned->value.data + (first - owned->begin) * columns;
+    float *from = (float *)wide.data + (first - begin) * columns;
+    return copy(stream, (struct copy){.in = tensor_1d(from, F32, (last - first) * columns),
+                                      .out = tensor_1d(master, F32, (last - first) * columns)});
+}
+
+enum status weights_put(struct weights *w, struct stream *stream, const struct held *held, const float *host)
+{
+    enum { STAGING_ELEMENTS = 1 << 20 };
+    int64_t rows = held->slice.padded[0], columns = columns_of(held);
+    if (w->working == F32) {
+        CHECK(w->zero_stage < 3);
+        TRY(copy_to_device(stream, held->weight.data, host, tensor_bytes(held->weight)));
+        return stream_sync(stream);
+    }
+    struct buffer staging = {0};
+    int64_t each = columns < STAGING_ELEMENTS ? STAGING_ELEMENTS / columns : 1;
+    each = each < rows ? each : rows;
+    enum status status =
+        buffer_alloc(w->device, PART_WORKSPACE, (size_t)(each * columns) * sizeof(float), &staging);
+    for (int64_t begin = 0; status == OK && begin < rows; begin += each)
+        status = put_rows(w, stream, held, host, &staging, begin, begin + each < rows ? each : rows - begin);
+    if (status == OK)
+        status = stream_sync(stream);
+    buffer_free(&staging);
+    w->updated = stream_record(stream);
+    return status;
 }
 
 enum status weights_zero_gradients(struct weights *weights, struct stream *stream)
@@ -336,10 +407,10 @@ enum status weights_gather(struct weights *w, struct stream *stream)
     bool whole_values = w->zero_stage == 1 || w->zero_stage == 2;
     for (int b = 0; b < w->plan.count && whole_values; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
-        float *begin = (float *)w->value.data + values_begin(w, bucket);
+        char *begin = (char *)w->value.data + (size_t)values_begin(w, bucket) * dtype_bytes(w->working);
+        struct tensor values = tensor_1d(begin, w->working, bucket->end - bucket->begin);
         if (has_values(w, bucket))
-            TRY(group_all_gather_v(w->data, stream, tensor_1d(begin, F32, bucket->end - bucket->begin),
-                                   bucket->counts));
+            TRY(group_all_gather_v(w->data, stream, values, bucket->counts));
     }
     w->updated = stream_record(stream);
     return OK;

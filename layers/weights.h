@@ -19,6 +19,10 @@
  *
  * What is kept in slices is whole for as long as a layer needs it (layers/sharded.h).
  *
+ * Where layers compute in bf16 or f16 the whole is of that type, and what is owned has a value of its own in
+ * fp32, the master (1710.03740): AdamW steps it and leaves it rounded in the whole. In fp32 it is the whole's
+ * own slice. Initialised, checkpointed and compared are values; the rounded ones follow from them.
+ *
  * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
  * held twice, and both copies make the same step. Either way each use's gradient is reduced
  * alone, then embedding + head, so that pipeline degrees agree to the bit.
@@ -36,8 +40,9 @@ struct held {
     int index; // of the row
     struct slice slice;
     int64_t value_offset, gradient_offset; // elements in the flat buffers
-    struct tensor weight, gradient;        // f32, padded local shape; data NULL while they are nowhere
-    bool second_use;                       // its value is another held row's, on this rank
+    struct tensor weight, gradient; // of the working type, and f32; padded local shape; data NULL while
+                                    // they are nowhere
+    bool second_use;                // its value is another held row's, on this rank
 };
 
 /* Rows [begin, begin + count) of a held matrix (elements of a vector), padding among them. Never empty. */
@@ -46,6 +51,7 @@ struct owned {
     int64_t begin, count;
     struct tensor value, gradient, m, v; // f32[count] or [count, columns]; of a second use gradient alone,
                                          // and without training value alone
+    struct tensor working;               // the same of held->weight, where that is not f32
 };
 
 struct weights {
@@ -53,7 +59,8 @@ struct weights {
     struct device *device;
     struct held *list; // in flat order
     int count;
-    int *held_of_row; // index into list, or -1
+    int *held_of_row;   // index into list, or -1
+    enum dtype working; // of the whole
     int zero_stage;
     struct bucket_plan plan;
     struct group *data;  // whom it is shared out to; NULL: nobody
@@ -61,6 +68,7 @@ struct weights {
     struct owned *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
+    struct buffer master;        // where the working type is not f32
     struct tensor flat_gradient; // f32[all gradients], or all slices of them
     struct event updated;        // the values are those of the last update
     struct sharded *sharded;     // NULL below stage 2
@@ -74,9 +82,10 @@ struct weights_config {
      * and head) among them where it holds them. */
     const int *layers;
     int layer_count;
-    bool training;            // false: values only, whole
-    bool offload_moments;     // into the host's memory (PART_HOST)
-    int zero_stage; // what the data ranks share out; above 0 the next three are read
+    enum dtype working;   // with stage 3 f32
+    bool training;        // false: held->weight only, whole
+    bool offload_moments; // into the host's memory (PART_HOST)
+    int zero_stage;       // what the data ranks share out; above 0 the next three are read
     const struct groups *groups;
     bool overlap_grad_reduce, overlap_param_gather;
     int64_t bucket_bytes; // 0: one bucket. From stage 2 on a layer is one
@@ -87,6 +96,10 @@ void weights_destroy(struct weights *weights);
 
 /* Values as functions of (seed, name, global index); moments zero. */
 MUST_USE enum status weights_initialise(struct weights *weights, struct stream *stream, uint64_t seed);
+/* The value of a held row, from f32 numbers of its padded local shape, to where it lies: in held->weight, and
+ * in what is owned of it. Waits. */
+MUST_USE enum status weights_put(struct weights *weights, struct stream *stream, const struct held *held,
+                                 const float *host);
 MUST_USE enum status weights_zero_gradients(struct weights *weights, struct stream *stream);
 /* Behind an update, everyone's owned values into the whole, where there is one. */
 MUST_USE enum status weights_gather(struct weights *weights, struct stream *stream);

@@ -29,6 +29,36 @@ double bound_terms(const struct model_config *m, int layer, double tokens)
     return forward + backward + tokens;
 }
 
+double bound_roundings(const struct model_config *m, int layer)
+{
+    // Both norms' results; q, k and v, and these rotated; attention's result; the activation's operand and
+    // result; of both branches a part, its sum over tp, and the residual stream behind it.
+    enum { OF_BLOCK_FORWARD = 2 + 2 + 1 + 2 + 2 * 3 };
+    // Of both branches the gradients of its end, of its inside, and of its operand, and that rotated back; a
+    // part and its sum over tp, and the stream's gradient behind it.
+    enum { OF_BLOCK_BACKWARD = 2 * 3 + 1 + 2 * 3 };
+    enum {
+        OF_ENDS = 6
+    }; // the embedding and its sum; the last norm's result, logits, their gradient and its sum
+    double forward = (double)m->num_layers * OF_BLOCK_FORWARD + OF_ENDS;
+    if (layer > m->num_layers)
+        return forward;
+    double below = (double)m->num_layers - (layer < 0 ? 0.0 : (double)layer);
+    return forward + below * OF_BLOCK_BACKWARD;
+}
+
+/* Half a unit in the last place of 1; 0 where nothing is rounded that fp32 has not rounded before. */
+static double working_roundoff(enum dtype working)
+{
+    return working == BF16 ? 0x1p-8 : working == F16 ? 0x1p-11 : 0.0;
+}
+
+double bound_spread(const struct model_config *m, enum dtype working, int layer, double tokens)
+{
+    double u = unit_roundoff, w = working_roundoff(working);
+    return sqrt(bound_terms(m, layer, tokens) * u * u + bound_roundings(m, layer) * w * w);
+}
+
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)
 {
     int head = params_find(params, "head.weight");
@@ -37,10 +67,10 @@ double bound_logit(const struct params *params, float *const *weights, int64_t h
     return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
 }
 
-double bound_loss(const struct model_config *m, double tokens, double loss, double logit)
+double bound_loss(const struct model_config *m, enum dtype working, double tokens, double loss, double logit)
 {
-    double of_one_token = fabs(loss) + sqrt(bound_terms(m, (int)m->num_layers + 1, tokens)) * logit;
-    return lambda_single * unit_roundoff * of_one_token / sqrt(tokens);
+    double spread = bound_spread(m, working, (int)m->num_layers + 1, tokens);
+    return lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens);
 }
 
 double bound_norm(double norm, double elements)
@@ -122,38 +152,71 @@ static enum status bound_matrix(const struct param *param, const float *gradient
 }
 
 enum status bound_gradient(const struct params *params, int row, float *const *gradients, double least,
-                           double terms, float *bound)
+                           double spread, float *bound)
 {
     const struct param *param = &params->rows[row];
-    double factor = lambda * unit_roundoff * sqrt(terms);
+    double factor = lambda * spread;
     if (param->dim[1] != 1)
         return bound_matrix(param, gradients[row], least, factor, bound);
     bound_vector(params, row, gradients, least, factor, bound);
     return OK;
 }
 
-static double stepped(const struct recipe_optimizer *o, int64_t step, bool decays, struct adam_element e,
-                      double g)
+/* What the kernel is given: fp32 of the recipe's numbers, which 1 - beta2 makes a thousand times as far
+ * apart. */
+struct adam {
+    double lr, beta1, beta2, eps, correction1, correction2, weight_decay;
+};
+
+static struct adam adam_at(const struct recipe_optimizer *o, int64_t step)
 {
-    double m = o->adam_beta1 * e.m + (1.0 - o->adam_beta1) * g;
-    double v = o->adam_beta2 * e.v + (1.0 - o->adam_beta2) * g * g;
-    double m_hat = m / (1.0 - pow(o->adam_beta1, (double)step)),
-           v_hat = v / (1.0 - pow(o->adam_beta2, (double)step));
-    double decay = decays ? o->weight_decay * e.weight : 0.0;
-    return e.weight - learning_rate(o, step) * (m_hat / (sqrt(v_hat) + o->adam_eps) + decay);
+    return (struct adam){
+        .lr = (double)(float)learning_rate(o, step),
+        .beta1 = (double)(float)o->adam_beta1,
+        .beta2 = (double)(float)o->adam_beta2,
+        .eps = (double)(float)o->adam_eps,
+        .correction1 = (double)(float)(1.0 - pow(o->adam_beta1, (double)step)),
+        .correction2 = (double)(float)(1.0 - pow(o->adam_beta2, (double)step)),
+        .weight_decay = (double)(float)o->weight_decay,
+    };
 }
 
-double bound_weight(const struct recipe_optimizer *o, int64_t step, bool decays, struct adam_element e,
-                    double gradient_bound)
+static double stepped(const struct adam *o, bool decays, struct adam_element e, double g)
 {
-    double here = stepped(o, step, decays, e, e.gradient);
-    double below = stepped(o, step, decays, e, e.gradient - gradient_bound),
-           above = stepped(o, step, decays, e, e.gradient + gradient_bound);
+    double m = o->beta1 * e.m + (1.0 - o->beta1) * g;
+    double v = o->beta2 * e.v + (1.0 - o->beta2) * g * g;
+    double decay = decays ? o->weight_decay * e.weight : 0.0;
+    return e.weight - o->lr * (m / o->correction1 / (sqrt(v / o->correction2) + o->eps) + decay);
+}
+
+/* Where the derivative of m_hat / (sqrt(v_hat) + eps) by g is zero. Of its terms those in g^2 cancel, which
+ * leaves s g = a + e sqrt(a + k g^2),   s = beta1 m k / (1 - beta1), a = beta2 v, k = 1 - beta2, e = eps
+ * sqrt(1 - beta2^step) and, squared, a quadratic equation; its other root does no harm. NaN or infinite:
+ * nowhere. */
+static void turning_gradients(const struct adam *o, struct adam_element element, double g[2])
+{
+    double k = 1.0 - o->beta2, s = o->beta1 * element.m * k / (1.0 - o->beta1);
+    double a = o->beta2 * element.v, e2 = o->eps * o->eps * o->correction2;
+    double square = s * s - e2 * k, root = sqrt(a * a * s * s - square * a * (a - e2));
+    g[0] = (a * s + root) / square;
+    g[1] = (a * s - root) / square;
+}
+
+double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
+                    struct adam_element e, double gradient_bound)
+{
+    const struct adam o = adam_at(optimizer, step);
+    double here = stepped(&o, decays, e, e.gradient);
+    double below = stepped(&o, decays, e, e.gradient - gradient_bound),
+           above = stepped(&o, decays, e, e.gradient + gradient_bound);
     double moves = fmax(fabs(below - here), fabs(above - here));
-    // m and v in one element are not independent, so the update is not monotone everywhere in g; at zero it
-    // turns.
-    if (fabs(e.gradient) < gradient_bound)
-        moves = fmax(moves, fabs(stepped(o, step, decays, e, 0.0) - here));
-    // Inputs that differ round differently: the sum once, the update once for each of its operations.
-    return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * fabs(here - e.weight));
+    // m and v in one element are not independent: the update turns at zero in the first step, and later
+    // elsewhere.
+    double turns[3] = {0.0};
+    turning_gradients(&o, e, turns + 1);
+    for (int i = 0; i < 3; i++)
+        if (fabs(turns[i] - e.gradient) < gradient_bound)
+            moves = fmax(moves, fabs(stepped(&o, decays, e, turns[i]) - here));
+    // Inputs that differ round differently: the sum once, both updates once for each of their operations.
+    return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * (fabs(here - e.weight) + moves));
 }

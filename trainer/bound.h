@@ -21,9 +21,10 @@
  * where the values of all tokens agree, nothing is left of the gradients of q and k (and of the key bias
  * never anything), but the errors of dout * v are, times k and q.
  *
- * Adam: with the moments of the step before equal, the new weight is a monotone function of g; its bound is
- * how far it moves while g moves within its own. Where |g| is below its bound, g/(|g| + eps) may turn
- * its sign, and the weight may be two steps apart: that is what the arithmetic allows, and no more.
+ * Adam: with the moments of the step before equal, the new weight is a function of g that turns in one place
+ * at most; its bound is how far it moves while g moves within its own. Where |g| is below its bound, g/(|g| +
+ * eps) may turn its sign, and the weight may be two steps apart: that is what the arithmetic allows, and no
+ * more.
  *
  * DualPipe adds the microbatches of each direction apart, on two ranks, and then both sums. One rank adds all
  * of them in order. The same terms in another order, as with data parallelism: N and the bounds are the same.
@@ -32,6 +33,16 @@
  * logit, and by the rounding of its own logarithm. The norm is held
  * against the gradients that the layout itself has: made of the same numbers in fp64, block by block, it may
  * be off by the rounding of that sum only.
+ *
+ * Where activations are bf16 (working type), every tensor between two ops has been rounded to it, by u_w =
+ * 2^-8 at most of each element, while sums still run in fp32. These roundings are independent too. Of R
+ * tensors stored on the way to an element, forward through every layer and back down to its own, parts and
+ * sums over tp each for themselves, the share of each is u_w * s, so that
+ *
+ *     |g_layout - g_one| <= LAMBDA * sqrt(N * u^2 + R * u_w^2) * s
+ *
+ * and the same of a logit for the loss. What is equal in both runs counts for nothing: weights are rounded
+ * alike.
  *
  * LAMBDA is not tuned per tensor or model. It is how many standard deviations the largest of millions of
  * elements may stray, 8; for a single number, as the loss is, it is 3. */
@@ -47,11 +58,16 @@ double bound_terms(const struct model_config *model, int layer, double tokens);
 /* The matrix whose rows tell how large the terms of a bias's elements are; -1 for every other row. */
 int bound_companion(const struct params *params, int row);
 
+/* Tensors of activations that are rounded on that way. */
+double bound_roundings(const struct model_config *model, int layer);
+/* sqrt(N u^2 + R u_w^2): the standard deviation of what an element hangs on, relatively. */
+double bound_spread(const struct model_config *model, enum dtype working, int layer, double tokens);
+
 /* Per element of the gradient of a row: bound[i] for i < rows * columns. gradients: the whole tensors of all
  * rows, since a bias asks its matrix. least: how large the terms are at least, where something else tells; 0
- * where nothing does. */
+ * where nothing does. spread: of its layer. */
 MUST_USE enum status bound_gradient(const struct params *params, int row, float *const *gradients,
-                                    double least, double terms, float *bound);
+                                    double least, double spread, float *bound);
 
 /* The rms of x[0], x[stride], ...: the size of a sum's terms. */
 double bound_rms(const float *x, int64_t count, int64_t stride);
@@ -60,7 +76,8 @@ double bound_rms(const float *x, int64_t count, int64_t stride);
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size);
 
 /* logit: the rms of the logits, or an estimate of it. */
-double bound_loss(const struct model_config *model, double tokens, double loss, double logit);
+double bound_loss(const struct model_config *model, enum dtype working, double tokens, double loss,
+                  double logit);
 
 /* Of a norm against the same gradients' norm: elements of them. */
 double bound_norm(double norm, double elements);

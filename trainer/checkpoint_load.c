@@ -156,7 +156,8 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
     return OK;
 }
 
-/* `slice` of a row's state, with its padding, to where it lies. */
+/* `slice` of a row's state, with its padding, to where it lies: `target`, or, of a value, wherever the
+ * weights have it. */
 static enum status load_state(struct worker *w, struct source *s, const struct held *held, enum state state,
                               struct slice slice, struct tensor target)
 {
@@ -165,7 +166,9 @@ static enum status load_state(struct worker *w, struct source *s, const struct h
     if (local == NULL)
         return fail(NO_MEMORY, "no memory for this rank's part of %s", row->name);
     enum status status = assemble(s, row, state, &slice, local);
-    if (status == OK)
+    if (status == OK && target.data == NULL)
+        status = weights_put(&w->weights, w->compute, held, local);
+    else if (status == OK)
         status = copy_to_device(w->compute, target.data, local, tensor_bytes(target));
     if (status == OK)
         status = stream_sync(w->compute);
@@ -179,7 +182,7 @@ static enum status load_slices(struct worker *w, struct source *s, bool with_opt
     for (int h = 0; h < w->weights.count; h++) {
         const struct held *held = &w->weights.list[h];
         if (!held->second_use && whole)
-            TRY(load_state(w, s, held, STATE_VALUE, held->slice, held->weight));
+            TRY(load_state(w, s, held, STATE_VALUE, held->slice, (struct tensor){0}));
     }
     enum state states = with_optimizer ? STATE_COUNT : STATE_VALUE + 1;
     for (int i = 0; i < w->weights.owned_count; i++) {

@@ -223,6 +223,9 @@ static enum status put_optimizer(struct sheet *s, const struct memory_states *st
     TRY(put_buffer(s, home, "second moments", moment));
     if (recipe->memory.offload_optimizer)
         TRY(put_buffer(s, PART_OPTIMIZER, "window of the moments", 4 * (int64_t)sizeof(float) << 16));
+    if (s->shape.assume.master > 0)
+        TRY(put_buffer(s, PART_OPTIMIZER, "weights that are updated",
+                       states->moments * s->shape.assume.master));
     TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
     TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));
@@ -240,7 +243,11 @@ static enum status put_optimizer(struct sheet *s, const struct memory_states *st
     TRY(put_buffer(s, PART_OPTIMIZER, "validation: whole report", travelling));
     TRY(put_buffer(s, PART_OPTIMIZER, "copy of weights", states->values * s->shape.assume.weight));
     TRY(put_buffer(s, PART_OPTIMIZER, "copy of first moments", moment));
-    return put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment);
+    TRY(put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment));
+    if (s->shape.assume.master == 0)
+        return OK;
+    return put_buffer(s, PART_OPTIMIZER, "copy of weights that are updated",
+                      states->moments * s->shape.assume.master);
 }
 
 static enum status put_states(struct sheet *s, const struct memory_states *states)
@@ -257,15 +264,15 @@ static enum status put_states(struct sheet *s, const struct memory_states *state
 
 /* ---- temporary memory, and the data ---- */
 
-/* Only dimensions are looked at. */
-static struct tensor shape_2d(int64_t rows, int64_t columns)
+/* Only dimensions and type are looked at. */
+static struct tensor shape_2d(const struct sheet *s, int64_t rows, int64_t columns)
 {
-    return tensor_2d(NULL, F32, rows, columns);
+    return tensor_2d(NULL, recipe_working_dtype(s->run->recipe), rows, columns);
 }
 
-static int64_t of_sum(int64_t rows, int64_t columns)
+static int64_t of_sum(const struct sheet *s, int64_t rows, int64_t columns)
 {
-    struct op op = {.kind = OP_COLUMN_SUM, .column_sum = {.in = shape_2d(rows, columns)}};
+    struct op op = {.kind = OP_COLUMN_SUM, .column_sum = {.in = shape_2d(s, rows, columns)}};
     return (int64_t)op_scratch_bytes(&op, 1);
 }
 
@@ -275,9 +282,9 @@ static int64_t of_attention(const struct sheet *s, int threads)
     int64_t tokens = s->shape.batch * s->shape.sequence;
     int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
     struct attention_forward forward = {
-        .q = shape_2d(tokens, model->num_attention_heads / s->shape.tp * model->kv_channels),
-        .k = shape_2d(tokens, groups * model->kv_channels),
-        .v = shape_2d(tokens, groups * model->kv_channels),
+        .q = shape_2d(s, tokens, model->num_attention_heads / s->shape.tp * model->kv_channels),
+        .k = shape_2d(s, tokens, groups * model->kv_channels),
+        .v = shape_2d(s, tokens, groups * model->kv_channels),
         .batch = s->shape.batch,
         .sequence = s->shape.sequence,
         .head_dim = model->kv_channels,
@@ -296,7 +303,8 @@ static int64_t of_kernels(const struct sheet *s, int threads)
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
     bool has_head = schedule_holds(s->run->schedule, s->place.pp, s->run->schedule->stages - 1);
-    struct op norm = {.kind = OP_NORM_BACKWARD, .norm_backward = {.x = shape_2d(local, model->hidden_size)}};
+    struct op norm = {.kind = OP_NORM_BACKWARD,
+                      .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
     if (s->has_layers || has_head)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, threads));
     if (!s->has_layers)
@@ -307,9 +315,9 @@ static int64_t of_kernels(const struct sheet *s, int threads)
     int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
     int64_t heads = model->num_attention_heads / s->shape.tp;
     int64_t features = model->ffn_hidden_size / s->shape.tp * (model->activation == SWIGLU ? 2 : 1);
-    raise_to(&most, of_sum(tokens, (heads + 2 * groups) * model->kv_channels));
-    raise_to(&most, of_sum(tokens, features));
-    raise_to(&most, of_sum(local, model->hidden_size));
+    raise_to(&most, of_sum(s, tokens, (heads + 2 * groups) * model->kv_channels));
+    raise_to(&most, of_sum(s, tokens, features));
+    raise_to(&most, of_sum(s, local, model->hidden_size));
     return most;
 }
 
@@ -358,7 +366,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
                   .sequence_parallel = recipe->parallel.sequence_parallel,
                   .batch = recipe->train.micro_batch_size,
                   .sequence = recipe->model.seq_length,
-                  .assume = memory_of_program},
+                  .assume = memory_of_working(recipe_working_dtype(recipe))},
         .recompute = recipe_recompute(recipe),
     };
     s.split = has_weight_action(run->schedule, s.place.pp);

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/memory_layer.h"
 
-const struct memory_assume memory_of_program = {.activation = 4, .weight = 4, .gradient = 4, .moment = 4};
+const struct memory_assume memory_of_program = {
+    .activation = 4, .weight = 4, .gradient = 4, .moment = 4, .statistic = 4};
 const struct memory_assume memory_of_papers = {
     .activation = 2,
     .weight = 2,
     .gradient = 2,
     .master = 4,
     .moment = 4,
+    .statistic = 2,
     .unfused_attention = true,
     .stored_masks = true,
     .large_only = true,
 };
+
+struct memory_assume memory_of_working(enum dtype working)
+{
+    struct memory_assume assume = memory_of_program;
+    assume.activation = assume.weight = (int)dtype_bytes(working);
+    assume.master = working == F32 ? 0 : 4;
+    return assume;
+}
 
 static int64_t tokens_of(const struct memory_shape *s)
 {
@@ -59,16 +69,22 @@ static void add_item(const struct memory_shape *s, struct memory_items *items, e
     add_bytes(s, items, home, module, what, elements * s->assume.activation);
 }
 
+static void add_statistic(const struct memory_shape *s, struct memory_items *items, enum home home,
+                          unsigned module, const char *what, int64_t elements)
+{
+    add_bytes(s, items, home, module, what, elements * s->assume.statistic);
+}
+
 /* Two numbers for each token, and a microbatch's share of its weights' gradients. */
 static void add_norm(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
     if (!s->assume.large_only) {
-        add_item(s, items, HOME_UNTIL_INPUT, 0, "norm: mean", local_of(s));
-        add_item(s, items, HOME_UNTIL_INPUT, 0, "norm: 1 / deviation", local_of(s));
+        add_statistic(s, items, HOME_UNTIL_INPUT, 0, "norm: mean", local_of(s));
+        add_statistic(s, items, HOME_UNTIL_INPUT, 0, "norm: 1 / deviation", local_of(s));
     }
-    add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "norm: gradient of the weight", hidden);
-    add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "norm: gradient of the bias", hidden);
+    add_statistic(s, items, HOME_INPUT_TO_WEIGHT, 0, "norm: gradient of the weight", hidden);
+    add_statistic(s, items, HOME_INPUT_TO_WEIGHT, 0, "norm: gradient of the bias", hidden);
 }
 
 /* The gradient of what a branch adds to the residual stream. */
@@ -95,7 +111,7 @@ static void add_attention(const struct memory_shape *s, struct memory_items *ite
         add_bytes(s, items, HOME_UNTIL_INPUT, core, "mask of the attention dropout", scores);
         add_item(s, items, HOME_UNTIL_INPUT, core, "probabilities after dropout", scores);
     } else {
-        add_item(s, items, HOME_UNTIL_INPUT, core, "attention: log-sum-exp", heads_of(s) * tokens);
+        add_statistic(s, items, HOME_UNTIL_INPUT, core, "attention: log-sum-exp", heads_of(s) * tokens);
     }
     // From stored probabilities its matrix multiplication is all that remains, and it is kept for W.
     add_item(s, items, HOME_UNTIL_WEIGHT, s->assume.unfused_attention ? 0 : core, "attention: output",
@@ -199,8 +215,8 @@ struct memory_items memory_of_head(const struct memory_shape *s)
     add_norm(s, &items);
     add_item(s, &items, HOME_UNTIL_WEIGHT, 0, "head: norm's output", stream);
     add_item(s, &items, HOME_UNTIL_WEIGHT, 0, "logits, then their gradient", tokens_of(s) * rows);
-    add_item(s, &items, HOME_UNTIL_INPUT, 0, "loss: maxima", tokens_of(s));
-    add_item(s, &items, HOME_UNTIL_INPUT, 0, "loss: sums and the label's logits", 2 * tokens_of(s));
+    add_statistic(s, &items, HOME_UNTIL_INPUT, 0, "loss: maxima", tokens_of(s));
+    add_statistic(s, &items, HOME_UNTIL_INPUT, 0, "loss: sums and the label's logits", 2 * tokens_of(s));
     add_column_scratch(s, &items);
     return items;
 }

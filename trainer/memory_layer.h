@@ -18,11 +18,14 @@
 /* Bytes of an element, and what is stored. */
 struct memory_assume {
     int activation, weight, gradient, master, moment; // master 0: the weights themselves are updated
+    int statistic; // sums over rows and tokens, which this program has in fp32 whatever activations are
     bool unfused_attention; // the probabilities, before and after dropout, instead of log-sum-exps
     bool stored_masks;      // of every dropout, a byte an element
     bool large_only;        // without the norms' means and deviations, and nothing rounded up to 64 bytes
 };
 extern const struct memory_assume memory_of_program, memory_of_papers;
+/* The program where activations and weights have this type. */
+struct memory_assume memory_of_working(enum dtype working);
 
 /* A layer's surroundings. */
 struct memory_shape {
@@ -54,7 +57,7 @@ struct memory_items memory_of_embedding(const struct memory_shape *shape); // sc
 struct memory_items memory_of_head(const struct memory_shape *shape); // scratch too; its input is the first
 /* The larger of its branches, which share it. */
 int64_t memory_block_scratch(const struct memory_shape *shape);
-/* f32[l, H]: what stages send each other. */
+/* [l, H]: what stages send each other. */
 int64_t memory_stream_bytes(const struct memory_shape *shape);
 
 /* The sum of a list's items in one home. */

@@ -85,6 +85,8 @@ enum status moment_window_step(struct moment_window *window, struct adamw args)
         struct adamw step = args;
         step.weight = part_of(args.weight, piece);
         step.gradient = part_of(args.gradient, piece);
+        if (args.working.data != NULL)
+            step.working = part_of(args.working, piece);
         step.m = room_of(window, piece, 0);
         step.v = room_of(window, piece, 1);
         TRY(adamw(window->compute, step));

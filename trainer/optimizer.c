@@ -125,6 +125,11 @@ static struct tensor flat(struct tensor t)
     return tensor_1d(t.data, t.dtype, tensor_count(t));
 }
 
+static struct tensor flat_or_none(struct tensor t)
+{
+    return t.data != NULL ? flat(t) : t;
+}
+
 /* Copies the partial rows' gradients to one buffer, or back. */
 static enum status pack(struct optimizer *o, bool back)
 {
@@ -286,6 +291,7 @@ static enum status step_owned(struct optimizer *o, const struct owned *owned)
         .v = flat(owned->v),
         .hyper = o->hyper.data,
         .decay = owned->held->row->decay,
+        .working = flat_or_none(owned->working),
     };
     return o->config.offload ? moment_window_step(&o->window, args) : adamw(o->config.compute, args);
 }

@@ -15,7 +15,7 @@ struct post_validation {
     int pp, last;          // this rank's and the last pipeline coordinate
     int64_t samples, entries, travelling;
     struct buffer mine, before, whole; // before: what the ranks above have; whole: not on the last rank
-    struct buffer value, m, v;         // the copy; not on the last rank
+    struct buffer value, m, v, master; // the copy; not on the last rank
     struct event sent, arrived;        // the last message out; the whole report in
     bool guessed;
     double *tokens, *host; // [G], [guesses and remarks]
@@ -60,7 +60,10 @@ static enum status create_buffers(struct post_validation *v)
     TRY(buffer_alloc(device, PART_OPTIMIZER, travelling, &v->whole));
     TRY(buffer_alloc(device, PART_OPTIMIZER, weights->value.bytes, &v->value));
     TRY(buffer_alloc(device, PART_OPTIMIZER, weights->m.bytes, &v->m));
-    return buffer_alloc(device, PART_OPTIMIZER, weights->v.bytes, &v->v);
+    TRY(buffer_alloc(device, PART_OPTIMIZER, weights->v.bytes, &v->v));
+    if (weights->master.bytes == 0)
+        return OK;
+    return buffer_alloc(device, PART_OPTIMIZER, weights->master.bytes, &v->master);
 }
 
 enum status post_validation_create(const struct post_validation_config *config, struct post_validation **out)
@@ -92,8 +95,8 @@ void post_validation_destroy(struct post_validation *validation)
         return;
     stream_destroy(validation->report);
     group_destroy(validation->stage);
-    struct buffer *all[] = {&validation->mine,  &validation->before, &validation->whole,
-                            &validation->value, &validation->m,      &validation->v};
+    struct buffer *all[] = {&validation->mine, &validation->before, &validation->whole, &validation->value,
+                            &validation->m,    &validation->v,      &validation->master};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         buffer_free(all[i]);
     free(validation->tokens);
@@ -120,8 +123,9 @@ static enum status copy_flat(struct stream *stream, const struct buffer *from, c
 static enum status back_up(const struct post_validation *v, bool restore)
 {
     const struct weights *w = v->config.weights;
-    const struct buffer *state[] = {&w->value, &w->m, &w->v}, *kept[] = {&v->value, &v->m, &v->v};
-    for (int i = 0; i < 3; i++)
+    const struct buffer *state[] = {&w->value, &w->m, &w->v, &w->master};
+    const struct buffer *kept[] = {&v->value, &v->m, &v->v, &v->master};
+    for (int i = 0; i < (w->master.bytes > 0 ? 4 : 3); i++)
         TRY(copy_flat(v->config.compute, restore ? kept[i] : state[i], restore ? state[i] : kept[i]));
     return OK;
 }

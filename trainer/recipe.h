@@ -21,6 +21,7 @@
 #pragma once
 
 #include "base/text.h"
+#include "kernels/tensor.h"
 #include "layers/linear_precision.h"
 #include "layers/model_config.h"
 #include "layers/recompute.h"
@@ -281,6 +282,9 @@ int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
 
 /* What section `memory` says of recomputation. */
 struct recompute recipe_recompute(const struct recipe *recipe);
+
+/* What precision.params_dtype is to the kernels. */
+enum dtype recipe_working_dtype(const struct recipe *recipe);
 
 /* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the
  * same recipe. */

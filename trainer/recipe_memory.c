@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Section `memory` of a recipe: what it asks for, and what of it has no effect. */
+/* Sections `memory` and `precision` of a recipe: what it asks for, and what of it has no effect. */
 #include "trainer/recipe_table.h"
 
 #include <string.h>
@@ -24,6 +24,19 @@ struct recompute recipe_recompute(const struct recipe *recipe)
         .num_layers = memory->recompute_num_layers,
         .modules = modules_of(&memory->recompute_modules),
     };
+}
+
+enum dtype recipe_working_dtype(const struct recipe *recipe)
+{
+    switch (recipe->precision.params_dtype) {
+    case RECIPE_FP32:
+        return F32;
+    case RECIPE_BF16:
+        return BF16;
+    case RECIPE_FP16:
+        return F16;
+    }
+    die(__FILE__, __LINE__, "params_dtype", "%d is none", (int)recipe->precision.params_dtype);
 }
 
 /* Said, and not what it would be anyway. */

@@ -54,6 +54,8 @@ static const struct choice context_methods[] = {IS("ring", CONTEXT_RING),
                                                 {0}};
 static const struct choice dtypes[] = {
     IS("fp32", RECIPE_FP32), LATER("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
+static const struct choice working_dtypes[] = {
+    IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
 static const struct choice optimizers[] = {IS("adamw", OPTIMIZER_ADAMW), {0}};
 static const struct choice decays[] = {
     IS("constant", LR_CONSTANT), IS("linear", LR_LINEAR),
@@ -298,7 +300,10 @@ const struct recipe_row recipe_rows[] = {
         "Gradients are scaled down to this global norm; 0: never.", NOT_NEGATIVE),
 
     ROW("precision.params_dtype", CHOICE, precision.params_dtype, "fp32",
-        "The type of weights and activations in the arithmetic.", .choices = dtypes),
+        "The type of weights and activations in memory and between ranks. bf16: sums, norms, softmax, loss "
+        "and "
+        "the gradients of weights stay fp32, and so do the weights that the optimizer changes.",
+        .choices = working_dtypes),
     ROW("precision.main_params_dtype", CHOICE, precision.main_params_dtype, "fp32",
         "The type of the weights that the optimizer changes.", .choices = dtypes),
     ROW("precision.loss_scale", REAL, precision.loss_scale, "0",

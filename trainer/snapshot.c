@@ -46,10 +46,10 @@ struct portion {
     struct tensor tensor;
 };
 
-/* Whether a rank has more of it than it owns. */
+/* Whether a rank has more of it than it owns: in bf16 of the rounded values only, which nobody asks for. */
 static bool is_whole(const struct worker *worker, enum snapshot_kind kind)
 {
-    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3;
+    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3 && worker->weights.working == F32;
 }
 
 static int portions_of(const struct worker *worker, enum snapshot_kind kind)
@@ -86,9 +86,10 @@ static int original_of(const struct held *held)
 
 /* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but
  * not for a second use on one rank, whose own gradient went into the first. */
-static bool takes_part(const struct portion *portion, enum snapshot_kind kind)
+static bool takes_part(const struct worker *worker, const struct portion *portion, enum snapshot_kind kind)
 {
-    return portion->tensor.data != NULL && !(portion->held->second_use && kind != SNAPSHOT_WEIGHT);
+    bool values = kind == SNAPSHOT_WEIGHT && worker->weights.working == F32;
+    return portion->tensor.data != NULL && !(portion->held->second_use && !values);
 }
 
 /* Of what is cut over the data ranks, each speaks for its own. */
@@ -126,7 +127,7 @@ static enum status visit(struct snapshot *snapshot, struct worker *worker, enum 
 {
     for (int p = 0; p < portions_of(worker, kind); p++) {
         struct portion part = portion_at(worker, kind, p);
-        if (!takes_part(&part, kind) || speaks_for(worker, part.held, kind) != speaking)
+        if (!takes_part(worker, &part, kind) || speaks_for(worker, part.held, kind) != speaking)
             continue;
         float *local = NULL;
         enum status status = read_local(worker, part.tensor, &local);
@@ -154,24 +155,46 @@ enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum
     return group_barrier(worker->groups->world, worker->compute);
 }
 
+/* Rows of the whole as a part has them, its padding zero; free() it. */
+static enum status cut_out(const struct snapshot *snapshot, enum snapshot_kind kind,
+                           const struct portion *part, float **out)
+{
+    float *local = calloc((size_t)slice_padded(&part->slice) + 1, sizeof *local);
+    if (local == NULL)
+        return fail(NO_MEMORY, "no memory for the slice of %s", part->held->row->name);
+    for (int64_t i = 0; i < part->slice.count[0]; i++)
+        memcpy(local + i * part->slice.padded[1], whole_row(snapshot, kind, part, i),
+               (size_t)part->slice.count[1] * sizeof *local);
+    *out = local;
+    return OK;
+}
+
+static enum status give_part(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
+                             const struct portion *part)
+{
+    float *local = NULL;
+    TRY(cut_out(snapshot, kind, part, &local));
+    enum status status = OK;
+    if (kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3)
+        status = weights_put(&worker->weights, worker->compute, part->held, local);
+    else
+        status = copy_to_device(worker->compute, part->tensor.data, local, tensor_bytes(part->tensor));
+    if (status == OK)
+        status = stream_sync(worker->compute);
+    free(local);
+    return status;
+}
+
 enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
 {
-    for (int p = 0; p < portions_of(worker, kind); p++) {
-        struct portion part = portion_at(worker, kind, p);
-        if (part.held->second_use || part.tensor.data == NULL)
-            continue;
-        float *local = calloc((size_t)slice_padded(&part.slice) + 1, sizeof *local);
-        if (local == NULL)
-            return fail(NO_MEMORY, "no memory for the slice of %s", part.held->row->name);
-        for (int64_t i = 0; i < part.slice.count[0]; i++)
-            memcpy(local + i * part.slice.padded[1], whole_row(snapshot, kind, &part, i),
-                   (size_t)part.slice.count[1] * sizeof *local);
-        enum status status =
-            copy_to_device(worker->compute, part.tensor.data, local, tensor_bytes(part.tensor));
-        if (status == OK)
-            status = stream_sync(worker->compute);
-        free(local);
-        TRY(status);
+    // Whole on every rank, whatever of them is owned.
+    bool values = kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3;
+    for (int p = 0; p < (values ? worker->weights.count : worker->weights.owned_count); p++) {
+        const struct held *held = &worker->weights.list[p];
+        struct portion part =
+            values ? (struct portion){held, held->slice, held->weight} : portion_at(worker, kind, p);
+        if (!part.held->second_use && part.tensor.data != NULL)
+            TRY(give_part(snapshot, worker, kind, &part));
     }
     return OK;
 }

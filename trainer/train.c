@@ -266,12 +266,16 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
  * it is allocated: Linux promises memory that it does not have, and ends who believes it, or a neighbour. */
 static enum status check_memory(const struct recipe *recipe)
 {
-    enum { BYTES = 4 * sizeof(float) }; // of a parameter: value, gradient, two moments
+    enum { FLOAT = sizeof(float) };
+    // Of a parameter: value, gradient, two moments, and the value in fp32 where it is not that itself.
+    enum dtype working = recipe_working_dtype(recipe);
+    const int value = (int)dtype_bytes(working), state = (working == F32 ? 2 : 3) * FLOAT;
+    const int bytes = value + FLOAT + state;
     // Of these the data ranks have one copy together, and of the others one each.
-    static const int shared[] = {0, 2 * sizeof(float), 3 * sizeof(float), BYTES}; // by ZeRO's stage
+    const int shared[] = {0, state, state + FLOAT, bytes}; // by ZeRO's stage
     double parameters = (double)model_parameters(&recipe->model);
     int once = shared[recipe->parallel.zero_stage], data = recipe->parallel.data_parallel_size;
-    double needed = parameters * (once + (double)(BYTES - once) * data);
+    double needed = parameters * (once + (double)(bytes - once) * data);
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     char count[NUMBER_CHARS], most[NUMBER_CHARS];
     if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
@@ -283,7 +287,7 @@ static enum status check_memory(const struct recipe *recipe)
         "the model has %s parameters; with parallel.data_parallel_size %d%s their values, gradients "
         "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB; at most %s parameters fit, "
         "or ranks on several machines (mpirun, srun)",
-        count, data, data > 1 && once < BYTES ? " (a larger parallel.zero_stage takes less)" : "", (int)BYTES,
+        count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage takes less)" : "", bytes,
         needed / 0x1p30, there / 0x1p30, most);
 }
 

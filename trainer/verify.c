@@ -178,8 +178,9 @@ static enum status bounds_of_row(const struct comparison *c, int row, float **ou
     *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory to compare %s", param->name);
-    return bound_gradient(c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], size_before_softmax(c, param),
-                          bound_terms(&c->recipe->model, param->layer, c->one->tokens), *out);
+    return bound_gradient(
+        c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], size_before_softmax(c, param),
+        bound_spread(&c->recipe->model, recipe_working_dtype(c->recipe), param->layer, c->one->tokens), *out);
 }
 
 static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
@@ -223,7 +224,8 @@ static enum status compare_step(const struct comparison *c)
     double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
     c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .loss_bound = bound_loss(&c->recipe->model, c->one->tokens, c->one->loss, logit),
+        .loss_bound = bound_loss(&c->recipe->model, recipe_working_dtype(c->recipe), c->one->tokens,
+                                 c->one->loss, logit),
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
     };

@@ -58,6 +58,7 @@ static enum status create_weights(struct worker *w, bool training)
         .place = w->groups->place,
         .layers = layers,
         .layer_count = count,
+        .working = recipe_working_dtype(w->run->recipe),
         .training = training,
         .zero_stage = parallel->zero_stage,
         .offload_moments = w->run->recipe->memory.offload_optimizer,

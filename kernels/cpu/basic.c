@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+enum { PIECE = 1024 };           // floats on the stack
 enum { BLOCK_ELEMENTS = 32768 }; // 128 KiB of fp32: some microseconds, well above the cost of a task
 
 /* Rows of a view of any number of dimensions: all but the last are folded into one when that is
@@ -137,7 +138,6 @@ void cpu_copy(struct device *device, const struct copy *op)
 /* From one narrow type to the other by way of fp32, a piece at a time: fp32 holds both exactly. */
 static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
-    enum { PIECE = 1024 };
     float piece[PIECE];
     for (int64_t i = 0; i < columns; i += PIECE) {
         int64_t n = columns - i < PIECE ? columns - i : PIECE;
@@ -191,15 +191,19 @@ void cpu_add(struct device *device, const struct add *op)
 static void normal_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
     const struct init_normal *op = job->normal;
-    float *out = (float *)(void *)at(job->out, F32, row, column);
+    float piece[PIECE];
     int64_t begin = (op->row_begin + row) * op->columns + op->column_begin + column;
-    normal_fill(op->generator, 0, begin, columns, out);
-    for (int64_t i = 0; i < columns; i++)
-        out[i] *= op->std;
+    for (int64_t i = 0; i < columns; i += PIECE) {
+        int64_t n = columns - i < PIECE ? columns - i : PIECE;
+        normal_fill(op->generator, 0, begin + i, n, piece);
+        for (int64_t l = 0; l < n; l++)
+            piece[l] *= op->std;
+        narrow_floats(job->dtype, piece, at(job->out, job->dtype, row, column + i), n);
+    }
 }
 
 void cpu_init_normal(struct device *device, const struct init_normal *op)
 {
-    struct job job = {.out = rows_of(op->out), .dtype = F32, .normal = op, .row = normal_row};
+    struct job job = {.out = rows_of(op->out), .dtype = op->out.dtype, .normal = op, .row = normal_row};
     run_job(device, &job);
 }

@@ -139,6 +139,7 @@ const struct device_ops device_dry = {
     .name = "dry",
     .what = "computes nothing: counts every op, byte and message, for plans",
     .computes = false,
+    .takes_narrow = true,
     .open = dry_open,
     .close = dry_close,
     .alloc = dry_alloc,

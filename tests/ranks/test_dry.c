@@ -9,9 +9,10 @@
 
 enum { MOST_RANKS = 16 };
 
-#define FULL " memory.recompute_granularity=full "
-#define AWAY " memory.offload_activations=true "
-#define SOME " memory.recompute_granularity=selective memory.recompute_modules="
+#define FULL     " memory.recompute_granularity=full "
+#define AWAY     " memory.offload_activations=true "
+#define SOME     " memory.recompute_granularity=selective memory.recompute_modules="
+#define BF16_TOO " precision.params_dtype=bf16 "
 
 struct layout_case {
     enum tiny_family family;
@@ -147,6 +148,10 @@ static const struct layout_case cases[] = {
      "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
      "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
      1},
+    // Two bytes, and masters of four.
+    {TINY_GPT, BF16_TOO "tp=2 pp=2 dp=2 parallel.zero_stage=1 parallel.sequence_parallel=true", 1},
+    {TINY_LLAMA, BF16_TOO "pp=3 pipeline.optimizer_post_validation=true" SOME "[norm,core_attn]", 2},
+    {TINY_LLAMA, BF16_TOO "dp=2 parallel.zero_stage=2 memory.offload_optimizer=true", 1},
 };
 
 int main(void)

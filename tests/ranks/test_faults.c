@@ -8,6 +8,7 @@
  * what lies on it can be written from here once a stream is synchronised. */
 #include "tests/support/tiny_verify.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -431,6 +432,7 @@ struct fault {
 struct bed {
     struct comparison comparison;
     const struct fault *faults;
+    int most; // of them, the first; 0: all. bf16's bounds see those that are wrong by their own size
 };
 
 #define END                \
@@ -441,20 +443,11 @@ struct bed {
 static const struct fault in_square[] = {
     {"a tie counted twice", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
     {"a gradient scaled by tp", {.executed = scaled_by_tp}, VERIFY_GRADIENT, "layers.2.attention.proj.bias"},
-    {"a gradient a little too large",
-     {.executed = a_little_larger},
-     VERIFY_GRADIENT,
-     "layers.3.mlp.fc1.weight"},
     {"a whole gradient added over tp",
      {.declared = reduced_though_whole},
      VERIFY_GRADIENT,
      "layers.0.norm2.bias"},
     {"weight decay on a norm", {.declared = norm_decays}, VERIFY_WEIGHT, "norm.weight"},
-    {"a share drawn by its local index", {.built = local_index}, VERIFY_INITIAL, "layers.3.mlp.fc1.weight"},
-    {"padding inside the softmax",
-     {.declared = padding_declared, .built = padding_built},
-     QUANTITY_LOSS,
-     NULL},
     {"two tp ranks with swapped data", {.loaded = data_swapped}, QUANTITY_LOSS, NULL},
     {"rank order of the data swapped", {.loaded = order_swapped}, QUANTITY_LOSS, NULL},
     {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
@@ -479,6 +472,15 @@ static const struct fault in_square[] = {
      lost_bucket},
     {"a bias added before the reduction",
      {.loaded = bias_grows, .executed = bias_shrinks},
+     QUANTITY_LOSS,
+     NULL},
+    {"a gradient a little too large",
+     {.executed = a_little_larger},
+     VERIFY_GRADIENT,
+     "layers.3.mlp.fc1.weight"},
+    {"a share drawn by its local index", {.built = local_index}, VERIFY_INITIAL, "layers.3.mlp.fc1.weight"},
+    {"padding inside the softmax",
+     {.declared = padding_declared, .built = padding_built},
      QUANTITY_LOSS,
      NULL},
     END,
@@ -536,11 +538,12 @@ static const struct fault in_two_ways[] = {
 };
 
 static const struct bed beds[] = {
-    {{TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square},
-    {{TINY_GPT, "train.micro_batch_size=1", "tp=2 pp=2 parallel.sequence_parallel=true", ""}, in_pipeline},
-    {{TINY_LLAMA, "train.micro_batch_size=1 model.attention_dropout=0.2", "tp=4", ""}, in_replicated},
-    {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents},
-    {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_ways},
+    {{TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 0},
+    {{TINY_GPT, "train.micro_batch_size=1", "tp=2 pp=2 parallel.sequence_parallel=true", ""}, in_pipeline, 0},
+    {{TINY_LLAMA, "train.micro_batch_size=1 model.attention_dropout=0.2", "tp=4", ""}, in_replicated, 0},
+    {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents, 0},
+    {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_ways, 0},
+    {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 8},
 };
 
 /* ---- running ---- */
@@ -584,7 +587,9 @@ int main(void)
     MUST(tiny_create(&tiny));
     for (size_t b = 0; b < sizeof beds / sizeof *beds; b++) {
         failures += check_clean(&tiny, &beds[b]);
-        for (const struct fault *fault = beds[b].faults; fault->name != NULL; fault++, planted++)
+        for (const struct fault *fault = beds[b].faults;
+             fault->name != NULL && fault - beds[b].faults < (beds[b].most > 0 ? beds[b].most : INT_MAX);
+             fault++, planted++)
             failures += check_fault(&tiny, &beds[b], fault);
     }
     tiny_destroy(&tiny);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The weights one rank holds: where they lie, what they start from, and what a tied one is. */
 #include "layers/weights.h"
+#include "tests/support/narrow_numbers.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -246,5 +247,61 @@ Test(weights, values_only_have_no_gradients)
     cr_expect_eq(values.m.bytes, 0);
     cr_expect_null(values.list[0].gradient.data);
     weights_destroy(&values);
+    stand_close(&s);
+}
+
+/* Every real element of what the layers compute with is the master's, rounded: how many are not. -1: there
+ * are none. */
+static int64_t not_rounded(const struct weights *w)
+{
+    int64_t wrong = 0, seen = 0;
+    for (int i = 0; i < w->owned_count; i++) {
+        const struct owned *owned = &w->owned[i];
+        for (int64_t e = 0; owned->value.data != NULL && e < tensor_count(owned->value); e++, seen++)
+            wrong += ((const uint16_t *)owned->working.data)[e] !=
+                     narrow_nearest(BF16, ((const float *)owned->value.data)[e]);
+    }
+    return seen > 0 ? wrong : -1;
+}
+
+/* In bf16 the values are what they are in fp32, and lie beside the whole, which is them rounded; also of a
+ * rank that owns a part only, and from numbers of the host's. */
+Test(weights, bf16_is_the_value_rounded)
+{
+    struct stand s;
+    stand_open(&s, false, 2, 1, whole_model, WHOLE);
+    for (int rank = 0; rank < 2; rank++) {
+        struct weights narrow;
+        struct group data = {.rank = rank, .size = 2};
+        const struct groups groups = {.data = &data};
+        struct weights_config config = {.device = s.device,
+                                        .params = &s.params,
+                                        .place = {.tp = 1},
+                                        .layers = whole_model,
+                                        .layer_count = WHOLE,
+                                        .working = BF16,
+                                        .training = true,
+                                        .zero_stage = 1,
+                                        .groups = &groups};
+        cr_assert_eq(weights_create(&config, &narrow), OK, "%s", fail_text());
+        cr_assert_eq(weights_initialise(&narrow, s.stream, 7), OK, "%s", fail_text());
+        cr_expect_eq(not_rounded(&narrow), 0);
+        for (int i = 0; i < narrow.count; i++) {
+            const struct held *held = &narrow.list[i], *wide = &s.weights.list[i];
+            const float *value = wide->weight.data;
+            cr_expect_eq(held->weight.dtype, BF16);
+            for (int64_t e = 0; e < tensor_count(held->weight); e++)
+                cr_assert_eq(((uint16_t *)held->weight.data)[e], narrow_nearest(BF16, value[e]), "%s",
+                             held->row->name);
+        }
+        const struct held *held = weights_held(&narrow, params_find(&s.params, "layers.1.mlp.fc1.weight"));
+        float numbers[20 * 12];
+        for (int e = 0; e < 20 * 12; e++)
+            numbers[e] = 1.0F + (float)e / 1000.0F;
+        cr_assert_eq(weights_put(&narrow, s.stream, held, numbers), OK, "%s", fail_text());
+        cr_expect_eq(not_rounded(&narrow), 0);
+        cr_expect_eq(((uint16_t *)held->weight.data)[77], narrow_nearest(BF16, numbers[77]));
+        weights_destroy(&narrow);
+    }
     stand_close(&s);
 }
