@@ -42,7 +42,8 @@ static struct piece piece_at(int64_t elements, int64_t i)
 
 static struct tensor part_of(struct tensor vector, struct piece piece)
 {
-    return tensor_1d((float *)vector.data + piece.begin, F32, piece.count);
+    char *begin = (char *)vector.data + (size_t)piece.begin * dtype_bytes(vector.dtype);
+    return tensor_1d(begin, vector.dtype, piece.count);
 }
 
 /* Its room: moment 0 is m, 1 is v. */

@@ -429,6 +429,10 @@ Test(recipe_check, the_device_of_a_gpu)
              "memory: "
              "one rank, or cluster.device cpu works\n",
              "cluster.device=cuda", "tp=2");
+        WITH("command line: precision.params_dtype bf16: the kernels of cluster.device cuda compute on fp32 "
+             "only so "
+             "far; precision.params_dtype fp32 or cluster.device cpu works\n",
+             "cluster.device=cuda", "precision.params_dtype=bf16");
     } else {
         WITH(
             "command line: cluster.device cuda is not in this build, which has cpu, strict, dry; meson setup "
