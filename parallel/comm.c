@@ -17,6 +17,9 @@ static const struct transport_ops *const transports[] = {
 #ifdef HAVE_MPI
     &transport_mpi,
 #endif
+#ifdef HAVE_NCCL
+    &transport_nccl,
+#endif
     &transport_dry,
 };
 enum { TRANSPORT_COUNT = sizeof transports / sizeof *transports };
@@ -37,6 +40,37 @@ const char *call_name(enum call call)
 const struct transport_ops *transport_at(size_t index)
 {
     return index < TRANSPORT_COUNT ? transports[index] : NULL;
+}
+
+static const struct transport_ops *find(const char *name)
+{
+    for (size_t i = 0; i < TRANSPORT_COUNT; i++)
+        if (strcmp(transports[i]->name, name) == 0)
+            return transports[i];
+    return NULL;
+}
+
+bool transport_is_built(const char *name)
+{
+    return find(name) != NULL;
+}
+
+static bool reaches(const struct transport_ops *ops, const char *device)
+{
+    if (!ops->moves_data || !device_named_computes(device))
+        return ops->moves_data == device_named_computes(device);
+    return ops->device != NULL ? strcmp(ops->device, device) == 0 : device_named_is_of_host(device);
+}
+
+bool transport_reaches(const char *transport, const char *device)
+{
+    const struct transport_ops *ops = find(transport);
+    return ops == NULL || !device_is_built(device) || reaches(ops, device);
+}
+
+const struct transport_ops *transport_of_host(bool launched)
+{
+    return find(launched ? "mpi" : "local");
 }
 
 /* A hole would otherwise be found in the middle of a run, on some ranks. */
@@ -135,9 +169,11 @@ static enum status transport_named(const char *name, const struct transport_ops 
     return status;
 }
 
-enum status world_run(const char *transport, int size,
-                      enum status (*body)(struct world *world, void *argument), void *argument)
+enum status world_run_as(const struct world_options *options,
+                         enum status (*body)(struct world *world, void *argument), void *argument)
 {
+    const char *transport = options->transport;
+    int size = options->size;
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     if (strcmp(transport, "auto") == 0)
@@ -149,18 +185,28 @@ enum status world_run(const char *transport, int size,
     if (one_process && launcher.size > 1)
         return fail(BAD_USAGE, "%s started %d processes, and with transport %s each would run alone",
                     launcher.name, launcher.size, transport);
+    if (size < 0)
+        return fail(BAD_ARGUMENT, "a world of %d ranks", size);
     int launched = launcher.size > 0 ? launcher.size : 1;
-    if (!one_process && size > 0 && size != launched && launcher.size > 0)
+    bool threads = one_process || (ops->device != NULL && launcher.size == 0); // if there is no launcher
+    if (!threads && size > 0 && size != launched && launcher.size > 0)
         return fail(BAD_USAGE,
                     "the layout wants %d ranks, and %s started %d processes; start it with %s -n %d", size,
                     launcher.name, launched, launcher.name, size);
-    if (!one_process && size > launched)
+    if (!threads && size > launched)
         return fail(BAD_USAGE,
                     "transport %s wants a launcher that starts the layout's %d ranks: mpirun -n %d",
                     transport, size, size);
-    if (size < 0)
-        return fail(BAD_ARGUMENT, "a world of %d ranks", size);
-    return ops->run(size > 0 ? size : launched, body, argument);
+    struct world_options sized = *options;
+    sized.transport = transport;
+    sized.size = size > 0 ? size : launched;
+    return ops->run(&sized, body, argument);
+}
+
+enum status world_run(const char *transport, int size,
+                      enum status (*body)(struct world *world, void *argument), void *argument)
+{
+    return world_run_as(&(struct world_options){.transport = transport, .size = size}, body, argument);
 }
 
 int64_t clock_ns(void)

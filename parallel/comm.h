@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Communication is one const table (struct transport_ops), as a device is: local (ranks are threads of
- * this process), mpi (one process per rank), dry (counts), later nccl. A world is this rank's
+ * this process), mpi (one process per rank), nccl (ranks with a GPU each, threads or processes), dry
+ * (counts). A world is this rank's
  * end of the whole job; a comm is its end of one group's own channel. Every comm is made before
  * step 0, so that no step pays for connecting and a wiring fault shows before training.
  *
@@ -13,7 +14,11 @@
  *     are on and whenever those let them start (an exchange: in the order between those two ranks);
  *   - whoever waits also helps: a rank that blocks moves on all messages on all its streams (see struct
  *     work), so what all sides have put on streams completes, whatever each waits for first;
- *   - counts are 64-bit elements. */
+ *   - counts are 64-bit elements.
+ *
+ * On GPUs messages of one comm also *run* in the order of the calls, one after the other, so two ranks
+ * that call for a send and a receive of one comm in crossed orders wait for each other: a comm per direction.
+ */
 #pragma once
 
 #include "kernels/device.h"
@@ -52,13 +57,26 @@ struct message {
     bool send;
 };
 
+/* How a world is opened. */
+struct world_options {
+    const char *transport; // a name of the registry, or "auto": see world_run
+    int size;              // ranks; 0: the launcher's
+    /* Sums may add in the order that is fastest. A transport for CPUs has one order only, that of the ranks.
+     */
+    bool any_order;
+    int ranks_per_gpu; // so many may share a GPU, for tests; 0 or 1: each has its own
+};
+
 /* Everything a transport must provide. Use the doors in group.h, which check first. */
 struct transport_ops {
     const char *name;
-    const char *what; // one sentence for help and doctor
-    bool moves_data;  // false on dry, which goes with devices that do not compute
-    /* Runs body once for each rank of this process (local: `size` threads; mpi: one), as world_run says. */
-    enum status (*run)(int size, enum status (*body)(struct world *world, void *argument), void *argument);
+    const char *what;   // one sentence for help and doctor
+    const char *device; // the only one whose memory it moves; NULL: all whose memory is the host's
+    bool moves_data;    // false on dry, which goes with devices that do not compute
+    /* Runs body once for each rank of this process (local: `size` threads; mpi: one), as world_run says.
+     * The options' size is at least 1. */
+    enum status (*run)(const struct world_options *options,
+                       enum status (*body)(struct world *world, void *argument), void *argument);
     /* Collective over `ranks` (world ranks, in group order; this rank among them, at least two). All ranks
      * create their comms in the same order. id: unique among the comms that share a rank. */
     enum status (*comm_create)(struct world *world, const char *name, int64_t id, const int *ranks, int count,
@@ -89,6 +107,8 @@ struct transport_ops {
 struct world {
     const struct transport_ops *ops;
     int rank, size;
+    int local_rank, local_size; // among those of this machine
+    int device_index;           // which of this machine's equal devices this rank is to open
     /* Set by tests before the first message. A send is then done only when its receiver has it (with threads
      * it always is), and transfers between stages block (p2p.h): so a program's order of messages needs no
      * buffering. And over mpi a message longer than piece_bytes travels in pieces of that size. */
@@ -112,16 +132,24 @@ MUST_USE enum status transport_check(const struct transport_ops *ops);
 /* The transports of this build, for help and doctor: index 0, 1, ... ; NULL past the last. */
 const struct transport_ops *transport_at(size_t index);
 
+/* Whether this build has a transport of this name ("auto" is none), and whether it can move the memory of the
+ * device of that name; true where either is unknown, which others refuse. */
+bool transport_is_built(const char *name);
+bool transport_reaches(const char *transport, const char *device);
+
 /* Opens a world and runs `body` on each of its ranks. NOT_SUPPORTED names the transports of this build.
  * "auto": mpi under a launcher that started several processes, else local. size 0: the launcher's. A size
  * that contradicts the launcher is BAD_USAGE. "dry" runs the ranks one after the other.
  *
- * When every rank has come to its end, returns OK or the status of the lowest rank that failed, with
+ * When every rank has come to its end, returns OK or the status of the lowest rank that failed (of itself:
+ * before one that has only lost another, PEER_LOST), with
  * "rank N: text" as fail_text(), in every process alike. When a rank fails and the others do not end by
  * themselves within half a second, they wait for it in vain: the process dies, naming that rank and its
  * reason. (STOPPED is not a failure: the others get all the time they need.) */
 MUST_USE enum status world_run(const char *transport, int size,
                                enum status (*body)(struct world *world, void *argument), void *argument);
+MUST_USE enum status world_run_as(const struct world_options *options,
+                                  enum status (*body)(struct world *world, void *argument), void *argument);
 
 /* A world of `size` ranks of which only `rank` runs, here and now: messages are counted and done. */
 MUST_USE enum status world_run_dry(int size, int rank,

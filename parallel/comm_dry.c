@@ -121,7 +121,8 @@ enum status world_run_dry(int size, int rank, enum status (*body)(struct world *
 {
     if (rank < 0 || rank >= size)
         return fail(BAD_ARGUMENT, "there is no rank %d in a dry world of %d", rank, size);
-    struct world world = {.ops = &transport_dry, .rank = rank, .size = size};
+    struct world world = {
+        .ops = &transport_dry, .rank = rank, .size = size, .local_rank = rank, .local_size = size};
     int before = who_am_i()->rank;
     who_am_i()->rank = rank;
     enum status status = body(&world, argument);
@@ -134,10 +135,11 @@ enum status world_run_dry(int size, int rank, enum status (*body)(struct world *
     return fail(status, "rank %d: %s", rank, text);
 }
 
-static enum status run_dry(int size, enum status (*body)(struct world *world, void *argument), void *argument)
+static enum status run_dry(const struct world_options *options,
+                           enum status (*body)(struct world *world, void *argument), void *argument)
 {
-    for (int rank = 0; rank < size; rank++)
-        TRY(world_run_dry(size, rank, body, argument));
+    for (int rank = 0; rank < options->size; rank++)
+        TRY(world_run_dry(options->size, rank, body, argument));
     return OK;
 }
 

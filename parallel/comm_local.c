@@ -366,8 +366,12 @@ static void *rank_main(void *argument)
 
     enum status status = OK;
     if (go) {
-        struct world world = {
-            .ops = &transport_local, .rank = me->rank, .size = job->world.size, .state = &job->world};
+        struct world world = {.ops = &transport_local,
+                              .rank = me->rank,
+                              .size = job->world.size,
+                              .local_rank = me->rank,
+                              .local_size = job->world.size,
+                              .state = &job->world};
         who_am_i()->rank = me->rank;
         status = job->body(&world, job->argument);
         world_close(&world);
@@ -384,15 +388,19 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-/* The lowest rank that has ended badly so far, or NULL. STOPPED is no accident: nobody waits in vain. */
+/* The lowest rank that has ended badly so far, or NULL; one that has only lost another comes last. STOPPED is
+ * no accident: nobody waits in vain. */
 static const struct rank_thread *first_failure(const struct job *job, bool count_stopped)
 {
-    for (int r = 0; r < job->world.size; r++) {
+    const struct rank_thread *found = NULL;
+    for (int r = job->world.size - 1; r >= 0; r--) {
         const struct rank_thread *t = &job->ranks[r];
-        if (t->ended && t->status != OK && (count_stopped || t->status != STOPPED))
-            return t;
+        if (!t->ended || t->status == OK || (!count_stopped && t->status == STOPPED))
+            continue;
+        if (found == NULL || t->status != PEER_LOST || found->status == PEER_LOST)
+            found = t;
     }
-    return NULL;
+    return found;
 }
 
 /* Waits until every rank has ended, but not much longer than until one has failed. */
@@ -450,9 +458,10 @@ static enum status job_run(struct job *job)
     return fail(failed->status, "rank %d: %s", failed->rank, failed->text);
 }
 
-static enum status run_local(int size, enum status (*body)(struct world *world, void *argument),
-                             void *argument)
+static enum status run_local(const struct world_options *options,
+                             enum status (*body)(struct world *world, void *argument), void *argument)
 {
+    int size = options->size;
     if (size < 1)
         return fail(BAD_ARGUMENT, "a local world wants a size, not %d", size);
     struct job job = {.world = {.size = size}, .body = body, .argument = argument};

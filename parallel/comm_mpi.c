@@ -447,9 +447,10 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
     bool hurry = status != OK && status != STOPPED;
     if (!end_wait(w, &request, hurry ? GRACE_MS : 0))
         die_of(status, __FILE__, __LINE__, "the other ranks wait for it", "rank %d: %s", world->rank, text);
-    int failed = 0;
-    while (failed < world->size && all[failed] == OK)
-        failed++;
+    int failed = world->size;
+    for (int r = world->size - 1; r >= 0; r--) // before one that has only lost another
+        if (all[r] != OK && (failed == world->size || all[r] != PEER_LOST || all[failed] == PEER_LOST))
+            failed = r;
     enum status result = failed < world->size ? (enum status)all[failed] : OK;
     free(all);
     if (result == OK)
@@ -460,9 +461,10 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
     return fail(result, "rank %d: %s", failed, text);
 }
 
-static enum status run_mpi(int size, enum status (*body)(struct world *world, void *argument), void *argument)
+static enum status run_mpi(const struct world_options *options,
+                           enum status (*body)(struct world *world, void *argument), void *argument)
 {
-    int provided = 0;
+    int size = options->size, provided = 0;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
         return fail(NOT_SUPPORTED, "MPI does not start");
     struct mpi_world w = {0};
@@ -474,12 +476,12 @@ static enum status run_mpi(int size, enum status (*body)(struct world *world, vo
     check(MPI_Comm_rank(w.comm, &world.rank), "MPI_Comm_rank", "world", -1);
     who_am_i()->rank = world.rank;
     MPI_Comm here;
-    int ranks_here = 1;
     check(MPI_Comm_split_type(w.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type",
           "world", -1);
-    check(MPI_Comm_size(here, &ranks_here), "MPI_Comm_size", "world", -1);
+    check(MPI_Comm_size(here, &world.local_size), "MPI_Comm_size", "world", -1);
+    check(MPI_Comm_rank(here, &world.local_rank), "MPI_Comm_rank", "world", -1);
     check(MPI_Comm_free(&here), "MPI_Comm_free", "world", -1);
-    w.spin_ns = spin_ns(ranks_here);
+    w.spin_ns = spin_ns(world.local_size);
     prctl(PR_SET_TIMERSLACK, 1000UL); // of this thread: short sleeps are short
 
     enum status status = OK;

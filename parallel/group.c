@@ -57,7 +57,9 @@ static enum status check_call(const struct group *group, enum call call, const s
     if (group->comm == NULL)
         return OK;
     const struct device *device = stream_device(stream);
-    if (group->comm->ops->moves_data != device_computes(device))
+    const struct transport_ops *ops = group->comm->ops;
+    if (ops->moves_data != device_computes(device) ||
+        (ops->device != NULL && strcmp(ops->device, device_name(device)) != 0))
         return fail(BAD_ARGUMENT, "%s %s: transport %s does not go with device %s", call_name(call),
                     group->name, group->comm->ops->name, device_name(device));
     return OK;

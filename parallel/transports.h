@@ -8,7 +8,11 @@ enum { GRACE_MS = 500 }; // how long the others may take to end by themselves af
 
 extern const struct transport_ops transport_local;
 extern const struct transport_ops transport_dry;
-extern const struct transport_ops transport_mpi; // only where MPI was found: the registry knows
+extern const struct transport_ops transport_mpi;  // only where MPI was found: the registry knows
+extern const struct transport_ops transport_nccl; // only where CUDA and NCCL were
+
+/* Of ranks that are processes of a launcher, or threads; NULL: not in this build. */
+const struct transport_ops *transport_of_host(bool launched);
 
 int64_t clock_ns(void); // of a clock that only goes forward
 

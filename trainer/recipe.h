@@ -190,10 +190,11 @@ struct recipe_resilience {
 
 struct recipe_cluster {
     char *device;    // a name of the devices' registry: "cpu"
-    char *transport; // "auto": mpi under a launcher, local alone; or a name of the transports' registry
+    char *transport; // "auto": see recipe_transport(); or a name of the transports' registry
     char *profile;
     int nodes;
     int gpus_per_node;
+    int ranks_per_gpu;
     int threads_per_rank; // 0: the machine's cores divided by its ranks, at least 1
     char *time;
     char *partition;
@@ -264,6 +265,13 @@ void recipe_destroy(struct recipe *recipe);
 
 /* tp * cp * dp * pp: how many ranks the recipe runs on. */
 int recipe_world_size(const struct recipe *recipe);
+
+/* cluster.transport; where that is auto and there are several ranks with GPUs, nccl. */
+const char *recipe_transport(const struct recipe *recipe);
+/* How its world is opened; `size` as world_run() has it. */
+struct world_options;
+struct world_options recipe_world(const struct recipe *recipe, int size);
+struct world_options recipe_world_of_threads(const struct recipe *recipe, int size);
 
 /* m: microbatches of one step on one data-parallel rank. */
 int64_t recipe_microbatches(const struct recipe *recipe);

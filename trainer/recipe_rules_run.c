@@ -3,6 +3,7 @@
 #include "trainer/recipe_rules.h"
 
 #include "kernels/device.h"
+#include "parallel/comm.h"
 
 #include <string.h>
 #include <strings.h>
@@ -309,19 +310,78 @@ static int64_t ranks_of(const struct recipe *r)
            p->context_parallel_size;
 }
 
-static bool reach_holds(const struct view *v)
+const char *recipe_transport(const struct recipe *r)
 {
-    const char *device = v->recipe->cluster.device;
-    return !device_named_computes(device) || device_named_is_of_host(device) || ranks_of(v->recipe) <= 1;
+    const char *device = r->cluster.device;
+    bool host = !device_named_computes(device) || device_named_is_of_host(device);
+    bool is_auto = strcmp(r->cluster.transport, "auto") == 0;
+    return is_auto && !host && ranks_of(r) > 1 ? "nccl" : r->cluster.transport;
 }
 
-static void reach_say(const struct view *v, struct text *out)
+struct world_options recipe_world(const struct recipe *r, int size)
 {
-    text_add(
-        out,
-        "cluster.device %s: %lld ranks, and no transport of this build reaches a GPU's memory: one rank, or "
-        "cluster.device %s works",
-        v->recipe->cluster.device, (long long)ranks_of(v->recipe), device_kind(0)->name);
+    return (struct world_options){.transport = recipe_transport(r),
+                                  .size = size,
+                                  .any_order = !r->deterministic,
+                                  .ranks_per_gpu = r->cluster.ranks_per_gpu};
+}
+
+struct world_options recipe_world_of_threads(const struct recipe *r, int size)
+{
+    struct world_options options = recipe_world(r, size);
+    if (strcmp(options.transport, "nccl") != 0)
+        options.transport = "local";
+    return options;
+}
+
+/* What is built, and moves this device's memory; a device that does not compute needs none. */
+static bool goes_with(const char *transport, const char *device)
+{
+    return transport_is_built(transport) && transport_reaches(transport, device);
+}
+
+static bool transport_holds(const struct view *v)
+{
+    const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
+    if (!device_is_built(device) || !device_named_computes(device))
+        return true;
+    bool alone = ranks_of(v->recipe) <= 1 && strcmp(v->recipe->cluster.transport, "nccl") != 0;
+    return alone || strcmp(transport, "auto") == 0 || goes_with(transport, device);
+}
+
+static void transport_say(const struct view *v, struct text *out)
+{
+    const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
+    long long ranks = (long long)ranks_of(v->recipe);
+    int others = 0;
+    if (transport_is_built(transport))
+        text_add(out, "cluster.transport %s does not move the memory of cluster.device %s;", transport,
+                 device);
+    else
+        text_add(out,
+                 "%s %s: %lld rank%s, and cluster.transport %s is not in this build (meson setup "
+                 "-Dcuda=enabled -Dmpi=enabled, where nvcc, nccl.h and MPI are);",
+                 "cluster.device", device, ranks, ranks == 1 ? "" : "s", transport);
+    for (size_t i = 0; transport_at(i) != NULL; i++)
+        if (goes_with(transport_at(i)->name, device))
+            text_add(out, "%s %s", others++ > 0 ? ", or cluster.transport" : " cluster.transport",
+                     transport_at(i)->name);
+    if (others == 0)
+        text_add(out, " one rank, or cluster.device %s", device_kind(0)->name);
+    text_add(out, " works");
+}
+
+static bool sharing_holds(const struct view *v)
+{
+    return v->recipe->cluster.ranks_per_gpu == 1 || strcmp(recipe_transport(v->recipe), "nccl") == 0;
+}
+
+static void sharing_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "cluster.ranks_per_gpu %d is for ranks with a GPU each: with cluster.transport %s and "
+             "cluster.device %s, 1 works",
+             v->recipe->cluster.ranks_per_gpu, recipe_transport(v->recipe), v->recipe->cluster.device);
 }
 
 static const char *offload_key(const struct recipe *r)
@@ -426,9 +486,10 @@ const struct rule recipe_run_rules[] = {
     {"cluster.device", built_holds, built_say, {{0}}},
     {"precision.params_dtype cluster.device", narrow_holds, narrow_say, {{0}}},
     {"precision.params_dtype parallel.zero_stage", cut_values_hold, cut_values_say, {{0}}},
-    {"cluster.device " DEGREES, reach_holds, reach_say, {{0}}},
     {"memory.offload_activations memory.offload_optimizer cluster.device", offload_holds, offload_say, {{0}}},
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
+    {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
+    {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
      profile_say,

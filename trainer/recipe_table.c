@@ -32,8 +32,7 @@ static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0
                                           IS("dualpipev", 0), IS("file", 0),
                                           IS("auto", 0),      {0}};
 static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), IS("cuda", 0), {0}};
-static const struct choice transports[] = {
-    IS("auto", 0), IS("local", 0), IS("mpi", 0), LATER("nccl", 0), {0}};
+static const struct choice transports[] = {IS("auto", 0), IS("local", 0), IS("mpi", 0), IS("nccl", 0), {0}};
 static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
 static const struct choice normalizations[] = {IS("LayerNorm", LAYER_NORM), IS("RMSNorm", RMS_NORM), {0}};
 static const struct choice activations[] = {IS("gelu", GELU),
@@ -115,7 +114,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("seed", COUNT, seed, "1234",
         "Weights, dropout and the order of the data are functions of this number.", BETWEEN(0, 9e15)),
     ROW("deterministic", BOOL, deterministic, "true",
-        "No atomics and no choice by timing: the same recipe gives the same bits.", .unbuilt = true),
+        "No atomics and no choice by timing: the same recipe gives the same bits. `false` lets NCCL add in "
+        "the "
+        "order that is fastest, which depends on the wiring; on a CPU it changes nothing."),
 
     ROW("model.num_layers", COUNT, model.num_layers, NULL, "Transformer blocks.", BETWEEN(1, 1e5),
         .aliases = "num_hidden_layers n_layer n_layers", .example = "12"),
@@ -432,12 +433,17 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("cluster.device", WORD, cluster.device, "cpu",
         "`strict` is the CPU made cruel, to find forgotten waits; `dry` computes nothing and counts "
-        "everything; `cuda` is an NVIDIA GPU (docs/cuda.md), one rank so far.",
+        "everything; `cuda` is an NVIDIA GPU for each rank (docs/cuda.md).",
         .choices = devices),
     ROW("cluster.transport", WORD, cluster.transport, "auto",
-        "`local`: ranks are threads of one process. `mpi`: processes. `auto`: mpi under a launcher, local "
-        "alone.",
+        "`local`: ranks are threads of one process. `mpi`: processes. `nccl`: threads or processes with a "
+        "GPU "
+        "each. `auto`: nccl between GPUs; else mpi under a launcher, local alone.",
         .choices = transports),
+    ROW("cluster.ranks_per_gpu", INT, cluster.ranks_per_gpu, "1",
+        "So many ranks share a GPU, for tests of a large layout on a small machine: processes (mpirun), and "
+        "slow. NCCL talks over loopback.",
+        BETWEEN(1, 64)),
     ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
         .optional = true, .unbuilt = true),
     ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),

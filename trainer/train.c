@@ -257,7 +257,8 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
         if (job->status != OK)
             text_add(&job->why, "%s", fail_text());
     }
-    enum status status = world_run(recipe->cluster.transport, size, rank_main, job);
+    const struct world_options options = recipe_world(recipe, size);
+    enum status status = world_run_as(&options, rank_main, job);
     watchdog_stop(job->watchdog);
     return status;
 }

@@ -59,8 +59,9 @@ static enum status play(const struct recipe *recipe, struct hooks hooks, struct 
 {
     enum status status = run_create(recipe, true, &episode->run);
     episode->run.hooks = hooks;
+    const struct world_options options = recipe_world_of_threads(recipe, recipe_world_size(recipe));
     if (status == OK)
-        status = world_run_threads(recipe_world_size(recipe), episode_rank, episode);
+        status = world_run_as(&options, episode_rank, episode);
     run_destroy(&episode->run);
     return status;
 }

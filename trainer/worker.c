@@ -151,13 +151,15 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
+    // First the device: some transports reach it while they connect.
+    struct device_options options = {.name = recipe->cluster.device,
+                                     .threads = run_threads(run, world->size),
+                                     .index = world->device_index};
+    TRY(device_open(&options, &out->device));
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));
     if (schedule_has_twins(run->schedule))
         TRY(groups_add_twins(world, out->groups));
-    struct device_options options = {.name = recipe->cluster.device,
-                                     .threads = run_threads(run, world->size)};
-    TRY(device_open(&options, &out->device));
     TRY(stream_create(out->device, "compute", &out->compute));
     TRY(create_weights(out, training));
     TRY(weights_initialise(&out->weights, out->compute, recipe->seed));

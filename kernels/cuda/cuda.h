@@ -33,6 +33,9 @@ struct cuda_queue {
 /* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)". queue may be NULL. */
 MUST_USE enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const char *call);
 
+/* Blocks the host until the GPU has passed `event`; what has gone wrong with a message meanwhile. */
+MUST_USE enum status cuda_block(const struct cuda_queue *queue, cudaEvent_t event);
+
 /* Memory for the op that is being launched, aligned to 256 bytes, unset, gone with the op. One piece per op.
  */
 MUST_USE enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out);

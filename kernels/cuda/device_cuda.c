@@ -17,13 +17,23 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/message.h"
 #include "kernels/cuda/pool.h"
 #include "kernels/cuda/staging.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { MARKS = 64, OLDEST_MAJOR = 8, OLDEST_MINOR = 0 };
+enum {
+    MARKS = 64,
+    MESSAGES = 64,
+    LOOKS = CUDA_IS_EMULATED ? 20 : 2000, // of a host that waits, before it sleeps between them
+    SLEEP_NS = 20000,                     // and how long
+    OLDEST_MAJOR = 8,
+    OLDEST_MINOR = 0
+};
 
 struct pending {
     struct work *work;
@@ -32,7 +42,7 @@ struct pending {
 };
 
 struct cuda_stream {
-    struct cuda_queue queue;
+    struct cuda_queue queue;  // first
     struct cuda_stream *next; // of the device's streams
     cudaEvent_t mark[MARKS];
     uint32_t marks;          // made, ever
@@ -40,6 +50,15 @@ struct cuda_stream {
     struct pending *pending; // [begin, end) are not finished; only the first can be started
     int64_t begin, end, capacity;
     struct op last; // put here, for messages of what went wrong later
+    struct buffer message_scratch;
+};
+
+/* One that the GPU sends by itself, and may not have passed yet. */
+struct message_mark {
+    struct cuda_stream *stream; // NULL: closed since
+    uint32_t mark;
+    struct cuda_guard *guard;
+    char name[56];
 };
 
 struct cuda_device {
@@ -47,6 +66,8 @@ struct cuda_device {
     struct cuda_staging *staging;
     struct cuda_library *library;
     struct cuda_stream *streams;
+    struct message_mark message[MESSAGES]; // [first, last) are not known to be passed, modulo MESSAGES
+    uint32_t first_message, last_message;
 };
 
 static struct cuda_device *device_of(struct stream *stream)
@@ -56,35 +77,49 @@ static struct cuda_device *device_of(struct stream *stream)
 
 /* Opening */
 
-static enum status find_gpu(int index)
+enum status cuda_gpu_count(int *out)
 {
-    int count = 0, driver = 0, runtime = 0, major = 0, minor = 0;
+    int count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-        if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
-            driver = runtime = 0;
-        return fail(
-            NOT_SUPPORTED,
-            "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "
-            "this "
-            "build wants %d.%d); it takes an NVIDIA GPU of compute capability %d.%d or newer and its driver; "
-            "cluster.device cpu takes neither",
-            error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
-            runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
-    }
+    *out = count;
+    if (error == cudaSuccess && count > 0)
+        return OK;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+        driver = runtime = 0;
+    return fail(
+        NOT_SUPPORTED,
+        "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "
+        "this "
+        "build wants %d.%d); it takes an NVIDIA GPU of compute capability %d.%d or newer and its driver; "
+        "cluster.device cpu takes neither",
+        error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
+        runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
+}
+
+enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
+{
+    int count;
+    struct cuda_gpu gpu;
+    struct cudaDeviceProp properties;
+    TRY(cuda_gpu_count(&count));
     if (index < 0 || index >= count)
         return fail(NOT_SUPPORTED, "cluster.device cuda: this rank wants GPU %d, and there are %d", index,
                     count);
     TRY(cuda_check(NULL, cudaSetDevice(index), "cudaSetDevice"));
-    TRY(cuda_check(NULL, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index),
+    TRY(cuda_check(NULL, cudaDeviceGetAttribute(&gpu.major, cudaDevAttrComputeCapabilityMajor, index),
                    "cudaDeviceGetAttribute"));
-    TRY(cuda_check(NULL, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index),
+    TRY(cuda_check(NULL, cudaDeviceGetAttribute(&gpu.minor, cudaDevAttrComputeCapabilityMinor, index),
                    "cudaDeviceGetAttribute"));
-    if (major < OLDEST_MAJOR)
+    if (gpu.major < OLDEST_MAJOR)
         return fail(
             NOT_SUPPORTED,
             "cluster.device cuda: GPU %d has compute capability %d.%d; this build wants %d.%d or newer",
-            index, major, minor, OLDEST_MAJOR, OLDEST_MINOR);
+            index, gpu.major, gpu.minor, OLDEST_MAJOR, OLDEST_MINOR);
+    TRY(cuda_check(NULL, cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+    TRY(cuda_check(NULL, cudaDeviceGetPCIBusId(gpu.bus_id, sizeof gpu.bus_id, index),
+                   "cudaDeviceGetPCIBusId"));
+    snprintf(gpu.name, sizeof gpu.name, "%.*s", (int)sizeof gpu.name - 1, properties.name);
+    *out = gpu;
     return OK;
 }
 
@@ -98,7 +133,8 @@ static void close_state(struct cuda_device *d)
 
 static enum status cuda_open(struct device *device, const struct device_options *options)
 {
-    TRY(find_gpu(options->index));
+    struct cuda_gpu gpu;
+    TRY(cuda_gpu_choose(options->index, &gpu));
     struct cuda_device *d = calloc(1, sizeof *d);
     if (d == NULL)
         return fail(NO_MEMORY, "no memory for a cuda device");
@@ -196,7 +232,11 @@ static void cuda_stream_close(struct stream *stream)
     while (*link != s)
         link = &(*link)->next;
     *link = s->next;
+    for (int i = 0; i < MESSAGES; i++)
+        if (device_of(stream)->message[i].stream == s)
+            device_of(stream)->message[i].stream = NULL;
     buffer_free(&s->queue.scratch);
+    buffer_free(&s->message_scratch);
     free_stream(s);
 }
 
@@ -221,6 +261,52 @@ static cudaEvent_t mark_event(const struct cuda_stream *s, uint32_t mark)
 static uint32_t works_of(const struct cuda_stream *s)
 {
     return s->finished + (uint32_t)(s->end - s->begin);
+}
+
+/* Messages that the GPU sends by itself */
+
+static bool is_passed(const struct message_mark *m)
+{
+    return m->stream == NULL || cudaEventQuery(mark_event(m->stream, m->mark)) == cudaSuccess;
+}
+
+/* The first that the GPU may stand at, or NULL. They are passed in almost the order of their calls. */
+static const struct message_mark *first_message(struct cuda_device *d)
+{
+    while (d->first_message != d->last_message && is_passed(&d->message[d->first_message % MESSAGES]))
+        d->first_message++;
+    return d->first_message != d->last_message ? &d->message[d->first_message % MESSAGES] : NULL;
+}
+
+/* Blocks until the GPU has passed `event`. CUDA's own waiting is for where no partner can keep it from that.
+ */
+static enum status block(struct cuda_device *d, const struct cuda_queue *queue, cudaEvent_t event)
+{
+    if (first_message(d) == NULL)
+        return cuda_check(queue, cudaEventSynchronize(event), "cudaEventSynchronize");
+    enum status status = OK;
+    for (int64_t looks = 1; status == OK; looks++) {
+        cudaError_t error = cudaEventQuery(event);
+        if (error != cudaErrorNotReady) {
+            status = cuda_check(queue, error, "cudaEventQuery");
+            break;
+        }
+        if (looks < LOOKS)
+            continue;
+        const struct message_mark *m = first_message(d);
+        if (m != NULL)
+            who_waits(m->name);
+        if (m != NULL)
+            status = m->guard->check(m->guard);
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    }
+    who_waits("");
+    return status;
+}
+
+enum status cuda_block(const struct cuda_queue *queue, cudaEvent_t event)
+{
+    return block(queue->device->state, queue, event);
 }
 
 /* Works */
@@ -267,8 +353,7 @@ static enum status rest(struct cuda_device *d)
             continue;
         struct pending *p = &s->pending[s->begin];
         if (!p->started)
-            return cuda_check(&s->queue, cudaEventSynchronize(mark_event(s, p->mark)),
-                              "cudaEventSynchronize");
+            return block(d, &s->queue, mark_event(s, p->mark));
         started = p;
     }
     CHECK(started != NULL);
@@ -356,9 +441,44 @@ static enum status cuda_sync(struct event event)
     struct cuda_device *d = device_of(event.stream);
     TRY(finish_works(d, s, (uint32_t)(event.at >> 32)));
     // What went wrong on the GPU is said here, by the op that was put there last or one before it.
-    TRY(cuda_check(&s->queue, cudaEventSynchronize(mark_event(s, (uint32_t)event.at)),
-                   "cudaEventSynchronize"));
+    TRY(block(d, &s->queue, mark_event(s, (uint32_t)event.at)));
     return cuda_staging_deliver(d->staging);
+}
+
+/* For transports between GPUs: message.h */
+
+enum status cuda_message_begin(struct stream *stream, struct cuda_queue **out)
+{
+    struct cuda_stream *s = stream->state;
+    TRY(finish_works(device_of(stream), s, works_of(s)));
+    s->queue.op = NULL;
+    *out = &s->queue;
+    return OK;
+}
+
+enum status cuda_message_end(struct cuda_queue *queue, const char *name, struct cuda_guard *guard)
+{
+    struct cuda_device *d = queue->device->state;
+    struct cuda_stream *s = (struct cuda_stream *)queue; // its first member
+    if (d->last_message - d->first_message == MESSAGES)
+        d->first_message++; // one less that could be named
+    struct message_mark *m = &d->message[d->last_message++ % MESSAGES];
+    *m = (struct message_mark){.stream = s, .mark = make_mark(s), .guard = guard};
+    snprintf(m->name, sizeof m->name, "%s", name);
+    return OK;
+}
+
+enum status cuda_message_scratch(struct cuda_queue *queue, size_t bytes, void **out)
+{
+    struct cuda_stream *s = (struct cuda_stream *)queue;
+    if (s->message_scratch.bytes < bytes) {
+        // What was put on the stream before may still use the old piece.
+        TRY(cuda_block(queue, mark_event(s, make_mark(s))));
+        buffer_free(&s->message_scratch);
+        TRY(buffer_alloc(queue->device, PART_COMMUNICATION, bytes, &s->message_scratch));
+    }
+    *out = s->message_scratch.data;
+    return OK;
 }
 
 const struct device_ops device_cuda = {

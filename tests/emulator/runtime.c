@@ -4,20 +4,28 @@
 #include "base/status.h"
 #include "tests/emulator/emulator.h"
 
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
-/* What is on a stream: a call, the record of an event, or a wait for one. */
+/* What is on a stream: a call, a message, the record of an event, or a wait for one. */
 struct entry {
     struct entry *next;
     void (*run)(cudaStream_t stream, void *context);
     void *context;
+    struct emulator_message *message;
     cudaEvent_t record, wait;
     uint64_t number; // of the record that a wait is for
 };
 
 struct CUstream_st {
+    struct CUstream_st *next; // of this thread's
     struct emulator *emulator;
     bool late;
     struct entry *first, **last;
@@ -82,18 +90,82 @@ static bool give_guarded(void *data)
     return false;
 }
 
-/* Runs the first entry of a stream, and before it what it waits for. */
+/* This thread's GPU */
+
+static _Thread_local cudaStream_t streams;
+static _Thread_local int device;
+static _Thread_local int64_t moved_ns, rested_ns; // when anything last did; when this thread last rested
+
+static atomic_uint news;
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+int emulator_device(void)
+{
+    return device;
+}
+
+void emulator_news(void)
+{
+    atomic_fetch_add(&news, 1);
+    syscall(SYS_futex, &news, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void emulator_rest(void)
+{
+    const char *patience = getenv("EMULATOR_PATIENCE_MS");
+    int64_t limit_ms = patience != NULL ? strtoll(patience, NULL, 10) : 60000;
+    struct timespec moment = {.tv_nsec = 1000000};
+    int64_t now = now_ns();
+    if (now - rested_ns > 1000000000) // it has done other things meanwhile
+        moved_ns = now;
+    rested_ns = now;
+    if (now - moved_ns > limit_ms * 1000000) {
+        for (cudaStream_t s = streams; s != NULL; s = s->next)
+            if (s->first != NULL && s->first->message != NULL)
+                s->first->message->say(s->first->message, stderr);
+        die(__FILE__, __LINE__, "the emulated GPU", "nothing moves any more");
+    }
+    syscall(SYS_futex, &news, FUTEX_WAIT_PRIVATE, atomic_load(&news), &moment, NULL, 0);
+}
+
 static void let_go(cudaEvent_t event)
 {
     if (--event->held == 0)
         free(event);
 }
 
-static void run_first(cudaStream_t stream)
+/* The message in front has moved, or is done and can go. */
+static bool move_message(struct emulator_message *message, bool *done)
+{
+    bool moved = false;
+    allow(PROT_READ | PROT_WRITE);
+    *done = message->move(message, &moved);
+    allow(PROT_NONE);
+    if (moved || *done)
+        emulator_news();
+    return moved;
+}
+
+/* Runs the first entry of a stream, or before it what it waits for. False: it waits for a message. */
+static bool run_first(cudaStream_t stream)
 {
     struct entry *entry = stream->first;
-    while (entry->wait != NULL && entry->wait->passed < entry->number)
-        run_first(entry->wait->stream);
+    bool done = true;
+    if (entry == NULL)
+        return false;
+    if (entry->wait != NULL && entry->wait->passed < entry->number)
+        return run_first(entry->wait->stream);
+    if (entry->message != NULL) {
+        bool moved = move_message(entry->message, &done);
+        if (!done)
+            return moved;
+    }
     stream->first = entry->next;
     if (stream->first == NULL)
         stream->last = &stream->first;
@@ -107,13 +179,27 @@ static void run_first(cudaStream_t stream)
     if (entry->wait != NULL)
         let_go(entry->wait);
     free(entry->context);
+    free(entry->message);
     free(entry);
+    return true;
+}
+
+/* One thing more; where this stream stands still, of any other: a partner may need it first. */
+static void run_more(cudaStream_t stream)
+{
+    bool moved = run_first(stream);
+    for (cudaStream_t s = streams; s != NULL && !moved; s = s->next)
+        moved = run_first(s);
+    if (moved)
+        moved_ns = now_ns();
+    else
+        emulator_rest();
 }
 
 static void run_all(cudaStream_t stream)
 {
     while (stream->first != NULL)
-        run_first(stream);
+        run_more(stream);
 }
 
 static void put(cudaStream_t stream, struct entry what)
@@ -124,7 +210,8 @@ static void put(cudaStream_t stream, struct entry what)
     *stream->last = entry;
     stream->last = &entry->next;
     if (!stream->late)
-        run_all(stream);
+        while (run_first(stream)) // as far as it goes
+            moved_ns = now_ns();
 }
 
 void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context)
@@ -132,10 +219,20 @@ void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *co
     put(stream, (struct entry){.run = run, .context = context});
 }
 
-static cudaError_t result_of(const char *call, cudaError_t when_failing)
+void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
+{
+    put(stream, (struct entry){.message = message});
+}
+
+bool emulator_fails(const char *call)
 {
     const char *fails = getenv("EMULATOR_FAIL");
-    return fails != NULL && strcmp(fails, call) == 0 ? when_failing : cudaSuccess;
+    return fails != NULL && strcmp(fails, call) == 0;
+}
+
+static cudaError_t result_of(const char *call, cudaError_t when_failing)
+{
+    return emulator_fails(call) ? when_failing : cudaSuccess;
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -162,23 +259,48 @@ cudaError_t cudaGetLastError(void)
     return cudaSuccess;
 }
 
+static int gpus(void)
+{
+    const char *count = getenv("EMULATOR_GPUS");
+    return count != NULL ? (int)strtol(count, NULL, 10) : 1;
+}
+
+static cudaError_t check_device(int number)
+{
+    return number >= 0 && number < gpus() ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = gpus();
     return result_of("cudaGetDeviceCount", cudaErrorInsufficientDriver);
 }
 
-cudaError_t cudaSetDevice(int device)
+cudaError_t cudaSetDevice(int number)
 {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    device = check_device(number) == cudaSuccess ? number : device;
+    return check_device(number);
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number)
+{
+    bool other = emulator_fails("cudaGetDeviceProperties") && number == gpus() - 1;
+    snprintf(out->name, sizeof out->name, "%s", other ? "another emulated GPU" : "emulated GPU");
+    return check_device(number);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int number)
+{
+    snprintf(out, (size_t)chars, "0000:%02x:00.0", (unsigned)number & 0xff);
+    return check_device(number);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int number)
 {
     *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
     if (result_of("cudaDeviceGetAttribute", cudaErrorNoDevice) != cudaSuccess)
         *value = 7; // an old one
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    return check_device(number);
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -241,14 +363,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
         return cudaErrorMemoryAllocation;
     (*out)->emulator = emulator_create();
     (*out)->last = &(*out)->first;
-    const char *streams = getenv("EMULATOR_STREAMS");
-    (*out)->late = streams != NULL && strcmp(streams, "late") == 0;
+    const char *late = getenv("EMULATOR_STREAMS");
+    (*out)->late = late != NULL && strcmp(late, "late") == 0;
+    (*out)->next = streams;
+    streams = *out;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    cudaStream_t *link = &streams;
     run_all(stream);
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
     emulator_destroy(stream->emulator);
     free(stream);
     return cudaSuccess;
@@ -258,6 +386,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     run_all(stream);
     return result_of("cudaStreamSynchronize", cudaErrorInvalidValue);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    if (stream->first != NULL)
+        run_more(stream);
+    return stream->first != NULL ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
@@ -282,7 +417,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     while (event->passed < event->recorded) // it could no more be asked for
-        run_first(event->stream);
+        run_more(event->stream);
     let_go(event);
     return cudaSuccess;
 }
@@ -290,7 +425,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     while (event->passed < event->recorded && event->stream != stream)
-        run_first(event->stream); // a record on another stream replaces this one: let it not overtake
+        run_more(event->stream); // a record on another stream replaces this one: let it not overtake
     event->stream = stream;
     event->recorded++;
     put(stream, (struct entry){.record = event});
@@ -301,7 +436,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (event->passed < event->recorded)
-        run_first(event->stream);
+        run_more(event->stream);
     return event->passed < event->recorded ? cudaErrorNotReady : cudaSuccess;
 }
 
@@ -310,7 +445,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (event->recorded == 0)
         return cudaErrorInvalidValue;
     while (event->passed < event->recorded)
-        run_first(event->stream);
+        run_more(event->stream);
     return result_of("cudaEventSynchronize", cudaErrorInvalidValue);
 }
 

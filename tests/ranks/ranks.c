@@ -23,7 +23,8 @@ enum status env_open(struct env *env, struct world *world, const struct run *run
     world->synchronous = run->synchronous;
     if (run->synchronous)
         world->piece_bytes = 1000;
-    TRY(device_open(&(struct device_options){.name = run->device, .threads = 1}, &env->device));
+    TRY(device_open(&(struct device_options){.name = run->device, .threads = 1, .index = world->device_index},
+                    &env->device));
     TRY(stream_create(env->device, "test", &env->stream));
     int ranks[64];
     for (int r = 0; r < world->size; r++)
@@ -81,11 +82,11 @@ int run_all(int argc, char **argv, enum status (*body)(struct world *world, void
         return 2;
     }
     struct run run = {.device = argv[2], .synchronous = argc > 3};
-    bool threads = strcmp(argv[1], "local") == 0;
     const int sizes[] = {2, 3, 4, 8};
     int failures = 0;
     struct launcher launcher;
     MUST(launcher_find(&launcher));
+    bool threads = launcher.size == 0;
     for (int s = 0; s < (threads ? 4 : 1); s++) {
         int size = threads ? sizes[s] : launcher.size;
         enum status status = world_run(argv[1], size, body, &run);

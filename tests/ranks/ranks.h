@@ -30,8 +30,8 @@ struct run {
 enum status env_open(struct env *env, struct world *world, const struct run *run);
 enum status env_close(struct env *env);
 
-/* main: TRANSPORT DEVICE [synchronous]; local in worlds of 2, 3, 4 and 8 threads. `body` gets a struct run.
- */
+/* main: TRANSPORT DEVICE [synchronous]; without a launcher in worlds of 2, 3, 4 and 8 threads. `body` gets a
+ * struct run. */
 int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument));
 
 /* A buffer on the device with these bytes in it; and back, synchronised. */

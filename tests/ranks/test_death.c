@@ -3,7 +3,8 @@
  * of several ways while the others wait for it, and checks that all are gone within five seconds, with which
  * words and which exit status.
  *     test_death [MPIRUN]              runs everything
- *     test_death TRANSPORT SIZE CASE   is one of the worlds */
+ *     test_death TRANSPORT SIZE CASE   is one of the worlds
+ * Compiled ON_THE_EMULATOR its worlds are of nccl, between the GPUs of tests/emulator. */
 #include "tests/ranks/ranks.h"
 #include "trainer/watchdog.h"
 
@@ -119,6 +120,7 @@ static const struct death {
     {.name = "one_dies", .body = one_dies},
     {.name = "one_is_killed", .body = one_is_killed},
     {.name = "one_lost_step", .body = one_lost_step},
+    {.name = "one_is_lost", .body = one_is_slow}, // NCCL says so (EMULATOR_FAIL)
     {"one_hangs", one_hangs, {.limit_s = 0.8}},
     {"one_is_slow", one_is_slow, {.limit_s = 0.8}},
     {"one_is_missed", one_is_killed, {.exit_signal = SIGTERM}},
@@ -135,7 +137,8 @@ static enum status body(struct world *world, void *argument)
     const struct job *job = argument;
     struct env env;
     struct pulse pulse;
-    TRY(env_open(&env, world, &(struct run){.device = "cpu"}));
+    const char *device = world->ops->device != NULL ? world->ops->device : "cpu";
+    TRY(env_open(&env, world, &(struct run){.device = device}));
     TRY(reduce(&env, 1)); // past launch
     watchdog_enter(job->watchdog, &pulse);
     enum status status = job->death->body(&env);
@@ -157,7 +160,11 @@ static void block(int signal_number)
 
 static int be_a_world(char **argv)
 {
-    int size = strcmp(argv[1], "local") == 0 ? argv[2][0] - '0' : 0;
+    int size = argv[2][0] - '0'; // 0: the launcher's
+    if (strcmp(argv[3], "one_is_lost") == 0) {
+        setenv("EMULATOR_FAIL", "ncclCommGetAsyncError", 1);
+        now("NCCL will say that a partner is gone");
+    }
     struct job job = {.death = NULL};
     for (int c = 0; c < CASES; c++)
         if (strcmp(cases[c].name, argv[3]) == 0)
@@ -241,6 +248,19 @@ static const struct expectation {
     int exit_status;                      // 0: any but 0
     const char *also;                     // said too; NULL: nothing
 } expectations[] = {
+#ifdef ON_THE_EMULATOR
+    // The others give up their comms and end by themselves.
+    {"nccl", "one_fails", "rank 1: the loss is not finite", EXIT_STATUS + NOT_FINITE, NULL},
+    {"nccl", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
+    {"nccl", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
+    {"nccl", "one_lost_step", "all_reduce of 10 of type 2", 1, NULL}, // in the emulator's words
+    {"nccl", "one_is_lost", "remote process exited or there was a network error", EXIT_STATUS + PEER_LOST,
+     "nccl: comm all: "},
+    {"nccl", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1, "waits for all_reduce all\n"},
+    {"nccl mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
+    {"nccl mpi", "one_is_missed", "process rank 1", 0,
+     "waits for all_reduce all, and the job is being ended\n"},
+#else
     {"local", "one_fails", "rank 1: the loss is not finite", 1, NULL},
     {"local", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
@@ -258,6 +278,7 @@ static const struct expectation {
     {"mpi", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 0, "waits for all_reduce all\n"},
     {"mpi", "one_is_slow", "waits for all_reduce all\n", 0, NULL}, // alone in a process, others hear no word
     {"mpi", "one_is_missed", "process rank 1", 0, "waits for all_reduce all, and the job is being ended\n"},
+#endif
 };
 
 static bool says(const char *text, const char *words)
@@ -302,9 +323,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
         char *name = (char *)(uintptr_t)e->name, *mpirun = argc > 1 ? argv[1] : NULL;
-        char *alone[] = {argv[0], "local", "4", name, NULL};
-        char *under[] = {mpirun, "-n", "4", argv[0], "mpi", "4", name, NULL};
-        bool mpi = strcmp(e->transport, "mpi") == 0;
+        bool mpi = strstr(e->transport, "mpi") != NULL; // "nccl mpi": a transport that could do without
+        char *transport = strcmp(e->transport, "nccl mpi") == 0 ? "nccl" : (char *)(uintptr_t)e->transport;
+        char *alone[] = {argv[0], transport, "4", name, NULL};
+        char *under[] = {mpirun, "-n", "4", argv[0], transport, "0", name, NULL};
         if (!mpi || mpirun != NULL)
             failures += !ends_well(mpi ? under : alone, e);
     }

@@ -78,6 +78,8 @@ int launched_rank(char **argv)
     if (status == OK)
         status =
             tiny_recipe(&tiny, (enum tiny_family)family, argv[COMMON], argv[LAYOUT], launcher.size, &recipe);
+    if (status == OK && strcmp(recipe->cluster.transport, "nccl") == 0)
+        options.transport = "nccl";
     if (status == OK)
         status = trace_run(recipe, &options, &trace);
     if (status == OK && launcher.rank == 0)

@@ -141,10 +141,12 @@ static enum status rank_main(struct world *world, void *argument)
 enum status trace_run(const struct recipe *recipe, const struct trace_options *options, struct trace *out)
 {
     struct job job = {.options = options, .out = out};
+    struct world_options world = recipe_world(recipe, recipe_world_size(recipe));
+    world.transport = options->transport;
     enum status status = run_create(recipe, true, &job.run);
     job.run.hooks = options->hooks;
     if (status == OK)
-        status = world_run(options->transport, recipe_world_size(recipe), rank_main, &job);
+        status = world_run_as(&world, rank_main, &job);
     run_destroy(&job.run);
     return status;
 }

@@ -250,8 +250,6 @@ Test(recipe, what_is_not_built_is_refused_by_name)
                   "command line: parallel.tp_comm_overlap true is not built yet; only false\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
                   "command line: logging.tensorboard_dir tb is not built yet; only none\n");
-    OVERRIDE_SAYS("cluster.transport=nccl",
-                  "command line: cluster.transport nccl is not built yet; only auto, local or mpi\n");
     // Its default may be said, and a value out of range is told first.
     OVERRIDE_SAYS("ep=1", "");
     OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; it wants a whole "

@@ -3,7 +3,6 @@
 #include "tests/unit/recipe_case.h"
 
 #include "base/philox.h"
-#include "kernels/device.h"
 #include "tests/support/sanitized.h"
 
 /* The smallest recipe with overrides, alone. */
@@ -418,27 +417,6 @@ Test(recipe_check, profiled_steps)
         "strict a call returns before its work is done; profile.timeline false or cluster.device cpu works\n",
         short_run[0], short_run[1], "cluster.device=strict");
     WITH("", short_run[0], short_run[1], "cluster.device=dry"); // a rehearsal writes none
-}
-
-/* Whether there is a GPU, the run itself says. */
-Test(recipe_check, the_device_of_a_gpu)
-{
-    if (device_is_built("cuda")) {
-        WITH("", "cluster.device=cuda");
-        WITH("command line: cluster.device cuda: 2 ranks, and no transport of this build reaches a GPU's "
-             "memory: "
-             "one rank, or cluster.device cpu works\n",
-             "cluster.device=cuda", "tp=2");
-        WITH("command line: precision.params_dtype bf16: the kernels of cluster.device cuda compute on fp32 "
-             "only so "
-             "far; precision.params_dtype fp32 or cluster.device cpu works\n",
-             "cluster.device=cuda", "precision.params_dtype=bf16");
-    } else {
-        WITH(
-            "command line: cluster.device cuda is not in this build, which has cpu, strict, dry; meson setup "
-            "-Dcuda=enabled, where nvcc is, builds cuda; cluster.device cpu works\n",
-            "cluster.device=cuda");
-    }
 }
 
 /* ---- suggestions taken at their word ---- */

@@ -6,11 +6,18 @@
  * With EMULATOR_MEMORY=guarded device memory can be reached only while something of a stream runs: a host
  * that follows a device's address ends at once, as on a GPU. (CPU transports do follow it: for one rank.)
  *
- * The environment variable EMULATOR_FAIL=CALL makes that call fail, for tests of messages: cudaMalloc, or
- * cudaGetDeviceCount for a machine without a GPU. */
+ * EMULATOR_GPUS=N gives the machine N GPUs; a thread has one at a time, as a rank does. What is on its
+ * streams moves while that thread calls: a stream stands still at a message of NCCL's (tests/emulator/nccl.c)
+ * until its partners have come to theirs.
+ *
+ * The environment variable EMULATOR_FAIL=CALL makes that call fail, for tests of messages: cudaMalloc,
+ * cudaGetDeviceCount for a machine without a GPU, or cudaGetDeviceProperties for one whose last is another.
+ */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,10 +39,16 @@ enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingS
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 
+struct cudaDeviceProp {
+    char name[256];
+};
+
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
@@ -47,6 +60,7 @@ cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -60,6 +74,21 @@ struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
 /* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. */
 void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context);
+
+/* Something that needs partners: it is asked to move on, says whether it has, and returns true when it is
+ * done; the stream stands still until then. say() writes what it waits for. */
+struct emulator_message {
+    bool (*move)(struct emulator_message *message, bool *moved);
+    void (*say)(const struct emulator_message *message, FILE *to);
+};
+/* Takes `message`, which is freed after it. */
+void emulator_put_message(cudaStream_t stream, struct emulator_message *message);
+/* Something has happened that another thread may wait for; and sleeping until then, or for a moment. Whoever
+ * sees nothing move for EMULATOR_PATIENCE_MS (60000) ends the program, and says what its streams wait for. */
+void emulator_news(void);
+void emulator_rest(void);
+int emulator_device(void);             // this thread's
+bool emulator_fails(const char *call); // as EMULATOR_FAIL says
 
 #ifdef __cplusplus
 }

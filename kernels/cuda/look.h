@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+/* device_look.h for GPUs. */
+#pragma once
+
+#include "base/text.h"
+
+MUST_USE enum status cuda_look_count(int *out);
+MUST_USE enum status cuda_look(int index, struct text *out);
+void cuda_look_libraries(struct text *out);

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/device_look.h"
+
+#include "kernels/device.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#ifdef HAVE_CUDA
+#include "kernels/cuda/look.h"
+#else
+static enum status cuda_look_count(int *out)
+{
+    *out = 0;
+    return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
+}
+
+static enum status cuda_look(int index, struct text *out)
+{
+    (void)index;
+    (void)out;
+    return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
+}
+
+static void cuda_look_libraries(struct text *out)
+{
+    (void)out;
+}
+#endif
+
+/* The line of /proc/cpuinfo that names the processor. */
+static void add_processor(struct text *out)
+{
+    struct text info = {0};
+    const char *name = NULL;
+    if (file_read("/proc/cpuinfo", &info) == OK)
+        name = strstr(text_chars(&info), "model name");
+    if (name != NULL)
+        name = strstr(name, ": ");
+    if (name != NULL)
+        text_add(out, "%.*s, ", (int)strcspn(name + 2, "\n"), name + 2);
+    text_free(&info);
+}
+
+enum status device_look_count(const char *name, int *out)
+{
+    if (strcmp(name, "cuda") == 0)
+        return cuda_look_count(out);
+    *out = 1;
+    return OK;
+}
+
+enum status device_look(const char *name, int index, struct text *out)
+{
+    if (strcmp(name, "cuda") == 0)
+        return cuda_look(index, out);
+    char memory[NUMBER_CHARS];
+    double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    add_processor(out);
+    text_add(out, "%ld core%s, %s", cores, cores == 1 ? "" : "s", bytes_text((int64_t)bytes, memory));
+    return OK;
+}
+
+void device_look_libraries(const char *name, struct text *out)
+{
+    if (strcmp(name, "cuda") == 0)
+        cuda_look_libraries(out);
+}

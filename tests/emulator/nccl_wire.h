@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the files of the emulated NCCL share (nccl.c says how it works): the file that is a comm, and a
+ * message.
+ */
+#pragma once
+
+#include "tests/emulator/include/nccl.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { SLOT_BYTES = 64 << 10, MOST_LETTERS = 64, GPU_CHARS = 96 };
+
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, LETTERS };
+
+/* What must be the same on all ranks; of a letter, on two. */
+struct wish {
+    int32_t kind, type, how, root;
+    uint64_t count, call;
+};
+
+struct slot {
+    atomic_uint_fast64_t posted, taken; // pieces
+    struct wish wish;
+    int64_t bytes; // of a letter's piece
+    char data[SLOT_BYTES];
+};
+
+/* The file. Slots [n] of ranks, whose `taken` is what that rank has taken of everyone's; then [n][n] of
+ * pairs. */
+struct shared {
+    atomic_int joined, left;
+    char gpu[64][GPU_CHARS];
+    struct slot slot[];
+};
+
+struct ncclComm {
+    int rank, ranks, held; // held: by its owner, and by messages on streams
+    uint64_t calls, finished;
+    uint64_t collectives, pieces; // of them
+    bool aborted, order;
+    struct shared *shared;
+    size_t bytes;
+};
+
+struct letter {
+    bool send, posted;
+    int peer;
+    char *data;
+    size_t count, bytes, at;
+    ncclDataType_t type;
+    bool done;
+};
+
+struct message {
+    struct emulator_message base; // first
+    struct ncclComm *comm;
+    struct wish wish;
+    const char *in;
+    char *out;
+    uint64_t at;             // elements done
+    uint64_t number, ticket; // among the messages of the comm; of this GPU
+    bool started, posted;
+    int letter_count;
+    struct letter letters[];
+};
+
+size_t nccl_bytes_of(int type);
+const char *nccl_kind_name(int kind);
+
+struct slot *nccl_slot(const struct ncclComm *comm, int rank);
+
+/* Move the message on as far as it goes, and say whether it is done. */
+bool nccl_move_collective(struct message *message, bool *moved);
+bool nccl_move_letters(struct message *message, bool *moved);

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/*     test_nccl [MPIRUN]        everything
+ *     test_nccl shared SHARE    under mpirun: ranks that find one GPU, of which so many are allowed
+ *
+ * Whole trainings on 2 x 2 x 2 GPUs of the emulator with NCCL between them, which is the emulator's too. Sums
+ * in rank order have the bits of threads that add in their memory, whatever the schedule; NCCL's own order
+ * has others, within the bounds of verify. Once device memory is out of the host's reach: nothing but NCCL
+ * moves what lies there. */
+#include "parallel/comm.h"
+#include "tests/support/launched.h"
+#include "tests/support/tiny_verify.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMON                                                                                       \
+    "cluster.device=cuda model.hidden_size=16 model.num_attention_heads=4 model.ffn_hidden_size=32 " \
+    "train.micro_batch_size=1 train.global_batch_size=4 model.num_layers=4 "                         \
+    "model.seq_length=8 train.train_iters=1 train.eval_interval=1 train.eval_iters=1 "               \
+    "optimizer.lr_warmup_iters=1 optimizer.lr_decay_iters=2 parallel.bucket_size_mb=0.002 "
+
+/* The first of each is the reference, on threads that share their memory. */
+static const char *const cubes[] = {
+    "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=1f1b",
+    "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-h1 "
+    "parallel.rank_order=dp-pp-tp-cp-ep",
+    "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=interleaved",
+    "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v "
+    "parallel.overlap_grad_reduce=false",
+    "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=gpipe "
+    "pipeline.optimizer_post_validation=true",
+    NULL,
+};
+/* Sums of four, whose order shows. */
+static const char *const wide[] = {"tp=1 dp=4 pp=1", "tp=1 dp=4 pp=1", NULL};
+
+static enum status train(const struct tiny *tiny, const char *transport, const char *layout,
+                         struct trace *out)
+{
+    struct recipe *recipe = NULL;
+    char overrides[400];
+    snprintf(overrides, sizeof overrides, "%s cluster.transport=%s", layout, transport);
+    enum status status = tiny_recipe(tiny, TINY_GPT, COMMON TINY_DROPOUT, overrides, 0, &recipe);
+    if (status == OK)
+        status = trace_run(recipe, &(struct trace_options){.transport = transport, .goes_on = true}, out);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static int complain(const char *layout, const char *what)
+{
+    printf("FAILED %s: %s\n", layout, what);
+    return 1;
+}
+
+/* Against threads that add in rank order where the numbers lie, and follow each other's addresses. */
+static int same_bits(const struct tiny *tiny, const char *const *layouts, const char *memory,
+                     struct trace *reference)
+{
+    struct trace trace = {0};
+    int failures = 0;
+    if (train(tiny, "local", layouts[0], reference) != OK)
+        return complain(layouts[0], fail_text());
+    setenv("EMULATOR_MEMORY", memory, 1);
+    for (int i = 1; layouts[i] != NULL; i++) {
+        struct text why = {0};
+        if (train(tiny, "nccl", layouts[i], &trace) != OK)
+            failures += complain(layouts[i], fail_text());
+        else if (trace_differs(reference, &trace, &why))
+            failures += complain(layouts[i], text_chars(&why));
+        text_free(&why);
+    }
+    unsetenv("EMULATOR_MEMORY");
+    return failures;
+}
+
+/* NCCL's own order: other bits, or the comparison above sees nothing; and within the bound of one rank. */
+static int own_order(const struct tiny *tiny, const struct trace *reference)
+{
+    struct trace trace = {0};
+    struct text why = {0};
+    int failures = 0;
+    if (train(tiny, "nccl", "tp=1 dp=4 pp=1 deterministic=false", &trace) != OK)
+        failures += complain("any order", fail_text());
+    else if (!trace_differs(reference, &trace, &why))
+        failures += complain("any order", "the bits of rank order: is NCCL's ring no longer emulated?");
+    text_free(&why);
+
+    struct verify_report report = {0};
+    struct comparison comparison = {.family = TINY_GPT,
+                                    .common = COMMON,
+                                    .layout = "cluster.transport=nccl deterministic=false dp=4",
+                                    .one = ""};
+    if (tiny_verify(tiny, &comparison, 1, (struct hooks){0}, &report) != OK)
+        failures += complain("verify", fail_text());
+    else if (report.outside > 0)
+        failures += complain("verify", "outside of the bounds");
+    verify_report_free(&report);
+    return failures;
+}
+
+/* Processes: the ids go over MPI, the data from process to process. */
+static int same_bits_of_processes(const struct tiny *tiny, char **argv, const struct trace *reference)
+{
+    struct trace trace = {0};
+    struct text why = {0};
+    struct launch what = {.mpirun = argv[1],
+                          .program = argv[0],
+                          .tiny = tiny,
+                          .family = TINY_GPT,
+                          .common = COMMON TINY_DROPOUT,
+                          .layout = "tp=1 dp=4 pp=1 cluster.transport=nccl",
+                          .goes_on = true};
+    int failures = 0;
+    if (launch(&what, &trace) != OK)
+        failures += complain("mpirun", fail_text());
+    else if (trace_differs(reference, &trace, &why))
+        failures += complain("mpirun", text_chars(&why));
+    text_free(&why);
+    return failures;
+}
+
+/* ---- what is refused ---- */
+
+static enum status reaches_training(struct world *world, void *argument)
+{
+    (void)world;
+    (void)argument;
+    return OK;
+}
+
+/* 4 ranks, and the environment in which `words` must be the reason why not. */
+static int refuses(const char *variable, const char *value, int ranks_per_gpu, const char *words)
+{
+    const char *gpus = getenv("EMULATOR_GPUS");
+    char before[16];
+    snprintf(before, sizeof before, "%s", gpus != NULL ? gpus : "1");
+    struct world_options options = {.transport = "nccl", .size = 4, .ranks_per_gpu = ranks_per_gpu};
+    setenv(variable, value, 1);
+    bool refused = world_run_as(&options, reaches_training, NULL) != OK;
+    unsetenv("EMULATOR_FAIL");
+    setenv("EMULATOR_GPUS", before, 1);
+    if (refused && strstr(fail_text(), words) != NULL)
+        return 0;
+    return complain(words, refused ? fail_text() : "it went on");
+}
+
+static int bad_machines(void)
+{
+    return refuses("EMULATOR_GPUS", "3", 1,
+                   "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: 3 ranks fit "
+                   "(cluster.ranks_per_gpu 1); more nodes, or smaller degrees (rank 3, ") +
+           refuses("EMULATOR_FAIL", "cudaGetDeviceCount", 1, "cluster.device cuda: no GPU here") +
+           refuses("EMULATOR_GPUS", "4", 2,
+                   "cluster.ranks_per_gpu 2: NCCL takes ranks on one GPU from several "
+                   "processes only; start it with mpirun -n 4");
+}
+
+/* The last GPU of four is of another type. */
+static int mixed_machine(void)
+{
+    setenv("EMULATOR_FAIL", "cudaGetDeviceProperties", 1);
+    return refuses("EMULATOR_GPUS", "4", 1,
+                   "cluster.device cuda: mixed GPU types: rank 0 has emulated GPU (");
+}
+
+static enum status talk(struct world *world, void *argument)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct comm *comm = NULL;
+    const int ranks[] = {0, 1};
+    (void)argument;
+    TRY(device_open(&(struct device_options){.name = "cuda", .threads = 1, .index = world->device_index},
+                    &device));
+    TRY(stream_create(device, "test", &stream));
+    TRY(comm_create(world, "both", 1, ranks, 2, &comm));
+    TRY(comm->ops->barrier(comm, stream));
+    TRY(stream_sync(stream));
+    stream_destroy(stream);
+    comm_destroy(comm);
+    device_close(device);
+    return OK;
+}
+
+/* Of a process: two ranks, one GPU. */
+static int shared_gpu(const char *share)
+{
+    struct world_options options = {.transport = "nccl", .ranks_per_gpu = share[0] - '0'};
+    enum status status = world_run_as(&options, talk, NULL);
+    if (options.ranks_per_gpu > 1)
+        return status == OK ? 0 : complain(share, fail_text());
+    const char *words = "cluster.device cuda: rank 0 and rank 1 are on one GPU, 0000:00:00.0 of ";
+    return status != OK && strstr(fail_text(), words) != NULL ? 0 : complain(words, fail_text());
+}
+
+int main(int argc, char **argv)
+{
+    if (launched_is_rank(argc))
+        return launched_rank(argv);
+    if (argc == 3)
+        return shared_gpu(argv[2]);
+    struct tiny tiny;
+    struct trace reference;
+    MUST(tiny_create(&tiny));
+    int failures = same_bits(&tiny, cubes, "open", &reference);
+    failures += same_bits(&tiny, wide, "guarded", &reference); // it takes its time
+    if (argc > 1)
+        failures += same_bits_of_processes(&tiny, argv, &reference);
+    failures += own_order(&tiny, &reference);
+    failures += bad_machines() + mixed_machine();
+    tiny_destroy(&tiny);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Devices and transports of a recipe, as far as this build has them. */
+#include "tests/unit/recipe_case.h"
+
+#include "kernels/device.h"
+#include "parallel/comm.h"
+
+/* SMALL with these overrides, alone. */
+#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+
+/* Whether there is a GPU, the run itself says. */
+Test(recipe_check, the_device_of_a_gpu)
+{
+    if (device_is_built("cuda")) {
+        WITH("", "cluster.device=cuda");
+        if (transport_is_built("nccl")) {
+            WITH("", "cluster.device=cuda", "tp=2");
+            WITH("", "cluster.device=cuda", "tp=2", "cluster.transport=nccl", "cluster.ranks_per_gpu=2");
+            WITH("command line: cluster.transport local does not move the memory of cluster.device cuda; "
+                 "cluster.transport nccl works\n",
+                 "cluster.device=cuda", "tp=2", "cluster.transport=local");
+        } else {
+            WITH(
+                "command line: cluster.device cuda: 2 ranks, and cluster.transport nccl is not in this build "
+                "(meson setup -Dcuda=enabled -Dmpi=enabled, where nvcc, nccl.h and MPI are); one rank, or "
+                "cluster.device cpu works\n",
+                "cluster.device=cuda", "tp=2");
+        }
+    } else {
+        WITH(
+            "command line: cluster.device cuda is not in this build, which has cpu, strict, dry; meson setup "
+            "-Dcuda=enabled, where nvcc is, builds cuda; cluster.device cpu works\n",
+            "cluster.device=cuda");
+    }
+}
+
+Test(recipe_check, the_transport_of_gpus)
+{
+    const char *others = transport_is_built("mpi") ? "local, or cluster.transport mpi" : "local";
+    char text[300];
+    if (transport_is_built("nccl")) {
+        snprintf(text, sizeof text,
+                 "command line: cluster.transport nccl does not move the memory of cluster.device cpu; "
+                 "cluster.transport %s works\n",
+                 others);
+        WITH(text, "cluster.transport=nccl");
+    } else {
+        snprintf(text, sizeof text,
+                 "command line: cluster.device cpu: 1 rank, and cluster.transport nccl is not in this build "
+                 "(meson setup -Dcuda=enabled -Dmpi=enabled, where nvcc, nccl.h and MPI are); "
+                 "cluster.transport %s works\n",
+                 others);
+        WITH(text, "cluster.transport=nccl");
+    }
+    WITH(
+        "command line: cluster.ranks_per_gpu 2 is for ranks with a GPU each: with cluster.transport auto and "
+        "cluster.device cpu, 1 works\n",
+        "cluster.ranks_per_gpu=2");
+}
+
+/* The kernels of a GPU take bf16; a whole training on them is not put together yet. */
+Test(recipe_cluster, bf16_on_a_gpu)
+{
+    if (device_is_built("cuda"))
+        WITH("command line: precision.params_dtype bf16: the kernels of cluster.device cuda compute on fp32 "
+             "only so far; precision.params_dtype fp32 or cluster.device cpu works\n",
+             "cluster.device=cuda", "precision.params_dtype=bf16");
+}
