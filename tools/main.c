@@ -5,6 +5,7 @@
 #include "kernels/device.h"
 #include "parallel/comm.h"
 #include "tools/cmd_data.h"
+#include "tools/cmd_doctor.h"
 #include "tools/cmd_generate.h"
 #include "tools/cmd_recipe.h"
 #include "tools/cmd_schedule.h"
@@ -32,6 +33,7 @@ static const struct command {
     {"data", cmd_data, "prepare | inspect", "turns text into datasets, and shows what one holds"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
      "checks a recipe and prints every key with its value and origin"},
+    {"doctor", cmd_doctor, "[--profile FILE]", "what this machine has, and how fast it is"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

@@ -11,7 +11,7 @@ import tempfile
 
 CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
-COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe"]
+COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "doctor"]
 failures = []
 
 
@@ -77,6 +77,23 @@ def test_typing_mistakes():
     says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
 
 
+def test_doctor():
+    with tempfile.TemporaryDirectory() as folder:
+        profile = os.path.join(folder, "profile.yaml")
+        done = run("doctor", "--profile", profile)
+        said = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
+        wanted = {"devices", "transports", "cpu", "launcher", "gpu", "measured", "gemm", "memory", "link", "profile"}
+        expect("doctor", done.returncode == 0 and wanted <= said, done)
+        with open(profile, encoding="utf-8") as file:
+            rows = dict(line.split(": ", 1) for line in file if not line.startswith("#"))
+        rate = float(rows["gemm_flops"].split("fp32: ")[1].split(",")[0])
+        copied = float(rows["memory_bytes"])
+        expect("doctor's rates", 1e8 < rate < 1e18 and 1e7 < copied < 1e15 and "latency_s" in rows["link"], done)
+        nowhere = run("doctor", "--profile", os.path.join(folder, "no", "profile.yaml"))
+        says("doctor into no folder", nowhere, 1, err="profile.yaml")
+    says("doctor and a word", run("doctor", "gpu"), 2, err="gpu")
+
+
 def test_numbers():
     """A whole number is written as one, however large."""
     done = run("schedule", "1f1b", "-p", "1", "-m", "500000")
@@ -129,7 +146,7 @@ def test_dry_run():
     says("16000 layers", done, 0, out="One rank of each stage is shown")
 
 
-for test in [test_help, test_version, test_typing_mistakes, test_numbers, test_output_that_breaks,
+for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
