@@ -401,8 +401,8 @@ static bool are_times(const struct schedule_options *o)
 
 static const char *refuses_bad_costs(const struct schedule_options *o)
 {
-    if (o->v > UINT16_MAX / 3)
-        return "that many chunks do not fit a step of its search";
+    if (o->v > UINT16_MAX / 3) // a step of the search is one of 3v parts, in 16 bits
+        return "its search knows no chunk beyond 21845";
     if (o->costs != NULL && !are_times(o))
         return "its costs are times of 0 or more";
     if (o->memory_limit == 0.0 || o->memory_limit >= 1.0)
@@ -421,7 +421,7 @@ const struct family family_auto = {
               .idea =
                   "Searched for: the shortest for given times of F, I, W and a message, within given memory; "
                   "holds weights once.",
-              .takes = "any p, any m, any v"},
+              .takes = "any p, any m, v up to 21845"},
     .placement = PLACE_LOOPED,
     .default_v = 1,
     .refuses = refuses_bad_costs,

@@ -105,7 +105,10 @@ static enum status parse_option(int argc, char **argv, int *i, struct data_optio
     }
     if (equals == NULL && *i + 1 >= argc)
         return fail(BAD_USAGE, "%s: it takes a value", argv[*i]);
-    *(const char **)((char *)o + row->at) = equals != NULL ? equals + 1 : argv[++*i];
+    const char **value = (const char **)((char *)o + row->at), *before = *value;
+    *value = equals != NULL ? equals + 1 : argv[++*i];
+    if (before != NULL)
+        return fail(BAD_USAGE, "%s is given twice: which of %s and %s?", row->name, before, *value);
     return OK;
 }
 

@@ -252,8 +252,8 @@ static void one_schedule_say(const struct view *v, struct text *out)
         text_add(out, "pipeline.schedule file needs a pipeline.schedule_file");
     else
         text_add(out,
-                 "pipeline.schedule %s and pipeline.schedule_file %s exclude each other: pipeline.schedule "
-                 "file, or none, reads the file; pipeline.schedule_file none works",
+                 "pipeline.schedule %s and pipeline.schedule_file %s exclude each other; "
+                 "pipeline.schedule_file none works, and so does pipeline.schedule file",
                  p->schedule, p->schedule_file);
 }
 

@@ -183,6 +183,8 @@ Test(data_command, refusals_have_their_status, .init = silence)
         "data prepare",
         "data prepare a.txt",
         "data prepare a.txt -o",
+        "data prepare a.txt -o x --output y",
+        "data prepare a.txt -o x --split-lines 2 --split-lines=3",
         "data prepare a.txt -o x --documents paragraph",
         "data prepare a.txt -o x --split-lines 0",
         "data prepare a.txt -o x --split-lines 3 --documents file",

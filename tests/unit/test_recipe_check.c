@@ -240,12 +240,10 @@ Test(recipe_check, schedule_files)
     WITH("", "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=file");
     WITH("command line: pipeline.schedule file needs a pipeline.schedule_file\n", "pipeline.schedule=file");
     WITH("command line: pipeline.schedule zb-v and pipeline.schedule_file " ZB_V
-         " exclude each other: pipeline.schedule file, or none, reads the file; pipeline.schedule_file none "
-         "works\n",
+         " exclude each other; pipeline.schedule_file none works, and so does pipeline.schedule file\n",
          "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=zb-v");
     WITH("command line: pipeline.schedule 1f1b and pipeline.schedule_file " ZB_V // whose sizes, nobody knows
-         " exclude each other: pipeline.schedule file, or none, reads the file; pipeline.schedule_file none "
-         "works\n",
+         " exclude each other; pipeline.schedule_file none works, and so does pipeline.schedule file\n",
          "pipeline.schedule_file=" ZB_V, "pipeline.schedule=1f1b");
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
          "microbatches and pipeline.virtual_stages 2, not for 2, 8 and 2; train.global_batch_size 4 works\n",
