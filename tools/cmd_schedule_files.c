@@ -95,8 +95,7 @@ static enum status check_output(const struct output *o, const char *const inputs
     for (int i = 0; i < 2; i++) {
         struct place input = place_of(inputs[i] != NULL ? inputs[i] : "");
         if (place.there && input.there && same_place(&place, &input))
-            return fail(BAD_USAGE,
-                        "schedule: %s %s would take the place of the %s; another name works",
+            return fail(BAD_USAGE, "schedule: %s %s would take the place of the %s; another name works",
                         o->option, o->path, i == 0 ? "schedule itself" : "costs themselves");
     }
     if (place.there && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == place.info.st_dev &&
