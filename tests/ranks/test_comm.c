@@ -27,45 +27,51 @@ enum { FEW = UNDER_SANITIZER };
 static const int64_t *const counts = FEW ? few_counts : all_counts;
 enum { COUNTS = (FEW ? sizeof few_counts : sizeof all_counts) / sizeof *all_counts };
 
-/* i % 8 + rank: small integers, whose sums no order can change. */
-static void sums_of_integers(struct env *env)
+/* i % 8 * slope + first: small integers, whose sums no order can change. The first eight say them all. */
+enum { PERIOD = 8 };
+static void integers(enum dtype dtype, int64_t slope, int64_t first, char *out)
+{
+    size_t size = dtype_bytes(dtype);
+    for (int i = 0; i < PERIOD; i++) {
+        int64_t v = i * slope + first;
+        double f64 = (double)v;
+        float f32 = (float)v;
+        int32_t i32 = (int32_t)v;
+        uint16_t bf16 = narrow_nearest(BF16, f32), f16 = narrow_nearest(F16, f32);
+        const void *const from[DTYPE_COUNT] = {
+            [F32] = &f32, [F64] = &f64, [I32] = &i32, [I64] = &v, [BF16] = &bf16, [F16] = &f16};
+        memcpy(out + (size_t)i * size, from[dtype], size);
+    }
+}
+
+static void sum_of_integers(struct env *env, enum dtype dtype, int64_t count, enum reduction how)
 {
     int n = env->world->size, rank = env->world->rank;
-    const enum dtype dtypes[] = {F32, F64, I32, I64, BF16, F16};
-    for (int d = 0; d < 6; d++)
+    size_t size = dtype_bytes(dtype), bytes = size * (size_t)count;
+    char mine[PERIOD * sizeof(int64_t)], all[PERIOD * sizeof(int64_t)], *host = malloc(bytes);
+    bool sum = how == REDUCE_SUM;
+    integers(dtype, 1, rank, mine);
+    integers(dtype, sum ? n : 1, sum ? n * (n - 1) / 2 : n - 1, all);
+    for (int64_t i = 0; i < count; i++)
+        memcpy(host + (size_t)i * size, mine + (size_t)(i % PERIOD) * size, size);
+    struct buffer x = put(env, host, bytes);
+    EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, dtype, count), how));
+    get(env, &x, host, bytes);
+    buffer_free(&x);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++)
+        wrong += memcmp(host + (size_t)i * size, all + (size_t)(i % PERIOD) * size, size) != 0;
+    expect(env, wrong == 0, "all_reduce of %lld %s: %lld wrong", (long long)count, dtype_name(dtype),
+           (long long)wrong);
+    free(host);
+}
+
+static void sums_of_integers(struct env *env)
+{
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         for (int c = 0; c < COUNTS; c++) {
-            int64_t count = counts[c];
-            size_t size = dtype_bytes(dtypes[d]), bytes = size * (size_t)count;
-            char *host = malloc(bytes);
-            for (int how = 0; how < 2; how++) {
-                for (int64_t i = 0; i < count; i++) {
-                    int64_t v = i % 8 + rank;
-                    double f64 = (double)v;
-                    float f32 = (float)v;
-                    int32_t i32 = (int32_t)v;
-                    uint16_t bf16 = narrow_nearest(BF16, f32), f16 = narrow_nearest(F16, f32);
-                    const void *const from[] = {&f32, &f64, &i32, &v, &bf16, &f16};
-                    memcpy(host + (size_t)i * size, from[d], size);
-                }
-                struct buffer x = put(env, host, bytes);
-                EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, dtypes[d], count),
-                                                how == 0 ? REDUCE_SUM : REDUCE_MAX));
-                get(env, &x, host, bytes);
-                buffer_free(&x);
-                int64_t wrong = 0;
-                for (int64_t i = 0; i < count; i++) {
-                    int64_t v = how == 0 ? n * (i % 8) + n * (n - 1) / 2 : i % 8 + n - 1;
-                    double f64 = (double)v;
-                    float f32 = (float)v;
-                    int32_t i32 = (int32_t)v;
-                    uint16_t bf16 = narrow_nearest(BF16, f32), f16 = narrow_nearest(F16, f32);
-                    const void *const want[] = {&f32, &f64, &i32, &v, &bf16, &f16};
-                    wrong += memcmp(host + (size_t)i * size, want[d], size) != 0;
-                }
-                expect(env, wrong == 0, "all_reduce of %lld %s: %lld wrong", (long long)count,
-                       dtype_name(dtypes[d]), (long long)wrong);
-            }
-            free(host);
+            sum_of_integers(env, (enum dtype)dtype, counts[c], REDUCE_SUM);
+            sum_of_integers(env, (enum dtype)dtype, counts[c], REDUCE_MAX);
         }
 }
 

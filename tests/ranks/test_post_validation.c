@@ -33,7 +33,7 @@ static const struct clipping {
     enum outcome outcome;
     bool schedules; // tried with all of them
 } clippings[] = {
-    {CLIP("0"), RUNS_AHEAD, true},
+    {CLIP("0"), RUNS_AHEAD, false},
     {CLIP("1000"), RUNS_AHEAD, false},
     {CLIP("0.01"), HOLDS, false},
     {CLIP("2") SLOW, TAKES_BACK, true},
