@@ -475,8 +475,8 @@ int main(int argc, char **argv)
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (int s = 0; s < SUBJECTS; s++) {
-        // Under a sanitizer never and now and then; now and then has what threads do in both.
-        for (int c = UNDER_TSAN ? CLIPPINGS - 1 : 0; c < CLIPPINGS; c += UNDER_SANITIZER ? CLIPPINGS - 1 : 1)
+        // Under a sanitizer now and then only: it has what is done in each of the others.
+        for (int c = UNDER_SANITIZER ? CLIPPINGS - 1 : 0; c < CLIPPINGS; c++)
             check_subject(&test, &subjects[s], &clippings[c]);
         check_resumed(&test, &subjects[s], false);
         check_resumed(&test, &subjects[s], true);
