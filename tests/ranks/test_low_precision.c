@@ -139,6 +139,7 @@ static void close_rank(struct rank *r)
 /* The global outputs or inputs that this rank has of each part that tp cuts, and where they begin. */
 struct cut_part {
     int64_t begin, count, offset; // in the part; of the part among all
+    bool first;                   // of the ranks that have the same
 };
 
 static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
@@ -147,7 +148,7 @@ static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
     int weight = layer == 0 ? r->qkv.weight : r->proj.weight, count = layer == 0 ? 3 : 1, dim = layer;
     for (int i = 0; i < count; i++) {
         const struct held *held = weights_held(&r->weights, weight + i);
-        out[i] = (struct cut_part){held->slice.begin[dim], held->slice.count[dim], offset};
+        out[i] = (struct cut_part){held->slice.begin[dim], held->slice.count[dim], offset, held->slice.first};
         offset += held->row->dim[dim];
     }
     return count;
@@ -167,10 +168,10 @@ static void exchange(const struct rank *r, int layer, bool down, struct tensor l
                 float *mine =
                     (float *)local.data + (down ? at * local.stride[0] + k : k * local.stride[0] + at);
                 float *theirs = whole + (down ? global * whole_columns + k : k * whole_columns + global);
-                if (out)
-                    *theirs = *mine;
-                else
+                if (!out)
                     *mine = *theirs;
+                else if (parts[p].first)
+                    *theirs = *mine;
             }
 }
 
