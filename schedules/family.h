@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* For those who write a schedule: a family is one row, a generator and a claim about memory. The row
- * goes into the table of build.c. A generator adds F, B or I and W with schedule_add(), per rank, in
+ * goes into the table of families.c. A generator adds F, B or I and W with schedule_add(), per rank, in
  * the rank's order, and nothing else: transfers are somebody else's work. */
 #pragma once
 

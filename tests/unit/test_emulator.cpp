@@ -2,27 +2,13 @@
 /* The emulator's own proof: what it runs comes out right in every order, and what a GPU would punish with
  * luck or a hang is found. The planted faults are kernels with a barrier missing, or one too many. */
 #include "kernels/cuda/reduce.h"
+#include "tests/unit/emulator_bench.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
 static const char *const orders[] = {"forward", "reverse", "1", "2", "3"};
 enum { ORDERS = 5 };
-
-/* A queue without a device: enough to launch on. */
-struct bench {
-    struct cuda_queue queue;
-
-    explicit bench(const char *order) : queue()
-    {
-        cudaStreamCreateWithFlags(&queue.stream, 0);
-        emulator_order(emulator_of(queue.stream), order);
-    }
-    ~bench()
-    {
-        cudaStreamDestroy(queue.stream);
-    }
-};
 
 static void where_am_i(int *seen, int threads)
 {

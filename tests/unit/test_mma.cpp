@@ -4,22 +4,9 @@
  * Numbers are small whole ones where they can be, so that sums are exact and every comparison is to the bit.
  */
 #include "kernels/cuda/tile.h"
+#include "tests/unit/emulator_bench.h"
 
 #include <criterion/criterion.h>
-
-struct bench {
-    struct cuda_queue queue;
-
-    explicit bench(const char *order) : queue()
-    {
-        cudaStreamCreateWithFlags(&queue.stream, 0);
-        emulator_order(emulator_of(queue.stream), order);
-    }
-    ~bench()
-    {
-        cudaStreamDestroy(queue.stream);
-    }
-};
 
 static const char *const orders[] = {"forward", "reverse", "7"};
 
