@@ -13,23 +13,8 @@
  * The trap: rounding twice is not rounding once. What was summed in fp32 is stored once, at the end. */
 #pragma once
 
+#include "kernels/float_bits.h"
 #include "kernels/tensor.h"
-
-#include <string.h>
-
-static inline float float_of_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint32_t bits_of_float(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 
 static inline float float_of_bf16(uint16_t x)
 {

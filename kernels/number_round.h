@@ -8,7 +8,7 @@
  * The trap: the sum must be rounded to float. A compiler that may reassociate (-ffast-math) deletes it. */
 #pragma once
 
-#include "kernels/narrow.h"
+#include "kernels/float_bits.h"
 #include "kernels/number_format.h"
 
 /* A format's rounding, ready for a loop. */
@@ -20,7 +20,7 @@ struct rounder {
 struct rounder number_rounder(enum number_format format);
 
 /* The exponent field of |x| where the format's numbers lie around it, and |x| itself, saturated. */
-static inline uint32_t number_field(struct rounder r, float x, float *magnitude)
+NUMBER_FUNCTION uint32_t number_field(struct rounder r, float x, float *magnitude)
 {
     float a = float_of_bits(bits_of_float(x) & 0x7FFFFFFFU);
     *magnitude = a > r.largest ? r.largest : a;
@@ -28,13 +28,13 @@ static inline uint32_t number_field(struct rounder r, float x, float *magnitude)
     return field > r.least ? field : r.least;
 }
 
-static inline float number_with_sign(float magnitude, float of)
+NUMBER_FUNCTION float number_with_sign(float magnitude, float of)
 {
     return float_of_bits(bits_of_float(magnitude) | (bits_of_float(of) & 0x80000000U));
 }
 
 /* The number of the format nearest to x. */
-static inline float number_round(struct rounder r, float x)
+NUMBER_FUNCTION float number_round(struct rounder r, float x)
 {
     float a;
     float c = float_of_bits(number_field(r, x, &a) + r.steps);
@@ -43,7 +43,7 @@ static inline float number_round(struct rounder r, float x)
 
 /* One of the two numbers of the format around x, the farther one the more seldom: with `word` uniform over
  * 32 bits the mean is x, to 2^-32 of a step. What the format has stays what it is. */
-static inline float number_round_stochastic(struct rounder r, float x, uint32_t word)
+NUMBER_FUNCTION float number_round_stochastic(struct rounder r, float x, uint32_t word)
 {
     float a;
     uint32_t step = number_field(r, x, &a) + r.steps - (23U << 23);

@@ -299,7 +299,7 @@ enum magnitude_kind {
 };
 struct magnitude {
     enum magnitude_kind kind;
-    struct tensor in, out; // in f32[R, C]
+    struct tensor in, out; // in [R, C]
     bool accumulate;       // with what out held: the larger, or the sum
 };
 
@@ -320,7 +320,7 @@ enum { QUANTISE_BLOCK_MAX = 128 };
  * What is not finite becomes NaN, and the numbers that share a scale with it where the scale is found here: a
  * GPU would saturate, but a run wants to hear of it. */
 struct quantise {
-    struct tensor in, out; // f32[R, C]; out may be in
+    struct tensor in, out; // [R, C], f32[R, C]; out may be in
     enum number_format format;
     enum scale_rule scale;
     int64_t block_rows, block_columns; // each 1 .. 128, columns a divisor of that; 0, 0: no blocks
@@ -340,7 +340,7 @@ struct quantise {
  * set. H D / 4 is orthogonal, so the products of two matrices over their rows stay what they were. */
 enum { HADAMARD_ROWS = 16 };
 struct hadamard {
-    struct tensor in, out; // f32[R, C], R a multiple of 16; out may be in
+    struct tensor in, out; // [R, C], f32[R, C], R a multiple of 16; out may be in
     struct philox signs;
 };
 

@@ -4,7 +4,7 @@
 
 static enum status check_in(enum op_kind kind, struct tensor in, struct tensor out)
 {
-    const struct want first[] = {matrix("in", in, F32, ANY_SIZE, ANY_SIZE)};
+    const struct want first[] = {matrix("in", in, working_type(in), ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(kind, first);
     const struct want wants[] = {first[0], matrix("out", out, F32, in.dim[0], in.dim[1])};
     return check_wants(kind, wants, 2);
@@ -12,7 +12,7 @@ static enum status check_in(enum op_kind kind, struct tensor in, struct tensor o
 
 enum status magnitude(struct stream *stream, struct magnitude args)
 {
-    const struct want in[] = {matrix("in", args.in, F32, ANY_SIZE, ANY_SIZE)};
+    const struct want in[] = {matrix("in", args.in, working_type(args.in), ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(OP_MAGNITUDE, in);
     const struct want wants[] = {in[0], vector("out", args.out, args.kind == MAGNITUDE_SUM ? F64 : F32,
                                                args.kind == MAGNITUDE_LARGEST_IN_ROW ? args.in.dim[0] : 1)};

@@ -18,9 +18,12 @@ static void run_task(void *context, int64_t task)
     int64_t row = task / job->strips * HADAMARD_ROWS, column = task % job->strips * STRIP;
     int columns = (int)min_i64(STRIP, op->in.dim[1] - column);
     float x[HADAMARD_ROWS][STRIP];
-    for (int i = 0; i < HADAMARD_ROWS; i++)
+    for (int i = 0; i < HADAMARD_ROWS; i++) {
+        float room[STRIP];
+        const float *in = row_in(op->in, (struct piece){row + i, column, columns}, room);
         for (int j = 0; j < columns; j++)
-            x[i][j] = f32_row(op->in, row + i)[column + j] * job->sign[i];
+            x[i][j] = in[j] * job->sign[i];
+    }
     for (int apart = 1; apart < HADAMARD_ROWS; apart *= 2) {
         for (int i = 0; i < HADAMARD_ROWS; i++) {
             for (int j = 0; (i & apart) == 0 && j < columns; j++) {

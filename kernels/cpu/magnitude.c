@@ -46,16 +46,18 @@ static void run_task(void *context, int64_t task)
 {
     struct job *job = context;
     const struct magnitude *op = job->op;
-    int64_t columns = op->in.dim[1], end = min_i64((task + 1) * job->rows_each, op->in.dim[0]);
+    int64_t end = min_i64((task + 1) * job->rows_each, op->in.dim[0]);
     uint32_t largest = 0;
     double sum = 0.0;
     for (int64_t r = task * job->rows_each; r < end; r++) {
-        const float *x = f32_row(op->in, r);
-        if (op->kind == MAGNITUDE_SUM) {
-            sum += sum_of(x, columns);
-            continue;
+        uint32_t of_row = 0;
+        float room[PIECE];
+        for (struct piece p = piece_first(op->in, r); p.count > 0; p = piece_next(op->in, p)) {
+            const float *x = row_in(op->in, p, room);
+            uint32_t of_piece = op->kind == MAGNITUDE_SUM ? 0 : largest_of(x, p.count);
+            sum += op->kind == MAGNITUDE_SUM ? sum_of(x, p.count) : 0.0;
+            of_row = of_piece > of_row ? of_piece : of_row;
         }
-        uint32_t of_row = largest_of(x, columns);
         largest = of_row > largest ? of_row : largest;
         if (op->kind == MAGNITUDE_LARGEST_IN_ROW) {
             float *out = (float *)op->out.data + r;

@@ -72,6 +72,9 @@ MUST_USE enum status cuda_squares(struct cuda_queue *queue, const struct squares
 MUST_USE enum status cuda_sum(struct cuda_queue *queue, const struct sum *op);
 MUST_USE enum status cuda_clip(struct cuda_queue *queue, const struct clip *op);
 MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op);
+MUST_USE enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op);
+MUST_USE enum status cuda_quantise(struct cuda_queue *queue, const struct quantise *op);
+MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op);
 
 /* Matrix multiplication has two homes behind one name: cuBLASLt (gemm_cublaslt.c), and an own kernel for
  * where that library is not (the emulator) and for what it does not take (K = 0). */

@@ -43,19 +43,27 @@ static __device__ inline float dropout_factor(const struct dropout_rule &rule, u
     return word >> 8 >= rule.threshold ? rule.scale : 0.0F;
 }
 
-/* The factors of elements [first, first + 4) of the stream `high`: one counter's, or two's. */
-static __device__ inline void dropout_quad(const struct dropout_rule &rule, uint64_t high, uint64_t first,
-                                           float factor[4])
+/* The words of elements [first, first + 4) of the stream `high`: one counter's, or two's. */
+static __device__ inline void philox_run(struct philox generator, uint64_t high, uint64_t first,
+                                         uint32_t out[4])
 {
     uint32_t word[8] = {};
     const unsigned offset = static_cast<unsigned>(first % 4);
-    philox_quad(rule.generator, high, first / 4, word);
+    philox_quad(generator, high, first / 4, word);
     if (offset != 0)
-        philox_quad(rule.generator, high, first / 4 + 1, word + 4);
+        philox_quad(generator, high, first / 4 + 1, word + 4);
     for (unsigned i = 0; i < 4; i++) {
-        uint32_t mine = 0;
+        out[i] = 0;
         for (unsigned w = 0; w < 8; w++) // constant indices keep the words in registers
-            mine = w == i + offset ? word[w] : mine;
-        factor[i] = dropout_factor(rule, mine);
+            out[i] = w == i + offset ? word[w] : out[i];
     }
+}
+
+static __device__ inline void dropout_quad(const struct dropout_rule &rule, uint64_t high, uint64_t first,
+                                           float factor[4])
+{
+    uint32_t word[4];
+    philox_run(rule.generator, high, first, word);
+    for (unsigned i = 0; i < 4; i++)
+        factor[i] = dropout_factor(rule, word[i]);
 }

@@ -172,9 +172,11 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
     case OP_ADAMW:
         return cuda_adamw(queue, &op->adamw);
     case OP_MAGNITUDE:
+        return cuda_magnitude(queue, &op->magnitude);
     case OP_QUANTISE:
+        return cuda_quantise(queue, &op->quantise);
     case OP_HADAMARD:
-        return fail(NOT_SUPPORTED, "cuda: %s is not built; cluster.device cpu has it", op_name(op->kind));
+        return cuda_hadamard(queue, &op->hadamard);
     case OP_TO_DEVICE:
     case OP_TO_HOST:
     case OP_KIND_COUNT:

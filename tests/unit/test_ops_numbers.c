@@ -3,6 +3,7 @@
  * by trying exponents, and its number by trying every code. Where a published recipe multiplies in fp32, so
  * does the reference, in that order. The Hadamard transform against its matrix in double precision. */
 #include "kernels/number_round.h"
+#include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_stand.h"
 #include "tests/support/sanitized.h"
 
@@ -130,6 +131,22 @@ struct shape {
     int64_t block_rows, block_columns, period, rows, columns;
 };
 
+/* The same numbers in two bytes each. */
+static struct tensor narrowed(struct stand *stand, enum dtype dtype, struct tensor wide)
+{
+    int64_t count = wide.dim[0] * wide.stride[0];
+    uint16_t *bits = stand_shorts(stand, count);
+    for (int64_t i = 0; i < count; i++) {
+        float *x = (float *)wide.data + i;
+        bits[i] = narrow_nearest(dtype, *x);
+        *x = (float)narrow_value(dtype, bits[i]);
+    }
+    struct tensor t = wide;
+    t.data = bits;
+    t.dtype = dtype;
+    return t;
+}
+
 /* Numbers of very different sizes, a column of zeros, and a block of nothing else. */
 static float *uneven(struct stand *stand, int64_t rows, int64_t stride)
 {
@@ -168,6 +185,20 @@ static void check_shape(const struct shape *s, int threads, int shift)
     for (int64_t r = 0; r < s->rows; r++)
         cr_expect(isnan(out[r * stride + s->columns]), "beside row %lld", (long long)r);
     cr_expect(stand_is_guarded(out, s->rows * stride));
+    // Of two bytes: what they are in fp32, to the same bits.
+    float *again = stand_floats(&stand, s->rows * stride), *joined = stand_floats(&stand, 1);
+    struct quantise narrow = q;
+    narrow.in = narrowed(&stand, threads % 2 != 0 ? BF16 : F16, q.in);
+    narrow.out = rows_of(again, s->rows, s->columns, stride);
+    narrow.magnitude = tensor_1d(joined, F32, 1);
+    MUST(magnitude(stand.stream, (struct magnitude){.in = narrow.in, .out = narrow.magnitude}));
+    MUST(quantise(stand.stream, narrow));
+    MUST(magnitude(stand.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
+    MUST(quantise(stand.stream, q));
+    MUST(stream_sync(stand.stream));
+    cr_expect_eq(given[0], joined[0]);
+    for (int64_t r = 0; r < s->rows; r++)
+        cr_expect(same_bits(again + r * stride, out + r * stride, s->columns));
     // In place, to the same bits.
     float *kept = stand_copy(&stand, x, s->rows * stride);
     q.out = q.in;
@@ -377,9 +408,13 @@ Test(ops_numbers, hadamard_is_its_matrix_and_keeps_products)
     struct stand stand = stand_open(2);
     float *x = stand_normals(&stand, "h", ROWS * COLUMNS, 1.0), *y = stand_floats(&stand, ROWS * COLUMNS);
     struct philox signs = philox_named(5, "signs");
+    float *z = stand_floats(&stand, ROWS * COLUMNS);
     struct hadamard h = {tensor_2d(x, F32, ROWS, COLUMNS), tensor_2d(y, F32, ROWS, COLUMNS), signs};
+    struct hadamard narrow = {narrowed(&stand, BF16, h.in), tensor_2d(z, F32, ROWS, COLUMNS), signs};
     MUST(hadamard(stand.stream, h));
+    MUST(hadamard(stand.stream, narrow));
     MUST(stream_sync(stand.stream));
+    cr_expect(same_bits(y, z, ROWS * COLUMNS));
     int64_t outside = 0, negative = 0;
     for (int r = 0; r < ROWS; r++) {
         for (int c = 0; c < COLUMNS; c++) {
