@@ -20,6 +20,10 @@ static const char help[] =
     "  --steps N   how many steps (default 3)\n"
     "  --all       a line for every parameter, not only the worst\n"
     "\n"
+    "With a small number format (precision.matmul_format) on several tensor-parallel ranks, these stay: the "
+    "layout is\n"
+    "compared with one data rank and one pipeline stage of as many (docs/verify.md says why).\n"
+    "\n"
     "Exit status: 0 when all lie within their bounds, 1 when one does not.\n";
 
 struct arguments {
@@ -53,16 +57,22 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     if (!device_named_computes(layout->cluster.device))
         return exit_status(fail(BAD_RECIPE, "cluster.device %s computes nothing that could be compared",
                                 layout->cluster.device));
-    struct linear_precision precision = recipe_linear_precision(layout);
-    if (linear_precision_lowers(&precision) && layout->parallel.tensor_parallel_size > 1)
+    int tp = one_rank->parallel.tensor_parallel_size;
+    if (tp > 1 && recipe_world_size(layout) == tp)
         return exit_status(fail(
             BAD_RECIPE,
             "parallel.tensor_parallel_size %d adds in another order than one rank, and a format of section "
-            "precision turns that last bit of an fp32 number into one of its own: no bound is of use. "
+            "precision turns that last bit of an fp32 number into one of its own: no bound is of use, and "
+            "this layout is nothing else. With more pipeline or data ranks those are compared; "
             "parallel.tensor_parallel_size 1 verifies the format, and precision.matmul_format none the "
             "layout",
-            layout->parallel.tensor_parallel_size));
-    printf("%s: %d ranks against one, %d steps\n", layout->name, recipe_world_size(layout), options.steps);
+            tp));
+    if (tp > 1)
+        printf(
+            "parallel.tensor_parallel_size %d is kept in what the layout is compared with, since its format "
+            "has no bound over tensor-parallel ranks; precision.matmul_format none compares with one rank\n",
+            tp);
+    printf("%s: %d ranks against %d, %d steps\n", layout->name, recipe_world_size(layout), tp, options.steps);
     int status = exit_status(verify(&options, &report));
     if (status == 0) {
         verify_print(&report, arguments->all, stdout);
@@ -72,6 +82,19 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     }
     verify_report_free(&report);
     return status;
+}
+
+/* What a layout is compared with: one rank, or as many tensor-parallel ones as make the same sums. */
+static int load_reference(const struct arguments *a, char **words, const struct recipe *layout,
+                          struct recipe **out)
+{
+    struct linear_precision precision = recipe_linear_precision(layout);
+    char degree[32];
+    const char *sequence = layout->parallel.sequence_parallel ? "parallel.sequence_parallel=true" : NULL;
+    const char *const kept[] = {degree, sequence, NULL};
+    bool keeps = linear_precision_lowers(&precision) && layout->parallel.tensor_parallel_size > 1;
+    snprintf(degree, sizeof degree, "tp=%d", layout->parallel.tensor_parallel_size);
+    return recipe_argument_one_rank(a->recipe_count, words, keeps ? kept : NULL, out);
 }
 
 int cmd_verify(int argc, char **argv)
@@ -87,7 +110,7 @@ int cmd_verify(int argc, char **argv)
     if (status == 0)
         status = recipe_argument(arguments.recipe_count, words, true, &layout, &size);
     if (status == 0)
-        status = recipe_argument_one_rank(arguments.recipe_count, words, NULL, &one_rank);
+        status = load_reference(&arguments, words, layout, &one_rank);
     if (status == 0)
         status = run(&arguments, layout, one_rank);
     recipe_destroy(layout);

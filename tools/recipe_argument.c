@@ -107,10 +107,11 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     // The command, the recipe, ours, and those of the caller's that ours do not replace.
     int first = argc < 2 ? argc : 2, ours = 0, count;
     memcpy(all, argv, (size_t)first * sizeof *all);
-    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
-        all[first + ours++] = (char *)(uintptr_t)one_rank_overrides[i];
     for (int i = 0; i < extra; i++)
         all[first + ours++] = (char *)(uintptr_t)more[i];
+    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
+        if (!says_any(one_rank_overrides[i], all + first, extra))
+            all[first + ours++] = (char *)(uintptr_t)one_rank_overrides[i];
     count = first + ours;
     for (int i = first; i < argc; i++)
         if (!says_any(argv[i], all + first, ours))

@@ -43,7 +43,8 @@ struct verify_report {
     int outside;                                   // how many comparisons lie outside
 };
 
-/* one_rank: the same recipe with every degree 1. planted: what is done to the layout's run on purpose; {0}
+/* one_rank: the same recipe with every degree 1, or, where a small number format leaves no bound for another
+ * tp, every degree but that. planted: what is done to the layout's run on purpose; {0}
  * for a real verification. progress: a line per step goes there, or NULL. */
 struct verify_options {
     const struct recipe *layout, *one_rank;

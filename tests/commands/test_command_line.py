@@ -72,7 +72,8 @@ def test_typing_mistakes():
     says("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
     says("gpt2 without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", "gpt2"), 2, err="--merge-file")
     says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="computes nothing")
-    says("verify of a format over tp", run("verify", QUICKSTART, "precision.matmul_format=mxfp8"), 2,
+    says("verify of a format over nothing but tp",
+         run("verify", QUICKSTART, "precision.matmul_format=mxfp8", "dp=1", "pp=1"), 2,
          err="parallel.tensor_parallel_size 1 verifies the format")
     says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
 

@@ -10,11 +10,10 @@ enum status tiny_verify(const struct tiny *tiny, const struct comparison *compar
     struct verify_options options = {.steps = steps, .planted = planted};
     struct recipe *layout = NULL, *one = NULL;
     char one_rank[400];
-    snprintf(
-        one_rank, sizeof one_rank,
-        "%s tp=1 pp=1 dp=1 parallel.sequence_parallel=false parallel.zero_stage=0 pipeline.schedule=1f1b "
-        "pipeline.schedule_file=none pipeline.layout=[]",
-        comparison->one);
+    snprintf(one_rank, sizeof one_rank,
+             "%s %s pp=1 dp=1 parallel.sequence_parallel=false parallel.zero_stage=0 pipeline.schedule=1f1b "
+             "pipeline.schedule_file=none pipeline.layout=[]",
+             comparison->one, strstr(comparison->one, "tp=") != NULL ? "" : "tp=1");
     const char *common = comparison->common;
     enum status status = tiny_recipe(tiny, comparison->family, common, comparison->layout, 0, &layout);
     if (status == OK)

@@ -5,7 +5,8 @@
 #include "tests/support/tiny.h"
 #include "trainer/verify.h"
 
-/* `common` holds for both; `layout` for the layout; `one` for the one rank, beside what makes it one. */
+/* `common` holds for both; `layout` for the layout; `one` for the one rank, beside what makes it one
+ * (but for a tp that it says itself). */
 struct comparison {
     enum tiny_family family;
     const char *common, *layout, *one;

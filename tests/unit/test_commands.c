@@ -512,4 +512,8 @@ Test(recipe, on_one_rank)
     cr_assert_eq(recipe_argument_one_rank(argc, argv, NULL, &recipe), 0);
     cr_assert_eq(recipe_world_size(recipe), 1);
     recipe_destroy(recipe);
+    // But for what is kept.
+    cr_assert_eq(recipe_argument_one_rank(argc, argv, (const char *const[]){"tp=2", NULL}, &recipe), 0);
+    cr_assert_eq(recipe_world_size(recipe), 2);
+    recipe_destroy(recipe);
 }
