@@ -64,6 +64,20 @@ static struct tensor fused_or_none(const struct env *env, int row, bool gradient
     return gradient ? weights_fused_gradient(env->weights, row) : weights_fused_value(env->weights, row);
 }
 
+/* In fp32, rounded once to where it goes. */
+static enum status multiply_wide(const struct lowering *lowering, const struct pass *pass, struct gemm args)
+{
+    struct stream *compute = pass->env->compute;
+    struct tensor narrow = args.c, bias = args.bias;
+    args.c = tensor_2d(pass_tensor(pass, lowering->product).data, F32, narrow.dim[0], narrow.dim[1]);
+    if (bias.data != NULL) {
+        args.bias = tensor_1d(pass_tensor(pass, lowering->bias).data, F32, bias.dim[0]);
+        TRY(cast(compute, (struct cast){.in = bias, .out = args.bias}));
+    }
+    TRY(gemm(compute, args));
+    return cast(compute, (struct cast){.in = args.c, .out = narrow});
+}
+
 /* One of the layer's three products, with its operands in the numbers that it computes with. */
 static enum status multiply(const struct lowering *lowering, const struct pass *pass, enum product product,
                             struct gemm args)
@@ -72,6 +86,8 @@ static enum status multiply(const struct lowering *lowering, const struct pass *
     TRY(lower(lowering, pass, product, &operands));
     args.a = operands.first;
     args.b = operands.second;
+    if (args.a.dtype == F32 && args.c.dtype != F32)
+        return multiply_wide(lowering, pass, args);
     return gemm(pass->env->compute, args);
 }
 

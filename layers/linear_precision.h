@@ -9,6 +9,9 @@
 
 enum product { PRODUCT_FORWARD, PRODUCT_GRAD_INPUT, PRODUCT_GRAD_WEIGHT, PRODUCT_COUNT };
 
+/* The operands of a linear layer's products: its input, its weight, the gradient of its output. */
+enum operand { OPERAND_X, OPERAND_W, OPERAND_DY, OPERAND_COUNT };
+
 /* layers/low_precision.h says what each is. */
 enum product_format {
     PRODUCT_AS_IT_IS,
@@ -21,8 +24,9 @@ enum product_format {
     PRODUCT_FORMAT_COUNT
 };
 
-/* Whose largest magnitude a scale of e4m3, e5m2 or hybrid follows; the others bring their own. */
-enum scaling { SCALING_TENSORWISE, SCALING_BLOCKWISE };
+/* Whose largest magnitude a scale of e4m3, e5m2 or hybrid follows: the tensor's as it is, as it was in the
+ * steps before, or a block's. The others bring their own. */
+enum scaling { SCALING_TENSORWISE, SCALING_DELAYED, SCALING_BLOCKWISE };
 
 struct linear_precision {
     enum product_format format[PRODUCT_COUNT];

@@ -4,10 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum operand { OPERAND_X, OPERAND_W, OPERAND_DY, OPERAND_COUNT };
-
 /* Whose magnitude a scale follows, where that is not a block's. */
-enum magnitude_of { OF_NOTHING, OF_TENSOR, OF_ROW, OF_MEAN };
+enum magnitude_of { OF_NOTHING, OF_TENSOR, OF_ROW, OF_MEAN, OF_HISTORY };
 
 /* How one operand is lowered. along 0: no blocks. */
 struct rule {
@@ -42,22 +40,44 @@ static const struct rule own_rules[PRODUCT_FORMAT_COUNT][OPERAND_COUNT] = {
 };
 
 /* e4m3, e5m2 and hybrid are told how to scale. */
+static bool is_told(enum product_format format)
+{
+    return format == PRODUCT_E4M3 || format == PRODUCT_E5M2 || format == PRODUCT_HYBRID;
+}
+
 static struct rule rule_of(const struct linear_precision *precision, enum product product,
                            enum operand operand)
 {
     enum product_format format = precision->format[product];
     struct rule rule = own_rules[format][operand];
-    bool told = format == PRODUCT_E4M3 || format == PRODUCT_E5M2 || format == PRODUCT_HYBRID;
     rule.transformed = rule.transformed && product == PRODUCT_GRAD_WEIGHT;
-    if (!told)
+    if (!is_told(format))
         return rule;
-    if (precision->scaling == SCALING_TENSORWISE) {
+    switch (precision->scaling) {
+    case SCALING_TENSORWISE:
         rule.magnitude = OF_TENSOR;
-    } else {
+        break;
+    case SCALING_DELAYED:
+        rule.magnitude = OF_HISTORY;
+        break;
+    case SCALING_BLOCKWISE:
         rule.along = 128;
         rule.across = operand == OPERAND_W ? 128 : 1;
     }
     return rule;
+}
+
+/* The operands of each product, in the order in which it has them. */
+static const enum operand operands_of[PRODUCT_COUNT][2] = {
+    {OPERAND_X, OPERAND_W}, {OPERAND_DY, OPERAND_W}, {OPERAND_DY, OPERAND_X}};
+
+/* Two products have each operand; its magnitude is looked at in the first of those that scale with delay. */
+static bool is_seen_in(const struct linear_precision *precision, enum product product, enum operand operand)
+{
+    for (int p = 0; p < (int)product; p++)
+        if (is_told(precision->format[p]) && (operands_of[p][0] == operand || operands_of[p][1] == operand))
+            return false;
+    return true;
 }
 
 /* ---- making ---- */
@@ -110,6 +130,11 @@ struct lowering lowering_declare(const struct env *env, struct layout *layout, i
     lowering.w = layout_add_f32(layout, 0, HOME_SCRATCH, outputs, inputs);
     lowering.dy = layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), outputs);
     lowering.magnitudes = layout_add_f32(layout, 0, HOME_SCRATCH, 1, env_tokens(env));
+    if (env->working == F32)
+        return lowering;
+    lowering.product =
+        layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), outputs > inputs ? outputs : inputs);
+    lowering.bias = layout_add_f32(layout, 0, HOME_SCRATCH, 1, outputs);
     return lowering;
 }
 
@@ -148,8 +173,17 @@ static struct tensor magnitudes_of(const struct task *task)
                      task->rule.magnitude == OF_ROW ? tokens : task->parts);
 }
 
+/* Of all rows' operands, the one of a part. */
+static struct tensor delayed_part(const struct task *task, struct tensor all, int part)
+{
+    int64_t slot = (int64_t)(task->lowering->weight + part) * OPERAND_COUNT + (int64_t)task->operand;
+    return tensor_1d((float *)all.data + slot, F32, 1);
+}
+
 static struct tensor magnitude_of_part(const struct task *task, int part)
 {
+    if (task->rule.magnitude == OF_HISTORY)
+        return delayed_part(task, task->pass->env->delayed.used, part);
     struct tensor all = magnitudes_of(task);
     if (task->rule.magnitude == OF_ROW)
         return all;
@@ -169,6 +203,21 @@ static enum status find_magnitudes(const struct task *task, struct tensor in)
         return OK;
     return group_all_reduce(env->groups->tp, env->compute, magnitudes_of(task),
                             task->rule.magnitude == OF_MEAN ? REDUCE_SUM : REDUCE_MAX);
+}
+
+/* For the scales of the next step, which other ranks' parts and microbatches are joined to behind this one.
+ */
+static enum status see_magnitudes(const struct task *task, struct tensor in)
+{
+    const struct env *env = task->pass->env;
+    if (!task->pass->training || !is_seen_in(&task->lowering->precision, task->product, task->operand))
+        return OK;
+    for (int i = 0; i < task->parts; i++)
+        TRY(magnitude(env->compute, (struct magnitude){.kind = MAGNITUDE_LARGEST,
+                                                       .in = part_of(task, in, i),
+                                                       .out = delayed_part(task, env->delayed.seen, i),
+                                                       .accumulate = true}));
+    return OK;
 }
 
 static enum status quantise_part(const struct task *task, struct tensor in, struct tensor out, int part)
@@ -209,8 +258,13 @@ static enum status lower_one(const struct lowering *lowering, const struct pass 
     const struct region *regions[] = {&lowering->x, &lowering->w, &lowering->dy};
     struct task task = {.lowering = lowering, .pass = pass, .product = product, .operand = operand};
     task.rule = rule_of(&lowering->precision, product, operand);
-    if (!task.rule.lowers)
+    if (!task.rule.lowers && tensor->dtype == F32)
         return OK;
+    if (!task.rule.lowers) { // as it is, beside one that is f32
+        struct tensor as_it_is = *tensor;
+        *tensor = pass_tensor(pass, *regions[operand]);
+        return cast(pass->env->compute, (struct cast){.in = as_it_is, .out = *tensor});
+    }
     task.parts = operand == OPERAND_X ? 1 : parts_of(pass->env->weights, lowering->weight);
     task.cut = operand == OPERAND_W || (operand == OPERAND_X) == lowering->cut_inputs;
     struct tensor in = *tensor, out = pass_tensor(pass, *regions[operand]);
@@ -218,7 +272,9 @@ static enum status lower_one(const struct lowering *lowering, const struct pass 
         TRY(hadamard(pass->env->compute, (struct hadamard){.in = in, .out = out, .signs = lowering->signs}));
         in = out;
     }
-    if (task.rule.magnitude != OF_NOTHING)
+    if (task.rule.magnitude == OF_HISTORY)
+        TRY(see_magnitudes(&task, in));
+    else if (task.rule.magnitude != OF_NOTHING)
         TRY(find_magnitudes(&task, in));
     for (int i = 0; i < task.parts; i++)
         TRY(quantise_part(&task, in, out, i));
@@ -229,10 +285,8 @@ static enum status lower_one(const struct lowering *lowering, const struct pass 
 enum status lower(const struct lowering *lowering, const struct pass *pass, enum product product,
                   struct operands *operands)
 {
-    static const enum operand names[PRODUCT_COUNT][2] = {
-        {OPERAND_X, OPERAND_W}, {OPERAND_DY, OPERAND_W}, {OPERAND_DY, OPERAND_X}};
     if (lowering->precision.format[product] == PRODUCT_AS_IT_IS)
         return OK;
-    TRY(lower_one(lowering, pass, product, names[product][0], &operands->first));
-    return lower_one(lowering, pass, product, names[product][1], &operands->second);
+    TRY(lower_one(lowering, pass, product, operands_of[product][0], &operands->first));
+    return lower_one(lowering, pass, product, operands_of[product][1], &operands->second);
 }

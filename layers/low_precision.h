@@ -22,6 +22,12 @@
  * 16 tokens on both operands of grad_weight; ternary is BitNet b1.58's (2402.17764), whose gradients pass
  * through the rounding. Every operand is rounded from what the layer has, for each direction anew.
  *
+ * Over bf16 and f16 the rounded operands are fp32 all the same, which holds what every format and scale make
+ * of them; the product is fp32 and is rounded once to the working type, with its bias.
+ *
+ * With delayed scaling (trainer/amax_history.h) a tensor's scale is that of the steps before, and what of it
+ * is larger than the format then holds saturates.
+ *
  * No layout may show in a scale. So a tensor is a logical one (q, k and v apart, of all tp ranks, for x and
  * dy of one microbatch), blocks begin anew with each logical tensor and with each sequence, and tp cuts
  * tensors between blocks only: the recipe sees to that. Stochastic rounding is keyed by the tensor's name,
@@ -43,6 +49,7 @@ struct lowering {
     bool cut_inputs;                   // tp cuts K, not N
     struct region x, w, dy;            // HOME_SCRATCH, the copies: f32[T, K], [N, K], [T, N] of this rank
     struct region magnitudes;          // HOME_SCRATCH
+    struct region product, bias;       // HOME_SCRATCH, where activations are not f32: f32[T, K or N], [1, N]
     struct philox signs;               // of the Hadamard transform: one for the whole run
     struct philox dither[LOWERED_PARTS][PRODUCT_COUNT];
 };
@@ -55,7 +62,7 @@ struct operands {
     struct tensor first, second;
 };
 
-/* Replaces the operands by their lowered copies, where the product is lowered. The copies last until the next
- * call for this layer. */
+/* Replaces the operands by their lowered copies, f32, where the product is lowered. The copies last until the
+ * next call for this layer. */
 MUST_USE enum status lower(const struct lowering *lowering, const struct pass *pass, enum product product,
                            struct operands *operands);

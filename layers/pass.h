@@ -82,6 +82,12 @@ struct batch {
     struct tensor sample_loss, sample_tokens; // f64[batch]: where the head writes
 };
 
+/* Largest magnitudes of the operands of linear layers, f32[rows of params * OPERAND_COUNT]: what the scales
+ * of this step follow from, and those of the step itself so far. {0} without delayed scaling. */
+struct delayed_scaling {
+    struct tensor used, seen;
+};
+
 /* What the layers of a rank share. */
 struct env {
     const struct model_config *model;
@@ -94,6 +100,7 @@ struct env {
     struct recompute recompute;
     enum dtype working; // of activations, their gradients and weights: f32, bf16 or f16
     struct linear_precision precision;
+    struct delayed_scaling delayed;
     uint64_t seed;
 };
 

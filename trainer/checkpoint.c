@@ -21,6 +21,7 @@ struct job {
     struct piece *pieces;
     struct slice *slices;
     struct tensor *sources;             // where each piece is, padded
+    const float **at_hand;              // or where it is in the host's memory; NULL: it is not
     struct safetensors_tensor *tensors; // as the file lists them
     struct safetensors_pair *metadata;
     char (*texts)[PIECE_TEXT_CHARS];
@@ -33,27 +34,55 @@ static void job_free(struct job *job)
     free(job->pieces);
     free(job->slices);
     free(job->sources);
+    free(job->at_hand);
     free(job->tensors);
     free(job->metadata);
     free(job->texts);
     free(job->host);
 }
 
-static void job_add(struct job *job, const struct owned *owned, enum state state, const struct slice *slice)
+/* `slice` of a whole tensor of these dimensions; its name is given by the caller. */
+static struct piece *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
 {
-    const struct held *held = owned->held;
     struct piece *piece = &job->pieces[job->count];
     struct safetensors_tensor *tensor = &job->tensors[job->count];
-    *piece = (struct piece){.ndim = held->row->ndim};
-    state_name(state, held->row->name, piece->name);
-    *tensor = (struct safetensors_tensor){.name = piece->name, .dtype = SAFETENSORS_F32, .ndim = piece->ndim};
+    *piece = (struct piece){.ndim = ndim};
+    *tensor = (struct safetensors_tensor){.name = piece->name, .dtype = SAFETENSORS_F32, .ndim = ndim};
     for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        piece->dim[d] = held->row->dim[d];
+        piece->dim[d] = dim[d];
         piece->begin[d] = slice->begin[d];
         piece->count[d] = tensor->dim[d] = slice->count[d];
     }
-    job->slices[job->count] = *slice;
-    job->sources[job->count++] = state_tensor(owned, state);
+    job->slices[job->count++] = *slice;
+    return piece;
+}
+
+static void job_add_states(struct job *job, const struct owned *owned, const struct slice *slice)
+{
+    const struct param *row = owned->held->row;
+    for (enum state state = 0; state < STATE_COUNT; state++) {
+        if (state_tensor(owned, state).data == NULL)
+            continue;
+        job->sources[job->count] = state_tensor(owned, state);
+        struct piece *piece = job_add(job, row->ndim, row->dim, slice);
+        state_name(state, row->name, piece->name);
+    }
+}
+
+/* All ranks have the same histories: the first one writes them. */
+static void job_add_amax(struct job *job)
+{
+    const struct worker *w = job->worker;
+    for (int row = 0; row < w->params.count && w->world->rank == 0; row++) {
+        int64_t dim[SHARD_MAX_DIMS] = {OPERAND_COUNT, 0};
+        const float *history = amax_history_of(w->amax, row, &dim[1]);
+        if (history == NULL)
+            continue;
+        struct slice whole = {.ndim = 2, .count = {dim[0], dim[1]}, .padded = {dim[0], dim[1]}};
+        job->at_hand[job->count] = history;
+        struct piece *piece = job_add(job, 2, dim, &whole);
+        amax_name(w->params.rows[row].name, piece->name);
+    }
 }
 
 /* As many rows as have about BAND_ELEMENTS, and at least one. */
@@ -65,18 +94,20 @@ static int64_t rows_at_once(const struct slice *slice)
 
 static enum status job_create(struct worker *w, struct job *job)
 {
-    size_t most = (size_t)w->weights.owned_count * STATE_COUNT + 1;
+    size_t most = (size_t)w->weights.owned_count * STATE_COUNT + (size_t)w->params.count + 1;
     int64_t largest = BAND_ELEMENTS;
     *job = (struct job){
         .worker = w,
         .pieces = calloc(most, sizeof *job->pieces),
         .slices = calloc(most, sizeof *job->slices),
         .sources = calloc(most, sizeof *job->sources),
+        .at_hand = calloc(most, sizeof *job->at_hand),
         .tensors = calloc(most, sizeof *job->tensors),
         .metadata = calloc(most, sizeof *job->metadata),
         .texts = calloc(most, sizeof *job->texts),
     };
-    if (!job->pieces || !job->slices || !job->sources || !job->tensors || !job->metadata || !job->texts)
+    if (!job->pieces || !job->slices || !job->sources || !job->at_hand || !job->tensors || !job->metadata ||
+        !job->texts)
         return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
     for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
@@ -86,12 +117,11 @@ static enum status job_create(struct worker *w, struct job *job)
         slice = owned_slice(owned);
         if (slice_count(&slice) == 0)
             continue; // padding
-        for (enum state state = 0; state < STATE_COUNT; state++)
-            if (state_tensor(owned, state).data != NULL)
-                job_add(job, owned, state, &slice);
+        job_add_states(job, owned, &slice);
         if (largest < slice.padded[1])
             largest = slice.padded[1];
     }
+    job_add_amax(job);
     job->host = malloc((size_t)largest * sizeof *job->host);
     return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
 }
@@ -107,6 +137,13 @@ static size_t metadata_room(struct job *job)
     return room;
 }
 
+static enum status write_at_hand(struct job *job, int index, struct safetensors_writer *writer)
+{
+    size_t bytes = (size_t)piece_elements(&job->pieces[index]) * sizeof **job->at_hand;
+    job->pieces[index].checksum = checksum_of(job->at_hand[index], bytes);
+    return safetensors_append(writer, job->at_hand[index], bytes);
+}
+
 /* The real elements of one piece, without the padding around them: some rows at a time. */
 static enum status write_piece(struct job *job, int index, struct safetensors_writer *writer)
 {
@@ -115,6 +152,8 @@ static enum status write_piece(struct job *job, int index, struct safetensors_wr
     struct stream *stream = job->worker->compute;
     struct checksum sum;
     checksum_begin(&sum);
+    if (job->at_hand[index] != NULL)
+        return write_at_hand(job, index, writer);
     for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
         struct slice band = *slice;
         who_does("save");
@@ -185,10 +224,26 @@ static enum status check_all_there(const struct worker *w, const struct manifest
     return OK;
 }
 
+static enum status check_amax_there(const struct worker *w, const struct manifest *manifest,
+                                    const char *folder)
+{
+    for (int i = 0; i < w->params.count; i++) {
+        char name[PIECE_NAME_CHARS];
+        int count;
+        int64_t steps;
+        amax_name(w->params.rows[i].name, name);
+        if (amax_history_of(w->amax, i, &steps) != NULL && manifest_find(manifest, name, &count) == NULL)
+            return fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, name);
+    }
+    return OK;
+}
+
 /* With ZeRO a rank may own nothing that counts, and has written no file. A file that is lost all the same is
  * noticed when the pieces do not make up their tensors. */
 static bool has_written(const struct worker *w, const char *folder, const char *name, int rank)
 {
+    if (rank == 0 && w->amax != NULL)
+        return true;
     if (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0)
         return piece_of_rank_any(w->run, &w->params, rank);
     struct text path = {0};
@@ -208,6 +263,7 @@ static enum status gather_manifest(struct worker *w, const char *folder, struct 
             TRY(manifest_add_file(manifest, folder, name));
     }
     TRY(manifest_complete(manifest, folder));
+    TRY(check_amax_there(w, manifest, folder));
     return check_all_there(w, manifest, folder);
 }
 

@@ -194,6 +194,54 @@ static enum status load_slices(struct worker *w, struct source *s, bool with_opt
     return OK;
 }
 
+/* ---- delayed scaling ---- */
+
+/* The history of one row, as many steps as it was written with; the caller frees it. */
+static enum status read_amax(struct source *s, const struct piece *pieces, int count, float **out)
+{
+    int64_t given = 0;
+    struct slice whole = {.ndim = 2};
+    if (pieces->ndim != 2 || pieces->dim[0] != OPERAND_COUNT)
+        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, pieces->name,
+                    (long long)pieces->dim[0], (int)OPERAND_COUNT);
+    for (int d = 0; d < 2; d++)
+        whole.count[d] = whole.padded[d] = pieces->dim[d];
+    *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory for %s", pieces->name);
+    for (int i = 0; i < count; i++)
+        TRY(read_piece(s, &pieces[i], &whole, *out, &given));
+    return OK;
+}
+
+/* Every rank reads all of it. One that another format wrote has none. */
+static enum status load_amax(struct worker *w, struct source *s)
+{
+    int missing = 0;
+    for (int row = 0; row < w->params.count && w->amax != NULL; row++) {
+        char name[PIECE_NAME_CHARS];
+        int count;
+        int64_t steps;
+        float *values = NULL;
+        amax_name(w->params.rows[row].name, name);
+        const struct piece *pieces = manifest_find(&s->manifest, name, &count);
+        if (amax_history_of(w->amax, row, &steps) == NULL)
+            continue;
+        enum status status = pieces != NULL ? read_amax(s, pieces, count, &values) : OK;
+        if (status == OK && pieces != NULL)
+            amax_history_put(w->amax, row, values, pieces->dim[1]);
+        missing += pieces == NULL;
+        free(values);
+        TRY(status);
+    }
+    if (missing > 0 && w->world->rank == 0)
+        fprintf(stderr,
+                "warning: %s has no history of magnitudes for %d weights: precision.scaling delayed begins "
+                "with scales of 1\n",
+                s->folder, missing);
+    return amax_history_settle(w->amax);
+}
+
 /* ---- all ranks ---- */
 
 /* Going on with another global batch is allowed; that samples come again or are left out should be known. */
@@ -246,6 +294,8 @@ static enum status load_here(struct worker *w, const char *path, bool with_optim
     out->fits = status == OK;
     if (status == OK)
         status = load_slices(w, &source, with_optimizer);
+    if (status == OK)
+        status = load_amax(w, &source);
     out->step = source.manifest.step;
     if (status == OK && with_optimizer && w->world->rank == 0) {
         warn_of_samples(w, &source);

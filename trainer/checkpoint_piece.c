@@ -18,6 +18,11 @@ void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CH
     snprintf(out, PIECE_NAME_CHARS, "%s%s", prefixes[state], param_name);
 }
 
+void amax_name(const char *param_name, char out[PIECE_NAME_CHARS])
+{
+    snprintf(out, PIECE_NAME_CHARS, "precision.amax.%s", param_name);
+}
+
 struct tensor state_tensor(const struct owned *owned, enum state state)
 {
     switch (state) {

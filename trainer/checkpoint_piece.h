@@ -23,6 +23,9 @@ enum { PIECE_NAME_CHARS = PARAM_NAME_CHARS + 16 };
 
 /* "optimizer.m.norm.weight". */
 void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CHARS]);
+/* "precision.amax.layers.0.mlp.fc1.weight", [OPERAND_COUNT, steps], newest first: of delayed scaling, the
+ * same on every rank (amax_history.h). The first one writes it. */
+void amax_name(const char *param_name, char out[PIECE_NAME_CHARS]);
 /* The view of what is owned; data NULL where there is none. */
 struct tensor state_tensor(const struct owned *owned, enum state state);
 

@@ -141,6 +141,7 @@ static enum status fill_executor(struct executor *e)
         .split_weight = splits_weight(config->schedule, e->pp_rank),
         .recompute = config->recompute,
         .precision = config->precision,
+        .delayed = config->delayed,
         .working = config->weights->working,
         .seed = config->seed,
     };

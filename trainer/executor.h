@@ -36,6 +36,7 @@ struct executor_config {
     struct recompute recompute;
     bool offload_activations; // to the host, between forward and backward
     struct linear_precision precision;
+    struct delayed_scaling delayed;
     uint64_t seed;
     bool overlap_grad_reduce;
     bool training; // false: forward passes only; no room for gradients

@@ -230,6 +230,9 @@ static enum status put_optimizer(struct sheet *s, const struct memory_states *st
     TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
     TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "remarks", REMARK_COUNT * word));
+    if (recipe->precision.scaling == SCALE_DELAYED)
+        TRY(put_buffer(s, PART_OPTIMIZER, "magnitudes for delayed scaling",
+                       2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
     if (states->packed > 0)
         TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
                        states->packed * s->shape.assume.gradient));

@@ -170,10 +170,15 @@ static void add_lowered(const struct memory_shape *s, struct memory_items *items
 {
     if (!s->lowered)
         return;
-    add_item(s, items, HOME_SCRATCH, 0, "lowered input", tokens_of(s) * inputs);
-    add_item(s, items, HOME_SCRATCH, 0, "lowered weights", outputs * inputs);
-    add_item(s, items, HOME_SCRATCH, 0, "lowered gradient", tokens_of(s) * outputs);
-    add_item(s, items, HOME_SCRATCH, 0, "magnitudes", tokens_of(s));
+    int64_t wider = outputs > inputs ? outputs : inputs;
+    add_statistic(s, items, HOME_SCRATCH, 0, "lowered input", tokens_of(s) * inputs);
+    add_statistic(s, items, HOME_SCRATCH, 0, "lowered weights", outputs * inputs);
+    add_statistic(s, items, HOME_SCRATCH, 0, "lowered gradient", tokens_of(s) * outputs);
+    add_statistic(s, items, HOME_SCRATCH, 0, "magnitudes", tokens_of(s));
+    if (s->assume.activation == s->assume.statistic)
+        return;
+    add_statistic(s, items, HOME_SCRATCH, 0, "product before it is rounded", tokens_of(s) * wider);
+    add_statistic(s, items, HOME_SCRATCH, 0, "bias, likewise", outputs);
 }
 
 int64_t memory_block_scratch(const struct memory_shape *s)

@@ -34,6 +34,7 @@ enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WS
 enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
 enum { PRODUCT_SAME = PRODUCT_FORMAT_COUNT }; // as precision.matmul_format
 enum recipe_scaling { SCALE_AUTO, SCALE_TENSORWISE, SCALE_DELAYED, SCALE_BLOCKWISE };
+enum amax_algorithm { AMAX_MAX, AMAX_MOST_RECENT };
 enum tokenizer_type {
     TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
     TOKENIZER_GPT2_BPE,
@@ -133,6 +134,9 @@ struct recipe_precision {
     enum product_format matmul_format;
     int forward_format, grad_input_format, grad_weight_format; // enum product_format, or PRODUCT_SAME
     enum recipe_scaling scaling;
+    int64_t amax_history_len; // of SCALE_DELAYED, in steps
+    enum amax_algorithm amax_compute_algo;
+    int64_t margin;
     struct recipe_names high_precision_layers;
     int64_t high_precision_first_layers, high_precision_last_layers;
 };
@@ -209,7 +213,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 119 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 122 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -81,9 +81,11 @@ static const struct choice matmul_formats[] = {PRODUCT_FORMATS, {0}};
 static const struct choice product_formats[] = {IS("same", PRODUCT_SAME), PRODUCT_FORMATS, {0}};
 static const struct choice scalings[] = {IS("auto", SCALE_AUTO),
                                          IS("tensorwise", SCALE_TENSORWISE),
-                                         LATER("delayed", SCALE_DELAYED),
+                                         IS("delayed", SCALE_DELAYED),
                                          IS("blockwise", SCALE_BLOCKWISE),
                                          {0}};
+static const struct choice amax_algorithms[] = {
+    IS("max", AMAX_MAX), IS("most_recent", AMAX_MOST_RECENT), {0}};
 static const struct choice tokenizers[] = {
     IS("byte", TOKENIZER_BYTE), IS("GPT2BPE", TOKENIZER_GPT2_BPE), IS("none", TOKENIZER_NONE), {0}};
 static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SIGUSR1),
@@ -327,6 +329,15 @@ const struct recipe_row recipe_rows[] = {
         "`auto`: "
         "tensorwise for these; mxfp8, nvfp4 and ternary have their own.",
         .choices = scalings, .aliases = "fp8_recipe"),
+    ROW("precision.amax_history_len", COUNT, precision.amax_history_len, "1024",
+        "With scaling delayed: of so many steps the largest magnitudes are remembered.", BETWEEN(1, 65536),
+        .aliases = "fp8_amax_history_len"),
+    ROW("precision.amax_compute_algo", CHOICE, precision.amax_compute_algo, "max",
+        "With scaling delayed: a scale follows from the largest of them, or from that of the last step.",
+        .choices = amax_algorithms, .aliases = "fp8_amax_compute_algo"),
+    ROW("precision.margin", COUNT, precision.margin, "0",
+        "With scaling delayed: scales leave room for numbers 2^margin times as large.", BETWEEN(0, 32),
+        .aliases = "fp8_margin"),
     ROW("precision.high_precision_layers", NAMES, precision.high_precision_layers, "[]",
         "Linear layers that matmul_format leaves alone: `layers.3`, `layers.-1` (the last), "
         "`layers.0.mlp.fc2`, or in "

@@ -8,7 +8,8 @@ enum status snapshot_create(const struct params *params, struct snapshot *out)
 {
     size_t rows = (size_t)params->count;
     *out = (struct snapshot){.rows = params->count, .count = calloc(rows, sizeof *out->count)};
-    bool good = out->count != NULL;
+    out->amax = calloc(rows, sizeof *out->amax);
+    bool good = out->count != NULL && out->amax != NULL;
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++) {
         out->tensor[kind] = calloc(rows, sizeof *out->tensor[kind]);
         out->differs[kind] = calloc(rows, sizeof *out->differs[kind]);
@@ -35,6 +36,9 @@ void snapshot_destroy(struct snapshot *snapshot)
         free(snapshot->tensor[kind]);
         free(snapshot->differs[kind]);
     }
+    for (int i = 0; snapshot->amax != NULL && i < snapshot->rows; i++)
+        free(snapshot->amax[i]);
+    free(snapshot->amax);
     free(snapshot->count);
     *snapshot = (struct snapshot){0};
 }
@@ -197,4 +201,30 @@ enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker
             TRY(give_part(snapshot, worker, kind, &part));
     }
     return OK;
+}
+
+enum status snapshot_take_amax(struct snapshot *snapshot, const struct worker *worker)
+{
+    for (int row = 0; row < snapshot->rows && worker->world->rank == 0; row++) {
+        int64_t steps;
+        const float *history = amax_history_of(worker->amax, row, &steps);
+        if (history == NULL)
+            continue;
+        size_t bytes = (size_t)(OPERAND_COUNT * steps) * sizeof *history;
+        if (snapshot->amax[row] == NULL)
+            snapshot->amax[row] = malloc(bytes);
+        if (snapshot->amax[row] == NULL)
+            return fail(NO_MEMORY, "no memory for a copy of what scales follow from");
+        memcpy(snapshot->amax[row], history, bytes);
+        snapshot->amax_steps = steps;
+    }
+    return OK;
+}
+
+enum status snapshot_give_amax(const struct snapshot *snapshot, struct worker *worker)
+{
+    for (int row = 0; row < snapshot->rows && worker->amax != NULL; row++)
+        if (snapshot->amax[row] != NULL)
+            amax_history_put(worker->amax, row, snapshot->amax[row], snapshot->amax_steps);
+    return amax_history_settle(worker->amax);
 }

@@ -16,6 +16,8 @@ struct snapshot {
     float **tensor[SNAPSHOT_KINDS];        // [rows] whole tensors
     atomic_llong *differs[SNAPSHOT_KINDS]; // [rows] elements of which another holder has other bits
     double loss, grad_norm, tokens;
+    float **amax; // [rows] what delayed scaling remembers of each row, or NULL
+    int64_t amax_steps;
 };
 
 MUST_USE enum status snapshot_create(const struct params *params, struct snapshot *out);
@@ -24,6 +26,9 @@ void snapshot_destroy(struct snapshot *snapshot);
 /* Collective over the worker's world: this rank's slices into the whole, then the comparison of the others.
  */
 MUST_USE enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind);
+/* The history of delayed scaling, which all ranks have: the first one's, and to every rank. */
+MUST_USE enum status snapshot_take_amax(struct snapshot *snapshot, const struct worker *worker);
+MUST_USE enum status snapshot_give_amax(const struct snapshot *snapshot, struct worker *worker);
 /* This rank's slices out of the whole. */
 MUST_USE enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker,
                                    enum snapshot_kind kind);

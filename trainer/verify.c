@@ -23,13 +23,14 @@ static enum status take_all(struct snapshot *snapshot, struct worker *worker)
 {
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
         TRY(snapshot_take(snapshot, worker, (enum snapshot_kind)kind));
-    return OK;
+    return snapshot_take_amax(snapshot, worker);
 }
 
 static enum status give_state(const struct snapshot *snapshot, struct worker *worker)
 {
     TRY(snapshot_give(snapshot, worker, SNAPSHOT_WEIGHT));
     TRY(snapshot_give(snapshot, worker, SNAPSHOT_M));
+    TRY(snapshot_give_amax(snapshot, worker));
     return snapshot_give(snapshot, worker, SNAPSHOT_V);
 }
 

@@ -72,6 +72,18 @@ static enum status create_weights(struct worker *w, bool training)
     return status;
 }
 
+static enum status create_amax(struct worker *w)
+{
+    struct amax_history_config config = {
+        .recipe = &w->run->recipe->precision,
+        .params = &w->params,
+        .groups = w->groups,
+        .device = w->device,
+        .compute = w->compute,
+    };
+    return amax_history_create(&config, &w->amax);
+}
+
 static enum status create_executor(struct worker *w, bool training)
 {
     const struct recipe *recipe = w->run->recipe;
@@ -89,6 +101,7 @@ static enum status create_executor(struct worker *w, bool training)
         .recompute = recipe_recompute(recipe),
         .offload_activations = recipe->memory.offload_activations,
         .precision = recipe_linear_precision(recipe),
+        .delayed = amax_history_scaling(w->amax),
         .seed = recipe->seed,
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
         .training = training,
@@ -163,6 +176,7 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(stream_create(out->device, "compute", &out->compute));
     TRY(create_weights(out, training));
     TRY(weights_initialise(&out->weights, out->compute, recipe->seed));
+    TRY(create_amax(out));
     TRY(create_executor(out, training));
     if (training)
         TRY(create_optimizer(out));
@@ -172,6 +186,7 @@ enum status worker_create(const struct run *run, struct world *world, bool train
 void worker_destroy(struct worker *worker)
 {
     executor_destroy(worker->executor);
+    amax_history_destroy(worker->amax);
     post_validation_destroy(worker->validation);
     optimizer_destroy(worker->optimizer);
     buffer_free(&worker->remarks_buffer);
@@ -328,7 +343,9 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
         TRY(validated_update(w, number, may_guess, out));
     } else {
         TRY(optimizer_update(w->optimizer, number));
+        TRY(amax_history_reduce(w->amax));
         TRY(optimizer_finish(w->optimizer, out));
+        TRY(amax_history_update(w->amax));
         w->step = number;
     }
     return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;

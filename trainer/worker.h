@@ -8,6 +8,7 @@
  * when it is built, when a step's microbatches are loaded, and when its gradients are reduced. */
 #pragma once
 
+#include "trainer/amax_history.h"
 #include "trainer/executor.h"
 #include "trainer/optimizer.h"
 #include "trainer/post_validation.h"
@@ -57,6 +58,7 @@ struct worker {
     struct stream *compute;
     struct params params;
     struct weights weights;
+    struct amax_history *amax; // NULL without delayed scaling
     struct executor *executor;
     struct optimizer *optimizer;
     struct batches batches;

@@ -116,6 +116,7 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
     // Multiplications in small formats have copies of their operands.
     {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
+    {TINY_LLAMA, BF16_TOO "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed", 1},
     {TINY_LLAMA,
      "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
      "precision.high_precision_layers=[layers.1,fc2]",

@@ -44,7 +44,7 @@ struct trial {
     struct linear_precision precision;
     const struct numbers *numbers;
     struct lowered *out;
-    enum status status[MOST_TP];
+    float seen[OPERANDS]; // with delayed scaling: x of q, w and dy of v, of all ranks
 };
 
 /* Everything that lowering needs, on one rank. */
@@ -63,7 +63,13 @@ struct rank {
     char *slots[HOME_COUNT];
     int64_t sample[T];
     int32_t place[T];
+    float *used, *seen; // [rows * OPERANDS] of delayed scaling
 };
+
+/* What scales follow from with delayed scaling: of what is judged, and of all the rest. Some of each operand
+ * is larger, and saturates. */
+static const float amax_used[OPERANDS] = {5.0F, 0.03F, 3.0F};
+enum { USED_ELSEWHERE = 7 };
 
 static int64_t columns_of(int layer, int operand)
 {
@@ -81,6 +87,36 @@ static void fill_numbers(struct numbers *out)
             for (int64_t i = 0; i < T * columns; i++)
                 x[i] = ldexpf(x[i], (int)(i / columns % 7) - (int)(i % columns % 5));
         }
+}
+
+static int64_t amax_slot(const struct rank *r, int operand)
+{
+    return (int64_t)param_row(&r->env, 1, operand == OF_X ? "attention.q.weight" : "attention.v.weight") *
+               OPERANDS +
+           operand;
+}
+
+static void delay_scaling(struct rank *r)
+{
+    int64_t slots = (int64_t)r->params.count * OPERANDS;
+    r->used = calloc((size_t)slots, sizeof *r->used);
+    r->seen = calloc((size_t)slots, sizeof *r->seen);
+    CHECK(r->used != NULL && r->seen != NULL);
+    for (int64_t i = 0; i < slots; i++)
+        r->used[i] = USED_ELSEWHERE;
+    for (int operand = 0; operand < OPERANDS; operand++)
+        r->used[amax_slot(r, operand)] = amax_used[operand];
+    r->env.delayed = (struct delayed_scaling){tensor_1d(r->used, F32, slots), tensor_1d(r->seen, F32, slots)};
+}
+
+/* As a step ends: the maximum over ranks. An evaluation has left nothing. */
+static enum status keep_seen(struct rank *r)
+{
+    TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.seen, REDUCE_MAX));
+    TRY(stream_sync(r->stream));
+    for (int operand = 0; operand < OPERANDS && r->groups->world->rank == 0; operand++)
+        r->trial->seen[operand] = r->seen[amax_slot(r, operand)];
+    return OK;
 }
 
 static enum status open_rank(struct world *world, struct trial *trial, struct rank *r)
@@ -115,6 +151,7 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
                           .sequence = S,
                           .precision = trial->precision,
                           .seed = 3};
+    delay_scaling(r);
     struct layout layout = {0};
     r->qkv = column_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.q.weight"), -1);
     r->proj = row_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.proj.weight"), -1);
@@ -130,6 +167,8 @@ static void close_rank(struct rank *r)
 {
     for (int home = 0; home < HOME_COUNT; home++)
         free(r->slots[home]);
+    free(r->used);
+    free(r->seen);
     weights_destroy(&r->weights);
     stream_destroy(r->stream);
     groups_destroy(r->groups);
@@ -228,8 +267,18 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct rank r = {0};
     enum status status = open_rank(world, argument, &r);
+    // As an evaluation does, which sees the same operands and leaves no magnitude.
+    r.pass.training = false;
+    if (status == OK)
+        status = lower_all(&r, 0);
+    for (int64_t i = 0; i < r.params.count * OPERANDS && status == OK; i++)
+        if (r.seen[i] > 0.0F)
+            status = fail(OUT_OF_BOUND, "an evaluation leaves magnitudes");
+    r.pass.training = true;
     for (int layer = 0; layer < 2 && status == OK; layer++)
         status = lower_all(&r, layer);
+    if (status == OK)
+        status = keep_seen(&r);
     close_rank(&r);
     return status;
 }
@@ -279,6 +328,7 @@ struct judge {
     const struct numbers *numbers;
     enum product_format format;
     enum scaling scaling;
+    const float *seen; // [OPERANDS]
 };
 
 /* x of the first layer, or the weights or gradients of v alone: how many elements are not as they should be.
@@ -289,6 +339,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
 {
     float *out = malloc((size_t)(rows * columns) * sizeof *out), row_largest[T], largest = 0.0F;
     double sum = 0.0;
+    int64_t wrong = 0;
     CHECK(out != NULL);
     struct tensor source = tensor_2d((float *)(uintptr_t)in, F32, rows, columns);
     struct quantise q = expected(j->format, j->scaling, product, operand);
@@ -299,6 +350,11 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
         sum += rint(fabs((double)in[i]) * 0x1p24);
     }
     q.magnitude = tensor_1d(&largest, F32, 1);
+    if (j->scaling == SCALING_DELAYED) {
+        float seen = j->seen[operand];
+        wrong += memcmp(&seen, &largest, sizeof seen) != 0;
+        largest = amax_used[operand];
+    }
     if (q.format == NUMBER_TERNARY) {
         sum *= 0x1p-24;
         q.magnitude = tensor_1d(&sum, F64, 1);
@@ -313,7 +369,6 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
     }
     MUST(quantise(j->stream, q));
     MUST(stream_sync(j->stream));
-    int64_t wrong = 0;
     for (int64_t r = 0; r < rows; r++)
         wrong += memcmp(out + r * columns,
                         j->got->of[0][product][operand] + (row_begin + r) * stride + column_begin,
@@ -350,11 +405,15 @@ static const struct {
     const char *name;
     enum product_format format;
     enum scaling scaling;
-} formats[] = {
-    {"e4m3", PRODUCT_E4M3, SCALING_TENSORWISE},      {"e5m2", PRODUCT_E5M2, SCALING_TENSORWISE},
-    {"hybrid", PRODUCT_HYBRID, SCALING_TENSORWISE},  {"hybrid, blockwise", PRODUCT_HYBRID, SCALING_BLOCKWISE},
-    {"mxfp8", PRODUCT_MXFP8, SCALING_TENSORWISE},    {"nvfp4", PRODUCT_NVFP4, SCALING_TENSORWISE},
-    {"ternary", PRODUCT_TERNARY, SCALING_TENSORWISE}};
+} formats[] = {{"e4m3", PRODUCT_E4M3, SCALING_TENSORWISE},
+               {"e5m2", PRODUCT_E5M2, SCALING_TENSORWISE},
+               {"hybrid", PRODUCT_HYBRID, SCALING_TENSORWISE},
+               {"hybrid, blockwise", PRODUCT_HYBRID, SCALING_BLOCKWISE},
+               {"e4m3, delayed", PRODUCT_E4M3, SCALING_DELAYED},
+               {"hybrid, delayed", PRODUCT_HYBRID, SCALING_DELAYED},
+               {"mxfp8", PRODUCT_MXFP8, SCALING_TENSORWISE},
+               {"nvfp4", PRODUCT_NVFP4, SCALING_TENSORWISE},
+               {"ternary", PRODUCT_TERNARY, SCALING_TENSORWISE}};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 static int check_layer(void)
@@ -374,12 +433,15 @@ static int check_layer(void)
         judge.format = formats[f].format;
         judge.scaling = formats[f].scaling;
         MUST(world_run_threads(1, rank_main, &trial));
+        float seen[OPERANDS];
+        memcpy(seen, trial.seen, sizeof seen);
+        judge.seen = seen;
         int64_t wrong = judge_format(&judge);
         for (int tp = 2; tp <= MOST_TP; tp *= 2) {
             memset(cut, 0, sizeof *cut);
             trial.out = cut;
             MUST(world_run_threads(tp, rank_main, &trial));
-            bool differs = memcmp(one, cut, sizeof *one) != 0;
+            bool differs = memcmp(one, cut, sizeof *one) != 0 || memcmp(seen, trial.seen, sizeof seen) != 0;
             failures += differs;
             if (differs)
                 printf("FAILED  %s: tp %d lowers something else than one rank\n", formats[f].name, tp);
@@ -405,8 +467,9 @@ struct alike {
     bool differs; // the second must not have the first's bits
 };
 
-#define STEPS " train.train_iters=6 optimizer.lr_decay_iters=6 train.eval_interval=6 "
-#define DEEP  "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict"
+#define STEPS    " train.train_iters=6 optimizer.lr_decay_iters=6 train.eval_interval=6 "
+#define BF16_TOO "precision.params_dtype=bf16 "
+#define DEEP     "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict"
 #define ROUND \
     "pp=2 pipeline.schedule=interleaved cluster.threads_per_rank=2 memory.recompute_granularity=full"
 #define TURN                                                              \
@@ -432,6 +495,8 @@ static const struct alike groups[] = {
      {"", "pp=2 pipeline.schedule=zb-h1 cluster.device=strict"},
      false},
     // Each of these must do something, and keeping all layers high must do nothing.
+    {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
+    {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.forward_format=e4m3"}, true},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_input_format=e5m2"}, true},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_weight_format=mxfp8"}, true},
@@ -494,6 +559,9 @@ static int check_bounds(const struct tiny *tiny)
         {TINY_LLAMA, "precision.matmul_format=nvfp4 model.seq_length=16 train.micro_batch_size=1", "dp=4",
          ""},
         {TINY_LLAMA, "precision.matmul_format=e4m3 train.micro_batch_size=2", "dp=2", ""},
+        {TINY_GPT, "precision.matmul_format=hybrid precision.scaling=delayed train.micro_batch_size=2",
+         "dp=2 tp=2 pp=2", "tp=2"}, // of as many tensor-parallel ranks
+        {TINY_LLAMA, BF16_TOO "precision.matmul_format=mxfp8 train.micro_batch_size=2", "dp=2", ""},
     };
     int failures = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -20,6 +20,13 @@ Test(recipe_precision, formats_take_their_scaling)
          "precision.grad_weight_format "
          "nvfp4 has scales of its own; precision.scaling auto works\n",
          HYBRID, "precision.grad_weight_format=nvfp4", "precision.scaling=tensorwise");
+    WITH("", HYBRID, "precision.scaling=delayed", "precision.fp8_amax_history_len=16",
+         "precision.fp8_amax_compute_algo=most_recent", "precision.fp8_margin=1");
+    WITH("command line: precision.scaling delayed has new scales before each step, and "
+         "pipeline.optimizer_post_validation true begins it before they are known; "
+         "pipeline.optimizer_post_validation false works\n",
+         HYBRID, "precision.scaling=delayed", "pp=2", "pipeline.optimizer_post_validation=true");
+    WITH("", HYBRID, "precision.params_dtype=bf16");
     WITH("command line: precision.matmul_format \"fp4\" is not none, e4m3, e5m2, hybrid, mxfp8, nvfp4 or "
          "ternary; is "
          "nvfp4 meant?\n",
