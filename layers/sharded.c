@@ -3,12 +3,14 @@
 
 #include <stdlib.h>
 
+enum { ALIGN_ELEMENTS = 16 };
+
 /* A layer: what is gathered and reduced together. */
 struct unit {
     int layer;
     int first, count; // of the held rows
     int first_bucket, buckets;
-    int64_t begin, elements; // in the order of all gradients
+    int64_t begin, elements; // in the order of all gradients; a multiple of ALIGN_ELEMENTS
 };
 
 /* One end of an arena. */
@@ -23,6 +25,7 @@ struct room {
 /* Memory for a layer and a neighbour of it. */
 struct arena {
     struct buffer buffer;
+    enum dtype dtype;
     int64_t elements;
     int rooms; // 1: without overlap
     int turn;  // whose room is next
@@ -65,18 +68,19 @@ static void list_units(struct sharded *s)
         }
         unit->count++;
         unit->buckets = bucket - unit->first_bucket + 1;
-        unit->elements = w->plan.buckets[bucket].end - unit->begin;
+        int64_t elements = w->plan.buckets[bucket].end - unit->begin;
+        unit->elements = (elements + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
     }
 }
 
-static enum status create_arena(const struct sharded *s, bool overlap, struct arena *out)
+static enum status create_arena(const struct sharded *s, enum dtype dtype, bool overlap, struct arena *out)
 {
-    *out = (struct arena){.rooms = overlap ? 2 : 1, .room = {{.unit = -1}, {.unit = -1}}};
+    *out = (struct arena){.dtype = dtype, .rooms = overlap ? 2 : 1, .room = {{.unit = -1}, {.unit = -1}}};
     for (int u = 0; u < s->count; u++) {
         int64_t two = s->units[u].elements + (overlap && u > 0 ? s->units[u - 1].elements : 0);
         out->elements = two > out->elements ? two : out->elements;
     }
-    return buffer_alloc(s->weights->device, PART_COMMUNICATION, (size_t)out->elements * sizeof(float),
+    return buffer_alloc(s->weights->device, PART_COMMUNICATION, (size_t)out->elements * dtype_bytes(dtype),
                         &out->buffer);
 }
 
@@ -95,11 +99,11 @@ enum status sharded_create(struct weights *weights, const struct weights_config 
         return fail(NO_MEMORY, "no memory for %d layers", weights->count);
     list_units(s);
     TRY(stream_create(weights->device, "reduce", &s->reduce));
-    TRY(create_arena(s, config->overlap_grad_reduce, &s->gradients));
+    TRY(create_arena(s, F32, config->overlap_grad_reduce, &s->gradients));
     if (!s->gathers)
         return OK;
     TRY(stream_create(weights->device, "gather", &s->gather));
-    return create_arena(s, config->overlap_param_gather, &s->values);
+    return create_arena(s, weights->working, config->overlap_param_gather, &s->values);
 }
 
 void sharded_destroy(struct sharded *sharded)
@@ -116,15 +120,19 @@ void sharded_destroy(struct sharded *sharded)
 
 /* ---- rooms ---- */
 
-static float *room_begin(const struct sharded *s, const struct arena *arena, int room)
+/* `count` elements of a unit's room, the first at `begin` of it. */
+static struct tensor room_part(const struct sharded *s, const struct arena *arena, int room, int64_t begin,
+                               int64_t count)
 {
     const struct unit *unit = &s->units[arena->room[room].unit];
-    return (float *)arena->buffer.data + (room == 0 ? 0 : arena->elements - unit->elements);
+    int64_t at = begin + (room == 0 ? 0 : arena->elements - unit->elements);
+    char *data = (char *)arena->buffer.data + (size_t)at * dtype_bytes(arena->dtype);
+    return tensor_1d(data, arena->dtype, count);
 }
 
 static struct tensor room_tensor(const struct sharded *s, const struct arena *arena, int room)
 {
-    return tensor_1d(room_begin(s, arena, room), F32, s->units[arena->room[room].unit].elements);
+    return room_part(s, arena, room, 0, s->units[arena->room[room].unit].elements);
 }
 
 static int room_of(const struct arena *arena, int unit)
@@ -174,17 +182,25 @@ static void leave_room(struct arena *arena, int room, struct event left)
     arena->room[room].left = left;
 }
 
-/* Points one view of each row of the unit into the room, or nowhere. */
-static void point_views(const struct sharded *s, const struct unit *unit, float *begin, bool gradients)
+/* Points one view of each row of the unit into the room, or with room -1 nowhere. */
+static void point_views(const struct sharded *s, const struct unit *unit, const struct arena *arena, int room)
 {
     for (int i = unit->first; i < unit->first + unit->count; i++) {
         struct held *held = &s->weights->list[i];
-        struct tensor *view = gradients ? &held->gradient : &held->weight;
-        view->data = begin != NULL ? begin + (held->gradient_offset - unit->begin) : NULL;
+        struct tensor *view = arena == &s->gradients ? &held->gradient : &held->weight;
+        int64_t begin = held->gradient_offset - unit->begin;
+        view->data = room >= 0 ? room_part(s, arena, room, begin, 0).data : NULL;
     }
 }
 
 /* ---- values ---- */
+
+/* Rounded on the way, where layers compute in less than what is updated. */
+static enum status put(struct stream *stream, struct tensor in, struct tensor out)
+{
+    return in.dtype == out.dtype ? copy(stream, (struct copy){.in = in, .out = out})
+                                 : cast(stream, (struct cast){.in = in, .out = out});
+}
 
 static enum status gather(struct sharded *s, int index, int *out)
 {
@@ -192,15 +208,13 @@ static enum status gather(struct sharded *s, int index, int *out)
     const struct unit *unit = &s->units[index];
     TRY(take_room(s, &s->values, index, s->gather, out));
     TRY(stream_wait(s->gather, w->updated));
-    float *begin = room_begin(s, &s->values, *out);
     for (int b = unit->first_bucket; b < unit->first_bucket + unit->buckets; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
-        float *to = begin + (bucket->begin - unit->begin);
-        int64_t own = bucket_cut(bucket, w->rank) - bucket->begin, count = bucket->counts[w->rank];
+        int64_t begin = bucket->begin - unit->begin, own = bucket_cut(bucket, w->rank) - unit->begin;
+        int64_t count = bucket->counts[w->rank], all = bucket->end - bucket->begin;
         if (count > 0)
-            TRY(copy(s->gather,
-                     (struct copy){.in = weights_value_slice(w, b), .out = tensor_1d(to + own, F32, count)}));
-        TRY(group_all_gather_v(s->data, s->gather, tensor_1d(to, F32, bucket->end - bucket->begin),
+            TRY(put(s->gather, weights_value_slice(w, b), room_part(s, &s->values, *out, own, count)));
+        TRY(group_all_gather_v(s->data, s->gather, room_part(s, &s->values, *out, begin, all),
                                bucket->counts));
     }
     s->values.room[*out].filled = stream_record(s->gather);
@@ -227,7 +241,7 @@ enum status weights_acquire(struct weights *weights, struct stream *compute, int
     CHECK(!s->values.room[room].used);
     s->values.room[room].used = true;
     TRY(stream_wait(compute, s->values.room[room].filled));
-    point_views(s, &s->units[unit], room_begin(s, &s->values, room), false);
+    point_views(s, &s->units[unit], &s->values, room);
     return gather_ahead(s, unit, next);
 }
 
@@ -240,7 +254,7 @@ enum status weights_release(struct weights *weights, struct stream *compute, int
     CHECK(room >= 0 && s->values.room[room].used);
     TRY(poison(compute, (struct poison){.out = room_tensor(s, &s->values, room)}));
     leave_room(&s->values, room, stream_record(compute));
-    point_views(s, &s->units[unit], NULL, false);
+    point_views(s, &s->units[unit], &s->values, -1);
     return OK;
 }
 
@@ -256,22 +270,22 @@ enum status weights_open_gradients(struct weights *weights, struct stream *compu
     CHECK(unit >= 0);
     TRY(take_room(s, &s->gradients, unit, compute, &room));
     s->gradients.room[room].used = true;
-    point_views(s, &s->units[unit], room_begin(s, &s->gradients, room), true);
+    point_views(s, &s->units[unit], &s->gradients, room);
     return fill(compute, (struct fill){.out = room_tensor(s, &s->gradients, room), .value = 0.0F});
 }
 
 /* This rank's slice of the sum over the ranks, added to those of the microbatches before. */
-static enum status reduce(struct sharded *s, const struct unit *unit, float *begin)
+static enum status reduce(struct sharded *s, const struct unit *unit, int room)
 {
     const struct weights *w = s->weights;
     for (int b = unit->first_bucket; b < unit->first_bucket + unit->buckets; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
-        float *from = begin + (bucket->begin - unit->begin);
-        int64_t own = bucket_cut(bucket, w->rank) - bucket->begin, count = bucket->counts[w->rank];
-        TRY(group_reduce_scatter_v(s->data, s->reduce, tensor_1d(from, F32, bucket->end - bucket->begin),
+        int64_t begin = bucket->begin - unit->begin, own = bucket_cut(bucket, w->rank) - unit->begin;
+        int64_t count = bucket->counts[w->rank], all = bucket->end - bucket->begin;
+        TRY(group_reduce_scatter_v(s->data, s->reduce, room_part(s, &s->gradients, room, begin, all),
                                    bucket->counts));
         if (count > 0)
-            TRY(add(s->reduce, (struct add){.in = tensor_1d(from + own, F32, count),
+            TRY(add(s->reduce, (struct add){.in = room_part(s, &s->gradients, room, own, count),
                                             .out = weights_gradient_slice(w, b)}));
     }
     return OK;
@@ -285,10 +299,10 @@ enum status weights_close_gradients(struct weights *weights, struct stream *comp
     int unit = unit_of(s, layer), room = room_of(&s->gradients, unit);
     CHECK(room >= 0 && s->gradients.room[room].used);
     TRY(stream_wait(s->reduce, stream_record(compute)));
-    TRY(reduce(s, &s->units[unit], room_begin(s, &s->gradients, room)));
+    TRY(reduce(s, &s->units[unit], room));
     TRY(poison(s->reduce, (struct poison){.out = room_tensor(s, &s->gradients, room)}));
     leave_room(&s->gradients, room, stream_record(s->reduce));
-    point_views(s, &s->units[unit], NULL, true);
+    point_views(s, &s->units[unit], &s->gradients, -1);
     return s->gradients.rooms == 2 ? OK : stream_wait(compute, s->gradients.room[room].left);
 }
 

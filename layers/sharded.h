@@ -6,9 +6,11 @@
  *     gather    |gather 2|       |gather 1|                   ahead of use, by one layer
  *     reduce    |        |reduce-scatter 3|                   of its gradients, behind each microbatch
  *
- * Both kinds of memory have room for two neighbours, one at each end, so that the next layer is gathered
- * while this one computes, and the last one's gradients leave while this one makes its own; without overlap
- * for one. Sums over the ranks come first, and then those over microbatches: not the order of stages 0 and 1.
+ * Values are gathered in the type that layers compute with, rounded by their owner from what it updates;
+ * gradients are fp32. Both kinds of memory have room for two neighbours, one at each end, so that the next
+ * layer is gathered while this one computes, and the last one's gradients leave while this one makes its own;
+ * without overlap for one. Sums over the ranks come first, and then those over microbatches: not the order of
+ * stages 0 and 1.
  *
  * The trap: between release and acquire the views of a layer's values lead nowhere, and so do those of its
  * gradients between close and open. Every use stands between the two. */

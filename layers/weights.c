@@ -126,20 +126,32 @@ static size_t bytes_of(int64_t elements)
     return (size_t)elements * sizeof(float);
 }
 
+/* Whether what is updated lies apart from what the layers compute with. */
+static bool has_masters(const struct weights *w)
+{
+    return w->zero_stage < 3 && w->working != F32;
+}
+
+/* Of w->value: the whole's, or that of its slices. */
+static enum dtype kept_dtype(const struct weights *w)
+{
+    return w->zero_stage >= 3 ? F32 : w->working;
+}
+
 static enum status allocate(struct weights *w, int64_t values, int64_t gradients,
                             const struct weights_config *config)
 {
     int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count, false) : values;
     int64_t kept = w->zero_stage >= 2 ? slices_before(w, w->plan.count, true) : gradients;
     int64_t held = w->zero_stage >= 3 ? owned : values;
-    TRY(buffer_alloc(w->device, PART_WEIGHTS, (size_t)held * dtype_bytes(w->working), &w->value));
+    TRY(buffer_alloc(w->device, PART_WEIGHTS, (size_t)held * dtype_bytes(kept_dtype(w)), &w->value));
     if (!config->training)
         return OK;
     TRY(buffer_alloc(w->device, PART_GRADIENTS, bytes_of(kept), &w->gradient));
     enum part moments = config->offload_moments ? PART_HOST : PART_OPTIMIZER;
     TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->m));
     TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->v));
-    if (w->working != F32)
+    if (has_masters(w))
         TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->master));
     w->flat_gradient = tensor_1d(w->gradient.data, F32, kept);
     return OK;
@@ -201,11 +213,11 @@ static void point_owned(struct weights *w, bool training)
             owned->gradient = view(held, &w->gradient, gradient, owned->count);
         if (held->second_use)
             continue;
-        struct tensor part = view_as(w->working, held, &w->value, value, owned->count);
-        *(w->working == F32 ? &owned->value : &owned->working) = part;
+        struct tensor part = view_as(kept_dtype(w), held, &w->value, value, owned->count);
+        *(has_masters(w) ? &owned->working : &owned->value) = part;
         if (!training)
             continue;
-        if (w->working != F32)
+        if (has_masters(w))
             owned->value = view(held, &w->master, moment, owned->count);
         owned->m = view(held, &w->m, moment, owned->count);
         owned->v = view(held, &w->v, moment, owned->count);
@@ -331,7 +343,7 @@ static enum status initialise_values(struct weights *w, struct stream *stream, u
             TRY(initialise_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
     for (int i = 0; i < w->owned_count; i++) {
         const struct owned *owned = &w->owned[i];
-        bool apart = w->zero_stage >= 3 || w->working != F32;
+        bool apart = w->zero_stage >= 3 || has_masters(w);
         if (apart && owned->value.data != NULL)
             TRY(initialise_part(w, owned->held, owned_slice(owned), owned->value, stream, seed));
     }
@@ -378,8 +390,8 @@ enum status weights_put(struct weights *w, struct stream *stream, const struct h
 {
     enum { STAGING_ELEMENTS = 1 << 20 };
     int64_t rows = held->slice.padded[0], columns = columns_of(held);
+    CHECK(w->zero_stage < 3);
     if (w->working == F32) {
-        CHECK(w->zero_stage < 3);
         TRY(copy_to_device(stream, held->weight.data, host, tensor_bytes(held->weight)));
         return stream_sync(stream);
     }

@@ -21,7 +21,8 @@
  *
  * Where layers compute in bf16 or f16 the whole is of that type, and what is owned has a value of its own in
  * fp32, the master (1710.03740): AdamW steps it and leaves it rounded in the whole. In fp32 it is the whole's
- * own slice. Initialised, checkpointed and compared are values; the rounded ones follow from them.
+ * own slice. In stage 3 the masters are all there is, and are rounded on their way into what is brought
+ * together. Initialised, checkpointed and compared are values; the rounded ones follow from them.
  *
  * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
  * held twice, and both copies make the same step. Either way each use's gradient is reduced
@@ -51,7 +52,7 @@ struct owned {
     int64_t begin, count;
     struct tensor value, gradient, m, v; // f32[count] or [count, columns]; of a second use gradient alone,
                                          // and without training value alone
-    struct tensor working;               // the same of held->weight, where that is not f32
+    struct tensor working;               // the same of held->weight, where that is another
 };
 
 struct weights {
@@ -68,7 +69,7 @@ struct weights {
     struct owned *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
-    struct buffer master;        // where the working type is not f32
+    struct buffer master;        // where the whole is kept, and is not f32
     struct tensor flat_gradient; // f32[all gradients], or all slices of them
     struct event updated;        // the values are those of the last update
     struct sharded *sharded;     // NULL below stage 2
@@ -82,7 +83,7 @@ struct weights_config {
      * and head) among them where it holds them. */
     const int *layers;
     int layer_count;
-    enum dtype working;   // with stage 3 f32
+    enum dtype working;
     bool training;        // false: held->weight only, whole
     bool offload_moments; // into the host's memory (PART_HOST)
     int zero_stage;       // what the data ranks share out; above 0 the next three are read

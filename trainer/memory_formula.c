@@ -210,6 +210,19 @@ static enum status put_activations(struct sheet *s)
 
 /* ---- weights and what belongs to them ---- */
 
+/* Bytes of a master that lies apart from what the layers compute with; 0: none does. */
+static int64_t master_bytes(const struct sheet *s)
+{
+    return s->run->recipe->parallel.zero_stage < 3 ? s->shape.assume.master : 0;
+}
+
+/* Of a weight among `values`: the layers', or with ZeRO 3 the master's. */
+static int64_t value_bytes(const struct sheet *s)
+{
+    const struct memory_assume *assume = &s->shape.assume;
+    return s->run->recipe->parallel.zero_stage >= 3 && assume->master > 0 ? assume->master : assume->weight;
+}
+
 /* What a step's report, the step's scalars and the ranks' remarks take; and the copies of a rank that may
  * have to take a step back. */
 static enum status put_optimizer(struct sheet *s, const struct memory_states *states)
@@ -223,9 +236,8 @@ static enum status put_optimizer(struct sheet *s, const struct memory_states *st
     TRY(put_buffer(s, home, "second moments", moment));
     if (recipe->memory.offload_optimizer)
         TRY(put_buffer(s, PART_OPTIMIZER, "window of the moments", 4 * (int64_t)sizeof(float) << 16));
-    if (s->shape.assume.master > 0)
-        TRY(put_buffer(s, PART_OPTIMIZER, "weights that are updated",
-                       states->moments * s->shape.assume.master));
+    if (master_bytes(s) > 0)
+        TRY(put_buffer(s, PART_OPTIMIZER, "weights that are updated", states->moments * master_bytes(s)));
     TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
     TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
     TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));
@@ -244,18 +256,18 @@ static enum status put_optimizer(struct sheet *s, const struct memory_states *st
     if (s->place.pp == p - 1)
         return OK;
     TRY(put_buffer(s, PART_OPTIMIZER, "validation: whole report", travelling));
-    TRY(put_buffer(s, PART_OPTIMIZER, "copy of weights", states->values * s->shape.assume.weight));
+    TRY(put_buffer(s, PART_OPTIMIZER, "copy of weights", states->values * value_bytes(s)));
     TRY(put_buffer(s, PART_OPTIMIZER, "copy of first moments", moment));
     TRY(put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment));
-    if (s->shape.assume.master == 0)
+    if (master_bytes(s) == 0)
         return OK;
     return put_buffer(s, PART_OPTIMIZER, "copy of weights that are updated",
-                      states->moments * s->shape.assume.master);
+                      states->moments * master_bytes(s));
 }
 
 static enum status put_states(struct sheet *s, const struct memory_states *states)
 {
-    TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * s->shape.assume.weight));
+    TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * value_bytes(s)));
     TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * s->shape.assume.gradient));
     if (states->gathered > 0)
         TRY(put_buffer(s, PART_COMMUNICATION, "gathered weights", states->gathered * s->shape.assume.weight));

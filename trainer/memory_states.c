@@ -118,7 +118,7 @@ static int64_t neighbours(const struct flat *f, bool overlap)
     for (int first = 0, end; first < f->count; first = end) {
         for (end = first; end < f->count && f->rows[end]->layer == f->rows[first]->layer;)
             end++;
-        int64_t layer = f->ranges[end - 1].end - f->ranges[first].begin;
+        int64_t layer = lines(f->ranges[end - 1].end - f->ranges[first].begin);
         int64_t both = overlap ? before + layer : layer;
         most = both > most ? both : most;
         before = layer;

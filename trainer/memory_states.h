@@ -7,8 +7,8 @@
 #include "trainer/worker.h"
 
 struct memory_states {
-    int64_t values, gradients; // f32: whole, or with ZeRO 3, and 2, slices
-    int64_t gathered, opened;  // f32: room for whole values, and gradients, of a layer and its neighbour
+    int64_t values, gradients; // whole, or with ZeRO 3, and 2, slices; gradients and the following are f32
+    int64_t gathered, opened;  // room for whole values, and gradients, of a layer and its neighbour
     int64_t whole;             // f32: gradients before they are shared out
     int messages;              // in which they are
     int64_t moments;           // f32, of each of the two

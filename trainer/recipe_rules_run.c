@@ -434,19 +434,6 @@ static void narrow_say(const struct view *v, struct text *out)
              v->recipe->cluster.device, device_kind(0)->name);
 }
 
-static bool cut_values_hold(const struct view *v)
-{
-    return v->recipe->precision.params_dtype == RECIPE_FP32 || v->recipe->parallel.zero_stage < 3;
-}
-
-static void cut_values_say(const struct view *v, struct text *out)
-{
-    (void)v;
-    text_add(out,
-             "precision.params_dtype bf16: values that ZeRO 3 cuts are brought together in fp32 only so far; "
-             "parallel.zero_stage 2 or precision.params_dtype fp32 works");
-}
-
 /* ---- the rules ---- */
 
 #define WARMUP    "optimizer.lr_warmup_iters"
@@ -485,7 +472,6 @@ const struct rule recipe_run_rules[] = {
     {"parallel.rank_order", order_holds, order_say, {{0}}},
     {"cluster.device", built_holds, built_say, {{0}}},
     {"precision.params_dtype cluster.device", narrow_holds, narrow_say, {{0}}},
-    {"precision.params_dtype parallel.zero_stage", cut_values_hold, cut_values_say, {{0}}},
     {"memory.offload_activations memory.offload_optimizer cluster.device", offload_holds, offload_say, {{0}}},
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},

@@ -251,7 +251,7 @@ static enum status changes_its_type(struct scene *s)
                  "precision.params_dtype bf16, and now it is fp32\n"));
     run(s, "wide", 3, "");
     TRY(ended(s, OK));
-    TRY(warns_of(s, "wide", "precision.params_dtype=bf16",
+    TRY(warns_of(s, "wide", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
                  "precision.params_dtype fp32, and now it is bf16\n"));
     read_losses(s, "wide", losses);
     double apart = fabs(losses[4] - s->losses[4]);

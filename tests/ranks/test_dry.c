@@ -153,6 +153,11 @@ static const struct layout_case cases[] = {
     {TINY_GPT, BF16_TOO "tp=2 pp=2 dp=2 parallel.zero_stage=1 parallel.sequence_parallel=true", 1},
     {TINY_LLAMA, BF16_TOO "pp=3 pipeline.optimizer_post_validation=true" SOME "[norm,core_attn]", 2},
     {TINY_LLAMA, BF16_TOO "dp=2 parallel.zero_stage=2 memory.offload_optimizer=true", 1},
+    {TINY_GPT,
+     BF16_TOO "dp=3 pp=2 parallel.zero_stage=3 parallel.overlap_param_gather=true train.global_batch_size=12 "
+              "pipeline.optimizer_post_validation=true",
+     1},
+    {TINY_LLAMA, BF16_TOO "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
 };
 
 int main(void)

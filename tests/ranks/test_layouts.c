@@ -176,6 +176,23 @@ static const char *const narrow[] = {
     NULL,
 };
 static const char *const narrow_processes[] = {"pp=2 parallel.zero_stage=1", NULL};
+static const char *const narrow_shared_out[] = {
+    "parallel.zero_stage=2",
+    "parallel.zero_stage=3" AHEAD "cluster.device=strict",
+    "parallel.zero_stage=3" AHEAD "pp=2",
+    "parallel.zero_stage=3" ALONE "pp=2 pipeline.schedule=zb-h1 cluster.device=strict",
+    "parallel.zero_stage=3 memory.recompute_granularity=full memory.recompute_num_layers=2",
+    NULL,
+};
+static const char *const narrow_shared_out_processes[] = {"parallel.zero_stage=3" AHEAD "pp=2", NULL};
+static const char *const narrow_single[] = {
+    "",
+    "pp=2 parallel.zero_stage=1 pipeline.schedule=zb-v",
+    "parallel.zero_stage=2 cluster.device=strict",
+    "pp=2 parallel.zero_stage=3",
+    "pp=2 parallel.zero_stage=3" AHEAD "pipeline.schedule=zb-h1 cluster.device=strict",
+    NULL,
+};
 
 static const struct alike groups[] = {
     {"gpt, pipelines",
@@ -271,6 +288,22 @@ static const struct alike groups[] = {
      narrow_processes,
      none,
      {"pp=2 parallel.zero_stage=1", "pp=3"}},
+    {"gpt in bf16, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, dropout",
+     TINY_GPT,
+     "precision.params_dtype=bf16 tp=2 dp=2 parallel.sequence_parallel=true "
+     "train.micro_batch_size=1" TINY_DROPOUT,
+     narrow_shared_out,
+     narrow_shared_out_processes,
+     none,
+     {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
+    {"llama in bf16, dp 2, m 1: every stage of ZeRO",
+     TINY_LLAMA,
+     "precision.params_dtype=bf16 dp=2 train.micro_batch_size=4 train.train_iters=10 "
+     "optimizer.lr_decay_iters=10",
+     narrow_single,
+     none,
+     none,
+     {"parallel.zero_stage=1", "pp=2 parallel.zero_stage=3"}},
 };
 
 struct test {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Values and gradients of ZeRO 3, layer by layer, on every transport: what is acquired is what one rank would
- * hold, to the bit, and what is closed is the sum over ranks, then microbatches.
+ * hold, to the bit, in fp32 and rounded to bf16, and what is closed is the sum over ranks, then microbatches.
  *
  * Three faults are planted. A bucket that is cut an element elsewhere, and an acquire that is left out, are
  * found on any device. What is read before the gather is waited for, or behind the release, is NaN on
@@ -22,7 +22,7 @@ struct stand {
     struct weights whole, sharded;
 };
 
-static void stand_open(struct stand *s, struct env *env, bool overlap)
+static void stand_open_in(struct stand *s, struct env *env, enum dtype working, bool overlap)
 {
     *s = (struct stand){.env = env, .groups = {.data = env->all}};
     struct model_config model = {
@@ -48,6 +48,7 @@ static void stand_open(struct stand *s, struct env *env, bool overlap)
                                     .params = &s->params,
                                     .layers = layers,
                                     .layer_count = UNITS,
+                                    .working = working,
                                     .training = true,
                                     .groups = &s->groups,
                                     .overlap_grad_reduce = overlap,
@@ -58,6 +59,11 @@ static void stand_open(struct stand *s, struct env *env, bool overlap)
     MUST(weights_initialise(&s->whole, env->stream, 7));
     MUST(weights_initialise(&s->sharded, env->stream, 7));
     MUST(stream_sync(env->stream));
+}
+
+static void stand_open(struct stand *s, struct env *env, bool overlap)
+{
+    stand_open_in(s, env, F32, overlap);
 }
 
 static void stand_close(struct stand *s)
@@ -71,13 +77,14 @@ static void stand_close(struct stand *s)
 static int64_t differ(struct stand *s, struct stream *stream, struct tensor a, struct tensor b)
 {
     size_t bytes = tensor_bytes(a);
-    float *x = malloc(bytes + 1), *y = malloc(bytes + 1);
-    int64_t wrong = 0;
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    size_t each = dtype_bytes(a.dtype);
+    int64_t wrong = a.dtype != b.dtype;
     MUST(copy_to_host(stream, x, a.data, bytes));
     MUST(copy_to_host(stream, y, b.data, bytes));
     MUST(stream_sync(stream));
-    for (int64_t i = 0; i < tensor_count(a); i++)
-        wrong += memcmp(&x[i], &y[i], sizeof *x) != 0;
+    for (size_t i = 0; i < bytes; i += each)
+        wrong += memcmp(x + i, y + i, each) != 0;
     free(x);
     free(y);
     (void)s;
@@ -191,22 +198,24 @@ static int64_t step(struct stand *s)
 
 /* ---- the run ---- */
 
-/* Other values everywhere, as an optimizer leaves them. */
+/* Other values everywhere, as an optimizer leaves them: none that bf16 has. */
 static void update(struct stand *s)
 {
     struct env *env = s->env;
+    const float value = 3.001F;
     for (int i = 0; i < s->whole.count; i++)
-        EXPECT_OK(env, fill(env->stream, (struct fill){.out = s->whole.list[i].weight, .value = 3.0F}));
+        EXPECT_OK(env, fill(env->stream, (struct fill){.out = s->whole.list[i].weight, .value = value}));
     for (int i = 0; i < s->sharded.owned_count; i++)
         if (!s->sharded.owned[i].held->second_use)
-            EXPECT_OK(env, fill(env->stream, (struct fill){.out = s->sharded.owned[i].value, .value = 3.0F}));
+            EXPECT_OK(env,
+                      fill(env->stream, (struct fill){.out = s->sharded.owned[i].value, .value = value}));
     EXPECT_OK(env, weights_gather(&s->sharded, env->stream));
 }
 
-static void works(struct env *env, bool overlap)
+static void works(struct env *env, enum dtype working, bool overlap)
 {
     struct stand s;
-    stand_open(&s, env, overlap);
+    stand_open_in(&s, env, working, overlap);
     for (int i = 0; i < 2; i++) {
         int64_t wrong = walk(&s);
         expect(env, wrong == 0, "%lld values are not those of one rank", (long long)wrong);
@@ -275,8 +284,10 @@ static enum status body(struct world *world, void *argument)
     const struct run *run = argument;
     struct env env;
     TRY(env_open(&env, world, run));
-    works(&env, true);
-    works(&env, false);
+    works(&env, F32, true);
+    works(&env, F32, false);
+    works(&env, BF16, true);
+    works(&env, F16, false);
     wrong_cut(&env);
     read_at_the_wrong_time(&env, strcmp(run->device, "strict") == 0);
     return env_close(&env);
