@@ -141,9 +141,9 @@ enum status cuda_add(struct cuda_queue *queue, const struct add *op)
 }
 
 /* Four neighbours are the words of one Philox counter. */
-struct normal_piece {
+template <class T> struct normal_piece {
     struct init_normal op;
-    rows<float> out;
+    rows<T> out;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
@@ -163,7 +163,11 @@ struct normal_piece {
 
 enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal *op)
 {
-    return run_each_piece(queue, normal_piece{*op, floats(op->out)}, op->out.dim[0], op->out.dim[1]);
+    return with_type(op->out.dtype, [=](auto number) {
+        using T = decltype(number);
+        return run_each_piece(queue, normal_piece<T>{*op, rows_of<T>(op->out)}, op->out.dim[0],
+                              op->out.dim[1]);
+    });
 }
 
 template <class T> struct sum_columns {

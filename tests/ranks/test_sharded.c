@@ -218,7 +218,8 @@ static void works(struct env *env, enum dtype working, bool overlap)
     stand_open_in(&s, env, working, overlap);
     for (int i = 0; i < 2; i++) {
         int64_t wrong = walk(&s);
-        expect(env, wrong == 0, "%lld values are not those of one rank", (long long)wrong);
+        expect(env, wrong == 0, "%lld values are not those of one rank in %s, round %d", (long long)wrong,
+               dtype_name(working), i);
         wrong = step(&s);
         expect(env, wrong == 0, "%lld gradients are not the sum", (long long)wrong);
         update(&s);
