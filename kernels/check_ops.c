@@ -12,6 +12,7 @@ static const char *const names[] = {
     [OP_TO_DEVICE] = "copy_to_device",
     [OP_TO_HOST] = "copy_to_host",
     [OP_ADD] = "add",
+    [OP_ADD_PARTS] = "add_parts",
     [OP_POISON] = "poison",
     [OP_INIT_NORMAL] = "init_normal",
     [OP_COLUMN_SUM] = "column_sum",

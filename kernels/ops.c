@@ -96,6 +96,20 @@ enum status add(struct stream *stream, struct add args)
     return submit_op(stream, &(struct op){.kind = OP_ADD, .add = args});
 }
 
+enum status add_parts(struct stream *stream, struct add_parts args)
+{
+    const struct want parts[] = {matrix("parts", args.parts, working_type(args.parts), ANY_SIZE, ANY_SIZE)};
+    CHECK_WANTS(OP_ADD_PARTS, parts);
+    const struct want wants[] = {parts[0],
+                                 vector("out", args.out, working_type(args.parts), args.parts.dim[1])};
+    CHECK_WANTS(OP_ADD_PARTS, wants);
+    if (args.parts.dim[0] < 1)
+        return fail(BAD_ARGUMENT, "add_parts: there are no parts");
+    if (tensor_count(args.out) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_ADD_PARTS, .add_parts = args});
+}
+
 enum status poison(struct stream *stream, struct poison args)
 {
     TRY(check_memory(OP_POISON, "out", args.out));

@@ -42,6 +42,7 @@ enum op_kind {
     OP_TO_DEVICE,
     OP_TO_HOST,
     OP_ADD,
+    OP_ADD_PARTS,
     OP_POISON,
     OP_INIT_NORMAL,
     OP_COLUMN_SUM,
@@ -103,6 +104,11 @@ struct transfer {
 /* out += in, f32 or f64. */
 struct add {
     struct tensor in, out;
+};
+/* out[N] = the rows of parts[R, N] added up in their order: what a transport makes of the parts of R
+ * ranks, to the bit. R >= 1. */
+struct add_parts {
+    struct tensor parts, out;
 };
 /* The caller is done with this memory: strict makes it NaN, the others do nothing. */
 struct poison {
@@ -353,6 +359,7 @@ struct op {
         struct cast cast;
         struct transfer transfer;
         struct add add;
+        struct add_parts add_parts;
         struct poison poison;
         struct init_normal init_normal;
         struct column_sum column_sum;
@@ -391,6 +398,7 @@ MUST_USE enum status fill(struct stream *stream, struct fill args);
 MUST_USE enum status copy(struct stream *stream, struct copy args);
 MUST_USE enum status cast(struct stream *stream, struct cast args);
 MUST_USE enum status add(struct stream *stream, struct add args);
+MUST_USE enum status add_parts(struct stream *stream, struct add_parts args);
 MUST_USE enum status poison(struct stream *stream, struct poison args);
 MUST_USE enum status init_normal(struct stream *stream, struct init_normal args);
 MUST_USE enum status column_sum(struct stream *stream, struct column_sum args);

@@ -136,6 +136,9 @@ enum status attention_layer_backward_input(const struct attention *attention, co
 enum status attention_layer_backward_weight(const struct attention *attention, const struct pass *pass,
                                             struct tensor x)
 {
+    struct event gathered;
+    TRY(column_linear_gather(&attention->qkv, pass, x, &gathered));
     TRY(row_linear_backward_weight(&attention->proj, pass, pass_tensor(pass, attention->out)));
-    return column_linear_backward_weight(&attention->qkv, pass, x, pass_tensor(pass, attention->dfused));
+    return column_linear_backward_weight(&attention->qkv, pass, x, gathered,
+                                         pass_tensor(pass, attention->dfused));
 }

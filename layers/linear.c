@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.h"
 
+#include "layers/linear_overlap.h"
+
 static const int64_t *global_shape(const struct env *env, int row)
 {
     return env->weights->params->rows[row].dim;
@@ -27,6 +29,8 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
     layer.dy = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_local_tokens(env), out);
     if (env->sequence_parallel) {
         layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), out);
+        if (env->beside != NULL)
+            layer.parts = layout_add(layout, HOME_SCRATCH, env_tokens(env), out);
         layer.gathered = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_tokens(env), out);
     }
     layer.lowering = lowering_declare(env, layout, weight, 1);
@@ -91,41 +95,78 @@ static enum status multiply(const struct lowering *lowering, const struct pass *
     return gemm(pass->env->compute, args);
 }
 
+/* Whether its messages run beside it. A product that is lowered wants its operands whole, for their scales.
+ */
+static bool goes_in_pieces(const struct lowering *lowering, const struct pass *pass, enum product product)
+{
+    return pass->env->beside != NULL && lowering->precision.format[product] == PRODUCT_AS_IT_IS;
+}
+
+/* The product of all tokens, of which a is this rank's. */
+static enum status gather_and_multiply(const struct lowering *lowering, const struct pass *pass,
+                                       enum product product, struct region into, struct gemm args)
+{
+    if (goes_in_pieces(lowering, pass, product))
+        return multiply_gathered(pass->env, args.a, pass_tensor(pass, into), args);
+    TRY(gather_tokens(pass, args.a, into, &args.a));
+    return multiply(lowering, pass, product, args);
+}
+
+/* The sum over the ranks of a product whose part of this rank goes to c. parts: room for those of others. */
+static enum status multiply_and_reduce(const struct lowering *lowering, const struct pass *pass,
+                                       enum product product, struct region parts, struct region into,
+                                       struct gemm args, struct tensor *sum)
+{
+    if (!goes_in_pieces(lowering, pass, product)) {
+        TRY(multiply(lowering, pass, product, args));
+        return reduce_tokens(pass, args.c, into, sum);
+    }
+    *sum = pass_tensor(pass, into);
+    return multiply_scattered(pass->env, args, pass_tensor(pass, parts), *sum);
+}
+
 enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass, struct tensor x,
                                   struct tensor y)
 {
     const struct env *env = pass->env;
-    struct tensor whole;
-    TRY(gather_tokens(pass, x, layer->gathered, &whole));
-    return multiply(&layer->lowering, pass, PRODUCT_FORWARD,
-                    (struct gemm){
-                        .a = whole,
-                        .b = weights_fused_value(env->weights, layer->weight),
-                        .transpose_b = true,
-                        .bias = fused_or_none(env, layer->bias, false),
-                        .c = y,
-                    });
+    return gather_and_multiply(&layer->lowering, pass, PRODUCT_FORWARD, layer->gathered,
+                               (struct gemm){
+                                   .a = x,
+                                   .b = weights_fused_value(env->weights, layer->weight),
+                                   .transpose_b = true,
+                                   .bias = fused_or_none(env, layer->bias, false),
+                                   .c = y,
+                               });
 }
 
 enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
                                          struct tensor dy, struct tensor *dx)
 {
-    const struct env *env = pass->env;
     // Each rank saw only its slice of the outputs, so it can make only a part of dx.
     struct tensor partial = pass_tensor(pass, layer->partial);
-    struct tensor weight = weights_fused_value(env->weights, layer->weight);
-    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT,
-                 (struct gemm){.a = dy, .b = weight, .c = partial}));
-    return reduce_tokens(pass, partial, layer->scattered, dx);
+    struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
+    return multiply_and_reduce(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered, layer->scattered,
+                               (struct gemm){.a = dy, .b = weight, .c = partial}, dx);
+}
+
+enum status column_linear_gather(const struct column_linear *layer, const struct pass *pass, struct tensor x,
+                                 struct event *gathered)
+{
+    const struct env *env = pass->env;
+    struct tensor whole;
+    *gathered = (struct event){0};
+    if (env->beside != NULL)
+        return gather_beside(env, x, pass_tensor(pass, layer->gathered), gathered);
+    return gather_tokens(pass, x, layer->gathered, &whole);
 }
 
 enum status column_linear_backward_weight(const struct column_linear *layer, const struct pass *pass,
-                                          struct tensor x, struct tensor dy)
+                                          struct tensor x, struct event gathered, struct tensor dy)
 {
     const struct env *env = pass->env;
-    struct tensor whole, gradient = weights_fused_gradient(env->weights, layer->weight);
-    // Gathered a second time rather than kept: T/tp tokens per layer and microbatch stay in memory, not T.
-    TRY(gather_tokens(pass, x, layer->gathered, &whole));
+    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
+    struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
+    TRY(stream_wait(env->compute, gathered));
     TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
                  (struct gemm){.a = dy, .transpose_a = true, .b = whole, .c = gradient, .accumulate = true}));
     if (layer->bias < 0)
@@ -137,23 +178,19 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
 enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass, struct tensor x,
                                struct tensor *y)
 {
-    const struct env *env = pass->env;
     struct tensor partial = pass_tensor(pass, layer->partial);
-    struct tensor weight = weights_fused_value(env->weights, layer->weight);
-    TRY(multiply(&layer->lowering, pass, PRODUCT_FORWARD,
-                 (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}));
-    return reduce_tokens(pass, partial, layer->scattered, y);
+    struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
+    return multiply_and_reduce(&layer->lowering, pass, PRODUCT_FORWARD, layer->parts, layer->scattered,
+                               (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}, y);
 }
 
 enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
                                       struct tensor dx)
 {
-    const struct env *env = pass->env;
-    struct tensor whole;
-    TRY(gather_tokens(pass, pass_tensor(pass, layer->dy), layer->gathered, &whole));
-    struct tensor weight = weights_fused_value(env->weights, layer->weight);
-    return multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT,
-                    (struct gemm){.a = whole, .b = weight, .c = dx});
+    struct tensor dy = pass_tensor(pass, layer->dy);
+    struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
+    return gather_and_multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered,
+                               (struct gemm){.a = dy, .b = weight, .c = dx});
 }
 
 enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,

@@ -17,7 +17,9 @@
 struct column_linear {
     int weight, bias; // rows; the first of the fused ones; bias -1: none
     struct lowering lowering;
-    struct region gathered;  // HOME_SCRATCH [T, K]: x of all tokens, under sequence parallelism
+    // HOME_SCRATCH [T, K], under sequence parallelism: x of all tokens; and, where messages are beside, the
+    // ranks' parts of dx.
+    struct region gathered;
     struct region partial;   // HOME_SCRATCH [T, K]: this rank's part of dx
     struct region scattered; // HOME_SCRATCH [T/tp, K]: dx of this rank's tokens, under sequence parallelism
 };
@@ -27,6 +29,7 @@ struct row_linear {
     struct lowering lowering;
     struct region partial;   // HOME_SCRATCH [T, N]: this rank's part of y
     struct region scattered; // HOME_SCRATCH [T/tp, N], under sequence parallelism
+    struct region parts;     // HOME_SCRATCH [T, N], where messages are beside: the ranks' parts of y
     struct region dy;        // HOME_INPUT_TO_WEIGHT [T or T/tp, N]: whoever has dy writes it here
     struct region gathered;  // HOME_INPUT_TO_WEIGHT [T, N]: dy of all tokens, under sequence parallelism
 };
@@ -41,8 +44,12 @@ MUST_USE enum status column_linear_forward(const struct column_linear *layer, co
 /* dy: [T, N/tp]. *dx: [T or T/tp, K], in scratch. */
 MUST_USE enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
                                                   struct tensor dy, struct tensor *dx);
+/* x of all tokens, for backward_weight: gathered a second time rather than kept, since T/tp tokens per layer
+ * and microbatch stay in memory then, not T. What is put on `compute` behind this call may run beside it. */
+MUST_USE enum status column_linear_gather(const struct column_linear *layer, const struct pass *pass,
+                                          struct tensor x, struct event *gathered);
 MUST_USE enum status column_linear_backward_weight(const struct column_linear *layer, const struct pass *pass,
-                                                   struct tensor x, struct tensor dy);
+                                                   struct tensor x, struct event gathered, struct tensor dy);
 
 /* x: [T, K/tp]. *y: [T or T/tp, N] without bias, in scratch. */
 MUST_USE enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass,

@@ -70,6 +70,8 @@ enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, s
 
 enum status mlp_backward_weight(const struct mlp *mlp, const struct pass *pass, struct tensor x)
 {
+    struct event gathered;
+    TRY(column_linear_gather(&mlp->in, pass, x, &gathered));
     TRY(row_linear_backward_weight(&mlp->out, pass, pass_tensor(pass, mlp->after)));
-    return column_linear_backward_weight(&mlp->in, pass, x, pass_tensor(pass, mlp->dbefore));
+    return column_linear_backward_weight(&mlp->in, pass, x, gathered, pass_tensor(pass, mlp->dbefore));
 }

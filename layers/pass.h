@@ -94,6 +94,7 @@ struct env {
     const struct groups *groups;
     struct weights *weights;
     struct stream *compute;
+    struct stream *beside;   // of messages between tp ranks beside multiplications; NULL: all on `compute`
     int64_t batch, sequence; // B and S of a microbatch
     bool sequence_parallel;  // between the matrix multiplications a tp rank holds T/tp tokens
     bool split_weight;       // some action is I or W: HOME_INPUT_TO_WEIGHT holds all layers of a stage

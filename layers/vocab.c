@@ -184,7 +184,10 @@ enum status head_backward_input(const struct head *head, const struct pass *pass
 
 enum status head_backward_weight(const struct head *head, const struct pass *pass)
 {
-    TRY(column_linear_backward_weight(&head->linear, pass, pass_tensor(pass, head->normed),
+    struct tensor normed = pass_tensor(pass, head->normed);
+    struct event gathered;
+    TRY(column_linear_gather(&head->linear, pass, normed, &gathered));
+    TRY(column_linear_backward_weight(&head->linear, pass, normed, gathered,
                                       pass_tensor(pass, head->logits)));
     return norm_layer_backward_weight(&head->norm, pass);
 }

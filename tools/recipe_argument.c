@@ -60,6 +60,7 @@ static const char *const one_rank_overrides[] = {
     "cp=1",
     "ep=1",
     "parallel.sequence_parallel=false",
+    "parallel.tp_comm_overlap=false",
     "parallel.zero_stage=0",
     "parallel.overlap_param_gather=false",
     "pipeline.schedule=1f1b",

@@ -12,6 +12,7 @@
 struct executor {
     struct executor_config config;
     struct env env;
+    struct stream *beside; // env's
     int pp_rank;
     struct stage *stages; // [chunks]
     struct stash stash;
@@ -130,11 +131,14 @@ static enum status fill_executor(struct executor *e)
 {
     const struct executor_config *config = &e->config;
     e->pp_rank = config->groups->place.pp;
+    if (config->tp_comm_overlap && config->sequence_parallel)
+        TRY(stream_create(config->weights->device, "beside", &e->beside));
     e->env = (struct env){
         .model = config->model,
         .groups = config->groups,
         .weights = config->weights,
         .compute = config->compute,
+        .beside = e->beside,
         .batch = config->batch,
         .sequence = config->sequence,
         .sequence_parallel = config->sequence_parallel,
@@ -181,6 +185,7 @@ void executor_destroy(struct executor *executor)
     for (int chunk = 0; executor->stages != NULL && chunk < executor->config.schedule->chunks; chunk++)
         stage_destroy(&executor->stages[chunk]);
     free(executor->stages);
+    stream_destroy(executor->beside);
     buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
     offload_destroy(executor->offload);

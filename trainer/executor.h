@@ -31,8 +31,8 @@ struct executor_config {
     const struct schedule *schedule; // with transfers; outlives the executor
     const int *stage_first_layer;    // [stages + 1]
     const struct model_config *model;
-    int64_t batch, sequence; // B and S
-    bool sequence_parallel;
+    int64_t batch, sequence;                 // B and S
+    bool sequence_parallel, tp_comm_overlap; // the second: where the first is
     struct recompute recompute;
     bool offload_activations; // to the host, between forward and backward
     struct linear_precision precision;

@@ -379,6 +379,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
                   .lowered = linear_precision_lowers(&precision),
                   .tp = run->mesh.degrees.tp,
                   .sequence_parallel = recipe->parallel.sequence_parallel,
+                  .tp_comm_overlap = recipe->parallel.tp_comm_overlap && recipe->parallel.sequence_parallel,
                   .batch = recipe->train.micro_batch_size,
                   .sequence = recipe->model.seq_length,
                   .assume = memory_of_working(recipe_working_dtype(recipe))},

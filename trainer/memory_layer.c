@@ -162,6 +162,8 @@ static void add_row_scratch(const struct memory_shape *s, struct memory_items *i
     add_item(s, items, HOME_SCRATCH, 0, "partial output", tokens_of(s) * hidden);
     if (s->sequence_parallel)
         add_item(s, items, HOME_SCRATCH, 0, "output", local_of(s) * hidden);
+    if (s->tp_comm_overlap)
+        add_item(s, items, HOME_SCRATCH, 0, "partial outputs of other ranks", tokens_of(s) * hidden);
 }
 
 /* What lowering_declare() has: of K inputs and N outputs. */

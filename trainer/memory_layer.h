@@ -31,7 +31,7 @@ struct memory_assume memory_of_working(enum dtype working);
 struct memory_shape {
     const struct model_config *model;
     int tp;
-    bool sequence_parallel;
+    bool sequence_parallel, tp_comm_overlap;
     int64_t batch, sequence; // B and S
     bool lowered;            // multiplications have copies of their operands (layers/low_precision.h)
     struct memory_assume assume;

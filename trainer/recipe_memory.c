@@ -2,6 +2,7 @@
 /* Sections `memory` and `precision` of a recipe: what it asks for, and what of it has no effect. */
 #include "trainer/recipe_table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static unsigned modules_of(const struct recipe_names *names)
@@ -88,24 +89,31 @@ static void warn_too_many(const struct recipe *recipe, struct problems *problems
     text_free(&where);
 }
 
-static void warn_of_gather(const struct recipe *recipe, struct problems *problems)
+static void warn_of(const struct recipe *recipe, const char *key, struct problems *problems, const char *why)
 {
-    int row = row_of("parallel.overlap_param_gather");
-    if (!recipe->parallel.overlap_param_gather || recipe->parallel.zero_stage == 3)
-        return;
     struct text where = {0};
-    origin_text(recipe, row, &where);
-    problems_warn(
-        problems,
-        "%s: parallel.overlap_param_gather has no effect: parallel.zero_stage is %d, and only 3 gathers "
-        "weights for each layer",
-        text_chars(&where), recipe->parallel.zero_stage);
+    origin_text(recipe, row_of(key), &where);
+    problems_warn(problems, "%s: %s has no effect: %s", text_chars(&where), key, why);
     text_free(&where);
+}
+
+/* Messages that a recipe wants otherwise, and that it does not have. */
+static void warn_of_messages(const struct recipe *recipe, struct problems *problems)
+{
+    const struct recipe_parallel *parallel = &recipe->parallel;
+    char why[120];
+    snprintf(why, sizeof why, "parallel.zero_stage is %d, and only 3 gathers weights for each layer",
+             parallel->zero_stage);
+    if (parallel->overlap_param_gather && parallel->zero_stage != 3)
+        warn_of(recipe, "parallel.overlap_param_gather", problems, why);
+    if (parallel->tp_comm_overlap && !parallel->sequence_parallel)
+        warn_of(recipe, "parallel.tp_comm_overlap", problems,
+                "it is about the messages of parallel.sequence_parallel, which is false");
 }
 
 void recipe_warn_memory(const struct recipe *recipe, struct problems *problems)
 {
-    warn_of_gather(recipe, problems);
+    warn_of_messages(recipe, problems);
     warn_unread(recipe, "memory.recompute_method", RECOMPUTE_FULL, problems);
     warn_unread(recipe, "memory.recompute_num_layers", RECOMPUTE_FULL, problems);
     warn_unread(recipe, "memory.recompute_modules", RECOMPUTE_SELECTIVE, problems);

@@ -205,7 +205,8 @@ const struct recipe_row recipe_rows[] = {
         "With zero_stage 3: the next layer's weights are gathered while a layer computes, in memory for "
         "two."),
     ROW("parallel.tp_comm_overlap", BOOL, parallel.tp_comm_overlap, "false",
-        "Tensor-parallel messages run behind the matrix multiplications.", .unbuilt = true),
+        "With sequence_parallel: tokens are gathered and sums scattered beside the multiplications that "
+        "need or make them, in pieces of one rank's tokens."),
     ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
         "MiB of gradients that are reduced together, with zero_stage 0 and 1. Never changes a bit of the "
         "result.",

@@ -98,6 +98,7 @@ static enum status create_executor(struct worker *w, bool training)
         .batch = recipe->train.micro_batch_size,
         .sequence = recipe->model.seq_length,
         .sequence_parallel = recipe->parallel.sequence_parallel,
+        .tp_comm_overlap = recipe->parallel.tp_comm_overlap,
         .recompute = recipe_recompute(recipe),
         .offload_activations = recipe->memory.offload_activations,
         .precision = recipe_linear_precision(recipe),

@@ -188,6 +188,29 @@ void cpu_add(struct device *device, const struct add *op)
     run_job(device, &job);
 }
 
+/* Two-byte numbers are added in fp32, and rounded once. */
+static void add_parts_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+{
+    float sum[PIECE], part[PIECE];
+    (void)row; // of out, which has one
+    for (int64_t i = 0; i < columns; i += PIECE) {
+        int64_t n = columns - i < PIECE ? columns - i : PIECE;
+        for (int64_t r = 0; r < job->in.count; r++) {
+            widen_floats(job->dtype, at(job->in, job->dtype, r, column + i), r == 0 ? sum : part, n);
+            for (int64_t l = 0; r > 0 && l < n; l++)
+                sum[l] += part[l];
+        }
+        narrow_floats(job->dtype, sum, at(job->out, job->dtype, 0, column + i), n);
+    }
+}
+
+void cpu_add_parts(struct device *device, const struct add_parts *op)
+{
+    struct job job = {
+        .in = rows_of(op->parts), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_parts_row};
+    run_job(device, &job);
+}
+
 static void normal_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
     const struct init_normal *op = job->normal;

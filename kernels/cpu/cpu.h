@@ -48,6 +48,7 @@ void cpu_copy(struct device *device, const struct copy *op);
 void cpu_cast(struct device *device, const struct cast *op);
 void cpu_transfer(struct device *device, const struct transfer *op);
 void cpu_add(struct device *device, const struct add *op);
+void cpu_add_parts(struct device *device, const struct add_parts *op);
 void cpu_init_normal(struct device *device, const struct init_normal *op);
 void cpu_column_sum(struct device *device, const struct column_sum *op);
 void cpu_norm_forward(struct device *device, const struct norm_forward *op);

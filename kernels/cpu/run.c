@@ -17,6 +17,8 @@ void cpu_run(struct device *device, const struct op *op)
         return cpu_transfer(device, &op->transfer);
     case OP_ADD:
         return cpu_add(device, &op->add);
+    case OP_ADD_PARTS:
+        return cpu_add_parts(device, &op->add_parts);
     case OP_POISON:
         return;
     case OP_INIT_NORMAL:
@@ -92,6 +94,7 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_TO_DEVICE:
     case OP_TO_HOST:
     case OP_ADD:
+    case OP_ADD_PARTS:
     case OP_POISON:
     case OP_INIT_NORMAL:
     case OP_NORM_FORWARD:

@@ -54,3 +54,15 @@ enum status cuda_combine(struct cuda_queue *queue, const struct cuda_combine *c)
         return combine<double>(queue, c);
     return with_type(c->dtype, [=](auto number) { return combine<decltype(number)>(queue, c); });
 }
+
+enum status cuda_add_parts(struct cuda_queue *queue, const struct add_parts *op)
+{
+    struct cuda_combine sum = {};
+    sum.out = op->out.data;
+    sum.parts = sum.mine = op->parts.data; // the first of them
+    sum.stride = op->parts.stride[0];
+    sum.count = op->parts.dim[1];
+    sum.ranks = static_cast<int>(op->parts.dim[0]);
+    sum.dtype = op->out.dtype;
+    return cuda_combine(queue, &sum);
+}

@@ -51,6 +51,7 @@ MUST_USE enum status cuda_fill(struct cuda_queue *queue, const struct fill *op);
 MUST_USE enum status cuda_copy(struct cuda_queue *queue, const struct copy *op);
 MUST_USE enum status cuda_cast(struct cuda_queue *queue, const struct cast *op);
 MUST_USE enum status cuda_add(struct cuda_queue *queue, const struct add *op);
+MUST_USE enum status cuda_add_parts(struct cuda_queue *queue, const struct add_parts *op);
 MUST_USE enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal *op);
 MUST_USE enum status cuda_column_sum(struct cuda_queue *queue, const struct column_sum *op);
 MUST_USE enum status cuda_norm_forward(struct cuda_queue *queue, const struct norm_forward *op);

@@ -22,6 +22,8 @@ static struct tensor main_tensor(const struct op *op)
         return tensor_1d(NULL, I32, (int64_t)(op->transfer.bytes / sizeof(int32_t)));
     case OP_ADD:
         return op->add.out;
+    case OP_ADD_PARTS:
+        return op->add_parts.parts;
     case OP_POISON:
         return op->poison.out;
     case OP_INIT_NORMAL:
@@ -127,6 +129,8 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
         return cuda_cast(queue, &op->cast);
     case OP_ADD:
         return cuda_add(queue, &op->add);
+    case OP_ADD_PARTS:
+        return cuda_add_parts(queue, &op->add_parts);
     case OP_POISON:
         return OK;
     case OP_INIT_NORMAL:

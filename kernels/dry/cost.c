@@ -63,6 +63,8 @@ struct op_cost op_cost(const struct op *op)
         return (struct op_cost){.bytes = (double)op->transfer.bytes};
     case OP_ADD:
         return elementwise(op->add.out, 1.0, 3.0 * bytes(op->add.out));
+    case OP_ADD_PARTS:
+        return elementwise(op->add_parts.parts, 1.0, bytes(op->add_parts.parts) + bytes(op->add_parts.out));
     case OP_POISON:
         return (struct op_cost){0};
     case OP_INIT_NORMAL:

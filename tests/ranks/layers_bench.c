@@ -195,12 +195,15 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     TRY(groups_create(world, &mesh, params_kv_replicas(model, world->size), &b->groups));
     TRY(device_open(&(struct device_options){.name = trial->device, .threads = 1}, &b->device));
     TRY(stream_create(b->device, "test", &b->stream));
+    if (trial->beside)
+        TRY(stream_create(b->device, "beside", &b->beside));
     TRY(make_weights(b));
     TRY(put_batch(b));
     b->env = (struct env){.model = model,
                           .groups = b->groups,
                           .weights = &b->weights,
                           .compute = b->stream,
+                          .beside = b->beside,
                           .batch = B,
                           .sequence = S,
                           .sequence_parallel = trial->sequence_parallel,
@@ -228,6 +231,7 @@ void bench_close(struct bench *b)
         buffer_free(&b->home[home]);
     stage_destroy(&b->layer.stage);
     weights_destroy(&b->weights);
+    stream_destroy(b->beside);
     stream_destroy(b->stream);
     groups_destroy(b->groups);
     device_close(b->device);
@@ -311,9 +315,11 @@ enum status bench_backward_weight(struct bench *b, struct tensor x, struct tenso
 {
     const struct pass *pass = &b->pass;
     struct layer *l = &b->layer;
+    struct event gathered;
     switch (b->subject) {
     case COLUMN:
-        return column_linear_backward_weight(&l->column, pass, x, dy);
+        TRY(column_linear_gather(&l->column, pass, x, &gathered));
+        return column_linear_backward_weight(&l->column, pass, x, gathered, dy);
     case ROW:
         return row_linear_backward_weight(&l->row, pass, x);
     case NORM:

@@ -15,7 +15,8 @@ struct trial {
     const struct expected *expected;
     const char *device;
     bool sequence_parallel;
-    bool fused; // I and W are never apart
+    bool beside; // messages beside multiplications
+    bool fused;  // I and W are never apart
     enum fault fault;
     double ratio[MAX_RANKS]; // largest error / bound
     char where[MAX_RANKS][PARAM_NAME_CHARS];
@@ -41,7 +42,7 @@ struct bench {
     struct world *world;
     struct groups *groups;
     struct device *device;
-    struct stream *stream;
+    struct stream *stream, *beside;
     struct params params;
     struct weights weights;
     struct env env;

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#define SP " parallel.sequence_parallel=true "
+#define SP     " parallel.sequence_parallel=true "
+#define BESIDE SP "parallel.tp_comm_overlap=true "
 
 static const struct comparison comparisons[] = {
     // Each axis alone; 12 heads, 48 features and a vocabulary that none of them divides.
@@ -25,8 +26,8 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, "", "dp=4 parallel.zero_stage=3", ""},
     // Sequence parallel.
     {TINY_GPT, "", "tp=2" SP, ""},
-    {TINY_GPT, "", "tp=3 pp=2" SP, ""},
-    {TINY_GPT, "", "tp=4 dp=2" SP "cluster.device=strict", ""},
+    {TINY_GPT, "", "tp=3 pp=2" BESIDE, ""},
+    {TINY_GPT, "", "tp=4 dp=2" BESIDE "cluster.device=strict", ""},
     {TINY_LLAMA, "", "tp=2 pp=2" SP, ""},
     {TINY_LLAMA, "", "tp=4 pp=2 pipeline.schedule=zb-h1" SP "cluster.device=strict", ""},
     // All axes; tied and untied.
@@ -64,7 +65,7 @@ static const struct comparison comparisons[] = {
 #define BF16_ALL "precision.params_dtype=bf16 "
 static const struct comparison narrow_comparisons[] = {
     {TINY_GPT, BF16_ALL, "tp=2", ""},
-    {TINY_GPT, BF16_ALL, "tp=3 pp=2" SP, ""},
+    {TINY_GPT, BF16_ALL, "tp=3 pp=2" BESIDE, ""},
     {TINY_GPT, BF16_ALL TINY_DROPOUT, "tp=2 dp=2 pp=2 parallel.zero_stage=1" SP, ""},
     {TINY_LLAMA, BF16_ALL, "tp=4 dp=2", ""},
     {TINY_LLAMA, BF16_ALL "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},

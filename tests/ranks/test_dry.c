@@ -12,6 +12,7 @@ enum { MOST_RANKS = 16 };
 #define FULL     " memory.recompute_granularity=full "
 #define AWAY     " memory.offload_activations=true "
 #define SOME     " memory.recompute_granularity=selective memory.recompute_modules="
+#define BESIDE   " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
 #define BF16_TOO " precision.params_dtype=bf16 "
 
 struct layout_case {
@@ -121,6 +122,9 @@ static const struct layout_case cases[] = {
      "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
      "precision.high_precision_layers=[layers.1,fc2]",
      1},
+    // Messages beside the multiplications: room for what other ranks send.
+    {TINY_GPT, "tp=2 pp=2 pipeline.schedule=zb-v" BESIDE, 2},
+    {TINY_LLAMA, "tp=4 precision.forward_format=e4m3" BESIDE FULL, 1},
     // What is computed again has other homes.
     {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
     {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},

@@ -225,7 +225,7 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
         TRY(put(s, "mlp.fc1.bias", bias));
         p.bias = bias->value;
         TRY(column_linear_forward(&s->up, &s->pass, in, out));
-        TRY(column_linear_backward_weight(&s->up, &s->pass, in, grad));
+        TRY(column_linear_backward_weight(&s->up, &s->pass, in, (struct event){0}, grad));
         TRY(column_linear_backward_input(&s->up, &s->pass, grad, &p.dx));
     } else {
         struct tensor kept = pass_tensor(&s->pass, s->down.dy);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Every layer against the same layer in double precision on one rank (tests/support/reference_layers.h), in
- * worlds of 1, 2 and 4 tensor-parallel ranks, with and without sequence parallelism, for both model families,
- * with dropout, documents and replicated key/value heads. Outputs are compared with the reference's,
- * gradients with finite differences of it: of L = <output, random>, or of the loss where a layer ends in one.
+ * worlds of 1, 2 and 4 tensor-parallel ranks, with and without sequence parallelism, with its messages before
+ * and beside the multiplications, for both model families, with dropout, documents and replicated key/value
+ * heads. Outputs are compared with the reference's, gradients with finite differences of it: of L = <output,
+ * random>, or of the loss where a layer ends in one.
  *
  *     |got - want| <= 8 sqrt(N) u s       u = 2^-24; N: terms of all sums on the way, forward and back
  *
@@ -215,12 +216,22 @@ static enum status rank_body(struct world *world, void *argument)
 
 /* ---- the whole ---- */
 
+/* How the ranks share a layer. */
+struct sharing {
+    int tp;
+    bool sequence_parallel, beside;
+};
+
 /* The largest error / bound of all ranks; -1 when it could not be run. */
-static double try_layer(const struct expected *expected, const char *device, int tp, bool sequence_parallel,
+static double try_layer(const struct expected *expected, const char *device, struct sharing sharing,
                         enum fault fault, char where[PARAM_NAME_CHARS])
 {
-    struct trial trial = {
-        .expected = expected, .device = device, .sequence_parallel = sequence_parallel, .fault = fault};
+    int tp = sharing.tp;
+    struct trial trial = {.expected = expected,
+                          .device = device,
+                          .sequence_parallel = sharing.sequence_parallel,
+                          .beside = sharing.beside,
+                          .fault = fault};
     if (world_run("local", tp, rank_body, &trial) != OK) {
         printf("  FAILED: %s\n", fail_text());
         return -1.0;
@@ -235,10 +246,13 @@ static double try_layer(const struct expected *expected, const char *device, int
 
 static int check_subject(const struct family *family, enum subject subject, const char *device)
 {
-    static const struct {
-        int tp;
-        bool sequence_parallel;
-    } worlds[] = {{1, false}, {2, false}, {2, true}, {4, false}, {4, true}};
+    static const struct sharing worlds[] = {{.tp = 1},
+                                            {.tp = 2},
+                                            {.tp = 2, .sequence_parallel = true},
+                                            {.tp = 4},
+                                            {.tp = 4, .sequence_parallel = true},
+                                            {.tp = 2, .sequence_parallel = true, .beside = true},
+                                            {.tp = 4, .sequence_parallel = true, .beside = true}};
     struct expected expected;
     expected_create(family, subject, &expected);
     expected_solve(&expected);
@@ -246,8 +260,7 @@ static int check_subject(const struct family *family, enum subject subject, cons
     printf("  %-14s", facts[subject].name);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
         char where[PARAM_NAME_CHARS] = "";
-        double ratio =
-            try_layer(&expected, device, worlds[i].tp, worlds[i].sequence_parallel, NO_FAULT, where);
+        double ratio = try_layer(&expected, device, worlds[i], NO_FAULT, where);
         bool good = ratio >= 0.0 && ratio <= 1.0;
         printf("  %.3f%s%s", ratio, good ? "" : " WRONG ", good ? "" : where);
         bad += !good;
@@ -263,17 +276,16 @@ static int check_faults(const char *device)
         const char *what;
         int family;
         enum subject subject;
-        int tp;
-        bool sequence_parallel;
+        struct sharing sharing;
         enum fault fault;
     } faults[] = {
-        {"a norm's sums over ranks left out", 0, NORM, 2, true, PARTIAL_SUMS_LEFT},
-        {"positions' sums over ranks left out", 0, EMBEDDING, 2, true, PARTIAL_SUMS_LEFT},
-        {"a last bias's sum over ranks left out", 0, BLOCK, 4, true, PARTIAL_SUMS_LEFT},
-        {"sums of replicated heads left out", 2, ATTENTION, 4, false, PARTIAL_SUMS_LEFT},
-        {"dropout of the next samples", 1, BLOCK, 2, false, OTHER_SAMPLES},
-        {"two positions swapped, learned", 0, EMBEDDING, 1, false, OTHER_POSITIONS},
-        {"two positions swapped, rotary", 2, ATTENTION, 2, true, OTHER_POSITIONS},
+        {"a norm's sums over ranks left out", 0, NORM, {2, true, false}, PARTIAL_SUMS_LEFT},
+        {"positions' sums over ranks left out", 0, EMBEDDING, {2, true, false}, PARTIAL_SUMS_LEFT},
+        {"a last bias's sum over ranks left out", 0, BLOCK, {4, true, false}, PARTIAL_SUMS_LEFT},
+        {"sums of replicated heads left out", 2, ATTENTION, {4, false, false}, PARTIAL_SUMS_LEFT},
+        {"dropout of the next samples", 1, BLOCK, {2, false, false}, OTHER_SAMPLES},
+        {"two positions swapped, learned", 0, EMBEDDING, {1, false, false}, OTHER_POSITIONS},
+        {"two positions swapped, rotary", 2, ATTENTION, {2, true, false}, OTHER_POSITIONS},
     };
     int bad = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -281,8 +293,7 @@ static int check_faults(const char *device)
         char where[PARAM_NAME_CHARS] = "";
         expected_create(&families[faults[i].family], faults[i].subject, &expected);
         expected_solve(&expected);
-        double ratio =
-            try_layer(&expected, device, faults[i].tp, faults[i].sequence_parallel, faults[i].fault, where);
+        double ratio = try_layer(&expected, device, faults[i].sharing, faults[i].fault, where);
         printf("  %s: %.2g (%s)%s\n", faults[i].what, ratio, where, ratio > 1.0 ? "" : " NOT FOUND");
         bad += !(ratio > 1.0);
         expected_destroy(&expected);
@@ -297,7 +308,8 @@ int main(int argc, char **argv)
         return 2;
     }
     int bad = 0;
-    printf("largest error / bound at tp 1, 2, 2 sequence parallel, 4, 4 sequence parallel\n");
+    printf("largest error / bound at tp 1, 2, 2 sequence parallel, 4, 4 sequence parallel; "
+           "2 and 4 with messages beside\n");
     for (int f = 0; f < FAMILIES; f++) {
         printf("%s\n", families[f].name);
         for (int subject = 0; subject < SUBJECTS; subject++)

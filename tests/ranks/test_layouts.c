@@ -194,6 +194,15 @@ static const char *const narrow_single[] = {
     NULL,
 };
 
+/* Messages beside the multiplications. */
+static const char *const beside[] = {
+    "cluster.device=strict",
+    "pp=2 pipeline.schedule=zb-v parallel.zero_stage=1 cluster.device=strict",
+    "pp=2 parallel.rank_order=pp-dp-tp-cp-ep memory.recompute_granularity=full memory.recompute_num_layers=2",
+    NULL,
+};
+static const char *const beside_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
+
 static const struct alike groups[] = {
     {"gpt, pipelines",
      TINY_GPT,
@@ -304,6 +313,14 @@ static const struct alike groups[] = {
      none,
      none,
      {"parallel.zero_stage=1", "pp=2 parallel.zero_stage=3"}},
+    {"llama in bf16, tp 4, messages beside multiplications",
+     TINY_LLAMA,
+     "precision.params_dtype=bf16 tp=4 parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
+     "train.train_iters=10 optimizer.lr_decay_iters=10",
+     beside,
+     beside_processes,
+     none,
+     {"", "pp=2"}},
 };
 
 struct test {

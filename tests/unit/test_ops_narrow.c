@@ -238,6 +238,7 @@ RUN(loss_max)
 RUN(loss_sum)
 RUN(loss_backward)
 RUN(column_sum)
+RUN(add_parts)
 
 static bool norms(const struct trial *t)
 {
@@ -319,10 +320,12 @@ static bool tables_and_sums(const struct trial *t)
     }
     struct embedding_backward b = {t->ids, 4, 7, matrix(t, "dout"), matrix_named(t, "table", 9, t->columns)};
     struct column_sum c = {matrix(t, "in"), vector(t, "sum", t->columns)};
+    struct add_parts p = {matrix(t, "in"), vector(t, "out", t->columns)};
     struct rope r = {matrix(t, "x"), t->ids, t->columns / 2 * 2, 1e4, false};
     r.x = tensor_columns(r.x, 0, r.head_dim);
     return agrees_with_twin(t, (struct operands){{&b.dout}, {&b.dtable}}, run_embedding_backward, &b) &&
            agrees_with_twin(t, (struct operands){{&c.in}, {&c.out}}, run_column_sum, &c) &&
+           agrees_with_twin(t, (struct operands){{&p.parts, &p.out}, {0}}, run_add_parts, &p) &&
            (r.head_dim == 0 || r.head_dim > ROPE_HEAD_DIM_MAX ||
             agrees_with_twin(t, (struct operands){{&r.x}, {0}}, run_rope, &r)) &&
            good;

@@ -207,6 +207,41 @@ Test(ops_sums, column_sum)
     }
 }
 
+/* What a plain loop in the order of the rows gives, to the bit; another order has other bits. */
+Test(ops_sums, add_parts)
+{
+    for (int r = 0; r < ROW_KINDS; r++) {
+        for (int n = 0; n < COLUMN_KINDS; n++) {
+            struct stand stand = stand_open(2);
+            int64_t rows = all_rows[r], columns = all_columns[n];
+            float *in = stand_normals(&stand, "in", rows * (columns + 3), 1.0); // a row stride of 3 more
+            float *out = stand_floats(&stand, columns), *want = stand_floats(&stand, columns);
+            float *reverse = stand_floats(&stand, columns);
+            for (int64_t i = 0; i < columns; i++) {
+                want[i] = in[i];
+                reverse[i] = in[(rows - 1) * (columns + 3) + i];
+                for (int64_t t = 1; t < rows; t++) {
+                    want[i] += in[t * (columns + 3) + i];
+                    reverse[i] += in[(rows - 1 - t) * (columns + 3) + i];
+                }
+            }
+            struct add_parts op = {tensor_columns(tensor_2d(in, F32, rows, columns + 3), 0, columns),
+                                   tensor_1d(out, F32, columns)};
+            cr_assert_eq(add_parts(stand.stream, op), OK, "%s", fail_text());
+            cr_expect(same_bits(out, want, columns), "%ld x %ld", (long)rows, (long)columns);
+            cr_expect(rows < 3 || columns < 100 || !same_bits(out, reverse, columns), "order does not show");
+            cr_expect(stand_is_guarded(out, columns));
+            stand_close(&stand);
+        }
+    }
+    struct stand stand = stand_open(1);
+    float *none = stand_floats(&stand, 4);
+    struct add_parts op = {tensor_2d(none, F32, 0, 4), tensor_1d(none, F32, 4)};
+    cr_expect_eq(add_parts(stand.stream, op), BAD_ARGUMENT);
+    cr_expect_str_eq(fail_text(), "add_parts: there are no parts");
+    stand_close(&stand);
+}
+
 enum { V = 203, V_PADDED = 208, BATCH = 3, S = 11, T = BATCH * S };
 
 struct loss_case {

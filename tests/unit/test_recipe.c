@@ -246,8 +246,8 @@ Test(recipe, what_is_not_built_is_refused_by_name)
     OVERRIDE_SAYS("precision.params_dtype=bf16", "");
     OVERRIDE_SAYS("precision.params_dtype=fp16",
                   "command line: precision.params_dtype fp16 is not built yet; only fp32 or bf16\n");
-    OVERRIDE_SAYS("parallel.tp_comm_overlap=true",
-                  "command line: parallel.tp_comm_overlap true is not built yet; only false\n");
+    OVERRIDE_SAYS("checkpoint.async_save=true",
+                  "command line: checkpoint.async_save true is not built yet; only false\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
                   "command line: logging.tensorboard_dir tb is not built yet; only none\n");
     // Its default may be said, and a value out of range is told first.

@@ -83,6 +83,13 @@ Test(recipe_check, sequence_parallel)
                                           "parallel.tensor_parallel_size 2 or more\n");
     cr_assert(l.errors == 0 && !l.recipe->parallel.sequence_parallel);
     loaded_free(&l);
+    WITH("", "tp=2", "parallel.sequence_parallel=true", "parallel.tp_comm_overlap=true");
+    l = load(SMALL "parallel: {tensor_parallel_size: 2, tp_comm_overlap: true}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said),
+                     "warning: R:5: parallel.tp_comm_overlap has no effect: it is about the messages of "
+                     "parallel.sequence_parallel, which is false\n");
+    cr_assert_eq(l.errors, 0);
+    loaded_free(&l);
     l = load(SMALL "parallel: {zero_stage: 1}\n", NULL, 0);
     cr_assert_str_eq(text_chars(&l.said),
                      "warning: R:5: parallel.zero_stage 1 is turned off: it shares out "
