@@ -323,9 +323,10 @@ static enum status verify_steps(const struct verify_options *options, const stru
         };
         TRY(compare_step(&comparison));
         if (options->progress != NULL)
-            fprintf(options->progress, "step %d/%d  loss %.9g (one rank %.9g)  grad norm %.9g (%.9g)\n",
-                    s + 1, options->steps, copies->layout.loss, copies->one.loss, copies->layout.grad_norm,
-                    copies->one.grad_norm);
+            fprintf(options->progress, "step %d/%d  loss %.9g (%s %.9g)  grad norm %.9g (%.9g)\n", s + 1,
+                    options->steps, copies->layout.loss,
+                    recipe_world_size(options->one_rank) > 1 ? "one replica" : "one rank", copies->one.loss,
+                    copies->layout.grad_norm, copies->one.grad_norm);
         struct snapshot begin = copies->begin; // the next step begins where one rank's ended
         copies->begin = copies->one;
         copies->one = begin;
