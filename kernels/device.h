@@ -34,10 +34,19 @@ enum part {
 };
 const char *part_name(enum part part);
 
+/* Whose kernels attention takes, where a library has some too; elsewhere it changes nothing. */
+enum attention_backend {
+    ATTENTION_AUTO, // the faster, if any_order; else the device's own
+    ATTENTION_OWN,
+    ATTENTION_CUDNN
+};
+
 struct device_options {
     const char *name; // "cpu", "strict", "dry", "cuda"
     int threads;      // compute threads of this rank, the caller among them; >= 1
     int index;        // which of several equal devices; 0 on a CPU
+    enum attention_backend attention;
+    bool any_order; // sums may run in another order from run to run, and kernels be chosen by timing
 };
 
 /* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. A device, its streams and

@@ -21,12 +21,11 @@
 #pragma once
 
 #include "base/text.h"
-#include "kernels/tensor.h"
+#include "kernels/device.h"
 #include "layers/linear_precision.h"
 #include "layers/model_config.h"
 #include "layers/recompute.h"
 
-enum attention_backend { ATTENTION_AUTO, ATTENTION_FLASH, ATTENTION_FUSED, ATTENTION_UNFUSED };
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum optimizer_kind { OPTIMIZER_ADAMW };

@@ -434,6 +434,36 @@ static void narrow_say(const struct view *v, struct text *out)
              v->recipe->cluster.device, device_kind(0)->name);
 }
 
+/* Why cuDNN's attention cannot be had, and what works; NULL: it can. */
+static const char *cudnn_obstacle(const struct recipe *r)
+{
+    const char *device = r->cluster.device;
+    if (device_named_computes(device) && device_named_is_of_host(device))
+        return "cuDNN computes on GPUs; cluster.device cuda, or model.attention_backend own works";
+    if (r->model.attention_dropout > 0.0)
+        return "the weights that cuDNN drops are not those that another layout drops; "
+               "model.attention_dropout 0, or model.attention_backend own works";
+    if (r->data.reset_attention_mask)
+        return "its graph knows no documents; data.reset_attention_mask false, or model.attention_backend "
+               "own works";
+    if (r->precision.params_dtype == RECIPE_FP32)
+        return "it takes two-byte numbers; precision.params_dtype bf16, or model.attention_backend own works";
+    if (r->model.kv_channels % 8 != 0 || r->model.kv_channels > 128)
+        return "it takes heads of at most 128 columns by eights (model.kv_channels); "
+               "model.attention_backend own works";
+    return NULL;
+}
+
+static bool backend_holds(const struct view *v)
+{
+    return v->recipe->attention_backend != ATTENTION_CUDNN || cudnn_obstacle(v->recipe) == NULL;
+}
+
+static void backend_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.attention_backend cudnn: %s", cudnn_obstacle(v->recipe));
+}
+
 /* ---- the rules ---- */
 
 #define WARMUP    "optimizer.lr_warmup_iters"
@@ -472,6 +502,11 @@ const struct rule recipe_run_rules[] = {
     {"parallel.rank_order", order_holds, order_say, {{0}}},
     {"cluster.device", built_holds, built_say, {{0}}},
     {"precision.params_dtype cluster.device", narrow_holds, narrow_say, {{0}}},
+    {"model.attention_backend model.attention_dropout model.kv_channels data.reset_attention_mask "
+     "precision.params_dtype cluster.device",
+     backend_holds,
+     backend_say,
+     {{0}}},
     {"memory.offload_activations memory.offload_optimizer cluster.device", offload_holds, offload_say, {{0}}},
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},

@@ -42,11 +42,9 @@ static const struct choice activations[] = {IS("gelu", GELU),
                                             ALSO("gelu_pytorch_tanh", GELU_TANH),
                                             ALSO("silu", SWIGLU),
                                             {0}};
-static const struct choice backends[] = {IS("auto", ATTENTION_AUTO),
-                                         LATER("flash", ATTENTION_FLASH),
-                                         LATER("fused", ATTENTION_FUSED),
-                                         LATER("unfused", ATTENTION_UNFUSED),
-                                         {0}};
+static const struct choice backends[] = {IS("auto", ATTENTION_AUTO),     IS("own", ATTENTION_OWN),
+                                         IS("cudnn", ATTENTION_CUDNN),   ALSO("flash", ATTENTION_OWN),
+                                         ALSO("fused", ATTENTION_CUDNN), {0}};
 static const struct choice context_methods[] = {IS("ring", CONTEXT_RING),
                                                 IS("all_gather", CONTEXT_ALL_GATHER),
                                                 IS("all_to_all", CONTEXT_ALL_TO_ALL),
@@ -166,7 +164,10 @@ const struct recipe_row recipe_rows[] = {
         SHARE, .aliases = "resid_pdrop"),
     ROW("model.attention_dropout", REAL, model.attention_dropout, "0", "On the attention probabilities.",
         SHARE, .aliases = "attn_pdrop"),
-    ROW("model.attention_backend", CHOICE, attention_backend, "auto", "Which attention kernel.",
+    ROW("model.attention_backend", CHOICE, attention_backend, "auto",
+        "Whose attention kernels: our own, or cuDNN's (`cluster.device: cuda`, bf16, heads of at most 128 by "
+        "eights, no dropout, one document to a sequence). `auto`: with `deterministic: false` the faster of "
+        "the two, timed once for each shape; else our own.",
         .choices = backends),
     ROW("model.init_method_std", REAL, model.init_method_std, "0.02",
         "Standard deviation of the weights at the start; of the last matrix in each branch, divided by "

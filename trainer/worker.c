@@ -168,7 +168,9 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     // First the device: some transports reach it while they connect.
     struct device_options options = {.name = recipe->cluster.device,
                                      .threads = run_threads(run, world->size),
-                                     .index = world->device_index};
+                                     .index = world->device_index,
+                                     .attention = recipe->attention_backend,
+                                     .any_order = !recipe->deterministic};
     TRY(device_open(&options, &out->device));
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));

@@ -324,7 +324,7 @@ static enum status forward(struct cuda_queue *queue, const struct attention &a, 
     return LAUNCH(queue, attend<CHUNKS>, grid, THREADS, bytes, a);
 }
 
-enum status cuda_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
+enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
 {
     const struct attention a = attention_of(op);
     TRY(check_size(a, op->batch));
@@ -347,7 +347,7 @@ static enum status backward(struct cuda_queue *queue, const struct attention &a,
     return LAUNCH(queue, query_gradients<CHUNKS>, queries, THREADS, bytes, a);
 }
 
-enum status cuda_attention_backward(struct cuda_queue *queue, const struct attention_backward *op)
+enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct attention_backward *op)
 {
     struct attention a = attention_of(&op->forward);
     TRY(check_size(a, op->forward.batch));

@@ -18,7 +18,8 @@
 #define CUDA_IS_EMULATED false
 #endif
 
-struct cuda_library; // cuBLASLt and its plans
+struct cuda_library;   // cuBLASLt and its plans
+struct cuda_attention; // which attention a shape takes
 
 /* One stream's part of what an op needs. */
 struct cuda_queue {
@@ -28,6 +29,7 @@ struct cuda_queue {
     struct buffer scratch;
     const struct op *op; // the one that is being launched, for messages
     struct cuda_library *library;
+    struct cuda_attention *attention;
 };
 
 /* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)". queue may be NULL. */
@@ -81,6 +83,15 @@ MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadama
  * where that library is not (the emulator) and for what it does not take (K = 0). */
 MUST_USE enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op);
 MUST_USE enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op);
+
+/* Attention has two homes behind one name: our own kernels (attention.cu), and cuDNN (attention_cudnn.h).
+ * Which of them says attention_choice.c, as the device's options ask. NOT_SUPPORTED: cuDNN was asked for and
+ * is not here. */
+MUST_USE enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op);
+MUST_USE enum status cuda_own_attention_backward(struct cuda_queue *queue,
+                                                 const struct attention_backward *op);
+MUST_USE enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out);
+void cuda_attention_close(struct cuda_attention *attention); // takes NULL
 
 /* Opens cuBLASLt for one device; one line that names the library when it is not there. */
 MUST_USE enum status cuda_library_open(struct cuda_library **out);

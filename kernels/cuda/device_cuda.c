@@ -65,6 +65,7 @@ struct cuda_device {
     struct cuda_pool *pool;
     struct cuda_staging *staging;
     struct cuda_library *library;
+    struct cuda_attention *attention;
     struct cuda_stream *streams;
     struct message_mark message[MESSAGES]; // [first, last) are not known to be passed, modulo MESSAGES
     uint32_t first_message, last_message;
@@ -125,6 +126,7 @@ enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
 
 static void close_state(struct cuda_device *d)
 {
+    cuda_attention_close(d->attention);
     cuda_library_close(d->library);
     cuda_staging_destroy(d->staging);
     cuda_pool_destroy(d->pool);
@@ -143,6 +145,8 @@ static enum status cuda_open(struct device *device, const struct device_options 
         status = cuda_staging_create(&d->staging);
     if (status == OK)
         status = cuda_library_open(&d->library);
+    if (status == OK)
+        status = cuda_attention_open(options, &d->attention);
     if (status == OK)
         device->state = d;
     else
@@ -209,8 +213,10 @@ static enum status cuda_stream_open(struct stream *stream)
     struct cuda_stream *s = calloc(1, sizeof *s);
     if (s == NULL)
         return fail(NO_MEMORY, "no memory for stream %s", stream->name);
-    s->queue = (struct cuda_queue){
-        .device = stream->device, .name = stream->name, .library = device_of(stream)->library};
+    s->queue = (struct cuda_queue){.device = stream->device,
+                                   .name = stream->name,
+                                   .library = device_of(stream)->library,
+                                   .attention = device_of(stream)->attention};
     enum status status = cuda_check(NULL, cudaStreamCreateWithFlags(&s->queue.stream, cudaStreamNonBlocking),
                                     "cudaStreamCreateWithFlags");
     for (int i = 0; status == OK && i < MARKS; i++)

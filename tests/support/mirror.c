@@ -31,8 +31,7 @@ static enum status open_nothing(struct device *device, const struct device_optio
     struct mirror *m = calloc(1, sizeof *m);
     CHECK(m != NULL);
     device->state = m;
-    TRY(device_open(&(struct device_options){.name = options->name, .threads = options->threads},
-                    &m->device));
+    TRY(device_open(options, &m->device));
     return stream_create(m->device, "test", &m->stream);
 }
 
@@ -165,9 +164,9 @@ static const struct device_ops mirror = {
     .sync = sync_event,
 };
 
-enum status mirror_open(const char *name, struct device **out)
+enum status mirror_open(const struct device_options *options, struct device **out)
 {
-    return device_open_with(&mirror, &(struct device_options){.name = name, .threads = 1}, out);
+    return device_open_with(&mirror, options, out);
 }
 
 void mirror_lend(struct device *device, void *data, size_t bytes)

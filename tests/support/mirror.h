@@ -12,7 +12,7 @@
 #include "kernels/device.h"
 
 /* Opens the device `name` behind a mirror. */
-MUST_USE enum status mirror_open(const char *name, struct device **out);
+MUST_USE enum status mirror_open(const struct device_options *options, struct device **out);
 
 /* Host memory that ops on this device may name, until it closes. Nothing where `device` is no mirror. */
 void mirror_lend(struct device *device, void *data, size_t bytes);

@@ -13,18 +13,30 @@ enum { GUARD = 80 }; // floats on either side; more than a vector, and a multipl
 #include "kernels/cuda/device_cuda.h"
 #endif
 
+static struct device_options options_of(const char *name, int threads)
+{
+    const char *attention = getenv("CUBOID_TEST_ATTENTION");
+    struct device_options options = {.name = name, .threads = threads, .attention = ATTENTION_OWN};
+    if (attention != NULL && strcmp(attention, "own") != 0) {
+        options.attention = strcmp(attention, "auto") == 0 ? ATTENTION_AUTO : ATTENTION_CUDNN;
+        options.any_order = strcmp(attention, "cudnn") != 0;
+    }
+    return options;
+}
+
 struct device *stand_device(int threads)
 {
     struct device *device;
 #ifdef STAND_EMULATED
-    MUST(device_open_with(&device_cuda, &(struct device_options){.name = "cuda", .threads = threads},
-                          &device));
+    const struct device_options options = options_of("cuda", threads);
+    MUST(device_open_with(&device_cuda, &options, &device));
 #else
     const char *name = getenv("CUBOID_TEST_DEVICE");
+    const struct device_options options = options_of(name != NULL ? name : "cpu", name != NULL ? 1 : threads);
     if (name != NULL)
-        MUST(mirror_open(name, &device));
+        MUST(mirror_open(&options, &device));
     else
-        MUST(device_open(&(struct device_options){.name = "cpu", .threads = threads}, &device));
+        MUST(device_open(&options, &device));
 #endif
     return device;
 }
