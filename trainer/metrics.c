@@ -33,14 +33,24 @@ int64_t model_parameters(const struct model_config *m)
     return m->num_layers * (matrices + biases + 2 * norm) + ends;
 }
 
+static double attention_flops(const struct model_config *m)
+{
+    return 12.0 * (double)m->num_layers * (double)m->seq_length *
+           (double)(m->num_attention_heads * m->kv_channels);
+}
+
 double model_flops_per_token(const struct model_config *m)
 {
     double h = (double)m->hidden_size, query = (double)(m->num_attention_heads * m->kv_channels);
     double kv = (double)(m->num_query_groups * m->kv_channels), in = m->activation == SWIGLU ? 2.0 : 1.0;
     double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)m->ffn_hidden_size;
     double weights = (double)m->num_layers * matrices + (double)m->vocab_size * h;
-    double attention = 12.0 * (double)m->num_layers * (double)m->seq_length * query;
-    return 6.0 * weights + attention;
+    return 6.0 * weights + attention_flops(m);
+}
+
+double model_causal_share(const struct model_config *m)
+{
+    return 1.0 - 0.5 * attention_flops(m) / model_flops_per_token(m);
 }
 
 /* Keeps the lines of an earlier part of the run up to the step it continues from: later ones are about to be
@@ -102,6 +112,7 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
                                                  (double)m->config.world
                                            : 0.0;
     double peak = m->config.recipe->logging.peak_flops;
+    double share = peak > 0.0 ? per_rank / peak : NAN;
     struct text line = {0};
     text_add(&line, "{\"step\": %lld", (long long)r->step);
     add_number(&line, "loss", r->loss);
@@ -111,7 +122,8 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     add_number(&line, "step_time_s", r->step_time_s);
     add_number(&line, "tokens_per_s", r->step_time_s > 0.0 ? (double)r->tokens / r->step_time_s : NAN);
     add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
-    add_number(&line, "mfu", peak > 0.0 ? per_rank / peak : NAN);
+    add_number(&line, "mfu", share);
+    add_number(&line, "mfu_causal", share * model_causal_share(&m->config.recipe->model));
     add_number(&line, "bubble_fraction", r->bubble_fraction);
     text_add(&line, ", \"memory_peak_bytes\": %lld, \"memory_bytes\": {", (long long)r->memory_peak_bytes);
     for (int part = 0; part < PART_COUNT; part++)
@@ -173,6 +185,18 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     return OK;
 }
 
+/* Of all ranks' peak, where it is known. */
+static void print_share(const struct metrics *m, double tokens_per_s)
+{
+    const struct recipe *recipe = m->config.recipe;
+    double peak = recipe->logging.peak_flops * (double)m->config.world;
+    double share = peak > 0.0 ? tokens_per_s * m->config.flops_per_token / peak : 0.0;
+    if (peak > 0.0)
+        printf(": %.1f %% of the peak, %.1f %% with attention's causal half only", 100.0 * share,
+               100.0 * share * model_causal_share(&recipe->model));
+    fputs("\n", stdout);
+}
+
 void metrics_summary(struct metrics *m, const char *why)
 {
     char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS];
@@ -182,8 +206,9 @@ void metrics_summary(struct metrics *m, const char *why)
            count_text((double)m->tokens, tokens), seconds_text(m->time_s, time));
     if (m->steps > 0 && m->time_s > 0.0) {
         double rate = (double)m->tokens / m->time_s;
-        printf(", %s tok/s, %s model FLOP/s\n", count_text(rate, speed),
+        printf(", %s tok/s, %s model FLOP/s", count_text(rate, speed),
                count_text(rate * m->config.flops_per_token, flops));
+        print_share(m, rate);
         printf("last loss %.4f at step %lld", m->last.loss, (long long)m->last.step);
         if (isfinite(m->best_valid))
             printf(", best validation loss %.4f", m->best_valid);

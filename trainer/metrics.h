@@ -43,4 +43,7 @@ void metrics_close(struct metrics *metrics); // takes NULL
 /* Floating-point operations of forward and backward per token: 6 per weight of a matrix that multiplies, and
  * attention's 12 * layers * S * A * D (Narayanan et al. 2021 without recomputation). */
 double model_flops_per_token(const struct model_config *model);
+/* The share of them that is left when attention counts its causal half only, as Megatron-LM's own report does
+ * now (num_floating_point_operations): a utilisation by that convention is the one above times this. */
+double model_causal_share(const struct model_config *model);
 int64_t model_parameters(const struct model_config *model);

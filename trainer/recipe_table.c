@@ -421,7 +421,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("logging.tensorboard_dir", TEXT, logging.tensorboard_dir, "none",
         "A folder of TensorBoard event files.", .optional = true, .unbuilt = true),
     ROW("logging.peak_flops", REAL, logging.peak_flops, "0",
-        "What one rank could compute in a second, for mfu; 0: not known.", NOT_NEGATIVE),
+        "What one rank could compute in a second, for mfu (attention counted in full) and mfu_causal (its "
+        "causal half) in metrics.jsonl and the closing lines; 0: not known.",
+        NOT_NEGATIVE),
 
     ROW("profile.timeline", BOOL, profile.timeline, "false",
         "Writes when each rank did what, beside what the simulator says of it, into the run's folder: "

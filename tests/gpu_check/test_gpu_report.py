@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/gpu_report.py without a GPU: its figures from canned texts, and whole reports over programs that only pretend.
+
+    test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: what prints the real texts"""
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOLS = sys.argv[1]
+CUBOID = sys.argv[2] if len(sys.argv) > 2 else None
+sys.path.insert(0, TOOLS)
+sys.dont_write_bytecode = True
+import gpu_figures  # noqa: E402
+import gpu_report  # noqa: E402
+
+RATES = """\
+copy, 512 MB: the ceiling            0.125 ms    4290.0 GB/s     100.0 % x 0           0.00 ms
+norm_forward                         0.010 ms    3861.0 GB/s      90.0 % x 25          0.25 ms
+gelu-tanh:
+  activation_forward                 0.020 ms    3432.0 GB/s      80.0 % x 12          0.24 ms
+column_sum                           0.020 ms    3860.0 GB/s      90.0 % x 24          0.48 ms
+column_sum                           0.020 ms    3217.5 GB/s      75.0 % x 12          0.24 ms
+  attention_forward                  0.100 ms  400000.0 GFLOP/s          x 12          1.20 ms
+gemm   2304 x  768, all three         0.100 ms 500000.0 GFLOP/s  x 12          1.20 ms
+"""
+VERIFY = """\
+  the worst element of                              error      bound     ratio
+  loss                                          1.000e-06  4.000e-05     0.025  step 1
+  gradient norm                                 1.000e-06  4.000e-05     0.025  step 1
+"""
+COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", "workspace", "data", "host", "in all"]
+DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64.0 MiB" * 8 + "      {all}\n"
+# Trains by saying so. FAKE_LOSS: of the first step; FAKE_FAIL: fails when a word of the arguments is this.
+PROGRAM = r"""#!/bin/sh
+twice=$(printf '%s\n' "$@" | sed -n 's/=.*//p' | sort | uniq -d)
+[ -z "$twice" ] || { echo "error: command line: $twice is given twice"; exit 2; }
+iters=2 dir=
+for word in "$@"; do
+    [ "$word" != "$FAKE_FAIL" ] || { echo "it failed on purpose"; exit 1; }
+    [ "$word" != "$FAKE_HANG" ] || exec sleep 60
+    case $word in
+    logging.run_dir=*) dir=${word#*=} ;;
+    train.train_iters=*) iters=${word#*=} ;;
+    cluster.device=dry) cat "$0.dry"; exit 0 ;;
+    --version) echo "mpi     yes"; exit 0 ;;
+    esac
+done
+case $1 in
+verify) cat "$0.verify" ;;
+doctor) echo "one GPU" ;;
+train)
+    mkdir -p "$dir"
+    i=1
+    while [ $i -le "$iters" ]; do
+        echo "{\"step\": $i, \"loss\": ${FAKE_LOSS:-5.5}, \"grad_norm\": 1.$i, \"step_time_s\": 0.5," \
+            "\"tokens_per_s\": 1000.0, \"model_tflops_per_rank\": 500.0, \"mfu\": 0.51, \"mfu_causal\": 0.48," \
+            "\"memory_peak_bytes\": 1073741824}"
+        i=$((i + 1))
+    done >"$dir/metrics.jsonl" ;;
+esac
+"""
+SMI = """#!/bin/sh
+case $1 in
+-L) echo "GPU 0: NVIDIA H200 (UUID: GPU-1)" ;;
+*) echo "NVIDIA H200, 580.1, 143771 MiB" ;;
+esac
+"""
+TORCH = 'import json\nprint(json.dumps({"tokens_per_s": 800.0, "step_time_s": 0.6}))\n'
+# A launcher of one: whatever follows -n N.
+MPIRUN = '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nshift 2\nexec "$@"\n'
+
+
+class Figures(unittest.TestCase):
+    def test_rates(self):
+        self.assertEqual(gpu_figures.copy_shares(RATES),
+                         {"norm_forward": 90.0, "activation_forward": 80.0, "column_sum": 75.0})
+        self.assertEqual(gpu_figures.copy_shares("nothing\n"), {})
+
+    def test_bound(self):
+        self.assertEqual(gpu_figures.loss_bound(VERIFY), 4e-5)
+        self.assertIsNone(gpu_figures.loss_bound(VERIFY.replace("step 1", "step 2")))
+
+    def test_dry_run(self):
+        self.assertEqual(gpu_figures.dry_bytes(DRY.format(all="278.6 MiB")), 278.6 * 2**20)
+        self.assertEqual(gpu_figures.dry_bytes(DRY.format(all="512 B")), 512)
+        self.assertIsNone(gpu_figures.dry_bytes("no table"))
+
+    def test_training(self):
+        records = [{"step_time_s": t, "tokens_per_s": 10 / t, "mfu": None} for t in (9.0, 8.0, 7.0, 1.0, 2.0, 3.0)]
+        figures = gpu_figures.training_figures(records)
+        self.assertEqual((figures["step_time_s"], figures["tokens_per_s"], figures["mfu"]), (2.0, 5.0, None))
+        self.assertEqual(gpu_figures.training_figures(records[:2])["step_time_s"], 8.0)
+
+    def test_bits(self):
+        a = [{"step": i, "loss": 5.0 / i, "grad_norm": 1.0, "step_time_s": i} for i in (1, 2, 3)]
+        b = [dict(r, step_time_s=0) for r in a]
+        self.assertTrue(gpu_figures.same_steps(a, b))
+        self.assertTrue(gpu_figures.same_steps(a, b[1:], 2))
+        self.assertFalse(gpu_figures.same_steps(a, b[1:]))
+        b[2]["loss"] += 1e-15
+        self.assertFalse(gpu_figures.same_steps(a, b))
+        self.assertFalse(gpu_figures.same_steps([], []))
+
+    def test_peaks(self):
+        self.assertEqual(gpu_figures.peak_of("NVIDIA H200"), 989e12)
+        self.assertEqual(gpu_figures.peak_of("NVIDIA A100-SXM4-80GB"), 312e12)
+        self.assertIsNone(gpu_figures.peak_of("emulated GPU"))
+
+    @unittest.skipIf(CUBOID is None, "no cuboid")
+    def test_real_texts(self):
+        """What the program prints today is what is looked for."""
+        with tempfile.TemporaryDirectory() as folder:
+            gpu_figures.write_ids(f"{folder}/ids", 257, 20, 100)
+            common = ["recipes/quickstart.yaml", f"data.train={folder}/ids", "tokenizer.tokenizer_type=none",
+                      "model.vocab_size=257", "model.seq_length=16", "model.num_layers=2", "model.hidden_size=24",
+                      "model.kv_channels=4", "model.ffn_hidden_size=32", f"logging.run_dir={folder}/run"]
+            source = os.path.dirname(os.path.abspath(TOOLS))
+
+            def out(*words):
+                return subprocess.run([CUBOID, *words], cwd=source, capture_output=True, text=True, check=True).stdout
+
+            self.assertGreater(gpu_figures.dry_bytes(out("train", *common, "cluster.device=dry")), 1e5)
+            self.assertLess(gpu_figures.loss_bound(out("verify", *common, "--steps", "1")), 1e-3)
+            said = out("train", *common, *gpu_report.QUIET, "train.train_iters=3", "optimizer.lr_warmup_iters=1",
+                       "logging.peak_flops=1e9")
+            self.assertRegex(said, r"model FLOP/s: [0-9.]+ % of the peak, [0-9.]+ % with attention's causal half only")
+            last = gpu_figures.read_metrics(f"{folder}/run")[-1]
+            self.assertTrue(0 < last["mfu_causal"] < last["mfu"])
+            # 6 per weight of 2 layers and the head; 12 x layers x S x A x D for attention.
+            weights = 2 * (24 * (2 * 24 + 2 * 8) + 3 * 24 * 32) + 257 * 24
+            self.assertAlmostEqual(last["mfu_causal"] / last["mfu"],
+                                   (6 * weights + 6 * 2 * 16 * 24) / (6 * weights + 12 * 2 * 16 * 24), 12)
+
+
+class Reports(unittest.TestCase):
+    """The whole script in a process of its own, over a folder in which every program is a shell script."""
+
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = self.temporary.name
+        for name in ("bin", "path", "recipes", "reference"):
+            os.mkdir(f"{self.folder}/{name}")
+        self.write("commit", "abc1234\n")
+        self.write("gpu_torch.py", TORCH)
+        self.program("bin/cuboid", PROGRAM)
+        self.write("bin/cuboid.verify", VERIFY)
+        self.write("bin/cuboid.dry", DRY.format(all="60.0 GiB"))
+        self.write("rates", RATES)
+        self.program("bin/bench_ops", f"#!/bin/sh\ncat {self.folder}/rates\n")
+        for name in ["golden", *gpu_report.TESTS]:
+            self.program("bin/test_" + name, "#!/bin/sh\necho tested\n")
+        self.program("path/nvidia-smi", SMI)
+        self.program("path/mpirun", MPIRUN)
+        self.program("path/compute-sanitizer", "#!/bin/sh\nexit 9\n")
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def write(self, name, text):
+        with open(f"{self.folder}/{name}", "w") as out:
+            out.write(text)
+
+    def program(self, name, text):
+        self.write(name, text)
+        os.chmod(f"{self.folder}/{name}", stat.S_IRWXU)
+
+    def run_parts(self, parts, **environment):
+        path = f"{self.folder}/report.md"
+        done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, path],
+                              env={**os.environ, "PATH": f"{self.folder}/path:{os.environ['PATH']}",
+                                   "GPU_CHECK": parts, "TMPDIR": self.folder, **environment},
+                              capture_output=True, text=True, timeout=60)
+        with open(path) as text:
+            return done.returncode, text.read()
+
+    def test_all_is_well(self):
+        status, text = self.run_parts("doctor golden train rates bits nccl ops")
+        self.assertEqual(status, 0, text)
+        for words in ("commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
+                      "| gpt2-124m, model FLOPs utilisation | 51.0 %, reaches 45 |",
+                      "| llama3-8b | 32 | 1 x 4096 x 8 | 1000 | 51.0 % | 48.0 % | 1.0 GiB | 800 | 1.25 |",
+                      "1 of 3 memory-bound ops; below: column_sum 75, activation_forward 80",
+                      "| rerun against rerun | the same bits, 6 steps |",
+                      "| one rank against pp 2, zb-h1 | the same bits",
+                      "| 2 x 2 x 2, bf16, dualpipev | loss 5.5, 0 from one rank's, bound 4e-05, the first "
+                      "schedule's bits",
+                      "| gemm on the GPU | ok", "State: 0 failed, 0 below their targets."):
+            self.assertIn(words, text)
+
+    def test_failures_are_told_and_cost_nobody_else(self):
+        status, text = self.run_parts("sanitizer nccl ops", FAKE_FAIL="pipeline.schedule=zb-v")
+        self.assertEqual(status, 1)
+        self.assertIn("| ops_rows, memcheck | **FAILED** (status 9", text)
+        self.assertIn("| 2 x 2 x 2, bf16, zb-v | **FAILED** (status 1) |", text)
+        self.assertIn("    it failed on purpose", text)
+        self.assertIn("| gemm on the GPU | ok", text)
+
+    def test_a_loss_outside_of_its_bound(self):
+        self.program("path/mpirun", MPIRUN.replace("exec", "FAKE_LOSS=5.6 exec"))
+        status, text = self.run_parts("nccl bits")
+        self.assertEqual(status, 1)
+        self.assertIn("| 2 x 2 x 2, fp32, 1f1b | **FAILED** (outside: loss 5.6, 0.1 from one rank's", text)
+        self.assertIn("| one rank against pp 2, gpipe | **FAILED** (other bits) |", text)
+
+    def test_below_a_target_is_no_failure(self):
+        self.write("gpu_torch.py", 'import sys\nsys.exit("this Python has no PyTorch")\n')
+        self.program("bin/cuboid", PROGRAM.replace("0.51", "0.31"))
+        self.write("bin/cuboid.dry", "no table")
+        status, text = self.run_parts("train")
+        self.assertIn("| gpt3-1.3b, model FLOPs utilisation | 31.0 %, **below** 50 |", text)
+        self.assertIn("| PyTorch, gpt2-124m | not run: this Python has no PyTorch |", text)
+        self.assertIn("| llama3-8b, layers that fit | **FAILED**", text)
+        self.assertIn("State: 1 failed, 2 below their targets.", text)
+        self.assertEqual(status, 1)
+
+    def test_time_runs_out(self):
+        status, text = self.run_parts("golden doctor", FAKE_HANG="cluster.device=cuda", GPU_CHECK_SECONDS="6.5")
+        self.assertEqual(status, 1)
+        self.assertIn("| 20 steps of the quickstart's model, cuda | **FAILED** (out of time, ", text)
+        self.assertIn("| part doctor | not run: no time left (GPU_CHECK=doctor runs it alone) |", text)
+
+    def test_a_part_that_is_none(self):
+        done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
+                              env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor golden train", done.stderr)
+
+    def test_the_report_is_whole_at_every_moment(self):
+        report = gpu_report.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
+        report.row("first", "ok")
+        with open(f"{self.folder}/partial.md") as text:
+            said = text.read()
+        self.assertIn("State: not finished.", said)
+        self.assertIn("| first | ok |", said)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
