@@ -26,9 +26,11 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const char *const part_names[] = {
     [PART_WEIGHTS] = "weights",
+    [PART_MASTERS] = "masters",
     [PART_GRADIENTS] = "gradients",
-    [PART_OPTIMIZER] = "optimizer",
+    [PART_MOMENTS] = "moments",
     [PART_ACTIVATIONS] = "activations",
+    [PART_BUCKETS] = "buckets",
     [PART_COMMUNICATION] = "communication",
     [PART_WORKSPACE] = "workspace",
     [PART_DATA] = "data",

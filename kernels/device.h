@@ -23,13 +23,15 @@ struct op;
 /* Every allocation belongs to a part, so that a run can say what its memory is for. */
 enum part {
     PART_WEIGHTS,
+    PART_MASTERS, // weights in fp32 that the optimizer changes, where those that multiply are narrower
     PART_GRADIENTS,
-    PART_OPTIMIZER,
-    PART_ACTIVATIONS,
-    PART_COMMUNICATION,
-    PART_WORKSPACE,
-    PART_DATA, // tokens, labels, step scalars
-    PART_HOST, // beside the device: in the host's memory; on a CPU, in a file. Not in the total
+    PART_MOMENTS,       // Adam's; where they are the host's, the window that they pass through
+    PART_ACTIVATIONS,   // of microbatches in flight, each in its slots (trainer/stash.h)
+    PART_BUCKETS,       // whole weights and gradients of a layer, where data ranks share them out
+    PART_COMMUNICATION, // what transports work in, and what is packed for a message
+    PART_WORKSPACE,     // of layers and kernels, within one action
+    PART_DATA,          // tokens, labels, losses, the scalars of a step
+    PART_HOST,          // beside the device: in the host's memory; on a CPU, in a file. Not in the total
     PART_COUNT
 };
 const char *part_name(enum part part);

@@ -80,7 +80,7 @@ static enum status create_arena(const struct sharded *s, enum dtype dtype, bool 
         int64_t two = s->units[u].elements + (overlap && u > 0 ? s->units[u - 1].elements : 0);
         out->elements = two > out->elements ? two : out->elements;
     }
-    return buffer_alloc(s->weights->device, PART_COMMUNICATION, (size_t)out->elements * dtype_bytes(dtype),
+    return buffer_alloc(s->weights->device, PART_BUCKETS, (size_t)out->elements * dtype_bytes(dtype),
                         &out->buffer);
 }
 

@@ -144,15 +144,16 @@ static enum status allocate(struct weights *w, int64_t values, int64_t gradients
     int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count, false) : values;
     int64_t kept = w->zero_stage >= 2 ? slices_before(w, w->plan.count, true) : gradients;
     int64_t held = w->zero_stage >= 3 ? owned : values;
-    TRY(buffer_alloc(w->device, PART_WEIGHTS, (size_t)held * dtype_bytes(kept_dtype(w)), &w->value));
+    enum part values_part = kept_dtype(w) == w->working ? PART_WEIGHTS : PART_MASTERS;
+    TRY(buffer_alloc(w->device, values_part, (size_t)held * dtype_bytes(kept_dtype(w)), &w->value));
     if (!config->training)
         return OK;
     TRY(buffer_alloc(w->device, PART_GRADIENTS, bytes_of(kept), &w->gradient));
-    enum part moments = config->offload_moments ? PART_HOST : PART_OPTIMIZER;
+    enum part moments = config->offload_moments ? PART_HOST : PART_MOMENTS;
     TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->m));
     TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->v));
     if (has_masters(w))
-        TRY(buffer_alloc(w->device, PART_OPTIMIZER, bytes_of(owned), &w->master));
+        TRY(buffer_alloc(w->device, PART_MASTERS, bytes_of(owned), &w->master));
     w->flat_gradient = tensor_1d(w->gradient.data, F32, kept);
     return OK;
 }

@@ -34,7 +34,7 @@ static enum status fill_history(struct amax_history *h)
     if (h->lines == NULL || h->used == NULL || h->seen == NULL)
         return fail(NO_MEMORY, "no memory for the magnitudes of %lld operands in %lld steps",
                     (long long)h->slots, (long long)h->length);
-    TRY(buffer_alloc(h->config.device, PART_OPTIMIZER, 2 * slots * sizeof(float), &h->device));
+    TRY(buffer_alloc(h->config.device, PART_DATA, 2 * slots * sizeof(float), &h->device));
     TRY(fill(h->config.compute, (struct fill){.out = vector_of(h, 0), .value = 0.0F}));
     return fill(h->config.compute, (struct fill){.out = vector_of(h, 1), .value = 0.0F});
 }

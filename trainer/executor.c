@@ -196,6 +196,11 @@ void executor_destroy(struct executor *executor)
     free(executor);
 }
 
+const struct stash *executor_stash(const struct executor *executor)
+{
+    return &executor->stash;
+}
+
 /* ---- running ---- */
 
 /* An action with all it concerns. */

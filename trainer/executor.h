@@ -21,6 +21,7 @@
 #include "parallel/p2p.h"
 #include "schedules/peak.h"
 #include "trainer/batches.h"
+#include "trainer/stash.h"
 #include "trainer/timeline.h"
 
 struct executor_config {
@@ -65,6 +66,9 @@ MUST_USE enum status executor_evaluate(struct executor *executor, const struct b
 /* The logits f32[T, columns >= V/tp] of the last forward pass of microbatch slot 0, on a rank with the head.
  */
 struct tensor executor_logits(const struct executor *executor);
+
+/* Where its microbatches' activations lie. */
+const struct stash *executor_stash(const struct executor *executor);
 
 /* Seconds that this rank spent inside F, B, I and W in the last step, without waiting for messages, and when
  * the first began and the last ended. */

@@ -23,11 +23,18 @@ struct sheet {
     bool has_layers;
 };
 
-static enum status put(struct sheet *s, enum part part, int stage, const char *what, int64_t bytes,
-                       int64_t count)
+/* Papers are about model states and activations. */
+static bool is_of_papers(enum part part)
+{
+    return part == PART_WEIGHTS || part == PART_MASTERS || part == PART_GRADIENTS || part == PART_MOMENTS ||
+           part == PART_ACTIVATIONS || part == PART_HOST;
+}
+
+static enum status put_term(struct sheet *s, struct memory_term term)
 {
     struct memory_table *t = s->table;
-    if (bytes * count == 0)
+    int64_t bytes = term.bytes * term.count * term.slots;
+    if (bytes == 0 || (s->shape.assume.large_only && !is_of_papers(term.part)))
         return OK;
     if (t->count == t->room) {
         int room = 2 * t->room + 64;
@@ -37,17 +44,23 @@ static enum status put(struct sheet *s, enum part part, int stage, const char *w
         t->list = list;
         t->room = room;
     }
-    t->list[t->count++] =
-        (struct memory_term){.part = part, .stage = stage, .what = what, .bytes = bytes, .count = count};
-    t->part_bytes[part] += bytes * count;
-    t->bytes += part != PART_HOST ? bytes * count : 0;
+    t->list[t->count++] = term;
+    t->part_bytes[term.part] += bytes;
+    t->bytes += term.part != PART_HOST ? bytes : 0;
     return OK;
+}
+
+static enum status put(struct sheet *s, enum part part, const char *what, int64_t bytes)
+{
+    struct memory_term term = {
+        .part = part, .stage = -1, .what = what, .bytes = bytes, .count = 1, .slots = 1};
+    return put_term(s, term);
 }
 
 /* A buffer of its own: whole cache lines, and at least one. */
 static enum status put_buffer(struct sheet *s, enum part part, const char *what, int64_t bytes)
 {
-    return put(s, part, -1, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64, 1);
+    return put(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
 }
 
 static void raise_to(int64_t *most, int64_t bytes)
@@ -58,7 +71,7 @@ static void raise_to(int64_t *most, int64_t bytes)
 /* ---- activations ---- */
 
 struct chunk {
-    int stage, layers;
+    int index, stage, layers;
     bool has_embedding, has_head;
     int64_t slots[HOME_COUNT];
 };
@@ -72,6 +85,24 @@ static int layers_keeping(const struct sheet *s, const struct chunk *c, unsigned
     return keeping;
 }
 
+/* In each of the chunk's slots of a home, `count` of them. */
+static enum status put_slots(struct sheet *s, const struct chunk *c, enum home home, const char *what,
+                             int64_t bytes, int64_t count)
+{
+    struct memory_term term = {.part = s->part,
+                               .stage = c->stage,
+                               .what = what,
+                               .bytes = bytes,
+                               .count = count,
+                               .slots = c->slots[home]};
+    struct slot_use *use = &s->table->slots[c->index * SLOT_KINDS + (int)home];
+    if (s->part == PART_ACTIVATIONS && bytes * count * term.slots > 0) {
+        use->slots = term.slots;
+        use->bytes += bytes * count;
+    }
+    return put_term(s, term);
+}
+
 /* Of one block's item: kept from F on, or for the time between I and W. */
 static enum status put_item(struct sheet *s, const struct chunk *c, const struct memory_item *item)
 {
@@ -79,15 +110,12 @@ static enum status put_item(struct sheet *s, const struct chunk *c, const struct
     if (!lasts && item->home != HOME_INPUT_TO_WEIGHT)
         return OK;
     if (!lasts)
-        return s->split ? put(s, s->part, c->stage, item->what, item->bytes,
-                              c->layers * c->slots[HOME_INPUT_TO_WEIGHT])
-                        : OK;
+        return s->split ? put_slots(s, c, HOME_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
     int keeping = layers_keeping(s, c, item->module);
-    TRY(put(s, s->part, c->stage, item->what, item->bytes, keeping * c->slots[item->home]));
+    TRY(put_slots(s, c, item->home, item->what, item->bytes, keeping));
     if (!s->split || item->home != HOME_UNTIL_WEIGHT)
         return OK;
-    return put(s, s->part, c->stage, item->what, item->bytes,
-               (c->layers - keeping) * c->slots[HOME_INPUT_TO_WEIGHT]);
+    return put_slots(s, c, HOME_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
 }
 
 /* What a run of layers works in: computed by F one layer after the other, by I side by side. */
@@ -115,10 +143,8 @@ static enum status put_blocks(struct sheet *s, const struct chunk *c)
         inputs += i > 0;
         i += run.count;
     }
-    TRY(put(s, s->part, c->stage, "input of the stage", items.list[0].bytes,
-            c->layers > 0 ? c->slots[HOME_INPUT] : 0));
-    TRY(put(s, s->part, c->stage, "inputs of layers", items.list[0].bytes,
-            inputs * c->slots[HOME_UNTIL_INPUT]));
+    TRY(put_slots(s, c, HOME_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
+    TRY(put_slots(s, c, HOME_UNTIL_INPUT, "inputs of layers", items.list[0].bytes, inputs));
     for (int k = 1; k < items.count; k++)
         TRY(put_item(s, c, &items.list[k]));
     if (c->layers > 0)
@@ -134,7 +160,7 @@ static enum status put_end(struct sheet *s, const struct chunk *c, const struct 
         bool input = k == 0 && c->layers == 0 && item->home == HOME_UNTIL_INPUT;
         if (item->home == HOME_SCRATCH || (item->home == HOME_INPUT_TO_WEIGHT && !s->split))
             continue;
-        TRY(put(s, s->part, c->stage, item->what, item->bytes, c->slots[input ? HOME_INPUT : item->home]));
+        TRY(put_slots(s, c, input ? HOME_INPUT : item->home, item->what, item->bytes, 1));
     }
     raise_to(&s->scratch, memory_in_home(items, HOME_SCRATCH));
     return OK;
@@ -156,12 +182,10 @@ static enum status put_chunk(struct sheet *s, const struct chunk *c)
         TRY(put_end(s, c, &head));
         raise_to(&between, memory_in_home(&head, HOME_INPUT_TO_WEIGHT));
     } else {
-        TRY(put(s, s->part, c->stage, "output of the stage", (memory_stream_bytes(&s->shape) + 63) / 64 * 64,
-                c->slots[c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT]));
+        TRY(put_slots(s, c, c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT, "output of the stage",
+                      (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1));
     }
-    if (s->split)
-        return OK;
-    return put(s, s->part, c->stage, "gradients inside one layer", between, c->slots[HOME_INPUT_TO_WEIGHT]);
+    return s->split ? OK : put_slots(s, c, HOME_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
 }
 
 /* Away and back, each thing has two slots for a short time, and one of the host's for all of it. */
@@ -178,6 +202,7 @@ static enum status put_chunks(struct sheet *s)
     for (int index = 0; index < schedule->chunks; index++) {
         int stage = schedule_stage(schedule, s->place.pp, index);
         struct chunk c = {
+            .index = index,
             .stage = stage,
             .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
             .has_embedding = stage == 0,
@@ -203,78 +228,89 @@ static enum status put_activations(struct sheet *s)
     TRY(put_chunks(s));
     struct gradient_plan gradients = {.count = 0};
     TRY(gradient_plan_create(s->run->schedule, s->place.pp, &gradients));
-    int64_t bytes = gradients.count * memory_stream_bytes(&s->shape);
+    struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
     gradient_plan_destroy(&gradients);
-    return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", bytes);
+    s->table->slots[SLOT_GRADIENT] = use;
+    return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
 }
 
 /* ---- weights and what belongs to them ---- */
 
-/* Bytes of a master that lies apart from what the layers compute with; 0: none does. */
-static int64_t master_bytes(const struct sheet *s)
-{
-    return s->run->recipe->parallel.zero_stage < 3 ? s->shape.assume.master : 0;
-}
-
-/* Of a weight among `values`: the layers', or with ZeRO 3 the master's. */
-static int64_t value_bytes(const struct sheet *s)
-{
-    const struct memory_assume *assume = &s->shape.assume;
-    return s->run->recipe->parallel.zero_stage >= 3 && assume->master > 0 ? assume->master : assume->weight;
-}
-
-/* What a step's report, the step's scalars and the ranks' remarks take; and the copies of a rank that may
- * have to take a step back. */
-static enum status put_optimizer(struct sheet *s, const struct memory_states *states)
+/* ZeRO 3 keeps what the optimizer changes, and makes the narrower weights of it when they are gathered. */
+static bool slices_are_masters(const struct sheet *s)
 {
     const struct recipe *recipe = s->run->recipe;
-    int64_t word = sizeof(double), samples = recipe->train.global_batch_size, p = s->run->mesh.degrees.pp;
-    int64_t squares = (int64_t)s->params.count * s->shape.tp;
+    return recipe->parallel.zero_stage >= 3 && s->shape.assume.master > 0 && recipe->assume == ASSUME_PROGRAM;
+}
+
+/* The weights that are kept, under whichever name. */
+static enum status put_weights(struct sheet *s, const char *weights, const char *masters,
+                               const struct memory_states *states)
+{
+    const struct memory_assume *assume = &s->shape.assume;
+    if (slices_are_masters(s))
+        return put_buffer(s, PART_MASTERS, masters, states->values * assume->master);
+    TRY(put_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight));
+    return assume->master > 0 ? put_buffer(s, PART_MASTERS, masters, states->moments * assume->master) : OK;
+}
+
+static enum status put_moments(struct sheet *s, const struct memory_states *states)
+{
+    bool offload = s->run->recipe->memory.offload_optimizer;
     int64_t moment = states->moments * s->shape.assume.moment;
-    enum part home = recipe->memory.offload_optimizer ? PART_HOST : PART_OPTIMIZER;
-    TRY(put_buffer(s, home, "first moments", moment));
-    TRY(put_buffer(s, home, "second moments", moment));
-    if (recipe->memory.offload_optimizer)
-        TRY(put_buffer(s, PART_OPTIMIZER, "window of the moments", 4 * (int64_t)sizeof(float) << 16));
-    if (master_bytes(s) > 0)
-        TRY(put_buffer(s, PART_OPTIMIZER, "weights that are updated", states->moments * master_bytes(s)));
-    TRY(put_buffer(s, PART_OPTIMIZER, "report of a step", (4 * samples + squares + 3) * word));
-    TRY(put_buffer(s, PART_OPTIMIZER, "scalars of a step", sizeof(struct adamw_hyper)));
-    TRY(put_buffer(s, PART_OPTIMIZER, "squares of blocks", states->blocks * word));
-    TRY(put_buffer(s, PART_OPTIMIZER, "remarks", REMARK_COUNT * word));
-    if (recipe->precision.scaling == SCALE_DELAYED)
-        TRY(put_buffer(s, PART_OPTIMIZER, "magnitudes for delayed scaling",
+    TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment));
+    TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment));
+    return offload ? put_buffer(s, PART_MOMENTS, "window of the moments", 4 * (int64_t)sizeof(float) << 16)
+                   : OK;
+}
+
+/* A step's report, the step's scalars, the ranks' remarks. */
+static enum status put_step(struct sheet *s, const struct memory_states *states)
+{
+    int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
+    int64_t squares = (int64_t)s->params.count * s->shape.tp;
+    TRY(put_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 3) * word));
+    TRY(put_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
+    TRY(put_buffer(s, PART_DATA, "remarks", REMARK_COUNT * word));
+    if (s->run->recipe->precision.scaling == SCALE_DELAYED)
+        TRY(put_buffer(s, PART_DATA, "magnitudes for delayed scaling",
                        2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
-    if (states->packed > 0)
-        TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
-                       states->packed * s->shape.assume.gradient));
-    if (!recipe->pipeline.optimizer_post_validation)
-        return OK;
+    return put_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
+}
+
+/* The reports that travel, and the copies of a rank that may have to take a step back. */
+static enum status put_validation(struct sheet *s, const struct memory_states *states)
+{
+    int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
+    int64_t squares = (int64_t)s->params.count * s->shape.tp, p = s->run->mesh.degrees.pp;
+    int64_t moment = states->moments * s->shape.assume.moment;
     int64_t travelling = (2 * samples + squares + p * (1 + REMARK_COUNT)) * word;
-    TRY(put_buffer(s, PART_OPTIMIZER, "validation: own report", samples * word + travelling));
-    TRY(put_buffer(s, PART_OPTIMIZER, "validation: report so far", travelling));
+    TRY(put_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
+    TRY(put_buffer(s, PART_DATA, "validation: report so far", travelling));
     if (s->place.pp == p - 1)
         return OK;
-    TRY(put_buffer(s, PART_OPTIMIZER, "validation: whole report", travelling));
-    TRY(put_buffer(s, PART_OPTIMIZER, "copy of weights", states->values * value_bytes(s)));
-    TRY(put_buffer(s, PART_OPTIMIZER, "copy of first moments", moment));
-    TRY(put_buffer(s, PART_OPTIMIZER, "copy of second moments", moment));
-    if (master_bytes(s) == 0)
-        return OK;
-    return put_buffer(s, PART_OPTIMIZER, "copy of weights that are updated",
-                      states->moments * master_bytes(s));
+    TRY(put_buffer(s, PART_DATA, "validation: whole report", travelling));
+    TRY(put_buffer(s, PART_MOMENTS, "copy of first moments", moment));
+    TRY(put_buffer(s, PART_MOMENTS, "copy of second moments", moment));
+    return put_weights(s, "copy of weights", "copy of masters", states);
 }
 
 static enum status put_states(struct sheet *s, const struct memory_states *states)
 {
-    TRY(put_buffer(s, PART_WEIGHTS, "weights", states->values * value_bytes(s)));
-    TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * s->shape.assume.gradient));
+    const struct memory_assume *assume = &s->shape.assume;
+    TRY(put_weights(s, "weights", "masters", states));
+    TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient));
+    TRY(put_moments(s, states));
     if (states->gathered > 0)
-        TRY(put_buffer(s, PART_COMMUNICATION, "gathered weights", states->gathered * s->shape.assume.weight));
+        TRY(put_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
     if (states->opened > 0)
-        TRY(put_buffer(s, PART_COMMUNICATION, "gradients of a layer, before they are shared out",
-                       states->opened * s->shape.assume.gradient));
-    return put_optimizer(s, states);
+        TRY(put_buffer(s, PART_BUCKETS, "gradients of a layer, before they are shared out",
+                       states->opened * assume->gradient));
+    if (states->packed > 0)
+        TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
+                       states->packed * assume->gradient));
+    TRY(put_step(s, states));
+    return s->run->recipe->pipeline.optimizer_post_validation ? put_validation(s, states) : OK;
 }
 
 /* ---- temporary memory, and the data ---- */
@@ -349,8 +385,8 @@ static enum status put_all(struct sheet *s, int threads)
     TRY(memory_states_of(s->run, &s->params, s->place, &states));
     TRY(put_states(s, &states));
     TRY(put_activations(s));
-    TRY(put(s, PART_WORKSPACE, -1, "what is computed again", s->again, 1));
-    TRY(put(s, PART_WORKSPACE, -1, "temporary memory of the layers", s->scratch, 1));
+    TRY(put(s, PART_WORKSPACE, "what is computed again", s->again));
+    TRY(put(s, PART_WORKSPACE, "temporary memory of the layers", s->scratch));
     int64_t kernels = of_kernels(s, threads);
     if (kernels > 0)
         TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
@@ -382,10 +418,15 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
                   .tp_comm_overlap = recipe->parallel.tp_comm_overlap && recipe->parallel.sequence_parallel,
                   .batch = recipe->train.micro_batch_size,
                   .sequence = recipe->model.seq_length,
-                  .assume = memory_of_working(recipe_working_dtype(recipe))},
+                  .assume = recipe->assume == ASSUME_PAPERS
+                                ? memory_of_papers
+                                : memory_of_working(recipe_working_dtype(recipe))},
         .recompute = recipe_recompute(recipe),
     };
     s.split = has_weight_action(run->schedule, s.place.pp);
+    out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
+    if (out->slots == NULL)
+        return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
     enum status status =
         params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
     if (status == OK)
@@ -405,5 +446,6 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
 void memory_table_free(struct memory_table *table)
 {
     free(table->list);
+    free(table->slots);
     *table = (struct memory_table){0};
 }

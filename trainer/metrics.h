@@ -6,6 +6,7 @@
 
 #include "kernels/device.h"
 #include "trainer/recipe.h"
+#include "trainer/stash.h"
 
 struct metrics;
 
@@ -19,6 +20,7 @@ struct step_record {
     double bubble_fraction;              // of the rank that waits longest; NAN where nobody can know
     int64_t memory_peak_bytes;           // the most of any rank
     int64_t part_peak_bytes[PART_COUNT]; // likewise, of each part
+    struct slot_use slots[SLOT_KINDS];   // likewise, of activations; `bytes` of all slots of a kind
     bool has_rollbacks;                  // with optimizer post-validation
     int rollbacks;                       // pipeline ranks that took their update back and made it again
     bool has_valid;

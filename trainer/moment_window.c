@@ -5,7 +5,7 @@ enum status moment_window_create(struct stream *compute, struct moment_window *o
 {
     *out = (struct moment_window){.compute = compute};
     TRY(stream_create(stream_device(compute), "moments", &out->copies));
-    return buffer_alloc(stream_device(compute), PART_OPTIMIZER, 4 * MOMENT_PIECE * sizeof(float), &out->room);
+    return buffer_alloc(stream_device(compute), PART_MOMENTS, 4 * MOMENT_PIECE * sizeof(float), &out->room);
 }
 
 void moment_window_destroy(struct moment_window *window)

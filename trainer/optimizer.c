@@ -67,9 +67,9 @@ static enum status fill_optimizer(struct optimizer *o)
     if (o->host_report == NULL)
         return fail(NO_MEMORY, "no memory for the report of a step");
     struct device *device = weights->device;
-    TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)report_count(o) * sizeof(double), &o->report));
-    TRY(buffer_alloc(device, PART_OPTIMIZER, sizeof(struct adamw_hyper), &o->hyper));
-    TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)o->block_count * sizeof(double), &o->blocks));
+    TRY(buffer_alloc(device, PART_DATA, (size_t)report_count(o) * sizeof(double), &o->report));
+    TRY(buffer_alloc(device, PART_DATA, sizeof(struct adamw_hyper), &o->hyper));
+    TRY(buffer_alloc(device, PART_WORKSPACE, (size_t)o->block_count * sizeof(double), &o->blocks));
     if (o->config.offload)
         TRY(moment_window_create(o->config.compute, &o->window));
     if (o->packed_count == 0)

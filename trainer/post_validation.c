@@ -53,17 +53,17 @@ static enum status create_buffers(struct post_validation *v)
     v->host = calloc((size_t)tail_count(v), sizeof *v->host);
     if (v->tokens == NULL || v->host == NULL)
         return fail(NO_MEMORY, "no memory for the report of a pipeline");
-    TRY(buffer_alloc(device, PART_OPTIMIZER, (size_t)v->samples * sizeof(double) + travelling, &v->mine));
-    TRY(buffer_alloc(device, PART_OPTIMIZER, travelling, &v->before));
+    TRY(buffer_alloc(device, PART_DATA, (size_t)v->samples * sizeof(double) + travelling, &v->mine));
+    TRY(buffer_alloc(device, PART_DATA, travelling, &v->before));
     if (v->pp == v->last)
         return OK;
-    TRY(buffer_alloc(device, PART_OPTIMIZER, travelling, &v->whole));
-    TRY(buffer_alloc(device, PART_OPTIMIZER, weights->value.bytes, &v->value));
-    TRY(buffer_alloc(device, PART_OPTIMIZER, weights->m.bytes, &v->m));
-    TRY(buffer_alloc(device, PART_OPTIMIZER, weights->v.bytes, &v->v));
+    TRY(buffer_alloc(device, PART_DATA, travelling, &v->whole));
+    TRY(buffer_alloc(device, weights->value.part, weights->value.bytes, &v->value));
+    TRY(buffer_alloc(device, PART_MOMENTS, weights->m.bytes, &v->m));
+    TRY(buffer_alloc(device, PART_MOMENTS, weights->v.bytes, &v->v));
     if (weights->master.bytes == 0)
         return OK;
-    return buffer_alloc(device, PART_OPTIMIZER, weights->master.bytes, &v->master);
+    return buffer_alloc(device, PART_MASTERS, weights->master.bytes, &v->master);
 }
 
 enum status post_validation_create(const struct post_validation_config *config, struct post_validation **out)

@@ -41,14 +41,17 @@
 #pragma once
 
 #include "trainer/optimizer.h"
+#include "trainer/stash.h"
 
 /* What every rank says of itself when its list is done; all hear the maximum of each. */
 enum remark {
     REMARK_STOP,
     REMARK_BUBBLE,
-    REMARK_MEMORY, // peak bytes; and from REMARK_PARTS on, of each part
-    REMARK_PARTS,
-    REMARK_COUNT = REMARK_PARTS + PART_COUNT
+    REMARK_MEMORY,                                 // peak bytes
+    REMARK_PARTS,                                  // those of each part
+    REMARK_SLOTS = REMARK_PARTS + PART_COUNT,      // of activations: of each kind how many slots ...
+    REMARK_SLOT_BYTES = REMARK_SLOTS + SLOT_KINDS, // ... and the bytes of all of them
+    REMARK_COUNT = REMARK_SLOT_BYTES + SLOT_KINDS
 };
 
 struct post_validation_config {

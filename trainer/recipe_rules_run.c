@@ -464,6 +464,20 @@ static void backend_say(const struct view *v, struct text *out)
     text_add(out, "model.attention_backend cudnn: %s", cudnn_obstacle(v->recipe));
 }
 
+static bool assumption_holds(const struct view *v)
+{
+    return v->recipe->assume == ASSUME_PROGRAM || !device_named_computes(v->recipe->cluster.device);
+}
+
+static void assumption_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "assume papers is for counting bytes, and cluster.device %s computes; cluster.device dry or assume "
+        "program works",
+        v->recipe->cluster.device);
+}
+
 /* ---- the rules ---- */
 
 #define WARMUP    "optimizer.lr_warmup_iters"
@@ -517,4 +531,5 @@ const struct rule recipe_run_rules[] = {
      {{.key = "profile.profile_step_end", .guess = profile_start_of},
       {.key = "profile.profile_step_start", .guess = iters_of}}},
     {"profile.timeline cluster.device", timed_holds, timed_say, {{0}}},
+    {"assume cluster.device", assumption_holds, assumption_say, {{0}}},
 };

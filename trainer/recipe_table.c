@@ -31,6 +31,7 @@ static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0
                                           IS("v-min", 0),     IS("dualpipe", 0),
                                           IS("dualpipev", 0), IS("file", 0),
                                           IS("auto", 0),      {0}};
+static const struct choice assumptions[] = {IS("program", ASSUME_PROGRAM), IS("papers", ASSUME_PAPERS), {0}};
 static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), IS("cuda", 0), {0}};
 static const struct choice transports[] = {IS("auto", 0), IS("local", 0), IS("mpi", 0), IS("nccl", 0), {0}};
 static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
@@ -117,6 +118,12 @@ const struct recipe_row recipe_rows[] = {
         "No atomics and no choice by timing: the same recipe gives the same bits. `false` lets NCCL add in "
         "the "
         "order that is fastest, which depends on the wiring; on a CPU it changes nothing."),
+    ROW("assume", CHOICE, assume, "program",
+        "Whose memory `cluster.device: dry` counts. `program`: this one's. `papers`: by the same formula, "
+        "what "
+        "those of ZeRO and of Korthikanti et al. stored: two bytes for weights, gradients and activations, "
+        "attention scores, masks (docs/memory.md).",
+        .choices = assumptions),
 
     ROW("model.num_layers", COUNT, model.num_layers, NULL, "Transformer blocks.", BETWEEN(1, 1e5),
         .aliases = "num_hidden_layers n_layer n_layers", .example = "12"),

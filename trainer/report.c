@@ -6,6 +6,7 @@
 #include "trainer/memory_states.h"
 #include "trainer/metrics.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -106,19 +107,60 @@ void report_layout(const struct run *run, FILE *to)
     fflush(to);
 }
 
-void report_parts(int rank, int pp_rank, const int64_t part_bytes[PART_COUNT], int64_t bytes, FILE *to)
+/* A column is as wide as its name, and as a number at least; a part that no rank has gets none. */
+static int part_width(const struct part_row *rows, int count, int part)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++)
+        any = any || rows[i].part_bytes[part] > 0;
+    int name = (int)strlen(part_name((enum part)part));
+    return !any ? 0 : name > 10 ? name : 10;
+}
+
+static void print_parts(const struct part_row *rows, int count, FILE *to)
 {
     char number[NUMBER_CHARS];
-    if (pp_rank == 0) {
-        fprintf(to, "%5s %6s", "rank", "pp");
-        for (int part = 0; part < PART_COUNT; part++)
-            fprintf(to, " %13s", part_name((enum part)part));
-        fprintf(to, " %13s\n", "in all");
-    }
-    fprintf(to, "%5d %6d", rank, pp_rank);
+    fprintf(to, "%5s %6s", "rank", "pp");
     for (int part = 0; part < PART_COUNT; part++)
-        fprintf(to, " %13s", bytes_text(part_bytes[part], number));
-    fprintf(to, " %13s\n", bytes_text(bytes, number));
+        if (part_width(rows, count, part) > 0)
+            fprintf(to, "  %*s", part_width(rows, count, part), part_name((enum part)part));
+    fprintf(to, "  %10s\n", "in all");
+    for (int i = 0; i < count; i++) {
+        fprintf(to, "%5d %6d", rows[i].rank, rows[i].pp);
+        for (int part = 0; part < PART_COUNT; part++)
+            if (part_width(rows, count, part) > 0)
+                fprintf(to, "  %*s", part_width(rows, count, part),
+                        bytes_text(rows[i].part_bytes[part], number));
+        fprintf(to, "  %10s\n", bytes_text(rows[i].bytes, number));
+    }
+}
+
+/* "4 x 24.00 KiB": what is kept of a microbatch, and of how many at once. */
+static void print_slots(const struct run *run, const struct part_row *rows, int count, FILE *to)
+{
+    fprintf(to, "activations, slots x bytes of a microbatch:\n%5s %6s %6s", "rank", "pp", "stage");
+    for (int kind = 0; kind < SLOT_KINDS; kind++)
+        fprintf(to, "  %15s", slot_kind_name((enum slot_kind)kind));
+    for (int i = 0; i < count * run->schedule->chunks; i++) {
+        const struct part_row *row = &rows[i / run->schedule->chunks];
+        int chunk = i % run->schedule->chunks;
+        fprintf(to, "\n%5d %6d %6d", row->rank, row->pp, schedule_stage(run->schedule, row->pp, chunk));
+        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+            const struct slot_use *use = &row->slots[chunk * SLOT_KINDS + kind];
+            char bytes[NUMBER_CHARS], cell[2 * NUMBER_CHARS + 4] = "-";
+            if (use->slots > 0)
+                snprintf(cell, sizeof cell, "%lld x %s", (long long)use->slots,
+                         bytes_text(use->bytes, bytes));
+            fprintf(to, "  %15s", cell);
+        }
+    }
+    fprintf(to, "\n");
+}
+
+void report_parts(const struct run *run, const struct part_row *rows, int count, FILE *to)
+{
+    print_parts(rows, count, to);
+    print_slots(run, rows, count, to);
 }
 
 /* Whether the schedule leaves any rank the time to send something away and fetch it. */
@@ -146,20 +188,71 @@ enum status report_offload(const struct run *run, FILE *to)
     return OK;
 }
 
+static enum status evaluate_rows(const struct run *run, struct memory_table *tables, struct part_row *rows)
+{
+    int threads = run_threads(run, run->mesh.world);
+    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
+        int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp});
+        TRY(memory_formula(run, rank, threads, &tables[pp]));
+        rows[pp] =
+            (struct part_row){.rank = rank, .pp = pp, .bytes = tables[pp].bytes, .slots = tables[pp].slots};
+        memcpy(rows[pp].part_bytes, tables[pp].part_bytes, sizeof rows[pp].part_bytes);
+    }
+    return OK;
+}
+
+enum status report_formula(const struct run *run, FILE *to)
+{
+    int count = run->mesh.degrees.pp;
+    struct memory_table *tables = calloc((size_t)count, sizeof *tables);
+    struct part_row *rows = calloc((size_t)count, sizeof *rows);
+    enum status status = tables != NULL && rows != NULL ? evaluate_rows(run, tables, rows)
+                                                        : fail(NO_MEMORY, "no memory for %d rows", count);
+    if (status == OK)
+        report_parts(run, rows, count, to);
+    for (int pp = 0; tables != NULL && pp < count; pp++)
+        memory_table_free(&tables[pp]);
+    free(tables);
+    free(rows);
+    fflush(to);
+    return status;
+}
+
 enum status report_memory(const struct run *run, FILE *to)
 {
     // Another machine's kernels take other temporary memory.
-    if (!device_named_is_of_host(run->recipe->cluster.device))
-        return OK;
-    int threads = run_threads(run, run->mesh.world);
-    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
-        struct memory_table table;
-        int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp});
-        TRY(memory_formula(run, rank, threads, &table));
-        report_parts(rank, pp, table.part_bytes, table.bytes, to);
-        memory_table_free(&table);
+    return device_named_is_of_host(run->recipe->cluster.device) ? report_formula(run, to) : OK;
+}
+
+/* The sum of the terms from the i-th on that are called as it is; 0 where one before it is. */
+static int64_t bytes_called(const struct memory_table *table, int i)
+{
+    int64_t bytes = 0;
+    for (int k = 0; k < table->count; k++) {
+        const struct memory_term *term = &table->list[k];
+        if (term->part != table->list[i].part || strcmp(term->what, table->list[i].what) != 0)
+            continue;
+        if (k < i)
+            return 0;
+        bytes += term->bytes * term->count * term->slots;
     }
-    fflush(to);
+    return bytes;
+}
+
+enum status report_terms(const struct run *run, int rank, FILE *to)
+{
+    struct memory_table table;
+    TRY(memory_formula(run, rank, run_threads(run, run->mesh.world), &table));
+    fprintf(to, "rank %d, term by term:\n", rank);
+    for (int part = 0; part < PART_COUNT; part++)
+        for (int i = 0; i < table.count; i++) {
+            char number[NUMBER_CHARS];
+            int64_t bytes = (int)table.list[i].part == part ? bytes_called(&table, i) : 0;
+            if (bytes > 0)
+                fprintf(to, "  %-13s %11s  %s\n", part_name((enum part)part), bytes_text(bytes, number),
+                        table.list[i].what);
+        }
+    memory_table_free(&table);
     return OK;
 }
 

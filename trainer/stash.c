@@ -11,6 +11,22 @@ static const enum slot_class class_of[HOME_COUNT] = {
     [HOME_INPUT_TO_WEIGHT] = INPUT_TO_WEIGHT,
 };
 
+_Static_assert((int)SLOT_INPUT == (int)HOME_INPUT && (int)SLOT_INPUT_TO_WEIGHT == (int)HOME_INPUT_TO_WEIGHT &&
+                   (int)SLOT_GRADIENT == (int)HOME_INPUT_TO_WEIGHT + 1,
+               "a kind of slots is its home");
+
+const char *slot_kind_name(enum slot_kind kind)
+{
+    static const char *const names[SLOT_KINDS] = {
+        [SLOT_INPUT] = "input",
+        [SLOT_UNTIL_INPUT] = "until_input",
+        [SLOT_UNTIL_WEIGHT] = "until_weight",
+        [SLOT_INPUT_TO_WEIGHT] = "input_to_weight",
+        [SLOT_GRADIENT] = "gradient",
+    };
+    return names[kind];
+}
+
 /* The free buffers while the list is walked: a queue, so that the buffer longest free is taken. One always
  * stays back: the last message may still read it while the next action starts. */
 struct pool {
@@ -98,6 +114,23 @@ static int slots_of_home(const struct stash *stash, enum home home, int chunk)
                                   : stash_whole_slots(stash, home, chunk);
 }
 
+static struct slot_use gradient_slots(const struct stash *stash)
+{
+    int64_t bytes =
+        stash->gradient_rows * stash->gradient_columns * (int64_t)dtype_bytes(stash->gradient_dtype);
+    return (struct slot_use){stash->gradients.count, bytes};
+}
+
+void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS])
+{
+    for (int home = HOME_INPUT; home <= HOME_INPUT_TO_WEIGHT; home++) {
+        struct slot_use use = {slots_of_home(stash, (enum home)home, chunk),
+                               (int64_t)stash->stages[chunk].layout.bytes[home]};
+        out[home] = use.slots > 0 && use.bytes > 0 ? use : (struct slot_use){0};
+    }
+    out[SLOT_GRADIENT] = chunk == 0 && stash->backward ? gradient_slots(stash) : (struct slot_use){0};
+}
+
 static enum status allocate_homes(struct device *device, struct stash *stash)
 {
     for (int home = 0; home < HOME_COUNT; home++) {
@@ -122,11 +155,11 @@ static enum status allocate_gradients(struct device *device, const struct env *e
     stash->gradient_rows = env_local_tokens(env);
     stash->gradient_columns = env->model->hidden_size;
     stash->gradient_dtype = env->working;
-    size_t bytes = (size_t)(stash->gradient_rows * stash->gradient_columns) * dtype_bytes(env->working);
     stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
     if (stash->gradient_busy == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
-    return buffer_alloc(device, PART_ACTIVATIONS, bytes * (size_t)stash->gradients.count, &stash->gradient);
+    struct slot_use use = gradient_slots(stash);
+    return buffer_alloc(device, PART_ACTIVATIONS, (size_t)(use.slots * use.bytes), &stash->gradient);
 }
 
 static enum status plan_absences(const struct stash_config *config, struct stash *stash)

@@ -20,6 +20,23 @@ MUST_USE enum status gradient_plan_create(const struct schedule *schedule, int p
                                           struct gradient_plan *out);
 void gradient_plan_destroy(struct gradient_plan *plan);
 
+/* What has slots on the device: the homes that are a microbatch's own, in their order, and the gradients that
+ * are on their way between stages. */
+enum slot_kind {
+    SLOT_INPUT,
+    SLOT_UNTIL_INPUT,
+    SLOT_UNTIL_WEIGHT,
+    SLOT_INPUT_TO_WEIGHT,
+    SLOT_GRADIENT,
+    SLOT_KINDS
+};
+const char *slot_kind_name(enum slot_kind kind);
+
+/* How many slots there are, and what each takes. */
+struct slot_use {
+    int64_t slots, bytes;
+};
+
 struct stash {
     struct slot_plan *plan;
     struct away_plan *away; // the slots instead, where things go to the host meanwhile (offload.h); or NULL
@@ -53,6 +70,10 @@ void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back
 int stash_slot(const struct stash *stash, enum home home, int chunk, int microbatch, bool back);
 int stash_whole_slot(const struct stash *stash, enum home home, int chunk, int microbatch);
 int stash_whole_slots(const struct stash *stash, enum home home, int chunk);
+
+/* The slots of a chunk; those of gradients, which are for all chunks, with the first. They are all there is
+ * of activations on the device. */
+void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS]);
 
 /* Which gradient buffer, and its view. */
 int stash_gradient(const struct stash *stash, int chunk, int microbatch);

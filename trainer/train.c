@@ -159,6 +159,9 @@ static enum status one_step(struct session *s, bool *stop)
     };
     for (int part = 0; part < PART_COUNT; part++)
         record.part_peak_bytes[part] = (int64_t)w->remarks[REMARK_PARTS + part];
+    for (int kind = 0; kind < SLOT_KINDS; kind++)
+        record.slots[kind] = (struct slot_use){(int64_t)w->remarks[REMARK_SLOTS + kind],
+                                               (int64_t)w->remarks[REMARK_SLOT_BYTES + kind]};
     if (record.has_valid)
         TRY(worker_evaluate(w, &record.valid_loss));
     if (speaks(s))

@@ -146,7 +146,7 @@ static enum status create_optimizer(struct worker *w)
     };
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &w->optimizer));
-    TRY(buffer_alloc(w->device, PART_OPTIMIZER, sizeof w->remarks, &w->remarks_buffer));
+    TRY(buffer_alloc(w->device, PART_DATA, sizeof w->remarks, &w->remarks_buffer));
     if (recipe->pipeline.optimizer_post_validation)
         TRY(create_validation(w));
     return batches_create(w->device, m, recipe->train.micro_batch_size, recipe->model.seq_length,
@@ -278,6 +278,21 @@ static bool signal_came(int signal_number)
     return sigismember(&set, signal_number) == 1;
 }
 
+/* Of all chunks together. */
+static void remark_slots(const struct worker *w, double remarks[REMARK_COUNT])
+{
+    for (int kind = 0; kind < 2 * SLOT_KINDS; kind++)
+        remarks[REMARK_SLOTS + kind] = 0.0;
+    for (int chunk = 0; chunk < w->run->schedule->chunks; chunk++) {
+        struct slot_use slots[SLOT_KINDS];
+        stash_slots(executor_stash(w->executor), chunk, slots);
+        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+            remarks[REMARK_SLOTS + kind] += (double)slots[kind].slots;
+            remarks[REMARK_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);
+        }
+    }
+}
+
 static void remark(const struct worker *w, double remarks[REMARK_COUNT])
 {
     struct step_times times = executor_times(w->executor);
@@ -288,6 +303,7 @@ static void remark(const struct worker *w, double remarks[REMARK_COUNT])
     remarks[REMARK_MEMORY] = (double)use.peak_total_bytes;
     for (int part = 0; part < PART_COUNT; part++)
         remarks[REMARK_PARTS + part] = (double)use.peak_bytes[part];
+    remark_slots(w, remarks);
 }
 
 enum status worker_hear(struct worker *w)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_RANKS = 16 };
+enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
 
 #define FULL     " memory.recompute_granularity=full "
 #define AWAY     " memory.offload_activations=true "
@@ -23,8 +23,9 @@ struct layout_case {
 
 struct job {
     struct run run;
-    int steps;
+    int steps, chunks;
     struct memory_use use[MOST_RANKS];
+    struct slot_use slots[MOST_RANKS][MOST_CHUNKS][SLOT_KINDS];
     struct memory_table formula[MOST_RANKS]; // of the dry run
 };
 
@@ -40,6 +41,9 @@ static enum status rank_main(struct world *world, void *argument)
     if (job->steps > 1)
         TRY(worker_evaluate(&worker, &loss));
     job->use[world->rank] = device_memory(worker.device);
+    CHECK(job->run.schedule->chunks <= MOST_CHUNKS);
+    for (int chunk = 0; chunk < job->run.schedule->chunks; chunk++)
+        stash_slots(executor_stash(worker.executor), chunk, job->slots[world->rank][chunk]);
     worker_destroy(&worker);
     return OK;
 }
@@ -57,6 +61,7 @@ static enum status play(const struct tiny *tiny, const struct layout_case *c, bo
     // One step is what a rehearsal plays; a run plays more, and evaluates.
     *job = (struct job){.steps = dry ? 1 : 2};
     enum status status = run_create(recipe, !dry, &job->run);
+    job->chunks = status == OK ? job->run.schedule->chunks : 0;
     for (int rank = 0; status == OK && dry && rank < *size; rank++)
         status = memory_formula(&job->run, rank, c->threads, &job->formula[rank]);
     if (status == OK && !dry)
@@ -66,6 +71,33 @@ static enum status play(const struct tiny *tiny, const struct layout_case *c, bo
     run_destroy(&job->run);
     recipe_destroy(recipe);
     return status;
+}
+
+/* Activations by slot, and that there are no others. */
+static enum status compare_slots(const struct job *real, const struct job *dry, int rank)
+{
+    int64_t bytes = 0;
+    for (int chunk = 0; chunk < real->chunks; chunk++)
+        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+            const struct slot_use *use = &real->slots[rank][chunk][kind],
+                                  *rehearsed = &dry->slots[rank][chunk][kind],
+                                  *formula = &dry->formula[rank].slots[chunk * SLOT_KINDS + kind];
+            bytes += use->slots * use->bytes;
+            if (use->slots != rehearsed->slots || use->bytes != rehearsed->bytes ||
+                use->slots != formula->slots || use->bytes != formula->bytes)
+                return fail(OUT_OF_BOUND,
+                            "rank %d, chunk %d: %lld slots of %lld bytes of %s; %lld of %lld were rehearsed, "
+                            "and the formula says %lld of %lld",
+                            rank, chunk, (long long)use->slots, (long long)use->bytes,
+                            slot_kind_name((enum slot_kind)kind), (long long)rehearsed->slots,
+                            (long long)rehearsed->bytes, (long long)formula->slots,
+                            (long long)formula->bytes);
+        }
+    int64_t rounded = (bytes + 63) / 64 * 64, all = real->use[rank].peak_bytes[PART_ACTIVATIONS];
+    return all == (bytes > 0 ? rounded : 64)
+               ? OK
+               : fail(OUT_OF_BOUND, "rank %d: slots of %lld bytes; there are %lld of activations", rank,
+                      (long long)bytes, (long long)all);
 }
 
 static enum status compare_rank(const struct job *real, const struct job *dry, int rank)
@@ -97,6 +129,8 @@ static enum status compare(const struct tiny *tiny, const struct layout_case *c)
     enum status status = OK;
     for (int rank = 0; status == OK && rank < size; rank++)
         status = compare_rank(&real, &dry, rank);
+    for (int rank = 0; status == OK && rank < size; rank++)
+        status = compare_slots(&real, &dry, rank);
     for (int rank = 0; rank < size; rank++)
         memory_table_free(&dry.formula[rank]);
     return status;

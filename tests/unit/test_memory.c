@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The formula of memory against printed tables: what other programs stored, under the same formula. */
-#include "base/text.h"
-#include "trainer/memory_layer.h"
+#include "tests/unit/recipe_case.h"
+#include "trainer/memory_formula.h"
+#include "trainer/metrics.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -12,7 +13,7 @@
 
 enum { DEGREES = 6, MODELS = 3, STAGES = 3 };
 static const int degrees[DEGREES] = {1, 4, 16, 64, 256, 1024};
-static const double parameters[MODELS] = {7.5e9, 128e9, 1e12};
+static const double table1_parameters[MODELS] = {7.5e9, 128e9, 1e12};
 static const char *const table1[DEGREES][MODELS][STAGES] = {
     {{"120", "120", "120"}, {"2048", "2048", "2048"}, {"16000", "16000", "16000"}},
     {{"52.5", "41.3", "30"}, {"896", "704", "512"}, {"7000", "5500", "4000"}},
@@ -35,10 +36,10 @@ Test(memory, table_1_of_zero)
     for (int d = 0; d < DEGREES; d++)
         for (int m = 0; m < MODELS; m++)
             for (int stage = 1; stage <= STAGES; stage++) {
-                double bytes = memory_of_states(&memory_of_papers, parameters[m], stage, degrees[d]);
+                double bytes = memory_of_states(&memory_of_papers, table1_parameters[m], stage, degrees[d]);
                 cr_assert(prints_as(bytes / 1e9, table1[d][m][stage - 1]),
-                          "%g parameters, stage %d, dp %d: %.17g GB, and the table has %s", parameters[m],
-                          stage, degrees[d], bytes / 1e9, table1[d][m][stage - 1]);
+                          "%g parameters, stage %d, dp %d: %.17g GB, and the table has %s",
+                          table1_parameters[m], stage, degrees[d], bytes / 1e9, table1[d][m][stage - 1]);
             }
     cr_assert(!prints_as(52.56, "52.5") && !prints_as(2049.0, "2048") && !prints_as(513.5, "514"));
     // Without ZeRO 16 bytes a parameter, and this program's weight, gradient and moments in fp32.
@@ -88,6 +89,71 @@ Test(memory, table_2_of_korthikanti)
             cr_assert_eq(kept(a, h, b, t, true, CORE), 34 * sbh / t);
             cr_assert_eq(kept(a, h, b, t, false, ALL), 2 * sbh);
         }
+}
+
+/* ---- the same from a recipe, `assume: papers` ---- */
+
+#define BIG                                                                                                  \
+    "model: {num_layers: 4, hidden_size: 6144, num_attention_heads: 64, seq_length: 2048, vocab_size: 512, " \
+    "tie_word_embeddings: false}\n"                                                                          \
+    "train: {global_batch_size: 4, micro_batch_size: 4, train_iters: 10}\n" OPTIMIZER DATA                   \
+    "cluster: {device: dry}\nassume: papers\n"
+
+static struct memory_table table_of(const char *layers, const char *layout, int64_t *parameters)
+{
+    const char *overrides[8] = {layers};
+    char copy[200];
+    snprintf(copy, sizeof copy, "%s", layout);
+    char *rest = copy;
+    for (int i = 1; rest != NULL; i++)
+        overrides[i] = strsep(&rest, " ");
+    struct loaded l = load(BIG, overrides, 0);
+    struct run run;
+    struct memory_table table;
+    cr_assert(l.recipe != NULL, "%s", text_chars(&l.said));
+    cr_assert_eq(run_create(l.recipe, false, &run), OK, "%s", fail_text());
+    cr_assert_eq(memory_formula(&run, 0, 1, &table), OK, "%s", fail_text());
+    *parameters = model_parameters(&l.recipe->model);
+    run_destroy(&run);
+    loaded_free(&l);
+    return table;
+}
+
+/* A layer is the difference that one more makes. */
+static int64_t of_a_layer(const char *layout)
+{
+    int64_t ignored;
+    struct memory_table three = table_of("model.num_layers=3", layout, &ignored),
+                        four = table_of("model.num_layers=4", layout, &ignored);
+    int64_t bytes = four.part_bytes[PART_ACTIVATIONS] - three.part_bytes[PART_ACTIVATIONS];
+    memory_table_free(&three);
+    memory_table_free(&four);
+    return bytes;
+}
+
+Test(memory, of_papers_in_a_recipe)
+{
+    const int64_t sbh = 2048LL * 4 * 6144, core = 64LL * 2048 * 2048 * 4;
+    cr_expect_eq(of_a_layer("tp=1"), 34 * sbh + 5 * core);
+    cr_expect_eq(of_a_layer("tp=8"), 10 * sbh + 24 * sbh / 8 + 5 * core / 8);
+    cr_expect_eq(of_a_layer("tp=8 parallel.sequence_parallel=true"), 34 * sbh / 8 + 5 * core / 8);
+    cr_expect_eq(of_a_layer("tp=8 memory.recompute_granularity=selective"), 10 * sbh + 24 * sbh / 8);
+    cr_expect_eq(of_a_layer("tp=1 memory.recompute_granularity=full"), 2 * sbh);
+    int64_t parameters;
+    struct memory_table table = table_of("model.num_layers=4", "tp=1", &parameters);
+    static const struct {
+        enum part part;
+        int64_t each;
+    } states[] = {{PART_WEIGHTS, 2}, {PART_MASTERS, 4}, {PART_GRADIENTS, 2}, {PART_MOMENTS, 8}};
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        cr_expect_eq(table.part_bytes[states[i].part], states[i].each * parameters, "%s",
+                     part_name(states[i].part));
+    cr_expect_eq(table.bytes, 16 * parameters + table.part_bytes[PART_ACTIVATIONS],
+                 "nothing else is counted");
+    memory_table_free(&table);
+    SAYS(SMALL "assume: papers\n",
+         "R:5: assume papers is for counting bytes, and cluster.device cpu computes; "
+         "cluster.device dry or assume program works\n");
 }
 
 /* What this program keeps in fp32: no masks, no scores, and the small things. docs/memory.md says the same.
