@@ -102,9 +102,10 @@ void who_is_watched(struct watched *copy)
     publish(true);
 }
 
-enum { WHY_CHARS = 2048 };
+enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 
-static _Noreturn void end_process(int exit, const char *file, int line, const char *what, const char *why)
+/* `where` comes behind the reason. */
+static _Noreturn void end_process(int exit, const char *why, const char *where)
 {
     char place[WHO_CHARS] = "cuboid";
     if (me.rank >= 0)
@@ -112,8 +113,7 @@ static _Noreturn void end_process(int exit, const char *file, int line, const ch
     // One write, so that the lines of several dying ranks do not mix. No exit handlers: the other
     // ranks of this process still run, and would see their world torn down under them.
     char line_text[WHY_CHARS + 2400];
-    int length =
-        snprintf(line_text, sizeof line_text, "%s: %s [%s at %s:%d]\n", place, why, what, file, line);
+    int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", place, why, where);
     if (length > 0) {
         ssize_t ignored = write(STDERR_FILENO, line_text, (size_t)length);
         (void)ignored;
@@ -123,21 +123,21 @@ static _Noreturn void end_process(int exit, const char *file, int line, const ch
 
 _Noreturn void die(const char *file, int line, const char *what, const char *format, ...)
 {
-    char why[WHY_CHARS];
+    char why[WHY_CHARS], where[WHERE_CHARS];
     va_list args;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    end_process(1, file, line, what, why);
+    snprintf(where, sizeof where, " [%s at %s:%d]", what, file, line);
+    end_process(1, why, where);
 }
 
-_Noreturn void die_of(enum status status, const char *file, int line, const char *what, const char *format,
-                      ...)
+_Noreturn void die_of(enum status status, const char *format, ...)
 {
     char why[WHY_CHARS];
     va_list args;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    end_process(status_exit(status), file, line, what, why);
+    end_process(status_exit(status), why, "");
 }

@@ -88,9 +88,9 @@ void who_is_watched(struct watched *copy);
  * status 1, which ends the job: the other ranks are threads here, or a launcher notices. */
 _Noreturn void die(const char *file, int line, const char *what, const char *format, ...) PRINTF_LIKE(4, 5);
 
-/* The same with status_exit(status), for a failure that the others cannot hear of. */
-_Noreturn void die_of(enum status status, const char *file, int line, const char *what, const char *format,
-                      ...) PRINTF_LIKE(5, 6);
+/* The same with status_exit(status), for a failure that the others cannot hear of: whoever runs the program
+ * may have caused it, so it says no place in the source. */
+_Noreturn void die_of(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* For promises, in every build. */
 #define CHECK(promise) ((promise) ? (void)0 : die(__FILE__, __LINE__, #promise, "is false"))

@@ -423,8 +423,7 @@ static void job_wait(struct job *job)
         if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
             job->ended < job->world.size) {
             *who_am_i() = failed->who;
-            die_of(failed->status, __FILE__, __LINE__, "the other ranks wait for it", "rank %d: %s",
-                   failed->rank, failed->text);
+            die_of(failed->status, "rank %d: %s (the other ranks wait for it)", failed->rank, failed->text);
         }
     }
     pthread_mutex_unlock(&job->lock);

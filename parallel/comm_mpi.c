@@ -446,7 +446,7 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
           -1);
     bool hurry = status != OK && status != STOPPED;
     if (!end_wait(w, &request, hurry ? GRACE_MS : 0))
-        die_of(status, __FILE__, __LINE__, "the other ranks wait for it", "rank %d: %s", world->rank, text);
+        die_of(status, "rank %d: %s (the other ranks wait for it)", world->rank, text);
     int failed = world->size;
     for (int r = world->size - 1; r >= 0; r--) // before one that has only lost another
         if (all[r] != OK && (failed == world->size || all[r] != PEER_LOST || all[failed] == PEER_LOST))

@@ -110,8 +110,10 @@ enum status data_inspect(const struct data_options *options)
         return fail(BAD_USAGE, "--documents %s: inspect takes a number of documents to show, 0 or more",
                     options->documents);
     struct dataset *dataset = NULL;
-    TRY(dataset_open(options->inputs[0], &dataset));
-    enum status status = inspect(dataset, options, shown);
+    enum status status = dataset_open(options->inputs[0], &dataset);
+    if (status != OK)
+        return status == IO_ERROR ? BAD_USAGE : status; // with what it said
+    status = inspect(dataset, options, shown);
     dataset_close(dataset);
     return status;
 }

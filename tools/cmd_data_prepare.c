@@ -10,6 +10,7 @@
 #include "trainer/data_text.h"
 #include "trainer/dataset.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -195,6 +196,49 @@ static void print_summary(const struct pump *p, const char *prefix)
                p->documents);
 }
 
+/* All that cannot be read, before anything is written. */
+static enum status check_inputs(const struct data_options *o)
+{
+    struct text wrong = {0};
+    for (int i = 0; i < o->input_count; i++) {
+        struct stat info;
+        bool there = strcmp(o->inputs[i], "-") == 0 ||
+                     (stat(o->inputs[i], &info) == 0 && access(o->inputs[i], R_OK) == 0);
+        int why = !there ? errno : strcmp(o->inputs[i], "-") != 0 && S_ISDIR(info.st_mode) ? EISDIR : 0;
+        if (why != 0)
+            text_add(&wrong, "%s%s: %s", wrong.length > 0 ? "; " : "", o->inputs[i], strerror(why));
+    }
+    enum status status = wrong.length > 0 ? fail(BAD_USAGE, "%s", text_chars(&wrong)) : OK;
+    text_free(&wrong);
+    return status;
+}
+
+/* "a/b" of "a/b/c", "/" of "/c", "." of "c". */
+static void add_folder_of(const char *path, struct text *out)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        text_add(out, ".");
+    else
+        text_add_bytes(out, path, slash > path ? (size_t)(slash - path) : 1);
+}
+
+/* A dataset's folder is made, its parents are not: several at once are a slip of the pen. */
+static enum status check_folder(const char *prefix)
+{
+    struct text folder = {0}, parent = {0};
+    add_folder_of(prefix, &folder);
+    add_folder_of(folder.chars, &parent);
+    bool good = access(folder.chars, F_OK) == 0 || access(parent.chars, F_OK) == 0;
+    enum status status =
+        good ? OK
+             : fail(BAD_USAGE, "-o %s: there is no folder %s to make %s in; mkdir -p %s makes both", prefix,
+                    parent.chars, folder.chars, folder.chars);
+    text_free(&folder);
+    text_free(&parent);
+    return status;
+}
+
 static enum status prepare_with(const struct tokenizer *tokenizer, const struct data_options *o,
                                 const struct text_options *text)
 {
@@ -232,8 +276,14 @@ enum status data_prepare(const struct data_options *options)
         return fail(BAD_USAGE, "prepare: where to? -o PREFIX writes PREFIX.bin and PREFIX.idx");
     TRY(text_options_of(options, &text));
     struct tokenizer *tokenizer = NULL;
-    TRY(data_options_tokenizer(options, &tokenizer));
-    enum status status = prepare_with(tokenizer, options, &text);
+    enum status status = data_options_tokenizer(options, &tokenizer);
+    if (status != OK)
+        return status == NO_MEMORY ? status : BAD_USAGE; // with what it said
+    status = check_inputs(options);
+    if (status == OK)
+        status = check_folder(options->output);
+    if (status == OK)
+        status = prepare_with(tokenizer, options, &text);
     tokenizer_destroy(tokenizer);
     return status;
 }

@@ -133,7 +133,7 @@ static int load_of_recipe(const struct arguments *a, const char *path, char **ch
                           struct recipe **recipe)
 {
     int status = load_recipe(a, path, recipe);
-    return status != 0 ? status : exit_status(find_of_recipe(*recipe, path, checkpoint));
+    return status != 0 ? status : exit_status_of_input(find_of_recipe(*recipe, path, checkpoint));
 }
 
 /* A checkpoint has a copy of the recipe that made it. */
@@ -141,9 +141,9 @@ static int load_of_checkpoint(const struct arguments *a, const char *path, char 
                               struct recipe **recipe)
 {
     char *copy = NULL;
-    int status = exit_status(checkpoint_resolve(path, checkpoint));
+    int status = exit_status_of_input(checkpoint_resolve(path, checkpoint));
     if (status == 0)
-        status = exit_status(checkpoint_recipe_path(*checkpoint, &copy));
+        status = exit_status_of_input(checkpoint_recipe_path(*checkpoint, &copy));
     if (status == 0)
         status = load_recipe(a, copy, recipe);
     free(copy);

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FIELDS = 4, MOST_BYTES = 1 << 26 };
 
@@ -47,6 +48,21 @@ static bool is_heading(const char *line)
     return strncmp(line, "stage", 5) == 0;
 }
 
+/* Columns in another order would be read as if they were in this one. */
+static enum status check_heading(const struct reader *r, char *line)
+{
+    static const char *const names[FIELDS] = {"stage", "f", "i", "w"};
+    const char *fields[FIELDS];
+    bool good = split(line, fields) == FIELDS;
+    for (int i = 0; good && i < FIELDS; i++)
+        good = strcasecmp(fields[i], names[i]) == 0;
+    return good ? OK
+                : fail(BAD_USAGE,
+                       "%s, line 1: the columns are stage,f,i,w, in this order; a file without a "
+                       "heading has them too",
+                       r->path);
+}
+
 static enum status read_line(struct reader *r, int number, char *line)
 {
     const char *fields[FIELDS];
@@ -80,7 +96,9 @@ static enum status read_lines(struct reader *r, struct text *text, bool counting
         size_t length = strcspn(line, "\n");
         char kept = line[length];
         line[length] = 0;
-        bool times = !is_blank(line) && !(number == 1 && is_heading(line));
+        bool heading = number == 1 && is_heading(line), times = !is_blank(line) && !heading;
+        if (!counting && heading)
+            TRY(check_heading(r, line));
         if (counting)
             r->lines += times ? 1 : 0;
         else if (times)

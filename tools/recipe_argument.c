@@ -70,6 +70,11 @@ static const char *const one_rank_overrides[] = {
     "pipeline.microbatch_group_size=0",
     "pipeline.layout=[]",
     "pipeline.optimizer_post_validation=false",
+    "pipeline.auto_f=1",
+    "pipeline.auto_i=1",
+    "pipeline.auto_w=1",
+    "pipeline.auto_comm=0",
+    "pipeline.auto_memory_limit=0",
 };
 enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
 
@@ -130,6 +135,12 @@ int exit_status(enum status status)
         fprintf(stderr, "cuboid: %s\n", text_chars(&shown));
     text_free(&shown);
     return status_exit(status);
+}
+
+int exit_status_of_input(enum status status)
+{
+    int printed = exit_status(status);
+    return printed == 1 && status != NO_MEMORY ? 2 : printed;
 }
 
 int exit_status_of_world(enum status status)

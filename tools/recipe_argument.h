@@ -17,5 +17,9 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
 /* The exit status that a status ends a command with, after its one line on standard error. */
 int exit_status(enum status status);
 
+/* The same for what was wrong with what was named, before any work began: 2 where that is 1, but for a
+ * machine without memory. */
+int exit_status_of_input(enum status status);
+
 /* The same for a status that every process of a launcher has alike: rank 0 says the line. */
 int exit_status_of_world(enum status status);

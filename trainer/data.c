@@ -93,26 +93,46 @@ static enum status check_config(const struct data_config *c)
     return OK;
 }
 
+/* What is wrong with a source goes to `wrong`, and the next one is looked at. */
 static enum status open_list(const struct data_source_config *sources, int count, const char *key,
-                             struct data_list *out)
+                             struct data_list *out, struct text *wrong)
 {
     out->datasets = calloc((size_t)count + 1, sizeof(struct dataset *));
     out->weights = calloc((size_t)count + 1, sizeof(double));
     if (out->datasets == NULL || out->weights == NULL)
         return fail(NO_MEMORY, "data.%s: no memory for %d sources", key, count);
+    out->count = count;
     for (int i = 0; i < count; i++) {
         double weight = sources[i].weight;
         char number[NUMBER_CHARS];
-        if (!isfinite(weight) || weight <= 0.0)
-            return fail(
-                BAD_RECIPE,
-                "data.%s source %d (%s): weight %s; it must be above 0 (left out, it gives no samples)", key,
-                i + 1, sources[i].path, number_text(weight, number));
+        const char *between = wrong->length > 0 ? "; " : "";
         out->weights[i] = weight;
-        TRY(dataset_open(sources[i].path, &out->datasets[i]));
-        out->count = i + 1;
+        if (!isfinite(weight) || weight <= 0.0) {
+            text_add(
+                wrong,
+                "%sdata.%s source %d (%s): weight %s; it must be above 0 (left out, it gives no samples)",
+                between, key, i + 1, sources[i].path, number_text(weight, number));
+            continue;
+        }
+        enum status status = dataset_open(sources[i].path, &out->datasets[i]);
+        if (status == NO_MEMORY)
+            return status;
+        if (status != OK)
+            text_add(wrong, "%sdata.%s: %s", between, key, fail_text());
     }
     return OK;
+}
+
+static enum status open_lists(struct data *d, const struct data_config *c)
+{
+    struct text wrong = {0};
+    enum status status = open_list(c->train, c->train_count, "train", &d->train, &wrong);
+    if (status == OK && c->valid_count > 0)
+        status = open_list(c->valid, c->valid_count, "valid", &d->valid, &wrong);
+    if (status == OK && wrong.length > 0)
+        status = fail(BAD_RECIPE, "%s", text_chars(&wrong));
+    text_free(&wrong);
+    return status;
 }
 
 static void close_list(struct data_list *list)
@@ -166,9 +186,8 @@ static enum status open_all(struct data *d, const struct data_config *c)
         .reset_attention_mask = c->reset_attention_mask,
         .eod_mask_loss = c->eod_mask_loss,
     };
-    TRY(open_list(c->train, c->train_count, "train", &d->train));
+    TRY(open_lists(d, c));
     if (c->valid_count > 0) {
-        TRY(open_list(c->valid, c->valid_count, "valid", &d->valid));
         TRY(make_mix(&d->mixes[DATA_TRAIN], &d->train, DATA_TRAIN, 0.0, 1.0, c));
         TRY(make_mix(&d->mixes[DATA_VALID], &d->valid, DATA_VALID, 0.0, 1.0, c));
         return data_require(d, DATA_TRAIN);

@@ -163,6 +163,25 @@ static void set_row(struct loader *loader, int row, const struct node *value, st
     text_free(&why);
 }
 
+static bool is_section_name(const char *name)
+{
+    for (int s = 1; s < RECIPE_SECTIONS; s++)
+        if (strcmp(recipe_sections[s].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* `model: {model: ...}`, or another section inside one. */
+static void refuse_section(struct loader *loader, const char *where, const char *section, const char *name)
+{
+    if (strcmp(section, name) == 0)
+        problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s stand directly in it", where,
+                     section, name, name);
+    else
+        problems_add(loader->problems, "%s: %s stands inside %s; it is a section of its own, beside that",
+                     where, name, section);
+}
+
 /* The keys of one section (or of the top): each once, by whatever name. */
 static void apply_keys(struct loader *loader, const char *file, const char *section, const struct node *map)
 {
@@ -172,9 +191,7 @@ static void apply_keys(struct loader *loader, const char *file, const char *sect
         char where[300];
         snprintf(where, sizeof where, "%.260s:%d", file, key->line);
         int row = row_find(section, key->text);
-        bool is_section = false;
-        for (int s = 1; s < RECIPE_SECTIONS; s++)
-            is_section = is_section || (*section == 0 && strcmp(recipe_sections[s].name, key->text) == 0);
+        bool is_section = is_section_name(key->text);
         if (row >= 0 && first_line[row] > 0) {
             problems_add(loader->problems, "%s: %s is given twice, first in line %d; one of them must go",
                          where, recipe_rows[row].key, first_line[row]);
@@ -186,7 +203,10 @@ static void apply_keys(struct loader *loader, const char *file, const char *sect
             const struct recipe_row *meant = &recipe_rows[row_find_dotted(key->text)];
             problems_add(loader->problems, "%s: unknown key %s; in a file it is written %.*s: {%s: ...}",
                          where, key->text, (int)row_section_length(meant), meant->key, row_name(meant));
-        } else if (!is_section)
+        } else if (is_section && *section != 0 &&
+                   (value->kind == NODE_MAP || strcmp(section, key->text) == 0)) {
+            refuse_section(loader, where, section, key->text);
+        } else if (!is_section || *section != 0)
             refuse_key(loader, where, section, key->text);
     }
 }
@@ -378,10 +398,7 @@ static void apply_override(struct loader *loader, const char *override, int firs
     char key[128];
     snprintf(key, sizeof key, "%.*s", (int)(equals - override), override);
     int row = row_find_dotted(key);
-    bool is_section = false;
-    for (int s = 1; s < RECIPE_SECTIONS; s++)
-        is_section = is_section || strcmp(key, recipe_sections[s].name) == 0;
-    if (row < 0 && is_section) {
+    if (row < 0 && is_section_name(key)) {
         problems_add(loader->problems, "command line: %s is a section; write %s.KEY=value", key, key);
     } else if (row < 0) {
         // "model.num_layer": the section is told apart from the name, so that its own keys are nearest.
@@ -466,39 +483,35 @@ static void derive_texts(struct recipe *recipe, const char *path)
     }
 }
 
+/* Says that a key is not what was said, and why; who calls it changes the field. */
+static void turn_off(struct loader *loader, const char *key, const char *reason)
+{
+    int row = row_of(key);
+    struct text where = {0};
+    origin_text(loader->recipe, row, &where);
+    problems_warn(loader->problems, "%s: %s is turned off: %s", text_chars(&where), key, reason);
+    text_free(&where);
+    loader->recipe->origin[row].kind = FROM_DERIVED;
+}
+
 /* What is usable, but not as it was said; and where derived values came from. */
 static void settle(struct loader *loader, const char *path)
 {
     struct recipe *recipe = loader->recipe;
-    int sequence = row_of("parallel.sequence_parallel"), zero = row_of("parallel.zero_stage");
+    struct recipe_parallel *parallel = &recipe->parallel;
     derive_texts(recipe, path);
     for (int i = 0; i < RECIPE_ROWS; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
-    if (recipe->parallel.sequence_parallel && recipe->parallel.tensor_parallel_size == 1) {
-        struct text where = {0};
-        origin_text(recipe, sequence, &where);
-        problems_warn(
-            loader->problems,
-            "%s: parallel.sequence_parallel is turned off: it needs parallel.tensor_parallel_size 2 or "
-            "more",
-            where.chars);
-        text_free(&where);
-        recipe->parallel.sequence_parallel = false;
-        recipe->origin[sequence].kind = FROM_DERIVED;
+    recipe_warn_unread(recipe, loader->problems);
+    if (parallel->sequence_parallel && parallel->tensor_parallel_size == 1) {
+        turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");
+        parallel->sequence_parallel = false;
     }
-    recipe_warn_memory(recipe, loader->problems);
-    if (recipe->parallel.zero_stage > 0 && recipe->parallel.data_parallel_size == 1) {
-        struct text where = {0};
-        origin_text(recipe, zero, &where);
-        problems_warn(
-            loader->problems,
-            "%s: parallel.zero_stage %d is turned off: it shares out between data-parallel ranks, and "
-            "parallel.data_parallel_size is 1",
-            where.chars, recipe->parallel.zero_stage);
-        text_free(&where);
-        recipe->parallel.zero_stage = 0;
-        recipe->origin[zero].kind = FROM_DERIVED;
+    if (parallel->zero_stage > 0 && parallel->data_parallel_size == 1) {
+        turn_off(loader, "parallel.zero_stage",
+                 "it shares out between data-parallel ranks, and parallel.data_parallel_size is 1");
+        parallel->zero_stage = 0;
     }
 }
 

@@ -112,8 +112,8 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
                   struct problems *problems);
 
-/* Warns of what section `memory` says to no effect. */
-void recipe_warn_memory(const struct recipe *recipe, struct problems *problems);
+/* Warns of what a recipe says to no effect: recipe_unread.c. */
+void recipe_warn_unread(const struct recipe *recipe, struct problems *problems);
 
 /* "recipes/a.yaml:12", "command line" or the recipe's path. */
 void origin_text(const struct recipe *recipe, int row, struct text *out);

@@ -169,6 +169,12 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
         text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
         return false;
     }
+    // 1e-400: a digit other than 0 before the exponent.
+    if (value == 0.0 && strcspn(node->text, "123456789") < strcspn(node->text, "eE")) {
+        text_add(why, "%.*s is too small: it would be 0; it wants ", SHOWN, node->text);
+        value_expected(row, why);
+        return false;
+    }
     if (!in_range(row, value))
         return refuse_range(row, value, why);
     *out = value;
@@ -375,25 +381,25 @@ static bool parse_sources(const struct recipe_row *row, const struct node *node,
                           struct text *why)
 {
     bool one = node->kind != NODE_LIST;
-    size_t count = one ? 1 : node->count;
+    size_t count = one ? 1 : node->count, before = why->length;
     struct recipe_sources sources = {.list = allocate(count, sizeof *sources.list), .count = count};
     struct text inner = {0};
     for (size_t i = 0; i < count; i++) {
         const struct node *item = one ? node : node->child[i];
         struct recipe_source *source = &sources.list[i];
         source->weight = 1.0;
-        if (item->kind == NODE_MAP ? parse_source_map(item, source, &inner)
-                                   : parse_text(row, item, &source->path, &inner))
-            continue;
-        free_sources(&sources);
-        if (!one)
-            return refuse_inside("source", i, &inner, why);
-        text_add(why, "%s", text_chars(&inner));
+        bool good = item->kind == NODE_MAP ? parse_source_map(item, source, &inner)
+                                           : parse_text(row, item, &source->path, &inner);
+        if (!good && !one)
+            text_add(why, "%ssource %zu: ", why->length > before ? "; " : "", i + 1);
+        text_add(why, "%s", good ? "" : text_chars(&inner));
         text_free(&inner);
-        return false;
     }
-    *out = sources;
-    return true;
+    if (why->length == before)
+        *out = sources;
+    else
+        free_sources(&sources);
+    return why->length == before;
 }
 
 /* "969, 30, 1" as the list [969, 30, 1]. */

@@ -5,6 +5,7 @@ nobody hangs, and the signal that mpirun forwards ends with a checkpoint and 75.
 
     test_mpirun.py CUBOID MPIRUN"""
 import glob
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,9 @@ data: {train: text, split: "1"}
 parallel: {tp: 2, dp: 2}
 logging: {log_interval: 1000}
 """
+PARTS = ["weights", "masters", "gradients", "moments", "activations", "buckets", "communication", "workspace", "data",
+         "host"]
+SLOTS = ["input", "until_input", "until_weight", "input_to_weight", "gradient"]
 failures = []
 
 
@@ -49,7 +53,7 @@ def test_said_once():
     status, text = mpirun((4, ["nothing.yaml"]))
     expect("no recipe", status == 2 and count(text, "error: ", "cuboid") == 1, status, text)
     status, text = mpirun((4, ["a.yaml", "data.train=nothing"]))
-    expect("no data", status == 1 and count(text, "cuboid: ") == 1 and "nothing.idx" in text, status, text)
+    expect("no data", status == 2 and count(text, "cuboid: ") == 1 and "nothing.idx" in text, status, text)
     status, text = mpirun((4, ["a.yaml", "cluster.device=dry"]))
     expect("a rehearsal", status == 0 and text.count("Nothing was computed") == 1, status, text)
 
@@ -62,7 +66,8 @@ def test_said_by_one():
     expect("one with a bad recipe", status == 2 and "rank 0: command line: model.num_attention_heads" in text, status,
            text)
     status, text = mpirun((3, ["a.yaml", "logging.run_dir=runs/b"]), (1, ["a.yaml", "data.train=nothing"]))
-    expect("one without its data", status == 1 and "rank 3: nothing.idx: No such file" in text, status, text)
+    expect("one without its data", status == 2 and "rank 3: data.train: nothing.idx: No such file" in text, status,
+           text)
 
 
 def test_forwarded_signal():
@@ -77,6 +82,14 @@ def test_forwarded_signal():
         text = run.communicate(timeout=60)[0]
     expect("SIGUSR1", run.returncode == 75 and count(text, "cuboid: ") == 1 and "asked to stop: step" in text and
            len(glob.glob("runs/c/checkpoints/step-????????/manifest.json")) == 1, run.returncode, text)
+    with open("runs/c/metrics.jsonl", encoding="ascii") as lines:
+        step = json.loads(next(lines))
+    parts, slots = step["memory_bytes"], step["activation_slots"]
+    # All ranks are alike here, so that the most of any is that of each.
+    kept = sum(kind["bytes"] for kind in slots.values())
+    expect("memory by part and by slot", list(parts) == PARTS and list(slots) == SLOTS and
+           step["memory_peak_bytes"] == sum(parts.values()) - parts["host"] and parts["activations"] == kept > 0 and
+           parts["gradients"] > parts["weights"] > 0 == parts["masters"], step, text)
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -344,6 +344,9 @@ Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_s
         {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t --svg ./t"},
         {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t.csv"},
         {"0,0,0,0\n", "schedule ./t --cost-file t"},
+        {"stage,f,w,i\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
+        {"stages,1,1,1\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
+        {"stage\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
     };
     char folder[] = "/tmp/cuboid-command-XXXXXX";
     in_folder(folder);
@@ -365,7 +368,13 @@ Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_s
         "cuboid: schedule: --cost-file is for one schedule; those of compare have stages of their own\n"
         "cuboid: schedule: --svg ./t would take the place of the costs themselves; another name works\n"
         "cuboid: t.csv: No such file or directory\n"
-        "cuboid: t: something must take time\n");
+        "cuboid: t: something must take time\n"
+        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
+        "too\n"
+        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
+        "too\n"
+        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
+        "too\n");
 }
 
 /* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
@@ -457,7 +466,7 @@ Test(generate_command, refuses, .init = cr_redirect_stderr)
         "generate x --prompt x --temprature 1",
         "generate x --prompt",
     };
-    static const int expected[] = {2, 2, 2, 1, 2, 2, 2, 2};
+    static const int expected[] = {2, 2, 2, 2, 2, 2, 2, 2};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_generate, lines[i]), expected[i], "%s", lines[i]);
     cr_assert_stderr_eq_str(
@@ -486,7 +495,7 @@ Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
     in_folder(folder);
     cr_assert_eq(folder_make("run"), OK);
     put("run/recipe.yaml", recipe);
-    cr_expect_eq(run(cmd_generate, "generate run --prompt x"), 1);
+    cr_expect_eq(run(cmd_generate, "generate run --prompt x"), 2);
     cr_expect_eq(run(cmd_generate, "generate run/recipe.yaml checkpoint.save=none --prompt x"), 2);
     unlink("run/recipe.yaml");
     rmdir("run");

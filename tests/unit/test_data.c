@@ -422,8 +422,22 @@ Test(data, impossible_requests_say_what_would_work)
         cr_assert_eq(data_open(&config, &data), BAD_RECIPE);
         cr_assert(strstr(fail_text(), "data.train source 2 (") != NULL, "%s", fail_text());
     }
-    const struct data_source_config missing = {"/nowhere/at/all", 1.0};
-    config = config_of(&missing, 1, 4);
-    cr_assert_eq(data_open(&config, &data), IO_ERROR);
+    // All of them at once, in both lists.
+    const struct data_source_config missing[3] = {
+        {"/nowhere/at/all", 1.0}, {f.prefix[0], 0.0}, {"/nowhere/else", 1.0}};
+    config = config_of(missing, 3, 4);
+    config.valid = &missing[2];
+    config.valid_count = 1;
+    config.split = NULL;
+    cr_assert_eq(data_open(&config, &data), BAD_RECIPE);
+    struct text expected = {0};
+    const char *why = "No such file or directory (a dataset is two files, PREFIX.bin and PREFIX.idx)";
+    text_add(
+        &expected,
+        "data.train: /nowhere/at/all.idx: %s; data.train source 2 (%s): weight 0; it must be above 0 (left "
+        "out, it gives no samples); data.train: /nowhere/else.idx: %s; data.valid: /nowhere/else.idx: %s",
+        why, f.prefix[0], why, why);
+    cr_assert_str_eq(fail_text(), text_chars(&expected));
+    text_free(&expected);
     fixture_free(&f);
 }

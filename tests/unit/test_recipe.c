@@ -29,7 +29,8 @@ Test(recipe, aliases_are_read)
 {
     struct loaded l =
         load("model: {n_layer: 4, n_embd: 64, n_head: 4, n_positions: 32, num_key_value_heads: 2,\n"
-             "        intermediate_size: 96, rope_theta: 5e5, rms_norm_eps: 1e-6, hidden_act: silu}\n"
+             "        intermediate_size: 96, rope_theta: 5e5, rms_norm_eps: 1e-6, hidden_act: silu,\n"
+             "        position_embedding_type: rope}\n"
              "parallel: {tp: 2, pp: 2, dp: 2, cp: 1, ep: 1}\n" TRAIN OPTIMIZER DATA,
              NULL, 0);
     cr_assert_str_eq(text_chars(&l.said), "");
@@ -113,6 +114,12 @@ Test(recipe, unknown_keys_name_the_nearest)
     SAYS(SMALL "train.train_iters: 5\n",
          "R:5: unknown key train.train_iters; in a file it is written train: {train_iters: ...}\n");
     SAYS(SMALL "zzzzzz: 5\n", "R:5: unknown key zzzzzz\n");
+    SAYS(
+        "model: {model: {num_layers: 4}, num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: "
+        "32}\n" TRAIN OPTIMIZER DATA,
+        "R:1: unknown key model.model; the keys of model stand directly in it\n");
+    SAYS(SMALL "parallel: {pipeline: {schedule: gpipe}}\n",
+         "R:5: pipeline stands inside parallel; it is a section of its own, beside that\n");
     OVERRIDE_SAYS("train.train_iter=5",
                   "command line: unknown key train.train_iter; is train.train_iters meant?\n");
     OVERRIDE_SAYS("train_iters=5", "command line: unknown key train_iters; is train.train_iters meant?\n");
@@ -156,6 +163,10 @@ Test(recipe, wrong_types)
                   "command line: model.normalization \"layernorm\" is not LayerNorm or RMSNorm; is LayerNorm "
                   "meant?\n");
     OVERRIDE_SAYS("optimizer.lr=fast", "command line: optimizer.lr \"fast\" is not a number above 0\n");
+    OVERRIDE_SAYS("optimizer.weight_decay=1e-400",
+                  "command line: optimizer.weight_decay 1e-400 is too small: it "
+                  "would be 0; it wants a number, 0 or more\n");
+    OVERRIDE_SAYS("optimizer.weight_decay=0e-400", "");
     OVERRIDE_SAYS("name=", "command line: name is empty; it wants text\n");
     OVERRIDE_SAYS("name=\"a\\nb\"",
                   "command line: name has a character that cannot be printed; it wants text\n");
@@ -176,6 +187,10 @@ Test(recipe, wrong_types)
     OVERRIDE_SAYS("data.train=[{path: b, weight: 1}, {path: b, weight: 0}]",
                   "command line: data.train source 2: weight 0 is out of range; it wants a number "
                   "above 0; 1 works\n");
+    OVERRIDE_SAYS(
+        "data.train=[{weight: 1}, a, {path: b, wieght: 1}]",
+        "command line: data.train source 1: path is missing, like {path: data/quickstart}; source 3: "
+        "unknown key wieght; weight is meant?\n");
     OVERRIDE_SAYS("data.train={path: b, weight: 0}",
                   "command line: data.train weight 0 is out of range; it wants a number "
                   "above 0; 1 works\n");
