@@ -45,8 +45,8 @@ static void print_help(FILE *to)
     fputs(
         "\ncuboid help COMMAND, or --help anywhere behind it, says more; cuboid --version, what was built.\n"
         "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"
-        "Exit status: 0 done, 1 failed while running, 2 bad usage or recipe, 75 stopped on request with a\n"
-        "complete checkpoint.\n",
+        "Exit status: 0 done, 1 failed while running, 2 bad usage, recipe or input, 75 stopped on request\n"
+        "with a complete checkpoint.\n",
         to);
 }
 

@@ -127,6 +127,11 @@ static void refuse_key(struct loader *loader, const char *where, const char *sec
 {
     const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
     const char *dot = *section != 0 ? "." : "";
+    if (strcmp(section, name) == 0) { // `model: {model: ...}`
+        problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s stand directly in it", where,
+                     section, name, name);
+        return;
+    }
     // The right name in the wrong place; else a slip of the pen here; else one elsewhere.
     int row = row_called(name);
     const char *near = row < 0 ? nearest_name(name, names, names_of(section, names)) : NULL;
@@ -171,17 +176,6 @@ static bool is_section_name(const char *name)
     return false;
 }
 
-/* `model: {model: ...}`, or another section inside one. */
-static void refuse_section(struct loader *loader, const char *where, const char *section, const char *name)
-{
-    if (strcmp(section, name) == 0)
-        problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s stand directly in it", where,
-                     section, name, name);
-    else
-        problems_add(loader->problems, "%s: %s stands inside %s; it is a section of its own, beside that",
-                     where, name, section);
-}
-
 /* The keys of one section (or of the top): each once, by whatever name. */
 static void apply_keys(struct loader *loader, const char *file, const char *section, const struct node *map)
 {
@@ -203,9 +197,10 @@ static void apply_keys(struct loader *loader, const char *file, const char *sect
             const struct recipe_row *meant = &recipe_rows[row_find_dotted(key->text)];
             problems_add(loader->problems, "%s: unknown key %s; in a file it is written %.*s: {%s: ...}",
                          where, key->text, (int)row_section_length(meant), meant->key, row_name(meant));
-        } else if (is_section && *section != 0 &&
-                   (value->kind == NODE_MAP || strcmp(section, key->text) == 0)) {
-            refuse_section(loader, where, section, key->text);
+        } else if (is_section && *section != 0 && value->kind == NODE_MAP &&
+                   strcmp(section, key->text) != 0) {
+            problems_add(loader->problems, "%s: %s stands inside %s; it is a section of its own, beside that",
+                         where, key->text, section);
         } else if (!is_section || *section != 0)
             refuse_key(loader, where, section, key->text);
     }

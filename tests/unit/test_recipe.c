@@ -123,6 +123,8 @@ Test(recipe, unknown_keys_name_the_nearest)
     OVERRIDE_SAYS("train.train_iter=5",
                   "command line: unknown key train.train_iter; is train.train_iters meant?\n");
     OVERRIDE_SAYS("train_iters=5", "command line: unknown key train_iters; is train.train_iters meant?\n");
+    OVERRIDE_SAYS("model.model=5",
+                  "command line: unknown key model.model; the keys of model stand directly in it\n");
     OVERRIDE_SAYS("model=5", "command line: model is a section; write model.KEY=value\n");
     OVERRIDE_SAYS("--help", "command line: --help is not key=value\n");
     OVERRIDE_SAYS("base=x.yaml", "command line: base can only be given in a file\n");
