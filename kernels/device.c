@@ -158,6 +158,12 @@ bool device_named_takes_narrow(const char *name)
     return kind == NULL || kind->takes_narrow;
 }
 
+bool device_named_takes_cudnn(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind == NULL || kind->takes_cudnn;
+}
+
 size_t op_scratch_bytes(const struct op *op, int threads)
 {
     return cpu_scratch_bytes(op, threads);

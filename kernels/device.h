@@ -76,6 +76,9 @@ bool device_named_runs_at_once(const char *name);
 /* Whether its kernels take bf16 and f16; true for an unknown one. */
 bool device_named_takes_narrow(const char *name);
 
+/* Whether ATTENTION_CUDNN can be asked of it; true for an unknown one. */
+bool device_named_takes_cudnn(const char *name);
+
 const char *device_name(const struct device *device);
 /* False on dry: nothing it holds can be read. */
 bool device_computes(const struct device *device);
@@ -158,6 +161,7 @@ struct device_ops {
     bool of_host;      // its memory is the host's
     bool runs_at_once; // an op is done when its call returns
     bool takes_narrow; // its kernels take bf16 and f16 as well as f32
+    bool takes_cudnn;  // ATTENTION_CUDNN means something to it
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **out);

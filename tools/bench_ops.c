@@ -43,8 +43,9 @@ struct bench {
     int calls; // to a run
     struct buffer buffer[BUFFERS_MAX];
     int buffers;
-    double total_ms; // of a microbatch
-    double ceiling;  // bytes a second
+    double total_ms;      // of a microbatch
+    double ceiling;       // bytes a second
+    struct stream *cudnn; // of a second device, whose attention is cuDNN's; NULL: there is none
 };
 
 static double now_s(void)
@@ -259,6 +260,32 @@ static void bench_rope(struct bench *b)
     release(b);
 }
 
+/* Forward and back, whoever's they are. */
+static void attention_lines(struct bench *b, struct attention_backward n, double product_flops, double times,
+                            double seconds[2])
+{
+    seconds[0] = BEST_S(b, attention_forward(b->stream, n.forward));
+    report(b, "  attention_forward", seconds[0], 2 * product_flops, "GFLOP/s", times);
+    seconds[1] = BEST_S(b, attention_backward(b->stream, n));
+    report(b, "  attention_backward", seconds[1], 5 * product_flops, "GFLOP/s", times);
+}
+
+/* The yardstick: the same matrices, and cuDNN's kernels. */
+static void compare_with_cudnn(struct bench *b, struct attention_backward n, double product_flops,
+                               const double own[2])
+{
+    struct stream *const stream = b->stream;
+    double cudnn[2];
+    if (b->cudnn == NULL || b->dtype == F32 || n.forward.dropout.probability > 0.0F)
+        return;
+    printf("cuDNN's:\n");
+    b->stream = b->cudnn;
+    attention_lines(b, n, product_flops, 0, cudnn);
+    b->stream = stream;
+    printf("own attention: %.1f %% of cuDNN's rate forward, %.1f %% back; 80 %% is wanted\n",
+           100.0 * cudnn[0] / own[0], 100.0 * cudnn[1] / own[1]);
+}
+
 static void bench_attention(struct bench *b, float probability, double times)
 {
     const struct model *m = &b->model;
@@ -277,11 +304,10 @@ static void bench_attention(struct bench *b, float probability, double times)
     double product_flops =
         elements(b->tokens, q) * (double)(b->sequence + 1); // the pairs that see each other
     printf("dropout %g:\n", (double)probability);
-    double s = BEST_S(b, attention_forward(b->stream, f));
+    double own[2];
     n.forward = f;
-    report(b, "  attention_forward", s, 2 * product_flops, "GFLOP/s", times);
-    report(b, "  attention_backward", BEST_S(b, attention_backward(b->stream, n)), 5 * product_flops,
-           "GFLOP/s", times);
+    attention_lines(b, n, product_flops, times, own);
+    compare_with_cudnn(b, n, product_flops, own);
     release(b);
 }
 
@@ -418,10 +444,25 @@ static void bench_all(struct bench *b)
            100.0 * b->total_ms / gemm_ms);
 }
 
+/* NULL, and why, where there is no cuDNN. */
+static struct device *open_cudnn(struct bench *b, struct device_options options)
+{
+    struct device *device = NULL;
+    options.attention = ATTENTION_CUDNN;
+    options.any_order = true; // its faster engines
+    if (device_open(&options, &device) != OK) {
+        printf("%s\n", fail_text());
+        return NULL;
+    }
+    MUST(stream_create(device, "cudnn", &b->cudnn));
+    return device;
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32};
-    struct device_options options = {.name = "cpu", .threads = 2};
+    struct device_options options = {.name = "cpu", .threads = 2, .attention = ATTENTION_OWN};
+    struct device *cudnn = NULL;
     for (int i = 1; i < argc; i++) {
         if (!parse(&b, &options, argv[i])) {
             fprintf(
@@ -440,8 +481,12 @@ int main(int argc, char **argv)
     MUST(stream_create(b.device, "bench", &b.stream));
     printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
            (long long)b.batch, (long long)b.sequence);
+    if (device_named_computes(options.name) && !device_named_is_of_host(options.name))
+        cudnn = open_cudnn(&b, options);
     bench_ceiling(&b, at_once);
     bench_all(&b);
+    stream_destroy(b.cudnn);
+    device_close(cudnn);
     stream_destroy(b.stream);
     device_close(b.device);
     return 0;

@@ -437,8 +437,7 @@ static void narrow_say(const struct view *v, struct text *out)
 /* Why cuDNN's attention cannot be had, and what works; NULL: it can. */
 static const char *cudnn_obstacle(const struct recipe *r)
 {
-    const char *device = r->cluster.device;
-    if (device_named_computes(device) && device_named_is_of_host(device))
+    if (!device_named_takes_cudnn(r->cluster.device))
         return "cuDNN computes on GPUs; cluster.device cuda, or model.attention_backend own works";
     if (r->model.attention_dropout > 0.0)
         return "the weights that cuDNN drops are not those that another layout drops; "

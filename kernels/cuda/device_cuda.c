@@ -492,6 +492,7 @@ const struct device_ops device_cuda = {
     .what = "an NVIDIA GPU: cuBLASLt and own kernels, streams run beside the host",
     .computes = true,
     .of_host = CUDA_IS_EMULATED,
+    .takes_cudnn = true,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,

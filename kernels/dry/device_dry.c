@@ -140,6 +140,7 @@ const struct device_ops device_dry = {
     .what = "computes nothing: counts every op, byte and message, for plans",
     .computes = false,
     .takes_narrow = true,
+    .takes_cudnn = true,
     .open = dry_open,
     .close = dry_close,
     .alloc = dry_alloc,
