@@ -18,6 +18,7 @@ says so, and each part has a limit of its own. The report is whole after every l
 what it had. GPU_CHECK_TINY=1 shrinks the models, to rehearse it. Exit status 1 when a check failed; a rate
 below its target is said, and is no failure.
 """
+import ctypes
 import json
 import os
 import re
@@ -331,6 +332,9 @@ def part_rates(s):
             s.report.row(f"at {COPY_SHARE:.0f} % of the copy's rate or more, {dtype}, {model}",
                          f"{len(shares) - len(low)} of {len(shares)} memory-bound ops" +
                          (f"; below: {said}" if low else ""))
+        beside = re.search(r"^own attention: (.*)$", outcome.out, re.MULTILINE)
+        if beside:
+            s.report.row(f"own attention, {dtype}, {model}", beside.group(1))
         s.report.section(f"Rates, {dtype}, {model}, batch {batch} x {seq}", as_code(outcome.out))
 
 
@@ -435,12 +439,23 @@ def part_nccl(s):
                 s.report.failed(name, "outside: " + said)
 
 
+def has_cudnn():
+    try:
+        ctypes.CDLL("libcudnn.so.9")
+    except OSError:
+        return False
+    return True
+
+
 def part_ops(s):
+    libraries = {"CUBOID_TEST_CUDNN": "1"} if has_cudnn() else {}
+    if not libraries:
+        s.report.row("cuDNN's attention", "not run: no libcudnn.so.9 here")
     for name in TESTS:
         # Which bits a matrix product has is cuBLASLt's choice, and alignment is part of it.
         which = f"{name}/!(*bits)" if name in ("gemm", "gemm_narrow") else "*/*"
         s.check(f"{name} on the GPU", [s.path("bin", "test_" + name), "--filter", which], 120,
-                {"CUBOID_TEST_DEVICE": s.device})
+                {"CUBOID_TEST_DEVICE": s.device, **libraries})
 
 
 def part_sanitizer(s):
