@@ -328,6 +328,36 @@ static void bench_loss(struct bench *b)
     release(b);
 }
 
+/* What goes before a multiplication in a small number format: of x [T, H], along its sum. Blocks read it
+ * twice. */
+static void bench_formats(struct bench *b)
+{
+    const int64_t t = b->tokens, h = b->model.hidden;
+    const double once = b->size * elements(t, h), out = 4.0 * elements(t, h);
+    struct quantise q = {.in = matrix(b, t, h),
+                         .out = matrix_of(b, F32, t, h),
+                         .scale = SCALE_E8M0,
+                         .block_rows = 1,
+                         .block_columns = 32,
+                         .period = b->sequence,
+                         .magnitude = sums(b, 1)};
+    report(b, "quantise, mxfp8, rows", BEST_S(b, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    q.block_rows = 32, q.block_columns = 1;
+    report(b, "quantise, mxfp8, columns", BEST_S(b, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    q.format = NUMBER_E2M1, q.scale = SCALE_E4M3, q.block_rows = 16;
+    q.sample = samples(b), q.place = numbers(b, b->sequence), q.columns = h;
+    report(b, "quantise, nvfp4, stochastic", BEST_S(b, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    q = (struct quantise){.in = q.in, .out = q.out, .magnitude = q.magnitude};
+    report(b, "quantise, tensorwise", BEST_S(b, quantise(b->stream, q)), once + out, "GB/s", 0);
+    struct magnitude m = {.in = q.in, .out = q.magnitude};
+    report(b, "magnitude", BEST_S(b, magnitude(b->stream, m)), once, "GB/s", 0);
+    if (t % HADAMARD_ROWS == 0) {
+        struct hadamard transform = {.in = q.in, .out = q.out};
+        report(b, "hadamard", BEST_S(b, hadamard(b->stream, transform)), once + out, "GB/s", 0);
+    }
+    release(b);
+}
+
 static void bench_optimizer(struct bench *b)
 {
     const int64_t count = 32 << 20;
@@ -436,6 +466,7 @@ static void bench_all(struct bench *b)
     bench_attention(b, 0.0F, layers);
     bench_loss(b);
     bench_optimizer(b);
+    bench_formats(b);
     const int64_t h = m->hidden, q = m->heads * m->head_dim, k = m->groups * m->head_dim;
     double gemm_ms = bench_gemm(b, q + 2 * k, h, layers) + bench_gemm(b, h, q, layers);
     gemm_ms += bench_gemm(b, m->gates * m->ffn, h, layers) + bench_gemm(b, h, m->ffn, layers) +
