@@ -177,7 +177,7 @@ enum status clip(struct stream *stream, struct clip args)
     const struct want wants[] = {
         vector("loss", args.loss, F64, ANY_SIZE),       vector("tokens", args.tokens, F64, args.loss.dim[0]),
         vector("squares", args.squares, F64, ANY_SIZE), per_row("hyper", args.hyper, 1),
-        vector("result", args.result, F64, 3),
+        vector("result", args.result, F64, 4),
     };
     CHECK_WANTS(OP_CLIP, wants);
     return submit_op(stream, &(struct op){.kind = OP_CLIP, .clip = args});

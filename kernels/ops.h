@@ -242,13 +242,14 @@ struct loss_finish {
     const float *mask;                        // [T]
     struct tensor sample_loss, sample_tokens; // f64[B]
 };
-/* logits become their own gradient: mask[t] * (exp(logit - max)/sum - [column is the label]), padding
+/* logits become their own gradient: scale * mask[t] * (exp(logit - max)/sum - [column is the label]), padding
  * columns 0. Not divided by the number of tokens: that happens once, in the optimizer. */
 struct loss_backward {
     struct tensor logits, max, sum;
     const int32_t *label;
     const float *mask;
     int64_t begin, columns;
+    const float *scale; // one, in device memory: the loss scale; NULL: 1
 };
 
 /* out[b] = sum of squares of block b of x, in fp64. A block is whole rows, as many as have SQUARES_BLOCK
@@ -269,15 +270,18 @@ struct sum {
 
 /* From the sums of the whole world to what AdamW multiplies gradients by, on the device, so that no host has
  * to look. With L, N and Q the sums of loss, tokens and squares, each in index order, in fp64:
- * result = { L / N, sqrt(Q) / N, N },  gradient_scale = min(1, limit / (sqrt(Q)/N + 1e-6)) / N
- * (Megatron's clip coefficient; limit 0: no clipping). Without any token nothing is scaled: N counts as 1. */
+ * result = { L / N, sqrt(Q) / N / S, N, S },  gradient_scale = min(1, limit / (result[1] + 1e-6)) / N / S
+ * (Megatron's clip coefficient; limit 0: no clipping). Without any token nothing is scaled: N counts as 1.
+ * S is the loss scale, which the gradients have come with. Where there is one, a norm that is not finite
+ * means that they have overflowed: then the step is to be skipped, and gradient_scale is 0 besides. */
 struct adamw_hyper;
 struct clip {
     struct tensor loss, tokens; // f64[G], one per sample of the global batch
     struct tensor squares;      // f64[n], one per tensor and tensor-parallel share
     double limit;               // of the norm
-    struct adamw_hyper *hyper;  // gradient_scale is written
-    struct tensor result;       // f64[3]: loss and gradient norm per token, tokens
+    const float *loss_scale;    // one, in device memory; NULL: S is 1, and nothing is ever skipped
+    struct adamw_hyper *hyper;  // gradient_scale and skip are written
+    struct tensor result;       // f64[4]: loss and gradient norm per token, tokens, loss scale
 };
 
 /* AdamW (1711.05101) on a dense slice; all f32[N]. g = gradient * hyper->gradient_scale. `working`, where
@@ -288,6 +292,7 @@ struct adamw_hyper { // in device memory; rewritten each step
     float correction1, correction2; // 1 - beta^step
     float gradient_scale;           // clip / tokens / loss scale
     float weight_decay;
+    float skip; // not 0: this step changes nothing
 };
 struct adamw {
     struct tensor weight, gradient, m, v;

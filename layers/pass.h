@@ -102,6 +102,7 @@ struct env {
     enum dtype working; // of activations, their gradients and weights: f32, bf16 or f16
     struct linear_precision precision;
     struct delayed_scaling delayed;
+    const float *loss_scale; // on the device: the factor that all gradients come with; NULL: none
     uint64_t seed;
 };
 

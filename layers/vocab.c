@@ -176,6 +176,7 @@ enum status head_backward_input(const struct head *head, const struct pass *pass
                                         .mask = pass->batch->loss_mask,
                                         .begin = head->begin,
                                         .columns = head->columns,
+                                        .scale = env->loss_scale,
                                     }));
     TRY(column_linear_backward_input(&head->linear, pass, logits, &dnormed));
     TRY(fill(env->compute, (struct fill){.out = dx, .value = 0.0F}));

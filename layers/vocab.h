@@ -45,6 +45,6 @@ struct head head_declare(const struct env *env, struct layout *layout, enum home
 
 /* From head->x to the sums of losses and tokens of each sequence, in pass->batch. */
 MUST_USE enum status head_forward(const struct head *head, const struct pass *pass);
-/* dx: [T or T/tp, H], overwritten. */
+/* dx: [T or T/tp, H], overwritten. Here gradients begin, and get the loss scale. */
 MUST_USE enum status head_backward_input(const struct head *head, const struct pass *pass, struct tensor dx);
 MUST_USE enum status head_backward_weight(const struct head *head, const struct pass *pass);

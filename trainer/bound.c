@@ -83,6 +83,11 @@ double bound_norm(double norm, double elements)
     return 0x1p-53 * norm * (2.0 + lambda_single * sqrt(additions) / 6.0);
 }
 
+double bound_least(enum dtype working, double tokens)
+{
+    return working == F16 ? 0x1p-14 * sqrt(tokens) : 0.0;
+}
+
 double bound_rms(const float *x, int64_t count, int64_t stride)
 {
     double sum = 0.0;

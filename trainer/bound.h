@@ -34,10 +34,10 @@
  * against the gradients that the layout itself has: made of the same numbers in fp64, block by block, it may
  * be off by the rounding of that sum only.
  *
- * Where activations are bf16 (working type), every tensor between two ops has been rounded to it, by u_w =
- * 2^-8 at most of each element, while sums still run in fp32. These roundings are independent too. Of R
- * tensors stored on the way to an element, forward through every layer and back down to its own, parts and
- * sums over tp each for themselves, the share of each is u_w * s, so that
+ * Where activations are bf16 or f16 (working type), every tensor between two ops has been rounded to it, by
+ * u_w = 2^-8 or 2^-11 at most of each element, while sums still run in fp32. These roundings are independent
+ * too. Of R tensors stored on the way to an element, forward through every layer and back down to its own,
+ * parts and sums over tp each for themselves, the share of each is u_w * s, so that
  *
  *     |g_layout - g_one| <= LAMBDA * sqrt(N * u^2 + R * u_w^2) * s
  *
@@ -62,6 +62,11 @@ int bound_companion(const struct params *params, int row);
 double bound_roundings(const struct model_config *model, int layer);
 /* sqrt(N u^2 + R u_w^2): the standard deviation of what an element hangs on, relatively. */
 double bound_spread(const struct model_config *model, enum dtype working, int layer, double tokens);
+
+/* How large the terms of a gradient are at least, when it comes with the factor of a loss scale: f16 rounds
+ * what is below 2^-14 as if it were that large, in steps of 2^-24, and of these there is one for each token,
+ * times an input of about 1. 0 in other types. */
+double bound_least(enum dtype working, double tokens);
 
 /* Per element of the gradient of a row: bound[i] for i < rows * columns. gradients: the whole tensors of all
  * rows, since a bias asks its matrix. least: how large the terms are at least, where something else tells; 0

@@ -10,8 +10,9 @@
  *   save   every rank: its pieces -> its file;   rank 0: manifest, then the name (checkpoint_folder.h)
  *   load   every rank: manifest -> the pieces that its slices overlap, checksums compared, -> device
  *
- * The step is all else there is to remember: the order of the data, dropout and the learning rate are
- * functions of it. Nothing of a layout is needed to load, and padding is never written.
+ * The step is all else there is to remember: the order of the data and dropout are functions of it, and the
+ * learning rate of it and the steps that fp16 has skipped, which the manifest counts, beside the loss scale
+ * and how far it is from changing. Nothing of a layout is needed to load, and padding is never written.
  *
  * The trap: these calls are collective, and a disk fails on one rank only. Every outcome is agreed on. */
 #pragma once

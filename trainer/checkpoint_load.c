@@ -276,10 +276,23 @@ static void warn_of_changes(const struct worker *w, const struct source *s)
     text_free(&path);
 }
 
+/* What the scale was, where this run looks for one and that run did; else as it begins. */
+static struct loss_scale scale_of(const struct worker *w, const struct manifest *manifest)
+{
+    struct loss_scale scale = loss_scale_of(w->run->recipe);
+    if (!(scale.scale > 0.0) || scale.fixed || !(manifest->loss_scale.scale > 0.0))
+        return scale;
+    scale.scale = manifest->loss_scale.scale;
+    scale.good_steps = manifest->loss_scale.good_steps;
+    scale.hysteresis = manifest->loss_scale.hysteresis;
+    return scale;
+}
+
 /* What one rank comes to. */
 struct outcome {
-    int64_t step;
-    bool fits; // it has been opened, and is of this model: what fails after that is damage
+    int64_t step, skipped;
+    struct loss_scale loss_scale; // to go on with
+    bool fits;                    // it has been opened, and is of this model: what fails after that is damage
 };
 
 static enum status load_here(struct worker *w, const char *path, bool with_optimizer, struct outcome *out)
@@ -297,6 +310,8 @@ static enum status load_here(struct worker *w, const char *path, bool with_optim
     if (status == OK)
         status = load_amax(w, &source);
     out->step = source.manifest.step;
+    out->skipped = source.manifest.skipped_steps;
+    out->loss_scale = scale_of(w, &source.manifest);
     if (status == OK && with_optimizer && w->world->rank == 0) {
         warn_of_samples(w, &source);
         warn_of_changes(w, &source);
@@ -331,6 +346,8 @@ static enum status load_together(struct worker *w, const char *path, bool with_o
     TRY(status);
     TRY(check_same_step(w, outcome.step, path));
     w->step = outcome.step;
+    w->skipped = outcome.skipped;
+    w->loss_scale = outcome.loss_scale;
     return OK;
 }
 

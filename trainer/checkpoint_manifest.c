@@ -97,12 +97,18 @@ enum status manifest_begin(const struct worker *worker, struct manifest *out)
     *out = (struct manifest){
         .step = worker->step,
         .consumed_samples = worker->step * recipe->train.global_batch_size,
+        .skipped_steps = worker->skipped,
         .seed = recipe->seed,
         .degrees = worker->mesh.degrees,
         .model = calloc(MODEL_KEYS, sizeof *out->model),
     };
     if (out->model == NULL)
         return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
+    if (!worker->loss_scale.fixed) {
+        out->loss_scale.scale = worker->loss_scale.scale;
+        out->loss_scale.good_steps = worker->loss_scale.good_steps;
+        out->loss_scale.hysteresis = worker->loss_scale.hysteresis;
+    }
     order_text(&worker->mesh, out->rank_order);
     for (int key = 0; key < MODEL_KEYS; key++)
         model_value(recipe, key, &out->model[out->model_count++]);
@@ -289,12 +295,25 @@ static void add_file(struct text *out, const struct manifest *m, int file)
     text_add(out, "]}");
 }
 
+static void add_loss_scale(struct text *out, const struct manifest *m)
+{
+    char scale[NUMBER_CHARS];
+    if (m->skipped_steps > 0)
+        text_add(out, "\"skipped_steps\": %lld,\n", (long long)m->skipped_steps);
+    if (m->loss_scale.scale > 0.0)
+        text_add(out, "\"loss_scale\": {\"scale\": %s, \"good_steps\": %lld, \"hysteresis\": %lld},\n",
+                 number_text(m->loss_scale.scale, scale), (long long)m->loss_scale.good_steps,
+                 (long long)m->loss_scale.hysteresis);
+}
+
 void manifest_text(const struct manifest *m, struct text *out)
 {
     char hex[HEX_CHARS];
     text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": 1,\n");
-    text_add(out, "\"step\": %lld, \"consumed_samples\": %lld, \"seed\": \"%llu\",\n\"model\": {",
-             (long long)m->step, (long long)m->consumed_samples, (unsigned long long)m->seed);
+    text_add(out, "\"step\": %lld, \"consumed_samples\": %lld, \"seed\": \"%llu\",\n", (long long)m->step,
+             (long long)m->consumed_samples, (unsigned long long)m->seed);
+    add_loss_scale(out, m);
+    text_add(out, "\"model\": {");
     for (int i = 0; i < m->model_count; i++) {
         text_add(out, "%s\"%s\": ", i > 0 ? ", " : "", m->model[i].name);
         text_add_json(out, m->model[i].value);

@@ -4,6 +4,8 @@
  *
  *   {"format": "cuboid checkpoint", "version": 1,
  *    "step": 100, "consumed_samples": 1600, "seed": "1234",
+ *    "skipped_steps": 3,                                      of these; left out where there are none
+ *    "loss_scale": {"scale": 32768, "good_steps": 61, "hysteresis": 2},         with a dynamic one only
  *    "model": {"num_layers": "4", ...},                      as the resolved recipe writes them
  *    "layout": {"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2, "rank_order": "tp-cp-ep-dp-pp"},
  *    "files": [{"name": "rank-00000.safetensors", "bytes": 1234, "header": "<checksum>", "tensors": [
@@ -29,8 +31,12 @@ struct manifest_file {
 };
 
 struct manifest {
-    int64_t step, consumed_samples;
+    int64_t step, consumed_samples, skipped_steps;
     uint64_t seed;
+    struct {
+        double scale; // 0: none is kept
+        int64_t good_steps, hysteresis;
+    } loss_scale;
     struct degrees degrees;
     char rank_order[MANIFEST_ORDER_CHARS];
     struct manifest_key *model;

@@ -74,6 +74,24 @@ static enum status take_seed(const struct reader *r, const json_t *root)
     return errno == 0 && *end == 0 ? OK : lacks(r, "seed");
 }
 
+/* Both may be missing: then no step was skipped, and no scale was found. */
+static enum status take_loss_scale(const struct reader *r, const json_t *root)
+{
+    const json_t *kept = json_object_get(root, "loss_scale"), *scale = json_object_get(kept, "scale");
+    struct manifest *m = r->out;
+    if (json_object_get(root, "skipped_steps") != NULL)
+        TRY(take_count(r, root, "skipped_steps", &m->skipped_steps));
+    if (m->skipped_steps > m->step)
+        return lacks(r, "skipped_steps");
+    if (kept == NULL)
+        return OK;
+    m->loss_scale.scale = json_number_value(scale);
+    if (!(m->loss_scale.scale > 0.0 && m->loss_scale.scale <= LOSS_SCALE_MOST))
+        return lacks(r, "scale");
+    TRY(take_count(r, kept, "good_steps", &m->loss_scale.good_steps));
+    return take_count(r, kept, "hysteresis", &m->loss_scale.hysteresis);
+}
+
 static enum status take_model(const struct reader *r, const json_t *root)
 {
     json_t *model = json_object_get(root, "model"), *value;
@@ -178,6 +196,7 @@ static enum status take_all(const struct reader *r, const json_t *root)
     TRY(take_count(r, root, "step", &r->out->step));
     TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
     TRY(take_seed(r, root));
+    TRY(take_loss_scale(r, root));
     TRY(take_model(r, root));
     TRY(take_layout(r, root));
     TRY(take_files(r, root));

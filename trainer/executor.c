@@ -147,6 +147,7 @@ static enum status fill_executor(struct executor *e)
         .precision = config->precision,
         .delayed = config->delayed,
         .working = config->weights->working,
+        .loss_scale = config->loss_scale,
         .seed = config->seed,
     };
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));

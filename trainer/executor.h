@@ -38,6 +38,7 @@ struct executor_config {
     bool offload_activations; // to the host, between forward and backward
     struct linear_precision precision;
     struct delayed_scaling delayed;
+    const float *loss_scale; // on the device; NULL: none
     uint64_t seed;
     bool overlap_grad_reduce;
     bool training; // false: forward passes only; no room for gradients

@@ -269,8 +269,10 @@ static enum status put_step(struct sheet *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
-    TRY(put_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 3) * word));
+    TRY(put_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
     TRY(put_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
+    if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
+        TRY(put_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
     TRY(put_buffer(s, PART_DATA, "remarks", REMARK_COUNT * word));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
         TRY(put_buffer(s, PART_DATA, "magnitudes for delayed scaling",

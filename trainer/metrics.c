@@ -17,6 +17,7 @@ struct metrics {
     double time_s, recent_time_s; // in steps; since the last line
     int64_t recent_tokens, recent_steps;
     int64_t rolled_back; // steps that some rank made twice
+    int64_t skipped;     // steps that changed nothing
     struct step_record last;
     double best_valid;
 };
@@ -137,6 +138,10 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     text_add(&line, "}");
     if (r->has_rollbacks)
         text_add(&line, ", \"rollbacks\": %d", r->rollbacks);
+    if (r->loss_scale > 0.0) {
+        add_number(&line, "loss_scale", r->loss_scale);
+        text_add(&line, ", \"skipped\": %s", r->skipped ? "true" : "false");
+    }
     if (r->has_valid)
         add_number(&line, "valid_loss", r->valid_loss);
     text_add(&line, "}\n");
@@ -157,7 +162,14 @@ static void show(struct metrics *m, const struct step_record *r, bool stays)
            (long long)r->step, (long long)total, r->loss);
     if (r->has_valid)
         printf("  valid %.4f", r->valid_loss);
-    printf("  grad %.3f  lr %.2e  %s tok/s", r->grad_norm, r->lr, speed);
+    if (r->skipped)
+        printf("  grad overflow");
+    else
+        printf("  grad %.3f", r->grad_norm);
+    printf("  lr %.2e", r->lr);
+    if (r->loss_scale > 0.0)
+        printf("  scale %.4g%s", r->loss_scale, r->skipped ? ", skipped" : "");
+    printf("  %s tok/s", speed);
     if (r->step < total)
         printf("  %s left", left);
     fputs(stays || !m->terminal ? "\n" : "", stdout);
@@ -172,6 +184,7 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     m->recent_tokens += r->tokens;
     m->time_s += r->step_time_s;
     m->rolled_back += r->rollbacks > 0;
+    m->skipped += r->skipped;
     m->recent_time_s += r->step_time_s;
     m->last = *r;
     if (r->has_valid && r->valid_loss < m->best_valid)
@@ -221,6 +234,9 @@ void metrics_summary(struct metrics *m, const char *why)
     if (m->last.has_rollbacks)
         printf("\noptimizer post-validation: %lld of %lld steps were taken back and made again",
                (long long)m->rolled_back, (long long)m->steps);
+    if (m->last.loss_scale > 0.0)
+        printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", m->last.loss_scale,
+               (long long)m->skipped, (long long)m->steps);
     printf("\nmetrics: %s\n", m->path.chars);
     fflush(stdout);
 }

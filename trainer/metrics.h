@@ -23,6 +23,8 @@ struct step_record {
     struct slot_use slots[SLOT_KINDS];   // likewise, of activations; `bytes` of all slots of a kind
     bool has_rollbacks;                  // with optimizer post-validation
     int rollbacks;                       // pipeline ranks that took their update back and made it again
+    double loss_scale;                   // of fp16; 0: none
+    bool skipped;                        // the gradients overflowed: nothing was updated
     bool has_valid;
     double valid_loss;
 };

@@ -7,12 +7,14 @@
 #include <math.h>
 #include <stdlib.h>
 
+enum { RESULTS = 4 }; // of the op clip
+
 struct optimizer {
     struct optimizer_config config;
     int tp;               // shares of the squares of each row
     int64_t loss_count;   // G
     int64_t squares;      // rows * tp
-    struct buffer report; // f64: loss[G] tokens[G] squares[rows * tp] unread[2 G] result[3]
+    struct buffer report; // f64: loss[G] tokens[G] squares[rows * tp] unread[2 G] result[RESULTS]
     struct buffer hyper;
     struct buffer packed; // f32: rows that are partial over tp, one after the other
     int64_t packed_count;
@@ -27,7 +29,7 @@ struct optimizer {
 
 static int64_t report_count(const struct optimizer *o)
 {
-    return 4 * o->loss_count + o->squares + 3;
+    return 4 * o->loss_count + o->squares + RESULTS;
 }
 
 static struct tensor report_part(const struct optimizer *o, int64_t begin, int64_t count)
@@ -248,8 +250,9 @@ enum status optimizer_set_scale(struct optimizer *o, struct tensor report, struc
                                        .tokens = tokens,
                                        .squares = tensor_1d(at + 2 * o->loss_count, F64, o->squares),
                                        .limit = o->config.recipe->clip_grad,
+                                       .loss_scale = o->config.loss_scale,
                                        .hyper = o->hyper.data,
-                                       .result = report_part(o, report_count(o) - 3, 3),
+                                       .result = report_part(o, report_count(o) - RESULTS, RESULTS),
                                    });
 }
 
@@ -319,9 +322,10 @@ enum status optimizer_update(struct optimizer *o, int64_t step)
 enum status optimizer_read(struct optimizer *o, struct tensor report, struct step_result *out)
 {
     struct adamw_hyper hyper = {0};
-    double result[3] = {0.0};
+    double result[RESULTS] = {0.0};
     TRY(copy_to_host(o->config.compute, o->host_report, report.data, tensor_bytes(report)));
-    TRY(copy_to_host(o->config.compute, result, report_part(o, report_count(o) - 3, 3).data, sizeof result));
+    TRY(copy_to_host(o->config.compute, result, report_part(o, report_count(o) - RESULTS, RESULTS).data,
+                     sizeof result));
     TRY(copy_to_host(o->config.compute, &hyper, o->hyper.data, sizeof hyper));
     TRY(stream_sync(o->config.compute));
     const double *squares = o->host_report + 2 * o->loss_count;
@@ -329,6 +333,8 @@ enum status optimizer_read(struct optimizer *o, struct tensor report, struct ste
                                 .grad_norm = result[1],
                                 .tokens = result[2],
                                 .gradient_scale = hyper.gradient_scale,
+                                .loss_scale = result[3],
+                                .skipped = hyper.skip != 0.0F,
                                 .not_finite_row = -1};
     for (int64_t i = 0; i < o->squares && out->not_finite_row < 0; i++)
         if (!isfinite(squares[i])) {

@@ -10,6 +10,9 @@
  *   adamw          on what this rank owns, which with ZeRO is a slice (layers/weights.h)
  *   gather         everyone's new slices
  *
+ * With a loss scale (loss_scale.h) the factor takes it away again, and a step whose norm is not finite
+ * changes nothing, on any rank: the flag is set and read on the device.
+ *
  * Nothing is read by the host until the step is over. Losses, tokens and squares are added in index order
  * (sample, parameter, share), so the norm has the same bits on every pipeline layout.
  *
@@ -26,6 +29,8 @@ struct optimizer;
 struct step_result {
     double loss, grad_norm, tokens; // per token; before clipping; of the global batch
     float gradient_scale;           // what AdamW multiplied the summed gradients by
+    double loss_scale;              // what they had been multiplied by; 1 without one
+    bool skipped;                   // they overflowed in f16, and the update was none
     int not_finite_row;             // the first parameter whose gradient is not finite; -1: none
     int not_finite_share;           // which tensor-parallel share of it
     int rollbacks;                  // pipeline ranks that took their update back (post_validation.h)
@@ -37,7 +42,8 @@ struct optimizer_config {
     struct weights *weights;
     struct stream *compute;
     int64_t global_batch_size;
-    bool offload; // the moments are in the host's memory (moment_window.h)
+    bool offload;            // the moments are in the host's memory (moment_window.h)
+    const float *loss_scale; // on the device; NULL: none
 };
 
 MUST_USE enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out);
@@ -51,7 +57,7 @@ void optimizer_loss_place(struct optimizer *optimizer, int64_t index, int64_t co
 
 /* The reductions: afterwards the gradients are sums over all tokens of the global batch, on every owner. */
 MUST_USE enum status optimizer_reduce(struct optimizer *optimizer);
-/* The update. `step` counts from 1. */
+/* The update. `step` counts from 1, and only updates that were made. */
 MUST_USE enum status optimizer_update(struct optimizer *optimizer, int64_t step);
 /* Waits for the step, and reads what it was. */
 MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_result *out);

@@ -184,7 +184,7 @@ static enum status find_guess(struct post_validation *v, double *out)
     struct step_result known;
     TRY(optimizer_set_scale(optimizer, report, part(v, 0, v->samples)));
     TRY(optimizer_read(optimizer, report, &known));
-    float unclipped = (float)(1.0 / (known.tokens > 0.0 ? known.tokens : 1.0));
+    float unclipped = (float)(1.0 / (known.tokens > 0.0 ? known.tokens : 1.0) / known.loss_scale);
     bool may = isfinite(known.grad_norm) && known.gradient_scale >= unclipped && unclipped > 0.0F;
     *out = may ? (double)known.gradient_scale : 0.0;
     return OK;

@@ -129,8 +129,10 @@ struct recipe_optimizer {
 struct recipe_precision {
     enum recipe_dtype params_dtype;
     enum recipe_dtype main_params_dtype;
-    double loss_scale;
-    double initial_loss_scale;
+    double loss_scale;         // of fp16; 0: dynamic
+    double initial_loss_scale; // >= min_loss_scale
+    double min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
     enum product_format matmul_format;
     int forward_format, grad_input_format, grad_weight_format; // enum product_format, or PRODUCT_SAME
     enum recipe_scaling scaling;
@@ -213,7 +215,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 123 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 126 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;
@@ -296,7 +298,8 @@ int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
 /* What section `memory` says of recomputation. */
 struct recompute recipe_recompute(const struct recipe *recipe);
 
-/* What precision.params_dtype is to the kernels. */
+/* precision.params_dtype, as it is written and as the kernels know it. */
+const char *recipe_dtype_name(const struct recipe *recipe);
 enum dtype recipe_working_dtype(const struct recipe *recipe);
 
 /* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the

@@ -38,3 +38,9 @@ enum dtype recipe_working_dtype(const struct recipe *recipe)
     }
     die(__FILE__, __LINE__, "params_dtype", "%d is none", (int)recipe->precision.params_dtype);
 }
+
+const char *recipe_dtype_name(const struct recipe *recipe)
+{
+    static const char *const names[] = {"fp32", "bf16", "fp16"};
+    return names[recipe->precision.params_dtype];
+}

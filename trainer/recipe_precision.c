@@ -209,6 +209,22 @@ static int64_t transformed_tokens(const struct recipe *r)
     return HADAMARD_ROWS;
 }
 
+/* ---- loss scaling ---- */
+
+static bool least_scale_holds(const struct view *v)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    return p->min_loss_scale <= p->initial_loss_scale;
+}
+
+static void least_scale_say(const struct view *v, struct text *out)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    text_add(out,
+             "precision.min_loss_scale %.9g is above precision.initial_loss_scale %.9g; at most %.9g works",
+             p->min_loss_scale, p->initial_loss_scale, p->initial_loss_scale);
+}
+
 #define FORMATS                                                                     \
     "precision.matmul_format precision.forward_format precision.grad_input_format " \
     "precision.grad_weight_format"
@@ -226,4 +242,5 @@ const struct rule recipe_precision_rules[] = {
      tokens_hold,
      tokens_say,
      {{.key = "model.seq_length", .grid = transformed_tokens}}},
+    {"precision.min_loss_scale precision.initial_loss_scale", least_scale_holds, least_scale_say, {{0}}},
 };

@@ -429,9 +429,9 @@ static bool narrow_holds(const struct view *v)
 static void narrow_say(const struct view *v, struct text *out)
 {
     text_add(out,
-             "precision.params_dtype bf16: the kernels of cluster.device %s compute on fp32 only so far; "
+             "precision.params_dtype %s: the kernels of cluster.device %s compute on fp32 only so far; "
              "precision.params_dtype fp32 or cluster.device %s works",
-             v->recipe->cluster.device, device_kind(0)->name);
+             recipe_dtype_name(v->recipe), v->recipe->cluster.device, device_kind(0)->name);
 }
 
 /* Why cuDNN's attention cannot be had, and what works; NULL: it can. */

@@ -53,7 +53,7 @@ static const struct choice context_methods[] = {IS("ring", CONTEXT_RING),
 static const struct choice dtypes[] = {
     IS("fp32", RECIPE_FP32), LATER("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
 static const struct choice working_dtypes[] = {
-    IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
+    IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), IS("fp16", RECIPE_FP16), {0}};
 static const struct choice optimizers[] = {IS("adamw", OPTIMIZER_ADAMW), {0}};
 static const struct choice decays[] = {
     IS("constant", LR_CONSTANT), IS("linear", LR_LINEAR),
@@ -101,6 +101,8 @@ static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SI
 #define SHARE             BETWEEN(0, 1), .below = true, .example = "0.1"
 #define POSITIVE          BETWEEN(0, INFINITY), .above = true, .below = true
 #define NOT_NEGATIVE      BETWEEN(0, INFINITY), .below = true
+#define LOSS_SCALES       BETWEEN(0, 1e18)
+#define SOME_LOSS_SCALE   BETWEEN(1e-6, 1e18)
 #define STEPS             BETWEEN(0, 1e12)
 #define UNITS             BETWEEN(0, 1e12)
 
@@ -312,16 +314,25 @@ const struct recipe_row recipe_rows[] = {
         "Gradients are scaled down to this global norm; 0: never.", NOT_NEGATIVE),
 
     ROW("precision.params_dtype", CHOICE, precision.params_dtype, "fp32",
-        "The type of weights and activations in memory and between ranks. bf16: sums, norms, softmax, loss "
-        "and "
-        "the gradients of weights stay fp32, and so do the weights that the optimizer changes.",
+        "The type of weights and activations in memory and between ranks. bf16 and fp16: sums, norms, "
+        "softmax, loss and the gradients of weights stay fp32, and so do the weights that the optimizer "
+        "changes. fp16 comes with loss scaling (docs/precision.md).",
         .choices = working_dtypes),
     ROW("precision.main_params_dtype", CHOICE, precision.main_params_dtype, "fp32",
         "The type of the weights that the optimizer changes.", .choices = dtypes),
     ROW("precision.loss_scale", REAL, precision.loss_scale, "0",
-        "With fp16: a fixed scale; 0: found while training.", NOT_NEGATIVE, .unbuilt = true),
+        "With fp16: what the loss is multiplied by for the backward pass; a power of two rounds nothing. 0: "
+        "found while training.",
+        LOSS_SCALES),
     ROW("precision.initial_loss_scale", REAL, precision.initial_loss_scale, "4294967296",
-        "With fp16: where the search for a scale begins.", POSITIVE, .example = "65536", .unbuilt = true),
+        "With loss_scale 0: where the search begins.", SOME_LOSS_SCALE),
+    ROW("precision.min_loss_scale", REAL, precision.min_loss_scale, "1",
+        "Where it ends: it falls no further.", SOME_LOSS_SCALE),
+    ROW("precision.loss_scale_window", COUNT, precision.loss_scale_window, "1000",
+        "It doubles after so many steps without an overflow.", BETWEEN(1, 1e12)),
+    ROW("precision.hysteresis", COUNT, precision.hysteresis, "2",
+        "It is halved by the so many-th overflow since it last rose, and by each that follows.",
+        BETWEEN(1, 1e12)),
     ROW("precision.matmul_format", CHOICE, precision.matmul_format, "none",
         "The numbers inside the three matrix multiplications of each linear layer in a block, simulated to "
         "the bit: "

@@ -26,6 +26,16 @@ static bool not_delayed(const struct recipe *r)
     return r->precision.scaling != SCALE_DELAYED;
 }
 
+static bool not_scaled(const struct recipe *r)
+{
+    return r->precision.params_dtype != RECIPE_FP16;
+}
+
+static bool scale_is_fixed(const struct recipe *r)
+{
+    return !not_scaled(r) && r->precision.loss_scale > 0.0;
+}
+
 static bool not_wsd(const struct recipe *r)
 {
     return r->optimizer.lr_decay_style != LR_WSD;
@@ -76,6 +86,10 @@ static bool not_selective(const struct recipe *r)
     return r->memory.recompute_granularity != RECOMPUTE_SELECTIVE;
 }
 
+#define DYNAMIC_SCALE                                                                    \
+    "precision.initial_loss_scale precision.min_loss_scale precision.loss_scale_window " \
+    "precision.hysteresis"
+
 static const struct unread {
     const char *keys; // separated by spaces
     bool (*unread)(const struct recipe *recipe);
@@ -99,6 +113,9 @@ static const struct unread {
      not_lowered, "precision.matmul_format", "no multiplication has another format"},
     {"precision.amax_history_len precision.amax_compute_algo", not_delayed, "precision.scaling",
      "only delayed looks at it"},
+    {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
+     "only fp16 scales the loss"},
+    {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 looks for another"},
     {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
      "only full looks at it"},
     {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective looks at it"},

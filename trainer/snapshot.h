@@ -18,6 +18,7 @@ struct snapshot {
     double loss, grad_norm, tokens;
     float **amax; // [rows] what delayed scaling remembers of each row, or NULL
     int64_t amax_steps;
+    double loss_scale; // the factor that the gradients come with; 1 without one
 };
 
 MUST_USE enum status snapshot_create(const struct params *params, struct snapshot *out);

@@ -146,7 +146,7 @@ static enum status one_step(struct session *s, bool *stop)
         .step = w->step,
         .loss = result.loss,
         .grad_norm = result.grad_norm,
-        .lr = learning_rate(&recipe->optimizer, w->step),
+        .lr = learning_rate(&recipe->optimizer, worker_updates(w) + result.skipped),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .step_time_s = now_s() - start,
         .bubble_fraction = device_named_runs_at_once(recipe->cluster.device)
@@ -155,6 +155,8 @@ static enum status one_step(struct session *s, bool *stop)
         .memory_peak_bytes = (int64_t)w->remarks[REMARK_MEMORY],
         .has_rollbacks = w->validation != NULL,
         .rollbacks = result.rollbacks,
+        .loss_scale = w->loss_scale.scale > 0.0 ? result.loss_scale : 0.0,
+        .skipped = result.skipped,
         .has_valid = evaluates_after(recipe, w->step),
     };
     for (int part = 0; part < PART_COUNT; part++)

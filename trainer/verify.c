@@ -15,6 +15,8 @@ struct episode {
     const struct snapshot *begin; // NULL: from the initial weights
     struct snapshot *initial;     // NULL: not wanted
     struct snapshot *end;
+    double loss_scale; // 0: none
+    bool skipped;      // it was too large, and there is no end
 };
 
 /* ---- running ---- */
@@ -45,12 +47,16 @@ static enum status episode_rank(struct world *world, void *argument)
     if (episode->begin != NULL)
         TRY(give_state(episode->begin, &worker));
     worker.step = episode->steps_done;
+    worker.loss_scale.scale = episode->loss_scale;
     TRY(worker_step(&worker, &result));
-    TRY(take_all(episode->end, &worker));
+    if (!result.skipped)
+        TRY(take_all(episode->end, &worker));
     if (world->rank == 0) {
+        episode->skipped = result.skipped;
         episode->end->loss = result.loss;
         episode->end->grad_norm = result.grad_norm;
         episode->end->tokens = result.tokens;
+        episode->end->loss_scale = result.loss_scale;
     }
     worker_destroy(&worker);
     return OK;
@@ -136,13 +142,18 @@ static double size_before_softmax(const struct comparison *c, const struct param
            channel_size(c, row->layer, of_q ? "k" : "q");
 }
 
-/* Gradients of the mean loss. */
+/* Of the gradients as they are, to those of the mean loss. */
+static double divisor_of(const struct snapshot *s)
+{
+    return s->tokens * s->loss_scale;
+}
+
 static void compare_gradients(const struct comparison *c, int row, const float *bound)
 {
-    double tokens = c->one->tokens;
+    double divisor = divisor_of(c->one);
     for (int64_t i = 0; i < c->one->count[row]; i++) {
-        double g = value(c->one, SNAPSHOT_GRADIENT, row, i) / tokens, delta = (double)bound[i] / tokens;
-        double other = value(c->layout, SNAPSHOT_GRADIENT, row, i) / c->layout->tokens;
+        double g = value(c->one, SNAPSHOT_GRADIENT, row, i) / divisor, delta = (double)bound[i] / divisor;
+        double other = value(c->layout, SNAPSHOT_GRADIENT, row, i) / divisor_of(c->layout);
         note(c->report, VERIFY_GRADIENT, row, (int)c->step, i, fabs(other - g), delta);
     }
 }
@@ -152,7 +163,7 @@ static void compare_state(const struct comparison *c, int row, const float *boun
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
     const struct snapshot *one = c->one, *layout = c->layout;
-    double scale = clip_factor(o, one) / one->tokens, u = 0x1p-24;
+    double scale = clip_factor(o, one) / divisor_of(one), u = 0x1p-24;
     for (int64_t i = 0; i < one->count[row]; i++) {
         double g = value(one, SNAPSHOT_GRADIENT, row, i) * scale;
         double delta = (double)bound[i] * scale + fabs(g) * (norm_share + 2.0 * u);
@@ -180,9 +191,10 @@ static enum status bounds_of_row(const struct comparison *c, int row, float **ou
     *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory to compare %s", param->name);
-    return bound_gradient(
-        c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], size_before_softmax(c, param),
-        bound_spread(&c->recipe->model, recipe_working_dtype(c->recipe), param->layer, c->one->tokens), *out);
+    enum dtype working = recipe_working_dtype(c->recipe);
+    double least = fmax(size_before_softmax(c, param), bound_least(working, c->one->tokens));
+    return bound_gradient(c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], least,
+                          bound_spread(&c->recipe->model, working, param->layer, c->one->tokens), *out);
 }
 
 static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
@@ -217,7 +229,7 @@ static double norm_of(const struct snapshot *s, double *elements)
             sum += (long double)(g * g);
         }
     }
-    return (double)sqrtl(sum) / s->tokens;
+    return (double)sqrtl(sum) / s->tokens / s->loss_scale;
 }
 
 static enum status compare_step(const struct comparison *c)
@@ -306,16 +318,45 @@ struct copies {
     struct snapshot begin, one, layout, initial;
 };
 
+/* Where a search for the loss scale of a step begins. Above 2^17 the gradient of a logit is beyond f16. */
+static double first_scale(const struct recipe *recipe)
+{
+    struct loss_scale scale = loss_scale_of(recipe);
+    return scale.fixed ? scale.scale : fmin(scale.scale, 0x1p17);
+}
+
+/* One step of both, with half the scale where it overflows in either. */
+static enum status play_both(const struct verify_options *options, struct episode *one,
+                             struct episode *layout, double *scale)
+{
+    const struct recipe_precision *precision = &options->one_rank->precision;
+    for (;; *scale = fmax(*scale * 0.5, precision->min_loss_scale)) {
+        one->loss_scale = layout->loss_scale = *scale;
+        TRY(play(options->one_rank, (struct hooks){0}, one));
+        if (!one->skipped)
+            TRY(play(options->layout, options->planted, layout));
+        if (!one->skipped && !layout->skipped)
+            return OK;
+        if (precision->loss_scale > 0.0 || *scale <= precision->min_loss_scale)
+            return fail(
+                NOT_FINITE,
+                "step %lld: gradients of %s are not finite with a loss scale of %g, and no smaller one "
+                "is allowed; a smaller precision.%s may work",
+                (long long)one->steps_done + 1, one->skipped ? "one rank" : "this layout", *scale,
+                precision->loss_scale > 0.0 ? "loss_scale" : "min_loss_scale");
+    }
+}
+
 static enum status verify_steps(const struct verify_options *options, const struct params *params,
                                 struct copies *copies, struct verify_report *out)
 {
+    double scale = first_scale(options->one_rank);
     for (int s = 0; s < options->steps; s++) {
         struct episode one = {.steps_done = s, .begin = s > 0 ? &copies->begin : NULL, .end = &copies->one};
         struct episode layout = {.steps_done = s, .begin = &copies->begin, .end = &copies->layout};
         one.initial = s == 0 ? &copies->begin : NULL;
         layout.initial = s == 0 ? &copies->initial : NULL;
-        TRY(play(options->one_rank, (struct hooks){0}, &one));
-        TRY(play(options->layout, options->planted, &layout));
+        TRY(play_both(options, &one, &layout, &scale));
         if (s == 0)
             compare_initial(params, &copies->begin, &copies->initial, out);
         struct comparison comparison = {

@@ -3,7 +3,10 @@
  * begins from one rank's weights and moments: so errors do not pile up, the bounds can be tight, and by
  * induction a run that is right in every step is right. Compared are the loss, the gradient's norm, every
  * gradient, weight and moment; and, to the bit, the initial weights and whatever two ranks of the layout hold
- * of the same tensor. */
+ * of the same tensor.
+ *
+ * In fp16 both have the same loss scale. A step that it makes overflow says nothing, and is made again with
+ * half of it. */
 #pragma once
 
 #include "trainer/worker.h"

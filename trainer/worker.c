@@ -103,6 +103,7 @@ static enum status create_executor(struct worker *w, bool training)
         .offload_activations = recipe->memory.offload_activations,
         .precision = recipe_linear_precision(recipe),
         .delayed = amax_history_scaling(w->amax),
+        .loss_scale = w->scale_buffer.data,
         .seed = recipe->seed,
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
         .training = training,
@@ -143,6 +144,7 @@ static enum status create_optimizer(struct worker *w)
         .compute = w->compute,
         .global_batch_size = recipe->train.global_batch_size,
         .offload = recipe->memory.offload_optimizer,
+        .loss_scale = w->scale_buffer.data,
     };
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &w->optimizer));
@@ -151,6 +153,23 @@ static enum status create_optimizer(struct worker *w)
         TRY(create_validation(w));
     return batches_create(w->device, m, recipe->train.micro_batch_size, recipe->model.seq_length,
                           &w->batches);
+}
+
+/* The scale of the step that begins, to where all that is scaled reads it. */
+static enum status send_scale(struct worker *w)
+{
+    w->scale_sent = (float)w->loss_scale.scale;
+    if (w->scale_buffer.bytes == 0)
+        return OK;
+    return copy_to_device(w->compute, w->scale_buffer.data, &w->scale_sent, sizeof w->scale_sent);
+}
+
+static enum status create_scale(struct worker *w)
+{
+    w->loss_scale = loss_scale_of(w->run->recipe);
+    if (w->loss_scale.scale > 0.0)
+        TRY(buffer_alloc(w->device, PART_DATA, sizeof w->scale_sent, &w->scale_buffer));
+    return send_scale(w);
 }
 
 enum status worker_create(const struct run *run, struct world *world, bool training, struct worker *out)
@@ -180,6 +199,8 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(create_weights(out, training));
     TRY(weights_initialise(&out->weights, out->compute, recipe->seed));
     TRY(create_amax(out));
+    if (training)
+        TRY(create_scale(out));
     TRY(create_executor(out, training));
     if (training)
         TRY(create_optimizer(out));
@@ -193,6 +214,7 @@ void worker_destroy(struct worker *worker)
     post_validation_destroy(worker->validation);
     optimizer_destroy(worker->optimizer);
     buffer_free(&worker->remarks_buffer);
+    buffer_free(&worker->scale_buffer);
     batches_destroy(&worker->batches);
     weights_destroy(&worker->weights);
     stream_destroy(worker->compute);
@@ -262,6 +284,7 @@ static enum status run_step(struct worker *w)
         TRY(call_step_hook(hooks->loaded, w, step));
     }
     w->ahead = false;
+    TRY(send_scale(w));
     TRY(executor_step(w->executor, w->batches.list));
     TRY(call_step_hook(hooks->executed, w, step));
     who_does("optimizer");
@@ -335,7 +358,7 @@ static enum status validated_update(struct worker *w, int64_t step, bool may_gue
     double remarks[REMARK_COUNT];
     struct verdict verdict;
     remark(w, remarks);
-    TRY(post_validation_hand_on(w->validation, step, may_guess, remarks, &guessed));
+    TRY(post_validation_hand_on(w->validation, worker_updates(w) + 1, may_guess, remarks, &guessed));
     w->step = step;
     if (guessed)
         TRY(look_ahead(w));
@@ -361,13 +384,20 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
     if (w->validation != NULL) {
         TRY(validated_update(w, number, may_guess, out));
     } else {
-        TRY(optimizer_update(w->optimizer, number));
         TRY(amax_history_reduce(w->amax));
+        TRY(optimizer_update(w->optimizer, worker_updates(w) + 1));
         TRY(optimizer_finish(w->optimizer, out));
         TRY(amax_history_update(w->amax));
         w->step = number;
     }
+    w->skipped += out->skipped;
+    loss_scale_step(&w->loss_scale, out->skipped);
     return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;
+}
+
+int64_t worker_updates(const struct worker *w)
+{
+    return w->step - w->skipped;
 }
 
 enum status worker_step(struct worker *w, struct step_result *out)
@@ -391,11 +421,32 @@ static int rank_of_row(const struct worker *w, int row, int share)
     return mesh_rank(&run->mesh, MESH_DENSE, place);
 }
 
+/* What another scale could have mended, were there one. */
+static enum status overflows_still(const struct worker *w, const struct step_result *result, const char *name)
+{
+    const struct loss_scale *scale = &w->loss_scale;
+    int rank = rank_of_row(w, result->not_finite_row, result->not_finite_share);
+    if (scale->fixed)
+        return fail(
+            NOT_FINITE,
+            "step %lld: the gradient of %s is not finite on rank %d, and %d steps have been skipped one "
+            "after the other: precision.loss_scale %g is too large; a smaller one works, or 0",
+            (long long)w->step, name, rank, (int)scale->skipped, scale->scale);
+    return fail(
+        NOT_FINITE,
+        "step %lld: the gradient of %s is not finite on rank %d (loss %g), with the least loss scale, "
+        "precision.min_loss_scale %g; precision.params_dtype bf16 has the range of fp32",
+        (long long)w->step, name, rank, result->loss, scale->least);
+}
+
 enum status worker_check_finite(const struct worker *w, const struct step_result *result)
 {
-    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad)
+    bool overflows = result->skipped && isfinite(result->loss);
+    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad || (overflows && !w->loss_scale.stuck))
         return OK;
     const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
+    if (name != NULL && overflows)
+        return overflows_still(w, result, name);
     if (name != NULL)
         return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
                     (long long)w->step, name,

@@ -10,6 +10,7 @@
 
 #include "trainer/amax_history.h"
 #include "trainer/executor.h"
+#include "trainer/loss_scale.h"
 #include "trainer/optimizer.h"
 #include "trainer/post_validation.h"
 #include "trainer/recipe.h"
@@ -66,7 +67,11 @@ struct worker {
     bool ahead;                         // the first forwards of the next step are done
     double remarks[REMARK_COUNT];       // of all ranks, of the last step
     struct buffer remarks_buffer;
-    int64_t step; // steps done
+    struct loss_scale loss_scale; // of the next step
+    struct buffer scale_buffer;   // f32 on the device; none without a loss scale
+    float scale_sent;             // what goes there
+    int64_t step;                 // steps done
+    int64_t skipped;              // of these: nothing was updated
 };
 
 /* training false: weights and forward passes only. */
@@ -80,9 +85,12 @@ MUST_USE enum status worker_step(struct worker *worker, struct step_result *out)
  * may already be in it afterwards. Weights and moments are those of the step all the same. */
 MUST_USE enum status worker_step_and_on(struct worker *worker, struct step_result *out);
 
+/* The updates that the weights have seen: Adam's corrections and the learning rate count these. */
+int64_t worker_updates(const struct worker *worker);
+
 /* A loss or gradient that is no number ends the run, for what follows would be trained on noise: NOT_FINITE
  * names the step, the parameter and its rank, on every rank alike. OK where the recipe does not want it
- * checked. */
+ * checked; and for gradients alone where the step was skipped and a loss scale can still fall. */
 MUST_USE enum status worker_check_finite(const struct worker *worker, const struct step_result *result);
 
 /* What the ranks have to say of the last step, the maximum of each into worker->remarks. Collective over the

@@ -132,7 +132,8 @@ static void backward_task(void *context, int64_t t)
 {
     const struct loss_backward *op = context;
     float max = ((const float *)op->max.data)[t], mask = op->mask[t];
-    float factor = mask / ((const float *)op->sum.data)[t];
+    float weight = op->scale != NULL ? mask * *op->scale : mask,
+          factor = weight / ((const float *)op->sum.data)[t];
     int64_t label = label_column(op->label, t, op->begin, op->columns);
     if (mask == 0.0F) {
         zero_columns(op->logits, t, 0);
@@ -143,7 +144,7 @@ static void backward_task(void *context, int64_t t)
         float room[PIECE], *x = row_in(op->logits, p, room);
         backward_piece(x, p.count, max, factor);
         if (label >= p.column && label < p.column + p.count)
-            x[label - p.column] -= mask;
+            x[label - p.column] -= weight;
         row_store(op->logits, p, x);
     }
     zero_columns(op->logits, t, op->columns);

@@ -96,5 +96,7 @@ static void adamw_task(void *context, int64_t task)
 void cpu_adamw(struct device *device, const struct adamw *op)
 {
     struct adamw args = *op;
+    if (op->hyper->skip != 0.0F)
+        return;
     cpu_parallel(device, blocks_of(tensor_count(op->weight), ADAMW_BLOCK), adamw_task, &args);
 }

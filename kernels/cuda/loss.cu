@@ -112,10 +112,12 @@ template <class T> struct loss_gradient {
     const float *max, *sum, *mask;
     const int32_t *label;
     int64_t begin, columns;
+    const float *scale;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        const float weight = mask[row], factor = weight / sum[row], most = max[row];
+        const float weight = scale != nullptr ? mask[row] * *scale : mask[row];
+        const float factor = weight / sum[row], most = max[row];
         const int64_t at = static_cast<int64_t>(label[row]) - begin, real = columns - column;
         piece<float> q = {};
         if (weight != 0.0F && real > 0)
@@ -139,7 +141,8 @@ enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backw
                               op->mask,
                               op->label,
                               op->begin,
-                              op->columns};
+                              op->columns,
+                              op->scale};
         return run_each_piece(queue, f, op->logits.dim[0], op->logits.dim[1]);
     });
 }

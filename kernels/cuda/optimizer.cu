@@ -63,6 +63,7 @@ struct clip_sums {
     const double *loss, *tokens, *squares;
     int64_t samples, tensors;
     double limit;
+    const float *loss_scale;
     struct adamw_hyper *hyper;
     double *result;
 };
@@ -73,12 +74,17 @@ static __global__ void __launch_bounds__(THREADS) clip_gradients(struct clip_sum
     const double loss = sum_in_order(op.loss, op.samples);
     if (threadIdx.x != 0)
         return;
-    const double count = tokens > 0.0 ? tokens : 1.0, norm = sqrt(squares) / count;
+    const double scale = op.loss_scale != nullptr ? static_cast<double>(*op.loss_scale) : 1.0;
+    const double count = tokens > 0.0 ? tokens : 1.0, norm = sqrt(squares) / count / scale;
     const double coefficient = op.limit > 0.0 ? op.limit / (norm + 1e-6) : 1.0;
+    const bool skips = op.loss_scale != nullptr && !(norm < INFINITY);
     op.result[0] = loss / count;
     op.result[1] = norm;
     op.result[2] = tokens;
-    op.hyper->gradient_scale = static_cast<float>((coefficient < 1.0 ? coefficient : 1.0) / count);
+    op.result[3] = scale;
+    op.hyper->gradient_scale =
+        skips ? 0.0F : static_cast<float>((coefficient < 1.0 ? coefficient : 1.0) / count / scale);
+    op.hyper->skip = skips ? 1.0F : 0.0F;
 }
 
 enum status cuda_clip(struct cuda_queue *queue, const struct clip *op)
@@ -89,6 +95,7 @@ enum status cuda_clip(struct cuda_queue *queue, const struct clip *op)
                              op->loss.dim[0],
                              op->squares.dim[0],
                              op->limit,
+                             op->loss_scale,
                              op->hyper,
                              static_cast<double *>(op->result.data)};
     return LAUNCH(queue, clip_gradients, dim3(1), THREADS, 0, args);
@@ -105,6 +112,8 @@ template <class T> struct adamw_piece {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         const struct adamw_hyper h = *hyper;
+        if (h.skip != 0.0F)
+            return;
         const float weight_decay = decay ? h.weight_decay : 0.0F;
         piece<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
         piece<float> a = m.load(row, column, left), b = v.load(row, column, left);

@@ -72,6 +72,16 @@ static const struct comparison narrow_comparisons[] = {
     {TINY_LLAMA, BF16_ALL, "pp=4 train.micro_batch_size=8", "train.micro_batch_size=1"},
 };
 
+/* And in fp16, where a loss scale comes in: one is found, or given; without one gradients are small. */
+#define FP16_ALL "precision.params_dtype=fp16 "
+static const struct comparison half_comparisons[] = {
+    {TINY_GPT, FP16_ALL, "tp=3 pp=2" SP, ""},
+    {TINY_LLAMA, FP16_ALL "precision.loss_scale=1000", "tp=4 dp=2", ""},
+    {TINY_GPT, FP16_ALL "precision.loss_scale=1", "tp=2 dp=2 parallel.zero_stage=1" SP, ""},
+    {TINY_LLAMA, FP16_ALL "precision.loss_scale=1024", "pp=4 train.micro_batch_size=8",
+     "train.micro_batch_size=1"},
+};
+
 struct test {
     struct tiny tiny;
     const char *seed;
@@ -127,6 +137,11 @@ int main(int argc, char **argv)
     memset(test.largest, 0, sizeof test.largest);
     for (size_t i = 0; i < sizeof narrow_comparisons / sizeof *narrow_comparisons; i++)
         check(&test, &narrow_comparisons[i]);
+    check_bounds(&test);
+    test.loss_apart = 1e-4;
+    memset(test.largest, 0, sizeof test.largest);
+    for (size_t i = 0; i < sizeof half_comparisons / sizeof *half_comparisons; i++)
+        check(&test, &half_comparisons[i]);
     check_bounds(&test);
     tiny_destroy(&test.tiny);
     return test.failures != 0;

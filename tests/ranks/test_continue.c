@@ -261,6 +261,55 @@ static enum status changes_its_type(struct scene *s)
                       s->losses[4]);
 }
 
+/* What the scale of a step was, times two where the step was skipped. */
+static void read_scales(const struct scene *s, const char *name, double scales[MOST_STEPS + 1])
+{
+    struct text path = {0}, all = {0};
+    text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
+    MUST(file_read(path.chars, &all));
+    memset(scales, 0, (MOST_STEPS + 1) * sizeof *scales);
+    for (const char *at = text_chars(&all); (at = strstr(at, "{\"step\": ")) != NULL; at++) {
+        const char *scale = strstr(at, "\"loss_scale\": "), *skipped = strstr(at, "\"skipped\": ");
+        CHECK(scale != NULL && skipped != NULL);
+        scales[strtol(at + 9, NULL, 10)] =
+            strtod(scale + 14, NULL) * (strncmp(skipped + 11, "true", 4) == 0 ? 2.0 : 1.0);
+    }
+    text_free(&path);
+    text_free(&all);
+}
+
+/* The scale begins twice as large as a logit's gradient can stand, and no window of two steps passes without
+ * being cut by a checkpoint. A run that is stopped behind each of its steps goes on as if it had not been. */
+static enum status goes_on_with_its_scale(struct scene *s)
+{
+    static const char keys[] = "precision.params_dtype=fp16 precision.initial_loss_scale=262144 "
+                               "precision.loss_scale_window=2 precision.hysteresis=2";
+    double losses[2][MOST_STEPS + 1], scales[2][MOST_STEPS + 1];
+    run(s, "half", MOST_STEPS, keys);
+    TRY(ended(s, OK));
+    if (strstr(text_chars(&s->said), " of 8 steps overflowed and were skipped\n") == NULL)
+        return fail(OUT_OF_BOUND, "not said how many steps were skipped: %s", text_chars(&s->said));
+    for (int step = 3; step <= MOST_STEPS; step++) { // warm-up takes 3
+        run(s, "halves", step, keys);
+        TRY(ended(s, OK));
+    }
+    for (int i = 0; i < 2; i++) {
+        read_losses(s, i == 0 ? "half" : "halves", losses[i]);
+        read_scales(s, i == 0 ? "half" : "halves", scales[i]);
+    }
+    if (memcmp(losses[0], losses[1], sizeof losses[0]) != 0 ||
+        memcmp(scales[0], scales[1], sizeof scales[0]) != 0)
+        return fail(OUT_OF_BOUND, "it goes on otherwise");
+    double least = scales[0][1], most = 0.0;
+    for (int step = 1; step <= MOST_STEPS; step++) {
+        least = fmin(least, scales[0][step]);
+        most = fmax(most, scales[0][step]);
+    }
+    if (most != 2.0 * 262144.0 || least > 131072.0)
+        return fail(OUT_OF_BOUND, "the scale went from %g to %g", most, least);
+    return OK;
+}
+
 int main(void)
 {
     static const struct {
@@ -272,6 +321,7 @@ int main(void)
         {"a name is not, nor another model, and something must be left", refuses},
         {"keys that change the mathematics", says_what_changed},
         {"another type of weights", changes_its_type},
+        {"a loss scale", goes_on_with_its_scale},
     };
     struct scene scene = {.status = OK};
     int bad = 0;

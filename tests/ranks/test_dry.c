@@ -14,6 +14,7 @@ enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
 #define SOME     " memory.recompute_granularity=selective memory.recompute_modules="
 #define BESIDE   " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
 #define BF16_TOO " precision.params_dtype=bf16 "
+#define FP16_TOO " precision.params_dtype=fp16 "
 
 struct layout_case {
     enum tiny_family family;
@@ -196,6 +197,8 @@ static const struct layout_case cases[] = {
               "pipeline.optimizer_post_validation=true",
      1},
     {TINY_LLAMA, BF16_TOO "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
+    {TINY_GPT, FP16_TOO "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
+    {TINY_LLAMA, FP16_TOO "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
 };
 
 int main(void)

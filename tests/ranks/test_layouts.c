@@ -203,6 +203,18 @@ static const char *const beside[] = {
 };
 static const char *const beside_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
 
+/* fp16: steps are skipped at first and now and then, on all ranks alike; runs are resumed within a window. */
+#define MOVING_SCALE                                                                          \
+    "precision.params_dtype=fp16 precision.initial_loss_scale=524288 precision.hysteresis=1 " \
+    "precision.loss_scale_window=4 "
+static const char *const half[] = {
+    "",
+    "pp=2 cluster.device=strict",
+    "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.threads_per_rank=2",
+    "pp=2 pipeline.schedule=zb-v parallel.zero_stage=1 parallel.bucket_size_mb=0.002",
+    NULL,
+};
+
 static const struct alike groups[] = {
     {"gpt, pipelines",
      TINY_GPT,
@@ -321,6 +333,13 @@ static const struct alike groups[] = {
      beside_processes,
      none,
      {"", "pp=2"}},
+    {"gpt in fp16, tp 2 dp 2, sequence parallel, dropout",
+     TINY_GPT,
+     MOVING_SCALE "tp=2 dp=2 parallel.sequence_parallel=true train.micro_batch_size=1" TINY_DROPOUT,
+     half,
+     narrow_processes,
+     none,
+     {"pp=2 parallel.zero_stage=1", "pp=3"}},
 };
 
 struct test {

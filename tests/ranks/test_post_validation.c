@@ -266,6 +266,41 @@ static void check_unchecked(struct test *test, const struct subject *subject, co
     text_free(&why);
 }
 
+/* In fp16 such a step is skipped on all ranks, also on those that had guessed, and takes its update back. */
+static void check_skipped(struct test *test, const struct subject *subject, const char *layout,
+                          const char *scale, struct fault fault)
+{
+    char on[WORDS_CHARS], common[WORDS_CHARS];
+    struct text why = {0};
+    struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
+    struct trace_options options = going_on;
+    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    snprintf(on, sizeof on, "%s%s", layout, ON);
+    snprintf(common, sizeof common, "%s precision.params_dtype=fp16 precision.hysteresis=1 %s", CLIP("0"),
+             scale);
+    enum status status = run(test, subject, common, layout, &options, &traces[0]);
+    if (status == OK)
+        status = run(test, subject, common, on, &options, &traces[1]);
+    bool differs = status == OK && trace_differs(&traces[0], &traces[1], &why);
+    bool skipped = fault.step == 0 || !isfinite(traces[1].grad_norm[fault.step - 1]);
+    bool taken_back = fault.step == 0 || traces[1].rollbacks > 0;
+    judge(test, "fp16", on, status == OK && !differs && skipped && taken_back,
+          status == OK ? text_chars(&why) : fail_text());
+    text_free(&why);
+}
+
+static void check_all_skipped(struct test *test)
+{
+    static const char empty_first[] = "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1";
+    static const char moving[] = "precision.initial_loss_scale=262144 precision.loss_scale_window=3";
+    check_skipped(test, &subjects[0], empty_first, "precision.loss_scale=1024",
+                  (struct fault){2, 3, INFINITY});
+    check_skipped(test, &subjects[1], empty_first, "precision.initial_loss_scale=1024",
+                  (struct fault){3, 2, NAN});
+    check_skipped(test, &subjects[0], "pp=2", moving, (struct fault){0, 0, 0.0F});
+    check_skipped(test, &subjects[2], "pp=2", moving, (struct fault){0, 0, 0.0F});
+}
+
 static void check_faults(struct test *test)
 {
     static const char *const layouts[] = {
@@ -491,6 +526,7 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     check_faults(&test);
+    check_all_skipped(&test);
     check_messages(&test, false);
     check_messages(&test, true);
     tiny_destroy(&test.tiny);

@@ -229,3 +229,34 @@ Test(gemm_narrow, the_door_names_what_does_not_fit)
                      "4], b f16[4, 4], c bf16[4, 4], bias none)");
     stand_close(&s);
 }
+
+/* f16 ends at 65504 and in steps of 2^-24; the sum behind it does neither, and a gradient in f32 shows that.
+ */
+Test(gemm_narrow, f16_ends_where_it_ends)
+{
+    enum { N = 5 };
+    static const float a[2] = {256.0F, 0x1p-12F};
+    static const float b[2 * N] = {256.0F, 255.75F, -256.0F, 0.0F,     0.0F,
+                                   0.0F,   0.0F,    0.0F,    0x1p-12F, 0x1p-13F};
+    static const uint16_t want[N] = {0x7c00, 0x7bfe, 0xfc00, 0x0001, 0x0000};
+    static const float want_wide[N] = {65536.0F, 65472.0F, -65536.0F, 0x1p-24F, 0x1p-25F};
+    struct stand stand = stand_open(1);
+    uint16_t *row = stand_shorts(&stand, 2), *columns = stand_shorts(&stand, 2 * N),
+             *c = stand_shorts(&stand, N);
+    float *wide = stand_floats(&stand, N);
+    for (int i = 0; i < 2; i++)
+        row[i] = narrow_nearest(F16, a[i]);
+    for (int i = 0; i < 2 * N; i++)
+        columns[i] = narrow_nearest(F16, b[i]);
+    struct gemm op = {.a = tensor_2d(row, F16, 1, 2), .b = tensor_2d(columns, F16, 2, N)};
+    for (int into = 0; into < 2; into++) {
+        op.c = into == 0 ? tensor_2d(c, F16, 1, N) : tensor_2d(wide, F32, 1, N);
+        cr_assert_eq(gemm(stand.stream, op), OK, "%s", fail_text());
+    }
+    cr_assert_eq(stream_sync(stand.stream), OK);
+    for (int i = 0; i < N; i++) {
+        cr_expect_eq(c[i], want[i], "column %d: %04x", i, (unsigned)c[i]);
+        cr_expect_eq(wide[i], want_wide[i], "column %d: %g", i, (double)wide[i]);
+    }
+    stand_close(&stand);
+}

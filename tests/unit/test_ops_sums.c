@@ -356,7 +356,8 @@ Test(ops_sums, loss_of_tokens_that_do_not_count)
                                c.label,
                                c.mask,
                                0,
-                               V};
+                               V,
+                               NULL};
     cr_assert_eq(loss_backward(c.stand.stream, op), OK, "%s", fail_text());
     for (int i = 0; i < V_PADDED; i++)
         cr_expect_eq(c.logits[5 * V_PADDED + i], 0.0F);
@@ -376,7 +377,8 @@ Test(ops_sums, loss_backward)
                                c.label,
                                c.mask,
                                0,
-                               V};
+                               V,
+                               NULL};
     cr_assert_eq(loss_backward(c.stand.stream, op), OK, "%s", fail_text());
     int64_t outside = 0, outside_without_label = 0;
     for (int64_t t = 0; t < T; t++) {
@@ -451,7 +453,7 @@ Test(ops_sums, adamw)
         enum { N = 40001 };
         float *w = stand_normals(&stand, "w", N, 1.0), *g = stand_normals(&stand, "g", N, 3.0);
         float *m = stand_normals(&stand, "m", N, 0.1), *v = stand_normals(&stand, "v", N, 0.1);
-        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F};
+        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F};
         stand_lend(&stand, &hyper, sizeof hyper);
         double want[3][16], bound[3][16];
         float got[3][16];

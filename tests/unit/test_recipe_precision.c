@@ -75,3 +75,32 @@ Test(recipe_precision, blocks_are_not_cut)
          "precision.matmul_format=nvfp4", "model.seq_length=40");
     WITH("", "precision.matmul_format=nvfp4", "precision.grad_weight_format=none", "model.seq_length=40");
 }
+
+Test(recipe_precision, a_loss_scale_is_for_fp16)
+{
+    WITH("", "precision.params_dtype=fp16");
+    WITH("", "precision.params_dtype=fp16", "precision.loss_scale=1024");
+    WITH("", "precision.params_dtype=fp16", "precision.initial_loss_scale=65536",
+         "precision.min_loss_scale=0.5", "precision.loss_scale_window=200", "precision.hysteresis=1");
+    WITH("", "precision.initial_loss_scale=4294967296"); // what it is anyway
+    WITH("warning: command line: precision.loss_scale has no effect: precision.params_dtype is bf16, and "
+         "only fp16 scales the loss\n",
+         "precision.params_dtype=bf16", "precision.loss_scale=1024");
+    WITH("warning: command line: precision.hysteresis has no effect: precision.loss_scale is 1024, and only "
+         "0 looks for another\n",
+         "precision.params_dtype=fp16", "precision.loss_scale=1024", "precision.hysteresis=4");
+    WITH("command line: precision.min_loss_scale 128 is above precision.initial_loss_scale 64; at most 64 "
+         "works\n",
+         "precision.params_dtype=fp16", "precision.initial_loss_scale=64", "precision.min_loss_scale=128");
+    WITH("command line: precision.initial_loss_scale 0 is out of range; it wants a number from 1e-06 to "
+         "1000000000000000000; 1e-06 works\n",
+         "precision.initial_loss_scale=0");
+    WITH("command line: precision.loss_scale -1 is out of range; it wants a number from 0 to "
+         "1000000000000000000; 0 works\n",
+         "precision.loss_scale=-1");
+    WITH("command line: precision.hysteresis 0 is out of range; it wants a whole number from 1 to "
+         "1000000000000; 1 works\n",
+         "precision.hysteresis=0");
+    WITH("", HYBRID, "precision.params_dtype=fp16");
+    WITH("", "precision.params_dtype=fp16", "dp=2", "parallel.zero_stage=3");
+}
