@@ -129,28 +129,32 @@ void post_send(struct request *r, const void *data, size_t bytes, int peer)
     // Only letters: collectives need no proof that they do without buffers, both sides post before they wait.
     bool synchronous = r->c->comm.world->synchronous && r->letters != NULL;
     const char *from = data;
-    do {
+    for (;;) {
         int piece = piece_of(r, bytes);
         struct pending *p = pending_add(r, -1, peer);
         check((synchronous ? MPI_Issend : MPI_Isend)(from, piece, MPI_BYTE, peer, r->tag, r->c->mpi,
                                                      &p->request),
               synchronous ? "MPI_Issend" : "MPI_Isend", r->name, p->peer);
-        from += piece;
         bytes -= (size_t)piece;
-    } while (bytes > 0);
+        if (bytes == 0) // `data` may be NULL then
+            return;
+        from += piece;
+    }
 }
 
 void post_recv(struct request *r, void *data, size_t bytes, int peer)
 {
     char *to = data;
-    do {
+    for (;;) {
         int piece = piece_of(r, bytes);
         struct pending *p = pending_add(r, piece, peer);
         check(MPI_Irecv(to, piece, MPI_BYTE, peer, r->tag, r->c->mpi, &p->request), "MPI_Irecv", r->name,
               p->peer);
-        to += piece;
         bytes -= (size_t)piece;
-    } while (bytes > 0);
+        if (bytes == 0) // `data` may be NULL then
+            return;
+        to += piece;
+    }
 }
 
 /* Whether all that is pending is done. */

@@ -48,7 +48,7 @@ static const char *const deep[] = {
     AUTO_4 " cluster.device=strict",
     NULL,
 };
-static const char *const deep_pipelines[] = {"pp=2", "pp=4", NULL};
+static const char *const deep_pipelines[] = {"pp=4", NULL};
 static const char *const deep_processes[] = {"pp=4 pipeline.schedule=zb-h1",
                                              "pp=2 pipeline.schedule=interleaved",
                                              "pp=2 pipeline.schedule=zb-v",
@@ -507,8 +507,10 @@ static void check_group(struct test *test, const struct alike *group)
     judge(test, group, group->layouts[0], status, &reference, &reference);
     if (status != OK)
         return;
-    check_flipped(test, group, &reference);
-    check_loaded(test, group, &reference);
+    if (!UNDER_SANITIZER) { // they prove the test, not the trainer
+        check_flipped(test, group, &reference);
+        check_loaded(test, group, &reference);
+    }
     status = run(&test->tiny, group, group->layouts[0], &often, &trace);
     judge(test, group, "evaluating after each step", status, &reference, &trace);
     check_resumed(test, group, group->resumed[0], group->resumed[1], &reference);

@@ -31,7 +31,7 @@ enum outcome { RUNS_AHEAD, HOLDS, TAKES_BACK, BOTH, ANY };
 static const struct clipping {
     const char *common;
     enum outcome outcome;
-    bool schedules; // tried with all of them
+    bool schedules; // tried with all of them, by every second model
 } clippings[] = {
     {CLIP("0"), RUNS_AHEAD, false},
     {CLIP("1000"), RUNS_AHEAD, false},
@@ -166,6 +166,12 @@ static void check_schedules(struct test *test, const struct subject *subject, co
         }
 }
 
+/* Each schedule with each clipping, with one model or another. */
+static bool takes_schedules(const struct subject *subject, const struct clipping *clipping)
+{
+    return clipping->schedules && ((subject - subjects) + (clipping - clippings)) % 2 == 0;
+}
+
 static void check_subject(struct test *test, const struct subject *subject, const struct clipping *clipping)
 {
     struct trace reference = {.steps = 0};
@@ -173,7 +179,7 @@ static void check_subject(struct test *test, const struct subject *subject, cons
     judge(test, subject->name, clipping->common, status == OK, fail_text());
     for (int i = 0; status == OK && subject->layouts[i] != NULL; i++)
         check(test, subject, clipping, subject->layouts[i], true, &reference);
-    for (int i = 0; status == OK && clipping->schedules && subject->pipelines[i] != NULL; i++)
+    for (int i = 0; status == OK && takes_schedules(subject, clipping) && subject->pipelines[i] != NULL; i++)
         check_schedules(test, subject, clipping, subject->pipelines[i], &reference);
 }
 
