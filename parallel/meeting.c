@@ -29,7 +29,7 @@ struct meeting {
 
 void bell_init(struct bell *bell, int64_t spin_ns)
 {
-    bell->spin_ns = spin_ns;
+    bell->spin_ns = bell->most_spin_ns = spin_ns;
     atomic_init(&bell->news, 0);
     atomic_init(&bell->sleeping, false);
     bell->seen = 0;
@@ -55,9 +55,12 @@ void bell_ring(struct bell *bell)
     pthread_mutex_unlock(&bell->lock);
 }
 
-/* Looks for a while before it is worth a sleep. */
+/* Looks for a while before it is worth a sleep: for half as long when the last look was in vain, as it is
+ * where others want the cores, and for twice as long when it was not. */
 static void spin(struct bell *bell)
 {
+    enum { SHORTEST = 16 }; // the shortest look is this part of the longest
+    int64_t half = bell->spin_ns / 2, least = bell->most_spin_ns / SHORTEST;
     int64_t until = 0;
     for (int i = 0; atomic_load_explicit(&bell->news, memory_order_acquire) == bell->seen; i++) {
 #if defined(__x86_64__)
@@ -67,9 +70,12 @@ static void spin(struct bell *bell)
             continue;
         int64_t now = clock_ns();
         until = until == 0 ? now + bell->spin_ns : until;
-        if (now >= until)
+        if (now >= until) {
+            bell->spin_ns = half > least ? half : least;
             return;
+        }
     }
+    bell->spin_ns = 4 * half < bell->most_spin_ns ? 4 * half : bell->most_spin_ns;
 }
 
 void bell_rest(struct bell *bell)

@@ -27,8 +27,8 @@
 struct bell {
     _Alignas(64) _Atomic uint32_t news; // counts what happened to the owner's messages
     _Atomic bool sleeping;
-    uint32_t seen; // the owner's: the news at the end of its last rest
-    int64_t spin_ns;
+    uint32_t seen;                 // the owner's: the news at the end of its last rest
+    int64_t spin_ns, most_spin_ns; // the next look's, and the limit
     pthread_mutex_t lock;
     pthread_cond_t rung;
 };
