@@ -25,7 +25,8 @@ static void meet_to_fail(const struct launcher *launcher, const struct problems 
         CHECK(world_run("auto", 0, fail_in_world, problems->list[first].text) != OK);
 }
 
-int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
+/* `warns`: also of what is usable, but not as it was said. */
+static int load_argument(int argc, char **argv, bool alone, bool warns, struct recipe **recipe, int *size)
 {
     if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
         if (argc >= 2 && argv[1][0] != 0)
@@ -41,7 +42,7 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
     struct problems problems = {0};
     enum status status = recipe_load(argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2),
                                      launcher.size, recipe, &problems);
-    if (launcher.rank <= 0)
+    if (launcher.rank <= 0 && (status != OK || warns))
         problems_print(&problems, stderr);
     if (status != OK)
         meet_to_fail(&launcher, &problems);
@@ -50,6 +51,11 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
         return 2;
     *size = launcher.size > 0 ? launcher.size : recipe_world_size(*recipe);
     return 0;
+}
+
+int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
+{
+    return load_argument(argc, argv, alone, true, recipe, size);
 }
 
 /* What a layout is: with these every degree is one. */
@@ -122,7 +128,8 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     for (int i = first; i < argc; i++)
         if (!says_any(argv[i], all + first, ours))
             all[count++] = argv[i];
-    int status = recipe_argument(argc < 2 ? argc : count, all, true, recipe, &size);
+    // Of what has no effect on one rank nobody has asked, or heard before.
+    int status = load_argument(argc < 2 ? argc : count, all, true, false, recipe, &size);
     free(all);
     return status;
 }

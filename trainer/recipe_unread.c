@@ -111,8 +111,8 @@ static const struct unread {
     {"precision.scaling precision.high_precision_layers precision.high_precision_first_layers "
      "precision.high_precision_last_layers",
      not_lowered, "precision.matmul_format", "no multiplication has another format"},
-    {"precision.amax_history_len precision.amax_compute_algo", not_delayed, "precision.scaling",
-     "only delayed looks at it"},
+    {"precision.amax_history_len precision.amax_compute_algo precision.margin", not_delayed,
+     "precision.scaling", "only delayed looks at it"},
     {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
      "only fp16 scales the loss"},
     {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 looks for another"},

@@ -75,6 +75,9 @@ def test_typing_mistakes():
     says("verify of a format over nothing but tp",
          run("verify", QUICKSTART, "precision.matmul_format=mxfp8", "dp=1", "pp=1"), 2,
          err="parallel.tensor_parallel_size 1 verifies the format")
+    once = run("verify", QUICKSTART, "tp=1", "parallel.sequence_parallel=false", "memory.recompute_num_layers=2",
+               "data.train=nothing", "--steps=1")
+    expect("verify warns once", once.stderr.count("has no effect") == 1, once)
     says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
 
 
