@@ -12,6 +12,7 @@ struct pending {
 struct buckets {
     struct buckets_config config;
     struct stream *stream;
+    void *known[2];          // to the transport, for the data group and the twins
     int started;             // buckets, in this step
     bool *ready;             // [ranges]
     struct pending *pending; // [buckets]
@@ -43,6 +44,15 @@ static enum status check_config(const struct buckets_config *config)
     return OK;
 }
 
+static enum status register_gradients(struct buckets *b)
+{
+    struct group *groups[] = {b->config.data, b->config.twins};
+    for (int i = 0; i < 2; i++)
+        if (groups[i] != NULL)
+            TRY(group_register(groups[i], b->config.gradients, &b->known[i]));
+    return OK;
+}
+
 enum status buckets_create(const struct buckets_config *config, struct buckets **out)
 {
     TRY(check_config(config));
@@ -57,6 +67,8 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
         status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
         status = stream_create(config->device, "buckets", &b->stream);
+    if (status == OK && config->registered)
+        status = register_gradients(b);
     if (status == OK) {
         begin_step(b);
         *out = b;
@@ -71,6 +83,8 @@ void buckets_destroy(struct buckets *buckets)
     if (buckets == NULL)
         return;
     stream_destroy(buckets->stream);
+    group_unregister(buckets->config.data, buckets->known[0]);
+    group_unregister(buckets->config.twins, buckets->known[1]);
     free(buckets->ready);
     free(buckets->pending);
     free(buckets);

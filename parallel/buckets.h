@@ -23,6 +23,7 @@ struct buckets_config {
     struct tensor gradients;        // f32[N]
     const struct bucket_plan *plan; // one range for each parameter
     bool scatter;                   // each data rank gets the sum of its slice, and else of everything
+    bool registered;                // the gradients' memory is made known to the transport
     bool overlap;                   // false: every bucket starts in buckets_wait
 };
 

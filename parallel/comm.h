@@ -101,6 +101,11 @@ struct transport_ops {
                             int count);
     /* Done when every rank of the comm has started its own. */
     enum status (*barrier)(struct comm *comm, struct stream *stream);
+    /* NULL where nothing is gained by them. These bytes of the device's will be in many messages of this
+     * comm, until unregister_memory, before they are freed and the comm is destroyed. *handle may become
+     * NULL. */
+    enum status (*register_memory)(struct comm *comm, void *data, size_t bytes, void **handle);
+    void (*unregister_memory)(struct comm *comm, void *handle);
 };
 
 /* The insides that a transport may see. */

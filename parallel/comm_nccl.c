@@ -403,6 +403,24 @@ static enum status barrier_nccl(struct comm *comm, struct stream *stream)
     return end(&call, status);
 }
 
+/* ---- memory that NCCL knows ---- */
+
+static enum status register_nccl(struct comm *comm, void *data, size_t bytes, void **handle)
+{
+    struct nccl_comm *c = nccl_of(comm);
+    if (c->nccl == NULL)
+        return fail(PEER_LOST, "comm %s is no more, for another rank has failed", comm->name);
+    return nccl_check(library_of(c), c, library_of(c)->ncclCommRegister(c->nccl, data, bytes, handle),
+                      "ncclCommRegister", comm->name);
+}
+
+static void unregister_nccl(struct comm *comm, void *handle)
+{
+    struct nccl_comm *c = nccl_of(comm);
+    if (c->nccl != NULL) // an aborted comm has let go of it
+        library_of(c)->ncclCommDeregister(c->nccl, handle);
+}
+
 /* ---- comms ---- */
 
 /* What the first rank of a group tells the others. */
@@ -560,4 +578,6 @@ const struct transport_ops transport_nccl = {
     .all_to_all = all_to_all_nccl,
     .exchange = exchange_nccl,
     .barrier = barrier_nccl,
+    .register_memory = register_nccl,
+    .unregister_memory = unregister_nccl,
 };

@@ -18,6 +18,8 @@
     X(ncclCommDestroy)       \
     X(ncclCommAbort)         \
     X(ncclCommGetAsyncError) \
+    X(ncclCommRegister)      \
+    X(ncclCommDeregister)    \
     X(ncclAllReduce)         \
     X(ncclReduceScatter)     \
     X(ncclAllGather)         \

@@ -268,6 +268,20 @@ enum status group_exchange(struct group *group, struct stream *stream, const str
     return group->comm->ops->exchange(group->comm, stream, messages, count);
 }
 
+enum status group_register(struct group *group, struct tensor data, void **handle)
+{
+    *handle = NULL;
+    if (group->comm == NULL || group->comm->ops->register_memory == NULL || tensor_count(data) == 0)
+        return OK;
+    return group->comm->ops->register_memory(group->comm, data.data, tensor_bytes(data), handle);
+}
+
+void group_unregister(struct group *group, void *handle)
+{
+    if (handle != NULL)
+        group->comm->ops->unregister_memory(group->comm, handle);
+}
+
 enum status group_barrier(struct group *group, struct stream *stream)
 {
     TRY(check_call(group, CALL_BARRIER, stream));

@@ -89,5 +89,10 @@ MUST_USE enum status group_all_to_all(struct group *group, struct stream *stream
                                       const int64_t *in_counts, struct tensor out, const int64_t *out_counts);
 MUST_USE enum status group_exchange(struct group *group, struct stream *stream,
                                     const struct message *messages, int count);
+/* Says that `data` will be in many messages of this group, so that a transport may send it from where it lies
+ * instead of from a buffer of its own (user-buffer registration). Collective. What it gives goes to
+ * group_unregister() before the memory is freed and the group destroyed; NULL: nothing was to be done. */
+MUST_USE enum status group_register(struct group *group, struct tensor data, void **handle);
+void group_unregister(struct group *group, void *handle); // takes NULL handles
 /* Blocks the host until every rank of the group has come here and `stream` is done. */
 MUST_USE enum status group_barrier(struct group *group, struct stream *stream);

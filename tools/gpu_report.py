@@ -198,8 +198,8 @@ class Session:
     def small(self, *overrides, steps=4):
         """The quickstart's model for a few steps."""
         return [f"data.train={self.work}/text", f"train.train_iters={steps}", "optimizer.lr_warmup_iters=2",
-                f"optimizer.lr_decay_iters={max(steps, 3)}", *(TINY if self.tiny else []),
-                *overrides]
+                f"optimizer.lr_decay_iters={max(steps, 3)}", "train.eval_interval=0", "data.split=100,0,0",
+                *(TINY if self.tiny else []), *overrides]
 
 
 # ---- the parts ----

@@ -89,6 +89,7 @@ static enum status create_buckets(struct executor *e)
         .gradients = weights->flat_gradient,
         .plan = &weights->plan,
         .scatter = weights->zero_stage > 0,
+        .registered = e->config.nccl_ub,
         .overlap = e->config.overlap_grad_reduce,
     };
     return buckets_create(&config, &e->buckets);

@@ -40,7 +40,7 @@ struct executor_config {
     struct delayed_scaling delayed;
     const float *loss_scale; // on the device; NULL: none
     uint64_t seed;
-    bool overlap_grad_reduce;
+    bool overlap_grad_reduce, nccl_ub;
     bool training; // false: forward passes only; no room for gradients
 };
 

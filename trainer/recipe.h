@@ -77,6 +77,7 @@ struct recipe_parallel {
     bool overlap_grad_reduce;
     bool overlap_param_gather;
     bool tp_comm_overlap;
+    bool nccl_ub;
     double bucket_size_mb; // MiB
     enum recipe_dtype gradient_reduce_dtype;
 };
@@ -215,7 +216,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 126 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 127 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

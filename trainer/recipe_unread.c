@@ -61,6 +61,11 @@ static bool no_messages_to_hide(const struct recipe *r)
     return !r->parallel.sequence_parallel;
 }
 
+static bool not_on_gpus(const struct recipe *r)
+{
+    return strcmp(r->cluster.device, "cuda") != 0;
+}
+
 static bool layers_are_buckets(const struct recipe *r)
 {
     return r->parallel.zero_stage >= 2;
@@ -100,6 +105,9 @@ static const struct unread {
      "only 3 gathers weights for each layer"},
     {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
      "it is about the messages of that"},
+    {"parallel.nccl_ub", not_on_gpus, "cluster.device", "it is about NCCL, which joins GPUs"},
+    {"parallel.nccl_ub", layers_are_buckets, "parallel.zero_stage",
+     "from 2 on there are no gradients that stay in one place"},
     {"parallel.bucket_size_mb", layers_are_buckets, "parallel.zero_stage",
      "from 2 on each layer is a bucket"},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",

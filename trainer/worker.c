@@ -106,6 +106,7 @@ static enum status create_executor(struct worker *w, bool training)
         .loss_scale = w->scale_buffer.data,
         .seed = recipe->seed,
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
+        .nccl_ub = recipe->parallel.nccl_ub,
         .training = training,
     };
     return executor_create(&config, &w->executor);

@@ -39,6 +39,7 @@ struct ncclComm {
     uint64_t calls, finished;
     uint64_t collectives, pieces; // of them
     bool aborted, order;
+    int registered; // pieces of memory
     struct shared *shared;
     size_t bytes;
 };

@@ -7,6 +7,7 @@
  * has others, within the bounds of verify. Once device memory is out of the host's reach: nothing but NCCL
  * moves what lies there. */
 #include "parallel/comm.h"
+#include "tests/emulator/include/nccl.h"
 #include "tests/support/launched.h"
 #include "tests/support/tiny_verify.h"
 
@@ -28,7 +29,7 @@ static const char *const cubes[] = {
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=interleaved "
     "parallel.tp_comm_overlap=true",
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v "
-    "parallel.overlap_grad_reduce=false",
+    "parallel.overlap_grad_reduce=false parallel.nccl_ub=true",
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=gpipe "
     "pipeline.optimizer_post_validation=true",
     NULL,
@@ -212,6 +213,8 @@ int main(int argc, char **argv)
     struct trace reference;
     MUST(tiny_create(&tiny));
     int failures = same_bits(&tiny, cubes, "open", &reference);
+    if (emulated_nccl_registrations() != 8) // and none is left, or the end of its comm would say so
+        failures += complain(cubes[3], "not one registration of gradients for each rank");
     failures += same_bits(&tiny, beside, "open", &reference);
     failures += same_bits(&tiny, wide, "guarded", &reference); // it takes its time
     if (argc > 1)

@@ -90,6 +90,10 @@ Test(recipe_check, sequence_parallel)
                      "parallel.sequence_parallel is false, and it is about the messages of that\n");
     cr_assert_eq(l.errors, 0);
     loaded_free(&l);
+    WITH(
+        "warning: command line: parallel.nccl_ub has no effect: cluster.device is cpu, and it is about NCCL, "
+        "which joins GPUs\n",
+        "dp=2", "parallel.nccl_ub=true");
     l = load(SMALL "parallel: {zero_stage: 1}\n", NULL, 0);
     cr_assert_str_eq(text_chars(&l.said),
                      "warning: R:5: parallel.zero_stage is turned off: it shares out "
