@@ -31,6 +31,15 @@ static inline uint16_t bf16_of(float x)
     return (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? bits >> 16 | 0x40U : rounded);
 }
 
+/* Rounded stochastically (1502.02551): away from zero by as many of the 2^16 values of `half` as the lower
+ * half of x says, so that the mean over them is x. What bf16 has stays as it is. Beyond the largest number
+ * there is nothing to round to: that, infinity and NaN go to the nearest. */
+static inline uint16_t bf16_of_stochastic(float x, uint32_t half)
+{
+    uint32_t bits = bits_of_float(x);
+    return (bits & 0x7fffffffU) > 0x7f7f0000U ? bf16_of(x) : (uint16_t)((bits + half) >> 16);
+}
+
 /* The fraction and exponent in fp32's places are the number times 2^-112, exactly, also where f16 has no
  * leading one; infinity and NaN want fp32's largest exponent. */
 static inline float float_of_f16(uint16_t x)

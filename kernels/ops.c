@@ -183,10 +183,26 @@ enum status clip(struct stream *stream, struct clip args)
     return submit_op(stream, &(struct op){.kind = OP_CLIP, .clip = args});
 }
 
+/* Of a bf16 weight: that it is a slice of something. */
+static enum status check_stochastic(const struct adamw *args)
+{
+    const struct stochastic *s = &args->stochastic;
+    if (args->weight.dtype != BF16)
+        return OK;
+    if (args->working.data != NULL)
+        return fail(BAD_ARGUMENT, "adamw: a bf16 weight is what the layers compute with, and working is too");
+    if (s->width < 1 || s->columns < s->width || s->begin < 0 || s->first < 0)
+        return fail(BAD_ARGUMENT, "adamw: from %lld on, element %lld of rows of %lld of %lld",
+                    (long long)s->begin, (long long)s->first, (long long)s->width, (long long)s->columns);
+    return OK;
+}
+
 enum status adamw(struct stream *stream, struct adamw args)
 {
-    const struct want weight[] = {vector("weight", args.weight, F32, ANY_SIZE)};
+    const enum dtype type = args.weight.dtype == BF16 ? BF16 : F32;
+    const struct want weight[] = {vector("weight", args.weight, type, ANY_SIZE)};
     CHECK_WANTS(OP_ADAMW, weight);
+    TRY(check_stochastic(&args));
     int64_t count = args.weight.dim[0];
     const struct want wants[] = {weight[0],
                                  vector("gradient", args.gradient, F32, count),

@@ -284,21 +284,35 @@ struct clip {
     struct tensor result;       // f64[4]: loss and gradient norm per token, tokens, loss scale
 };
 
-/* AdamW (1711.05101) on a dense slice; all f32[N]. g = gradient * hyper->gradient_scale. `working`, where
- * there is one, becomes the new weight, rounded: what the layers compute with, and not where updates add up,
- * since one of less than 2^-9 of a weight would be lost in bf16 (1710.03740). */
+/* AdamW (1711.05101) on a dense slice. g = gradient * hyper->gradient_scale. `working`, where there is one,
+ * becomes the new weight, rounded: what the layers compute with, and not where updates add up, since one of
+ * less than 2^-9 of a weight would be lost in bf16 (1710.03740). */
 struct adamw_hyper { // in device memory; rewritten each step
     float lr, beta1, beta2, epsilon;
     float correction1, correction2; // 1 - beta^step
     float gradient_scale;           // clip / tokens / loss scale
     float weight_decay;
-    float skip; // not 0: this step changes nothing
+    float skip;    // not 0: this step changes nothing
+    uint64_t step; // from 1
+};
+
+/* A weight without a master is bf16[N] itself. The step is computed in fp32 and rounded stochastically, so
+ * that it is right in the mean, however small it is beside the weight (2010.06192); where rounding to the
+ * nearest would stand still. Element i is number n = begin + (first + i) / width * columns + (first + i) %
+ * width of the whole tensor, and is rounded with the lower half of word (n / 2) of the step's stream where n
+ * is even, and with the upper one where it is odd: philox_word(generator, hyper->step, n / 2). So every
+ * layout rounds alike. */
+struct stochastic {
+    struct philox generator;
+    int64_t begin, width, columns; // of the slice: its first number, its row; the row of the whole tensor
+    int64_t first;                 // elements of the slice before these N
 };
 struct adamw {
-    struct tensor weight, gradient, m, v;
+    struct tensor weight, gradient, m, v; // f32[N]; the weight f32 or bf16
     const struct adamw_hyper *hyper;
-    bool decay;            // false: weight_decay is not applied to this slice
-    struct tensor working; // {0}, or bf16 or f16 [N]
+    bool decay;                   // false: weight_decay is not applied to this slice
+    struct tensor working;        // {0}, or bf16 or f16 [N]
+    struct stochastic stochastic; // read where `weight` is bf16
 };
 
 /* How large numbers are, from which scales follow. The sum is exact: of |x| to the nearest 2^-24, while it is

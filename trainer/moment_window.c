@@ -88,6 +88,7 @@ enum status moment_window_step(struct moment_window *window, struct adamw args)
         step.gradient = part_of(args.gradient, piece);
         if (args.working.data != NULL)
             step.working = part_of(args.working, piece);
+        step.stochastic.first += piece.begin;
         step.m = room_of(window, piece, 0);
         step.v = room_of(window, piece, 1);
         TRY(adamw(window->compute, step));

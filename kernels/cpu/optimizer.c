@@ -3,6 +3,8 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
+#include "base/normal.h"
+
 #include <math.h>
 
 enum { BLOCKS_EACH_TASK = 16 };
@@ -81,13 +83,63 @@ static void adamw_block(const struct adamw_hyper *h, float decay, const float *r
     }
 }
 
+/* n elements that follow each other in the whole tensor, from `number` on. */
+static void round_run(struct philox generator, uint64_t step, int64_t number, const float *from, uint16_t *to,
+                      int64_t n)
+{
+    enum { DRAWN = 8 * NORMAL_BLOCK }; // two halves of four words
+    uint32_t words[4][NORMAL_BLOCK];
+    for (int64_t i = 0; i < n;) {
+        const int64_t first = (number + i) / 8, end = min_i64(n, 8 * first + DRAWN - number);
+        normal_words(generator, step, (uint64_t)first, words);
+        for (; i < end; i++) {
+            int64_t k = number + i - 8 * first;
+            to[i] = bf16_of_stochastic(from[i], words[k % 8 / 2][k / 8] >> 16 * (k % 2) & 0xffffU);
+        }
+    }
+}
+
+/* Elements [begin, begin + n) of the op's, row by row of the whole tensor. */
+static void round_stochastic(const struct adamw *op, int64_t begin, const float *from, int64_t n)
+{
+    const struct stochastic *s = &op->stochastic;
+    uint16_t *to = (uint16_t *)op->weight.data + begin;
+    for (int64_t i = 0; i < n;) {
+        const int64_t at = s->first + begin + i, row = at / s->width, column = at % s->width;
+        const int64_t run = s->width == s->columns ? n - i : min_i64(s->width - column, n - i);
+        round_run(s->generator, op->hyper->step, s->begin + row * s->columns + column, from + i, to + i, run);
+        i += run;
+    }
+}
+
+static void adamw_piece(const struct adamw *op, int64_t begin, float *weight, int64_t n)
+{
+    adamw_block(op->hyper, op->decay ? op->hyper->weight_decay : 0.0F,
+                (const float *)op->gradient.data + begin, weight, (float *)op->m.data + begin,
+                (float *)op->v.data + begin, n);
+}
+
+/* Without masters: a piece at a time in fp32. */
+static void adamw_in_bf16(const struct adamw *op, int64_t begin, int64_t n)
+{
+    float weight[PIECE];
+    for (int64_t end = begin + n; begin < end; begin += PIECE) {
+        int64_t count = min_i64(PIECE, end - begin);
+        widen_floats(BF16, row_bytes(op->weight, 0, begin), weight, count);
+        adamw_piece(op, begin, weight, count);
+        round_stochastic(op, begin, weight, count);
+    }
+}
+
 static void adamw_task(void *context, int64_t task)
 {
     const struct adamw *op = context;
     int64_t begin = task * ADAMW_BLOCK, n = min_i64(ADAMW_BLOCK, tensor_count(op->weight) - begin);
-    adamw_block(op->hyper, op->decay ? op->hyper->weight_decay : 0.0F,
-                (const float *)op->gradient.data + begin, (float *)op->weight.data + begin,
-                (float *)op->m.data + begin, (float *)op->v.data + begin, n);
+    if (op->weight.dtype == BF16) {
+        adamw_in_bf16(op, begin, n);
+        return;
+    }
+    adamw_piece(op, begin, (float *)op->weight.data + begin, n);
     if (op->working.data != NULL)
         narrow_floats(op->working.dtype, (const float *)op->weight.data + begin,
                       row_bytes(op->working, 0, begin), n);

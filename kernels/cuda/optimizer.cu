@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The sum of squares for the global norm, the clip factor, and AdamW in one pass. The last two do the cpu's
- * arithmetic in the cpu's order. */
+ * arithmetic in the cpu's order, and round stochastically with its bits. */
+#include "kernels/cuda/random.h"
 #include "kernels/cuda/reduce.h"
 
 enum { THREADS = 256 };
@@ -103,6 +104,19 @@ enum status cuda_clip(struct cuda_queue *queue, const struct clip *op)
 
 /* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g;
  * w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w) */
+static __device__ inline void adamw_step(const struct adamw_hyper &h, float weight_decay,
+                                         const piece<float> &gradient, piece<float> &w, piece<float> &m,
+                                         piece<float> &v)
+{
+    for (int i = 0; i < EACH; i++) {
+        const float g = gradient.at[i] * h.gradient_scale;
+        m.at[i] = h.beta1 * m.at[i] + (1.0F - h.beta1) * g;
+        v.at[i] = h.beta2 * v.at[i] + (1.0F - h.beta2) * g * g;
+        const float step = (m.at[i] / h.correction1) / (sqrtf(v.at[i] / h.correction2) + h.epsilon);
+        w.at[i] -= h.lr * (step + weight_decay * w.at[i]);
+    }
+}
+
 template <class T> struct adamw_piece {
     rows<float> weight, gradient, m, v;
     rows<T> working;
@@ -117,13 +131,7 @@ template <class T> struct adamw_piece {
         const float weight_decay = decay ? h.weight_decay : 0.0F;
         piece<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
         piece<float> a = m.load(row, column, left), b = v.load(row, column, left);
-        for (int i = 0; i < EACH; i++) {
-            const float scaled = g.at[i] * h.gradient_scale;
-            a.at[i] = h.beta1 * a.at[i] + (1.0F - h.beta1) * scaled;
-            b.at[i] = h.beta2 * b.at[i] + (1.0F - h.beta2) * scaled * scaled;
-            const float step = (a.at[i] / h.correction1) / (sqrtf(b.at[i] / h.correction2) + h.epsilon);
-            w.at[i] -= h.lr * (step + weight_decay * w.at[i]);
-        }
+        adamw_step(h, weight_decay, g, w, a, b);
         weight.store(row, column, left, w);
         if (working.data != nullptr)
             working.store(row, column, left, w);
@@ -132,8 +140,69 @@ template <class T> struct adamw_piece {
     }
 };
 
+/* bf16_of_stochastic(), in fp32: what the store then makes of it is exact, or the nearest. */
+static __device__ inline float round_stochastic(float x, uint32_t half)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffU) <= 0x7f7f0000U)
+        bits = (bits + half) & 0xffff0000U;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Without masters. */
+struct adamw_piece_in_bf16 {
+    rows<bf16> weight;
+    rows<float> gradient, m, v;
+    const struct adamw_hyper *hyper;
+    bool decay;
+    struct stochastic at;
+
+    __device__ void round(piece<float> &w, int64_t column, uint64_t step) const
+    {
+        int64_t drawn = -1;
+        uint32_t word[4] = {};
+        for (int i = 0; i < EACH; i++) {
+            const int64_t e = at.first + column + i;
+            const int64_t number = at.begin + e / at.width * at.columns + e % at.width;
+            if (number / 8 != drawn)
+                philox_quad(at.generator, step, static_cast<uint64_t>(number / 8), word);
+            drawn = number / 8;
+            uint32_t mine = 0;
+            for (int k = 0; k < 4; k++) // constant indices keep the words in registers
+                mine = k == number % 8 / 2 ? word[k] : mine;
+            w.at[i] = round_stochastic(w.at[i], mine >> 16 * (number % 2) & 0xffffU);
+        }
+    }
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        const struct adamw_hyper h = *hyper;
+        if (h.skip != 0.0F)
+            return;
+        piece<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
+        piece<float> a = m.load(row, column, left), b = v.load(row, column, left);
+        adamw_step(h, decay ? h.weight_decay : 0.0F, g, w, a, b);
+        round(w, column, h.step);
+        weight.store(row, column, left, w);
+        m.store(row, column, left, a);
+        v.store(row, column, left, b);
+    }
+};
+
 enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op)
 {
+    if (op->weight.dtype == BF16) {
+        adamw_piece_in_bf16 f = {rows_of<bf16>(op->weight),
+                                 floats(op->gradient),
+                                 floats(op->m),
+                                 floats(op->v),
+                                 op->hyper,
+                                 op->decay,
+                                 op->stochastic};
+        return run_each_piece(queue, f, 1, tensor_count(op->weight));
+    }
     return with_type(op->working.data != nullptr ? op->working.dtype : F32, [=](auto number) {
         using T = decltype(number);
         adamw_piece<T> f = {floats(op->weight), floats(op->gradient),    floats(op->m),

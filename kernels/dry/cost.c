@@ -118,7 +118,9 @@ struct op_cost op_cost(const struct op *op)
     case OP_CLIP:
         return elementwise(op->clip.squares, 1.0, bytes(op->clip.squares) + 2.0 * bytes(op->clip.loss));
     case OP_ADAMW:
-        return elementwise(op->adamw.weight, 14.0, 7.0 * bytes(op->adamw.weight) + bytes(op->adamw.working));
+        return elementwise(op->adamw.weight, 14.0,
+                           2.0 * bytes(op->adamw.weight) + 5.0 * bytes(op->adamw.m) +
+                               bytes(op->adamw.working));
     case OP_MAGNITUDE:
         return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
     case OP_QUANTISE: // read once more where scales are found here

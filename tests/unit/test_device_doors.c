@@ -138,6 +138,13 @@ Test(doors, memory_ops)
     LETS_IN(adamw(d.stream, step));
     step.v = f32_vector(8);
     REFUSES(adamw(d.stream, step), "adamw: v is f32[8]");
+    step.v = f32_vector(9);
+    step.weight.dtype = BF16;
+    REFUSES(adamw(d.stream, step), "adamw: from 0 on, element 0 of rows of 0 of 0");
+    step.stochastic = (struct stochastic){.width = 3, .columns = 4};
+    LETS_IN(adamw(d.stream, step));
+    step.working = step.weight;
+    REFUSES(adamw(d.stream, step), "adamw: a bf16 weight is what the layers compute with");
     dry_close(&d);
 }
 

@@ -191,14 +191,15 @@ static void put_vectors(struct stream *stream, struct buffer of[VECTORS], enum p
     free(host);
 }
 
-static struct adamw args_of(const struct buffer of[VECTORS], const struct buffer *hyper)
+static struct adamw args_of(const struct buffer of[VECTORS], const struct buffer *hyper, enum dtype weight)
 {
-    return (struct adamw){.weight = tensor_1d(of[0].data, F32, ELEMENTS),
+    return (struct adamw){.weight = tensor_1d(of[0].data, weight, ELEMENTS),
                           .gradient = tensor_1d(of[1].data, F32, ELEMENTS),
                           .m = tensor_1d(of[2].data, F32, ELEMENTS),
                           .v = tensor_1d(of[3].data, F32, ELEMENTS),
                           .hyper = hyper->data,
-                          .decay = true};
+                          .decay = true,
+                          .stochastic = {.begin = 5, .width = 1000, .columns = 1234}};
 }
 
 static void take_steps(struct stream *stream, const struct adamw *whole, const struct adamw *pieces)
@@ -217,7 +218,7 @@ static void take_steps(struct stream *stream, const struct adamw *whole, const s
     moment_window_destroy(&window);
 }
 
-Test(offload, moments_in_pieces)
+static void moments_in_pieces(enum dtype weight)
 {
     struct device *device = NULL;
     struct stream *stream = NULL;
@@ -229,14 +230,15 @@ Test(offload, moments_in_pieces)
                                  .correction1 = 0.1F,
                                  .correction2 = 0.01F,
                                  .gradient_scale = 0.5F,
-                                 .weight_decay = 0.1F};
+                                 .weight_decay = 0.1F,
+                                 .step = 3};
     cr_assert_eq(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device), OK);
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof values, &hyper), OK);
     cr_assert_eq(copy_to_device(stream, hyper.data, &values, sizeof values), OK);
     put_vectors(stream, here, PART_DATA);
     put_vectors(stream, there, PART_HOST);
-    struct adamw whole = args_of(here, &hyper), pieces = args_of(there, &hyper);
+    struct adamw whole = args_of(here, &hyper, weight), pieces = args_of(there, &hyper, weight);
     take_steps(stream, &whole, &pieces);
     for (int k = 0; k < VECTORS; k++)
         cr_assert_eq(memcmp(here[k].data, there[k].data, ELEMENTS * sizeof(float)), 0, "vector %d", k);
@@ -247,6 +249,14 @@ Test(offload, moments_in_pieces)
     buffer_free(&hyper);
     stream_destroy(stream);
     device_close(device);
+}
+
+/* Of fp32 weights; and of bf16 ones without masters (here whatever numbers fp32's halves are), which are
+ * rounded by their number in the whole. */
+Test(offload, moments_in_pieces)
+{
+    moments_in_pieces(F32);
+    moments_in_pieces(BF16);
 }
 
 /* The host's memory of a device is not the device's, and is what was written there also after a rest. */

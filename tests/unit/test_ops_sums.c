@@ -453,7 +453,7 @@ Test(ops_sums, adamw)
         enum { N = 40001 };
         float *w = stand_normals(&stand, "w", N, 1.0), *g = stand_normals(&stand, "g", N, 3.0);
         float *m = stand_normals(&stand, "m", N, 0.1), *v = stand_normals(&stand, "v", N, 0.1);
-        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F};
+        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 1};
         stand_lend(&stand, &hyper, sizeof hyper);
         double want[3][16], bound[3][16];
         float got[3][16];
@@ -483,13 +483,12 @@ Test(ops_sums, adamw)
             bound[1][k] = m_error;
             bound[2][k] = UNIT * 6.0 * vw;
         }
-        struct adamw op = {tensor_1d(w, F32, N),
-                           tensor_1d(g, F32, N),
-                           tensor_1d(m, F32, N),
-                           tensor_1d(v, F32, N),
-                           &hyper,
-                           decay == 1,
-                           {0}};
+        struct adamw op = {.weight = tensor_1d(w, F32, N),
+                           .gradient = tensor_1d(g, F32, N),
+                           .m = tensor_1d(m, F32, N),
+                           .v = tensor_1d(v, F32, N),
+                           .hyper = &hyper,
+                           .decay = decay == 1};
         cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
         for (int part = 0; part < 3; part++) {
             for (int k = 0; k < 16; k++)
