@@ -3,6 +3,7 @@
 
 #include "layers/sharded.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { ALIGN_ELEMENTS = 16 }; // 64 bytes of f32
@@ -129,13 +130,13 @@ static size_t bytes_of(int64_t elements)
 /* Whether what is updated lies apart from what the layers compute with. */
 static bool has_masters(const struct weights *w)
 {
-    return w->zero_stage < 3 && w->working != F32;
+    return w->zero_stage < 3 && w->working != w->main;
 }
 
 /* Of w->value: the whole's, or that of its slices. */
 static enum dtype kept_dtype(const struct weights *w)
 {
-    return w->zero_stage >= 3 ? F32 : w->working;
+    return w->zero_stage >= 3 ? w->main : w->working;
 }
 
 static enum status allocate(struct weights *w, int64_t values, int64_t gradients,
@@ -235,8 +236,8 @@ struct tensor weights_value_slice(const struct weights *w, int bucket)
 {
     const struct held *first = &w->list[w->plan.buckets[bucket].first];
     int source = first->second_use ? w->plan.bucket_of[w->held_of_row[first->row->tie]] : bucket;
-    return tensor_1d((float *)w->value.data + slices_before(w, source, false), F32,
-                     w->plan.buckets[source].counts[w->rank]);
+    char *begin = (char *)w->value.data + (size_t)slices_before(w, source, false) * dtype_bytes(w->main);
+    return tensor_1d(begin, w->main, w->plan.buckets[source].counts[w->rank]);
 }
 
 /* ---- making ---- */
@@ -278,6 +279,7 @@ enum status weights_create(const struct weights_config *config, struct weights *
         .params = config->params,
         .device = config->device,
         .working = config->working,
+        .main = config->main,
         .zero_stage = stage,
         .data = stage > 0 ? config->groups->data : NULL,
         .rank = stage > 0 ? config->groups->data->rank : 0,
@@ -313,6 +315,12 @@ static struct tensor whole(const struct buffer *buffer)
     return tensor_1d(buffer->data, F32, (int64_t)(buffer->bytes / sizeof(float)));
 }
 
+/* The copy of a tied weight draws what its original draws. */
+static const char *original_name(const struct weights *w, const struct param *row)
+{
+    return row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
+}
+
 /* Part of a held row, or all of it. */
 static enum status initialise_part(const struct weights *w, const struct held *held, struct slice slice,
                                    struct tensor value, struct stream *stream, uint64_t seed)
@@ -323,8 +331,7 @@ static enum status initialise_part(const struct weights *w, const struct held *h
     if (row->init == INIT_ONE)
         return fill(stream, (struct fill){.out = value, .value = 1.0F});
 
-    // The copy of a tied weight draws what its original draws.
-    const char *name = row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
+    const char *name = original_name(w, row);
     struct tensor matrix = tensor_2d(value.data, value.dtype, slice.padded[0], slice.padded[1]);
     return init_normal(stream, (struct init_normal){
                                    .out = tensor_rows(matrix, 0, slice.count[0]),
@@ -375,7 +382,7 @@ static enum status put_rows(struct weights *w, struct stream *stream, const stru
     TRY(copy_to_device(stream, wide.data, host + begin * columns, tensor_bytes(wide)));
     TRY(cast(stream, (struct cast){.in = wide, .out = tensor_1d(to.data, to.dtype, elements)}));
     int64_t first = begin, last = begin + count;
-    if (owned == NULL || owned->value.data == NULL)
+    if (!has_masters(w) || owned == NULL || owned->value.data == NULL)
         return OK;
     first = first > owned->begin ? first : owned->begin;
     last = last < owned->begin + owned->count ? last : owned->begin + owned->count;
@@ -445,6 +452,25 @@ struct slice owned_slice(const struct owned *owned)
     slice.padded[0] = owned->count;
     slice.count[0] = real < 0 ? 0 : real < owned->count ? real : owned->count;
     return slice;
+}
+
+struct philox stochastic_named(uint64_t seed, const char *param_name)
+{
+    char name[PARAM_NAME_CHARS + 16];
+    snprintf(name, sizeof name, "%s.rounding", param_name);
+    return philox_named(seed, name);
+}
+
+struct stochastic owned_stochastic(const struct weights *w, const struct owned *owned, uint64_t seed)
+{
+    const struct param *row = owned->held->row;
+    const struct slice slice = owned_slice(owned);
+    return (struct stochastic){
+        .generator = stochastic_named(seed, original_name(w, row)),
+        .begin = slice.begin[0] * row->dim[1] + slice.begin[1],
+        .width = columns_of(owned->held),
+        .columns = row->dim[1],
+    };
 }
 
 struct held *weights_held(const struct weights *weights, int row)

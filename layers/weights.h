@@ -22,7 +22,9 @@
  * Where layers compute in bf16 or f16 the whole is of that type, and what is owned has a value of its own in
  * fp32, the master (1710.03740): AdamW steps it and leaves it rounded in the whole. In fp32 it is the whole's
  * own slice. In stage 3 the masters are all there is, and are rounded on their way into what is brought
- * together. Initialised, checkpointed and compared are values; the rounded ones follow from them.
+ * together. Initialised, checkpointed and compared are values; the rounded ones follow from them. Without
+ * masters (`main` the working type) the whole's own slice is the value here too, and AdamW rounds
+ * stochastically what it leaves in it (kernels/ops.h).
  *
  * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
  * held twice, and both copies make the same step. Either way each use's gradient is reduced
@@ -50,8 +52,8 @@ struct held {
 struct owned {
     struct held *held;
     int64_t begin, count;
-    struct tensor value, gradient, m, v; // f32[count] or [count, columns]; of a second use gradient alone,
-                                         // and without training value alone
+    struct tensor value, gradient, m, v; // f32[count] or [count, columns], but value of the type `main`; of a
+                                         // second use gradient alone, and without training value alone
     struct tensor working;               // the same of held->weight, where that is another
 };
 
@@ -62,6 +64,7 @@ struct weights {
     int count;
     int *held_of_row;   // index into list, or -1
     enum dtype working; // of the whole
+    enum dtype main;    // of what is updated
     int zero_stage;
     struct bucket_plan plan;
     struct group *data;  // whom it is shared out to; NULL: nobody
@@ -69,7 +72,7 @@ struct weights {
     struct owned *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
-    struct buffer master;        // where the whole is kept, and is not f32
+    struct buffer master;        // f32; where the whole is kept, and is of another type than `main`
     struct tensor flat_gradient; // f32[all gradients], or all slices of them
     struct event updated;        // the values are those of the last update
     struct sharded *sharded;     // NULL below stage 2
@@ -84,6 +87,7 @@ struct weights_config {
     const int *layers;
     int layer_count;
     enum dtype working;
+    enum dtype main;      // f32, or the working type: without masters
     bool training;        // false: held->weight only, whole
     bool offload_moments; // into the host's memory (PART_HOST)
     int zero_stage;       // what the data ranks share out; above 0 the next three are read
@@ -113,6 +117,11 @@ struct owned *weights_owned(const struct weights *weights, int row);
 
 /* The part of the global tensor that is owned: a rectangle, of which padded[0] is `count`. */
 struct slice owned_slice(const struct owned *owned);
+
+/* What a value of two bytes rounds by when it is updated. */
+struct stochastic owned_stochastic(const struct weights *weights, const struct owned *owned, uint64_t seed);
+/* The generator of that for the parameter of this name. */
+struct philox stochastic_named(uint64_t seed, const char *param_name);
 
 /* This rank's slice of a bucket, where it is kept; the values of a second use are the other's. Stages 2
  * and 3. */

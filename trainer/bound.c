@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/bound.h"
 
+#include "kernels/narrow.h"
 #include "kernels/ops.h"
 #include "trainer/learning_rate.h"
 
@@ -224,4 +225,20 @@ double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool
             moves = fmax(moves, fabs(stepped(&o, decays, e, turns[i]) - here));
     // Inputs that differ round differently: the sum once, both updates once for each of their operations.
     return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * (fabs(here - e.weight) + moves));
+}
+
+/* Of the nearest fp32 number that is not nearer to the other end. */
+static double rounded_end(double end, float towards, uint32_t half)
+{
+    return (double)float_of_bf16(bf16_of_stochastic(nextafterf((float)end, towards), half));
+}
+
+double bound_weight_stochastic(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
+                               struct adam_element e, double gradient_bound, uint32_t half, double one)
+{
+    const struct adam o = adam_at(optimizer, step);
+    double here = stepped(&o, decays, e, e.gradient);
+    double bound = bound_weight(optimizer, step, decays, e, gradient_bound);
+    double low = rounded_end(here - bound, -INFINITY, half), high = rounded_end(here + bound, INFINITY, half);
+    return fmax(one - low, high - one);
 }

@@ -94,3 +94,10 @@ struct adam_element {
 };
 double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
                     struct adam_element element, double gradient_bound);
+
+/* The same of a bf16 weight that is rounded stochastically by `half`, as in kernels/ops.h; `one`: what one
+ * rank has. Rounding is monotone and its bits are known, so what another layout may come to lies between the
+ * ends of the bound above, rounded: mostly that is `one` itself, and the bound 0. Where a decision lies
+ * between the ends, it is one unit in the last place. */
+double bound_weight_stochastic(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
+                               struct adam_element element, double gradient_bound, uint32_t half, double one);

@@ -41,13 +41,15 @@ static void job_free(struct job *job)
     free(job->host);
 }
 
-/* `slice` of a whole tensor of these dimensions; its name is given by the caller. */
+/* `slice` of a whole tensor of these dimensions; its source is there, and its name is given by the caller. */
 static struct piece *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
 {
     struct piece *piece = &job->pieces[job->count];
     struct safetensors_tensor *tensor = &job->tensors[job->count];
     *piece = (struct piece){.ndim = ndim};
-    *tensor = (struct safetensors_tensor){.name = piece->name, .dtype = SAFETENSORS_F32, .ndim = ndim};
+    const bool is_narrow = job->sources[job->count].dtype == BF16;
+    *tensor = (struct safetensors_tensor){
+        .name = piece->name, .dtype = is_narrow ? SAFETENSORS_BF16 : SAFETENSORS_F32, .ndim = ndim};
     for (int d = 0; d < SHARD_MAX_DIMS; d++) {
         piece->dim[d] = dim[d];
         piece->begin[d] = slice->begin[d];
@@ -148,7 +150,8 @@ static enum status write_at_hand(struct job *job, int index, struct safetensors_
 static enum status write_piece(struct job *job, int index, struct safetensors_writer *writer)
 {
     const struct slice *slice = &job->slices[index];
-    const float *source = job->sources[index].data; // the device's: counted on, never looked into
+    const char *source = job->sources[index].data; // the device's: counted on, never looked into
+    const size_t each = dtype_bytes(job->sources[index].dtype);
     struct stream *stream = job->worker->compute;
     struct checksum sum;
     checksum_begin(&sum);
@@ -158,11 +161,11 @@ static enum status write_piece(struct job *job, int index, struct safetensors_wr
         struct slice band = *slice;
         who_does("save");
         band.count[0] = slice->count[0] - row < rows ? slice->count[0] - row : rows;
-        size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * sizeof *source;
-        TRY(copy_to_host(stream, job->host, source + row * band.padded[1], padded_bytes));
+        size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
+        TRY(copy_to_host(stream, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
         TRY(stream_sync(stream));
-        piece_close_gaps(&band, job->host);
-        size_t bytes = (size_t)slice_count(&band) * sizeof *source;
+        piece_close_gaps(&band, job->host, each);
+        size_t bytes = (size_t)slice_count(&band) * each;
         checksum_add(&sum, job->host, bytes);
         TRY(safetensors_append(writer, job->host, bytes));
     }

@@ -7,7 +7,10 @@
 #include "trainer/checkpoint_folder.h"
 #include "trainer/checkpoint_manifest.h"
 #include "trainer/checksum.h"
+#include "trainer/host_floats.h"
 #include "trainer/safetensors.h"
+
+#include "kernels/narrow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +23,8 @@ struct source {
     struct manifest manifest;
     struct safetensors **open; // [file_count], NULL: not open
     int open_count;
-    float *chunk; // [CHUNK_ELEMENTS]
+    float *chunk;     // [CHUNK_ELEMENTS]
+    uint16_t *narrow; // [CHUNK_ELEMENTS], of values that are bf16
 };
 
 static void close_files(struct source *s)
@@ -37,6 +41,7 @@ static void source_close(struct source *s)
     close_files(s);
     free(s->open);
     free(s->chunk);
+    free(s->narrow);
     manifest_free(&s->manifest);
 }
 
@@ -46,7 +51,10 @@ static enum status source_open(const char *folder, struct source *s)
     TRY(manifest_read(folder, &s->manifest));
     s->open = calloc((size_t)s->manifest.file_count, sizeof *s->open);
     s->chunk = malloc(CHUNK_ELEMENTS * sizeof *s->chunk);
-    return s->open != NULL && s->chunk != NULL ? OK : fail(NO_MEMORY, "%s: no memory to read it", folder);
+    s->narrow = malloc(CHUNK_ELEMENTS * sizeof *s->narrow);
+    return s->open != NULL && s->chunk != NULL && s->narrow != NULL
+               ? OK
+               : fail(NO_MEMORY, "%s: no memory to read it", folder);
 }
 
 /* ---- files ---- */
@@ -79,8 +87,8 @@ static enum status file_of(struct source *s, int index, struct safetensors **out
     return OK;
 }
 
-static enum status tensor_of(struct source *s, const struct piece *piece, struct safetensors **file,
-                             const struct safetensors_tensor **out)
+static enum status tensor_of(struct source *s, const struct piece *piece, bool may_be_narrow,
+                             struct safetensors **file, const struct safetensors_tensor **out)
 {
     TRY(file_of(s, piece->file, file));
     const struct safetensors_tensor *tensor = safetensors_find(*file, piece->name);
@@ -88,9 +96,9 @@ static enum status tensor_of(struct source *s, const struct piece *piece, struct
     if (tensor == NULL)
         return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, which the manifest places there", s->folder, name,
                     piece->name);
-    if (tensor->dtype != SAFETENSORS_F32)
-        return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; F32 is what is read", s->folder, name, piece->name,
-                    safetensors_dtype_name(tensor->dtype));
+    if (tensor->dtype != SAFETENSORS_F32 && !(may_be_narrow && tensor->dtype == SAFETENSORS_BF16))
+        return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; F32%s is what is read", s->folder, name, piece->name,
+                    safetensors_dtype_name(tensor->dtype), may_be_narrow ? " or BF16" : "");
     bool same = tensor->ndim == piece->ndim;
     for (int d = 0; same && d < piece->ndim; d++)
         same = tensor->dim[d] == piece->count[d];
@@ -103,21 +111,27 @@ static enum status tensor_of(struct source *s, const struct piece *piece, struct
 
 /* ---- pieces ---- */
 
-static enum status read_piece(struct source *s, const struct piece *piece, const struct slice *want,
-                              float *local, int64_t *given)
+/* may_be_narrow: a value, which may have been saved without masters. */
+static enum status read_piece(struct source *s, const struct piece *piece, bool may_be_narrow,
+                              const struct slice *want, float *local, int64_t *given)
 {
     struct safetensors *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
     struct checksum sum;
     int64_t elements = piece_elements(piece);
-    TRY(tensor_of(s, piece, &file, &tensor));
+    TRY(tensor_of(s, piece, may_be_narrow, &file, &tensor));
+    bool is_narrow = tensor->dtype == SAFETENSORS_BF16;
+    void *read = is_narrow ? (void *)s->narrow : s->chunk;
+    size_t each = safetensors_dtype_bytes(tensor->dtype);
     checksum_begin(&sum);
     for (int64_t at = 0; at < elements; at += CHUNK_ELEMENTS) {
         int64_t count = elements - at < CHUNK_ELEMENTS ? elements - at : CHUNK_ELEMENTS;
-        size_t bytes = (size_t)count * sizeof *s->chunk;
+        size_t bytes = (size_t)count * each;
         who_does("load a checkpoint");
-        TRY(safetensors_read(file, tensor, at * (int64_t)sizeof *s->chunk, bytes, s->chunk));
-        checksum_add(&sum, s->chunk, bytes);
+        TRY(safetensors_read(file, tensor, at * (int64_t)each, bytes, read));
+        checksum_add(&sum, read, bytes);
+        if (is_narrow)
+            widen_floats(BF16, s->narrow, s->chunk, count);
         *given += piece_give(piece, at, count, s->chunk, want, local);
     }
     if (checksum_end(&sum) != piece->checksum)
@@ -151,7 +165,7 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
     int64_t given = 0;
     for (int i = 0; i < count; i++)
         if (piece_meets(&pieces[i], want))
-            TRY(read_piece(s, &pieces[i], want, local, &given));
+            TRY(read_piece(s, &pieces[i], state == STATE_VALUE, want, local, &given));
     CHECK(given == slice_count(want)); // the manifest's pieces cover each tensor, every element once
     return OK;
 }
@@ -169,9 +183,7 @@ static enum status load_state(struct worker *w, struct source *s, const struct h
     if (status == OK && target.data == NULL)
         status = weights_put(&w->weights, w->compute, held, local);
     else if (status == OK)
-        status = copy_to_device(w->compute, target.data, local, tensor_bytes(target));
-    if (status == OK)
-        status = stream_sync(w->compute);
+        status = floats_to_device(w->compute, target, local);
     free(local);
     return status;
 }
@@ -210,7 +222,7 @@ static enum status read_amax(struct source *s, const struct piece *pieces, int c
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory for %s", pieces->name);
     for (int i = 0; i < count; i++)
-        TRY(read_piece(s, &pieces[i], &whole, *out, &given));
+        TRY(read_piece(s, &pieces[i], false, &whole, *out, &given));
     return OK;
 }
 

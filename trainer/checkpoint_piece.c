@@ -151,11 +151,13 @@ bool piece_meets(const struct piece *piece, const struct slice *want)
     return true;
 }
 
-void piece_close_gaps(const struct slice *slice, float *local)
+void piece_close_gaps(const struct slice *slice, void *local, size_t element_bytes)
 {
-    int64_t columns = slice->count[1], padded = slice->padded[1];
-    for (int64_t row = 1; row < slice->count[0] && columns != padded; row++)
-        memmove(local + row * columns, local + row * padded, (size_t)columns * sizeof *local);
+    size_t columns = (size_t)slice->count[1] * element_bytes,
+           padded = (size_t)slice->padded[1] * element_bytes;
+    char *bytes = local;
+    for (size_t row = 1; row < (size_t)slice->count[0] && columns != padded; row++)
+        memmove(bytes + row * columns, bytes + row * padded, columns);
 }
 
 int64_t piece_give(const struct piece *piece, int64_t first, int64_t count, const float *values,

@@ -58,9 +58,8 @@ enum { HEX_CHARS = 17 };
 const char *hex_text(uint64_t value, char out[HEX_CHARS]);
 bool hex_parse(const char *text, uint64_t *out);
 
-/* Closes the gaps that padding leaves: f32[padded[0], padded[1]] becomes f32[count[0], count[1]], in place.
- */
-void piece_close_gaps(const struct slice *slice, float *local);
+/* Closes the gaps that padding leaves: [padded[0], padded[1]] becomes [count[0], count[1]], in place. */
+void piece_close_gaps(const struct slice *slice, void *local, size_t element_bytes);
 
 /* Elements [first, first + count) of the piece, in row-major order: those that lie in `want` go to their
  * place in `local`, f32[padded[0], padded[1]]. Returns how many did. */

@@ -422,7 +422,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
                   .sequence = recipe->model.seq_length,
                   .assume = recipe->assume == ASSUME_PAPERS
                                 ? memory_of_papers
-                                : memory_of_working(recipe_working_dtype(recipe))},
+                                : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe))},
         .recompute = recipe_recompute(recipe),
     };
     s.split = has_weight_action(run->schedule, s.place.pp);

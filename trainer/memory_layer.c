@@ -15,11 +15,11 @@ const struct memory_assume memory_of_papers = {
     .large_only = true,
 };
 
-struct memory_assume memory_of_working(enum dtype working)
+struct memory_assume memory_of_working(enum dtype working, enum dtype main)
 {
     struct memory_assume assume = memory_of_program;
     assume.activation = assume.weight = (int)dtype_bytes(working);
-    assume.master = working == F32 ? 0 : 4;
+    assume.master = working == main ? 0 : 4;
     return assume;
 }
 

@@ -24,8 +24,8 @@ struct memory_assume {
     bool large_only;        // without the norms' means and deviations, and nothing rounded up to 64 bytes
 };
 extern const struct memory_assume memory_of_program, memory_of_papers;
-/* The program where activations and weights have this type. */
-struct memory_assume memory_of_working(enum dtype working);
+/* The program where activations and weights have this type, and what is updated `main`. */
+struct memory_assume memory_of_working(enum dtype working, enum dtype main);
 
 /* A layer's surroundings. */
 struct memory_shape {

@@ -281,6 +281,7 @@ enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
         .correction1 = (float)(1.0 - pow(recipe->adam_beta1, (double)step)),
         .correction2 = (float)(1.0 - pow(recipe->adam_beta2, (double)step)),
         .weight_decay = (float)recipe->weight_decay,
+        .step = (uint64_t)step,
     };
     return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
 }
@@ -295,6 +296,7 @@ static enum status step_owned(struct optimizer *o, const struct owned *owned)
         .hyper = o->hyper.data,
         .decay = owned->held->row->decay,
         .working = flat_or_none(owned->working),
+        .stochastic = owned_stochastic(o->config.weights, owned, o->config.seed),
     };
     return o->config.offload ? moment_window_step(&o->window, args) : adamw(o->config.compute, args);
 }

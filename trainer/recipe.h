@@ -301,7 +301,9 @@ struct recompute recipe_recompute(const struct recipe *recipe);
 
 /* precision.params_dtype, as it is written and as the kernels know it. */
 const char *recipe_dtype_name(const struct recipe *recipe);
+/* What precision.params_dtype and precision.main_params_dtype are to the kernels. */
 enum dtype recipe_working_dtype(const struct recipe *recipe);
+enum dtype recipe_main_dtype(const struct recipe *recipe);
 
 /* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the
  * same recipe. */

@@ -26,9 +26,9 @@ struct recompute recipe_recompute(const struct recipe *recipe)
     };
 }
 
-enum dtype recipe_working_dtype(const struct recipe *recipe)
+static enum dtype dtype_of(enum recipe_dtype dtype)
 {
-    switch (recipe->precision.params_dtype) {
+    switch (dtype) {
     case RECIPE_FP32:
         return F32;
     case RECIPE_BF16:
@@ -36,7 +36,17 @@ enum dtype recipe_working_dtype(const struct recipe *recipe)
     case RECIPE_FP16:
         return F16;
     }
-    die(__FILE__, __LINE__, "params_dtype", "%d is none", (int)recipe->precision.params_dtype);
+    die(__FILE__, __LINE__, "dtype", "%d is none", (int)dtype);
+}
+
+enum dtype recipe_working_dtype(const struct recipe *recipe)
+{
+    return dtype_of(recipe->precision.params_dtype);
+}
+
+enum dtype recipe_main_dtype(const struct recipe *recipe)
+{
+    return dtype_of(recipe->precision.main_params_dtype);
 }
 
 const char *recipe_dtype_name(const struct recipe *recipe)

@@ -225,6 +225,23 @@ static void least_scale_say(const struct view *v, struct text *out)
              p->min_loss_scale, p->initial_loss_scale, p->initial_loss_scale);
 }
 
+/* ---- masters ---- */
+
+static bool main_holds(const struct view *v)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    return p->main_params_dtype == RECIPE_FP32 || p->main_params_dtype == p->params_dtype;
+}
+
+static void main_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "precision.main_params_dtype bf16 is for weights without an fp32 copy, and precision.params_dtype "
+        "is %s; precision.params_dtype bf16 or precision.main_params_dtype fp32 works",
+        v->recipe->precision.params_dtype == RECIPE_FP32 ? "fp32" : "fp16");
+}
+
 #define FORMATS                                                                     \
     "precision.matmul_format precision.forward_format precision.grad_input_format " \
     "precision.grad_weight_format"
@@ -243,4 +260,5 @@ const struct rule recipe_precision_rules[] = {
      tokens_say,
      {{.key = "model.seq_length", .grid = transformed_tokens}}},
     {"precision.min_loss_scale precision.initial_loss_scale", least_scale_holds, least_scale_say, {{0}}},
+    {"precision.main_params_dtype precision.params_dtype", main_holds, main_say, {{0}}},
 };

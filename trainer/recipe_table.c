@@ -52,6 +52,8 @@ static const struct choice context_methods[] = {IS("ring", CONTEXT_RING),
                                                 {0}};
 static const struct choice dtypes[] = {
     IS("fp32", RECIPE_FP32), LATER("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
+static const struct choice main_dtypes[] = {
+    IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
 static const struct choice working_dtypes[] = {
     IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), IS("fp16", RECIPE_FP16), {0}};
 static const struct choice optimizers[] = {IS("adamw", OPTIMIZER_ADAMW), {0}};
@@ -322,7 +324,9 @@ const struct recipe_row recipe_rows[] = {
         "changes. fp16 comes with loss scaling (docs/precision.md).",
         .choices = working_dtypes),
     ROW("precision.main_params_dtype", CHOICE, precision.main_params_dtype, "fp32",
-        "The type of the weights that the optimizer changes.", .choices = dtypes),
+        "The type of the weights that the optimizer changes. bf16, with params_dtype bf16: the layers' own, "
+        "without an fp32 copy; each step is computed in fp32 and rounded stochastically (docs/precision.md).",
+        .choices = main_dtypes),
     ROW("precision.loss_scale", REAL, precision.loss_scale, "0",
         "With fp16: what the loss is multiplied by for the backward pass; a power of two rounds nothing. 0: "
         "found while training.",

@@ -21,7 +21,7 @@
 enum { SAFETENSORS_MAX_DIMS = 8, SAFETENSORS_NAME_CHARS = 256, SAFETENSORS_ALIGN_BYTES = 64 };
 
 enum safetensors_dtype {
-    SAFETENSORS_F32, // what Cuboid writes
+    SAFETENSORS_F32, // what Cuboid writes, and BF16 of weights without masters
     SAFETENSORS_F64,
     SAFETENSORS_F16,
     SAFETENSORS_BF16,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/snapshot.h"
 
+#include "trainer/host_floats.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,10 +52,17 @@ struct portion {
     struct tensor tensor;
 };
 
-/* Whether a rank has more of it than it owns: in bf16 of the rounded values only, which nobody asks for. */
+/* Whether values are what the layers compute with, and not masters beside it. */
+static bool is_shared(const struct worker *worker)
+{
+    return worker->weights.working == worker->weights.main;
+}
+
+/* Whether a rank has more of it than it owns: beside masters of the rounded values only, which nobody asks
+ * for. */
 static bool is_whole(const struct worker *worker, enum snapshot_kind kind)
 {
-    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3 && worker->weights.working == F32;
+    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3 && is_shared(worker);
 }
 
 static int portions_of(const struct worker *worker, enum snapshot_kind kind)
@@ -92,7 +101,7 @@ static int original_of(const struct held *held)
  * not for a second use on one rank, whose own gradient went into the first. */
 static bool takes_part(const struct worker *worker, const struct portion *portion, enum snapshot_kind kind)
 {
-    bool values = kind == SNAPSHOT_WEIGHT && worker->weights.working == F32;
+    bool values = kind == SNAPSHOT_WEIGHT && is_shared(worker);
     return portion->tensor.data != NULL && !(portion->held->second_use && !values);
 }
 
@@ -117,12 +126,11 @@ static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind
 
 static enum status read_local(struct worker *worker, struct tensor tensor, float **out)
 {
-    size_t bytes = tensor_bytes(tensor);
-    *out = malloc(bytes + 1);
+    int64_t count = tensor_count(tensor);
+    *out = malloc((size_t)count * sizeof **out + 1);
     if (*out == NULL)
-        return fail(NO_MEMORY, "no memory to read %zu bytes", bytes);
-    TRY(copy_to_host(worker->compute, *out, tensor.data, bytes));
-    return stream_sync(worker->compute);
+        return fail(NO_MEMORY, "no memory to read %lld numbers", (long long)count);
+    return floats_from_device(worker->compute, tensor, *out);
 }
 
 /* Writes where this rank speaks (`speaking`), compares where it does not. */
@@ -182,9 +190,7 @@ static enum status give_part(const struct snapshot *snapshot, struct worker *wor
     if (kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3)
         status = weights_put(&worker->weights, worker->compute, part->held, local);
     else
-        status = copy_to_device(worker->compute, part->tensor.data, local, tensor_bytes(part->tensor));
-    if (status == OK)
-        status = stream_sync(worker->compute);
+        status = floats_to_device(worker->compute, part->tensor, local);
     free(local);
     return status;
 }

@@ -276,8 +276,9 @@ static enum status check_memory(const struct recipe *recipe)
     // Of a parameter: value, gradient, two moments, and the value in fp32 where it is not that itself, which
     // with ZeRO 3 is all there is of it.
     enum dtype working = recipe_working_dtype(recipe);
-    const int state = (working == F32 ? 2 : 3) * FLOAT;
-    const int value = working != F32 && recipe->parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
+    const bool masters = working != recipe_main_dtype(recipe);
+    const int state = (masters ? 3 : 2) * FLOAT;
+    const int value = masters && recipe->parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
     const int bytes = value + FLOAT + state;
     // Of these the data ranks have one copy together, and of the others one each.
     const int shared[] = {0, state, state + FLOAT, bytes}; // by ZeRO's stage

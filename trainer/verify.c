@@ -158,11 +158,25 @@ static void compare_gradients(const struct comparison *c, int row, const float *
     }
 }
 
+/* How far the weight may be from one rank's. */
+static double weight_bound(const struct comparison *c, int row, int64_t i, struct philox rounding,
+                           struct adam_element element, double delta)
+{
+    const struct recipe *r = c->recipe;
+    const struct param *param = &c->params->rows[row];
+    if (recipe_main_dtype(r) == F32)
+        return bound_weight(&r->optimizer, c->step, param->decay, element, delta);
+    uint32_t word = philox_word(rounding, (uint64_t)c->step, (uint64_t)i / 2);
+    return bound_weight_stochastic(&r->optimizer, c->step, param->decay, element, delta,
+                                   word >> 16 * (i % 2) & 0xffffU, value(c->one, SNAPSHOT_WEIGHT, row, i));
+}
+
 /* What AdamW made of them. norm_share: the relative bound of the norm, which clipping divides by. */
 static void compare_state(const struct comparison *c, int row, const float *bound, double norm_share)
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
     const struct snapshot *one = c->one, *layout = c->layout;
+    const struct philox rounding = stochastic_named(c->recipe->seed, c->params->rows[row].name);
     double scale = clip_factor(o, one) / divisor_of(one), u = 0x1p-24;
     for (int64_t i = 0; i < one->count[row]; i++) {
         double g = value(one, SNAPSHOT_GRADIENT, row, i) * scale;
@@ -176,7 +190,7 @@ static void compare_state(const struct comparison *c, int row, const float *boun
         double m = value(one, SNAPSHOT_M, row, i), v = value(one, SNAPSHOT_V, row, i);
         note(c->report, VERIFY_WEIGHT, row, (int)c->step, i,
              fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)),
-             bound_weight(o, c->step, c->params->rows[row].decay, element, delta));
+             weight_bound(c, row, i, rounding, element, delta));
         note(c->report, VERIFY_M, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_M, row, i) - m),
              (1.0 - o->adam_beta1) * delta + 4.0 * u * (fabs(m) + fabs(element.m)));
         note(c->report, VERIFY_V, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_V, row, i) - v),

@@ -59,6 +59,7 @@ static enum status create_weights(struct worker *w, bool training)
         .layers = layers,
         .layer_count = count,
         .working = recipe_working_dtype(w->run->recipe),
+        .main = recipe_main_dtype(w->run->recipe),
         .training = training,
         .zero_stage = parallel->zero_stage,
         .offload_moments = w->run->recipe->memory.offload_optimizer,
@@ -144,6 +145,7 @@ static enum status create_optimizer(struct worker *w)
         .weights = &w->weights,
         .compute = w->compute,
         .global_batch_size = recipe->train.global_batch_size,
+        .seed = recipe->seed,
         .offload = recipe->memory.offload_optimizer,
         .loss_scale = w->scale_buffer.data,
     };

@@ -62,7 +62,8 @@ static const struct comparison comparisons[] = {
 };
 
 /* The same in bf16, whose bounds have a term of their own. */
-#define BF16_ALL "precision.params_dtype=bf16 "
+#define BF16_ALL   "precision.params_dtype=bf16 "
+#define NO_MASTERS "precision.main_params_dtype=bf16 "
 static const struct comparison narrow_comparisons[] = {
     {TINY_GPT, BF16_ALL, "tp=2", ""},
     {TINY_GPT, BF16_ALL, "tp=3 pp=2" BESIDE, ""},
@@ -70,6 +71,9 @@ static const struct comparison narrow_comparisons[] = {
     {TINY_LLAMA, BF16_ALL, "tp=4 dp=2", ""},
     {TINY_LLAMA, BF16_ALL "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},
     {TINY_LLAMA, BF16_ALL, "pp=4 train.micro_batch_size=8", "train.micro_batch_size=1"},
+    // Without masters: a weight may be a unit in the last place apart where its decision is near.
+    {TINY_GPT, BF16_ALL NO_MASTERS, "tp=2 dp=2 pp=2 parallel.zero_stage=2" SP, ""},
+    {TINY_LLAMA, BF16_ALL NO_MASTERS, "tp=4 dp=2 parallel.zero_stage=3", ""},
 };
 
 /* And in fp16, where a loss scale comes in: one is found, or given; without one gradients are small. */
@@ -126,6 +130,51 @@ static void check_bounds(struct test *test)
     }
 }
 
+/* ---- a weight that is rounded by other bits ---- */
+
+static const char rounded_locally[] = "layers.3.mlp.fc1.weight";
+
+/* Rounding counts a slice's elements from its own first on. */
+static enum status rounds_from_zero(void *context, struct worker *w, int64_t step)
+{
+    (void)context;
+    (void)step;
+    struct held *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
+    if (held != NULL)
+        held->slice.begin[0] = 0;
+    return OK;
+}
+
+static enum status counts_right_again(void *context, struct worker *w, int64_t step,
+                                      const struct step_result *result)
+{
+    (void)context;
+    (void)step;
+    (void)result;
+    struct held *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
+    if (held != NULL)
+        held->slice = shard_slice(held->row->ndim, held->row->dim, held->row->cuts, held->row->cut_count,
+                                  w->groups->place);
+    return OK;
+}
+
+/* Half of the weights are then a unit in the last place off, which is what a bound allows where a decision is
+ * near: it must not be near everywhere. */
+static void check_local_rounding(struct test *test)
+{
+    const struct comparison c = {TINY_GPT, BF16_ALL NO_MASTERS "train.micro_batch_size=1",
+                                 "tp=2 dp=2 parallel.zero_stage=1", ""};
+    const struct hooks planted = {.reduced = rounds_from_zero, .stepped = counts_right_again};
+    struct verify_report report = {0};
+    enum status status = tiny_verify(&test->tiny, &c, 2, planted, &report);
+    double ratio = status == OK ? largest_ratio(&report, VERIFY_WEIGHT, rounded_locally) : 0.0;
+    bool good = status == OK && report.outside == 1 && ratio > 1.0;
+    printf("%-7s rounded by the local index: %d outside, %s at %g of its bound\n", good ? "ok" : "FAILED",
+           report.outside, rounded_locally, ratio);
+    test->failures += !good;
+    verify_report_free(&report);
+}
+
 int main(int argc, char **argv)
 {
     struct test test = {.seed = argc > 1 ? argv[1] : "11", .loss_apart = 1e-6};
@@ -138,6 +187,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof narrow_comparisons / sizeof *narrow_comparisons; i++)
         check(&test, &narrow_comparisons[i]);
     check_bounds(&test);
+    check_local_rounding(&test);
     test.loss_apart = 1e-4;
     memset(test.largest, 0, sizeof test.largest);
     for (size_t i = 0; i < sizeof half_comparisons / sizeof *half_comparisons; i++)

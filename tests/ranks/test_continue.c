@@ -238,13 +238,24 @@ static enum status says_what_changed(struct scene *s)
     return warns_of(s, "other", keys, lines);
 }
 
+/* How far the loss of step 4 is from the run's that changed nothing, relatively, and not the same. */
+static enum status is_near(const struct scene *s, const char *name)
+{
+    double losses[MOST_STEPS + 1];
+    read_losses(s, name, losses);
+    double apart = fabs(losses[4] - s->losses[4]);
+    return apart > 0.0 && apart < s->losses[4] / 200.0
+               ? OK
+               : fail(OUT_OF_BOUND, "the loss of step 4 is %.9g, and was %.9g in fp32", losses[4],
+                      s->losses[4]);
+}
+
 /* A checkpoint holds fp32 values, whatever the layers compute with: each type goes on from the other's, with
  * a word. The loss of the next step is that of the run that changed nothing, as far as bf16 goes: of some
  * hundred tokens the errors are independent, 2^-8 of a logit each, and of those 3 standard deviations are far
  * below 1 in 200. */
 static enum status changes_its_type(struct scene *s)
 {
-    double losses[MOST_STEPS + 1];
     run(s, "narrow", 3, "precision.params_dtype=bf16");
     TRY(ended(s, OK));
     TRY(warns_of(s, "narrow", "precision.params_dtype=fp32",
@@ -253,12 +264,23 @@ static enum status changes_its_type(struct scene *s)
     TRY(ended(s, OK));
     TRY(warns_of(s, "wide", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
                  "precision.params_dtype fp32, and now it is bf16\n"));
-    read_losses(s, "wide", losses);
-    double apart = fabs(losses[4] - s->losses[4]);
-    return apart > 0.0 && apart < s->losses[4] / 200.0
-               ? OK
-               : fail(OUT_OF_BOUND, "the loss of step 4 is %.9g, and was %.9g in fp32", losses[4],
-                      s->losses[4]);
+    return is_near(s, "wide");
+}
+
+/* Weights without masters are bf16 in a checkpoint, too. From one with masters they begin rounded to the
+ * nearest, and masters begin where they are; in any stage of ZeRO, which has both in slices or whole. */
+static enum status changes_its_masters(struct scene *s)
+{
+#define BF16_ALONE "precision.params_dtype=bf16 precision.main_params_dtype=bf16"
+    run(s, "masters", 3, "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3");
+    TRY(ended(s, OK));
+    TRY(warns_of(s, "masters", BF16_ALONE, "precision.main_params_dtype fp32, and now it is bf16\n"));
+    TRY(is_near(s, "masters"));
+    run(s, "none", 3, BF16_ALONE);
+    TRY(ended(s, OK));
+    TRY(warns_of(s, "none", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
+                 "precision.main_params_dtype bf16, and now it is fp32\n"));
+    return is_near(s, "none");
 }
 
 /* What the scale of a step was, times two where the step was skipped. */
@@ -322,6 +344,7 @@ int main(void)
         {"keys that change the mathematics", says_what_changed},
         {"another type of weights", changes_its_type},
         {"a loss scale", goes_on_with_its_scale},
+        {"weights with masters, and without", changes_its_masters},
     };
     struct scene scene = {.status = OK};
     int bad = 0;

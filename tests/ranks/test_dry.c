@@ -9,12 +9,13 @@
 
 enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
 
-#define FULL     " memory.recompute_granularity=full "
-#define AWAY     " memory.offload_activations=true "
-#define SOME     " memory.recompute_granularity=selective memory.recompute_modules="
-#define BESIDE   " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
-#define BF16_TOO " precision.params_dtype=bf16 "
-#define FP16_TOO " precision.params_dtype=fp16 "
+#define FULL       " memory.recompute_granularity=full "
+#define AWAY       " memory.offload_activations=true "
+#define SOME       " memory.recompute_granularity=selective memory.recompute_modules="
+#define BESIDE     " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
+#define BF16_TOO   " precision.params_dtype=bf16 "
+#define FP16_TOO   " precision.params_dtype=fp16 "
+#define NO_MASTERS " precision.main_params_dtype=bf16 "
 
 struct layout_case {
     enum tiny_family family;
@@ -199,6 +200,10 @@ static const struct layout_case cases[] = {
     {TINY_LLAMA, BF16_TOO "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
     {TINY_GPT, FP16_TOO "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
     {TINY_LLAMA, FP16_TOO "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
+    // Without masters.
+    {TINY_GPT,
+     BF16_TOO NO_MASTERS "tp=2 pp=2 dp=2 parallel.zero_stage=1 pipeline.optimizer_post_validation=true", 1},
+    {TINY_LLAMA, BF16_TOO NO_MASTERS "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true", 1},
 };
 
 int main(void)

@@ -185,6 +185,16 @@ static const char *const narrow_shared_out[] = {
     NULL,
 };
 static const char *const narrow_shared_out_processes[] = {"parallel.zero_stage=3" AHEAD "pp=2", NULL};
+/* Rounded by the number of an element in the whole tensor, wherever it lies. */
+static const char *const no_masters[] = {
+    "",
+    "cluster.threads_per_rank=2 parallel.rank_order=dp-tp-cp-ep-pp",
+    "pp=2 parallel.zero_stage=1 parallel.bucket_size_mb=0.002 cluster.device=strict",
+    "pp=2 parallel.zero_stage=2 pipeline.schedule=zb-v memory.offload_optimizer=true",
+    "parallel.zero_stage=3" AHEAD "cluster.device=strict",
+    "pp=2 parallel.zero_stage=3 pipeline.schedule=zb-h1 pipeline.optimizer_post_validation=true",
+    NULL,
+};
 static const char *const narrow_single[] = {
     "",
     "pp=2 parallel.zero_stage=1 pipeline.schedule=zb-v",
@@ -317,6 +327,14 @@ static const struct alike groups[] = {
      narrow_shared_out_processes,
      none,
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
+    {"gpt in bf16 without masters, tp 2 dp 2, dropout",
+     TINY_GPT,
+     "precision.params_dtype=bf16 precision.main_params_dtype=bf16 tp=2 dp=2 "
+     "train.micro_batch_size=4" TINY_DROPOUT,
+     no_masters,
+     none,
+     none,
+     {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=1"}},
     {"llama in bf16, dp 2, m 1: every stage of ZeRO",
      TINY_LLAMA,
      "precision.params_dtype=bf16 dp=2 train.micro_batch_size=4 train.train_iters=10 "

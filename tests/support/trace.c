@@ -2,6 +2,7 @@
 #include "tests/support/trace.h"
 
 #include "trainer/checkpoint.h"
+#include "trainer/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,12 +26,10 @@ static enum status hash_tensor(struct worker *w, const struct owned *owned, stru
 {
     const struct held *held = owned->held;
     const struct slice part = owned_slice(owned), *slice = &part;
-    float *local = malloc(tensor_bytes(tensor) + 1);
+    float *local = malloc((size_t)tensor_count(tensor) * sizeof *local + 1);
     enum status status = local != NULL ? OK : fail(NO_MEMORY, "no memory to read %s", held->row->name);
     if (status == OK)
-        status = copy_to_host(w->compute, local, tensor.data, tensor_bytes(tensor));
-    if (status == OK)
-        status = stream_sync(w->compute);
+        status = floats_from_device(w->compute, tensor, local);
     for (int64_t i = 0; status == OK && i < slice->count[0]; i++)
         for (int64_t j = 0; j < slice->count[1]; j++) {
             uint32_t bits;

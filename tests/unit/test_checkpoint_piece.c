@@ -240,7 +240,7 @@ static void stock_add(struct stock *stock, const struct param *row, const struct
             local[i * slice->padded[1] + j] = i < slice->count[0] && j < slice->count[1]
                                                   ? element(0, 0, slice->begin[0] + i, slice->begin[1] + j)
                                                   : -1.0F;
-    piece_close_gaps(slice, local);
+    piece_close_gaps(slice, local, sizeof *local);
     stock->values[stock->manifest.piece_count++] = local;
 }
 

@@ -104,3 +104,16 @@ Test(recipe_precision, a_loss_scale_is_for_fp16)
     WITH("", HYBRID, "precision.params_dtype=fp16");
     WITH("", "precision.params_dtype=fp16", "dp=2", "parallel.zero_stage=3");
 }
+
+/* Masters are fp32, or there are none. */
+Test(recipe_precision, main_params_dtype_is_the_layers_own_or_fp32)
+{
+    WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=bf16");
+    WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=fp32");
+    WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=bf16", "dp=2",
+         "parallel.zero_stage=3");
+    WITH("command line: precision.main_params_dtype bf16 is for weights without an fp32 copy, and "
+         "precision.params_dtype is fp32; precision.params_dtype bf16 or precision.main_params_dtype fp32 "
+         "works\n",
+         "precision.main_params_dtype=bf16");
+}
