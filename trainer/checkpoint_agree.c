@@ -6,7 +6,7 @@
 enum { NOTE_INTS = 256 }; // a status, and a reason of up to 1019 characters
 
 /* Through device memory, as every message goes. */
-static enum status reduce_max(struct worker *w, struct buffer *room, double *values, int count)
+static enum status reduce_max(struct worker *w, const struct buffer *room, double *values, int count)
 {
     size_t bytes = (size_t)count * sizeof *values;
     TRY(copy_to_device(w->compute, room->data, values, bytes));
@@ -17,7 +17,11 @@ static enum status reduce_max(struct worker *w, struct buffer *room, double *val
 
 enum status worker_agree_max(struct worker *w, double *values, int count)
 {
+    _Static_assert((int)AGREE_MAX_VALUES <= (int)REMARK_COUNT, "remarks have room for what is agreed on");
     CHECK(count <= AGREE_MAX_VALUES);
+    // Between steps the remarks' room is free, so a run that saves takes no byte more than one that does not.
+    if (w->remarks_buffer.data != NULL)
+        return reduce_max(w, &w->remarks_buffer, values, count);
     struct buffer room = {0};
     TRY(buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof *values, &room));
     enum status status = reduce_max(w, &room, values, count);

@@ -2,6 +2,7 @@
 /* The dry device rehearses a run: what it counts for each rank, part by part, must be what the same rank of a
  * real run has allocated, to the byte. And so must what the formula says, which runs nothing. */
 #include "tests/support/tiny.h"
+#include "trainer/checkpoint_agree.h"
 #include "trainer/memory_formula.h"
 
 #include <stdio.h>
@@ -42,6 +43,8 @@ static enum status rank_main(struct world *world, void *argument)
         TRY(worker_step(&worker, &result));
     if (job->steps > 1)
         TRY(worker_evaluate(&worker, &loss));
+    if (job->steps > 1) // as a checkpoint does
+        TRY(worker_agree(&worker, OK));
     job->use[world->rank] = device_memory(worker.device);
     CHECK(job->run.schedule->chunks <= MOST_CHUNKS);
     for (int chunk = 0; chunk < job->run.schedule->chunks; chunk++)
