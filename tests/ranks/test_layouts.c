@@ -214,9 +214,9 @@ static const char *const beside[] = {
 static const char *const beside_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
 
 /* fp16: steps are skipped at first and now and then, on all ranks alike; runs are resumed within a window. */
-#define MOVING_SCALE                                                                          \
-    "precision.params_dtype=fp16 precision.initial_loss_scale=524288 precision.hysteresis=1 " \
-    "precision.loss_scale_window=4 "
+#define MOVING_SCALE                                                                         \
+    "precision.params_dtype=fp16 precision.initial_loss_scale=16384 precision.hysteresis=1 " \
+    "precision.loss_scale_window=3 "
 static const char *const half[] = {
     "",
     "pp=2 cluster.device=strict",

@@ -298,7 +298,7 @@ static void check_skipped(struct test *test, const struct subject *subject, cons
 static void check_all_skipped(struct test *test)
 {
     static const char empty_first[] = "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1";
-    static const char moving[] = "precision.initial_loss_scale=262144 precision.loss_scale_window=3";
+    static const char moving[] = "precision.initial_loss_scale=16384 precision.loss_scale_window=3";
     check_skipped(test, &subjects[0], empty_first, "precision.loss_scale=1024",
                   (struct fault){2, 3, INFINITY});
     check_skipped(test, &subjects[1], empty_first, "precision.initial_loss_scale=1024",

@@ -334,6 +334,43 @@ static enum status read_changed(const struct text *bytes, bool sign)
     return status;
 }
 
+Test(checkpoint, a_manifest_may_have_a_loss_scale)
+{
+    static const struct {
+        const char *words;
+        enum status status;
+    } cases[] = {
+        {"\"skipped_steps\": 12, \"loss_scale\": {\"scale\": 0.25, \"good_steps\": 61, \"hysteresis\": 2},",
+         OK},
+        {"\"loss_scale\": {\"scale\": 4294967296, \"good_steps\": 0, \"hysteresis\": 0},", OK},
+        {"\"skipped_steps\": 13,", BAD_CHECKPOINT}, // of 12
+        {"\"skipped_steps\": -1,", BAD_CHECKPOINT},
+        {"\"loss_scale\": 8,", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 0, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": -8, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 1e300, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": \"8\", \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 8, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 8, \"good_steps\": 0, \"hysteresis\": -1},", BAD_CHECKPOINT},
+    };
+    char folder[32];
+    enter(folder);
+    save_one("s", 12);
+    struct text good = {0};
+    cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text changed = {0}, model = {0};
+        text_add(&changed, "%s", good.chars);
+        text_add(&model, "%s\"model\": {", cases[i].words);
+        text_replace(&changed, "\"model\": {", model.chars);
+        cr_expect_eq(read_changed(&changed, true), cases[i].status, "%s", cases[i].words);
+        text_free(&changed);
+        text_free(&model);
+    }
+    text_free(&good);
+    leave(folder);
+}
+
 Test(checkpoint, any_byte_of_a_manifest_may_be_wrong, .timeout = 100)
 {
     char folder[32];
