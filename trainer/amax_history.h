@@ -14,7 +14,8 @@
  * tensor, the same on every rank, and no layout shows in it. Evaluation reads it only.
  *
  * What was zero, or not finite, in a step repeats the step before: it says nothing of the next one (a
- * gradient that overflowed in fp16, a layer that saw no gradient).
+ * gradient that overflowed, a layer that saw none). A step that fp16 skips is left out: it was made with
+ * another loss scale.
  *
  * The trap: it is state. Without it a resumed run begins with scales of 1. */
 #pragma once

@@ -390,7 +390,8 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
         TRY(amax_history_reduce(w->amax));
         TRY(optimizer_update(w->optimizer, worker_updates(w) + 1));
         TRY(optimizer_finish(w->optimizer, out));
-        TRY(amax_history_update(w->amax));
+        if (!out->skipped) // its loss scale is not the next one's
+            TRY(amax_history_update(w->amax));
         w->step = number;
     }
     w->skipped += out->skipped;

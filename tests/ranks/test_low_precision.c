@@ -497,6 +497,11 @@ static const struct alike groups[] = {
     // Each of these must do something, and keeping all layers high must do nothing.
     {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
     {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
+    {TINY_GPT,
+     "precision.params_dtype=fp16 precision.initial_loss_scale=1024 precision.matmul_format=hybrid "
+     "precision.scaling=delayed" STEPS,
+     {"", DEEP, ROUND},
+     false},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.forward_format=e4m3"}, true},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_input_format=e5m2"}, true},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_weight_format=mxfp8"}, true},
