@@ -315,6 +315,8 @@ static void check_faults(struct test *test)
     static const int where[] = {0, 2, 3};
     for (int s = 0; s < 2; s++)
         for (int i = 0; i < 3; i++) {
+            if (UNDER_SANITIZER && i != 2 * s) // the first rank in one layout, the last in the other
+                continue;
             check_fault(test, &subjects[s], layouts[s], (struct fault){1 + i, where[i], INFINITY});
             check_fault(test, &subjects[s], layouts[s], (struct fault){TINY_STEPS, where[i], -INFINITY});
             check_fault(test, &subjects[s], layouts[s], (struct fault){TINY_STEPS / 2, where[i], NAN});
