@@ -152,10 +152,10 @@ bool device_named_runs_at_once(const char *name)
     return kind == NULL || kind->runs_at_once;
 }
 
-bool device_named_takes_narrow(const char *name)
+bool device_named_has_matmul_options(const char *name)
 {
     const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->takes_narrow;
+    return kind == NULL || kind->has_matmul_options;
 }
 
 bool device_named_takes_cudnn(const char *name)
@@ -251,6 +251,18 @@ void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes)
 {
     CHECK(buffer->part == PART_HOST && offset <= buffer->bytes && bytes <= buffer->bytes - offset);
     buffer->device->ops->host_rest((char *)buffer->data + offset, bytes);
+}
+
+void device_range_begin(struct device *device, const char *name)
+{
+    if (device->ops->range != NULL)
+        device->ops->range(name);
+}
+
+void device_range_end(struct device *device)
+{
+    if (device->ops->range != NULL)
+        device->ops->range(NULL);
 }
 
 enum status stream_create(struct device *device, const char *name, struct stream **out)

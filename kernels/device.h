@@ -49,6 +49,9 @@ struct device_options {
     int index;        // which of several equal devices; 0 on a CPU
     enum attention_backend attention;
     bool any_order; // sums may run in another order from run to run, and kernels be chosen by timing
+    // Products of matrices, where the device says that it has these:
+    bool tf32;                     // of fp32 may round their operands to TF32 (10 bits of fraction)
+    const char *matmul_algorithms; // a file that keeps which algorithm was the fastest; "auto"; NULL: none
 };
 
 /* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. A device, its streams and
@@ -73,8 +76,8 @@ bool device_named_is_of_host(const char *name);
  * time it; true for an unknown one. */
 bool device_named_runs_at_once(const char *name);
 
-/* Whether its kernels take bf16 and f16; true for an unknown one. */
-bool device_named_takes_narrow(const char *name);
+/* Whether it looks at the options of matrix multiplications; true for an unknown one. */
+bool device_named_has_matmul_options(const char *name);
 
 /* Whether ATTENTION_CUDNN can be asked of it; true for an unknown one. */
 bool device_named_takes_cudnn(const char *name);
@@ -106,6 +109,11 @@ void buffer_free(struct buffer *buffer); // takes {0}
 /* Of PART_HOST, for copy_to_host() and copy_to_device() only: nobody looks at these bytes until they are
  * copied back. They stay what they are, also when what writes them is still on a stream. */
 void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes);
+
+/* For a profiler that watches: what this thread puts on the device from now on is part of `name`, until the
+ * end; one may lie in another. */
+void device_range_begin(struct device *device, const char *name);
+void device_range_end(struct device *device);
 
 /* An in-order queue of ops and messages. `name` is a literal, for traces. */
 MUST_USE enum status stream_create(struct device *device, const char *name, struct stream **out);
@@ -158,10 +166,10 @@ struct device_ops {
     const char *name;
     const char *what; // one sentence for help and doctor
     bool computes;
-    bool of_host;      // its memory is the host's
-    bool runs_at_once; // an op is done when its call returns
-    bool takes_narrow; // its kernels take bf16 and f16 as well as f32
-    bool takes_cudnn;  // ATTENTION_CUDNN means something to it
+    bool of_host;            // its memory is the host's
+    bool runs_at_once;       // an op is done when its call returns
+    bool has_matmul_options; // looks at device_options.tf32 and matmul_algorithms
+    bool takes_cudnn;        // ATTENTION_CUDNN means something to it
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **out);
@@ -176,6 +184,7 @@ struct device_ops {
     uint64_t (*record)(struct stream *stream);
     enum status (*wait)(struct stream *stream, struct event event);
     enum status (*sync)(struct event event);
+    void (*range)(const char *name); // begins one, or with NULL ends it. NULL: no profiler knows the device
 };
 
 /* Opens a device of this table, registered or not: tests bring their own. */

@@ -48,15 +48,16 @@ double bound_roundings(const struct model_config *m, int layer)
     return forward + below * OF_BLOCK_BACKWARD;
 }
 
-/* Half a unit in the last place of 1; 0 where nothing is rounded that fp32 has not rounded before. */
-static double working_roundoff(enum dtype working)
+/* Half a unit in the last place of 1; of TF32 a whole one, for tensor cores may just cut the rest off. */
+double bound_roundoff(enum dtype working, bool tf32)
 {
-    return working == BF16 ? 0x1p-8 : working == F16 ? 0x1p-11 : 0.0;
+    double fp32 = tf32 ? 0x1p-10 : 0.0;
+    return working == BF16 ? 0x1p-8 : working == F16 ? 0x1p-11 : fp32;
 }
 
-double bound_spread(const struct model_config *m, enum dtype working, int layer, double tokens)
+double bound_spread(const struct model_config *m, double roundoff, int layer, double tokens)
 {
-    double u = unit_roundoff, w = working_roundoff(working);
+    double u = unit_roundoff, w = roundoff;
     return sqrt(bound_terms(m, layer, tokens) * u * u + bound_roundings(m, layer) * w * w);
 }
 
@@ -68,9 +69,9 @@ double bound_logit(const struct params *params, float *const *weights, int64_t h
     return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
 }
 
-double bound_loss(const struct model_config *m, enum dtype working, double tokens, double loss, double logit)
+double bound_loss(const struct model_config *m, double roundoff, double tokens, double loss, double logit)
 {
-    double spread = bound_spread(m, working, (int)m->num_layers + 1, tokens);
+    double spread = bound_spread(m, roundoff, (int)m->num_layers + 1, tokens);
     return lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens);
 }
 

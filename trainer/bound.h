@@ -41,7 +41,8 @@
  *
  *     |g_layout - g_one| <= LAMBDA * sqrt(N * u^2 + R * u_w^2) * s
  *
- * and the same of a logit for the loss. What is equal in both runs counts for nothing: weights are rounded
+ * and the same of a logit for the loss. TF32 rounds the operands of each product instead, by u_w = 2^-10 at
+ * most; they are the same tensors. What is equal in both runs counts for nothing: weights are rounded
  * alike.
  *
  * LAMBDA is not tuned per tensor or model. It is how many standard deviations the largest of millions of
@@ -60,8 +61,10 @@ int bound_companion(const struct params *params, int row);
 
 /* Tensors of activations that are rounded on that way. */
 double bound_roundings(const struct model_config *model, int layer);
+/* u_w; 0 where nothing is rounded that fp32 has not rounded before. */
+double bound_roundoff(enum dtype working, bool tf32);
 /* sqrt(N u^2 + R u_w^2): the standard deviation of what an element hangs on, relatively. */
-double bound_spread(const struct model_config *model, enum dtype working, int layer, double tokens);
+double bound_spread(const struct model_config *model, double roundoff, int layer, double tokens);
 
 /* How large the terms of a gradient are at least, when it comes with the factor of a loss scale: f16 rounds
  * what is below 2^-14 as if it were that large, in steps of 2^-24, and of these there is one for each token,
@@ -81,7 +84,7 @@ double bound_rms(const float *x, int64_t count, int64_t stride);
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size);
 
 /* logit: the rms of the logits, or an estimate of it. */
-double bound_loss(const struct model_config *model, enum dtype working, double tokens, double loss,
+double bound_loss(const struct model_config *model, double roundoff, double tokens, double loss,
                   double logit);
 
 /* Of a norm against the same gradients' norm: elements of them. */

@@ -416,9 +416,11 @@ static enum status run_timed(struct executor *e, int position)
     char text[sizeof who_am_i()->action];
     action_text(action, text);
     who_does(text);
+    device_range_begin(e->config.weights->device, text);
     TRY(offload_return(e->offload, position));
     e->start_s = now_s();
     TRY(run_action(e, action));
+    device_range_end(e->config.weights->device);
     bool computes = action_fact(action.kind)->computes;
     if (computes)
         TRY(stash_release_shared(&e->stash, e->env.compute));

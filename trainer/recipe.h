@@ -130,6 +130,7 @@ struct recipe_optimizer {
 struct recipe_precision {
     enum recipe_dtype params_dtype;
     enum recipe_dtype main_params_dtype;
+    bool allow_tf32;
     double loss_scale;         // of fp16; 0: dynamic
     double initial_loss_scale; // >= min_loss_scale
     double min_loss_scale;
@@ -202,7 +203,8 @@ struct recipe_cluster {
     int nodes;
     int gpus_per_node;
     int ranks_per_gpu;
-    int threads_per_rank; // 0: the machine's cores divided by its ranks, at least 1
+    char *matmul_algorithms; // "auto", or a path; NULL: none
+    int threads_per_rank;    // 0: the machine's cores divided by its ranks, at least 1
     char *time;
     char *partition;
 };
@@ -216,7 +218,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 127 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 129 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -384,29 +384,6 @@ static void sharing_say(const struct view *v, struct text *out)
              v->recipe->cluster.ranks_per_gpu, recipe_transport(v->recipe), v->recipe->cluster.device);
 }
 
-static const char *offload_key(const struct recipe *r)
-{
-    return r->memory.offload_activations ? "memory.offload_activations" : "memory.offload_optimizer";
-}
-
-static bool offload_holds(const struct view *v)
-{
-    const struct recipe *r = v->recipe;
-    const char *device = r->cluster.device;
-    return (!r->memory.offload_activations && !r->memory.offload_optimizer) ||
-           !device_named_computes(device) || device_named_is_of_host(device);
-}
-
-static void offload_say(const struct view *v, struct text *out)
-{
-    const char *key = offload_key(v->recipe);
-    text_add(
-        out,
-        "%s needs memory of the host that the device copies to by itself, and cluster.device %s has none "
-        "yet; %s false works, and memory.recompute_granularity saves memory too",
-        key, v->recipe->cluster.device, key);
-}
-
 static bool rollback_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
@@ -420,18 +397,36 @@ static void rollback_say(const struct view *v, struct text *out)
                   "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works");
 }
 
-static bool narrow_holds(const struct view *v)
+static bool tf32_holds(const struct view *v)
 {
-    return v->recipe->precision.params_dtype == RECIPE_FP32 ||
-           device_named_takes_narrow(v->recipe->cluster.device);
+    const struct recipe_precision *p = &v->recipe->precision;
+    return !p->allow_tf32 ||
+           (p->params_dtype == RECIPE_FP32 && device_named_has_matmul_options(v->recipe->cluster.device));
 }
 
-static void narrow_say(const struct view *v, struct text *out)
+static void tf32_say(const struct view *v, struct text *out)
 {
-    text_add(out,
-             "precision.params_dtype %s: the kernels of cluster.device %s compute on fp32 only so far; "
-             "precision.params_dtype fp32 or cluster.device %s works",
-             recipe_dtype_name(v->recipe), v->recipe->cluster.device, device_kind(0)->name);
+    text_add(out, "precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU:");
+    if (!device_named_has_matmul_options(v->recipe->cluster.device))
+        text_add(out, " cluster.device %s has no TF32;", v->recipe->cluster.device);
+    if (v->recipe->precision.params_dtype != RECIPE_FP32)
+        text_add(out, " with precision.params_dtype %s there are none;", recipe_dtype_name(v->recipe));
+    text_add(out, " precision.allow_tf32 false works");
+}
+
+static bool algorithms_hold(const struct view *v)
+{
+    const struct recipe_cluster *cluster = &v->recipe->cluster;
+    return cluster->matmul_algorithms == NULL || device_named_has_matmul_options(cluster->device);
+}
+
+static void algorithms_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "cluster.matmul_algorithms is for libraries that have several on a GPU, and cluster.device %s has "
+        "one; cluster.matmul_algorithms none works",
+        v->recipe->cluster.device);
 }
 
 /* Why cuDNN's attention cannot be had, and what works; NULL: it can. */
@@ -514,13 +509,13 @@ const struct rule recipe_run_rules[] = {
     {"name", name_holds, name_say, {{0}}},
     {"parallel.rank_order", order_holds, order_say, {{0}}},
     {"cluster.device", built_holds, built_say, {{0}}},
-    {"precision.params_dtype cluster.device", narrow_holds, narrow_say, {{0}}},
     {"model.attention_backend model.attention_dropout model.kv_channels data.reset_attention_mask "
      "precision.params_dtype cluster.device",
      backend_holds,
      backend_say,
      {{0}}},
-    {"memory.offload_activations memory.offload_optimizer cluster.device", offload_holds, offload_say, {{0}}},
+    {"precision.allow_tf32 precision.params_dtype cluster.device", tf32_holds, tf32_say, {{0}}},
+    {"cluster.matmul_algorithms cluster.device", algorithms_hold, algorithms_say, {{0}}},
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
     {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},

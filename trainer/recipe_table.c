@@ -327,6 +327,9 @@ const struct recipe_row recipe_rows[] = {
         "The type of the weights that the optimizer changes. bf16, with params_dtype bf16: the layers' own, "
         "without an fp32 copy; each step is computed in fp32 and rounded stochastically (docs/precision.md).",
         .choices = main_dtypes),
+    ROW("precision.allow_tf32", BOOL, precision.allow_tf32, "false",
+        "With fp32 on a GPU: matrix multiplications may round what they multiply to TF32, which has fp32's "
+        "range and 10 bits of fraction; they still add in fp32."),
     ROW("precision.loss_scale", REAL, precision.loss_scale, "0",
         "With fp16: what the loss is multiplied by for the backward pass; a power of two rounds nothing. 0: "
         "found while training.",
@@ -484,6 +487,13 @@ const struct recipe_row recipe_rows[] = {
         "So many ranks share a GPU, for tests of a large layout on a small machine: processes (mpirun), and "
         "slow. NCCL talks over loopback.",
         BETWEEN(1, 64)),
+    ROW("cluster.matmul_algorithms", TEXT, cluster.matmul_algorithms, "none",
+        "On a GPU: the file that keeps which of cuBLASLt's algorithms is the fastest for each shape, timed "
+        "when "
+        "it first comes; what is there is never changed. `auto`: cuboid/matmul-algorithms in $XDG_CACHE_HOME "
+        "or "
+        "~/.cache. none: what cuBLASLt estimates to be the fastest.",
+        .optional = true),
     ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
         .optional = true, .unbuilt = true),
     ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),

@@ -198,6 +198,11 @@ static void compare_state(const struct comparison *c, int row, const float *boun
     }
 }
 
+static double roundoff_of(const struct recipe *recipe)
+{
+    return bound_roundoff(recipe_working_dtype(recipe), recipe->precision.allow_tf32);
+}
+
 /* The bounds of a row's gradient: of the sum over tokens, per element. */
 static enum status bounds_of_row(const struct comparison *c, int row, float **out)
 {
@@ -207,8 +212,9 @@ static enum status bounds_of_row(const struct comparison *c, int row, float **ou
         return fail(NO_MEMORY, "no memory to compare %s", param->name);
     enum dtype working = recipe_working_dtype(c->recipe);
     double least = fmax(size_before_softmax(c, param), bound_least(working, c->one->tokens));
-    return bound_gradient(c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], least,
-                          bound_spread(&c->recipe->model, working, param->layer, c->one->tokens), *out);
+    return bound_gradient(
+        c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], least,
+        bound_spread(&c->recipe->model, roundoff_of(c->recipe), param->layer, c->one->tokens), *out);
 }
 
 static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
@@ -252,8 +258,8 @@ static enum status compare_step(const struct comparison *c)
     double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
     c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .loss_bound = bound_loss(&c->recipe->model, recipe_working_dtype(c->recipe), c->one->tokens,
-                                 c->one->loss, logit),
+        .loss_bound =
+            bound_loss(&c->recipe->model, roundoff_of(c->recipe), c->one->tokens, c->one->loss, logit),
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
     };

@@ -192,7 +192,9 @@ enum status worker_create(const struct run *run, struct world *world, bool train
                                      .threads = run_threads(run, world->size),
                                      .index = world->device_index,
                                      .attention = recipe->attention_backend,
-                                     .any_order = !recipe->deterministic};
+                                     .any_order = !recipe->deterministic,
+                                     .tf32 = recipe->precision.allow_tf32,
+                                     .matmul_algorithms = recipe->cluster.matmul_algorithms};
     TRY(device_open(&options, &out->device));
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));
@@ -248,11 +250,10 @@ static struct batch_place place_of(const struct worker *w, uint64_t step)
 
 /* Reads the microbatches of global batch `index` and says where their losses go: each sample has its own
  * place in the global batch, whoever computes it. In a run without data, the hook `loaded` fills them. */
-static enum status load(struct worker *w, enum data_split split, uint64_t index)
+static enum status load_batches(struct worker *w, enum data_split split, uint64_t index)
 {
     struct batch_place place = place_of(w, index);
     uint64_t begin = index * (uint64_t)place.global_batch_size;
-    who_does("load");
     TRY(optimizer_begin(w->optimizer));
     if (w->run->data != NULL)
         TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
@@ -268,6 +269,15 @@ static enum status load(struct worker *w, enum data_split split, uint64_t index)
             batches_count_tokens(&w->batches, j, tokens + at);
     }
     return OK;
+}
+
+static enum status load(struct worker *w, enum data_split split, uint64_t index)
+{
+    who_does("load");
+    device_range_begin(w->device, "load");
+    enum status status = load_batches(w, split, index);
+    device_range_end(w->device);
+    return status;
 }
 
 static enum status call_step_hook(enum status (*hook)(void *, struct worker *, int64_t), struct worker *w,
@@ -291,7 +301,9 @@ static enum status run_step(struct worker *w)
     TRY(executor_step(w->executor, w->batches.list));
     TRY(call_step_hook(hooks->executed, w, step));
     who_does("optimizer");
+    device_range_begin(w->device, "reduce");
     TRY(optimizer_reduce(w->optimizer));
+    device_range_end(w->device);
     return call_step_hook(hooks->reduced, w, step);
 }
 
@@ -387,8 +399,10 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
     if (w->validation != NULL) {
         TRY(validated_update(w, number, may_guess, out));
     } else {
+        device_range_begin(w->device, "update");
         TRY(amax_history_reduce(w->amax));
         TRY(optimizer_update(w->optimizer, worker_updates(w) + 1));
+        device_range_end(w->device);
         TRY(optimizer_finish(w->optimizer, out));
         if (!out->skipped) // its loss scale is not the next one's
             TRY(amax_history_update(w->amax));

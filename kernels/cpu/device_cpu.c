@@ -200,7 +200,6 @@ const struct device_ops device_cpu = {
     .name = "cpu",
     .what = "the processor: BLAS and own kernels, a stream runs at once",
     .computes = true,
-    .takes_narrow = true,
     .of_host = true,
     .runs_at_once = true,
     .open = cpu_open,

@@ -30,6 +30,7 @@ struct cuda_queue {
     const struct op *op; // the one that is being launched, for messages
     struct cuda_library *library;
     struct cuda_attention *attention;
+    bool tf32; // for products of fp32 matrices
 };
 
 /* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)". queue may be NULL. */
@@ -79,6 +80,9 @@ MUST_USE enum status cuda_magnitude(struct cuda_queue *queue, const struct magni
 MUST_USE enum status cuda_quantise(struct cuda_queue *queue, const struct quantise *op);
 MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op);
 
+/* A range of NVTX, by which Nsight Systems names what lies on its time axis; NULL ends the last (range.c). */
+void cuda_range(const char *name);
+
 /* Matrix multiplication has two homes behind one name: cuBLASLt (gemm_cublaslt.c), and an own kernel for
  * where that library is not (the emulator) and for what it does not take (K = 0). */
 MUST_USE enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op);
@@ -93,6 +97,9 @@ MUST_USE enum status cuda_own_attention_backward(struct cuda_queue *queue,
 MUST_USE enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out);
 void cuda_attention_close(struct cuda_attention *attention); // takes NULL
 
-/* Opens cuBLASLt for one device; one line that names the library when it is not there. */
-MUST_USE enum status cuda_library_open(struct cuda_library **out);
+/* Opens cuBLASLt for one device; one line that names the library when it is not there. algorithms: as in
+ * device_options. */
+struct cuda_gpu;
+MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms,
+                                       struct cuda_library **out);
 void cuda_library_close(struct cuda_library *library); // takes NULL

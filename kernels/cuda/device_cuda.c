@@ -66,6 +66,7 @@ struct cuda_device {
     struct cuda_staging *staging;
     struct cuda_library *library;
     struct cuda_attention *attention;
+    bool tf32;
     struct cuda_stream *streams;
     struct message_mark message[MESSAGES]; // [first, last) are not known to be passed, modulo MESSAGES
     uint32_t first_message, last_message;
@@ -140,11 +141,12 @@ static enum status cuda_open(struct device *device, const struct device_options 
     struct cuda_device *d = calloc(1, sizeof *d);
     if (d == NULL)
         return fail(NO_MEMORY, "no memory for a cuda device");
+    d->tf32 = options->tf32;
     enum status status = cuda_pool_create(&d->pool);
     if (status == OK)
         status = cuda_staging_create(&d->staging);
     if (status == OK)
-        status = cuda_library_open(&d->library);
+        status = cuda_library_open(&gpu, options->matmul_algorithms, &d->library);
     if (status == OK)
         status = cuda_attention_open(options, &d->attention);
     if (status == OK)
@@ -170,25 +172,19 @@ static void cuda_free(struct device *device, void *data, size_t bytes)
     cuda_pool_give(((struct cuda_device *)device->state)->pool, data);
 }
 
-/* A copy between host and GPU passes through pinned memory, and is delivered when the host synchronises
- * (staging.h): what goes away and comes back without that needs pinned memory of its own. */
+/* What leaves the device for a while: pinned memory, to which copies go without the host (staging.h). */
 static enum status cuda_host_alloc(struct device *device, size_t bytes, void **out)
 {
-    (void)device;
-    (void)out;
-    char size[NUMBER_CHARS];
-    return fail(NOT_SUPPORTED,
-                "device \"cuda\" keeps nothing in the host's memory yet, and %s were asked for",
-                bytes_text((int64_t)bytes, size));
+    return cuda_staging_pin(((struct cuda_device *)device->state)->staging, bytes, out);
 }
 
 static void cuda_host_free(struct device *device, void *data, size_t bytes)
 {
-    (void)device;
-    (void)data;
     (void)bytes;
+    cuda_staging_unpin(((struct cuda_device *)device->state)->staging, data);
 }
 
+/* It is pinned to stay. */
 static void cuda_host_rest(void *data, size_t bytes)
 {
     (void)data;
@@ -216,7 +212,8 @@ static enum status cuda_stream_open(struct stream *stream)
     s->queue = (struct cuda_queue){.device = stream->device,
                                    .name = stream->name,
                                    .library = device_of(stream)->library,
-                                   .attention = device_of(stream)->attention};
+                                   .attention = device_of(stream)->attention,
+                                   .tf32 = device_of(stream)->tf32};
     enum status status = cuda_check(NULL, cudaStreamCreateWithFlags(&s->queue.stream, cudaStreamNonBlocking),
                                     "cudaStreamCreateWithFlags");
     for (int i = 0; status == OK && i < MARKS; i++)
@@ -493,6 +490,7 @@ const struct device_ops device_cuda = {
     .computes = true,
     .of_host = CUDA_IS_EMULATED,
     .takes_cudnn = true,
+    .has_matmul_options = true,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,
@@ -507,4 +505,5 @@ const struct device_ops device_cuda = {
     .record = cuda_record,
     .wait = cuda_wait,
     .sync = cuda_sync,
+    .range = cuda_range,
 };

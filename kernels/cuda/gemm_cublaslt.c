@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrix multiplication through cuBLASLt: fp32 exactly; bf16 and f16 with sums in fp32, to their own type or
- * to fp32, which is how gradients of weights are added up (beta = 1); bias in the epilogue.
+/* Matrix multiplication through cuBLASLt: fp32 exactly, or in TF32 where the recipe allows it; bf16 and f16
+ * with sums in fp32, to their own type or to fp32, which is how gradients of weights are added up (beta = 1);
+ * bias in the epilogue.
  *
  * cuBLASLt thinks in columns. A row-major c[M, N] is its N x M matrix, so it is asked for c^T = op(b)^T
  * op(a)^T: the operands change places, nothing is moved.
@@ -8,58 +9,18 @@
  * The library is opened when the first device opens, and not linked: it has half a gigabyte, and every start
  * of every program, those for the CPU too, would map it.
  *
- * An algorithm is chosen once for each shape, by the library's heuristic, and kept: which one decides the
- * order of a sum, so the bits of a run depend on the library's version and the GPU, and on nothing in the
- * run. */
-#include "kernels/cuda/cuda.h"
+ * An algorithm is chosen once for each shape (gemm_choose.c) and kept for the run: which one decides the
+ * order of a sum, so the bits of a run depend on the library's version, the GPU and the file of choices where
+ * there is one, and on nothing in the run. */
+#include "kernels/cuda/cublaslt.h"
 
-#include <cublasLt.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORKSPACE_BYTES = 32 << 20, PLANS = 1024 };
-
-/* The library's functions that are used here. */
-#define FUNCTIONS(X)                        \
-    X(cublasLtCreate)                       \
-    X(cublasLtDestroy)                      \
-    X(cublasLtGetStatusString)              \
-    X(cublasLtMatmulDescCreate)             \
-    X(cublasLtMatmulDescDestroy)            \
-    X(cublasLtMatmulDescSetAttribute)       \
-    X(cublasLtMatrixLayoutCreate)           \
-    X(cublasLtMatrixLayoutDestroy)          \
-    X(cublasLtMatmulPreferenceCreate)       \
-    X(cublasLtMatmulPreferenceDestroy)      \
-    X(cublasLtMatmulPreferenceSetAttribute) \
-    X(cublasLtMatmulAlgoGetHeuristic)       \
-    X(cublasLtMatmul)
-
-/* All that the choice of an algorithm depends on. No padding: compared as bytes. */
-struct shape {
-    int64_t m, n, k, a_stride, b_stride, c_stride;
-    int32_t transpose_a, transpose_b, accumulate, bias, type, c_type;
-    uint32_t a_alignment, b_alignment, c_alignment, unused;
-};
-
-struct plan {
-    struct shape shape;
-    cublasLtMatmulAlgo_t algorithm;
-    bool known;
-};
-
-struct cuda_library {
-    void *module;
-    cublasLtHandle_t handle;
-#define DECLARE(name) __typeof__(&name) name;
-    FUNCTIONS(DECLARE)
-#undef DECLARE
-    struct plan plan[PLANS]; // open addressing; a full table forgets
-};
-
-static enum status check(const struct cuda_library *lt, const struct cuda_queue *queue, cublasStatus_t status,
-                         const char *call)
+enum status cublaslt_check(const struct cuda_library *lt, const struct cuda_queue *queue,
+                           cublasStatus_t status, const char *call)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return OK;
@@ -70,6 +31,15 @@ static enum status check(const struct cuda_library *lt, const struct cuda_queue 
                 queue->name, cuda_op_text(queue->op, text));
 }
 
+#if CUDA_IS_EMULATED // and linked
+static enum status load(struct cuda_library *lt)
+{
+#define ROW(name) lt->name = name;
+    CUBLASLT_FUNCTIONS(ROW)
+#undef ROW
+    return OK;
+}
+#else
 static enum status load(struct cuda_library *lt)
 {
     const char *const names[] = {"libcublasLt.so.13", CUDA_LIBRARY_DIR "/libcublasLt.so.13"};
@@ -85,7 +55,7 @@ static enum status load(struct cuda_library *lt)
         void *to;
     } functions[] = {
 #define ROW(name) {#name, &lt->name},
-        FUNCTIONS(ROW)
+        CUBLASLT_FUNCTIONS(ROW)
 #undef ROW
     };
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
@@ -96,15 +66,19 @@ static enum status load(struct cuda_library *lt)
     }
     return OK;
 }
+#endif
 
-enum status cuda_library_open(struct cuda_library **out)
+enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms, struct cuda_library **out)
 {
     struct cuda_library *lt = calloc(1, sizeof *lt);
     if (lt == NULL)
         return fail(NO_MEMORY, "no memory for cuBLASLt's plans");
     enum status status = load(lt);
     if (status == OK)
-        status = check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");
+        status = cublaslt_check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");
+    if (status == OK && algorithms != NULL)
+        status = algorithms_open(algorithms, &lt->algorithms);
+    lt->gpu = *gpu;
     if (status == OK)
         *out = lt;
     else
@@ -120,17 +94,25 @@ void cuda_library_close(struct cuda_library *lt)
         lt->cublasLtDestroy(lt->handle);
     if (lt->module != NULL)
         dlclose(lt->module);
+    algorithms_close(lt->algorithms);
     free(lt);
 }
 
-/* The largest power of two, up to 256, that divides the address. */
-static uint32_t alignment_of(const void *data)
+/* The largest power of two, up to `most`, that divides the address. */
+static uint32_t alignment_of(const void *data, uintptr_t most)
 {
-    uintptr_t bits = (uintptr_t)data | 256;
+    uintptr_t bits = (uintptr_t)data | most;
     return (uint32_t)(bits & (~bits + 1));
 }
 
-static struct shape shape_of(const struct gemm *op)
+static bool is_tf32(const struct cuda_queue *queue, const struct gemm *op)
+{
+    return queue->tf32 && op->a.dtype == F32;
+}
+
+/* Operands: up to the widest access there is, for where else a tensor lies is not to change the choice. Of
+ * the bias the library sees the pointer itself, and may rely on all that it promises. */
+static struct shape shape_of(const struct cuda_queue *queue, const struct gemm *op)
 {
     return (struct shape){.m = op->c.dim[0],
                           .n = op->c.dim[1],
@@ -141,20 +123,14 @@ static struct shape shape_of(const struct gemm *op)
                           .transpose_a = op->transpose_a,
                           .transpose_b = op->transpose_b,
                           .accumulate = op->accumulate,
-                          .bias = op->bias.data != NULL,
                           .type = (int32_t)op->a.dtype,
                           .c_type = (int32_t)op->c.dtype,
-                          .a_alignment = alignment_of(op->a.data),
-                          .b_alignment = alignment_of(op->b.data),
-                          .c_alignment = alignment_of(op->c.data)};
+                          .a_alignment = alignment_of(op->a.data, 16),
+                          .b_alignment = alignment_of(op->b.data, 16),
+                          .c_alignment = alignment_of(op->c.data, 16),
+                          .bias_alignment = op->bias.data != NULL ? alignment_of(op->bias.data, 256) : 0,
+                          .tf32 = is_tf32(queue, op)};
 }
-
-/* What one call of cublasLtMatmul is told; all of it is freed again. */
-struct call {
-    cublasLtMatmulDesc_t what;
-    cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulPreference_t preference;
-};
 
 static void call_free(const struct cuda_library *lt, struct call *call)
 {
@@ -182,9 +158,11 @@ static cudaDataType_t data_type(enum dtype dtype)
 }
 
 /* Which transposes, and the bias: theirs is a column of N numbers, which is our row. */
-static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, const struct gemm *op)
+static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, const struct gemm *op,
+                               bool tf32)
 {
-    cublasStatus_t s = lt->cublasLtMatmulDescCreate(&call->what, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasComputeType_t compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasStatus_t s = lt->cublasLtMatmulDescCreate(&call->what, compute, CUDA_R_32F);
     cublasOperation_t first = op->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = op->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cudaDataType_t bias_type = data_type(op->bias.dtype);
@@ -211,14 +189,14 @@ static cublasStatus_t lay_out(const struct cuda_library *lt, cublasLtMatrixLayou
 static enum status call_create(const struct cuda_library *lt, const struct cuda_queue *queue,
                                const struct gemm *op, struct call *call)
 {
-    cublasStatus_t s = describe(lt, call, op);
+    cublasStatus_t s = describe(lt, call, op, is_tf32(queue, op));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = lay_out(lt, &call->a, op->a);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = lay_out(lt, &call->b, op->b);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = lay_out(lt, &call->c, op->c);
-    return check(lt, queue, s, "cublasLtMatmulDescCreate");
+    return cublaslt_check(lt, queue, s, "cublasLtMatmulDescCreate");
 }
 
 static struct plan *find_plan(struct cuda_library *lt, const struct shape *shape)
@@ -237,62 +215,38 @@ static struct plan *find_plan(struct cuda_library *lt, const struct shape *shape
     return plan;
 }
 
-/* The preference's alignments are those of their operands: theirs come in the other order. */
-static enum status choose(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
-                          const struct shape *shape, struct plan *plan)
+cublasStatus_t cublaslt_multiply(const struct cuda_library *lt, const struct cuda_queue *queue,
+                                 const struct call *call, void *d, const cublasLtMatmulAlgo_t *algorithm,
+                                 void *workspace)
 {
-    const uint64_t workspace = WORKSPACE_BYTES;
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t attribute;
-        const void *value;
-        size_t bytes;
-    } preferences[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &shape->b_alignment, sizeof(uint32_t)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &shape->a_alignment, sizeof(uint32_t)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &shape->c_alignment, sizeof(uint32_t)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &shape->c_alignment, sizeof(uint32_t)},
-    };
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
-    TRY(check(lt, queue, lt->cublasLtMatmulPreferenceCreate(&call->preference),
-              "cublasLtMatmulPreferenceCreate"));
-    for (size_t i = 0; i < sizeof preferences / sizeof *preferences; i++)
-        TRY(check(lt, queue,
-                  lt->cublasLtMatmulPreferenceSetAttribute(call->preference, preferences[i].attribute,
-                                                           preferences[i].value, preferences[i].bytes),
-                  "cublasLtMatmulPreferenceSetAttribute"));
-    TRY(check(lt, queue,
-              lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, call->what, call->b, call->a, call->c, call->c,
-                                                 call->preference, 1, &result, &found),
-              "cublasLtMatmulAlgoGetHeuristic"));
-    if (found == 0)
-        return check(lt, queue, CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
-    *plan = (struct plan){.shape = *shape, .algorithm = result.algo, .known = true};
-    return OK;
+    const struct gemm *op = call->op;
+    const float alpha = 1.0F, beta = op->accumulate ? 1.0F : 0.0F;
+    return lt->cublasLtMatmul(lt->handle, call->what, &alpha, op->b.data, call->b, op->a.data, call->a, &beta,
+                              op->c.data, call->c, d, call->c, algorithm, workspace, WORKSPACE_BYTES,
+                              queue->stream);
 }
 
 static enum status multiply(struct cuda_library *lt, struct cuda_queue *queue, const struct gemm *op,
                             struct call *call)
 {
-    const struct shape shape = shape_of(op);
+    const struct shape shape = shape_of(queue, op);
     struct plan *plan = find_plan(lt, &shape);
-    const float alpha = 1.0F, beta = op->accumulate ? 1.0F : 0.0F;
     void *workspace;
     TRY(call_create(lt, queue, op, call));
-    if (!plan->known)
-        TRY(choose(lt, queue, call, &shape, plan));
     TRY(cuda_scratch(queue, WORKSPACE_BYTES, &workspace));
-    return check(lt, queue,
-                 lt->cublasLtMatmul(lt->handle, call->what, &alpha, op->b.data, call->b, op->a.data, call->a,
-                                    &beta, op->c.data, call->c, op->c.data, call->c, &plan->algorithm,
-                                    workspace, WORKSPACE_BYTES, queue->stream),
-                 "cublasLtMatmul");
+    if (!plan->known) {
+        TRY(cublaslt_choose(lt, queue, call, &shape, workspace, &plan->algorithm));
+        plan->shape = shape;
+        plan->known = true;
+    }
+    return cublaslt_check(lt, queue,
+                          cublaslt_multiply(lt, queue, call, op->c.data, &plan->algorithm, workspace),
+                          "cublasLtMatmul");
 }
 
 enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op)
 {
-    struct call call = {0};
+    struct call call = {.op = op};
     // cuBLASLt takes neither no products, nor a bias of another type than c's.
     if (op->a.dim[op->transpose_a ? 0 : 1] == 0 || (op->bias.data != NULL && op->bias.dtype != op->c.dtype))
         return cuda_gemm_tiled(queue, op);

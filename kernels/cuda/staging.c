@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/staging.h"
 
+#include "base/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +14,15 @@ struct slot {
     size_t bytes;
 };
 
+/* What PART_HOST has of the host's memory; a handful. */
+struct pinned {
+    struct pinned *next;
+    char *data;
+    size_t bytes;
+};
+
 struct cuda_staging {
+    struct pinned *pinned;
     char *memory; // pinned: SLOTS of SLOT_BYTES
     struct slot slot[SLOTS];
     uint64_t begin, end; // slots in use, in order, modulo SLOTS
@@ -48,6 +58,53 @@ void cuda_staging_destroy(struct cuda_staging *s)
         cudaFreeHost(s->memory);
     free(s);
 }
+
+/* ---- pinned memory ---- */
+
+enum status cuda_staging_pin(struct cuda_staging *s, size_t bytes, void **out)
+{
+    struct pinned *pinned = malloc(sizeof *pinned);
+    void *data = NULL;
+    if (pinned == NULL)
+        return fail(NO_MEMORY, "no memory for a list of pinned memory");
+    cudaError_t error = cudaMallocHost(&data, bytes);
+    if (error != cudaSuccess) {
+        char size[NUMBER_CHARS];
+        (void)cudaGetLastError(); // it would be found again after the next launch
+        free(pinned);
+        return fail(NO_MEMORY,
+                    "cuda: cudaMallocHost of %s: %s; pinned memory cannot be swapped out: "
+                    "memory.offload_activations and memory.offload_optimizer take what the host has free",
+                    bytes_text((int64_t)bytes, size), cudaGetErrorString(error));
+    }
+    memset(data, 0, bytes);
+    *pinned = (struct pinned){.next = s->pinned, .data = data, .bytes = bytes};
+    s->pinned = pinned;
+    *out = data;
+    return OK;
+}
+
+void cuda_staging_unpin(struct cuda_staging *s, void *data)
+{
+    struct pinned **link = &s->pinned;
+    while (*link != NULL && (*link)->data != (char *)data)
+        link = &(*link)->next;
+    struct pinned *pinned = *link;
+    CHECK(pinned != NULL);
+    *link = pinned->next;
+    cudaFreeHost(data);
+    free(pinned);
+}
+
+static bool is_pinned(const struct cuda_staging *s, const void *data)
+{
+    for (const struct pinned *p = s->pinned; p != NULL; p = p->next)
+        if ((uintptr_t)data - (uintptr_t)p->data < p->bytes)
+            return true;
+    return false;
+}
+
+/* ---- slots ---- */
 
 static char *slot_memory(struct cuda_staging *s, uint64_t number)
 {
@@ -97,9 +154,9 @@ static enum status copy_slot(struct cuda_staging *s, struct cuda_queue *queue, e
     bool to_device = kind == OP_TO_DEVICE;
     if (to_device)
         memcpy(memory, from, bytes);
-    cudaError_t error =
-        cudaMemcpyAsync(to_device ? to : memory, to_device ? memory : from, bytes,
-                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, queue->stream);
+    // Which way it goes CUDA sees by the addresses: the device's end may be pinned memory of the host.
+    cudaError_t error = cudaMemcpyAsync(to_device ? to : memory, to_device ? memory : from, bytes,
+                                        cudaMemcpyDefault, queue->stream);
     TRY(cuda_check(queue, error, "cudaMemcpyAsync"));
     TRY(cuda_check(queue, cudaEventRecord(slot->event, queue->stream), "cudaEventRecord"));
     slot->to = to_device ? NULL : to;
@@ -111,6 +168,11 @@ static enum status copy_slot(struct cuda_staging *s, struct cuda_queue *queue, e
 enum status cuda_staging_copy(struct cuda_staging *s, struct cuda_queue *queue, enum op_kind kind,
                               const struct transfer *transfer)
 {
+    if (is_pinned(s, kind == OP_TO_DEVICE ? transfer->from : transfer->to))
+        return cuda_check(
+            queue,
+            cudaMemcpyAsync(transfer->to, transfer->from, transfer->bytes, cudaMemcpyDefault, queue->stream),
+            "cudaMemcpyAsync");
     for (size_t done = 0; done < transfer->bytes; done += SLOT_BYTES) {
         size_t left = transfer->bytes - done, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
         TRY(copy_slot(s, queue, kind, (char *)transfer->to + done, (const char *)transfer->from + done,

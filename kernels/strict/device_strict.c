@@ -370,7 +370,6 @@ const struct device_ops device_strict = {
     .name = "strict",
     .what = "the cpu made cruel: unset memory is NaN and streams run as late as allowed",
     .computes = true,
-    .takes_narrow = true,
     .of_host = true,
     .open = strict_open,
     .close = strict_close,

@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "tests/emulator/emulator.h"
+#include "tests/emulator/include/nvtx3/nvToolsExt.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -28,11 +29,14 @@ struct CUstream_st {
     struct CUstream_st *next; // of this thread's
     struct emulator *emulator;
     bool late;
+    int64_t clock_ns;
     struct entry *first, **last;
 };
 struct CUevent_st {
     cudaStream_t stream; // of the last record
     uint64_t recorded, passed;
+    int64_t passed_ns; // by the clock of its stream
+    bool timed;
     int held; // by its owner, and by waits on streams
 };
 
@@ -95,6 +99,8 @@ static bool give_guarded(void *data)
 static _Thread_local cudaStream_t streams;
 static _Thread_local int device;
 static _Thread_local int64_t moved_ns, rested_ns; // when anything last did; when this thread last rested
+static _Thread_local struct emulator_calls calls;
+static _Thread_local cudaEvent_t not_ready; // asked for last, and not passed
 
 static atomic_uint news;
 
@@ -108,6 +114,11 @@ static int64_t now_ns(void)
 int emulator_device(void)
 {
     return device;
+}
+
+struct emulator_calls emulator_calls(void)
+{
+    return calls;
 }
 
 void emulator_news(void)
@@ -174,8 +185,10 @@ static bool run_first(cudaStream_t stream)
         entry->run(stream, entry->context);
         allow(PROT_NONE);
     }
-    if (entry->record != NULL)
+    if (entry->record != NULL) {
         entry->record->passed++;
+        entry->record->passed_ns = stream->clock_ns;
+    }
     if (entry->wait != NULL)
         let_go(entry->wait);
     free(entry->context);
@@ -219,6 +232,11 @@ void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *co
     put(stream, (struct entry){.run = run, .context = context});
 }
 
+void emulator_pass_time(cudaStream_t stream, int64_t ns)
+{
+    stream->clock_ns += ns;
+}
+
 void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
 {
     put(stream, (struct entry){.message = message});
@@ -248,6 +266,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:
         return "no CUDA-capable device is detected";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
     case cudaErrorNotReady:
         return "device not ready";
     }
@@ -324,6 +344,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 static cudaError_t take(void **out, size_t bytes, const char *call)
 {
     *out = NULL;
+    calls.allocations++;
     if (result_of(call, cudaErrorMemoryAllocation) != cudaSuccess || posix_memalign(out, 256, bytes) != 0)
         return cudaErrorMemoryAllocation;
     memset(*out, 0xff, bytes);
@@ -332,13 +353,16 @@ static cudaError_t take(void **out, size_t bytes, const char *call)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
-    if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess)
+    if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess) {
+        calls.allocations++;
         return take_guarded(out, bytes);
+    }
     return take(out, bytes, "cudaMalloc");
 }
 
 cudaError_t cudaFree(void *data)
 {
+    calls.allocations++;
     if (!give_guarded(data))
         free(data);
     return cudaSuccess;
@@ -351,6 +375,7 @@ cudaError_t cudaMallocHost(void **out, size_t bytes)
 
 cudaError_t cudaFreeHost(void *data)
 {
+    calls.allocations++;
     free(data);
     return cudaSuccess;
 }
@@ -384,6 +409,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    calls.syncs++;
     run_all(stream);
     return result_of("cudaStreamSynchronize", cudaErrorInvalidValue);
 }
@@ -407,10 +433,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
-    (void)flags;
     *out = calloc(1, sizeof **out);
     CHECK(*out != NULL);
     (*out)->held = 1;
+    (*out)->timed = (flags & cudaEventDisableTiming) == 0;
     return cudaSuccess;
 }
 
@@ -437,16 +463,63 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (event->passed < event->recorded)
         run_more(event->stream);
-    return event->passed < event->recorded ? cudaErrorNotReady : cudaSuccess;
+    if (event->passed >= event->recorded)
+        return cudaSuccess;
+    calls.polls += event == not_ready;
+    not_ready = event;
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    calls.syncs++;
     if (event->recorded == 0)
         return cudaErrorInvalidValue;
     while (event->passed < event->recorded)
         run_more(event->stream);
     return result_of("cudaEventSynchronize", cudaErrorInvalidValue);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    if (!from->timed || !to->timed || from->recorded == 0 || to->recorded == 0)
+        return cudaErrorInvalidResourceHandle;
+    if (from->passed < from->recorded || to->passed < to->recorded)
+        return cudaErrorNotReady;
+    *ms = (float)(to->passed_ns - from->passed_ns) * 1e-6F;
+    return cudaSuccess;
+}
+
+/* NVTX */
+
+static _Thread_local char *ranges;
+static _Thread_local int ranges_left;
+
+void emulator_ranges(char *out, int size)
+{
+    ranges = out;
+    ranges_left = out != NULL ? size : 0;
+}
+
+static int note_range(const char *before, const char *name)
+{
+    int length = ranges != NULL ? snprintf(ranges, (size_t)ranges_left, "%s%s", before, name) : 0;
+    if (length >= ranges_left)
+        ranges = NULL;
+    else
+        ranges += length;
+    ranges_left -= length;
+    return 0;
+}
+
+int nvtxRangePushA(const char *name)
+{
+    return note_range("<", name);
+}
+
+int nvtxRangePop(void)
+{
+    return note_range(">", "");
 }
 
 struct move {

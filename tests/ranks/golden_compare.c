@@ -162,7 +162,7 @@ static void compare_numbers(struct comparison *c, int step)
     double loss = c->golden->loss[step - 1], norm = c->golden->norm[step - 1];
     double logit = bound_logit(c->params, c->record->initial.tensor[SNAPSHOT_WEIGHT], model->hidden_size);
     note(c->out, GOLDEN_LOSS, where, fabs(now->loss - loss),
-         bound_loss(model, F32, now->tokens, loss, logit) + c->spread->loss[step - 1]);
+         bound_loss(model, 0.0, now->tokens, loss, logit) + c->spread->loss[step - 1]);
     // One number, three standard deviations: as in the loss, the errors of the tokens are independent.
     double rounding = 3.0 * unit * sqrt(bound_terms(model, LAYER_EMBEDDING, now->tokens) / now->tokens);
     note(c->out, GOLDEN_NORM, where, fabs(now->grad_norm - norm),

@@ -15,11 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMMON                                                                                       \
+#define MODEL                                                                                        \
     "cluster.device=cuda model.hidden_size=16 model.num_attention_heads=4 model.ffn_hidden_size=32 " \
-    "train.micro_batch_size=1 train.global_batch_size=4 model.num_layers=4 "                         \
-    "model.seq_length=8 train.train_iters=1 train.eval_interval=1 train.eval_iters=1 "               \
-    "optimizer.lr_warmup_iters=1 optimizer.lr_decay_iters=2 parallel.bucket_size_mb=0.002 "
+    "model.num_layers=4 model.seq_length=8 train.micro_batch_size=1 train.eval_interval=1 "          \
+    "train.eval_iters=1 optimizer.lr_warmup_iters=1 optimizer.lr_decay_iters=2 "                     \
+    "parallel.bucket_size_mb=0.002 "
+#define COMMON MODEL "train.global_batch_size=4 train.train_iters=1 "
 
 /* The first of each is the reference, on threads that share their memory. */
 static const char *const cubes[] = {
@@ -34,6 +35,23 @@ static const char *const cubes[] = {
     "pipeline.optimizer_post_validation=true",
     NULL,
 };
+/* bf16: a sum over one microbatch, so that gradients may be shared out; and what leaves the GPU meanwhile. */
+#define CUBE   "tp=2 dp=2 pp=2 parallel.sequence_parallel=true "
+#define NARROW MODEL "precision.params_dtype=bf16 train.train_iters=2 "
+static const char *const narrow[] = {
+    CUBE,
+    CUBE "parallel.zero_stage=1 parallel.rank_order=dp-pp-tp-cp-ep",
+    CUBE "parallel.zero_stage=2 memory.offload_optimizer=true",
+    CUBE "parallel.zero_stage=3 memory.recompute_granularity=full",
+    NULL,
+};
+static const char *const away[] = {
+    CUBE "pipeline.schedule=1f1b",
+    CUBE "pipeline.schedule=gpipe memory.offload_activations=true memory.offload_optimizer=true",
+    CUBE "pipeline.schedule=interleaved memory.offload_activations=true parallel.zero_stage=1",
+    CUBE "pipeline.schedule=zb-v memory.recompute_granularity=selective",
+    NULL,
+};
 /* Sums of four, whose order shows. */
 static const char *const wide[] = {"tp=1 dp=4 pp=1", "tp=1 dp=4 pp=1", NULL};
 /* And with those messages beside the multiplications, of which the emulator's are the same for any number of
@@ -43,13 +61,13 @@ static const char *const beside[] = {
     "tp=4 dp=1 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true pipeline.schedule=zb-h1",
     NULL};
 
-static enum status train(const struct tiny *tiny, const char *transport, const char *layout,
-                         struct trace *out)
+static enum status train(const struct tiny *tiny, const char *common, const char *transport,
+                         const char *layout, struct trace *out)
 {
     struct recipe *recipe = NULL;
     char overrides[400];
     snprintf(overrides, sizeof overrides, "%s cluster.transport=%s", layout, transport);
-    enum status status = tiny_recipe(tiny, TINY_GPT, COMMON TINY_DROPOUT, overrides, 0, &recipe);
+    enum status status = tiny_recipe(tiny, TINY_GPT, common, overrides, 0, &recipe);
     if (status == OK)
         status = trace_run(recipe, &(struct trace_options){.transport = transport, .goes_on = true}, out);
     recipe_destroy(recipe);
@@ -63,17 +81,17 @@ static int complain(const char *layout, const char *what)
 }
 
 /* Against threads that add in rank order where the numbers lie, and follow each other's addresses. */
-static int same_bits(const struct tiny *tiny, const char *const *layouts, const char *memory,
-                     struct trace *reference)
+static int same_bits(const struct tiny *tiny, const char *common, const char *const *layouts,
+                     const char *memory, struct trace *reference)
 {
     struct trace trace = {0};
     int failures = 0;
-    if (train(tiny, "local", layouts[0], reference) != OK)
+    if (train(tiny, common, "local", layouts[0], reference) != OK)
         return complain(layouts[0], fail_text());
     setenv("EMULATOR_MEMORY", memory, 1);
     for (int i = 1; layouts[i] != NULL; i++) {
         struct text why = {0};
-        if (train(tiny, "nccl", layouts[i], &trace) != OK)
+        if (train(tiny, common, "nccl", layouts[i], &trace) != OK)
             failures += complain(layouts[i], fail_text());
         else if (trace_differs(reference, &trace, &why))
             failures += complain(layouts[i], text_chars(&why));
@@ -89,7 +107,7 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
     struct trace trace = {0};
     struct text why = {0};
     int failures = 0;
-    if (train(tiny, "nccl", "tp=1 dp=4 pp=1 deterministic=false", &trace) != OK)
+    if (train(tiny, COMMON TINY_DROPOUT, "nccl", "tp=1 dp=4 pp=1 deterministic=false", &trace) != OK)
         failures += complain("any order", fail_text());
     else if (!trace_differs(reference, &trace, &why))
         failures += complain("any order", "the bits of rank order: is NCCL's ring no longer emulated?");
@@ -104,6 +122,30 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
         failures += complain("verify", fail_text());
     else if (report.outside > 0)
         failures += complain("verify", "outside of the bounds");
+    verify_report_free(&report);
+    return failures;
+}
+
+/* The kernels' two-byte numbers beside the processor's: one rank on the cpu device, other sums, the same
+ * roundings. */
+static int near_the_cpu(const struct tiny *tiny, const char *precision)
+{
+    struct verify_report report = {0};
+    char common[300];
+    snprintf(common, sizeof common,
+             "precision.params_dtype=%s train.micro_batch_size=1 train.global_batch_size=4" TINY_DROPOUT,
+             precision);
+    struct comparison comparison = {.family = TINY_LLAMA,
+                                    .common = common,
+                                    .layout = "cluster.device=cuda tp=2 dp=2 pp=2 parallel.zero_stage=1",
+                                    .one = ""};
+    int failures = 0;
+    if (tiny_verify(tiny, &comparison, 2, (struct hooks){0}, &report) != OK)
+        failures += complain(precision, fail_text());
+    else if (report.outside > 0)
+        failures += complain(precision, "outside of the bounds of the cpu");
+    printf("%s: gradients %.3f of their bounds, loss %.3f\n", precision,
+           largest_ratio(&report, VERIFY_GRADIENT, NULL), largest_ratio(&report, QUANTITY_LOSS, NULL));
     verify_report_free(&report);
     return failures;
 }
@@ -212,11 +254,15 @@ int main(int argc, char **argv)
     struct tiny tiny;
     struct trace reference;
     MUST(tiny_create(&tiny));
-    int failures = same_bits(&tiny, cubes, "open", &reference);
+    int failures = same_bits(&tiny, COMMON TINY_DROPOUT, cubes, "open", &reference);
     if (emulated_nccl_registrations() != 8) // and none is left, or the end of its comm would say so
         failures += complain(cubes[3], "not one registration of gradients for each rank");
-    failures += same_bits(&tiny, beside, "open", &reference);
-    failures += same_bits(&tiny, wide, "guarded", &reference); // it takes its time
+    failures +=
+        same_bits(&tiny, NARROW "train.global_batch_size=2 " TINY_DROPOUT, narrow, "open", &reference);
+    failures += same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, away, "open", &reference);
+    failures += near_the_cpu(&tiny, "bf16") + near_the_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
+    failures += same_bits(&tiny, COMMON TINY_DROPOUT, beside, "open", &reference);
+    failures += same_bits(&tiny, COMMON TINY_DROPOUT, wide, "guarded", &reference); // it takes its time
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
     failures += own_order(&tiny, &reference);

@@ -41,6 +41,21 @@ struct device *stand_device(int threads)
     return device;
 }
 
+struct device *stand_tf32_device(void)
+{
+    struct device *device = NULL;
+    struct device_options options = options_of("cuda", 1);
+    options.tf32 = true;
+#ifdef STAND_EMULATED
+    MUST(device_open_with(&device_cuda, &options, &device));
+#else
+    options.name = getenv("CUBOID_TEST_DEVICE");
+    if (options.name != NULL && device_named_has_matmul_options(options.name))
+        MUST(mirror_open(&options, &device));
+#endif
+    return device;
+}
+
 struct stand stand_open(int threads)
 {
     struct stand stand = {.device = stand_device(threads)};

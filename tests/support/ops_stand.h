@@ -34,6 +34,8 @@ struct stand {
 };
 
 struct device *stand_device(int threads); // dies for want of one
+/* The same with products in TF32; NULL where the device under test has none. */
+struct device *stand_tf32_device(void);
 struct stand stand_open(int threads);
 void stand_close(struct stand *stand);
 /* A test's own memory that ops may name, until stand_close. What the functions below give needs none. */

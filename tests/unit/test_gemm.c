@@ -86,9 +86,8 @@ static size_t bytes_spanned(struct tensor t)
     return (size_t)elements * sizeof(float);
 }
 
-static void run(struct gemm args, int threads)
+static void run_on(struct device *device, struct gemm args)
 {
-    struct device *device = stand_device(threads);
     struct stream *stream;
     struct tensor operands[] = {args.a, args.b, args.c, args.bias};
     for (int i = 0; i < 4; i++)
@@ -101,8 +100,13 @@ static void run(struct gemm args, int threads)
     device_close(device);
 }
 
-/* The largest error over its bound. */
-static double worst(const struct trial *t)
+static void run(struct gemm args, int threads)
+{
+    run_on(stand_device(threads), args);
+}
+
+/* The largest error over its bound. unit: how far the operands of a product may be off, relatively. */
+static double worst_rounded(const struct trial *t, double unit)
 {
     const struct gemm *g = &t->args;
     double largest = 0;
@@ -119,13 +123,19 @@ static double worst(const struct trial *t)
                 sum += term;
                 size += fabs(term);
             }
-            double bound = (double)(t->what.k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
+            double bound = ((double)(t->what.k + 2) * (double)FLT_EPSILON + unit * (2.0 + unit)) * size +
+                           (double)FLT_MIN;
             double error = fabs((double)t->c[at] - sum);
             largest =
                 error / bound > largest || isnan(error) ? (isnan(error) ? INFINITY : error / bound) : largest;
         }
     }
     return largest;
+}
+
+static double worst(const struct trial *t)
+{
+    return worst_rounded(t, 0.0);
 }
 
 /* What lies between the rows of c, and before them, is not c's. */
@@ -180,6 +190,32 @@ Test(gemm, many_panels)
             .m = 40, .n = 5003, .k = 20, .transpose_a = form > 1, .accumulate = form % 2 == 0});
         check((struct product){.m = 2100, .n = 30, .k = 20, .transpose_a = form > 1, .bias = form % 2 == 0});
     }
+}
+
+/* TF32 keeps 10 bits of fraction: what it rounds, or cuts off, is below 2^-10 of each operand. And it does
+ * so: the bound of fp32 is not kept. */
+Test(gemm, tf32)
+{
+    struct device *device = stand_tf32_device();
+    if (device == NULL)
+        cr_skip_test("only on a GPU");
+    for (int form = 0; form < 16; form++) {
+        struct product p = {.m = 48,
+                            .n = 100,
+                            .k = 64,
+                            .transpose_a = (form & 1) != 0,
+                            .transpose_b = (form & 2) != 0,
+                            .accumulate = (form & 4) != 0,
+                            .bias = (form & 8) != 0};
+        struct trial t = trial_of(p);
+        run_on(device, t.args);
+        device = stand_tf32_device();
+        cr_assert_leq(worst_rounded(&t, 0x1p-10), 1.0, "form %d", form);
+        cr_assert_gt(worst(&t), 1.0, "form %d is exact: is it TF32?", form);
+        cr_assert(gaps_untouched(&t));
+        trial_free(&t);
+    }
+    device_close(device);
 }
 
 Test(gemm, nothing_to_multiply)

@@ -239,6 +239,7 @@ RUN(loss_sum)
 RUN(loss_backward)
 RUN(column_sum)
 RUN(add_parts)
+RUN(init_normal)
 
 static bool norms(const struct trial *t)
 {
@@ -321,6 +322,7 @@ static bool tables_and_sums(const struct trial *t)
     struct embedding_backward b = {t->ids, 4, 7, matrix(t, "dout"), matrix_named(t, "table", 9, t->columns)};
     struct column_sum c = {matrix(t, "in"), vector(t, "sum", t->columns)};
     struct add_parts p = {matrix(t, "in"), vector(t, "out", t->columns)};
+    struct init_normal n = {matrix(t, "out"), philox_named(5, "weight"), 0.02F, 3, 2, t->columns + 5};
     // Positions that neither narrow type has: they and their angles are never of it.
     int32_t *position = stand_ints(t->stand, t->rows);
     for (int64_t i = 0; i < t->rows; i++)
@@ -330,6 +332,7 @@ static bool tables_and_sums(const struct trial *t)
     return agrees_with_twin(t, (struct operands){{&b.dout}, {&b.dtable}}, run_embedding_backward, &b) &&
            agrees_with_twin(t, (struct operands){{&c.in}, {&c.out}}, run_column_sum, &c) &&
            agrees_with_twin(t, (struct operands){{&p.parts, &p.out}, {0}}, run_add_parts, &p) &&
+           agrees_with_twin(t, (struct operands){{&n.out}, {0}}, run_init_normal, &n) &&
            (r.head_dim == 0 || r.head_dim > ROPE_HEAD_DIM_MAX ||
             agrees_with_twin(t, (struct operands){{&r.x}, {0}}, run_rope, &r)) &&
            good;

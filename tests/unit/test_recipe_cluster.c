@@ -13,6 +13,12 @@ Test(recipe_check, the_device_of_a_gpu)
 {
     if (device_is_built("cuda")) {
         WITH("", "cluster.device=cuda");
+        WITH("", "cluster.device=cuda", "precision.params_dtype=bf16");
+        WITH("", "cluster.device=cuda", "memory.offload_activations=true", "memory.offload_optimizer=true");
+        WITH("", "cluster.device=cuda", "precision.allow_tf32=true", "cluster.matmul_algorithms=auto");
+        WITH("command line: precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU: with "
+             "precision.params_dtype bf16 there are none; precision.allow_tf32 false works\n",
+             "cluster.device=cuda", "precision.allow_tf32=true", "precision.params_dtype=bf16");
         if (transport_is_built("nccl")) {
             WITH("", "cluster.device=cuda", "tp=2");
             WITH("", "cluster.device=cuda", "tp=2", "cluster.transport=nccl", "cluster.ranks_per_gpu=2");
@@ -32,6 +38,17 @@ Test(recipe_check, the_device_of_a_gpu)
             "-Dcuda=enabled, where nvcc is, builds cuda; cluster.device cpu works\n",
             "cluster.device=cuda");
     }
+}
+
+Test(recipe_check, what_only_a_gpu_has)
+{
+    WITH("command line: precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU: "
+         "cluster.device cpu has no TF32; precision.allow_tf32 false works\n",
+         "precision.allow_tf32=true");
+    WITH("command line: cluster.matmul_algorithms is for libraries that have several on a GPU, and "
+         "cluster.device strict has one; cluster.matmul_algorithms none works\n",
+         "cluster.device=strict", "cluster.matmul_algorithms=auto");
+    WITH("", "cluster.device=dry", "precision.allow_tf32=true", "cluster.matmul_algorithms=here");
 }
 
 Test(recipe_check, the_transport_of_gpus)
@@ -56,15 +73,6 @@ Test(recipe_check, the_transport_of_gpus)
         "command line: cluster.ranks_per_gpu 2 is for ranks with a GPU each: with cluster.transport auto and "
         "cluster.device cpu, 1 works\n",
         "cluster.ranks_per_gpu=2");
-}
-
-/* The kernels of a GPU take bf16; a whole training on them is not put together yet. */
-Test(recipe_cluster, bf16_on_a_gpu)
-{
-    if (device_is_built("cuda"))
-        WITH("command line: precision.params_dtype bf16: the kernels of cluster.device cuda compute on fp32 "
-             "only so far; precision.params_dtype fp32 or cluster.device cpu works\n",
-             "cluster.device=cuda", "precision.params_dtype=bf16");
 }
 
 Test(recipe_check, the_attention_of_cudnn)

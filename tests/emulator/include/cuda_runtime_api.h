@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -29,14 +30,20 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
+    cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
 } cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaEventDefault = 0,
+    cudaEventDisableTiming = 2,
+    cudaEventBlockingSync = 1
+};
+enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 
 struct cudaDeviceProp {
@@ -67,6 +74,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
 
@@ -74,6 +82,9 @@ struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
 /* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. */
 void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context);
+
+/* By a stream's own clock, which cudaEventElapsedTime() reads: what is running now took so long. */
+void emulator_pass_time(cudaStream_t stream, int64_t ns);
 
 /* Something that needs partners: it is asked to move on, says whether it has, and returns true when it is
  * done; the stream stands still until then. say() writes what it waits for. */
@@ -87,7 +98,15 @@ void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
  * sees nothing move for EMULATOR_PATIENCE_MS (60000) ends the program, and says what its streams wait for. */
 void emulator_news(void);
 void emulator_rest(void);
-int emulator_device(void);             // this thread's
+int emulator_device(void); // this thread's
+
+/* What this thread has asked of its GPU that makes a host wait, ever. */
+struct emulator_calls {
+    int syncs;       // of a stream or an event
+    int polls;       // times it has asked for an event again that was not passed when it asked last
+    int allocations; // of memory, pinned too, and its giving back
+};
+struct emulator_calls emulator_calls(void);
 bool emulator_fails(const char *call); // as EMULATOR_FAIL says
 
 #ifdef __cplusplus

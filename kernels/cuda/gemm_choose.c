@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Which of cuBLASLt's algorithms multiplies: its heuristic orders them by what it estimates; the first ones
+ * are run and timed where the choice is kept (algorithms.h).
+ *
+ *     key of the shape ─ in the file? ─ yes: that one, if the library takes it
+ *                                     └ no: time CANDIDATES, keep the fastest
+ *
+ * The trap: a trial must change nothing. Its result goes to memory of its own, also where c is added to. */
+#include "kernels/cuda/cublaslt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CANDIDATES = 8, WARM_UP = 1, REPEATS = 3 };
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(struct algorithm), "kept as it is");
+
+/* ---- what the heuristic offers ---- */
+
+/* The preference's alignments are those of their operands: theirs come in the other order. */
+static enum status prefer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
+                          const struct shape *shape)
+{
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } preferences[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &shape->b_alignment, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &shape->a_alignment, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &shape->c_alignment, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &shape->c_alignment, sizeof(uint32_t)},
+    };
+    TRY(cublaslt_check(lt, queue, lt->cublasLtMatmulPreferenceCreate(&call->preference),
+                       "cublasLtMatmulPreferenceCreate"));
+    for (size_t i = 0; i < sizeof preferences / sizeof *preferences; i++)
+        TRY(cublaslt_check(
+            lt, queue,
+            lt->cublasLtMatmulPreferenceSetAttribute(call->preference, preferences[i].attribute,
+                                                     preferences[i].value, preferences[i].bytes),
+            "cublasLtMatmulPreferenceSetAttribute"));
+    return OK;
+}
+
+static enum status offer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
+                         const struct shape *shape, int wanted,
+                         cublasLtMatmulHeuristicResult_t out[CANDIDATES], int *found)
+{
+    TRY(prefer(lt, queue, call, shape));
+    TRY(cublaslt_check(lt, queue,
+                       lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, call->what, call->b, call->a, call->c,
+                                                          call->c, call->preference, wanted, out, found),
+                       "cublasLtMatmulAlgoGetHeuristic"));
+    if (*found == 0)
+        return cublaslt_check(lt, queue, CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
+    return OK;
+}
+
+/* ---- timing ---- */
+
+struct trial {
+    const struct cuda_library *lt;
+    const struct cuda_queue *queue;
+    const struct call *call;
+    void *d, *workspace;
+    cudaEvent_t begin, end;
+};
+
+static cublasStatus_t repeat(const struct trial *t, const cublasLtMatmulAlgo_t *algorithm, int times)
+{
+    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < times && s == CUBLAS_STATUS_SUCCESS; i++)
+        s = cublaslt_multiply(t->lt, t->queue, t->call, t->d, algorithm, t->workspace);
+    return s;
+}
+
+/* *ms stays where the library refuses what it has offered. */
+static enum status time_one(const struct trial *t, const cublasLtMatmulAlgo_t *algorithm, float *ms)
+{
+    if (repeat(t, algorithm, WARM_UP) != CUBLAS_STATUS_SUCCESS)
+        return OK;
+    TRY(cuda_check(t->queue, cudaEventRecord(t->begin, t->queue->stream), "cudaEventRecord"));
+    if (repeat(t, algorithm, REPEATS) != CUBLAS_STATUS_SUCCESS)
+        return OK;
+    TRY(cuda_check(t->queue, cudaEventRecord(t->end, t->queue->stream), "cudaEventRecord"));
+    TRY(cuda_block(t->queue, t->end));
+    return cuda_check(t->queue, cudaEventElapsedTime(ms, t->begin, t->end), "cudaEventElapsedTime");
+}
+
+/* The index of the fastest; the first, if none can be timed. */
+static enum status time_all(const struct trial *t, const cublasLtMatmulHeuristicResult_t *candidates,
+                            int count, int *fastest)
+{
+    float least = 0.0F;
+    *fastest = 0;
+    for (int i = 0; i < count; i++) {
+        float ms = -1.0F;
+        if (candidates[i].state != CUBLAS_STATUS_SUCCESS || candidates[i].workspaceSize > WORKSPACE_BYTES)
+            continue;
+        TRY(time_one(t, &candidates[i].algo, &ms));
+        if (ms < 0.0F || (least > 0.0F && ms >= least))
+            continue;
+        least = ms;
+        *fastest = i;
+    }
+    return OK;
+}
+
+/* From the first element of c to the last. */
+static size_t bytes_spanned(struct tensor c)
+{
+    return (size_t)((c.dim[0] - 1) * c.stride[0] + c.dim[1]) * dtype_bytes(c.dtype);
+}
+
+static enum status find_fastest(const struct cuda_library *lt, const struct cuda_queue *queue,
+                                const struct call *call, void *workspace,
+                                const cublasLtMatmulHeuristicResult_t *candidates, int count, int *fastest)
+{
+    struct buffer d = {0};
+    struct trial t = {.lt = lt, .queue = queue, .call = call, .workspace = workspace};
+    *fastest = 0;
+    if (count == 1)
+        return OK;
+    TRY(buffer_alloc(queue->device, PART_WORKSPACE, bytes_spanned(call->op->c), &d));
+    t.d = d.data;
+    enum status status =
+        cuda_check(queue, cudaEventCreateWithFlags(&t.begin, cudaEventDefault), "cudaEventCreateWithFlags");
+    if (status == OK)
+        status =
+            cuda_check(queue, cudaEventCreateWithFlags(&t.end, cudaEventDefault), "cudaEventCreateWithFlags");
+    if (status == OK)
+        status = time_all(&t, candidates, count, fastest);
+    if (t.end != NULL)
+        cudaEventDestroy(t.end);
+    if (t.begin != NULL)
+        cudaEventDestroy(t.begin);
+    buffer_free(&d); // every trial is past its last event
+    return status;
+}
+
+/* ---- what is kept ---- */
+
+static void write_key(const struct cuda_library *lt, const struct shape *s, char out[ALGORITHM_KEY_CHARS])
+{
+    snprintf(out, ALGORITHM_KEY_CHARS,
+             "%s %d.%d cublasLt %zu m %" PRId64 " n %" PRId64 " k %" PRId64 " strides %" PRId64 " %" PRId64
+             " %" PRId64 " transposed %d %d accumulate %d types %s %s tf32 %d aligned %u %u %u bias %u",
+             lt->gpu.name, lt->gpu.major, lt->gpu.minor, lt->cublasLtGetVersion(), s->m, s->n, s->k,
+             s->a_stride, s->b_stride, s->c_stride, s->transpose_a, s->transpose_b, s->accumulate,
+             dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->c_type), s->tf32, s->a_alignment,
+             s->b_alignment, s->c_alignment, s->bias_alignment);
+}
+
+/* Whether the library takes what came from a file. */
+static bool is_taken(const struct cuda_library *lt, const struct call *call,
+                     const cublasLtMatmulAlgo_t *algorithm)
+{
+    cublasLtMatmulHeuristicResult_t result;
+    return lt->cublasLtMatmulAlgoCheck(lt->handle, call->what, call->b, call->a, call->c, call->c, algorithm,
+                                       &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= WORKSPACE_BYTES;
+}
+
+enum status cublaslt_choose(const struct cuda_library *lt, struct cuda_queue *queue, struct call *call,
+                            const struct shape *shape, void *workspace, cublasLtMatmulAlgo_t *out)
+{
+    cublasLtMatmulHeuristicResult_t candidates[CANDIDATES];
+    char key[ALGORITHM_KEY_CHARS];
+    struct algorithm kept;
+    int count, fastest = 0;
+    bool found = false;
+    TRY(offer(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, candidates, &count));
+    *out = candidates[0].algo;
+    if (lt->algorithms == NULL)
+        return OK;
+    write_key(lt, shape, key);
+    TRY(algorithms_find(lt->algorithms, key, &kept, &found));
+    if (!found) {
+        TRY(find_fastest(lt, queue, call, workspace, candidates, count, &fastest));
+        memcpy(&kept, &candidates[fastest].algo, sizeof kept);
+        TRY(algorithms_keep(lt->algorithms, key, &kept));
+    }
+    cublasLtMatmulAlgo_t chosen;
+    memcpy(&chosen, &kept, sizeof chosen);
+    if (is_taken(lt, call, &chosen))
+        *out = chosen;
+    return OK;
+}

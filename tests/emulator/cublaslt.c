@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuBLASLt on the emulator's GPU: column-major, d = alpha op(a) op(b) + beta c, with a bias for each row of
+ * d.
+ *
+ * It has four algorithms, which add the products in different orders, so that another choice is other bits,
+ * and which take different times by the GPU's clock. It minds what the real one minds, and ends the program
+ * where that would read what is not there or fault: a leading dimension below the rows, shapes that do not
+ * fit, types that do not go together, pointers less aligned than the algorithm was asked for with, a
+ * workspace that is missing. */
+#include "tests/emulator/include/cublasLt.h"
+
+#include "kernels/narrow.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { ALGORITHMS = 4, MAGIC = 0x6c746d6d, VERSION = 130100 };
+
+struct cublasLtContext {
+    int unused;
+};
+struct cublasLtMatmulDesc {
+    cublasComputeType_t compute;
+    cublasOperation_t a, b;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+    cudaDataType_t bias_type;
+};
+struct cublasLtMatrixLayout {
+    cudaDataType_t type;
+    int64_t rows, columns, ld;
+};
+struct cublasLtMatmulPreference {
+    uint64_t workspace;
+    uint32_t alignment[4]; // of a, b, c, d
+};
+
+/* What lies in the words of an algorithm. */
+enum { WORD_MAGIC, WORD_ORDER, WORD_WORKSPACE, WORD_A, WORD_B, WORD_C, WORD_D, WORD_BIAS };
+
+size_t cublasLtGetVersion(void)
+{
+    return VERSION;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+        return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+        return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+        return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+        return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+        return "CUBLAS_STATUS_NOT_SUPPORTED";
+    }
+    return "?";
+}
+
+static cublasStatus_t made(const void *object)
+{
+    return object != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+    *out = calloc(1, sizeof **out);
+    return made(*out);
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- descriptors ---- */
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale_type)
+{
+    if (scale_type != CUDA_R_32F)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *out = calloc(1, sizeof **out);
+    if (*out != NULL)
+        **out = (struct cublasLtMatmulDesc){.compute = compute, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    return made(*out);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    free(desc);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t put(void *to, size_t room, const void *value, size_t bytes)
+{
+    if (bytes != room)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                              size_t bytes)
+{
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return put(&d->a, sizeof d->a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return put(&d->b, sizeof d->b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return put(&d->epilogue, sizeof d->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return put(&d->bias, sizeof d->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return put(&d->bias_type, sizeof d->bias_type, value, bytes);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t ld)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out != NULL)
+        **out = (struct cublasLtMatrixLayout){type, (int64_t)rows, (int64_t)columns, ld};
+    return made(*out);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out != NULL)
+        **out = (struct cublasLtMatmulPreference){.alignment = {256, 256, 256, 256}};
+    return made(*out);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes)
+{
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        return put(&p->workspace, sizeof p->workspace, value, bytes);
+    int which = (int)attribute - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    if (which < 0 || which >= 4)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return put(&p->alignment[which], sizeof p->alignment[which], value, bytes);
+}
+
+/* ---- what goes together ---- */
+
+/* Sums in fp32: fp32 of fp32; of two-byte numbers their own type or fp32. TF32 is for fp32. */
+static bool types_fit(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
+                      const struct cublasLtMatrixLayout *b, const struct cublasLtMatrixLayout *c,
+                      const struct cublasLtMatrixLayout *d)
+{
+    bool fit = a->type == b->type && c->type == d->type && (c->type == a->type || c->type == CUDA_R_32F);
+    fit = fit && (what->compute == CUBLAS_COMPUTE_32F || a->type == CUDA_R_32F);
+    return fit && (what->epilogue == CUBLASLT_EPILOGUE_DEFAULT || what->bias_type == d->type);
+}
+
+static bool layout_fits(const struct cublasLtMatrixLayout *l, bool transposed, int64_t rows, int64_t columns)
+{
+    return l->ld >= l->rows && (transposed ? l->columns : l->rows) == rows &&
+           (transposed ? l->rows : l->columns) == columns;
+}
+
+static bool shapes_fit(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
+                       const struct cublasLtMatrixLayout *b, const struct cublasLtMatrixLayout *c,
+                       const struct cublasLtMatrixLayout *d)
+{
+    int64_t k = what->a == CUBLAS_OP_T ? a->rows : a->columns;
+    return k > 0 && layout_fits(a, what->a == CUBLAS_OP_T, d->rows, k) &&
+           layout_fits(b, what->b == CUBLAS_OP_T, k, d->columns) &&
+           layout_fits(c, false, d->rows, d->columns) && d->ld >= d->rows;
+}
+
+/* ---- choosing ---- */
+
+/* The largest power of two up to 256. */
+static uint64_t alignment_of(const void *data)
+{
+    uintptr_t bits = (uintptr_t)data | 256;
+    return bits & (~bits + 1);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t p, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int *found)
+{
+    *found = 0;
+    if (handle == NULL || !types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    for (int order = 0; order < ALGORITHMS && *found < wanted; order++) {
+        size_t workspace = (size_t)order * 1024;
+        if (workspace > p->workspace)
+            continue;
+        uint64_t bias = what->epilogue == CUBLASLT_EPILOGUE_BIAS ? alignment_of(what->bias) : 1;
+        results[(*found)++] = (cublasLtMatmulHeuristicResult_t){
+            .algo = {{MAGIC, (uint64_t)order, workspace, p->alignment[0], p->alignment[1], p->alignment[2],
+                      p->alignment[3], bias}},
+            .workspaceSize = workspace,
+            .state = CUBLAS_STATUS_SUCCESS,
+        };
+    }
+    return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    (void)handle;
+    if (algo->data[WORD_MAGIC] != MAGIC || algo->data[WORD_ORDER] >= ALGORITHMS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *result = (cublasLtMatmulHeuristicResult_t){
+        .algo = *algo, .workspaceSize = algo->data[WORD_WORKSPACE], .state = CUBLAS_STATUS_SUCCESS};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- multiplying ---- */
+
+/* Copies: the descriptors may be gone when the stream runs. */
+struct product {
+    struct cublasLtMatmulDesc what;
+    struct cublasLtMatrixLayout a_layout, b_layout, c_layout, d_layout;
+    const void *a, *b, *c;
+    void *d;
+    float alpha, beta;
+    uint64_t order;
+};
+
+static float load(const void *data, cudaDataType_t type, int64_t at)
+{
+    if (type == CUDA_R_32F)
+        return ((const float *)data)[at];
+    uint16_t bits = ((const uint16_t *)data)[at];
+    return type == CUDA_R_16BF ? float_of_bf16(bits) : float_of_f16(bits);
+}
+
+static void store(void *data, cudaDataType_t type, int64_t at, float x)
+{
+    if (type == CUDA_R_32F)
+        ((float *)data)[at] = x;
+    else
+        ((uint16_t *)data)[at] = type == CUDA_R_16BF ? bf16_of(x) : f16_of(x);
+}
+
+/* One row of op(a), or one column of op(b), as fp32; for TF32 without the bits that a tensor core ignores. */
+static void gather(const struct product *p, const void *data, const struct cublasLtMatrixLayout *l,
+                   bool down_a_column, int64_t index, int64_t count, float *out)
+{
+    for (int64_t k = 0; k < count; k++) {
+        out[k] = load(data, l->type, down_a_column ? index * l->ld + k : k * l->ld + index);
+        if (p->what.compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+            out[k] = float_of_bits(bits_of_float(out[k]) & ~0x1fffU);
+    }
+}
+
+/* The products with stride 1 + order, one pass after the other. */
+static float add_up(const float *a, const float *b, int64_t count, uint64_t order)
+{
+    int64_t stride = 1 + (int64_t)order;
+    float sum = 0.0F;
+    for (int64_t first = 0; first < stride; first++)
+        for (int64_t k = first; k < count; k += stride)
+            sum = fmaf(a[k], b[k], sum);
+    return sum;
+}
+
+static void run(cudaStream_t stream, void *context)
+{
+    const struct product *p = context;
+    int64_t m = p->d_layout.rows, n = p->d_layout.columns;
+    int64_t k = p->what.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.columns;
+    float *row = malloc((size_t)(m * k) * sizeof *row), *column = malloc((size_t)k * sizeof *column);
+    CHECK(row != NULL && column != NULL);
+    for (int64_t i = 0; i < m; i++)
+        gather(p, p->a, &p->a_layout, p->what.a == CUBLAS_OP_T, i, k, row + i * k);
+    for (int64_t j = 0; j < n; j++) {
+        gather(p, p->b, &p->b_layout, p->what.b == CUBLAS_OP_N, j, k, column);
+        for (int64_t i = 0; i < m; i++) {
+            float x = p->alpha * add_up(row + i * k, column, k, p->order);
+            if (p->beta != 0.0F) // what is not asked for may be NaN
+                x += p->beta * load(p->c, p->c_layout.type, j * p->c_layout.ld + i);
+            if (p->what.epilogue == CUBLASLT_EPILOGUE_BIAS)
+                x += load(p->what.bias, p->what.bias_type, i);
+            store(p->d, p->d_layout.type, j * p->d_layout.ld + i, x);
+        }
+    }
+    free(row);
+    free(column);
+    static const int64_t slowness[ALGORITHMS] = {4, 3, 1, 2};
+    emulator_pass_time(stream, slowness[p->order] * m * n * k);
+}
+
+static bool is_aligned(const void *data, uint64_t alignment)
+{
+    return alignment == 0 || (uintptr_t)data % alignment == 0;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream)
+{
+    const uint64_t *word = algo->data;
+    cublasLtMatmulHeuristicResult_t result;
+    cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(handle, what, a_layout, b_layout, c_layout, d_layout, algo, &result);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    if (word[WORD_WORKSPACE] > workspace_bytes || !is_aligned(workspace, 256))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    bool biased = what->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    // A real kernel would fault here.
+    CHECK(is_aligned(a, word[WORD_A]) && is_aligned(b, word[WORD_B]) && is_aligned(c, word[WORD_C]) &&
+          is_aligned(d, word[WORD_D]) && (!biased || is_aligned(what->bias, word[WORD_BIAS])));
+    struct product *p = malloc(sizeof *p);
+    CHECK(p != NULL);
+    *p = (struct product){*what, *a_layout, *b_layout, *c_layout, *d_layout,
+                          a,     b,         c,         d,         .order = word[WORD_ORDER]};
+    memcpy(&p->alpha, alpha, sizeof p->alpha);
+    memcpy(&p->beta, beta, sizeof p->beta);
+    emulator_put(stream, run, p);
+    return CUBLAS_STATUS_SUCCESS;
+}
