@@ -8,7 +8,8 @@ doctor     what the machine has, and its measured rates
 golden     the golden figures, and 20 steps of the quickstart's model beside the CPU's
 train      one GPU, bf16: tokens a second and model FLOPs utilisation of three models; PyTorch's beside them
 rates      every op at three models' sizes: its rate, and its share of a copy's
-bits       the same run again, after a resume, and under other schedules on two ranks: the same bits
+bits       the same run again, after a resume, with what leaves the GPU meanwhile, with algorithms that are timed and
+           found again, and under other schedules on two ranks: the same bits
 nccl       2 x 2 x 2: each schedule's first loss within the bound of one rank's
 ops        the op suite on the GPU against double precision
 sanitizer  compute-sanitizer over the op suite: memcheck, racecheck
@@ -223,6 +224,11 @@ def part_golden(s):
         gpu, cpu = figures[s.device], figures["cpu"]
         s.report.row("loss of step 20, GPU and CPU", f"{gpu['loss']:.7g} and {cpu['loss']:.7g}")
         s.report.row("seconds a step, GPU and CPU", f"{gpu['step_time_s']:.3g} and {cpu['step_time_s']:.3g}")
+    command, folder = s.train("tf32", "quickstart.yaml", *s.small(*ONE_RANK, steps=20), f"cluster.device={s.device}",
+                              "precision.allow_tf32=true")
+    if s.check("20 steps of the quickstart's model, TF32", command, 120).good:
+        last = read_metrics(folder)[-1]
+        s.report.row("loss of step 20 in TF32; seconds a step", f"{last['loss']:.7g}; {last['step_time_s']:.3g}")
 
 
 def shape_overrides(s, model):
@@ -357,6 +363,7 @@ def part_bits(s):
     if len(runs) == 2:
         compare_bits(s, "rerun against rerun", runs.values())
     resume(s, bf16, runs)
+    variants(s, bf16, runs)
     launcher, shared = launch(s, 2)
     if launcher is None:
         s.report.row("schedule against schedule", "not run: fewer than 2 GPUs, and no mpirun to share one")
@@ -378,6 +385,23 @@ def resume(s, bf16, runs):
     go_on, _ = s.train("resumed", "quickstart.yaml", *whole, keep=True)
     if good and s.check("3 more", go_on, 60).good and "once" in runs:
         compare_bits(s, "resumed against not stopped", (runs["once"], folder))
+
+
+def variants(s, bf16, runs):
+    """The same 6 steps in other ways; the last two have other products than the first, and the same as each other."""
+    kept = [f"cluster.matmul_algorithms={s.work}/algorithms"]
+    ways = [("activations and moments away and back", "once",
+             ["pipeline.schedule=gpipe", "memory.offload_activations=true", "memory.offload_optimizer=true"]),
+            ("algorithms that are timed", None, kept), ("algorithms found again", "algorithms that are timed", kept)]
+    for name, beside, overrides in ways:
+        command, folder = s.train(name.replace(" ", "-"), "quickstart.yaml",
+                                  *s.small(*ONE_RANK, *bf16, *overrides, steps=6))
+        if not s.check(f"6 steps, bf16, {name}", command, 60).good:
+            continue
+        runs[name] = folder
+        s.report.row(f"seconds a step, {name}", f"{read_metrics(folder)[-1]['step_time_s']:.3g}")
+        if beside in runs:
+            compare_bits(s, name, (runs[beside], folder))
 
 
 def mpi_environment():
