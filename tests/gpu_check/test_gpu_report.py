@@ -10,8 +10,8 @@ import sys
 import tempfile
 import unittest
 
-TOOLS = sys.argv[1]
-CUBOID = sys.argv[2] if len(sys.argv) > 2 else None
+TOOLS = os.path.abspath(sys.argv[1])
+CUBOID = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
 sys.path.insert(0, TOOLS)
 sys.dont_write_bytecode = True
 import gpu_figures  # noqa: E402
