@@ -178,7 +178,7 @@ Test(loss_scale, adamw_that_is_skipped_changes_nothing)
     float *vectors[4], *before[4];
     uint16_t *working = stand_shorts(&stand, N);
     for (int i = 0; i < 4; i++) {
-        vectors[i] = stand_normals(&stand, "wgmv" + i, N, 1.0);
+        vectors[i] = stand_normals(&stand, &"wgmv"[i], N, 1.0);
         vectors[i][7] = i == 1 ? INFINITY : vectors[i][7];
         before[i] = stand_copy(&stand, vectors[i], N);
     }
