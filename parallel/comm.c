@@ -92,6 +92,8 @@ enum status transport_check(const struct transport_ops *ops)
         {"all_to_all", ops->all_to_all != NULL},
         {"exchange", ops->exchange != NULL},
         {"barrier", ops->barrier != NULL},
+        {"register_memory and unregister_memory, both or neither",
+         (ops->register_memory != NULL) == (ops->unregister_memory != NULL)},
     };
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         if (!entries[i].there)

@@ -21,6 +21,12 @@ static enum status nothing(struct world *world, void *argument)
 
 /* ---- registry ---- */
 
+static void forget(struct comm *comm, void *handle)
+{
+    (void)comm;
+    (void)handle;
+}
+
 /* Every transport of this build is complete, and without any one of its entries it would be refused. */
 Test(comm, refuses_a_table_with_a_hole)
 {
@@ -40,14 +46,19 @@ Test(comm, refuses_a_table_with_a_hole)
             offsetof(struct transport_ops, exchange),
             offsetof(struct transport_ops, barrier),
         };
-        // All pointers of the table, and one bool beside them.
-        cr_assert_eq(sizeof(struct transport_ops), (sizeof entries / sizeof *entries + 2) * sizeof(void *));
+        // All of the table: beside them `device`, a bool, and a pair that may be missing as a whole.
+        cr_assert_eq(sizeof(struct transport_ops), (sizeof entries / sizeof *entries + 4) * sizeof(void *));
         for (size_t e = 0; e < sizeof entries / sizeof *entries; e++) {
             struct transport_ops hole = *transport_at(i);
             memset((char *)&hole + entries[e], 0, sizeof(void *));
             cr_assert_eq(transport_check(&hole), BAD_ARGUMENT);
             says("does not provide");
         }
+        struct transport_ops half = *transport_at(i);
+        half.register_memory = NULL;
+        half.unregister_memory = forget;
+        cr_assert_eq(transport_check(&half), BAD_ARGUMENT);
+        says("both or neither");
     }
 }
 
