@@ -529,15 +529,15 @@ static void check_group(struct test *test, const struct alike *group)
         check_flipped(test, group, &reference);
         check_loaded(test, group, &reference);
     }
-    bool odd = (group - groups) % 2 == 1; // under ThreadSanitizer the one or the other
-    if (!UNDER_TSAN || !odd) {
+    bool odd = (group - groups) % 2 == 1; // under a sanitizer the one or the other
+    if (!UNDER_SANITIZER || !odd) {
         status = run(&test->tiny, group, group->layouts[0], &often, &trace);
         judge(test, group, "evaluating after each step", status, &reference, &trace);
     }
-    if (!UNDER_TSAN || odd)
+    if (!UNDER_SANITIZER || odd)
         check_resumed(test, group, group->resumed[0], group->resumed[1], &reference);
     for (int i = 1; group->layouts[i] != NULL; i++)
-        if (!UNDER_SANITIZER || i % (UNDER_TSAN ? 4 : 2) == 1)
+        if (!UNDER_SANITIZER || i % 4 == 1)
             check(test, group, group->layouts[i], &reference);
     // Under a sanitizer test_schedules has had them all.
     for (int i = 0; !UNDER_SANITIZER && group->pipelines[i] != NULL; i++)
