@@ -179,7 +179,10 @@ static void check_subject(struct test *test, const struct subject *subject, cons
     judge(test, subject->name, clipping->common, status == OK, fail_text());
     for (int i = 0; status == OK && subject->layouts[i] != NULL; i++)
         check(test, subject, clipping, subject->layouts[i], true, &reference);
-    for (int i = 0; status == OK && takes_schedules(subject, clipping) && subject->pipelines[i] != NULL; i++)
+    if (status != OK || !takes_schedules(subject, clipping))
+        return;
+    int count = subject->pipelines[1] != NULL ? 2 : 1;
+    for (int i = UNDER_SANITIZER ? count - 1 : 0; i < count; i++)
         check_schedules(test, subject, clipping, subject->pipelines[i], &reference);
 }
 

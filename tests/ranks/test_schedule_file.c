@@ -143,7 +143,8 @@ int main(void)
     snprintf(test.file, sizeof test.file, "%s/actions.csv", test.tiny.folder);
     for (int i = 0; schedule_about(i) != NULL; i++)
         for (int p = 2; p <= 4; p += 2)
-            check_family(&test, schedule_about(i)->name, p, models[(i + p / 2) % 2]);
+            if (!UNDER_SANITIZER || (p == 2) == (i % 4 < 2)) // one of the two, each with both models
+                check_family(&test, schedule_about(i)->name, p, models[(i + p / 2) % 2]);
     for (int i = 0; i < 2; i++)
         check_placements(&test, models[i]);
     tiny_destroy(&test.tiny);
