@@ -188,6 +188,8 @@ static enum status loop(struct session *s)
         TRY(checkpoint_save(w));
         saved = w->step;
     }
+    // Ranks may still hand each other the last step's weights, out of memory that is about to go.
+    TRY(stream_sync(w->compute));
     if (stop && w->step < recipe->train.train_iters && saves && saved == w->step)
         return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step,
                     recipe->checkpoint.save);
