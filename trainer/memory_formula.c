@@ -349,6 +349,34 @@ static int64_t of_attention(const struct sheet *s, int threads)
     return most;
 }
 
+/* What a linear layer of K inputs and N outputs needs to multiply numbers that the library does not take:
+ * copies of its operands. tp_comm_overlap has the tokens in pieces, but for the weights' gradient. */
+static int64_t of_products(const struct sheet *s, int64_t inputs, int64_t outputs, bool bias)
+{
+    static float somewhere; // operands of no data are left out
+    enum dtype dtype = recipe_working_dtype(s->run->recipe);
+    int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
+    int64_t rows = s->shape.tp_comm_overlap ? tokens / s->shape.tp : tokens;
+    struct tensor weight = tensor_2d(&somewhere, dtype, outputs, inputs);
+    struct gemm forward = {.a = tensor_2d(&somewhere, dtype, rows, inputs),
+                           .b = weight,
+                           .transpose_b = true,
+                           .c = tensor_2d(&somewhere, dtype, rows, outputs)};
+    struct gemm input = {.a = forward.c, .b = weight, .c = forward.a};
+    struct gemm gradient = {.a = tensor_2d(&somewhere, dtype, tokens, outputs),
+                            .transpose_a = true,
+                            .b = tensor_2d(&somewhere, dtype, tokens, inputs),
+                            .c = tensor_2d(&somewhere, F32, outputs, inputs)};
+    if (bias)
+        forward.bias = tensor_1d(&somewhere, dtype, outputs);
+    const struct gemm all[] = {forward, input, gradient};
+    for (int i = 0; i < 3; i++) {
+        struct op op = {.kind = OP_GEMM, .gemm = all[i]};
+        raise_to(&most, (int64_t)op_scratch_bytes(&op, 1));
+    }
+    return most;
+}
+
 /* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
 static int64_t of_kernels(const struct sheet *s, int threads)
 {
@@ -360,17 +388,27 @@ static int64_t of_kernels(const struct sheet *s, int threads)
                       .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
     if (s->has_layers || has_head)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, threads));
+    if (has_head)
+        raise_to(&most, of_products(s, model->hidden_size, memory_head_rows(&s->shape), false));
     if (!s->has_layers)
         return most;
     raise_to(&most, of_attention(s, threads));
+    int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
+    int64_t heads = model->num_attention_heads / s->shape.tp, hidden = model->hidden_size;
+    int64_t fused = (heads + 2 * groups) * model->kv_channels,
+            features = model->ffn_hidden_size / s->shape.tp;
+    int64_t before = features * (model->activation == SWIGLU ? 2 : 1);
+    if (!s->shape.lowered) { // their operands are fp32
+        raise_to(&most, of_products(s, hidden, fused, model->add_bias_linear));
+        raise_to(&most, of_products(s, heads * model->kv_channels, hidden, false));
+        raise_to(&most, of_products(s, hidden, before, model->add_bias_linear));
+        raise_to(&most, of_products(s, features, hidden, false));
+    }
     if (!model->add_bias_linear)
         return most;
-    int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
-    int64_t heads = model->num_attention_heads / s->shape.tp;
-    int64_t features = model->ffn_hidden_size / s->shape.tp * (model->activation == SWIGLU ? 2 : 1);
-    raise_to(&most, of_sum(s, tokens, (heads + 2 * groups) * model->kv_channels));
-    raise_to(&most, of_sum(s, tokens, features));
-    raise_to(&most, of_sum(s, local, model->hidden_size));
+    raise_to(&most, of_sum(s, tokens, fused));
+    raise_to(&most, of_sum(s, tokens, before));
+    raise_to(&most, of_sum(s, local, hidden));
     return most;
 }
 

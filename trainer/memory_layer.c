@@ -211,13 +211,17 @@ struct memory_items memory_of_embedding(const struct memory_shape *s)
     return items;
 }
 
+int64_t memory_head_rows(const struct memory_shape *s)
+{
+    int64_t rows = (s->model->vocab_size + s->tp - 1) / s->tp,
+            multiple = s->model->make_vocab_size_divisible_by;
+    return (rows + multiple - 1) / multiple * multiple;
+}
+
 struct memory_items memory_of_head(const struct memory_shape *s)
 {
     struct memory_items items = {.count = 0};
-    const struct model_config *model = s->model;
-    int64_t stream = local_of(s) * model->hidden_size, multiple = model->make_vocab_size_divisible_by;
-    int64_t rows = (model->vocab_size + s->tp - 1) / s->tp;
-    rows = (rows + multiple - 1) / multiple * multiple;
+    int64_t stream = local_of(s) * s->model->hidden_size, rows = memory_head_rows(s);
     add_item(s, &items, HOME_UNTIL_INPUT, 0, "head: input", stream);
     add_norm(s, &items);
     add_item(s, &items, HOME_UNTIL_WEIGHT, 0, "head: norm's output", stream);

@@ -54,6 +54,8 @@ struct memory_items {
  */
 struct memory_items memory_of_block(const struct memory_shape *shape);
 struct memory_items memory_of_embedding(const struct memory_shape *shape); // scratch too
+/* Of the vocabulary, padded, on one tensor-parallel rank. */
+int64_t memory_head_rows(const struct memory_shape *shape);
 struct memory_items memory_of_head(const struct memory_shape *shape); // scratch too; its input is the first
 /* The larger of its branches, which share it. */
 int64_t memory_block_scratch(const struct memory_shape *shape);

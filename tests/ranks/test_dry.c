@@ -201,6 +201,15 @@ static const struct layout_case cases[] = {
               "pipeline.optimizer_post_validation=true",
      1},
     {TINY_LLAMA, BF16_TOO "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
+    {TINY_GPT, FP16_TOO "model.vocab_size=3000", 2},
+    {TINY_LLAMA, FP16_TOO "tp=2 pp=2 model.vocab_size=3001", 1},
+    {TINY_LLAMA,
+     FP16_TOO "tp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.vocab_size=3001", 1},
+    {TINY_GPT, FP16_TOO "pp=3 model.ffn_hidden_size=800", 1},
+    {TINY_GPT,
+     FP16_TOO
+     "tp=2 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.ffn_hidden_size=800",
+     1},
     {TINY_GPT, FP16_TOO "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
     {TINY_LLAMA, FP16_TOO "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
     // Without masters.
