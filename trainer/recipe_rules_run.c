@@ -429,33 +429,44 @@ static void algorithms_say(const struct view *v, struct text *out)
         v->recipe->cluster.device);
 }
 
-/* Why cuDNN's attention cannot be had, and what works; NULL: it can. */
-static const char *cudnn_obstacle(const struct recipe *r)
+/* Adds why cuDNN's attention cannot be had, each reason with what works; false: it can. */
+static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
-    if (!device_named_takes_cudnn(r->cluster.device))
-        return "cuDNN computes on GPUs; cluster.device cuda, or model.attention_backend own works";
-    if (r->model.attention_dropout > 0.0)
-        return "the weights that cuDNN drops are not those that another layout drops; "
-               "model.attention_dropout 0, or model.attention_backend own works";
-    if (r->data.reset_attention_mask)
-        return "its graph knows no documents; data.reset_attention_mask false, or model.attention_backend "
-               "own works";
-    if (r->precision.params_dtype == RECIPE_FP32)
-        return "it takes two-byte numbers; precision.params_dtype bf16, or model.attention_backend own works";
-    if (r->model.kv_channels % 8 != 0 || r->model.kv_channels > 128)
-        return "it takes heads of at most 128 columns by eights (model.kv_channels); "
-               "model.attention_backend own works";
-    return NULL;
+    bool takes = device_named_takes_cudnn(r->cluster.device);
+    bool fits = r->model.kv_channels % 8 == 0 && r->model.kv_channels <= 128;
+    const struct {
+        bool there;
+        const char *why;
+    } obstacles[] = {
+        {!takes, "cuDNN computes on GPUs; cluster.device cuda"},
+        {r->model.attention_dropout > 0.0,
+         "the weights that cuDNN drops are not those that another layout drops; "
+         "model.attention_dropout 0"},
+        {r->data.reset_attention_mask, "its graph knows no documents; data.reset_attention_mask false"},
+        {r->precision.params_dtype == RECIPE_FP32,
+         "it takes two-byte numbers; precision.params_dtype bf16 or fp16"},
+        {!fits, "it takes heads of at most 128 columns by eights; model.kv_channels 64 or 128"},
+    };
+    size_t length = out->length;
+    for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++)
+        if (obstacles[i].there)
+            text_add(out, "%s%s", out->length > length ? ", and " : "", obstacles[i].why);
+    return out->length > length;
 }
 
 static bool backend_holds(const struct view *v)
 {
-    return v->recipe->attention_backend != ATTENTION_CUDNN || cudnn_obstacle(v->recipe) == NULL;
+    struct text why = {0};
+    bool good = v->recipe->attention_backend != ATTENTION_CUDNN || !cudnn_obstacles(v->recipe, &why);
+    text_free(&why);
+    return good;
 }
 
 static void backend_say(const struct view *v, struct text *out)
 {
-    text_add(out, "model.attention_backend cudnn: %s", cudnn_obstacle(v->recipe));
+    text_add(out, "model.attention_backend cudnn: ");
+    cudnn_obstacles(v->recipe, out);
+    text_add(out, ", or model.attention_backend own works");
 }
 
 static bool assumption_holds(const struct view *v)

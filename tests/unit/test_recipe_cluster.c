@@ -82,24 +82,28 @@ Test(recipe_check, the_attention_of_cudnn)
     const struct {
         const char *said, *device, *dtype, *other;
     } refused[] = {
-        {"cuDNN computes on GPUs; cluster.device cuda, or ", "cluster.device=cpu", bf16, NULL},
-        {"the weights that cuDNN drops are not those that another layout drops; model.attention_dropout 0, "
-         "or ",
+        {"cuDNN computes on GPUs; cluster.device cuda", "cluster.device=cpu", bf16, NULL},
+        {"the weights that cuDNN drops are not those that another layout drops; model.attention_dropout 0",
          dry, bf16, "model.attention_dropout=0.1"},
-        {"its graph knows no documents; data.reset_attention_mask false, or ", dry, bf16,
+        {"its graph knows no documents; data.reset_attention_mask false", dry, bf16,
          "data.reset_attention_mask=true"},
-        {"it takes two-byte numbers; precision.params_dtype bf16, or ", dry, "precision.params_dtype=fp32",
+        {"it takes two-byte numbers; precision.params_dtype bf16 or fp16", dry, "precision.params_dtype=fp32",
          NULL},
-        {"it takes heads of at most 128 columns by eights (model.kv_channels); ", dry, bf16,
+        {"it takes heads of at most 128 columns by eights; model.kv_channels 64 or 128", dry, bf16,
          "model.kv_channels=12"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char text[300];
         snprintf(text, sizeof text,
-                 "command line: model.attention_backend cudnn: %smodel.attention_backend own works\n",
+                 "command line: model.attention_backend cudnn: %s, or model.attention_backend own works\n",
                  refused[i].said);
         WITH(text, cudnn, refused[i].device, refused[i].dtype, refused[i].other);
     }
+    WITH("command line: model.attention_backend cudnn: its graph knows no documents; "
+         "data.reset_attention_mask "
+         "false, and it takes heads of at most 128 columns by eights; model.kv_channels 64 or 128, or "
+         "model.attention_backend own works\n",
+         dry, bf16, cudnn, "data.reset_attention_mask=true", "model.kv_channels=132");
     WITH("", dry, bf16, cudnn);
     WITH("", dry, bf16, "model.attention_backend=fused");
     WITH("", "model.attention_backend=flash");
