@@ -353,7 +353,7 @@ static int64_t of_attention(const struct sheet *s, int threads)
  * copies of its operands. tp_comm_overlap has the tokens in pieces, but for the weights' gradient. */
 static int64_t of_products(const struct sheet *s, int64_t inputs, int64_t outputs, bool bias)
 {
-    static float somewhere; // operands of no data are left out
+    float somewhere = 0.0f; // operands of no data are left out
     enum dtype dtype = recipe_working_dtype(s->run->recipe);
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t rows = s->shape.tp_comm_overlap ? tokens / s->shape.tp : tokens;
