@@ -349,9 +349,27 @@ static int64_t of_attention(const struct sheet *s, int threads)
     return most;
 }
 
+/* Whether a layer of this rank has this product in the working type. `linear` NULL: the head, which always
+ * has. */
+static bool is_plain(const struct sheet *s, enum product product, const char *linear)
+{
+    const struct run *run = s->run;
+    struct linear_precision precision = recipe_linear_precision(run->recipe);
+    if (linear == NULL || precision.format[product] == PRODUCT_AS_IT_IS)
+        return true;
+    for (int chunk = 0; chunk < run->schedule->chunks; chunk++) {
+        int stage = schedule_stage(run->schedule, s->place.pp, chunk);
+        for (int layer = run->stage_first_layer[stage]; layer < run->stage_first_layer[stage + 1]; layer++)
+            if (linear_is_high(&precision, layer, linear))
+                return true;
+    }
+    return false;
+}
+
 /* What a linear layer of K inputs and N outputs needs to multiply numbers that the library does not take:
  * copies of its operands. tp_comm_overlap has the tokens in pieces, but for the weights' gradient. */
-static int64_t of_products(const struct sheet *s, int64_t inputs, int64_t outputs, bool bias)
+static int64_t of_products(const struct sheet *s, const char *linear, int64_t inputs, int64_t outputs,
+                           bool bias)
 {
     float somewhere = 0.0f; // operands of no data are left out
     enum dtype dtype = recipe_working_dtype(s->run->recipe);
@@ -369,10 +387,11 @@ static int64_t of_products(const struct sheet *s, int64_t inputs, int64_t output
                             .c = tensor_2d(&somewhere, F32, outputs, inputs)};
     if (bias)
         forward.bias = tensor_1d(&somewhere, dtype, outputs);
-    const struct gemm all[] = {forward, input, gradient};
-    for (int i = 0; i < 3; i++) {
-        struct op op = {.kind = OP_GEMM, .gemm = all[i]};
-        raise_to(&most, (int64_t)op_scratch_bytes(&op, 1));
+    const struct gemm all[PRODUCT_COUNT] = {forward, input, gradient};
+    for (enum product product = 0; product < PRODUCT_COUNT; product++) {
+        struct op op = {.kind = OP_GEMM, .gemm = all[product]};
+        if (is_plain(s, product, linear)) // the operands of others are fp32
+            raise_to(&most, (int64_t)op_scratch_bytes(&op, 1));
     }
     return most;
 }
@@ -389,7 +408,7 @@ static int64_t of_kernels(const struct sheet *s, int threads)
     if (s->has_layers || has_head)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, threads));
     if (has_head)
-        raise_to(&most, of_products(s, model->hidden_size, memory_head_rows(&s->shape), false));
+        raise_to(&most, of_products(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
     if (!s->has_layers)
         return most;
     raise_to(&most, of_attention(s, threads));
@@ -398,12 +417,10 @@ static int64_t of_kernels(const struct sheet *s, int threads)
     int64_t fused = (heads + 2 * groups) * model->kv_channels,
             features = model->ffn_hidden_size / s->shape.tp;
     int64_t before = features * (model->activation == SWIGLU ? 2 : 1);
-    if (!s->shape.lowered) { // their operands are fp32
-        raise_to(&most, of_products(s, hidden, fused, model->add_bias_linear));
-        raise_to(&most, of_products(s, heads * model->kv_channels, hidden, false));
-        raise_to(&most, of_products(s, hidden, before, model->add_bias_linear));
-        raise_to(&most, of_products(s, features, hidden, false));
-    }
+    raise_to(&most, of_products(s, linear_names[0], hidden, fused, model->add_bias_linear));
+    raise_to(&most, of_products(s, linear_names[1], heads * model->kv_channels, hidden, false));
+    raise_to(&most, of_products(s, linear_names[2], hidden, before, model->add_bias_linear));
+    raise_to(&most, of_products(s, linear_names[3], features, hidden, false));
     if (!model->add_bias_linear)
         return most;
     raise_to(&most, of_sum(s, tokens, fused));

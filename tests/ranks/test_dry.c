@@ -206,6 +206,13 @@ static const struct layout_case cases[] = {
     {TINY_LLAMA,
      FP16_TOO "tp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.vocab_size=3001", 1},
     {TINY_GPT, FP16_TOO "pp=3 model.ffn_hidden_size=800", 1},
+    {TINY_GPT, FP16_TOO "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8", 1},
+    {TINY_GPT,
+     FP16_TOO "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8 "
+              "precision.high_precision_layers=[layers.0,layers.-1.mlp.fc1]",
+     1},
+    {TINY_GPT,
+     FP16_TOO "model.ffn_hidden_size=800 precision.matmul_format=mxfp8 precision.grad_weight_format=none", 1},
     {TINY_GPT,
      FP16_TOO
      "tp=2 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.ffn_hidden_size=800",
