@@ -292,11 +292,8 @@ static void warn_of_changes(const struct worker *w, const struct source *s)
 static struct loss_scale scale_of(const struct worker *w, const struct manifest *manifest)
 {
     struct loss_scale scale = loss_scale_of(w->run->recipe);
-    if (!(scale.scale > 0.0) || scale.fixed || !(manifest->loss_scale.scale > 0.0))
-        return scale;
-    scale.scale = manifest->loss_scale.scale;
-    scale.good_steps = manifest->loss_scale.good_steps;
-    scale.hysteresis = manifest->loss_scale.hysteresis;
+    loss_scale_resume(&scale, manifest->loss_scale.scale, manifest->loss_scale.good_steps,
+                      manifest->loss_scale.hysteresis);
     return scale;
 }
 

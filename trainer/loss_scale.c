@@ -17,6 +17,15 @@ struct loss_scale loss_scale_of(const struct recipe *recipe)
     };
 }
 
+void loss_scale_resume(struct loss_scale *state, double scale, int64_t good_steps, int64_t hysteresis)
+{
+    if (!(state->scale > 0.0) || state->fixed || !(scale > 0.0))
+        return;
+    state->scale = scale > state->least ? scale : state->least;
+    state->good_steps = good_steps;
+    state->hysteresis = hysteresis;
+}
+
 static void overflows(struct loss_scale *s)
 {
     s->good_steps = 0;

@@ -39,5 +39,8 @@ struct loss_scale {
 /* As a run begins; scale 0 where params_dtype is not fp16. */
 struct loss_scale loss_scale_of(const struct recipe *recipe);
 
+/* Goes on with what a checkpoint had, where both runs look for a scale; not below this run's least. */
+void loss_scale_resume(struct loss_scale *state, double scale, int64_t good_steps, int64_t hysteresis);
+
 /* A step is over. */
 void loss_scale_step(struct loss_scale *state, bool overflow);

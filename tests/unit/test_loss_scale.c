@@ -111,6 +111,22 @@ Test(loss_scale, fixed_stays_and_has_patience)
     cr_expect_eq(loss_scale_of(&recipe).scale, 0.0);
 }
 
+Test(loss_scale, goes_on_and_not_below_its_least)
+{
+    struct recipe recipe = recipe_of(0.0, 1024.0, 512.0, 10, 2);
+    struct loss_scale state = loss_scale_of(&recipe);
+    loss_scale_resume(&state, 4096.0, 7, 1);
+    cr_expect(state.scale == 4096.0 && state.good_steps == 7 && state.hysteresis == 1);
+    loss_scale_resume(&state, 64.0, 3, 2); // of a run whose least was less
+    cr_expect_eq(state.scale, 512.0);
+    loss_scale_resume(&state, 0.0, 1, 1); // of a run with none
+    cr_expect(state.scale == 512.0 && state.good_steps == 3 && state.hysteresis == 2);
+    recipe = recipe_of(8.0, 1024.0, 1.0, 10, 2);
+    state = loss_scale_of(&recipe);
+    loss_scale_resume(&state, 4096.0, 7, 1);
+    cr_expect_eq(state.scale, 8.0);
+}
+
 Test(loss_scale, does_not_rise_for_ever)
 {
     struct recipe recipe = recipe_of(0.0, 1.0, 1.0, 1, 1);
