@@ -17,7 +17,7 @@
  * no atomics, and the order of every sum is that of the heads and columns.
  *
  * The trap: all lanes of a warp go through every product; a warp may leave out a tile, and no barrier. */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_pairs.h"
 #include "kernels/cuda/tile.h"
 
 /* M rows of 16 for each warp, N tiles of 8 columns for a tile of the others. More rows to a warp means fewer
@@ -48,98 +48,6 @@ template <int D, int PASS> struct sizes : plan<D, PASS> {
     static constexpr int MINE = 16 * is::M, ROWS = is::WARPS * MINE, COLUMNS = 8 * is::N,
                          THREADS = is::WARPS * WARP;
 };
-
-template <class T> struct operands {
-    rows<T> q, k, v, out, dout, dq, dk, dv;
-    rows<float> lse;
-    const float *delta; // [A, T]
-    int sequence, heads, groups;
-    int64_t tokens;
-    float scale, scale_log2; // e^(scale x) = 2^(scale_log2 x)
-    const int32_t *document;
-    struct pair_dropout dropout;
-
-    /* Of a sequence's tokens; NULL: none. */
-    __device__ const int32_t *documents_of(int64_t row) const
-    {
-        return document != nullptr ? document + row : nullptr;
-    }
-};
-
-constexpr float LOG2_E = 1.44269504F;
-
-/* What two lanes, or four, find out together: which of this lane's weights are kept, bit 4 n + i for [n][i].
- * One counter gives four neighbouring keys, and a lane has two of them where queries are rows, one where keys
- * are: each asks for another counter and they exchange the answers. That wants whole quads, S % 4 == 0;
- * without, each asks for every weight. `row` is this lane's first; the second is 8 further. */
-template <int N, bool KEYS_ARE_ROWS>
-__device__ uint32_t kept_weights(const struct pair_dropout &d, const struct place &at, int row, int column)
-{
-    const unsigned lane = threadIdx.x % WARP, group = lane / 4, in_group = lane % 4;
-    const uint64_t sample = static_cast<uint64_t>(d.sample[at.row]);
-    uint32_t kept = 0;
-    if (d.sequence % 4 != 0) {
-        UNROLL(1)
-        for (int i = 0; i < 4 * N; i++) {
-            const int r = row + i % 4 / 2 * 8,
-                      c = column + i / 4 * 8 + 2 * static_cast<int>(in_group) + i % 2;
-            const uint64_t element =
-                first_pair(d, at, KEYS_ARE_ROWS ? c : r) + static_cast<uint64_t>(KEYS_ARE_ROWS ? r : c);
-            kept |= keeps(d, sample, element) ? 1U << i : 0U;
-        }
-        return kept;
-    }
-    UNROLL(1) // ten rounds are much code
-    for (int n = 0; n < N; n += KEYS_ARE_ROWS ? 1 : 2) {
-        if (KEYS_ARE_ROWS) { // lanes of four neighbouring keys: the one with key 4 j + i asks for element i
-                             // of all
-            const unsigned i = group % 4;
-            const int query = column + 8 * n + static_cast<int>(2 * in_group + i % 2),
-                      key = (row & ~3) + static_cast<int>(i / 2 * 8);
-            const unsigned mine =
-                kept_quad(d, sample, (first_pair(d, at, query) + static_cast<uint64_t>(key)) / 4);
-            for (unsigned from = 0; from < 4; from++)
-                kept |= (__shfl_sync(ALL_LANES, mine, ((group & ~3U) + from) * 4 + in_group) >> i & 1U)
-                        << (4 * n + static_cast<int>(from));
-        } else { // an even lane and its neighbour: the one asks for tile n, the other for n + 1
-            const bool odd = in_group % 2 != 0;
-            UNROLL(1)
-            for (int half = 0; half < 2; half++) {
-                const int key = column + 8 * (n + (odd ? 1 : 0)) + static_cast<int>(in_group / 2 * 4);
-                const unsigned mine = kept_quad(
-                    d, sample, (first_pair(d, at, row + 8 * half) + static_cast<uint64_t>(key)) / 4);
-                const unsigned other = __shfl_xor_sync(ALL_LANES, mine, 1);
-                kept |= (odd ? other >> 2 : mine & 3U) << (4 * n + 2 * half);
-                kept |= (odd ? mine >> 2 : other & 3U) << (4 * n + 4 + 2 * half);
-            }
-        }
-    }
-    return kept;
-}
-
-/* Scores of pairs that do not see each other become -infinity. `row` is this lane's first, `column` the
- * tile's. Where documents are given, row_document[r] is row r's, column_document[c] that of the tile's column
- * c. */
-template <bool KEYS_ARE_ROWS, int M, int N>
-__device__ void mask_scores(float s[M][N][4], int row, int column, int sequence, const int32_t *row_document,
-                            const int32_t *column_document)
-{
-    const int in_group = static_cast<int>(threadIdx.x % 4);
-    UNROLL_ALL
-    for (int i = 0; i < 2 * M; i++) {
-        const int r = row + 8 * i;
-        const int32_t document = row_document != nullptr && r < sequence ? row_document[r] : 0;
-        UNROLL_ALL
-        for (int j = 0; j < 2 * N; j++) {
-            const int c = j / 2 * 8 + in_group * 2 + j % 2;
-            bool sees = KEYS_ARE_ROWS ? r <= column + c : column + c <= r;
-            if (row_document != nullptr)
-                sees = sees && document == column_document[c];
-            float &score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
-            score = sees ? score : -INFINITY;
-        }
-    }
-}
 
 /* What a query carries from tile to tile: the largest score, this lane's share of the sum, the row of out. */
 template <int D, int M> struct running {
@@ -267,20 +175,6 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
         add_product<is::M, is::N>(state.out, s, v);
     }
     finish_queries<T, D, is::M>(a, at, first, mine, state, q);
-}
-
-/* lse and delta of queries, the first in units of log 2. */
-struct of_query {
-    float lse, delta;
-};
-
-/* s becomes the weights that w meets, dp becomes ds: of one row and column each. */
-static __device__ void make_gradient(float &s, float &dp, const struct of_query &query, bool kept,
-                                     float scale_log2, float factor)
-{
-    const float p = exp2_fast(fmaf(s, scale_log2, -query.lse));
-    dp = p * ((kept ? dp * factor : 0.0F) - query.delta);
-    s = kept ? p : 0.0F;
 }
 
 /* The columns of a tile, twice: the next ones come while these are worked on. */
@@ -421,27 +315,7 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
     sum.store(a, at, x, y, begin, mine);
 }
 
-template <class T> static struct operands<T> operands_of(const struct attention_forward *op) {
-    struct operands<T> a = {
-    };
-    a.q = rows_of<T>(op->q);
-    a.k = rows_of<T>(op->k);
-    a.v = rows_of<T>(op->v);
-    a.out = rows_of<T>(op->out);
-    a.lse = floats(op->lse);
-    a.sequence = static_cast<int>(op->sequence);
-    a.tokens = op->q.dim[0];
-    a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
-    a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
-    a.scale = op->scale;
-    a.scale_log2 = op->scale * LOG2_E;
-    a.document = op->document;
-    a.dropout = pair_dropout_of(op);
-    return a;
-}
-
-static dim3
-grid_of(int rows, int64_t sequence, int heads, int64_t batch)
+static dim3 grid_of(int rows, int64_t sequence, int heads, int64_t batch)
 {
     return {static_cast<unsigned>(blocks_of(sequence, rows)), static_cast<unsigned>(heads),
             static_cast<unsigned>(batch)};
@@ -471,12 +345,7 @@ static enum status differentiate(struct cuda_queue *queue, const struct operands
 template <class T, int D>
 static enum status backward(struct cuda_queue *queue, const struct attention_backward *op, const float *delta)
 {
-    struct operands<T> a = operands_of<T>(&op->forward);
-    a.dout = rows_of<T>(op->dout);
-    a.dq = rows_of<T>(op->dq);
-    a.dk = rows_of<T>(op->dk);
-    a.dv = rows_of<T>(op->dv);
-    a.delta = delta;
+    const struct operands<T> a = operands_of<T>(op, delta);
     TRY((differentiate<T, D, TO_KEYS>(queue, a, op->forward.batch)));
     return differentiate<T, D, TO_QUERIES>(queue, a, op->forward.batch);
 }
