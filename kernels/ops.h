@@ -262,7 +262,7 @@ struct squares {
 };
 int64_t squares_block_rows(int64_t columns); // of every block but the last
 int64_t squares_blocks(struct tensor x);
-/* out[0] = x[0] + x[1] + ... in index order. */
+/* out[0] = the sum of x, in an order that N alone says: on the CPU that of the index. */
 struct sum {
     struct tensor x;   // f64[N]
     struct tensor out; // f64[1]

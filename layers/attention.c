@@ -7,6 +7,7 @@
 /* q, k and v as columns of one fused matrix [T, (A + 2G)D]. */
 struct heads {
     struct tensor q, k, v;
+    struct tensor turned; // q and k: what positions rotate
 };
 
 static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused)
@@ -16,6 +17,7 @@ static struct heads split_heads(const struct attention *attention, const struct 
         .q = tensor_columns(fused, 0, q_end),
         .k = tensor_columns(fused, q_end, k_end),
         .v = tensor_columns(fused, k_end, k_end + attention->groups * d),
+        .turned = tensor_columns(fused, 0, k_end),
     };
 }
 
@@ -52,16 +54,13 @@ static enum status rotate(const struct pass *pass, struct heads heads, bool inve
     const struct model_config *model = pass->env->model;
     if (model->position_embedding != ROPE)
         return OK;
-    struct rope args = {
-        .position = pass->batch->position,
-        .head_dim = model->kv_channels,
-        .base = model->rotary_base,
-        .inverse = inverse,
-    };
-    args.x = heads.q;
-    TRY(rope(pass->env->compute, args));
-    args.x = heads.k;
-    return rope(pass->env->compute, args);
+    return rope(pass->env->compute, (struct rope){
+                                        .x = heads.turned,
+                                        .position = pass->batch->position,
+                                        .head_dim = model->kv_channels,
+                                        .base = model->rotary_base,
+                                        .inverse = inverse,
+                                    });
 }
 
 static struct dropout core_dropout(const struct attention *attention, const struct pass *pass)

@@ -172,11 +172,17 @@ enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal 
 
 template <class T> struct sum_columns {
     static constexpr int SUMS = 1;
+    using row = piece<T>;
     rows<T> in;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left, piece<float> *sum) const
+    __device__ row read(int64_t r, int64_t column, int64_t left) const
     {
-        piece<float> x = in.load(row, column, left);
+        return in.read(r, column, left);
+    }
+
+    __device__ void add(const row &from, piece<float> *sum) const
+    {
+        const piece<float> x = rows<T>::widened(from);
         for (int i = 0; i < EACH; i++)
             sum->at[i] += x.at[i];
     }

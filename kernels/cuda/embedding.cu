@@ -44,41 +44,62 @@ enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedd
 
 constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
 
+/* A token in the order of (id, token), and how many from it on have its id. */
+struct sorted {
+    int32_t token, alike;
+};
+
 /* order[position of t] = t, the position by (id, t). */
-static __global__ void sort_tokens(const int32_t *id, int64_t count, int32_t *order)
+static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sorted *order)
 {
     SHARED(int32_t, tile, SORT_THREADS);
     const int64_t t = static_cast<int64_t>(blockIdx.x) * SORT_THREADS + threadIdx.x;
     const int32_t mine = t < count ? id[t] : 0;
-    int64_t before = 0;
+    int32_t before = 0, alike = 0;
     for (int64_t first = 0; first < count; first += SORT_THREADS) {
         __syncthreads();
         if (first + threadIdx.x < count)
             tile[threadIdx.x] = id[first + threadIdx.x];
         __syncthreads();
         const int64_t filled = count - first < SORT_THREADS ? count - first : SORT_THREADS;
-        for (int64_t i = 0; i < filled; i++)
-            before += tile[i] < mine || (tile[i] == mine && first + i < t) ? 1 : 0;
+        for (int64_t i = 0; i < filled; i++) {
+            const bool same = tile[i] == mine, is_before = first + i < t;
+            before += tile[i] < mine || (same && is_before) ? 1 : 0;
+            alike += same && !is_before ? 1 : 0;
+        }
     }
     if (t < count)
-        order[before] = static_cast<int32_t>(t);
+        order[before] = {static_cast<int32_t>(t), alike};
 }
 
+/* The rows of an id one after the other, several of them under way: a frequent one has hundreds. */
 template <class T>
-__global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *id, const int32_t *order,
-                               int64_t count, int64_t begin, int64_t row_count, int64_t columns)
+__global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *id,
+                               const struct sorted *order, int64_t begin, int64_t row_count, int64_t columns)
 {
-    const int64_t position = blockIdx.x, token = order[position];
-    const int64_t row = static_cast<int64_t>(id[token]) - begin;
+    enum { AT_ONCE = 8 };
+    const int64_t position = blockIdx.x;
+    const struct sorted first = order[position];
+    const int64_t row = static_cast<int64_t>(id[first.token]) - begin;
     const int64_t column = EACH * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
                   left = columns - column;
-    if (row < 0 || row >= row_count || left <= 0 || (position > 0 && id[order[position - 1]] == id[token]))
+    if (row < 0 || row >= row_count || left <= 0 ||
+        (position > 0 && order[position - 1].alike == first.alike + 1))
         return;
     piece<float> sum = dtable.load(row, column, left);
-    for (int64_t p = position; p < count && id[order[p]] == id[token]; p++) {
-        piece<float> q = dout.load(order[p], column, left);
-        for (int i = 0; i < EACH; i++)
-            sum.at[i] += q.at[i];
+    const int64_t end = position + first.alike;
+    for (int64_t p = position; p < end; p += AT_ONCE) {
+        piece<T> in[AT_ONCE] = {};
+        UNROLL_ALL
+        for (int k = 0; k < AT_ONCE; k++)
+            if (p + k < end)
+                in[k] = dout.read(order[p + k].token, column, left);
+        UNROLL_ALL
+        for (int k = 0; k < AT_ONCE; k++) {
+            const piece<float> q = rows<T>::widened(in[k]);
+            for (int i = 0; p + k < end && i < EACH; i++)
+                sum.at[i] += q.at[i];
+        }
     }
     dtable.store(row, column, left, sum);
 }
@@ -87,8 +108,8 @@ enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embed
 {
     const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], pieces = blocks_of(columns, EACH);
     void *scratch;
-    TRY(cuda_scratch(queue, static_cast<size_t>(count) * sizeof(int32_t), &scratch));
-    int32_t *order = static_cast<int32_t *>(scratch);
+    TRY(cuda_scratch(queue, static_cast<size_t>(count) * sizeof(struct sorted), &scratch));
+    struct sorted *order = static_cast<struct sorted *>(scratch);
     dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
     TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
     int threads = threads_for(pieces, SCATTER_THREADS);
@@ -96,7 +117,7 @@ enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embed
     return with_type(op->dout.dtype, [=](auto number) {
         using T = decltype(number);
         return LAUNCH(queue, add_rows_by_id<T>, grid, threads, 0, rows_of<T>(op->dout), floats(op->dtable),
-                      op->id, order, count, op->begin, op->rows, columns);
+                      op->id, order, op->begin, op->rows, columns);
     });
 }
 

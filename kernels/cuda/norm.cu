@@ -110,14 +110,23 @@ template <class T> __global__ void __launch_bounds__(THREADS) norm_backward_rows
 
 template <class T> struct norm_weight_sums {
     static constexpr int SUMS = 2; // dweight, dbias
+    struct row {
+        piece<T> x, dy;
+        float mean, rstd;
+    };
     norm_back<T> op;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left, piece<float> *sum) const
+    __device__ row read(int64_t r, int64_t column, int64_t left) const
     {
-        const float mean = op.layer ? op.mean[row] : 0.0F, rstd = op.rstd[row];
-        piece<float> x = op.x.load(row, column, left), g = op.dy.load(row, column, left);
+        return {op.x.read(r, column, left), op.dy.read(r, column, left), op.layer ? op.mean[r] : 0.0F,
+                op.rstd[r]};
+    }
+
+    __device__ void add(const row &from, piece<float> *sum) const
+    {
+        const piece<float> x = rows<T>::widened(from.x), g = rows<T>::widened(from.dy);
         for (int i = 0; i < EACH; i++) {
-            sum[0].at[i] += g.at[i] * ((x.at[i] - mean) * rstd);
+            sum[0].at[i] += g.at[i] * ((x.at[i] - from.mean) * from.rstd);
             sum[1].at[i] += g.at[i];
         }
     }

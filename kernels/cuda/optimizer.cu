@@ -38,9 +38,17 @@ static __global__ void __launch_bounds__(THREADS)
         block[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(THREADS) add_blocks(const double *block, int64_t blocks, double *out)
+/* A thread adds up every SUM_THREADS-th, and the threads' sums go up a tree: in index order one thread would
+ * add for as long as a microbatch takes, where a tensor has a hundred thousand blocks. */
+enum { SUM_THREADS = 1024 };
+static __global__ void __launch_bounds__(SUM_THREADS)
+    add_blocks(const double *block, int64_t blocks, double *out)
 {
-    double sum = sum_in_order(block, blocks);
+    double sum = 0.0;
+    UNROLL(8)
+    for (int64_t i = threadIdx.x; i < blocks; i += blockDim.x)
+        sum += block[i];
+    sum = block_sum(sum);
     if (threadIdx.x == 0)
         *out = sum;
 }
@@ -56,8 +64,8 @@ enum status cuda_squares(struct cuda_queue *queue, const struct squares *op)
 
 enum status cuda_sum(struct cuda_queue *queue, const struct sum *op)
 {
-    return LAUNCH(queue, add_blocks, dim3(1), THREADS, 0, static_cast<const double *>(op->x.data),
-                  op->x.dim[0], static_cast<double *>(op->out.data));
+    return LAUNCH(queue, add_blocks, dim3(1), threads_for(op->x.dim[0], SUM_THREADS), 0,
+                  static_cast<const double *>(op->x.data), op->x.dim[0], static_cast<double *>(op->out.data));
 }
 
 struct clip_sums {

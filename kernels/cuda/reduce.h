@@ -46,45 +46,77 @@ template <class T> __device__ T block_sum(T value)
     return block_reduce(value, plus(), T());
 }
 
-/* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then in order.
- * f(row, column, left, sum) adds its EACH columns of one row to each of sum[F::SUMS]. */
-enum { ROW_BLOCK = 32 };
+/* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then with each other.
+ *
+ * An F says what a row brings: read(row, column, left) fetches what its EACH columns need, and add() makes of
+ * that their terms of sum[F::SUMS]. Apart, so that several rows are under way before the first is waited for:
+ * a thread has nothing else to do meanwhile, and there are few of them. */
+enum { ROW_BLOCK = 32, ROWS_AT_ONCE = 4 };
 
-template <class F> __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, float *partial)
+template <class F>
+__global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<float> partial)
 {
-    int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
-    if (column >= columns)
+    const int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x),
+                  left = columns - column;
+    if (left <= 0)
         return;
     for (int64_t block = blockIdx.y; block * ROW_BLOCK < row_count; block += gridDim.y) {
         piece<float> sum[F::SUMS] = {};
-        int64_t end = (block + 1) * ROW_BLOCK < row_count ? (block + 1) * ROW_BLOCK : row_count;
-        UNROLL(4)
-        for (int64_t row = block * ROW_BLOCK; row < end; row++)
-            f(row, column, columns - column, sum);
+        int64_t row = block * ROW_BLOCK, end = row + ROW_BLOCK < row_count ? row + ROW_BLOCK : row_count;
+        for (; row + ROWS_AT_ONCE <= end; row += ROWS_AT_ONCE) {
+            typename F::row in[ROWS_AT_ONCE];
+            UNROLL_ALL
+            for (int i = 0; i < ROWS_AT_ONCE; i++)
+                in[i] = f.read(row + i, column, left);
+            UNROLL_ALL
+            for (int i = 0; i < ROWS_AT_ONCE; i++)
+                f.add(in[i], sum);
+        }
+        for (; row < end; row++)
+            f.add(f.read(row, column, left), sum);
         for (int s = 0; s < F::SUMS; s++)
-            for (int i = 0; i < EACH; i++)
-                if (column + i < columns)
-                    partial[(block * F::SUMS + s) * columns + column + i] = sum[s].at[i];
+            partial.store(block * F::SUMS + s, column, left, sum[s]);
     }
 }
 
 struct partial_sums {
     const float *partial;
-    int64_t blocks, stride, columns; // lines of `columns` floats, `stride` apart
-    float *out;
+    int64_t lines, columns, stride; // lines of `columns` floats, `stride` apart; those of the next sum follow
+    float *out[2];                  // NULL: nobody asks
     bool accumulate;
 };
 
+/* The lines of 32 columns: warp w of W adds up lines w, w + W, ..., and the sums of the warps are added in
+ * order. With one warp for them all, each would wait for memory as often as there are lines. */
 [[maybe_unused]] static __global__ void add_partial_sums(struct partial_sums sums)
 {
-    int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (column >= sums.columns)
-        return;
+    SHARED(float, of_warp, WARP *WARP);
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int64_t column = static_cast<int64_t>(blockIdx.x) * WARP + lane;
+    const float *const line = sums.partial + blockIdx.y * sums.columns + column;
+    float *const out = sums.out[blockIdx.y];
     float total = 0.0F;
-    UNROLL(8)
-    for (int64_t b = 0; b < sums.blocks; b++)
-        total += sums.partial[b * sums.stride + column];
-    sums.out[column] = sums.accumulate ? sums.out[column] + total : total;
+    if (column < sums.columns) {
+        UNROLL(8)
+        for (int64_t b = warp; b < sums.lines; b += warps)
+            total += line[b * sums.stride];
+    }
+    of_warp[threadIdx.x] = total;
+    __syncthreads();
+    if (warp > 0 || column >= sums.columns || out == nullptr)
+        return;
+    for (unsigned w = 1; w < warps; w++)
+        total += of_warp[w * WARP + lane];
+    out[column] = sums.accumulate ? out[column] + total : total;
+}
+
+/* The lines that are in scratch, to where each sum goes. */
+static inline enum status run_partial_sums(struct cuda_queue *queue, const struct partial_sums &sums,
+                                           int count)
+{
+    enum { THREADS = 512 };
+    dim3 grid(static_cast<unsigned>(blocks_of(sums.columns, WARP)), static_cast<unsigned>(count));
+    return LAUNCH(queue, add_partial_sums, grid, threads_for(WARP * sums.lines, THREADS), 0, sums);
 }
 
 /* out[s][columns] (+)= what f adds up over all rows. */
@@ -100,18 +132,10 @@ enum status run_sum_rows(struct cuda_queue *queue, F f, int64_t row_count, int64
     dim3 grid(static_cast<unsigned>(blocks_of(pieces, threads)),
               static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
     TRY(LAUNCH(queue, add_row_blocks<F>, grid, threads, 0, f, row_count, columns,
-               static_cast<float *>(partial)));
-    threads = threads_for(columns, THREADS);
-    for (int s = 0; s < F::SUMS; s++) {
-        struct partial_sums sums = {static_cast<const float *>(partial) + s * columns,
-                                    blocks,
-                                    F::SUMS * columns,
-                                    columns,
-                                    out[s],
-                                    accumulate};
-        if (out[s] != nullptr)
-            TRY(LAUNCH(queue, add_partial_sums, dim3(static_cast<unsigned>(blocks_of(columns, threads))),
-                       threads, 0, sums));
-    }
-    return OK;
+               lines_of(static_cast<float *>(partial), columns)));
+    struct partial_sums sums = {
+        static_cast<const float *>(partial), blocks, columns, F::SUMS * columns, {}, accumulate};
+    for (int s = 0; s < F::SUMS; s++)
+        sums.out[s] = out[s];
+    return run_partial_sums(queue, sums, F::SUMS);
 }

@@ -61,22 +61,36 @@ template <class T> struct rows {
         return data + r * stride;
     }
 
-    /* Columns [column, column + EACH) of which `left` are there; `rest` in place of the others. */
-    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left,
-                                     wide_type rest = wide_type()) const
+    /* Columns [column, column + EACH) as they lie, of which `left` are there; 0 in place of the others. */
+    __device__ piece<T> read(int64_t r, int64_t column, int64_t left) const
     {
         const T *from = row(r) + column;
+        if (wide && left >= EACH)
+            return *reinterpret_cast<const piece<T> *>(from);
         piece<T> p;
-        piece<wide_type> q;
-        if (wide && left >= EACH) {
-            p = *reinterpret_cast<const piece<T> *>(from);
-            computing<T>::widen_all(p, q);
-            return q;
-        }
         UNROLL_ALL
         for (int i = 0; i < EACH; i++)
             p.at[i] = i < left ? from[i] : T();
+        return p;
+    }
+
+    /* What read() has brought, in the type that is computed in. */
+    static __device__ piece<wide_type> widened(const piece<T> &p)
+    {
+        piece<wide_type> q;
         computing<T>::widen_all(p, q);
+        return q;
+    }
+
+    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left) const
+    {
+        return widened(read(r, column, left));
+    }
+
+    /* `rest` in place of what is not there. */
+    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left, wide_type rest) const
+    {
+        piece<wide_type> q = load(r, column, left);
         UNROLL_ALL
         for (int i = 0; i < EACH; i++)
             q.at[i] = i < left ? q.at[i] : rest;
@@ -111,6 +125,12 @@ template <class T> static inline rows<T> rows_of(struct tensor t)
 static inline rows<float> floats(struct tensor t)
 {
     return rows_of<float>(t);
+}
+
+/* Lines of `columns` floats, one behind the other. */
+static inline rows<float> lines_of(float *data, int64_t columns)
+{
+    return rows_of<float>(tensor_2d(data, F32, 1, columns));
 }
 
 /* f(T()), T being the type of a tensor's numbers: f32, bf16 or f16. */
