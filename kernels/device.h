@@ -43,6 +43,13 @@ enum attention_backend {
     ATTENTION_CUDNN
 };
 
+/* Whether what comes behind a product (struct epilogue, ops.h) is done where that is made. */
+enum matmul_epilogues {
+    EPILOGUES_APART, // by ops of their own
+    EPILOGUES_FUSED, // wherever the device can
+    EPILOGUES_AUTO, // wherever that is faster: timed for each shape, if any_order or matmul_algorithms is set
+};
+
 struct device_options {
     const char *name; // "cpu", "strict", "dry", "cuda"
     int threads;      // compute threads of this rank, the caller among them; >= 1
@@ -52,6 +59,7 @@ struct device_options {
     // Products of matrices, where the device says that it has these:
     bool tf32;                     // of fp32 may round their operands to TF32 (10 bits of fraction)
     const char *matmul_algorithms; // a file that keeps which algorithm was the fastest; "auto"; NULL: none
+    enum matmul_epilogues epilogues;
 };
 
 /* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. A device, its streams and
@@ -195,7 +203,8 @@ MUST_USE enum status device_open_with(const struct device_ops *ops, const struct
 struct device {
     const struct device_ops *ops;
     int threads;
-    int streams; // open now
+    int streams;        // open now
+    bool has_epilogues; // takes a gemm with an epilogue as one op; else the doors make two of it
     struct memory_use memory;
     void *state; // the backend's
 };

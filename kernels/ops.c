@@ -5,6 +5,48 @@
 
 #include "kernels/check_ops.h"
 
+bool epilogue_is_none(const struct epilogue *epilogue)
+{
+    return epilogue->after.data == NULL && epilogue->before.data == NULL &&
+           epilogue->bias_gradient.data == NULL;
+}
+
+static enum status check_epilogue(const struct gemm *args, int64_t m, int64_t n)
+{
+    const struct epilogue *e = &args->epilogue;
+    const struct want wants[] = {
+        or_none(matrix("after", e->after, args->c.dtype, m, n)),
+        or_none(matrix("before", e->before, args->c.dtype, m, n)),
+        or_none(vector("bias_gradient", e->bias_gradient, F32, m)),
+    };
+    CHECK_WANTS(OP_GEMM, wants);
+    bool activates = e->after.data != NULL || e->before.data != NULL;
+    if ((e->after.data != NULL) + (e->before.data != NULL) + (e->bias_gradient.data != NULL) > 1)
+        return fail(BAD_ARGUMENT, "gemm: more than one of after, before and bias_gradient");
+    if (activates && (args->accumulate || e->activation == ACTIVATION_SWIGLU))
+        return fail(BAD_ARGUMENT, "gemm: %s",
+                    args->accumulate ? "no activation of what is added to c"
+                                     : "its activation is not swiglu");
+    if (e->bias_gradient.data != NULL && !args->transpose_a)
+        return fail(BAD_ARGUMENT, "gemm: bias_gradient sums over the rows of a, which is not transposed");
+    return OK;
+}
+
+enum status gemm_epilogue(struct stream *stream, struct gemm args)
+{
+    const struct epilogue *e = &args.epilogue;
+    if (e->after.data != NULL)
+        return activation_forward(
+            stream, (struct activation_forward){.kind = e->activation, .x = args.c, .y = e->after});
+    if (e->before.data != NULL)
+        return activation_backward(
+            stream,
+            (struct activation_backward){.kind = e->activation, .x = e->before, .dy = args.c, .dx = args.c});
+    if (e->bias_gradient.data != NULL)
+        return column_sum(stream, (struct column_sum){.in = args.a, .out = e->bias_gradient});
+    return OK;
+}
+
 enum status gemm(struct stream *stream, struct gemm args)
 {
     enum dtype type = working_type(args.a), out = args.c.dtype == F32 ? F32 : type;
@@ -24,9 +66,15 @@ enum status gemm(struct stream *stream, struct gemm args)
     CHECK_WANTS(OP_GEMM, wants);
     if (args.accumulate && out != F32)
         return fail(BAD_ARGUMENT, "gemm: c is %s, and only f32 is added to", dtype_name(out));
+    TRY(check_epilogue(&args, m, n));
     if (m == 0 || n == 0)
-        return OK;
-    return submit_op(stream, &(struct op){.kind = OP_GEMM, .gemm = args});
+        return gemm_epilogue(stream, args);
+    struct op op = {.kind = OP_GEMM, .gemm = args};
+    if (epilogue_is_none(&args.epilogue) || stream->device->has_epilogues)
+        return submit_op(stream, &op);
+    op.gemm.epilogue = (struct epilogue){0};
+    TRY(submit_op(stream, &op));
+    return gemm_epilogue(stream, args);
 }
 
 /* Memory that an op may treat as rows: a matrix with dense rows, or dense in any number of dimensions. */

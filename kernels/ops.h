@@ -72,6 +72,23 @@ enum op_kind {
 };
 const char *op_name(enum op_kind kind);
 
+enum activation_kind {
+    ACTIVATION_GELU,      // x/2 (1 + erf(x/sqrt 2))
+    ACTIVATION_GELU_TANH, // its tanh form, as in GPT-2
+    ACTIVATION_SWIGLU,    // silu(x[:, :F]) * x[:, F:]
+};
+
+/* What comes behind a product, as if the op that is named here ran next: at most one of the three. A device
+ * that is asked to (device_options.epilogues) does it where the product is made, without c's way through
+ * memory: then the activation, or its slope, is multiplied before c, or dy, is rounded to the working type,
+ * not after. */
+struct epilogue {
+    enum activation_kind activation; // of `after` and `before`; not swiglu, whose x is wider than its y
+    struct tensor after;             // [M, N] = activation_forward(x = c)
+    struct tensor before;            // [M, N] x: c = activation_backward(x, dy = the product)
+    struct tensor bias_gradient; // f32[M] += column_sum(a), of c the gradient of a weight: a is transposed
+};
+
 /* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ what c held, when accumulate). c may be f32 where a and b
  * are not: the gradient of a weight, and only an f32 c is added to. */
 struct gemm {
@@ -80,6 +97,7 @@ struct gemm {
     bool transpose_a;   // a is [K, M]
     bool transpose_b;   // b is [N, K]
     bool accumulate;
+    struct epilogue epilogue; // {0}: none
 };
 
 struct fill {
@@ -145,11 +163,6 @@ struct norm_backward {
     struct tensor dweight, dbias; // f32[H]; dbias {0} for RMSNorm
 };
 
-enum activation_kind {
-    ACTIVATION_GELU,      // x/2 (1 + erf(x/sqrt 2))
-    ACTIVATION_GELU_TANH, // its tanh form, as in GPT-2
-    ACTIVATION_SWIGLU,    // silu(x[:, :F]) * x[:, F:]
-};
 struct activation_forward {
     enum activation_kind kind;
     struct tensor x; // [T, F], for swiglu [T, 2F]: gate, then up
@@ -158,7 +171,7 @@ struct activation_forward {
 struct activation_backward {
     enum activation_kind kind;
     struct tensor x, dy;
-    struct tensor dx; // the shape of x
+    struct tensor dx; // the shape of x; may be dy, but for swiglu
 };
 
 /* Rotary positions (2104.09864), in place on [T, heads * D], in the half-rotated pairing (i, i + D/2):
@@ -413,6 +426,9 @@ size_t op_scratch_bytes(const struct op *op, int threads);
 
 /* The doors: each checks its arguments (BAD_ARGUMENT with the shapes) and submits. */
 MUST_USE enum status gemm(struct stream *stream, struct gemm args);
+/* Only what gemm() has behind the product: for a caller who made that in another way. */
+MUST_USE enum status gemm_epilogue(struct stream *stream, struct gemm args);
+bool epilogue_is_none(const struct epilogue *epilogue);
 MUST_USE enum status fill(struct stream *stream, struct fill args);
 MUST_USE enum status copy(struct stream *stream, struct copy args);
 MUST_USE enum status cast(struct stream *stream, struct cast args);

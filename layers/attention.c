@@ -102,7 +102,7 @@ enum status attention_layer_forward(const struct attention *attention, const str
 {
     const struct env *env = pass->env;
     struct tensor fused = pass_tensor(pass, attention->fused);
-    TRY(column_linear_forward(&attention->qkv, pass, x, fused));
+    TRY(column_linear_forward(&attention->qkv, pass, x, fused, (struct epilogue){0}));
     TRY(rotate(pass, split_heads(attention, env, fused), false));
     struct attention_forward args = core(attention, pass);
     TRY(attention_forward(env->compute, args));
@@ -119,7 +119,7 @@ enum status attention_layer_backward_input(const struct attention *attention, co
 {
     const struct env *env = pass->env;
     struct tensor dout = pass_tensor(pass, attention->dout), dfused = pass_tensor(pass, attention->dfused);
-    TRY(row_linear_backward_input(&attention->proj, pass, dout));
+    TRY(row_linear_backward_input(&attention->proj, pass, dout, (struct epilogue){0}));
     struct heads gradients = split_heads(attention, env, dfused);
     TRY(attention_backward(env->compute, (struct attention_backward){
                                              .forward = core(attention, pass),

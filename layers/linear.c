@@ -82,17 +82,24 @@ static enum status multiply_wide(const struct lowering *lowering, const struct p
     return cast(compute, (struct cast){.in = args.c, .out = narrow});
 }
 
-/* One of the layer's three products, with its operands in the numbers that it computes with. */
+/* One of the layer's three products, with its operands in the numbers that it computes with. What comes
+ * behind it sees them as they are. */
 static enum status multiply(const struct lowering *lowering, const struct pass *pass, enum product product,
                             struct gemm args)
 {
     struct operands operands = {args.a, args.b};
     TRY(lower(lowering, pass, product, &operands));
-    args.a = operands.first;
-    args.b = operands.second;
-    if (args.a.dtype == F32 && args.c.dtype != F32)
-        return multiply_wide(lowering, pass, args);
-    return gemm(pass->env->compute, args);
+    if (operands.first.data == args.a.data && operands.second.data == args.b.data)
+        return gemm(pass->env->compute, args);
+    struct gemm alone = args;
+    alone.epilogue = (struct epilogue){0};
+    alone.a = operands.first;
+    alone.b = operands.second;
+    if (alone.a.dtype == F32 && alone.c.dtype != F32)
+        TRY(multiply_wide(lowering, pass, alone));
+    else
+        TRY(gemm(pass->env->compute, alone));
+    return gemm_epilogue(pass->env->compute, args);
 }
 
 /* Whether its messages run beside it. A product that is lowered wants its operands whole, for their scales.
@@ -106,8 +113,12 @@ static bool goes_in_pieces(const struct lowering *lowering, const struct pass *p
 static enum status gather_and_multiply(const struct lowering *lowering, const struct pass *pass,
                                        enum product product, struct region into, struct gemm args)
 {
-    if (goes_in_pieces(lowering, pass, product))
-        return multiply_gathered(pass->env, args.a, pass_tensor(pass, into), args);
+    if (goes_in_pieces(lowering, pass, product)) {
+        struct gemm alone = args;
+        alone.epilogue = (struct epilogue){0};
+        TRY(multiply_gathered(pass->env, args.a, pass_tensor(pass, into), alone));
+        return gemm_epilogue(pass->env->compute, args);
+    }
     TRY(gather_tokens(pass, args.a, into, &args.a));
     return multiply(lowering, pass, product, args);
 }
@@ -126,7 +137,7 @@ static enum status multiply_and_reduce(const struct lowering *lowering, const st
 }
 
 enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass, struct tensor x,
-                                  struct tensor y)
+                                  struct tensor y, struct epilogue epilogue)
 {
     const struct env *env = pass->env;
     return gather_and_multiply(&layer->lowering, pass, PRODUCT_FORWARD, layer->gathered,
@@ -136,6 +147,7 @@ enum status column_linear_forward(const struct column_linear *layer, const struc
                                    .transpose_b = true,
                                    .bias = fused_or_none(env, layer->bias, false),
                                    .c = y,
+                                   .epilogue = epilogue,
                                });
 }
 
@@ -167,12 +179,13 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
     struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
     TRY(stream_wait(env->compute, gathered));
-    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
-                 (struct gemm){.a = dy, .transpose_a = true, .b = whole, .c = gradient, .accumulate = true}));
-    if (layer->bias < 0)
-        return OK;
-    return column_sum(env->compute,
-                      (struct column_sum){.in = dy, .out = fused_or_none(env, layer->bias, true)});
+    return multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
+                    (struct gemm){.a = dy,
+                                  .transpose_a = true,
+                                  .b = whole,
+                                  .c = gradient,
+                                  .accumulate = true,
+                                  .epilogue = {.bias_gradient = fused_or_none(env, layer->bias, true)}});
 }
 
 enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass, struct tensor x,
@@ -185,12 +198,12 @@ enum status row_linear_forward(const struct row_linear *layer, const struct pass
 }
 
 enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
-                                      struct tensor dx)
+                                      struct tensor dx, struct epilogue epilogue)
 {
     struct tensor dy = pass_tensor(pass, layer->dy);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
     return gather_and_multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered,
-                               (struct gemm){.a = dy, .b = weight, .c = dx});
+                               (struct gemm){.a = dy, .b = weight, .c = dx, .epilogue = epilogue});
 }
 
 enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,
@@ -200,13 +213,13 @@ enum status row_linear_backward_weight(const struct row_linear *layer, const str
     struct tensor local = pass_tensor(pass, layer->dy);
     struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
-    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
-                 (struct gemm){.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true}));
-    if (layer->bias < 0)
-        return OK;
     // Of this rank's tokens only: the row says that its gradient is partial over tp then.
-    return column_sum(env->compute,
-                      (struct column_sum){.in = local, .out = fused_or_none(env, layer->bias, true)});
+    struct column_sum of_bias = {.in = local, .out = fused_or_none(env, layer->bias, true)};
+    struct gemm args = {.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true};
+    if (!env->sequence_parallel)
+        args.epilogue.bias_gradient = of_bias.out;
+    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT, args));
+    return env->sequence_parallel && layer->bias >= 0 ? column_sum(env->compute, of_bias) : OK;
 }
 
 struct tensor row_linear_bias(const struct row_linear *layer, const struct pass *pass)

@@ -38,9 +38,9 @@ struct column_linear column_linear_declare(const struct env *env, struct layout 
                                            int bias);
 struct row_linear row_linear_declare(const struct env *env, struct layout *layout, int weight, int bias);
 
-/* x: [T or T/tp, K]; y: [T, N/tp], bias included. */
+/* x: [T or T/tp, K]; y: [T, N/tp], bias included; what comes behind it, of y's shape. */
 MUST_USE enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass,
-                                           struct tensor x, struct tensor y);
+                                           struct tensor x, struct tensor y, struct epilogue epilogue);
 /* dy: [T, N/tp]. *dx: [T or T/tp, K], in scratch. */
 MUST_USE enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
                                                   struct tensor dy, struct tensor *dx);
@@ -54,9 +54,9 @@ MUST_USE enum status column_linear_backward_weight(const struct column_linear *l
 /* x: [T, K/tp]. *y: [T or T/tp, N] without bias, in scratch. */
 MUST_USE enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass,
                                         struct tensor x, struct tensor *y);
-/* The gradient of y lies in layer->dy. dx: [T, K/tp]. */
+/* The gradient of y lies in layer->dy. dx: [T, K/tp], and what comes behind it. */
 MUST_USE enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
-                                               struct tensor dx);
+                                               struct tensor dx, struct epilogue epilogue);
 MUST_USE enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,
                                                 struct tensor x);
 

@@ -19,7 +19,7 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
     bool gated = env->model->activation == SWIGLU;
     int64_t tokens = env_tokens(env), features = env->model->ffn_hidden_size / env->groups->tp->size;
     int64_t before = gated ? 2 * features : features;
-    struct mlp mlp;
+    struct mlp mlp = {.dafter = {0}};
     mlp.in = column_linear_declare(env, layout,
                                    param_row(env, layer, gated ? "mlp.gate.weight" : "mlp.fc1.weight"),
                                    param_row(env, layer, gated ? "mlp.gate.bias" : "mlp.fc1.bias"));
@@ -28,7 +28,8 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
     mlp.before = layout_add(layout, HOME_UNTIL_INPUT, tokens, before);
     mlp.after = layout_add_of(layout, RECOMPUTE_ACTIVATION, HOME_UNTIL_WEIGHT, tokens, features);
     mlp.dbefore = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, before);
-    mlp.dafter = layout_add(layout, HOME_SCRATCH, tokens, features);
+    if (gated)
+        mlp.dafter = layout_add(layout, HOME_SCRATCH, tokens, features);
     return mlp;
 }
 
@@ -40,9 +41,22 @@ enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
                                                           .y = pass_tensor(pass, mlp->after)});
 }
 
+/* What is computed again from `before` alone is computed like that the first time too, for the same bits. */
+static bool activates_behind_product(const struct env *env)
+{
+    const struct recompute *r = &env->recompute;
+    return env->model->activation != SWIGLU &&
+           !(r->granularity == RECOMPUTE_SELECTIVE && (r->modules & RECOMPUTE_ACTIVATION) != 0);
+}
+
 enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x)
 {
-    TRY(column_linear_forward(&mlp->in, pass, x, pass_tensor(pass, mlp->before)));
+    struct tensor before = pass_tensor(pass, mlp->before);
+    if (activates_behind_product(pass->env))
+        return column_linear_forward(
+            &mlp->in, pass, x, before,
+            (struct epilogue){.activation = kind_of(pass->env), .after = pass_tensor(pass, mlp->after)});
+    TRY(column_linear_forward(&mlp->in, pass, x, before, (struct epilogue){0}));
     return mlp_activate(mlp, pass);
 }
 
@@ -59,12 +73,18 @@ enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct t
 
 enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx)
 {
-    struct tensor dafter = pass_tensor(pass, mlp->dafter), dbefore = pass_tensor(pass, mlp->dbefore);
-    TRY(row_linear_backward_input(&mlp->out, pass, dafter));
-    TRY(activation_backward(
-        pass->env->compute,
-        (struct activation_backward){
-            .kind = kind_of(pass->env), .x = pass_tensor(pass, mlp->before), .dy = dafter, .dx = dbefore}));
+    enum activation_kind kind = kind_of(pass->env);
+    struct tensor before = pass_tensor(pass, mlp->before), dbefore = pass_tensor(pass, mlp->dbefore);
+    if (kind == ACTIVATION_SWIGLU) {
+        struct tensor dafter = pass_tensor(pass, mlp->dafter);
+        TRY(row_linear_backward_input(&mlp->out, pass, dafter, (struct epilogue){0}));
+        TRY(activation_backward(
+            pass->env->compute,
+            (struct activation_backward){.kind = kind, .x = before, .dy = dafter, .dx = dbefore}));
+    } else {
+        TRY(row_linear_backward_input(&mlp->out, pass, dbefore,
+                                      (struct epilogue){.activation = kind, .before = before}));
+    }
     return column_linear_backward_input(&mlp->in, pass, dbefore, dx);
 }
 

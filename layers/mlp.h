@@ -11,7 +11,7 @@ struct mlp {
     struct region before;  // HOME_UNTIL_INPUT [T, F/tp], or 2F/tp for SwiGLU
     struct region after;   // HOME_UNTIL_WEIGHT [T, F/tp]
     struct region dbefore; // HOME_INPUT_TO_WEIGHT, the shape of before
-    struct region dafter;  // HOME_SCRATCH [T, F/tp]
+    struct region dafter;  // HOME_SCRATCH [T, F/tp], for SwiGLU; else in dbefore's place
 };
 
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);

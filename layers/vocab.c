@@ -139,7 +139,7 @@ enum status head_forward(const struct head *head, const struct pass *pass)
     struct tensor normed = pass_tensor(pass, head->normed), logits = pass_tensor(pass, head->logits);
     struct head_sums sums = head_sums(head, pass);
     TRY(norm_layer_forward(&head->norm, pass, pass_tensor(pass, head->x), normed));
-    TRY(column_linear_forward(&head->linear, pass, normed, logits));
+    TRY(column_linear_forward(&head->linear, pass, normed, logits, (struct epilogue){0}));
 
     TRY(loss_max(env->compute,
                  (struct loss_max){.logits = logits, .columns = head->columns, .max = sums.max}));

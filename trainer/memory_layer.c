@@ -191,7 +191,8 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         struct memory_items items = {.count = 0};
         add_column_scratch(s, &items);
         add_row_scratch(s, &items);
-        add_item(s, &items, HOME_SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
+        if (branch == 0 || s->model->activation == SWIGLU) // GELU's is made in place
+            add_item(s, &items, HOME_SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
         add_lowered(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
         add_lowered(s, &items, width, s->model->hidden_size);
         bytes[branch] = memory_in_home(&items, HOME_SCRATCH);

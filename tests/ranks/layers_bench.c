@@ -246,7 +246,7 @@ enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
     struct layer *l = &b->layer;
     switch (b->subject) {
     case COLUMN:
-        return column_linear_forward(&l->column, pass, x, *y);
+        return column_linear_forward(&l->column, pass, x, *y, (struct epilogue){0});
     case ROW:
         return row_linear_forward(&l->row, pass, x, y);
     case NORM:
@@ -286,7 +286,7 @@ enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor
         return column_linear_backward_input(&l->column, pass, dy, dx);
     case ROW:
         TRY(enter(b, &l->row, dy));
-        return row_linear_backward_input(&l->row, pass, *dx);
+        return row_linear_backward_input(&l->row, pass, *dx, (struct epilogue){0});
     case NORM:
         TRY(fill(b->stream, (struct fill){.out = *dx, .value = 0.0F}));
         return norm_layer_backward_input(&l->norm, pass, dy, x, *dx);

@@ -100,6 +100,46 @@ Test(doors, gemm)
     dry_close(&d);
 }
 
+/* A device that has no epilogues runs the parts. */
+Test(doors, epilogues)
+{
+    struct dry d = dry_open();
+    const struct gemm good = {.a = f32(3, 4), .b = f32(4, 6), .c = f32(3, 6)};
+    struct gemm after = good, before = good, gradient = good;
+    after.epilogue = (struct epilogue){.activation = ACTIVATION_GELU, .after = f32(3, 6)};
+    before.epilogue = (struct epilogue){.activation = ACTIVATION_GELU_TANH, .before = f32(3, 6)};
+    gradient.a = f32(4, 3);
+    gradient.transpose_a = gradient.accumulate = true;
+    gradient.epilogue = (struct epilogue){.bias_gradient = f32_vector(3)};
+    LETS_IN(gemm(d.stream, after));
+    LETS_IN(gemm(d.stream, before));
+    LETS_IN(gemm(d.stream, gradient));
+    cr_assert_eq(passed(&d, OP_GEMM), 3);
+    cr_assert_eq(passed(&d, OP_ACTIVATION_FORWARD), 1);
+    cr_assert_eq(passed(&d, OP_ACTIVATION_BACKWARD), 1);
+    cr_assert_eq(passed(&d, OP_COLUMN_SUM), 1);
+
+    struct gemm bad = after;
+    bad.epilogue.after = f32(3, 5);
+    REFUSES(gemm(d.stream, bad), "gemm: after is f32[3, 5]");
+    bad = after;
+    bad.epilogue.activation = ACTIVATION_SWIGLU;
+    REFUSES(gemm(d.stream, bad), "its activation is not swiglu");
+    bad = before;
+    bad.accumulate = true;
+    REFUSES(gemm(d.stream, bad), "no activation of what is added to c");
+    bad.epilogue.after = bad.epilogue.before;
+    REFUSES(gemm(d.stream, bad), "more than one of after, before and bias_gradient");
+    bad = gradient;
+    bad.epilogue.bias_gradient = f32_vector(4);
+    REFUSES(gemm(d.stream, bad), "bias_gradient is f32[4]");
+    bad = good;
+    bad.epilogue.bias_gradient = f32_vector(3);
+    REFUSES(gemm(d.stream, bad), "rows of a, which is not transposed");
+    cr_assert_eq(passed(&d, OP_GEMM), 3, "refused before anything runs");
+    dry_close(&d);
+}
+
 Test(doors, memory_ops)
 {
     struct dry d = dry_open();
