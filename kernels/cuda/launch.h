@@ -4,7 +4,7 @@
  *     return LAUNCH(queue, norm_forward, dim3(rows), THREADS, 0, x, y);
  *     __global__ void norm_forward(...) { SHARED(float, line, 32); ... }
  *
- * nvcc turns LAUNCH into <<<>>>. A test build compiles the same file as C++ with its own <cuda_runtime.h>
+ * LAUNCH is cudaLaunchKernelEx(). A test build compiles the same file as C++ with its own <cuda_runtime.h>
  * (tests/emulator/), where a launch runs the kernel thread by thread on the CPU; that is why kernels take
  * shared memory through SHARED and DYNAMIC_SHARED, and why inline PTX is in one place (mma.h).
  *
@@ -31,6 +31,10 @@ constexpr int64_t MAX_GRID_Y = 65535; // and z
     extern __shared__ __align__(16) unsigned char dynamic_[]; \
     type *const name = reinterpret_cast<type *>(dynamic_)
 
+#endif
+
+/* The status is the launch's own. What cudaGetLastError() knows is the last failure of any call of this
+ * thread, and that an event is not ready yet (cudaErrorNotReady) counts as one. */
 template <class... Parameters, class... Arguments>
 enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
                           dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
@@ -43,10 +47,10 @@ enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*ker
         if (error != cudaSuccess)
             return cuda_check(queue, error, name);
     }
-    kernel<<<grid, static_cast<unsigned>(threads), shared_bytes, queue->stream>>>(arguments...);
-    return cuda_check(queue, cudaGetLastError(), name);
+    const cudaLaunchConfig_t config = {
+        grid, dim3(static_cast<unsigned>(threads)), shared_bytes, queue->stream, nullptr, 0};
+    return cuda_check(queue, cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
-#endif
 
 /* Status of the launch; `threads` in one dimension, a multiple of WARP. */
 #define LAUNCH(queue, kernel, grid, threads, shared_bytes, ...) \

@@ -398,6 +398,11 @@ void *emulator_shared(const void *site, size_t bytes)
     if (site == NULL)
         bytes = e->dynamic_bytes;
     CHECK(e->shared_pieces < SHARED_SITES);
+    size_t all = e->dynamic_bytes + (site != NULL ? bytes : 0);
+    for (int i = 0; i < e->shared_pieces; i++)
+        all += e->shared[i].site != NULL ? e->shared[i].bytes : 0;
+    if (all > (e->dynamic_bytes > EMULATOR_SHARED_BYTES ? EMULATOR_MOST_SHARED_BYTES : EMULATOR_SHARED_BYTES))
+        die(__FILE__, __LINE__, e->kernel, "%zu bytes of shared memory are more than a block can have", all);
     void *data = NULL;
     CHECK(posix_memalign(&data, BANKS_BYTES, bytes > 0 ? bytes : 1) == 0);
     memset(data, 0xff, bytes);

@@ -57,6 +57,8 @@ struct emulator_deposit {
 };
 const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line);
 
+/* Of a block: without asking, and after cudaFuncSetAttribute() (compute capability 9.0). */
+enum { EMULATOR_SHARED_BYTES = 48 * 1024, EMULATOR_MOST_SHARED_BYTES = 227 * 1024 };
 /* The block's piece of shared memory that belongs to `site`; NULL: the dynamic one. */
 void *emulator_shared(const void *site, size_t bytes);
 /* Ends the program unless these bytes are shared memory of the block, and `data` a multiple of `bytes`. */

@@ -250,7 +250,7 @@ bool emulator_fails(const char *call)
 
 static cudaError_t result_of(const char *call, cudaError_t when_failing)
 {
-    return emulator_fails(call) ? when_failing : cudaSuccess;
+    return emulator_returns(emulator_fails(call) ? when_failing : cudaSuccess);
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -262,6 +262,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "invalid argument";
     case cudaErrorMemoryAllocation:
         return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
     case cudaErrorInsufficientDriver:
         return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:
@@ -274,11 +276,6 @@ const char *cudaGetErrorString(cudaError_t error)
     return "?";
 }
 
-cudaError_t cudaGetLastError(void)
-{
-    return cudaSuccess;
-}
-
 static int gpus(void)
 {
     const char *count = getenv("EMULATOR_GPUS");
@@ -287,7 +284,7 @@ static int gpus(void)
 
 static cudaError_t check_device(int number)
 {
-    return number >= 0 && number < gpus() ? cudaSuccess : cudaErrorInvalidValue;
+    return emulator_returns(number >= 0 && number < gpus() ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
@@ -346,7 +343,7 @@ static cudaError_t take(void **out, size_t bytes, const char *call)
     *out = NULL;
     calls.allocations++;
     if (result_of(call, cudaErrorMemoryAllocation) != cudaSuccess || posix_memalign(out, 256, bytes) != 0)
-        return cudaErrorMemoryAllocation;
+        return emulator_returns(cudaErrorMemoryAllocation);
     memset(*out, 0xff, bytes);
     return cudaSuccess;
 }
@@ -418,14 +415,14 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     if (stream->first != NULL)
         run_more(stream);
-    return stream->first != NULL ? cudaErrorNotReady : cudaSuccess;
+    return emulator_returns(stream->first != NULL ? cudaErrorNotReady : cudaSuccess);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
     if (event->recorded == 0)
-        return cudaErrorInvalidValue; // CUDA would not wait, which is never meant
+        return emulator_returns(cudaErrorInvalidValue); // CUDA would not wait, which is never meant
     event->held++;
     put(stream, (struct entry){.wait = event, .number = event->recorded});
     return cudaSuccess;
@@ -467,14 +464,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     calls.polls += event == not_ready;
     not_ready = event;
-    return cudaErrorNotReady;
+    return emulator_returns(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     calls.syncs++;
     if (event->recorded == 0)
-        return cudaErrorInvalidValue;
+        return emulator_returns(cudaErrorInvalidValue);
     while (event->passed < event->recorded)
         run_more(event->stream);
     return result_of("cudaEventSynchronize", cudaErrorInvalidValue);
@@ -483,9 +480,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     if (!from->timed || !to->timed || from->recorded == 0 || to->recorded == 0)
-        return cudaErrorInvalidResourceHandle;
+        return emulator_returns(cudaErrorInvalidResourceHandle);
     if (from->passed < from->recorded || to->passed < to->recorded)
-        return cudaErrorNotReady;
+        return emulator_returns(cudaErrorNotReady);
     *ms = (float)(to->passed_ns - from->passed_ns) * 1e-6F;
     return cudaSuccess;
 }

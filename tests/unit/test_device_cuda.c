@@ -144,6 +144,30 @@ Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
     free(received);
 }
 
+/* To CUDA "not ready" is an error like others, which cudaGetLastError() tells whoever asks next: here a
+ * launch, behind a host that has looked at a copy which is not done yet. */
+Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
+{
+    struct device *device = open_device();
+    struct stream *first = open_stream(device, "first"), *second = open_stream(device, "second");
+    struct buffer there;
+    int32_t received = 0;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof received, &there), OK);
+    struct fill seven = {.out = tensor_1d(there.data, I32, 1), .value = 7.0F};
+    cr_assert_eq(fill(second, seven), OK, "%s", fail_text());
+    cr_assert_eq(copy_to_host(second, &received, there.data, sizeof received), OK);
+    cr_assert_eq(stream_sync(first), OK, "%s", fail_text()); // delivers what has come: nothing
+    cr_expect_eq(received, 0);
+    cr_expect_eq(fill(first, seven), OK, "%s", fail_text());
+    cr_expect_eq(stream_sync(second), OK, "%s", fail_text());
+    cr_expect_eq(received, 7);
+    cr_assert_eq(stream_sync(first), OK, "%s", fail_text());
+    buffer_free(&there);
+    stream_destroy(first);
+    stream_destroy(second);
+    device_close(device);
+}
+
 /* What keeps the trainer honest: under EMULATOR_MEMORY=guarded the host cannot follow a device's address. */
 Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
 {

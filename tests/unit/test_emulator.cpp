@@ -39,6 +39,34 @@ static void sum_block(const float *x, int count, float *out)
         *out = sum + again;
 }
 
+static void nothing(int)
+{
+    DYNAMIC_SHARED(float, line);
+    if (line == nullptr)
+        abort();
+}
+
+/* Which CUDA says no to, and what cudaGetLastError() then knows, once. */
+Test(emulator, launches_that_cuda_refuses)
+{
+    bench b("forward");
+    static const struct {
+        unsigned x, y, z;
+        int threads;
+        size_t shared;
+    } bad[] = {{0, 1, 1, 32, 0},        {1, 0, 1, 32, 0}, {1, 65536, 1, 32, 0}, {1, 1, 65536, 32, 0},
+               {1U << 31, 1, 1, 32, 0}, {1, 1, 1, 0, 0},  {1, 1, 1, 1025, 0},   {1, 1, 1, 32, 228 * 1024}};
+    for (const auto &l : bad) {
+        cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(l.x, l.y, l.z), l.threads, l.shared, 0), NOT_SUPPORTED);
+        cr_expect_neq(cudaGetLastError(), cudaSuccess);
+        cr_expect_eq(cudaGetLastError(), cudaSuccess);
+    }
+    cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(1, 65535, 1), 32, 227 * 1024, 0), OK);
+    cudaLaunchConfig_t unasked = {dim3(1), dim3(32), 228 * 1024, b.queue.stream, nullptr, 0};
+    const char *const name = "nothing";
+    cr_expect_eq(cudaLaunchKernelEx(&unasked, nothing, 0), cudaErrorInvalidValue);
+}
+
 Test(emulator, barriers_and_shuffles_make_a_sum)
 {
     float x[1000], first = 0.0F;

@@ -18,7 +18,7 @@
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
     {
     }
 };
@@ -73,15 +73,33 @@ template <class Body> struct emulated_launch {
     }
 };
 
+/* The fields have names of their own: CUDA's are macros here. */
+struct cudaLaunchConfig_t {
+    dim3 grid, block;
+    size_t shared_bytes;
+    cudaStream_t stream;
+    const void *attributes;
+    unsigned attribute_count;
+};
+
+/* In CUDA a launch has no name: here it is that of launch_kernel() in launch.h. */
+#define cudaLaunchKernelEx(config, kernel, ...) emulated_launch_kernel(name, config, kernel, __VA_ARGS__)
+
 template <class... Parameters, class... Arguments>
-enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
-                          dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
+cudaError_t emulated_launch_kernel(const char *name, const cudaLaunchConfig_t *config,
+                                   void (*kernel)(Parameters...), Arguments... arguments)
 {
+    const dim3 &grid = config->grid, &block = config->block;
+    cudaError_t error =
+        emulator_check_launch(reinterpret_cast<const void *>(kernel), {grid.x, grid.y, grid.z},
+                              {block.x, block.y, block.z}, config->shared_bytes);
+    if (error != cudaSuccess)
+        return error;
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     using launch = emulated_launch<decltype(body)>;
     void *memory = malloc(sizeof(launch));
     CHECK(memory != nullptr);
-    new (memory) launch{name, grid, static_cast<unsigned>(threads), shared_bytes, body};
-    emulator_put(queue->stream, launch::run, memory);
-    return OK;
+    new (memory) launch{name, grid, block.x, config->shared_bytes, body};
+    emulator_put(config->stream, launch::run, memory);
+    return cudaSuccess;
 }

@@ -28,6 +28,7 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidResourceHandle = 400,
@@ -46,11 +47,14 @@ enum {
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
 struct cudaDeviceProp {
     char name[256];
 };
 
 const char *cudaGetErrorString(cudaError_t error);
+/* As in CUDA, the last of this thread's calls that returned anything but success, "not ready" too. */
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
@@ -77,11 +81,18 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 
 struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
 /* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. */
 void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context);
+
+/* What CUDA refuses: a grid or a block that is empty or too large, and more dynamic shared memory than this
+ * thread's GPU was asked for with cudaFuncSetAttribute(). */
+struct emulator_index;
+cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid,
+                                  struct emulator_index threads, size_t shared_bytes);
 
 /* By a stream's own clock, which cudaEventElapsedTime() reads: what is running now took so long. */
 void emulator_pass_time(cudaStream_t stream, int64_t ns);
@@ -108,6 +119,8 @@ struct emulator_calls {
 };
 struct emulator_calls emulator_calls(void);
 bool emulator_fails(const char *call); // as EMULATOR_FAIL says
+/* `error`, which cudaGetLastError() will know of. */
+cudaError_t emulator_returns(cudaError_t error);
 
 #ifdef __cplusplus
 }

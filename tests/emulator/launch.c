@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What CUDA refuses to launch, and what it remembers of the calls that failed. The limits are those of
+ * compute capability 9.0 (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). */
+#include "tests/emulator/include/cuda_runtime_api.h"
+
+#include "base/status.h"
+#include "tests/emulator/emulator.h"
+
+enum { MOST_Y_AND_Z = 65535, MOST_THREADS = 1024, MOST_KERNELS = 128 };
+
+static _Thread_local cudaError_t last_error;
+
+cudaError_t emulator_returns(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        last_error = error;
+    return error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+/* What was asked for of this thread's GPU: of another, a kernel has to be asked for again. */
+static _Thread_local struct {
+    const void *kernel;
+    int device;
+    size_t bytes;
+} asked[MOST_KERNELS];
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
+{
+    int i = 0;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > EMULATOR_MOST_SHARED_BYTES)
+        return emulator_returns(cudaErrorInvalidValue);
+    while (asked[i].kernel != NULL && (asked[i].kernel != kernel || asked[i].device != emulator_device()))
+        CHECK(++i < MOST_KERNELS);
+    asked[i].kernel = kernel;
+    asked[i].device = emulator_device();
+    asked[i].bytes = (size_t)value;
+    return cudaSuccess;
+}
+
+static size_t shared_bytes_of(const void *kernel)
+{
+    for (int i = 0; i < MOST_KERNELS && asked[i].kernel != NULL; i++)
+        if (asked[i].kernel == kernel && asked[i].device == emulator_device())
+            return asked[i].bytes > EMULATOR_SHARED_BYTES ? asked[i].bytes : EMULATOR_SHARED_BYTES;
+    return EMULATOR_SHARED_BYTES;
+}
+
+cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid,
+                                  struct emulator_index threads, size_t shared_bytes)
+{
+    bool good = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= MOST_Y_AND_Z && grid.z >= 1 &&
+                grid.z <= MOST_Y_AND_Z && threads.x >= 1 && threads.x <= MOST_THREADS && threads.y == 1 &&
+                threads.z == 1;
+    if (!good)
+        return emulator_returns(cudaErrorInvalidConfiguration);
+    return emulator_returns(shared_bytes <= shared_bytes_of(kernel) ? cudaSuccess : cudaErrorInvalidValue);
+}
