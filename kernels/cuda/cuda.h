@@ -18,8 +18,9 @@
 #define CUDA_IS_EMULATED false
 #endif
 
-struct cuda_library;   // cuBLASLt and its plans
-struct cuda_attention; // which attention a shape takes
+struct cuda_library;                       // cuBLASLt and its plans
+struct cuda_attention;                     // which attention a shape takes
+typedef void (*cuda_tensor_encoder)(void); // cuTensorMapEncodeTiled (tensor_map.h)
 
 /* One stream's part of what an op needs. */
 struct cuda_queue {
@@ -30,7 +31,8 @@ struct cuda_queue {
     const struct op *op; // the one that is being launched, for messages
     struct cuda_library *library;
     struct cuda_attention *attention;
-    bool tf32; // for products of fp32 matrices
+    bool tf32;                  // for products of fp32 matrices
+    cuda_tensor_encoder encode; // NULL: a GPU without the instructions of wgmma.h
 };
 
 /* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)". queue may be NULL. */

@@ -20,6 +20,7 @@
 #include "kernels/cuda/message.h"
 #include "kernels/cuda/pool.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/cuda/tensor_map.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,7 @@ struct cuda_device {
     struct cuda_library *library;
     struct cuda_attention *attention;
     bool tf32;
+    cuda_tensor_encoder encode;
     struct cuda_stream *streams;
     struct message_mark message[MESSAGES]; // [first, last) are not known to be passed, modulo MESSAGES
     uint32_t first_message, last_message;
@@ -148,6 +150,8 @@ static enum status cuda_open(struct device *device, const struct device_options 
     if (status == OK)
         status = cuda_library_open(&gpu, options->matmul_algorithms, &d->library);
     if (status == OK)
+        status = tensor_map_open(&gpu, &d->encode);
+    if (status == OK)
         status = cuda_attention_open(options, &d->attention);
     if (status == OK)
         device->state = d;
@@ -213,7 +217,8 @@ static enum status cuda_stream_open(struct stream *stream)
                                    .name = stream->name,
                                    .library = device_of(stream)->library,
                                    .attention = device_of(stream)->attention,
-                                   .tf32 = device_of(stream)->tf32};
+                                   .tf32 = device_of(stream)->tf32,
+                                   .encode = device_of(stream)->encode};
     enum status status = cuda_check(NULL, cudaStreamCreateWithFlags(&s->queue.stream, cudaStreamNonBlocking),
                                     "cudaStreamCreateWithFlags");
     for (int i = 0; status == OK && i < MARKS; i++)

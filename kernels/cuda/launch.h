@@ -6,7 +6,7 @@
  *
  * LAUNCH is cudaLaunchKernelEx(). A test build compiles the same file as C++ with its own <cuda_runtime.h>
  * (tests/emulator/), where a launch runs the kernel thread by thread on the CPU; that is why kernels take
- * shared memory through SHARED and DYNAMIC_SHARED, and why inline PTX is in one place (mma.h).
+ * shared memory through SHARED and DYNAMIC_SHARED, and why inline PTX is in one place (mma.h, wgmma.h).
  *
  * The trap: every thread of a block must reach the same barriers and shuffles. Leave early only where no
  * barrier follows. */

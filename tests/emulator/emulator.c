@@ -4,11 +4,13 @@
  * swapcontext() asks the kernel for the signal mask and takes fifty times as long.
  *
  * A turn lets every thread that can run do so, in the order that was asked for. Then those that wait for
- * their warp, and whose warp is complete, may run again; when all wait for the block, all may. */
+ * their warp, and whose warp is complete, may run again, and those whose condition holds; when all wait for
+ * the block, all may. When nobody may, one of the copies that are under way arrives (async.h). */
 #include "tests/emulator/emulator.h"
 
 #include "base/philox.h"
 #include "base/status.h"
+#include "tests/emulator/async.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +21,9 @@
 #endif
 
 enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MOST_THREADS = 1024, LANES = 32, SHARED_SITES = 32 };
-enum { MOST_COPIES = 256, BANKS_BYTES = 128 };
+enum { MOST_COPIES = 256, SHARED_ALIGNMENT = 1024 };
 
-enum fiber_state { NEW, READY, AT_BARRIER, AT_WARP, DONE };
+enum fiber_state { NEW, READY, AT_BARRIER, AT_WARP, AT_CONDITION, DONE };
 
 struct fiber {
     enum fiber_state state;
@@ -29,12 +31,15 @@ struct fiber {
     const char *file; // where it waits
     int line;
     unsigned parity; // of its next warp operation
+    bool (*ready)(const void *what);
+    const void *what;
+    const char *kind;
     struct emulator_index index;
 };
 
 struct shared_piece {
     const void *site;
-    void *data;
+    void *data, *memory;
     size_t bytes;
 };
 
@@ -64,6 +69,7 @@ struct emulator {
     unsigned order[MOST_THREADS];
     struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
     struct copies *copies; // of each thread; NULL: no kernel has begun any
+    struct async *async;
     struct shared_piece shared[SHARED_SITES];
     int shared_pieces;
     size_t dynamic_bytes;
@@ -96,6 +102,7 @@ void emulator_destroy(struct emulator *e)
     for (int i = 0; i < e->stacks; i++)
         munmap(e->stack[i].memory, STACK_BYTES);
     free(e->copies);
+    async_destroy(e->async);
     free(e);
 }
 
@@ -212,7 +219,8 @@ static void run_fiber(struct emulator *e, struct fiber *fiber)
 _Noreturn static void refuse(const struct emulator *e, const struct fiber *a, const struct fiber *b,
                              const char *why)
 {
-    static const char *const names[] = {"", "runs", "at the barrier", "at the warp operation", "has left"};
+    static const char *const names[] = {"",      "runs",    "at the barrier", "at the warp operation",
+                                        "waits", "has left"};
     die(__FILE__, __LINE__, e->kernel, "block (%u, %u, %u): thread %u %s (%s:%d), thread %u %s (%s:%d): %s",
         e->block.x, e->block.y, e->block.z, a->index.x, names[a->state], a->file, a->line, b->index.x,
         names[b->state], b->file, b->line, why);
@@ -228,13 +236,15 @@ static bool release_warp(struct emulator *e, unsigned first)
 {
     unsigned end = first + LANES < e->threads.x ? first + LANES : e->threads.x, waiting = 0;
     const struct fiber *one = NULL;
+    bool late = false; // a lane may still come
     for (unsigned i = first; i < end; i++) {
         if (e->fiber[i].state == AT_WARP) {
             one = &e->fiber[i];
             waiting++;
         }
+        late = late || e->fiber[i].state == AT_CONDITION;
     }
-    if (waiting == 0)
+    if (waiting == 0 || late)
         return false;
     for (unsigned i = first; i < end; i++) {
         struct fiber *f = &e->fiber[i];
@@ -252,9 +262,12 @@ static bool release_warp(struct emulator *e, unsigned first)
 static bool release_block(struct emulator *e)
 {
     struct fiber *one = NULL;
-    for (unsigned i = 0; i < e->threads.x; i++)
+    for (unsigned i = 0; i < e->threads.x; i++) {
         if (e->fiber[i].state == AT_BARRIER)
             one = &e->fiber[i];
+        if (e->fiber[i].state == AT_CONDITION)
+            return false; // it may still come
+    }
     if (one == NULL)
         return false;
     for (unsigned i = 0; i < e->threads.x; i++) {
@@ -265,6 +278,48 @@ static bool release_block(struct emulator *e)
     for (unsigned i = 0; i < e->threads.x; i++)
         e->fiber[i].state = READY;
     return true;
+}
+
+/* Whoever's condition holds goes on. True if someone does. */
+static bool release_ready(struct emulator *e)
+{
+    bool any = false;
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        struct fiber *f = &e->fiber[i];
+        if (f->state == AT_CONDITION && f->ready(f->what)) {
+            f->state = READY;
+            any = true;
+        }
+    }
+    return any;
+}
+
+static bool somebody_waits(const struct emulator *e)
+{
+    for (unsigned i = 0; i < e->threads.x; i++)
+        if (e->fiber[i].state == AT_CONDITION)
+            return true;
+    return false;
+}
+
+static void expect_all_done(const struct emulator *e)
+{
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        const struct fiber *f = &e->fiber[i];
+        if (f->state == AT_CONDITION)
+            die(f->file, f->line, e->kernel, "block (%u, %u, %u): thread %u waits for %s for ever",
+                e->block.x, e->block.y, e->block.z, i, f->kind);
+        if (f->state != DONE)
+            refuse(e, f, f, "it waits for ever");
+    }
+}
+
+/* Which of the copies under way arrives next. */
+static uint32_t draw(const struct emulator *e, uint64_t number)
+{
+    if (e->direction == SHUFFLED)
+        return philox_word((struct philox){.key = {(uint32_t)e->seed, 2}}, e->launches, number);
+    return e->direction == FORWARD ? 0 : 3;
 }
 
 static void make_order(struct emulator *e, unsigned count)
@@ -287,7 +342,7 @@ static void run_block(struct emulator *e)
             e->copies[i].count = e->copies[i].group = 0;
     }
     bool more = true;
-    while (more) {
+    for (uint64_t turn = 0; more; turn++) {
         for (unsigned i = 0; i < e->threads.x; i++) {
             struct fiber *fiber = &e->fiber[e->order[i]];
             if (fiber->state == NEW || fiber->state == READY)
@@ -296,14 +351,18 @@ static void run_block(struct emulator *e)
         more = false;
         for (unsigned first = 0; first < e->threads.x; first += LANES)
             more = release_warp(e, first) || more;
+        more = release_ready(e) || more;
         more = more || release_block(e);
+        more = more || (somebody_waits(e) && async_move(e->async, draw(e, turn)));
     }
+    expect_all_done(e);
+    async_end_block(e->async);
     for (unsigned i = 0; e->copies != NULL && i < e->threads.x; i++)
         if (e->copies[i].count > 0)
             refuse(e, &e->fiber[i], &e->fiber[i],
                    "it has left, and copies that it began were not waited for");
     for (int i = 0; i < e->shared_pieces; i++)
-        free(e->shared[i].data);
+        free(e->shared[i].memory);
     e->shared_pieces = 0;
 }
 
@@ -366,6 +425,16 @@ static void wait_at(struct emulator *e, enum fiber_state state, const char *file
     give_way(e);
 }
 
+void emulator_wait_for(bool (*ready)(const void *what), const void *what, const char *kind, const char *file,
+                       int line)
+{
+    struct fiber *me = current->now;
+    me->ready = ready;
+    me->what = what;
+    me->kind = kind;
+    wait_at(current, AT_CONDITION, file, line);
+}
+
 void emulator_barrier(const char *file, int line)
 {
     wait_at(current, AT_BARRIER, file, line);
@@ -403,11 +472,28 @@ void *emulator_shared(const void *site, size_t bytes)
         all += e->shared[i].site != NULL ? e->shared[i].bytes : 0;
     if (all > (e->dynamic_bytes > EMULATOR_SHARED_BYTES ? EMULATOR_MOST_SHARED_BYTES : EMULATOR_SHARED_BYTES))
         die(__FILE__, __LINE__, e->kernel, "%zu bytes of shared memory are more than a block can have", all);
-    void *data = NULL;
-    CHECK(posix_memalign(&data, BANKS_BYTES, bytes > 0 ? bytes : 1) == 0);
+    const size_t shift = site == NULL ? EMULATOR_SHARED_SHIFT : 0;
+    void *memory = NULL;
+    CHECK(posix_memalign(&memory, SHARED_ALIGNMENT, shift + (bytes > 0 ? bytes : 1)) == 0);
+    char *data = (char *)memory + shift;
     memset(data, 0xff, bytes);
-    e->shared[e->shared_pieces++] = (struct shared_piece){site, data, bytes};
+    e->shared[e->shared_pieces++] = (struct shared_piece){site, data, memory, bytes};
     return data;
+}
+
+struct emulator_piece emulator_dynamic_shared(void)
+{
+    return (struct emulator_piece){emulator_shared(NULL, 0), current->dynamic_bytes};
+}
+
+struct async **emulator_async(void)
+{
+    return &current->async;
+}
+
+const char *emulator_kernel(void)
+{
+    return current->kernel;
 }
 
 void emulator_expect_shared(const void *data, size_t bytes, const char *file, int line)

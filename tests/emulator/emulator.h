@@ -57,12 +57,28 @@ struct emulator_deposit {
 };
 const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line);
 
+/* This thread waits for `kind`: until ready(what), which is asked whenever nobody can run. */
+void emulator_wait_for(bool (*ready)(const void *what), const void *what, const char *kind, const char *file,
+                       int line);
+const char *emulator_kernel(void); // the name of the one that runs
+
 /* Of a block: without asking, and after cudaFuncSetAttribute() (compute capability 9.0). */
 enum { EMULATOR_SHARED_BYTES = 48 * 1024, EMULATOR_MOST_SHARED_BYTES = 227 * 1024 };
 /* The block's piece of shared memory that belongs to `site`; NULL: the dynamic one. */
 void *emulator_shared(const void *site, size_t bytes);
 /* Ends the program unless these bytes are shared memory of the block, and `data` a multiple of `bytes`. */
 void emulator_expect_shared(const void *data, size_t bytes, const char *file, int line);
+
+/* The dynamic piece. It begins EMULATOR_SHARED_SHIFT bytes past a multiple of 1024: CUDA promises 16. */
+enum { EMULATOR_SHARED_SHIFT = 128 };
+struct emulator_piece {
+    void *data;
+    size_t bytes;
+};
+struct emulator_piece emulator_dynamic_shared(void);
+/* Where async.c keeps its own. */
+struct async;
+struct async **emulator_async(void);
 
 /* Copies beside the arithmetic (cp.async): they are done as late as they may be, when this thread waits for
  * them, and until then the memory that they go to is NaN. `present` false: zeros. */

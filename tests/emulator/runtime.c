@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -314,7 +315,9 @@ cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int number)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int number)
 {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    const char *capability = getenv("EMULATOR_CAPABILITY");
+    const long tenths = lround(10.0 * (capability != NULL ? strtod(capability, NULL) : 9.0));
+    *value = (int)(attribute == cudaDevAttrComputeCapabilityMajor ? tenths / 10 : tenths % 10);
     if (result_of("cudaDeviceGetAttribute", cudaErrorNoDevice) != cudaSuccess)
         *value = 7; // an old one
     return check_device(number);

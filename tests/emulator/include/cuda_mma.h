@@ -3,6 +3,8 @@
  * written down a second time, and test_mma.cpp compares both with plain matrix products. */
 #pragma once
 
+#include "tests/emulator/async.h"
+
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline float widen(bf16 x)
@@ -63,6 +65,11 @@ inline float exp2_fast(float x)
 {
     const float y = exp2f(x);
     return y < 0x1p-126F ? 0.0F : y;
+}
+
+inline unsigned shared_address(const void *data, CALLED_FROM)
+{
+    return emulator_shared_address(data, file, line);
 }
 
 /* One row of 16 bytes, and where it was. */

@@ -14,6 +14,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __grid_constant__
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -97,8 +98,9 @@ cudaError_t emulated_launch_kernel(const char *name, const cudaLaunchConfig_t *c
         return error;
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     using launch = emulated_launch<decltype(body)>;
-    void *memory = malloc(sizeof(launch));
-    CHECK(memory != nullptr);
+    void *memory = nullptr; // tensor maps among the arguments lie on 64 bytes
+    CHECK(posix_memalign(&memory, alignof(launch) > sizeof(void *) ? alignof(launch) : sizeof(void *),
+                         sizeof(launch)) == 0);
     new (memory) launch{name, grid, block.x, config->shared_bytes, body};
     emulator_put(config->stream, launch::run, memory);
     return cudaSuccess;

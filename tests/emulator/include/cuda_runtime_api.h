@@ -10,6 +10,8 @@
  * streams moves while that thread calls: a stream stands still at a message of NCCL's (tests/emulator/nccl.c)
  * until its partners have come to theirs.
  *
+ * EMULATOR_CAPABILITY=8.0 makes them such GPUs; without it they are of 9.0, with the instructions of wgmma.h.
+ *
  * The environment variable EMULATOR_FAIL=CALL makes that call fail, for tests of messages: cudaMalloc,
  * cudaGetDeviceCount for a machine without a GPU, or cudaGetDeviceProperties for one whose last is another.
  */
@@ -46,6 +48,11 @@ enum {
 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1
+};
+enum { cudaEnableDefault = 0 };
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
@@ -61,6 +68,9 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *answer);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The functions of kernels/cuda/wgmma.h in software, strict: an operand's descriptor is taken apart as the
+ * PTX ISA says, and read where it says, when the product is waited for (async.h); test_wgmma.cpp compares
+ * with plain products. */
+#pragma once
+
+/* Eight numbers of 16 bytes of an operand: `along` chunks of the row's direction and `across` rows further.
+ */
+inline const uint16_t *emulated_chunk(const emulator_product *p, uint64_t operand, bool transpose, int row,
+                                      int chunk)
+{
+    const uint32_t begin = static_cast<uint32_t>(operand & 0x3fff) * 16,
+                   leading = static_cast<uint32_t>(operand >> 16 & 0x3fff) * 16,
+                   stride = static_cast<uint32_t>(operand >> 32 & 0x3fff) * 16;
+    if (operand >> 62 != 1 || (operand >> 46 & 0xffff) != 0 || (operand & 0xc000c000U) != 0)
+        emulator_product_die(p, "the emulator knows operands with 128-byte swizzle and base offset 0");
+    if (begin % 1024 > 96 || begin % 32 != 0 || (transpose && begin % 1024 != 0))
+        emulator_product_die(p, "an operand does not begin on 1024 bytes, or a k step into the row");
+    const uint32_t line = static_cast<uint32_t>(row);
+    uint32_t address = begin + line / 8 * stride + line % 8 * 128;
+    address += transpose ? static_cast<uint32_t>(chunk / 8) * leading + static_cast<uint32_t>(chunk % 8) * 16
+                         : static_cast<uint32_t>(chunk) * 16;
+    const void *seen = emulator_seen(address ^ (address / 128 % 8 * 16));
+    if (seen == nullptr)
+        emulator_product_die(p, "an operand leaves dynamic shared memory");
+    return static_cast<const uint16_t *>(seen);
+}
+
+/* lines[first ..][16 k] of an operand, `count` of them: rows of a, columns of b. */
+template <class T>
+void emulated_operand(const emulator_product *p, uint64_t operand, bool transpose, int first, int count,
+                      float out[][16])
+{
+    for (int i = 0; i < 2 * count; i++) {
+        const int line = transpose ? i % 16 : i / 2, chunk = transpose ? i / 16 : i % 2;
+        const uint16_t *from = transpose ? emulated_chunk(p, operand, true, line, first / 8 + chunk)
+                                         : emulated_chunk(p, operand, false, first + line, chunk);
+        for (int j = 0; j < 8; j++) {
+            if (transpose)
+                out[8 * chunk + j][line] = widen(T{from[j]});
+            else
+                out[line][8 * chunk + j] = widen(T{from[j]});
+        }
+    }
+}
+
+/* a of registers: this warp's 16 rows. */
+template <class T> void emulated_left(const emulator_product *p, float out[16][16])
+{
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < 8; i++) {
+            const uint32_t pair = p->left[lane][i / 2];
+            const uint16_t bits = static_cast<uint16_t>(i % 2 == 0 ? pair : pair >> 16);
+            out[lane / 4 + i / 2 % 2 * 8][2 * (lane % 4) + i % 2 + i / 4 * 8] = widen(T{bits});
+        }
+    }
+}
+
+/* One warp's rows; terms in the order of k, as mma_m16n8k16 does. */
+template <class T> void emulated_multiply(const emulator_product *p)
+{
+    enum { MOST_COLUMNS = 256 };
+    float a[16][16], b[MOST_COLUMNS][16];
+    if (p->left[0] != nullptr)
+        emulated_left<T>(p, a);
+    else
+        emulated_operand<T>(p, p->a, p->transpose_a, p->warp % 4 * 16, 16, a);
+    emulated_operand<T>(p, p->b, p->transpose_b, 0, p->n, b);
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < p->n / 2; i++) {
+            const int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+            float sum = p->accumulate ? p->d[lane][i] : 0.0F;
+            for (int k = 0; k < 16; k++)
+                sum += a[row][k] * b[column][k];
+            p->d[lane][i] = sum;
+        }
+    }
+}
+
+template <class T, int N>
+void emulated_begin(float (&d)[N / 8][4], uint64_t a, bool transpose_a, const uint32_t *left, uint64_t b,
+                    bool transpose_b, bool accumulate, const char *file, int line)
+{
+    emulator_product p = {};
+    p.multiply = emulated_multiply<T>;
+    p.a = a;
+    p.b = b;
+    p.n = N;
+    p.transpose_a = transpose_a;
+    p.transpose_b = transpose_b;
+    p.accumulate = accumulate;
+    emulator_product_begin(&p, d[0], left, file, line);
+}
+
+template <class T, int N, bool TRANSPOSE_A = false, bool TRANSPOSE_B = false>
+void wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, bool accumulate, CALLED_FROM)
+{
+    emulated_begin<T, N>(d, a, TRANSPOSE_A, nullptr, b, TRANSPOSE_B, accumulate, file, line);
+}
+
+template <class T, int N, bool TRANSPOSE_B = false>
+void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool accumulate, CALLED_FROM)
+{
+    emulated_begin<T, N>(d, 0, false, a, b, TRANSPOSE_B, accumulate, file, line);
+}
+
+inline void wgmma_fence()
+{
+    emulator_product_fence();
+}
+
+inline void wgmma_commit()
+{
+    emulator_product_commit();
+}
+
+template <int GROUPS> void wgmma_wait(CALLED_FROM)
+{
+    emulator_product_wait(GROUPS, file, line);
+}
+
+template <int TILES> void wgmma_hold(float (&)[TILES][4])
+{
+}
+
+template <int PIECES> void wgmma_hold(uint32_t (&)[PIECES][4])
+{
+}
+
+inline void mbarrier_init(uint64_t *barrier, int arrivals, CALLED_FROM)
+{
+    emulator_mbarrier_init(barrier, arrivals, file, line);
+}
+
+inline void mbarrier_init_fence()
+{
+    emulator_mbarrier_init_fence();
+}
+
+inline void mbarrier_arrive(uint64_t *barrier, CALLED_FROM)
+{
+    emulator_mbarrier_arrive(barrier, 0, file, line);
+}
+
+inline void mbarrier_arrive_expecting(uint64_t *barrier, int bytes, CALLED_FROM)
+{
+    emulator_mbarrier_arrive(barrier, bytes, file, line);
+}
+
+inline void mbarrier_wait(uint64_t *barrier, unsigned parity, CALLED_FROM)
+{
+    emulator_mbarrier_wait(barrier, parity, file, line);
+}
+
+inline void tensor_load(void *to, const CUtensorMap *map, uint64_t *barrier, int c0, int c1, int c2, int c3,
+                        CALLED_FROM)
+{
+    const int at[4] = {c0, c1, c2, c3};
+    emulator_tensor_load(to, map, barrier, at, 4, file, line);
+}
+
+inline void tensor_prefetch(const CUtensorMap *)
+{
+}
+
+inline void async_fence()
+{
+    emulator_async_fence();
+}
+
+inline void named_barrier(int number, int threads, CALLED_FROM)
+{
+    emulator_named_barrier(number, threads, true, file, line);
+}
+
+inline void named_barrier_arrive(int number, int threads, CALLED_FROM)
+{
+    emulator_named_barrier(number, threads, false, file, line);
+}
+
+template <int REGISTERS> void give_registers()
+{
+}
+
+template <int REGISTERS> void take_registers()
+{
+}
