@@ -56,6 +56,11 @@ def copy_shares(out):
     return shares
 
 
+def attention_share(line):
+    """The lower of forward's and back's share of cuDNN's rate, in per cent: 'own attention: 91.0 % of ...'."""
+    return min(float(share) for share in re.findall(r"([0-9.]+) %(?! is wanted)", line))
+
+
 def loss_bound(out):
     """The bound of the first step's loss in what `cuboid verify` prints."""
     match = re.search(r"^  loss +[0-9.e+-]+ +([0-9.e+-]+) +[0-9.e+-]+  step 1\b", out, re.MULTILINE)
@@ -72,7 +77,9 @@ def same_steps(a, b, first=1):
 def write_ids(prefix, vocabulary, documents=1000, length=1000):
     """Random ids as a Megatron dataset: the work does not depend on what they say."""
     code, size = (8, 2) if vocabulary <= 65536 else (4, 4)
-    ids = array.array("H" if size == 2 else "i", random.Random(1).choices(range(vocabulary), k=documents * length))
+    ids = array.array("H" if size == 2 else "i", random.Random(1).choices(range(vocabulary), k=10 * length))
+    ids *= -(-documents // 10)
+    del ids[documents * length:]
     with open(prefix + ".bin", "wb") as out:
         out.write(ids.tobytes())
     with open(prefix + ".idx", "wb") as out:

@@ -2,45 +2,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """What only a GPU can show, in parts, into one dated report. tools/gpu_check builds or packs, and calls this.
 
-    gpu_report.py FOLDER REPORT      FOLDER: bin/ reference/ recipes/ text gpu_torch.py commit
+    gpu_report.py FOLDER REPORT      FOLDER: bin/ lib/ mpi/ reference/ recipes/ text gpu_torch.py commit
 
 doctor     what the machine has, and its measured rates
 golden     the golden figures, and 20 steps of the quickstart's model beside the CPU's
-train      one GPU, bf16: tokens a second and model FLOPs utilisation of three models; PyTorch's beside them
-rates      every op at three models' sizes: its rate, and its share of a copy's
-bits       the same run again, after a resume, with what leaves the GPU meanwhile, with algorithms that are timed and
-           found again, and under other schedules on two ranks: the same bits
-nccl       2 x 2 x 2: each schedule's first loss within the bound of one rank's
 ops        the op suite on the GPU against double precision
+bits       the same run again, after a resume, with what leaves the GPU meanwhile, with algorithms that are timed and
+           found again, and under other schedules on two ranks: the same bits; and how often a step waits
+train      one GPU, bf16: tokens a second and model FLOPs utilisation of three models, deterministic and with all
+           choices by timing; then PyTorch's beside the faster
+nccl       2 x 2 x 2: each schedule's first loss within the bound of one rank's
+rates      every op at three models' sizes: its rate, and its share of a copy's
 sanitizer  compute-sanitizer over the op suite: memcheck, racecheck
 
-GPU_CHECK="train nccl" runs those parts only. GPU_CHECK_SECONDS (570) is the time for all: a part that has none left
-says so, and each part has a limit of its own. The report is whole after every line, so a run that is cut off leaves
-what it had. GPU_CHECK_TINY=1 shrinks the models, to rehearse it. Exit status 1 when a check failed; a rate
-below its target is said, and is no failure.
+GPU_CHECK="train nccl" runs those parts only. GPU_CHECK_SECONDS (560) is the time for all: a part that has none left
+says so, and each part has a limit of its own. The report begins with what is to be shown (gpu_wanted.py), is whole
+after every line, so a run that is cut off leaves what it had, and has all output beside it (.log). GPU_CHECK_TINY=1
+shrinks the models, to rehearse it. Exit status 1 when a check failed; a rate below its target is said, and is no
+failure.
 """
-import ctypes
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from gpu_figures import (copy_shares, dry_bytes, loss_bound, peak_of, read_metrics, same_steps, training_figures,
-                         write_ids)
+from gpu_figures import (attention_share, copy_shares, dry_bytes, loss_bound, peak_of, read_metrics, same_steps,
+                         training_figures, write_ids)
+from gpu_session import ONE_RANK, TINY, Report, Session, as_code, last_of_each
+from gpu_wanted import FIGURES
 
 TESTS = ["ops_rows", "ops_sums", "ops_attention", "ops_narrow", "attention_narrow", "ops_bits", "ops_numbers",
-         "gemm", "gemm_narrow"]
-SCHEDULES = ["gpipe", "looped-bfs", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe",
-             "dualpipev"]
-ONE_RANK = ["dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "pipeline.schedule=1f1b"]
-QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none", "checkpoint.save_interval=0",
-         "checkpoint.keep_last=0"]
+         "ops_stochastic", "loss_scale", "gemm", "gemm_narrow"]
+SCHEDULES = ["1f1b", "zb-v", "dualpipev", "gpipe", "looped-bfs", "interleaved", "zb-h1", "zb-h2", "v-half", "v-min",
+             "dualpipe"]
 COPY_SHARE = 85.0  # per cent that a memory-bound op is to reach
+ATTENTION_SHARE = 80.0  # of cuDNN's rate
 
 
 class Model:
@@ -57,150 +55,12 @@ MODELS = [
     Model("gpt3-1.3b", "gpt3-1.3b.yaml", 2048, 4, 8, 50.0, 50257),
     Model("llama3-8b", "llama3-8b.yaml", 4096, 1, 8, 50.0, 128256),
 ]
-TINY = ["model.hidden_size=24", "model.kv_channels=4", "model.ffn_hidden_size=32", "model.seq_length=16"]
 
 
-# ---- the report ----
-
-class Report:
-    """Rows of one table, sections behind it, and the ends of what failed. On disk it is whole at every moment."""
-
-    def __init__(self, path, title, machine):
-        self.path, self.title, self.machine = path, title, machine
-        self.rows, self.sections, self.failures, self.missed = [], [], [], []
-        self.state = "not finished"
-
-    def row(self, name, result):
-        print(f"{name}: {result}", flush=True)
-        self.rows.append(f"| {name} | {result} |")
-        self.save()
-
-    def section(self, title, text):
-        self.sections.append(f"## {title}\n\n{text.rstrip()}\n")
-        self.save()
-
-    def failed(self, name, why, output=""):
-        self.failures.append((name, output))
-        self.row(name, f"**FAILED** ({why})")
-
-    def target(self, name, value, least, unit="%"):
-        good = value >= least
-        if not good:
-            self.missed.append(name)
-        self.row(name, f"{value:.1f} {unit}, {'reaches' if good else '**below**'} {least:g}")
-
-    def text(self):
-        lines = [f"# {self.title}", "", self.machine, "", f"State: {self.state}.", "", "| check | result |",
-                 "|---|---|", *self.rows, ""]
-        for section in self.sections:
-            lines += [section]
-        if self.failures:
-            lines.append("## What failed\n")
-        for name, output in self.failures:
-            lines += [f"{name}:", "", *("    " + line for line in output.splitlines()[-40:]), ""]
-        return "\n".join(lines)
-
-    def save(self):
-        with open(self.path + ".new", "w") as out:
-            out.write(self.text())
-        os.replace(self.path + ".new", self.path)
-
-
-def last_of_each(overrides):
-    """One override for each key, the last one said: cuboid refuses a key that is given twice."""
-    return list({override.split("=")[0]: override for override in overrides}.values())
-
-
-def as_code(text):
-    return "\n".join("    " + line for line in text.rstrip().splitlines())
-
-
-def end_group(process):
-    """mpirun ends its ranks when it is asked to; what is left after that is killed."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, how)
-            process.wait(5)
-        except (subprocess.TimeoutExpired, ProcessLookupError):
-            pass
-
-
-class Outcome:
-    def __init__(self, status, out, seconds):
-        self.status, self.out, self.seconds = status, out, seconds
-
-    @property
-    def good(self):
-        return self.status == 0
-
-    @property
-    def why(self):
-        return "out of time" if self.status is None else f"status {self.status}"
-
-
-class Session:
-    """A folder of programs, the report, and the time that is left."""
-
-    def __init__(self, folder, report, seconds, gpu_name="", gpu_bytes=0, tiny=False):
-        self.folder, self.report, self.tiny = folder, report, tiny
-        self.gpu_name, self.gpu_bytes = gpu_name, gpu_bytes
-        self.end = time.monotonic() + seconds
-        self.part_end = self.end
-        self.work = tempfile.mkdtemp(prefix="gpu-check-")
-        self.log = open(os.path.join(self.work, "all"), "w")
-        self.device = os.environ.get("GPU_CHECK_DEVICE", "cuda")
-
-    def left(self):
-        return min(self.end, self.part_end) - time.monotonic()
-
-    def path(self, *names):
-        return os.path.join(self.folder, *names)
-
-    def run(self, command, limit, env=None):
-        """Its output and status, None when it ran out of time: then its whole process group is ended."""
-        begin = time.monotonic()
-        limit = min(limit, self.left())
-        if limit < 1:
-            return Outcome(None, "", 0.0)
-        with tempfile.TemporaryFile("w+", errors="replace") as out:
-            process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **(env or {})}, stdout=out,
-                                       stderr=subprocess.STDOUT, start_new_session=True)
-            try:
-                status = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                end_group(process)
-                status = None
-            out.seek(0)
-            text = out.read()
-        self.log.write(f"=== {' '.join(command)}: {status}\n{text}\n")
-        self.log.flush()
-        return Outcome(status, text, time.monotonic() - begin)
-
-    def check(self, name, command, limit, env=None):
-        """A row of the report; the end of the output is kept when it failed."""
-        outcome = self.run(command, limit, env)
-        if outcome.good:
-            self.report.row(name, f"ok, {outcome.seconds:.0f} s")
-        else:
-            self.report.failed(name, f"{outcome.why}, {outcome.seconds:.0f} s", outcome.out)
-        return outcome
-
-    def cuboid(self, *arguments):
-        return [self.path("bin", "cuboid"), *arguments]
-
-    def train(self, name, recipe, *overrides, launcher=(), keep=False):
-        """A command that trains into a folder of that name, empty unless it is kept, and the folder."""
-        folder = os.path.join(self.work, "run-" + name)
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-        overrides = last_of_each([*QUIET, f"logging.run_dir={folder}", *overrides])
-        return [*launcher, *self.cuboid("train", self.path("recipes", recipe), *overrides)], folder
-
-    def small(self, *overrides, steps=4):
-        """The quickstart's model for a few steps."""
-        return [f"data.train={self.work}/text", f"train.train_iters={steps}", "optimizer.lr_warmup_iters=2",
-                f"optimizer.lr_decay_iters={max(steps, 3)}", "train.eval_interval=0", "data.split=100,0,0",
-                *(TINY if self.tiny else []), *overrides]
+# How a model is trained: as recipes are written, and with all choices by timing.
+WAYS = [("deterministic", []),
+        ("fastest", ["deterministic=false", "model.attention_backend=auto",
+                     "cluster.matmul_algorithms={work}/algorithms-train"])]
 
 
 # ---- the parts ----
@@ -272,16 +132,56 @@ def torch_figures(s, model, layers):
                "--microbatches", str(microbatches), "--seq", str(model.seq)]
     command += ["--layers", str(layers)] if layers else []
     outcome = s.run(command + (["--tiny"] if s.tiny else []), 150)
+    said = [line for line in outcome.out.splitlines() if line.strip()]
+    figures = [line for line in said if line.startswith("{")]
     try:
-        return json.loads(outcome.out.strip().splitlines()[-1]), ""
+        return json.loads(figures[-1]), ""
     except (IndexError, ValueError):
-        return None, outcome.out.strip().splitlines()[-1] if outcome.out.strip() else outcome.why
+        return None, said[-1] if said and outcome.status is not None else outcome.why
+
+
+def our_figures(s, model, peak, ways=WAYS):
+    """The better of the ways to train it, and what was said of attention; None: neither did."""
+    best = None
+    for way, overrides in ways:
+        command, folder = s.train(f"{model.name}-{way}", model.recipe, *train_overrides(
+            s, model, f"cluster.device={s.device}", "train.train_iters=8", f"logging.peak_flops={peak or 0:g}",
+            *(override.format(work=s.work) for override in overrides)))
+        outcome = s.check(f"training, {model.name}, bf16, {way}", command, 90)
+        if not outcome.good:
+            continue
+        figures = training_figures(read_metrics(folder))
+        s.report.row(f"{model.name}, {way}", f"{figures['tokens_per_s']:.0f} tokens/s, {figures['step_time_s']:.3g} s")
+        if way == "fastest":
+            told = re.findall(r"^attention: (.*)$", outcome.out, re.MULTILINE)
+            s.report.wanted.see("faster", bool(told), "; ".join(told) or f"{model.name}: nothing said of attention")
+        if best is None or figures["tokens_per_s"] > best["tokens_per_s"]:
+            best = {**figures, "way": way}
+    return best
+
+
+def compare_with_torch(s, model, ours, peak):
+    """-> both. Where PyTorch has no room for as many layers, both are measured with fewer."""
+    theirs, why = torch_figures(s, model, model.layers)
+    if theirs is None and "out of memory" in why.lower() and model.layers and model.layers > 8:
+        model.layers -= 8
+        s.report.row(f"PyTorch, {model.name}", f"out of memory; both again with {model.layers} layers")
+        ours = our_figures(s, model, peak, [way for way in WAYS if way[0] == ours["way"]]) or ours
+        theirs, why = torch_figures(s, model, model.layers)
+    if theirs is None:
+        s.report.row(f"PyTorch, {model.name}", f"not run: {why}")
+        return ours, None
+    s.report.wanted.see(f"{model.name} torch", *s.report.target(
+        f"{model.name}, Cuboid's tokens/s over PyTorch's", 100 * ours["tokens_per_s"] / theirs["tokens_per_s"], 110.0))
+    return ours, theirs
 
 
 def part_train(s):
+    """Cuboid's figures of all models first: PyTorch compiles for minutes."""
     peak = peak_of(s.gpu_name)
-    lines = ["| model | layers | B x S x m | Cuboid tok/s | MFU, attention in full | MFU, its causal half "
-             "| memory | PyTorch tok/s | Cuboid / PyTorch |", "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| model | layers | B x S x m | way | Cuboid tok/s | MFU, attention in full | MFU, its causal half "
+             "| memory | PyTorch tok/s | Cuboid / PyTorch |", "|---|---|---|---|---|---|---|---|---|---|"]
+    measured = []
     for model in MODELS:
         if not os.path.exists(f"{s.work}/ids-{model.vocabulary}.bin"):
             write_ids(f"{s.work}/ids-{model.vocabulary}", 300 if s.tiny else model.vocabulary)
@@ -290,20 +190,15 @@ def part_train(s):
             if model.layers is None:
                 s.report.failed("llama3-8b, layers that fit", "the dry run does not say, or not one does")
                 continue
-        command, folder = s.train(model.name, model.recipe, *train_overrides(
-            s, model, f"cluster.device={s.device}", "train.train_iters=10", f"logging.peak_flops={peak or 0:g}"))
-        if not s.check(f"training, {model.name}, bf16", command, 90).good:
+        ours = our_figures(s, model, peak)
+        if ours is None:
             continue
-        ours = training_figures(read_metrics(folder))
-        theirs, why = torch_figures(s, model, model.layers)
-        if theirs is None:
-            s.report.row(f"PyTorch, {model.name}", f"not run: {why}")
-        lines.append(train_line(model, ours, theirs))
+        measured.append((model, ours))
         if peak:
-            s.report.target(f"{model.name}, model FLOPs utilisation", 100 * ours["mfu"], model.target)
-        if theirs:
-            s.report.target(f"{model.name}, Cuboid's tokens/s over PyTorch's",
-                            100 * ours["tokens_per_s"] / theirs["tokens_per_s"], 110.0)
+            s.report.wanted.see(f"{model.name} mfu", *s.report.target(f"{model.name}, model FLOPs utilisation",
+                                                                      100 * ours["mfu"], model.target))
+    for model, ours in measured:
+        lines.append(train_line(model, *compare_with_torch(s, model, ours, peak)))
     text = "\n".join(lines)
     text += "\n\nMedians of the steps behind the third. In full: 12 layers x S x A x D per token for attention"
     text += " (Narayanan et al. 2021); its causal half is what Megatron-LM counts today."
@@ -316,7 +211,7 @@ def train_line(model, ours, theirs):
         return f"{100 * x:.1f} %" if x is not None else "-"
 
     cells = [model.name, model.layers or "all", f"{model.batch} x {model.seq} x {model.microbatches}",
-             f"{ours['tokens_per_s']:.0f}", share(ours["mfu"]), share(ours["mfu_causal"]),
+             ours["way"], f"{ours['tokens_per_s']:.0f}", share(ours["mfu"]), share(ours["mfu_causal"]),
              f"{ours['memory_peak_bytes'] / 2**30:.1f} GiB"]
     cells += [f"{theirs['tokens_per_s']:.0f}", f"{ours['tokens_per_s'] / theirs['tokens_per_s']:.2f}"] if theirs \
         else ["-", "-"]
@@ -335,18 +230,23 @@ def part_rates(s):
         low = {name: share for name, share in shares.items() if share < COPY_SHARE}
         if shares:
             said = ", ".join(f"{name} {share:.0f}" for name, share in sorted(low.items(), key=lambda x: x[1]))
+            s.report.wanted.see("copy", not low, f"{dtype}, {model}: {said}")
             s.report.row(f"at {COPY_SHARE:.0f} % of the copy's rate or more, {dtype}, {model}",
                          f"{len(shares) - len(low)} of {len(shares)} memory-bound ops" +
                          (f"; below: {said}" if low else ""))
-        beside = re.search(r"^own attention: (.*)$", outcome.out, re.MULTILINE)
-        if beside:
-            s.report.row(f"own attention, {dtype}, {model}", beside.group(1))
+        for beside in re.findall(r"^own attention: (.*)$", outcome.out, re.MULTILINE)[:1 if dtype == "bf16" else 0]:
+            s.report.row(f"own attention, {dtype}, {model}", beside)
+            share = attention_share(beside)
+            s.report.wanted.see("attention", share >= ATTENTION_SHARE, f"{model}: {share:.0f} %")
         s.report.section(f"Rates, {dtype}, {model}, batch {batch} x {seq}", as_code(outcome.out))
 
 
-def compare_bits(s, name, folders, first=1):
+def compare_bits(s, name, folders, first=1, wanted=None):
     a, b = (read_metrics(folder) for folder in folders)
-    if same_steps(a, b, first):
+    same = same_steps(a, b, first)
+    if wanted is not None:
+        s.report.wanted.see(wanted, same, f"{name}: {'the same' if same else 'other'} bits, {len(b)} steps")
+    if same:
         s.report.row(name, f"the same bits, {len(b)} steps")
     else:
         s.report.failed(name, "other bits", "\n".join(json.dumps([r["step"], r["loss"], r["grad_norm"]])
@@ -361,10 +261,10 @@ def part_bits(s):
         if s.check(f"6 steps, bf16, {name}", command, 60).good:
             runs[name] = folder
     if len(runs) == 2:
-        compare_bits(s, "rerun against rerun", runs.values())
+        compare_bits(s, "rerun against rerun", runs.values(), wanted="rerun")
     resume(s, bf16, runs)
     variants(s, bf16, runs)
-    launcher, shared = launch(s, 2)
+    launcher, shared = s.launch(2)
     if launcher is None:
         s.report.row("schedule against schedule", "not run: fewer than 2 GPUs, and no mpirun to share one")
         return
@@ -372,8 +272,8 @@ def part_bits(s):
         command, folder = s.train("pp2-" + schedule, "quickstart.yaml", *s.small(*ONE_RANK, *bf16, steps=6), "pp=2",
                                   f"pipeline.schedule={schedule}", "cluster.transport=nccl", *shared,
                                   launcher=launcher)
-        if s.check(f"6 steps, bf16, pp 2, {schedule}", command, 60, mpi_environment()).good and "once" in runs:
-            compare_bits(s, f"one rank against pp 2, {schedule}", (runs["once"], folder))
+        if s.check(f"6 steps, bf16, pp 2, {schedule}", command, 60, s.mpi_environment()).good and "once" in runs:
+            compare_bits(s, f"one rank against pp 2, {schedule}", (runs["once"], folder), wanted="schedules")
 
 
 def resume(s, bf16, runs):
@@ -384,7 +284,7 @@ def resume(s, bf16, runs):
     good = s.check("3 steps and a checkpoint", begin, 60).good
     go_on, _ = s.train("resumed", "quickstart.yaml", *whole, keep=True)
     if good and s.check("3 more", go_on, 60).good and "once" in runs:
-        compare_bits(s, "resumed against not stopped", (runs["once"], folder))
+        compare_bits(s, "resumed against not stopped", (runs["once"], folder), wanted="resume")
 
 
 def variants(s, bf16, runs):
@@ -404,86 +304,78 @@ def variants(s, bf16, runs):
             compare_bits(s, name, (runs[beside], folder))
 
 
-def mpi_environment():
-    return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
-            "OMPI_MCA_btl": "self,vader", "OMPI_MCA_oob_tcp_if_include": "lo"}
-
-
-def gpu_count(s):
-    return len(re.findall(r"^GPU \d+:", s.run(["nvidia-smi", "-L"], 20).out, re.MULTILINE))
-
-
-def launch(s, ranks):
-    """The words before cuboid, and overrides: threads with a GPU each, or processes that share; None: neither."""
-    gpus = gpu_count(s)
-    if gpus >= ranks:
-        return [], []
-    has_mpi = re.search(r"^mpi *yes", s.run(s.cuboid("--version"), 20).out, re.MULTILINE)
-    if shutil.which("mpirun") is None or not has_mpi or gpus < 1:
-        return None, []
-    return ["mpirun", "--bind-to", "none", "-n", str(ranks)], [f"cluster.ranks_per_gpu={-(-ranks // gpus)}"]
-
-
 def part_nccl(s):
-    launcher, shared = launch(s, 8)
+    launcher, shared = s.launch(8)
     if launcher is None:
         s.report.row("NCCL, 8 ranks", "not run: fewer than 8 GPUs, and no mpirun or a build without MPI to share one")
         return
-    cube = ["model.num_layers=8", "dp=2", "tp=2", "pp=2"]
-    for dtype, schedules in (("bf16", SCHEDULES), ("fp32", ["1f1b", "zb-v"])):
+    cube = ["dp=2", "tp=2", "pp=2"]
+    for dtype, schedules in (("bf16", SCHEDULES[:2]), ("fp32", SCHEDULES[:2]), ("bf16", SCHEDULES[2:])):
         precision = f"precision.params_dtype={dtype}"
-        overrides = last_of_each([*s.small(precision), *cube])
-        bound = loss_bound(s.run(s.cuboid("verify", s.path("recipes", "quickstart.yaml"), *overrides, "--steps", "1"),
-                                 90).out)
-        command, folder = s.train("one-" + dtype, "quickstart.yaml", *s.small(precision, "model.num_layers=8"),
-                                  *ONE_RANK, f"cluster.device={s.device}")
-        if bound is None or not s.check(f"one rank, the reference, {dtype}", command, 60).good:
-            s.report.failed(f"2 x 2 x 2, {dtype}", "no reference, or no bound from cuboid verify")
+        if reference(s, dtype, precision, cube) is None:
             continue
-        one, first = read_metrics(folder)[0]["loss"], None
         for schedule in schedules:
             name = f"2 x 2 x 2, {dtype}, {schedule}"
             extra = ["parallel.tp_comm_overlap=true"] if schedule == "zb-h2" else []
-            command, folder = s.train(f"cube-{dtype}-{schedule}", "quickstart.yaml", *s.small(precision), *cube,
-                                      f"pipeline.schedule={schedule}", f"cluster.device={s.device}",
-                                      "cluster.transport=nccl", *shared, *extra, launcher=launcher)
-            outcome = s.run(command, 60, mpi_environment())
-            if not outcome.good:
-                s.report.failed(name, outcome.why, outcome.out)
+            command, folder = s.train(f"cube-{dtype}-{schedule}", "quickstart.yaml",
+                                      *s.small(precision, steps=2), *cube, f"pipeline.schedule={schedule}",
+                                      f"cluster.device={s.device}", "cluster.transport=nccl", *shared, *extra,
+                                      launcher=launcher)
+            if s.left() < 5:
+                s.report.row(name, "not run: no time left")
                 continue
-            records = read_metrics(folder)
-            first = first or records
-            apart = abs(records[0]["loss"] - one)
-            said = f"loss {records[0]['loss']:.7g}, {apart:.2g} from one rank's, bound {bound:.2g}"
-            said += ", the first schedule's bits" if same_steps(first, records) else ""
-            if apart <= bound:
-                s.report.row(name, said)
+            outcome = s.run(command, 90, s.mpi_environment())
+            if outcome.good:
+                compare_loss(s, name, dtype, read_metrics(folder), outcome.seconds)
             else:
-                s.report.failed(name, "outside: " + said)
+                s.report.failed(name, f"{outcome.why}, {outcome.seconds:.0f} s", outcome.out)
+                s.report.wanted.see("cube " + dtype, False, f"{schedule} failed")
 
 
-def has_cudnn():
-    try:
-        ctypes.CDLL("libcudnn.so.9")
-    except OSError:
-        return False
-    return True
+def reference(s, dtype, precision, cube):
+    """One rank's loss and its bound, kept in s.cube; None: there is none."""
+    if dtype in s.cube:
+        return s.cube[dtype]
+    bound = loss_bound(s.run(s.cuboid("verify", s.path("recipes", "quickstart.yaml"),
+                                      *last_of_each([*s.small(precision), *cube]), "--steps", "1"), 90).out)
+    command, folder = s.train("one-" + dtype, "quickstart.yaml", *s.small(precision, steps=2), *ONE_RANK,
+                              f"cluster.device={s.device}")
+    if bound is None or not s.check(f"one rank, the reference, {dtype}", command, 60).good:
+        s.report.failed(f"2 x 2 x 2, {dtype}", "no reference, or no bound from cuboid verify")
+        return None
+    s.cube[dtype] = {"loss": read_metrics(folder)[0]["loss"], "bound": bound}
+    return s.cube[dtype]
+
+
+def compare_loss(s, name, dtype, records, seconds):
+    """The first step's with one rank's; and all there is with the first schedule's."""
+    known = s.cube[dtype]
+    apart = abs(records[0]["loss"] - known["loss"])
+    same = same_steps(known.setdefault("first", records), records)
+    said = f"loss {records[0]['loss']:.7g}, {apart:.2g} from one rank's, bound {known['bound']:.2g}"
+    said += ", the first schedule's bits" if same else ""
+    s.report.wanted.see("cube " + dtype, apart <= known["bound"], f"{name}: {said}")
+    if apart <= known["bound"]:
+        s.report.row(name, f"{said}; {seconds:.0f} s")
+    else:
+        s.report.failed(name, "outside: " + said)
 
 
 def part_ops(s):
-    libraries = {"CUBOID_TEST_CUDNN": "1"} if has_cudnn() else {}
+    libraries = {"CUBOID_TEST_CUDNN": "1"} if s.has_library("libcudnn.so.9") else {}
     if not libraries:
         s.report.row("cuDNN's attention", "not run: no libcudnn.so.9 here")
     for name in TESTS:
         # Which bits a matrix product has is cuBLASLt's choice, and alignment is part of it.
         which = f"{name}/!(*bits)" if name in ("gemm", "gemm_narrow") else "*/*"
-        s.check(f"{name} on the GPU", [s.path("bin", "test_" + name), "--filter", which], 120,
-                {"CUBOID_TEST_DEVICE": s.device, **libraries})
+        good = s.check(f"{name} on the GPU", [s.path("bin", "test_" + name), "--filter", which], 120,
+                       {"CUBOID_TEST_DEVICE": s.device, **libraries}).good
+        s.report.wanted.see("ops", good, f"{name} failed")
 
 
 def part_sanitizer(s):
-    if shutil.which("compute-sanitizer") is None:
+    sanitizer = s.tool("compute-sanitizer")
+    if sanitizer is None:
         s.report.row("compute-sanitizer", "not installed")
         return
     plan = [("memcheck", "ops_rows", "*/norm_*ward"), ("racecheck", "ops_rows", "*/norm_*ward"),
@@ -491,18 +383,21 @@ def part_sanitizer(s):
             ("memcheck", "ops_sums", "*/*"), ("racecheck", "ops_sums", "*/*"),
             ("racecheck", "ops_attention", "*/forward_and*"), ("memcheck", "ops_narrow", "*/*"),
             ("memcheck", "ops_attention", "*/*"), ("memcheck", "ops_bits", "*/*")]
+    # Our libraries are for our program, which `env` starts, and not for the sanitizer.
+    ours = ["env", *(f"{key}={value}" for key, value in s.libraries().items())]
     for tool, name, which in plan:
         if s.left() < 5:
             s.report.row(f"{name}, {tool}", "not run: no time left")
             continue
-        s.check(f"{name}, {tool}", ["compute-sanitizer", "--tool", tool, "--target-processes", "all",
-                                    "--error-exitcode", "9", s.path("bin", "test_" + name), "--filter", which, "-j1"],
-                90, {"CUBOID_TEST_DEVICE": s.device})
+        good = s.check(f"{name}, {tool}", [
+            sanitizer, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", *ours,
+            s.path("bin", "test_" + name), "--filter", which, "-j1"], 90, {"CUBOID_TEST_DEVICE": s.device}).good
+        s.report.wanted.see(tool, good, f"{name} failed")
 
 
 # In the order of what they say; with a limit in seconds.
-PARTS = {"doctor": (part_doctor, 60), "golden": (part_golden, 90), "train": (part_train, 330),
-         "rates": (part_rates, 90), "bits": (part_bits, 120), "nccl": (part_nccl, 300), "ops": (part_ops, 240),
+PARTS = {"doctor": (part_doctor, 45), "golden": (part_golden, 90), "ops": (part_ops, 120), "bits": (part_bits, 120),
+         "train": (part_train, 400), "nccl": (part_nccl, 300), "rates": (part_rates, 150),
          "sanitizer": (part_sanitizer, 300)}
 
 
@@ -550,14 +445,16 @@ def main():
         commit = text.read().strip()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     report = Report(path, f"GPU check, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {commit}", machine)
-    session = Session(folder, report, float(os.environ.get("GPU_CHECK_SECONDS", "570")), name, size,
+    session = Session(folder, report, float(os.environ.get("GPU_CHECK_SECONDS", "560")), name, size,
                       os.environ.get("GPU_CHECK_TINY") == "1")
     prepared = session.run(session.cuboid("data", "prepare", session.path("text"), "-o", f"{session.work}/text",
                                           "--overwrite"), 60)
     if not prepared.good:
         report.failed("data prepare", prepared.why, prepared.out)
     run_parts(session, chosen)
-    print(f"{report.state}; the report is {path}, all output in {session.log.name}")
+    print(f"\n{report.state}; the report is {path}, all output in {session.log.name}\n")
+    for name in FIGURES:
+        print(f"{FIGURES[name][0]}: {' '.join(report.wanted.state(name))}")
     return 1 if report.failures else 0
 
 

@@ -16,8 +16,11 @@ sys.path.insert(0, TOOLS)
 sys.dont_write_bytecode = True
 import gpu_figures  # noqa: E402
 import gpu_report  # noqa: E402
+import gpu_session  # noqa: E402
+import gpu_wanted  # noqa: E402
 
 RATES = """\
+own attention: 91.0 % of cuDNN's rate forward, 85.5 % back; 80 % is wanted
 copy, 512 MB: the ceiling            0.125 ms    4290.0 GB/s     100.0 % x 0           0.00 ms
 norm_forward                         0.010 ms    3861.0 GB/s      90.0 % x 25          0.25 ms
 gelu-tanh:
@@ -69,7 +72,13 @@ case $1 in
 *) echo "NVIDIA H200, 580.1, 143771 MiB" ;;
 esac
 """
-TORCH = 'import json\nprint(json.dumps({"tokens_per_s": 800.0, "step_time_s": 0.6}))\n'
+TORCH = 'import json\nprint(json.dumps({"tokens_per_s": 800.0, "step_time_s": 0.6}))\nprint("a warning at the end")\n'
+# Has no room for more than 24 layers, and wants to meet the machine's libraries only.
+SMALL_TORCH = """import os, sys
+assert "ours" not in os.environ.get("LD_LIBRARY_PATH", ""), "libraries that came along"
+if "--layers" in sys.argv and int(sys.argv[sys.argv.index("--layers") + 1]) > 24:
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.")
+""" + TORCH
 # A launcher of one: whatever follows -n N.
 MPIRUN = '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nshift 2\nexec "$@"\n'
 
@@ -79,6 +88,10 @@ class Figures(unittest.TestCase):
         self.assertEqual(gpu_figures.copy_shares(RATES),
                          {"norm_forward": 90.0, "activation_forward": 80.0, "column_sum": 75.0})
         self.assertEqual(gpu_figures.copy_shares("nothing\n"), {})
+
+    def test_attention(self):
+        self.assertEqual(gpu_figures.attention_share("91.2 % of cuDNN's rate forward, 78.5 % back; 80 % is wanted"),
+                         78.5)
 
     def test_bound(self):
         self.assertEqual(gpu_figures.loss_bound(VERIFY), 4e-5)
@@ -125,7 +138,7 @@ class Figures(unittest.TestCase):
 
             self.assertGreater(gpu_figures.dry_bytes(out("train", *common, "cluster.device=dry")), 1e5)
             self.assertLess(gpu_figures.loss_bound(out("verify", *common, "--steps", "1")), 1e-3)
-            said = out("train", *common, *gpu_report.QUIET, "train.train_iters=3", "optimizer.lr_warmup_iters=1",
+            said = out("train", *common, *gpu_session.QUIET, "train.train_iters=3", "optimizer.lr_warmup_iters=1",
                        "logging.peak_flops=1e9")
             self.assertRegex(said, r"model FLOP/s: [0-9.]+ % of the peak, [0-9.]+ % with attention's causal half only")
             last = gpu_figures.read_metrics(f"{folder}/run")[-1]
@@ -180,9 +193,17 @@ class Reports(unittest.TestCase):
     def test_all_is_well(self):
         status, text = self.run_parts("doctor golden train rates bits nccl ops")
         self.assertEqual(status, 0, text)
-        for words in ("commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
+        self.assertTrue(os.path.getsize(f"{self.folder}/report.log") > 1000)
+        for words in ("bf16: 50 % model FLOPs utilisation | reached | 51.0 %, reaches 50 |",
+                      "| GPT-2 124M: 1.1 x PyTorch's tokens a second | reached | 125.0 %, reaches 110 |",
+                      "all types, odd shapes, poisoned outputs | reached | all 11 |",
+                      "85 % of a copy's rate, at four models' sizes | not reached | bf16, gpt2: column_sum 75, ",
+                      "forward and back, at three models' sizes | reached | all 3 |",
+                      "within the bf16 bound of one rank's | reached | all 11 |",
+                      "compute-sanitizer memcheck finds nothing in the op suite | not measured |",
+                      "commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
                       "| gpt2-124m, model FLOPs utilisation | 51.0 %, reaches 45 |",
-                      "| llama3-8b | 32 | 1 x 4096 x 8 | 1000 | 51.0 % | 48.0 % | 1.0 GiB | 800 | 1.25 |",
+                      "| 32 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 % | 48.0 % | 1.0 GiB | 800 | 1.25 |",
                       "1 of 3 memory-bound ops; below: column_sum 75, activation_forward 80",
                       "| rerun against rerun | the same bits, 6 steps |",
                       "| one rank against pp 2, zb-h1 | the same bits",
@@ -191,11 +212,48 @@ class Reports(unittest.TestCase):
                       "| gemm on the GPU | ok", "State: 0 failed, 0 below their targets."):
             self.assertIn(words, text)
 
+    def test_libraries_that_came_along_are_for_ours_only(self):
+        self.write("gpu_torch.py", SMALL_TORCH)
+        self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", "#!/bin/sh\ncase $LD_LIBRARY_PATH in */ours:*) ;; "
+                                                   "*) exit 3 ;; esac"))
+        status, text = self.run_parts("train", GPU_CHECK_LIBRARIES=f"{self.folder}/ours:/opt/blas")
+        self.assertEqual(status, 0, text)
+        for words in ("| PyTorch, llama3-8b | out of memory; both again with 24 layers |",
+                      "| llama3-8b | 24 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 %",
+                      "| layers of Llama 3 8B: 1.1 x PyTorch's tokens a second | reached |"):
+            self.assertIn(words, text)
+
+    def test_a_launcher_that_came_along(self):
+        """It is taken before the machine's, knows where its parts are, and reaches for no network."""
+        os.makedirs(f"{self.folder}/mpi/bin")
+        self.program("mpi/bin/mpirun", MPIRUN.replace("\n", "\n[ $OPAL_PREFIX = ${0%/bin/mpirun} ] || exit 4\n"
+                                                            "[ $OMPI_MCA_plm = isolated ] || exit 5\n", 1))
+        self.program("path/mpirun", "#!/bin/sh\nexit 6\n")
+        status, text = self.run_parts("nccl")
+        self.assertEqual(status, 0, text)
+
+    def test_a_figure_of_several(self):
+        wanted = gpu_wanted.Wanted()
+        self.assertEqual(wanted.state("racecheck"), ("not measured", ""))
+        for _ in range(3):
+            wanted.see("racecheck", True, "unseen")
+        self.assertEqual(wanted.state("racecheck"), ("not measured", "3 of 4 were, and are good"))
+        wanted.see("racecheck", True, "unseen")
+        self.assertEqual(wanted.state("racecheck"), ("reached", "all 4"))
+        wanted.see("racecheck", False, "ops_sums failed")
+        self.assertEqual(wanted.state("racecheck"), ("not reached", "ops_sums failed"))
+
+    def test_the_figures_count_what_the_parts_do(self):
+        self.assertEqual(gpu_wanted.FIGURES["ops"][1], len(gpu_report.TESTS))
+        self.assertEqual(gpu_wanted.FIGURES["cube bf16"][1], len(gpu_report.SCHEDULES))
+        for model in gpu_report.MODELS:
+            self.assertIn(f" {model.target:g} %", gpu_wanted.FIGURES[f"{model.name} mfu"][0])
+
     def test_failures_are_told_and_cost_nobody_else(self):
         status, text = self.run_parts("sanitizer nccl ops", FAKE_FAIL="pipeline.schedule=zb-v")
         self.assertEqual(status, 1)
         self.assertIn("| ops_rows, memcheck | **FAILED** (status 9", text)
-        self.assertIn("| 2 x 2 x 2, bf16, zb-v | **FAILED** (status 1) |", text)
+        self.assertIn("| 2 x 2 x 2, bf16, zb-v | **FAILED** (status 1, 0 s) |", text)
         self.assertIn("    it failed on purpose", text)
         self.assertIn("| gemm on the GPU | ok", text)
 
@@ -227,7 +285,7 @@ class Reports(unittest.TestCase):
         done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
                               env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor golden train", done.stderr)
+        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor golden ops bits train", done.stderr)
 
     def test_the_report_is_whole_at_every_moment(self):
         report = gpu_report.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
