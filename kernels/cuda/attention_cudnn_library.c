@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuDNN is opened when somebody asks for its attention, and not linked: with the parts that it opens by
- * itself it has half a gigabyte. */
+ * itself it has half a gigabyte. Once open it stays. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@ enum status cudnn_library_open(struct cudnn_library *out)
     const char *const names[] = {"libcudnn.so.9", CUDA_LIBRARY_DIR "/libcudnn.so.9"};
     struct cudnn_library cudnn = {0};
     for (size_t i = 0; i < sizeof names / sizeof *names && cudnn.module == NULL; i++)
-        cudnn.module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        cudnn.module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (cudnn.module == NULL)
         return fail(NOT_SUPPORTED, "%s; it wants cuDNN 9.10 or newer: put its folder on LD_LIBRARY_PATH",
                     dlerror());

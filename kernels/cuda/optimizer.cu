@@ -22,20 +22,30 @@ static __device__ double sum_in_order(const double *x, int64_t count)
     return sum; // of thread 0
 }
 
+/* A warp to a block: blocks are small, and threads of a warp need not wait for those of another. */
 static __global__ void __launch_bounds__(THREADS)
-    square_blocks(rows<float> x, int64_t count, int64_t each, double *block)
+    square_blocks(rows<float> x, int64_t count, int64_t each, int64_t blocks, double *out)
 {
-    const int64_t begin = static_cast<int64_t>(blockIdx.x) * each;
-    const int64_t end = begin + each < count ? begin + each : count;
+    enum { AT_ONCE = 4, LINE = EACH * WARP };
+    const int64_t block = static_cast<int64_t>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
+    if (block >= blocks)
+        return;
+    const int64_t begin = block * each, end = begin + each < count ? begin + each : count;
     double sum = 0.0;
-    for (int64_t i = begin + EACH * threadIdx.x; i < end; i += EACH * THREADS) {
-        piece<float> q = x.load(0, i, end - i);
-        for (int k = 0; k < EACH; k++)
-            sum += static_cast<double>(q.at[k]) * static_cast<double>(q.at[k]); // exact products
+    for (int64_t i = begin + EACH * (threadIdx.x % WARP); i < end; i += AT_ONCE * LINE) {
+        piece<float> in[AT_ONCE] = {};
+        UNROLL_ALL
+        for (int k = 0; k < AT_ONCE; k++)
+            if (i + k * LINE < end)
+                in[k] = x.read(0, i + k * LINE, end - i - k * LINE);
+        UNROLL_ALL
+        for (int k = 0; k < AT_ONCE; k++)
+            for (int e = 0; e < EACH; e++)
+                sum += static_cast<double>(in[k].at[e]) * static_cast<double>(in[k].at[e]); // exact products
     }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0)
-        block[blockIdx.x] = sum;
+    sum = warp_reduce(sum, plus());
+    if (threadIdx.x % WARP == 0)
+        out[block] = sum;
 }
 
 /* A thread adds up every SUM_THREADS-th, and the threads' sums go up a tree: in index order one thread would
@@ -56,9 +66,10 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 enum status cuda_squares(struct cuda_queue *queue, const struct squares *op)
 {
     const int64_t count = tensor_count(op->x), columns = op->x.ndim == 1 ? 1 : op->x.dim[1];
+    const int64_t blocks = tensor_count(op->out);
     struct tensor x = tensor_1d(op->x.data, F32, count);
-    return LAUNCH(queue, square_blocks, dim3(static_cast<unsigned>(tensor_count(op->out))), THREADS, 0,
-                  floats(x), count, squares_block_rows(columns) * columns,
+    return LAUNCH(queue, square_blocks, dim3(static_cast<unsigned>(blocks_of(blocks, THREADS / WARP))),
+                  THREADS, 0, floats(x), count, squares_block_rows(columns) * columns, blocks,
                   static_cast<double *>(op->out.data));
 }
 
