@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/device_cpu.h"
 #include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/scratch.h"
 #include "kernels/dry/device_dry.h"
 #include "kernels/ops.h"
 #include "kernels/strict/device_strict.h"
@@ -164,9 +165,23 @@ bool device_named_takes_cudnn(const char *name)
     return kind == NULL || kind->takes_cudnn;
 }
 
-size_t op_scratch_bytes(const struct op *op, int threads)
+bool device_named_is_gpu(const char *name)
 {
-    return cpu_scratch_bytes(op, threads);
+    return strcmp(name, "cuda") == 0;
+}
+
+bool device_named_reserves(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind != NULL && kind->reserves;
+}
+
+size_t op_scratch_bytes(const struct op *op, const struct device_options *options)
+{
+    const char *kernels = options->stands_for != NULL ? options->stands_for : options->name;
+    if (device_named_is_gpu(kernels))
+        return cuda_planned_scratch_bytes(op, options->attention, options->any_order);
+    return cpu_scratch_bytes(op, options->threads);
 }
 
 void device_close(struct device *device)

@@ -55,7 +55,9 @@ struct device_options {
     int threads;      // compute threads of this rank, the caller among them; >= 1
     int index;        // which of several equal devices; 0 on a CPU
     enum attention_backend attention;
-    bool any_order; // sums may run in another order from run to run, and kernels be chosen by timing
+    bool any_order;         // sums may run in another order from run to run, and kernels be chosen by timing
+    const char *stands_for; // of dry: whose kernels' temporary memory it counts; NULL: the CPU's
+    size_t reserve_bytes;   // where memory is taken in pieces: of the first, at once; 0: as it comes
     // Products of matrices, where the device says that it has these:
     bool tf32;                     // of fp32 may round their operands to TF32 (10 bits of fraction)
     const char *matmul_algorithms; // a file that keeps which algorithm was the fastest; "auto"; NULL: none
@@ -86,6 +88,12 @@ bool device_named_runs_at_once(const char *name);
 
 /* Whether it looks at the options of matrix multiplications; true for an unknown one. */
 bool device_named_has_matmul_options(const char *name);
+
+/* Whether its kernels are a GPU's, also where this build is without it. */
+bool device_named_is_gpu(const char *name);
+
+/* Whether it looks at reserve_bytes; false for an unknown one. */
+bool device_named_reserves(const char *name);
 
 /* Whether ATTENTION_CUDNN can be asked of it; true for an unknown one. */
 bool device_named_takes_cudnn(const char *name);
@@ -178,6 +186,7 @@ struct device_ops {
     bool runs_at_once;       // an op is done when its call returns
     bool has_matmul_options; // looks at device_options.tf32 and matmul_algorithms
     bool takes_cudnn;        // ATTENTION_CUDNN means something to it
+    bool reserves;           // looks at device_options.reserve_bytes
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **out);

@@ -420,9 +420,10 @@ struct op {
     };
 };
 
-/* The temporary memory that the CPU's kernels take for an op, of which only the dimensions are looked at. One
- * buffer of a device is for all its ops, as large as the largest needs. */
-size_t op_scratch_bytes(const struct op *op, int threads);
+/* The temporary memory that an op takes of a device with these options (name, stands_for, threads, attention,
+ * any_order), of which only dimensions and types are looked at. One buffer is for all ops of a device (the
+ * CPU) or of a stream (cuda), as large as the largest needs. */
+size_t op_scratch_bytes(const struct op *op, const struct device_options *options);
 
 /* The doors: each checks its arguments (BAD_ARGUMENT with the shapes) and submits. */
 MUST_USE enum status gemm(struct stream *stream, struct gemm args);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry transport: a world of any size in which one rank runs at a time and nobody answers. Every
- * message is done as soon as its turn on the stream comes; the doors of group.h have counted it. */
+ * message is done as soon as its turn on the stream comes; the doors of group.h have counted it. For a device
+ * that stands for a GPU, the memory is counted in which its transport would add up what came. */
+#include "kernels/device_plan.h"
 #include "parallel/comm.h"
+#include "parallel/comm_nccl_scratch.h"
 #include "parallel/transports.h"
 
 #include <stdio.h>
@@ -64,17 +67,22 @@ static void comm_destroy_dry(struct comm *comm)
 static enum status all_reduce_dry(struct comm *comm, struct stream *stream, struct tensor data,
                                   enum reduction how)
 {
-    (void)data;
-    (void)how;
+    const bool maximum = how == REDUCE_MAX, adds = maximum || stream_plans_sums(stream);
+    const size_t each = dtype_bytes(data.dtype);
+    if (adds && data.dtype != I32 && data.dtype != I64)
+        TRY(stream_plan_message(stream,
+                                nccl_all_reduce_scratch(comm->size, tensor_count(data), each, maximum)));
     return dry_message(comm, stream, CALL_ALL_REDUCE);
 }
 
 static enum status reduce_scatter_dry(struct comm *comm, struct stream *stream, struct tensor large,
                                       const int64_t *counts, struct tensor small)
 {
-    (void)large;
-    (void)counts;
-    (void)small;
+    const bool is_float = large.dtype != I32 && large.dtype != I64;
+    const int64_t mine = counts != NULL ? counts[comm->rank] : tensor_count(small);
+    if (is_float && (counts != NULL || stream_plans_sums(stream)))
+        TRY(stream_plan_message(stream,
+                                nccl_reduce_scatter_scratch(comm->size, mine, dtype_bytes(large.dtype))));
     return dry_message(comm, stream, CALL_REDUCE_SCATTER);
 }
 
@@ -113,6 +121,7 @@ static enum status exchange_dry(struct comm *comm, struct stream *stream, const 
 
 static enum status barrier_dry(struct comm *comm, struct stream *stream)
 {
+    TRY(stream_plan_message(stream, sizeof(int32_t)));
     return dry_message(comm, stream, CALL_BARRIER);
 }
 

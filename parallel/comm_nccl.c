@@ -21,18 +21,13 @@
  * schedules holds it.
  */
 #include "parallel/comm_nccl.h"
+#include "parallel/comm_nccl_scratch.h"
 #include "parallel/transports.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* Scratch of one sum at a time, and below which size of a message all ranks add all of it. */
-enum {
-    PIECE_BYTES = CUDA_IS_EMULATED ? 1 << 16 : 64 << 20,
-    SMALL_BYTES = CUDA_IS_EMULATED ? 1 << 8 : 64 << 10,
-};
 
 static struct nccl_comm *nccl_of(struct comm *comm)
 {
@@ -210,7 +205,7 @@ static enum status add_piece(const struct call_of *call, char *data, int64_t cou
     size_t each = dtype_bytes(dtype);
     int64_t share = count / comm->size;
     struct slices slices = {.data = data, .dtype = dtype, .equal = share};
-    if ((size_t)count * each <= SMALL_BYTES || share == 0)
+    if (nccl_gathers(comm->size, count, each, false))
         return gather_and_add(call, data, data, count, dtype, REDUCE_SUM);
     char *mine = slice_begin(&slices, comm->rank);
     TRY(scatter_and_add(call, &slices, 0, share, mine));
@@ -226,9 +221,7 @@ static enum status add_piece(const struct call_of *call, char *data, int64_t cou
 static enum status reduce_in_order(const struct call_of *call, struct tensor data, enum reduction how)
 {
     size_t each = dtype_bytes(data.dtype);
-    int64_t most = PIECE_BYTES / (int64_t)each, all = tensor_count(data);
-    if (how == REDUCE_MAX) // gathered whole by everyone
-        most = most / call->c->comm.size > 0 ? most / call->c->comm.size : 1;
+    int64_t most = nccl_piece(call->c->comm.size, each, how == REDUCE_MAX), all = tensor_count(data);
     for (int64_t at = 0; at < all; at += most) {
         char *piece = (char *)data.data + (size_t)at * each;
         int64_t count = all - at < most ? all - at : most;
@@ -290,8 +283,7 @@ static enum status reduce_scatter_nccl(struct comm *comm, struct stream *stream,
                                 "ncclReduceScatter"));
     if (!is_float(large.dtype))
         return end(&call, add_uneven_integers(&call, &slices, tensor_count(large), small));
-    int64_t most = PIECE_BYTES / (int64_t)each / comm->size, largest = 0;
-    most = most > 0 ? most : 1;
+    int64_t most = nccl_slice_piece(comm->size, each), largest = 0;
     for (int r = 0; r < comm->size; r++)
         largest = slice_count(&slices, r) > largest ? slice_count(&slices, r) : largest;
     enum status status = OK;

@@ -1,33 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/dry_run.h"
 
+#include "trainer/rehearsal.h"
 #include "trainer/report.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct rehearsal {
-    const struct run *run;
-    struct part_row *row;
-};
-
-static enum status rehearse(struct world *world, void *argument)
-{
-    struct rehearsal *rehearsal = argument;
-    const struct run *run = rehearsal->run;
-    struct part_row *row = rehearsal->row;
-    struct worker worker;
-    struct step_result result;
-    TRY(worker_create(run, world, true, &worker));
-    TRY(worker_step(&worker, &result));
-    struct memory_use use = device_memory(worker.device);
-    memcpy(row->part_bytes, use.peak_bytes, sizeof row->part_bytes);
-    row->bytes = use.peak_total_bytes;
-    for (int chunk = 0; chunk < run->schedule->chunks; chunk++)
-        stash_slots(executor_stash(worker.executor), chunk, &row->slots[chunk * SLOT_KINDS]);
-    worker_destroy(&worker);
-    return OK;
-}
 
 /* Ranks of one pipeline coordinate hold the same sizes: the first of each speaks for the others. */
 static enum status rehearse_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
@@ -36,8 +14,10 @@ static enum status rehearse_rows(const struct run *run, struct part_row *rows, s
         rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp}),
                                      .pp = pp,
                                      .slots = slots + pp * run->schedule->chunks * SLOT_KINDS};
-        struct rehearsal rehearsal = {.run = run, .row = &rows[pp]};
-        TRY(world_run_dry(run->mesh.world, rows[pp].rank, rehearse, &rehearsal));
+        struct rehearsal rehearsal;
+        TRY(rehearse(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_KINDS, &rehearsal));
+        memcpy(rows[pp].part_bytes, rehearsal.use.peak_bytes, sizeof rows[pp].part_bytes);
+        rows[pp].bytes = rehearsal.use.peak_total_bytes;
     }
     return OK;
 }
@@ -63,34 +43,56 @@ static enum status count_for_papers(const struct run *run, FILE *to)
     return OK;
 }
 
-static enum status report_rows(const struct run *run, const struct part_row *rows, int count, FILE *to)
+static void print_notes(const struct run *run, FILE *to)
+{
+    if (device_named_is_gpu(run->recipe->cluster.dry_device))
+        fprintf(to,
+                "Nothing was computed: these are the allocations of a run of this recipe, on a GPU for each "
+                "rank. Beside\nthem CUDA, NCCL and cuDNN keep memory of their own. The terms leave out the "
+                "communication memory in\nwhich sums between GPUs are added up.\n");
+    else
+        fprintf(to, "Nothing was computed: these are the allocations of a run of this recipe, its ranks as "
+                    "threads. As\nprocesses, each group's sums take up to 2 MiB of communication more.\n");
+}
+
+static enum status report_rows(const struct run *run, const struct part_row *rows, int count, bool whole,
+                               FILE *to)
 {
     int fullest = 0;
+    report_parts(run, rows, count, to);
+    fflush(to);
+    if (!whole)
+        return OK;
     for (int i = 0; i < count; i++)
         fullest = rows[i].bytes > rows[fullest].bytes ? i : fullest;
-    report_parts(run, rows, count, to);
     TRY(report_terms(run, rows[fullest].rank, to));
     print_others(run, to);
-    fprintf(
-        to,
-        "Nothing was computed: these are the allocations of a run of this recipe, its ranks as threads. As\n"
-        "processes, each group's sums take up to 2 MiB of communication more.\n");
+    print_notes(run, to);
     return OK;
 }
 
-enum status dry_run(const struct run *run, FILE *to)
+static enum status rehearse_and_report(const struct run *run, bool whole, FILE *to)
 {
     int count = run->mesh.degrees.pp;
-    if (run->recipe->assume == ASSUME_PAPERS)
-        return count_for_papers(run, to);
     struct part_row *rows = calloc((size_t)count, sizeof *rows);
     struct slot_use *slots =
         calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_KINDS, sizeof *slots);
     enum status status = rows != NULL && slots != NULL ? rehearse_rows(run, rows, slots)
                                                        : fail(NO_MEMORY, "no memory for %d rows", count);
     if (status == OK)
-        status = report_rows(run, rows, count, to);
+        status = report_rows(run, rows, count, whole, to);
     free(rows);
     free(slots);
     return status;
+}
+
+enum status dry_run(const struct run *run, FILE *to)
+{
+    return run->recipe->assume == ASSUME_PAPERS ? count_for_papers(run, to)
+                                                : rehearse_and_report(run, true, to);
+}
+
+enum status dry_run_table(const struct run *run, FILE *to)
+{
+    return rehearse_and_report(run, false, to);
 }

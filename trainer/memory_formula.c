@@ -15,10 +15,12 @@ struct sheet {
     struct memory_shape shape;
     struct recompute recompute;
     struct slot_plan *slots;
-    struct away_plan *away; // where activations go to the host meanwhile
-    enum part part;         // activations, or what of them is in the host's memory
-    bool split;             // W is apart from I somewhere
-    int64_t again;          // the largest so far of what has one slot for the whole rank
+    struct away_plan *away;       // where activations go to the host meanwhile
+    enum part part;               // activations, or what of them is in the host's memory
+    struct device_options device; // whose kernels
+    bool on_gpu;
+    bool split;    // W is apart from I somewhere
+    int64_t again; // the largest so far of what has one slot for the whole rank
     int64_t scratch;
     bool has_layers;
 };
@@ -326,10 +328,10 @@ static struct tensor shape_2d(const struct sheet *s, int64_t rows, int64_t colum
 static int64_t of_sum(const struct sheet *s, int64_t rows, int64_t columns)
 {
     struct op op = {.kind = OP_COLUMN_SUM, .column_sum = {.in = shape_2d(s, rows, columns)}};
-    return (int64_t)op_scratch_bytes(&op, 1);
+    return (int64_t)op_scratch_bytes(&op, &s->device);
 }
 
-static int64_t of_attention(const struct sheet *s, int threads)
+static int64_t of_attention(const struct sheet *s)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence;
@@ -343,9 +345,9 @@ static int64_t of_attention(const struct sheet *s, int threads)
         .head_dim = model->kv_channels,
     };
     struct op op = {.kind = OP_ATTENTION_FORWARD, .attention_forward = forward};
-    int64_t most = (int64_t)op_scratch_bytes(&op, threads);
+    int64_t most = (int64_t)op_scratch_bytes(&op, &s->device);
     op = (struct op){.kind = OP_ATTENTION_BACKWARD, .attention_backward = {.forward = forward}};
-    raise_to(&most, (int64_t)op_scratch_bytes(&op, threads));
+    raise_to(&most, (int64_t)op_scratch_bytes(&op, &s->device));
     return most;
 }
 
@@ -366,8 +368,9 @@ static bool is_plain(const struct sheet *s, enum product product, const char *li
     return false;
 }
 
-/* What a linear layer of K inputs and N outputs needs to multiply numbers that the library does not take:
- * copies of its operands. tp_comm_overlap has the tokens in pieces, but for the weights' gradient. */
+/* What a linear layer of K inputs and N outputs needs to multiply: the library's workspace, or for numbers
+ * that it does not take copies of its operands. tp_comm_overlap has the tokens in pieces, but for the
+ * weights' gradient. */
 static int64_t of_products(const struct sheet *s, const char *linear, int64_t inputs, int64_t outputs,
                            bool bias)
 {
@@ -390,14 +393,14 @@ static int64_t of_products(const struct sheet *s, const char *linear, int64_t in
     const struct gemm all[PRODUCT_COUNT] = {forward, input, gradient};
     for (enum product product = 0; product < PRODUCT_COUNT; product++) {
         struct op op = {.kind = OP_GEMM, .gemm = all[product]};
-        if (is_plain(s, product, linear)) // the operands of others are fp32
-            raise_to(&most, (int64_t)op_scratch_bytes(&op, 1));
+        if (is_plain(s, product, linear) || s->on_gpu) // the operands of others are fp32
+            raise_to(&most, (int64_t)op_scratch_bytes(&op, &s->device));
     }
     return most;
 }
 
 /* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
-static int64_t of_kernels(const struct sheet *s, int threads)
+static int64_t of_kernels(const struct sheet *s)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
@@ -406,12 +409,16 @@ static int64_t of_kernels(const struct sheet *s, int threads)
     struct op norm = {.kind = OP_NORM_BACKWARD,
                       .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
     if (s->has_layers || has_head)
-        raise_to(&most, (int64_t)op_scratch_bytes(&norm, threads));
+        raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
+    struct op embedding = {.kind = OP_EMBEDDING_BACKWARD,
+                           .embedding_backward = {.dout = shape_2d(s, tokens, model->hidden_size)}};
+    if (schedule_holds(s->run->schedule, s->place.pp, 0))
+        raise_to(&most, (int64_t)op_scratch_bytes(&embedding, &s->device));
     if (has_head)
         raise_to(&most, of_products(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
     if (!s->has_layers)
         return most;
-    raise_to(&most, of_attention(s, threads));
+    raise_to(&most, of_attention(s));
     int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
     int64_t heads = model->num_attention_heads / s->shape.tp, hidden = model->hidden_size;
     int64_t fused = (heads + 2 * groups) * model->kv_channels,
@@ -436,7 +443,7 @@ static enum status put_data(struct sheet *s)
     return put_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
 }
 
-static enum status put_all(struct sheet *s, int threads)
+static enum status put_all(struct sheet *s)
 {
     struct memory_states states;
     TRY(memory_states_of(s->run, &s->params, s->place, &states));
@@ -444,7 +451,7 @@ static enum status put_all(struct sheet *s, int threads)
     TRY(put_activations(s));
     TRY(put(s, PART_WORKSPACE, "what is computed again", s->again));
     TRY(put(s, PART_WORKSPACE, "temporary memory of the layers", s->scratch));
-    int64_t kernels = of_kernels(s, threads);
+    int64_t kernels = of_kernels(s);
     if (kernels > 0)
         TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
     return put_data(s);
@@ -479,7 +486,9 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
                                 ? memory_of_papers
                                 : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe))},
         .recompute = recipe_recompute(recipe),
+        .device = run_device_options(run, threads),
     };
+    s.on_gpu = device_named_is_gpu(s.device.stands_for != NULL ? s.device.stands_for : s.device.name);
     s.split = has_weight_action(run->schedule, s.place.pp);
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
     if (out->slots == NULL)
@@ -491,7 +500,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     if (status == OK && recipe->memory.offload_activations)
         status = away_plan_create(run->schedule, s.place.pp, &s.away);
     if (status == OK)
-        status = put_all(&s, threads);
+        status = put_all(&s);
     slot_plan_destroy(s.slots);
     away_plan_destroy(s.away);
     params_free(&s.params);

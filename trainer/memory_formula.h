@@ -30,7 +30,7 @@ struct memory_table {
     struct slot_use *slots;                // [chunks][SLOT_KINDS], as stash_slots() has them
 };
 
-/* Of a rank of the world with `threads` compute threads, ranks being threads of one process, on a device
- * whose kernels are the CPU's. */
+/* Of a rank of the world with `threads` compute threads, ranks being threads of one process. What sums
+ * between GPUs work in (parallel/comm_nccl_scratch.h) is left out. */
 MUST_USE enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out);
 void memory_table_free(struct memory_table *table);

@@ -510,6 +510,17 @@ static void settle(struct loader *loader, const char *path)
     }
 }
 
+/* A rehearsal of what a file says of a GPU counts that GPU's memory. */
+static void derive_dry_device(struct recipe *recipe, bool on_gpu)
+{
+    int row = row_of("cluster.dry_device");
+    if (!on_gpu || strcmp(recipe->cluster.device, "dry") != 0 || recipe->origin[row].kind != FROM_DEFAULT)
+        return;
+    free(recipe->cluster.dry_device);
+    recipe->cluster.dry_device = text_copy("cuda");
+    recipe->origin[row].kind = FROM_DERIVED;
+}
+
 enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,
                         struct recipe **out, struct problems *problems)
 {
@@ -520,8 +531,10 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
         return fail(NO_MEMORY, "a recipe");
     set_defaults(loader.recipe);
     bool complete = load_files(&loader, path);
+    bool on_gpu = strcmp(loader.recipe->cluster.device, "cuda") == 0;
     for (size_t i = 0; i < override_count; i++)
         apply_override(&loader, overrides[i], first, (int)i);
+    derive_dry_device(loader.recipe, on_gpu);
 
     // Half a recipe would make whole sentences about keys that stand in the other half.
     if (complete) {

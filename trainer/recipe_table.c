@@ -32,6 +32,7 @@ static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0
                                           IS("dualpipev", 0), IS("file", 0),
                                           IS("auto", 0),      {0}};
 static const struct choice assumptions[] = {IS("program", ASSUME_PROGRAM), IS("papers", ASSUME_PAPERS), {0}};
+static const struct choice dry_devices[] = {IS("cpu", 0), IS("cuda", 0), {0}};
 static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), IS("cuda", 0), {0}};
 static const struct choice transports[] = {IS("auto", 0), IS("local", 0), IS("mpi", 0), IS("nccl", 0), {0}};
 static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
@@ -469,8 +470,8 @@ const struct recipe_row recipe_rows[] = {
         "Longer than a rank ever waits for others, such as for one that writes a checkpoint. 0: never.",
         NOT_NEGATIVE),
     ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
-        "On this signal the run saves and exits with status 75. mpirun forwards SIGUSR1; a SIGTERM it "
-        "follows "
+        "On this signal the run saves and exits with status 75. mpirun forwards SIGUSR1, and follows a "
+        "SIGTERM "
         "with SIGKILL.",
         .choices = signals),
 
@@ -478,10 +479,12 @@ const struct recipe_row recipe_rows[] = {
         "`strict` is the CPU made cruel, to find forgotten waits; `dry` computes nothing and counts "
         "everything; `cuda` is an NVIDIA GPU for each rank (docs/cuda.md).",
         .choices = devices),
+    ROW("cluster.dry_device", WORD, cluster.dry_device, "cpu",
+        "Whose kernels' memory `cluster.device: dry` counts; `cuda` where it overrides `cuda` of a file.",
+        .choices = dry_devices),
     ROW("cluster.transport", WORD, cluster.transport, "auto",
-        "`local`: ranks are threads of one process. `mpi`: processes. `nccl`: threads or processes with a "
-        "GPU "
-        "each. `auto`: nccl between GPUs; else mpi under a launcher, local alone.",
+        "`local`: ranks are threads of one process. `mpi`: processes. `nccl`: either, with a GPU each. "
+        "`auto`: nccl between GPUs; else mpi under a launcher, local alone.",
         .choices = transports),
     ROW("cluster.ranks_per_gpu", INT, cluster.ranks_per_gpu, "1",
         "So many ranks share a GPU, for tests of a large layout on a small machine: processes (mpirun), and "
@@ -489,10 +492,8 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 64)),
     ROW("cluster.matmul_algorithms", TEXT, cluster.matmul_algorithms, "none",
         "On a GPU: the file that keeps which of cuBLASLt's algorithms is the fastest for each shape, timed "
-        "when "
-        "it first comes; what is there is never changed. `auto`: cuboid/matmul-algorithms in $XDG_CACHE_HOME "
-        "or "
-        "~/.cache. none: what cuBLASLt estimates to be the fastest.",
+        "when it first comes; what is there is never changed. `auto`: cuboid/matmul-algorithms in "
+        "$XDG_CACHE_HOME or ~/.cache. none: what cuBLASLt estimates to be the fastest.",
         .optional = true),
     ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
         .optional = true, .unbuilt = true),

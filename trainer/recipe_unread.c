@@ -10,6 +10,11 @@
 
 #include <string.h>
 
+static bool device_computes_itself(const struct recipe *r)
+{
+    return device_named_computes(r->cluster.device);
+}
+
 static bool not_searched(const struct recipe *r)
 {
     return strcmp(r->pipeline.schedule, "auto") != 0;
@@ -105,6 +110,7 @@ static const struct unread {
      "only 3 gathers weights for each layer"},
     {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
      "it is about the messages of that"},
+    {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry stands for another"},
     {"parallel.nccl_ub", not_on_gpus, "cluster.device", "it is about NCCL, which joins GPUs"},
     {"parallel.nccl_ub", layers_are_buckets, "parallel.zero_stage",
      "from 2 on there are no gradients that stay in one place"},

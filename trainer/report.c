@@ -218,12 +218,6 @@ enum status report_formula(const struct run *run, FILE *to)
     return status;
 }
 
-enum status report_memory(const struct run *run, FILE *to)
-{
-    // Another machine's kernels take other temporary memory.
-    return device_named_is_of_host(run->recipe->cluster.device) ? report_formula(run, to) : OK;
-}
-
 /* The sum of the terms from the i-th on that are called as it is; 0 where one before it is. */
 static int64_t bytes_called(const struct memory_table *table, int i)
 {

@@ -9,9 +9,7 @@
 /* Model, layout, and the layer -> rank table. */
 void report_layout(const struct run *run, FILE *to);
 /* The table of memory by part that the formula gives (memory_formula.h), a line for the first rank of each
- * pipeline coordinate; nothing on a device that it does not know. */
-MUST_USE enum status report_memory(const struct run *run, FILE *to);
-/* The same whatever the device. */
+ * pipeline coordinate. */
 MUST_USE enum status report_formula(const struct run *run, FILE *to);
 /* What a rank's bytes are, under names; those of several stages together. */
 MUST_USE enum status report_terms(const struct run *run, int rank, FILE *to);

@@ -322,8 +322,10 @@ enum status train(const struct recipe *recipe, int size)
         report_layout(&job.run, stdout);
         status = report_offload(&job.run, stderr);
     }
+    // Between GPUs the transport takes some too, which the formula does not know.
     if (status == OK && first)
-        status = report_memory(&job.run, stdout);
+        status = device_named_reserves(recipe->cluster.device) ? dry_run_table(&job.run, stdout)
+                                                               : report_formula(&job.run, stdout);
     job.status = status;
     if (status != OK)
         text_add(&job.why, "%s", fail_text());

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/worker.h"
 
+#include "kernels/device_plan.h"
+#include "trainer/rehearsal.h"
+
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,6 +20,66 @@ int run_threads(const struct run *run, int world_size)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int share = (int)cores / world_size;
     return share > 1 ? share : 1;
+}
+
+struct device_options run_device_options(const struct run *run, int threads)
+{
+    const struct recipe *recipe = run->recipe;
+    const char *device = recipe->cluster.device;
+    bool plans = run->is_rehearsal || !device_named_computes(device);
+    return (struct device_options){
+        .name = plans ? device_that_plans() : device,
+        .threads = threads,
+        .attention = recipe->attention_backend,
+        .any_order = !recipe->deterministic,
+        .stands_for = !plans                          ? NULL
+                      : device_named_computes(device) ? device
+                                                      : recipe->cluster.dry_device,
+        .tf32 = recipe->precision.allow_tf32,
+        .matmul_algorithms = recipe->cluster.matmul_algorithms,
+    };
+}
+
+/* What a rank's memory is for, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". */
+static void add_largest(const struct memory_use *use, struct text *out)
+{
+    enum { LARGEST = 4 };
+    bool said[PART_COUNT] = {[PART_HOST] = true};
+    for (int n = 0; n < LARGEST; n++) {
+        char number[NUMBER_CHARS];
+        int most = PART_HOST;
+        for (int part = 0; part < PART_COUNT; part++)
+            if (!said[part] && (said[most] || use->peak_bytes[part] > use->peak_bytes[most]))
+                most = part;
+        text_add(out, "%s%s %s", n > 0 ? ", " : "", part_name((enum part)most),
+                 bytes_text(use->peak_bytes[most], number));
+        said[most] = true;
+    }
+}
+
+/* All the memory that training will want of the device is asked for at once, so that too little is told now.
+ */
+static enum status open_device(const struct run *run, const struct world *world, bool training,
+                               struct device **out)
+{
+    struct device_options options = run_device_options(run, run_threads(run, world->size));
+    options.index = world->device_index;
+    if (!training || !device_named_reserves(options.name))
+        return device_open(&options, out);
+    struct rehearsal plan;
+    TRY(rehearse(run, world->rank, NULL, &plan));
+    options.reserve_bytes = plan.pool_bytes;
+    enum status status = device_open(&options, out);
+    if (status != NO_MEMORY)
+        return status;
+    struct text why = {0};
+    text_add(&why, "%s; that is what rank %d will take of GPU %d (", fail_text(), world->rank, options.index);
+    add_largest(&plan.use, &why);
+    text_add(&why, "); ");
+    rehearsal_advise(run->recipe, &why);
+    status = fail(NO_MEMORY, "%s", text_chars(&why));
+    text_free(&why);
+    return status;
 }
 
 static enum status call_hook(enum status (*hook)(void *, struct worker *), const struct run *run,
@@ -179,6 +242,8 @@ enum status worker_create(const struct run *run, struct world *world, bool train
 {
     const struct recipe *recipe = run->recipe;
     *out = (struct worker){.run = run, .world = world, .mesh = run->mesh};
+    // First the device: some transports reach it while they connect.
+    TRY(open_device(run, world, training, &out->device));
     struct who *me = who_am_i();
     struct place place = mesh_place(&run->mesh, MESH_DENSE, world->rank);
     *me = (struct who){.rank = world->rank, .pp = place.pp, .dp = place.dp, .tp = place.tp};
@@ -187,15 +252,6 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
-    // First the device: some transports reach it while they connect.
-    struct device_options options = {.name = recipe->cluster.device,
-                                     .threads = run_threads(run, world->size),
-                                     .index = world->device_index,
-                                     .attention = recipe->attention_backend,
-                                     .any_order = !recipe->deterministic,
-                                     .tf32 = recipe->precision.allow_tf32,
-                                     .matmul_algorithms = recipe->cluster.matmul_algorithms};
-    TRY(device_open(&options, &out->device));
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));
     if (schedule_has_twins(run->schedule))

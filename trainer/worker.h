@@ -37,11 +37,15 @@ struct run {
     int *stage_first_layer; // [stages + 1]
     struct mesh mesh;
     struct hooks hooks;
+    bool is_rehearsal; // on the device that plans, whatever the recipe says
 };
 
 /* Opens the data and builds the schedule; whatever is wrong is said here, before any rank starts. */
 MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
 void run_destroy(struct run *run);
+
+/* How a rank's device is opened, but for its index and what it is to reserve. */
+struct device_options run_device_options(const struct run *run, int threads);
 
 /* The compute threads of each of `world_size` ranks: the recipe's, or the machine's cores shared by them. */
 int run_threads(const struct run *run, int world_size);

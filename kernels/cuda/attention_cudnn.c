@@ -196,7 +196,7 @@ enum status cudnn_attention_forward(struct cudnn *cudnn, struct cuda_queue *queu
     const struct cudnn_plan *plan;
     void *workspace;
     TRY(cudnn_plan_of(cudnn, queue, &shape, &plan));
-    TRY(cuda_scratch(queue, (size_t)plan->workspace_bytes + 1, &workspace));
+    TRY(cuda_library_scratch(queue, (size_t)plan->workspace_bytes + 1, &workspace));
     return cudnn_plan_run(cudnn, queue, plan, &at, workspace);
 }
 
@@ -211,7 +211,7 @@ enum status cudnn_attention_backward(struct cudnn *cudnn, struct cuda_queue *que
     const size_t rows = (size_t)(shape.batch * shape.heads * shape.sequence) * sizeof(float);
     const size_t delta = aligned(rows);
     const size_t sums = cudnn->deterministic ? 0 : aligned(rows * (size_t)shape.head_dim);
-    TRY(cuda_scratch(queue, delta + sums + (size_t)plan->workspace_bytes + 1, &memory));
+    TRY(cuda_library_scratch(queue, delta + sums + (size_t)plan->workspace_bytes + 1, &memory));
     at.matrix[CUDNN_DOUT] = op->dout.data;
     at.matrix[CUDNN_DQ] = op->dq.data;
     at.matrix[CUDNN_DK] = op->dk.data;

@@ -8,7 +8,8 @@
  *     cudnn_attention_forward     on the queue's stream                  attention_cudnn.c
  *
  * Which of the two attentions a call takes says attention_choice.c; both leave out and lse in one layout, so
- * one may go forward and the other back. Memory comes from cuda_scratch(), of the size that the plan says. */
+ * one may go forward and the other back. Memory comes from cuda_library_scratch(), of the size that the plan
+ * says. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"

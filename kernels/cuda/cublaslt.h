@@ -5,10 +5,11 @@
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/message.h"
+#include "kernels/cuda/scratch.h"
 
 #include <cublasLt.h>
 
-enum { WORKSPACE_BYTES = CUDA_IS_EMULATED ? 4096 : 32 << 20, PLANS = 1024 };
+enum { WORKSPACE_BYTES = GEMM_WORKSPACE_BYTES, PLANS = 1024 };
 
 /* The library's functions that are used here. */
 #define CUBLASLT_FUNCTIONS(X)               \

@@ -10,13 +10,10 @@
  *   - temporary memory comes from cuda_scratch(), one piece per op. */
 #pragma once
 
+#include "kernels/cuda/scratch.h"
 #include "kernels/ops.h"
 
 #include <cuda_runtime_api.h>
-
-#ifndef CUDA_IS_EMULATED // tests/emulator says true: there, device memory is the host's
-#define CUDA_IS_EMULATED false
-#endif
 
 struct cuda_library;                       // cuBLASLt and its plans
 struct cuda_attention;                     // which attention a shape takes
@@ -41,9 +38,11 @@ MUST_USE enum status cuda_check(const struct cuda_queue *queue, cudaError_t erro
 /* Blocks the host until the GPU has passed `event`; what has gone wrong with a message meanwhile. */
 MUST_USE enum status cuda_block(const struct cuda_queue *queue, cudaEvent_t event);
 
-/* Memory for the op that is being launched, aligned to 256 bytes, unset, gone with the op. One piece per op.
- */
+/* Memory for the op that is being launched, aligned to 256 bytes, unset, gone with the op. One piece per op,
+ * of what cuda_scratch_bytes() says of it at most. */
 MUST_USE enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out);
+/* The same for a library that says only at run time how much it wants. */
+MUST_USE enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **out);
 
 /* "norm_forward(f32[4096, 768])". */
 enum { CUDA_OP_CHARS = 256 };

@@ -144,7 +144,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
     if (d == NULL)
         return fail(NO_MEMORY, "no memory for a cuda device");
     d->tf32 = options->tf32;
-    enum status status = cuda_pool_create(&d->pool);
+    enum status status = cuda_pool_create(options->reserve_bytes, &d->pool);
     if (status == OK)
         status = cuda_staging_create(&d->staging);
     if (status == OK)
@@ -496,6 +496,7 @@ const struct device_ops device_cuda = {
     .of_host = CUDA_IS_EMULATED,
     .takes_cudnn = true,
     .has_matmul_options = true,
+    .reserves = true,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,

@@ -48,6 +48,7 @@ constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
 struct sorted {
     int32_t token, alike;
 };
+static_assert(sizeof(struct sorted) == SORTED_TOKEN_BYTES, "what scratch.h says of it");
 
 /* order[position of t] = t, the position by (id, t). */
 static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sorted *order)
@@ -108,7 +109,7 @@ enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embed
 {
     const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], pieces = blocks_of(columns, EACH);
     void *scratch;
-    TRY(cuda_scratch(queue, static_cast<size_t>(count) * sizeof(struct sorted), &scratch));
+    TRY(cuda_scratch(queue, static_cast<size_t>(count) * SORTED_TOKEN_BYTES, &scratch));
     struct sorted *order = static_cast<struct sorted *>(scratch);
     dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
     TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));

@@ -7,7 +7,7 @@
 
 #include "kernels/float_bits.h"
 
-enum { THREADS = 256, MOST_BLOCKS = 256, TRANSFORM_THREADS = 128 };
+enum { THREADS = 256, MOST_BLOCKS = MAGNITUDE_BLOCKS, TRANSFORM_THREADS = 128 };
 
 struct larger_bits {
     __device__ uint32_t operator()(uint32_t a, uint32_t b) const

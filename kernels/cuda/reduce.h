@@ -51,7 +51,7 @@ template <class T> __device__ T block_sum(T value)
  * An F says what a row brings: read(row, column, left) fetches what its EACH columns need, and add() makes of
  * that their terms of sum[F::SUMS]. Apart, so that several rows are under way before the first is waited for:
  * a thread has nothing else to do meanwhile, and there are few of them. */
-enum { ROW_BLOCK = 32, ROWS_AT_ONCE = 4 };
+enum { ROW_BLOCK = SUM_ROW_BLOCK, ROWS_AT_ONCE = 4 };
 
 template <class F>
 __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<float> partial)

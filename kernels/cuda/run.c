@@ -104,7 +104,7 @@ enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const 
                 cuda_op_text(queue->op, text));
 }
 
-enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
+enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **out)
 {
     if (queue->scratch.data == NULL || queue->scratch.bytes < bytes) {
         // What was put on the stream before may still use the old piece.
@@ -114,6 +114,12 @@ enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
     }
     *out = queue->scratch.data;
     return OK;
+}
+
+enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
+{
+    CHECK(queue->op != NULL && bytes <= cuda_scratch_bytes(queue->op));
+    return cuda_library_scratch(queue, bytes, out);
 }
 
 enum status cuda_run(struct cuda_queue *queue, const struct op *op)

@@ -1,66 +1,115 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry device: the program runs, and nothing is computed. Allocation hands out addresses that no
  * memory is behind, ops are counted, reading gives zeros. So the plan of a run is the run itself, and cannot
- * drift from it. Scratch that the cpu device would take for an op is taken here too.
+ * drift from it. Scratch that the device which it stands for would take is taken here too: the cpu's one
+ * piece for all streams, or the cuda device's for each, and for its sums of messages. Addresses are handed
+ * out by the rule of the cuda device's pool, so what was reached is what that pool must have.
  *
  * The trap: an address from here may be moved along (a view of rows), never followed. They begin where no
  * processor maps a program, so following one ends the program at once. */
 #include "kernels/dry/device_dry.h"
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/device_plan.h"
 #include "kernels/dry/dry.h"
+#include "kernels/first_fit.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define FIRST_ADDRESS ((uintptr_t)1 << (sizeof(uintptr_t) * 8 - 8))
+#define MOST_BYTES    ((size_t)FIRST_ADDRESS / 4) // of the device, and behind them as many of the host
+#define HOST_ADDRESS  (FIRST_ADDRESS + 2 * MOST_BYTES)
 
 struct dry_device {
-    uintptr_t next_address;
+    struct device_options options;
+    bool is_gpu; // stands for one: scratch belongs to a stream
+    struct first_fit *memory, *host;
     struct dry_counts counts;
     struct buffer scratch; // grows as the cpu's does
 };
+
+struct dry_stream {
+    struct buffer scratch, message; // of a GPU
+};
+
+static struct dry_device *dry_of(const struct device *device)
+{
+    return device->state;
+}
 
 const struct dry_counts *dry_counts(const struct device *device)
 {
     if (device->ops != &device_dry)
         return NULL;
-    return &((const struct dry_device *)device->state)->counts;
+    return &dry_of(device)->counts;
+}
+
+const char *device_that_plans(void)
+{
+    return device_dry.name;
+}
+
+size_t device_planned_bytes(const struct device *device)
+{
+    return device->ops != &device_dry ? 0 : first_fit_reached(dry_of(device)->memory);
+}
+
+static void close_state(struct dry_device *state)
+{
+    first_fit_destroy(state->memory);
+    first_fit_destroy(state->host);
+    free(state);
 }
 
 static enum status dry_open(struct device *device, const struct device_options *options)
 {
-    (void)options;
     struct dry_device *state = calloc(1, sizeof *state);
     if (state == NULL)
         return fail(NO_MEMORY, "no memory for a dry device");
-    state->next_address = FIRST_ADDRESS;
-    device->state = state;
-    return OK;
+    state->options = *options;
+    state->is_gpu = options->stands_for != NULL && device_named_is_gpu(options->stands_for);
+    enum status status = first_fit_create(&state->memory);
+    if (status == OK)
+        status = first_fit_create(&state->host);
+    if (status == OK)
+        status = first_fit_add(state->memory, (void *)FIRST_ADDRESS, MOST_BYTES);
+    if (status == OK)
+        status = first_fit_add(state->host, (void *)HOST_ADDRESS, MOST_BYTES);
+    if (status == OK)
+        device->state = state;
+    else
+        close_state(state);
+    return status;
 }
 
 static void dry_close(struct device *device)
 {
-    struct dry_device *state = device->state;
-    buffer_free(&state->scratch);
-    free(state);
+    buffer_free(&dry_of(device)->scratch);
+    close_state(device->state);
 }
 
 static enum status dry_alloc(struct device *device, size_t bytes, void **out)
 {
-    struct dry_device *state = device->state;
-    if (bytes > UINTPTR_MAX / 2 - state->next_address)
-        return NO_MEMORY;
-    *out = (void *)state->next_address;
-    state->next_address += bytes + 64; // two buffers never touch
-    return OK;
+    TRY(first_fit_take(dry_of(device)->memory, bytes, out));
+    return *out != NULL ? OK : NO_MEMORY;
 }
 
 static void dry_free(struct device *device, void *data, size_t bytes)
 {
-    (void)device;
-    (void)data;
     (void)bytes;
+    first_fit_give(dry_of(device)->memory, data);
+}
+
+static enum status dry_host_alloc(struct device *device, size_t bytes, void **out)
+{
+    TRY(first_fit_take(dry_of(device)->host, bytes, out));
+    return *out != NULL ? OK : fail(NO_MEMORY, "no host has %zu bytes", bytes);
+}
+
+static void dry_host_free(struct device *device, void *data, size_t bytes)
+{
+    (void)bytes;
+    first_fit_give(dry_of(device)->host, data);
 }
 
 static void dry_rest(void *data, size_t bytes)
@@ -71,28 +120,66 @@ static void dry_rest(void *data, size_t bytes)
 
 static enum status dry_stream_open(struct stream *stream)
 {
-    (void)stream;
-    return OK;
+    stream->state = calloc(1, sizeof(struct dry_stream));
+    return stream->state != NULL ? OK : fail(NO_MEMORY, "no memory for stream %s", stream->name);
 }
 
 static void dry_stream_close(struct stream *stream)
 {
-    (void)stream;
+    struct dry_stream *s = stream->state;
+    buffer_free(&s->scratch);
+    buffer_free(&s->message);
+    free(s);
 }
 
-static enum status count_scratch(struct device *device, const struct op *op)
+/* The old piece goes before the new one comes, as on the devices that it stands for. */
+static enum status grow(struct device *device, enum part part, size_t bytes, struct buffer *buffer)
 {
-    struct dry_device *state = device->state;
-    size_t bytes = cpu_scratch_bytes(op, device->threads);
-    if (bytes <= state->scratch.bytes)
+    if (bytes <= buffer->bytes)
         return OK;
-    buffer_free(&state->scratch);
-    return buffer_alloc(device, PART_WORKSPACE, bytes, &state->scratch);
+    buffer_free(buffer);
+    return buffer_alloc(device, part, bytes, buffer);
+}
+
+/* Where the fastest algorithm is looked for, trials have results of their own (cuda/gemm_choose.c). */
+static enum status count_trial(struct device *device, const struct op *op)
+{
+    struct buffer result = {0};
+    if (op->kind != OP_GEMM || dry_of(device)->options.matmul_algorithms == NULL)
+        return OK;
+    struct tensor c = op->gemm.c;
+    size_t span = (size_t)((c.dim[0] - 1) * c.stride[0] + c.dim[1]) * dtype_bytes(c.dtype);
+    TRY(buffer_alloc(device, PART_WORKSPACE, span, &result));
+    buffer_free(&result);
+    return OK;
+}
+
+static enum status count_scratch(struct stream *stream, const struct op *op)
+{
+    struct dry_device *state = dry_of(stream->device);
+    struct dry_stream *s = stream->state;
+    size_t bytes = op_scratch_bytes(op, &state->options);
+    TRY(grow(stream->device, PART_WORKSPACE, bytes, state->is_gpu ? &s->scratch : &state->scratch));
+    return state->is_gpu ? count_trial(stream->device, op) : OK;
+}
+
+bool stream_plans_sums(const struct stream *stream)
+{
+    const struct dry_device *state = dry_of(stream->device);
+    return stream->device->ops == &device_dry && state->is_gpu && !state->options.any_order;
+}
+
+enum status stream_plan_message(struct stream *stream, size_t bytes)
+{
+    struct dry_stream *s = stream->state;
+    if (stream->device->ops != &device_dry || !dry_of(stream->device)->is_gpu)
+        return OK;
+    return grow(stream->device, PART_COMMUNICATION, bytes, &s->message);
 }
 
 static enum status dry_submit(struct stream *stream, const struct op *op)
 {
-    struct dry_device *state = stream->device->state;
+    struct dry_device *state = dry_of(stream->device);
     struct dry_count *counted = &state->counts.op[op->kind];
     struct op_cost cost = op_cost(op);
     counted->calls++;
@@ -100,12 +187,12 @@ static enum status dry_submit(struct stream *stream, const struct op *op)
     counted->bytes += cost.bytes;
     if (op->kind == OP_TO_HOST && (uintptr_t)op->transfer.to < FIRST_ADDRESS)
         memset(op->transfer.to, 0, op->transfer.bytes);
-    return count_scratch(stream->device, op);
+    return count_scratch(stream, op);
 }
 
 static enum status dry_submit_work(struct stream *stream, struct work *work)
 {
-    ((struct dry_device *)stream->device->state)->counts.works++;
+    dry_of(stream->device)->counts.works++;
     TRY(work->start(work));
     for (;;) {
         bool done = false;
@@ -145,8 +232,8 @@ const struct device_ops device_dry = {
     .close = dry_close,
     .alloc = dry_alloc,
     .free = dry_free,
-    .host_alloc = dry_alloc,
-    .host_free = dry_free,
+    .host_alloc = dry_host_alloc,
+    .host_free = dry_host_free,
     .host_rest = dry_rest,
     .stream_open = dry_stream_open,
     .stream_close = dry_stream_close,

@@ -353,6 +353,7 @@ static cudaError_t take(void **out, size_t bytes, const char *call)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    calls.pieces++;
     if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess) {
         calls.allocations++;
         return take_guarded(out, bytes);

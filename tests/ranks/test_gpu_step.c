@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a step of training asks of the GPU, as the emulator counts it: the host puts a whole step on the
  * streams without waiting for any of it, and waits once, for the loss and the norm that it reports. Nothing
- * is allocated but in the first step, which finds out how much room its kernels want. And what a profiler is
- * told: the actions' names. */
+ * is allocated in any step: the memory is one piece, taken when the device opens, as large as the rehearsal
+ * of the rank says, which is right to the byte. And what a profiler is told: the actions' names. */
 #include "schedules/action.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/emulator/include/nvtx3/nvToolsExt.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
+#include "trainer/memory_formula.h"
+#include "trainer/rehearsal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +37,48 @@ static void expect_none(struct watch *watch, const struct worker *w, const char 
     watch->failures[w->world->rank] += count > most;
 }
 
+/* The device is open, and has its memory. */
+static enum status declared(void *context, struct worker *w)
+{
+    struct watch *watch = context;
+    watch->before[w->world->rank] = emulator_calls();
+    return OK;
+}
+
+/* Everything has its place. NCCL's communicators take a piece of their own while they are made. */
+static enum status built(void *context, struct worker *w)
+{
+    struct watch *watch = context;
+    struct emulator_calls now = emulator_calls();
+    if (w->world->size == 1)
+        expect_none(watch, w, "pieces of memory beside the one that was planned",
+                    now.pieces - watch->before[0].pieces, 0);
+    watch->before[w->world->rank] = now;
+    return OK;
+}
+
+/* What the rehearsal says of each part is what there was; and what the formula says, but for what sums
+ * between GPUs work in. */
+static enum status compare_plan(struct watch *watch, const struct worker *w)
+{
+    struct memory_use use = device_memory(w->device);
+    struct memory_table formula;
+    struct rehearsal plan;
+    TRY(rehearse(w->run, w->world->rank, NULL, &plan));
+    TRY(memory_formula(w->run, w->world->rank, run_threads(w->run, w->world->size), &formula));
+    for (int part = 0; part < PART_COUNT; part++) {
+        bool differs = use.peak_bytes[part] != plan.use.peak_bytes[part] ||
+                       (part != PART_COMMUNICATION && use.peak_bytes[part] != formula.part_bytes[part]);
+        watch->failures[w->world->rank] += differs;
+        if (differs)
+            printf("FAILED rank %d: %lld bytes of %s; %lld were planned, and the formula says %lld\n",
+                   w->world->rank, (long long)use.peak_bytes[part], part_name((enum part)part),
+                   (long long)plan.use.peak_bytes[part], (long long)formula.part_bytes[part]);
+    }
+    memory_table_free(&formula);
+    return OK;
+}
+
 /* Everything is on the streams but the update. */
 static enum status reduced(void *context, struct worker *w, int64_t step)
 {
@@ -42,11 +86,11 @@ static enum status reduced(void *context, struct worker *w, int64_t step)
     if (watch->waits)
         TRY(stream_sync(w->compute));
     struct emulator_calls now = emulator_calls(), before = watch->before[w->world->rank];
-    if (step == 1)
+    expect_none(watch, w, "allocations", now.allocations - before.allocations, 0);
+    if (step == 1) // kernels find their temporary memory, of the pool
         return OK;
     expect_none(watch, w, "waits before the update", now.syncs - before.syncs, 0);
     expect_none(watch, w, "times asked for an event", now.polls - before.polls, 0);
-    expect_none(watch, w, "allocations", now.allocations - before.allocations, 0);
     return OK;
 }
 
@@ -75,10 +119,11 @@ static enum status stepped(void *context, struct worker *w, int64_t step, const 
     struct watch *watch = context;
     struct emulator_calls now = emulator_calls(), *before = &watch->before[w->world->rank];
     (void)result;
-    if (step > 1) {
+    if (step > 1)
         expect_none(watch, w, "waits in a step", now.syncs - before->syncs, watch->waits ? 2 : 1);
-        expect_none(watch, w, "allocations in the update", now.allocations - before->allocations, 0);
-    }
+    expect_none(watch, w, "allocations in the update", now.allocations - before->allocations, 0);
+    if (step == w->run->recipe->train.train_iters)
+        TRY(compare_plan(watch, w));
     *before = now;
     if (step > 1 && !watch->waits)
         check_ranges(watch, w);
@@ -92,7 +137,8 @@ static enum status train(const struct tiny *tiny, const char *layout, struct wat
     TRY(tiny_recipe(tiny, TINY_GPT, SMALL TINY_DROPOUT, layout, 0, &recipe));
     struct trace_options options = {.transport = recipe_transport(recipe)};
     if (watch != NULL)
-        options.hooks = (struct hooks){.context = watch, .reduced = reduced, .stepped = stepped};
+        options.hooks = (struct hooks){
+            .context = watch, .declared = declared, .built = built, .reduced = reduced, .stepped = stepped};
     enum status status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;
@@ -125,6 +171,23 @@ static int same_bits(const char *layout, const struct trace *reference, const st
     return failures;
 }
 
+/* A GPU that is too small is told before the first step, with what was asked and what would take less. */
+static int refuses_a_small_gpu(const struct tiny *tiny)
+{
+    static const char *const said[] = {"cudaMalloc of ", "1.00 GiB of the GPU's 1.00 GiB are free",
+                                       "that is what rank 0 will take of GPU 0 (", "activations ",
+                                       "memory.recompute_granularity full"};
+    struct trace ignored;
+    int failures = 0;
+    setenv("EMULATOR_FAIL", "cudaMalloc", 1);
+    enum status status = train(tiny, "pipeline.schedule=gpipe", NULL, &ignored);
+    unsetenv("EMULATOR_FAIL");
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (status != NO_MEMORY || strstr(fail_text(), said[i]) == NULL)
+            failures += complain(said[i], fail_text());
+    return failures;
+}
+
 int main(void)
 {
     struct tiny tiny;
@@ -144,6 +207,7 @@ int main(void)
                      "tp=2 dp=2 pp=2 cluster.transport=nccl parallel.zero_stage=1 "
                      "precision.params_dtype=bf16",
                      false, &ignored);
+    failures += refuses_a_small_gpu(&tiny);
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;

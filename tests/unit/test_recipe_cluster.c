@@ -40,6 +40,30 @@ Test(recipe_check, the_device_of_a_gpu)
     }
 }
 
+/* What a file says of a GPU is rehearsed for a GPU, also where this build has none. */
+Test(recipe_check, whose_memory_a_dry_device_counts)
+{
+    static const struct {
+        const char *yaml, *overrides[3], *counts;
+    } cases[] = {
+        {SMALL "cluster: {device: cuda}\n", {"cluster.device=dry"}, "cuda"},
+        {SMALL "cluster: {device: cuda}\n", {"cluster.device=dry", "cluster.dry_device=cpu"}, "cpu"},
+        {SMALL "cluster: {device: strict}\n", {"cluster.device=dry"}, "cpu"},
+        {SMALL, {"cluster.device=dry", "cluster.dry_device=cuda"}, "cuda"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loaded loaded = load(cases[i].yaml, cases[i].overrides, 0);
+        cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.said));
+        cr_expect_str_eq(text_chars(&loaded.said), "");
+        cr_expect_str_eq(loaded.recipe->cluster.dry_device, cases[i].counts, "case %zu", i);
+        loaded_free(&loaded);
+    }
+    WITH(
+        "warning: command line: cluster.dry_device has no effect: cluster.device is cpu, and only dry stands "
+        "for another\n",
+        "cluster.dry_device=cuda");
+}
+
 Test(recipe_check, what_only_a_gpu_has)
 {
     WITH("command line: precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU: "

@@ -126,6 +126,7 @@ struct emulator_calls {
     int syncs;       // of a stream or an event
     int polls;       // times it has asked for an event again that was not passed when it asked last
     int allocations; // of memory, pinned too, and its giving back
+    int pieces;      // of device memory that were asked for
 };
 struct emulator_calls emulator_calls(void);
 bool emulator_fails(const char *call); // as EMULATOR_FAIL says
