@@ -40,7 +40,8 @@ const char *part_name(enum part part);
 enum attention_backend {
     ATTENTION_AUTO, // the faster, if any_order; else the device's own
     ATTENTION_OWN,
-    ATTENTION_CUDNN
+    ATTENTION_CUDNN,
+    ATTENTION_OWN_MMA // own, with mma.sync on every GPU: to compare with; no recipe asks for it
 };
 
 /* Whether what comes behind a product (struct epilogue, ops.h) is done where that is made. */

@@ -43,9 +43,10 @@ struct bench {
     int calls; // to a run
     struct buffer buffer[BUFFERS_MAX];
     int buffers;
-    double total_ms;      // of a microbatch
-    double ceiling;       // bytes a second
-    struct stream *cudnn; // of a second device, whose attention is cuDNN's; NULL: there is none
+    double total_ms; // of a microbatch
+    double ceiling;  // bytes a second
+    // Of other devices, whose attention is cuDNN's, or our own with mma.sync; NULL: there is none.
+    struct stream *cudnn, *mma;
 };
 
 static double now_s(void)
@@ -270,20 +271,33 @@ static void attention_lines(struct bench *b, struct attention_backward n, double
     report(b, "  attention_backward", seconds[1], 5 * product_flops, "GFLOP/s", times);
 }
 
-/* The yardstick: the same matrices, and cuDNN's kernels. */
-static void compare_with_cudnn(struct bench *b, struct attention_backward n, double product_flops,
-                               const double own[2])
+/* The same matrices, and another device's kernels. */
+static void time_others(struct bench *b, struct stream *other, struct attention_backward n,
+                        double product_flops, double seconds[2])
 {
     struct stream *const stream = b->stream;
-    double cudnn[2];
-    if (b->cudnn == NULL || b->dtype == F32 || n.forward.dropout.probability > 0.0F)
-        return;
-    printf("cuDNN's:\n");
-    b->stream = b->cudnn;
-    attention_lines(b, n, product_flops, 0, cudnn);
+    b->stream = other;
+    attention_lines(b, n, product_flops, 0, seconds);
     b->stream = stream;
-    printf("own attention: %.1f %% of cuDNN's rate forward, %.1f %% back; 80 %% is wanted\n",
-           100.0 * cudnn[0] / own[0], 100.0 * cudnn[1] / own[1]);
+}
+
+/* Two yardsticks: what is ours on every GPU, and cuDNN. */
+static void compare_attention(struct bench *b, struct attention_backward n, double product_flops,
+                              const double own[2])
+{
+    double other[2];
+    if (b->mma != NULL && b->dtype != F32) {
+        printf("with mma.sync:\n");
+        time_others(b, b->mma, n, product_flops, other);
+        printf("own attention runs at %.2f times the rate of mma.sync forward, %.2f back\n",
+               other[0] / own[0], other[1] / own[1]);
+    }
+    if (b->cudnn != NULL && b->dtype != F32 && n.forward.dropout.probability <= 0.0F) {
+        printf("cuDNN's:\n");
+        time_others(b, b->cudnn, n, product_flops, other);
+        printf("own attention: %.1f %% of cuDNN's rate forward, %.1f %% back; 80 %% is wanted\n",
+               100.0 * other[0] / own[0], 100.0 * other[1] / own[1]);
+    }
 }
 
 static void bench_attention(struct bench *b, float probability, double times)
@@ -307,7 +321,7 @@ static void bench_attention(struct bench *b, float probability, double times)
     double own[2];
     n.forward = f;
     attention_lines(b, n, product_flops, times, own);
-    compare_with_cudnn(b, n, product_flops, own);
+    compare_attention(b, n, product_flops, own);
     release(b);
 }
 
@@ -475,17 +489,18 @@ static void bench_all(struct bench *b)
            100.0 * b->total_ms / gemm_ms);
 }
 
-/* NULL, and why, where there is no cuDNN. */
-static struct device *open_cudnn(struct bench *b, struct device_options options)
+/* The device again with another attention. NULL, and why, where there is no cuDNN. */
+static struct device *open_other(struct device_options options, enum attention_backend attention,
+                                 struct stream **stream)
 {
     struct device *device = NULL;
-    options.attention = ATTENTION_CUDNN;
-    options.any_order = true; // its faster engines
+    options.attention = attention;
+    options.any_order = true; // cuDNN's faster engines
     if (device_open(&options, &device) != OK) {
         printf("%s\n", fail_text());
         return NULL;
     }
-    MUST(stream_create(device, "cudnn", &b->cudnn));
+    MUST(stream_create(device, "other", stream));
     return device;
 }
 
@@ -493,7 +508,7 @@ int main(int argc, char **argv)
 {
     struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32};
     struct device_options options = {.name = "cpu", .threads = 2, .attention = ATTENTION_OWN};
-    struct device *cudnn = NULL;
+    struct device *cudnn = NULL, *mma = NULL;
     for (int i = 1; i < argc; i++) {
         if (!parse(&b, &options, argv[i])) {
             fprintf(
@@ -512,12 +527,16 @@ int main(int argc, char **argv)
     MUST(stream_create(b.device, "bench", &b.stream));
     printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
            (long long)b.batch, (long long)b.sequence);
-    if (device_named_computes(options.name) && !device_named_is_of_host(options.name))
-        cudnn = open_cudnn(&b, options);
+    if (device_named_computes(options.name) && !device_named_is_of_host(options.name)) {
+        cudnn = open_other(options, ATTENTION_CUDNN, &b.cudnn);
+        mma = open_other(options, ATTENTION_OWN_MMA, &b.mma);
+    }
     bench_ceiling(&b, at_once);
     bench_all(&b);
     stream_destroy(b.cudnn);
+    stream_destroy(b.mma);
     device_close(cudnn);
+    device_close(mma);
     stream_destroy(b.stream);
     device_close(b.device);
     return 0;

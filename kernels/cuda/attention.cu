@@ -328,6 +328,8 @@ enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct at
 {
     const struct attention a = attention_of(op);
     TRY(check_size(a, op->batch));
+    if (attention_suits_wgmma(queue, op))
+        return attention_wgmma_forward(queue, op);
     if (attention_suits_mma(op))
         return attention_mma_forward(queue, op);
     dim3 grid(static_cast<unsigned>(blocks_of(a.sequence, TILE)), static_cast<unsigned>(a.heads),

@@ -62,6 +62,9 @@ static __device__ inline bool keeps(const struct pair_dropout &d, uint64_t sampl
 bool attention_suits_mma(const struct attention_forward *op);
 bool attention_suits_mma(const struct attention_backward *op);
 MUST_USE enum status attention_mma_forward(struct cuda_queue *queue, const struct attention_forward *op);
+/* The same with products of warpgroups (attention_wgmma.cu), on this queue's GPU. */
+bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_forward *op);
+MUST_USE enum status attention_wgmma_forward(struct cuda_queue *queue, const struct attention_forward *op);
 /* delta[A, T]: dout . out, over each head. */
 MUST_USE enum status attention_mma_backward(struct cuda_queue *queue, const struct attention_backward *op,
                                             const float *delta);

@@ -149,7 +149,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
         status = cuda_staging_create(&d->staging);
     if (status == OK)
         status = cuda_library_open(&gpu, options->matmul_algorithms, &d->library);
-    if (status == OK)
+    if (status == OK && options->attention != ATTENTION_OWN_MMA)
         status = tensor_map_open(&gpu, &d->encode);
     if (status == OK)
         status = cuda_attention_open(options, &d->attention);

@@ -18,8 +18,10 @@ static struct device_options options_of(const char *name, int threads)
     const char *attention = getenv("CUBOID_TEST_ATTENTION");
     struct device_options options = {.name = name, .threads = threads, .attention = ATTENTION_OWN};
     if (attention != NULL && strcmp(attention, "own") != 0) {
-        options.attention = strcmp(attention, "auto") == 0 ? ATTENTION_AUTO : ATTENTION_CUDNN;
-        options.any_order = strcmp(attention, "cudnn") != 0;
+        options.attention = strcmp(attention, "auto") == 0  ? ATTENTION_AUTO
+                            : strcmp(attention, "mma") == 0 ? ATTENTION_OWN_MMA
+                                                            : ATTENTION_CUDNN;
+        options.any_order = strcmp(attention, "cudnn") != 0 && strcmp(attention, "mma") != 0;
     }
     return options;
 }

@@ -4,7 +4,7 @@
  * the cuda device under tests/emulator), guarded arrays, numbers, and two
  * ways to compare.
  *
- * CUBOID_TEST_ATTENTION says whose attention: own (unless it says else), cudnn, cudnn-any-order, auto.
+ * CUBOID_TEST_ATTENTION says whose attention: own (unless it says else), mma, cudnn, cudnn-any-order, auto.
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: what is read or written beside it shows
  *

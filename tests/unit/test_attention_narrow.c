@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention in bf16 and f16 against S x S matrices in double precision, heads of 64 and 128: on the cuda
- * device these go over tensor cores (kernels/cuda/attention_mma.cu), whose tiles are here full, cut and
- * hidden. What a bound is made of:
+ * device these go over tensor cores, whose tiles are here full, cut and hidden: with the instructions of
+ * sm_90a (kernels/cuda/attention_wgmma.cu), where the GPU is one, and with mma.sync (attention_mma.cu). What
+ * a bound is made of:
  *
  *     u     what one rounding to bf16 or f16 can do, 2^-8 or 2^-11 of a number: to weights and to their
  * gradients, which tensor cores take in the type of the others, and to results TINY  the same for f16's
@@ -287,34 +288,105 @@ static void compare(int i, enum dtype dtype)
     stand_close(&c.stand);
 }
 
+/* The kernels that a GPU of compute capability 9.0 takes, and those of every GPU; one kind elsewhere. */
+static const char *const kinds[] = {"own", "mma"};
+static int kind_count(void)
+{
+    return STAND_IS_EMULATED || getenv("CUBOID_TEST_DEVICE") != NULL ? 2 : 1;
+}
+
 Test(attention_narrow, is_attention)
 {
-    for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES); i++)
-        compare(i, BF16);
-    compare(4, F16);
+    for (int kind = 0; kind < kind_count(); kind++) {
+        setenv("CUBOID_TEST_ATTENTION", kinds[kind], 1);
+        for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES); i++)
+            compare(i, BF16);
+        compare(4, F16);
+    }
+}
+
+/* So many tiles of keys that their places in shared memory are filled again. */
+Test(attention_narrow, long_sequences_go_round_and_round)
+{
+    static const struct shape shapes_of_many[] = {
+        {1, 450, 2, 1, 128, 0, 0.0F}, {1, 700, 1, 1, 64, 300, 0.0F}, {2, 400, 1, 1, 128, 0, 0.25F}};
+    for (int i = 0; i < (UNDER_SANITIZER ? 1 : 3); i++) {
+        struct trial c = trial_of(shapes_of_many[i], i == 1 ? F16 : BF16);
+        run_forward(&c);
+        cr_expect_eq(forward_outside(&c), 0, "shape %d", i);
+        stand_close(&c.stand);
+    }
+}
+
+enum { ALONE = 200 }; // tokens of one sequence of one head of 64
+
+/* out, where q, k and v are columns of a matrix with some more. */
+static void take_out(uint16_t to[ALONE * 64], int64_t more, const char *kind)
+{
+    setenv("CUBOID_TEST_ATTENTION", kind, 1);
+    struct trial c = trial_of((struct shape){1, ALONE, 1, 1, 64, 0, 0.0F}, BF16);
+    const struct tensor qkv = matrix(&c, "qkv", c.tokens, 3 * 64 + more);
+    c.op.forward.q = tensor_columns(qkv, 0, 64);
+    c.op.forward.k = tensor_columns(qkv, 64, 128);
+    c.op.forward.v = tensor_columns(qkv, 128, 192);
+    run_forward(&c);
+    memcpy(to, c.op.forward.out.data, (size_t)(c.tokens * c.width) * sizeof *to);
+    stand_close(&c.stand);
+}
+
+/* Their tiles differ, and so do their bits: they tell which of the two has run. */
+Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
+{
+    uint16_t out[2][ALONE * 64];
+    if (!STAND_IS_EMULATED)
+        return;
+    take_out(out[0], 0, "own");
+    take_out(out[1], 0, "mma");
+    cr_expect_neq(memcmp(out[0], out[1], sizeof out[0]), 0);
+    setenv("EMULATOR_CAPABILITY", "8.0", 1);
+    take_out(out[0], 0, "own");
+    cr_expect_eq(memcmp(out[0], out[1], sizeof out[0]), 0, "a GPU of 8.0");
+    setenv("EMULATOR_CAPABILITY", "10.0", 1);
+    take_out(out[0], 0, "own");
+    cr_expect_eq(memcmp(out[0], out[1], sizeof out[0]), 0, "a GPU of 10.0");
+    unsetenv("EMULATOR_CAPABILITY");
+    take_out(out[0], 8, "own"); // rows are no whole heads apart
+    take_out(out[1], 8, "mma");
+    cr_expect_eq(memcmp(out[0], out[1], sizeof out[0]), 0, "rows that no tensor map takes");
 }
 
 /* The same bits again; on the emulator in another order of threads and blocks. */
 Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
 {
     const char *const orders[] = {"forward", "reverse"};
-    struct trial c[2];
-    for (int i = 0; i < 2; i++) {
-        setenv("EMULATOR_ORDER", orders[i], 1);
-        c[i] = trial_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F}, BF16);
-        run_forward(&c[i]);
-        run_backward(&c[i]);
+    for (int kind = 0; kind < kind_count(); kind++) {
+        struct trial c[2];
+        uint16_t *out[2];
+        setenv("CUBOID_TEST_ATTENTION", kinds[kind], 1);
+        for (int i = 0; i < 2; i++) {
+            setenv("EMULATOR_ORDER", orders[i], 1);
+            c[i] = trial_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F}, BF16);
+            const int64_t count = c[i].tokens * c[i].width;
+            out[i] = stand_shorts(&c[i].stand, count);
+            run_forward(&c[i]);
+            memcpy(out[i], c[i].op.forward.out.data, (size_t)count * sizeof *out[i]);
+            run_backward(&c[i]);
+        }
+        const size_t tokens = (size_t)c[0].tokens * sizeof(uint16_t), q = (size_t)c[0].width;
+        cr_expect_eq(memcmp(out[0], out[1], tokens * q), 0, "%s", kinds[kind]);
+        cr_expect_eq(memcmp(c[0].op.dq.data, c[1].op.dq.data, tokens * (q + 2 * (size_t)c[0].group_width)), 0,
+                     "%s", kinds[kind]);
+        stand_close(&c[0].stand);
+        stand_close(&c[1].stand);
     }
-    size_t row = (size_t)(c[0].width + 2 * c[0].group_width) * sizeof(uint16_t);
-    cr_expect_eq(memcmp(c[0].op.dq.data, c[1].op.dq.data, (size_t)c[0].tokens * row), 0);
-    stand_close(&c[0].stand);
-    stand_close(&c[1].stand);
 }
 
 /* The bounds tell these apart from attention. */
 Test(attention_narrow, bounds_see_planted_faults)
 {
-    for (int fault = 0; fault < 4; fault++) {
+    for (int i = 0; i < 4 * kind_count(); i++) {
+        const int fault = i % 4;
+        setenv("CUBOID_TEST_ATTENTION", kinds[i / 4], 1);
         struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F}, BF16);
         if (fault == 0)
             c.op.forward.scale *= 1.05F;
