@@ -159,6 +159,12 @@ bool device_named_has_matmul_options(const char *name)
     return kind == NULL || kind->has_matmul_options;
 }
 
+enum status device_named_check_algorithms(const char *name, const char *path)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind == NULL || kind->check_algorithms == NULL ? OK : kind->check_algorithms(path);
+}
+
 bool device_named_takes_cudnn(const char *name)
 {
     const struct device_ops *kind = kind_named(name);
@@ -266,6 +272,12 @@ void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes)
 {
     CHECK(buffer->part == PART_HOST && offset <= buffer->bytes && bytes <= buffer->bytes - offset);
     buffer->device->ops->host_rest((char *)buffer->data + offset, bytes);
+}
+
+void device_choices(const struct device *device, struct text *out)
+{
+    if (device->ops->choices != NULL)
+        device->ops->choices(device, out);
 }
 
 void device_range_begin(struct device *device, const char *name)

@@ -19,6 +19,7 @@
 struct device;
 struct stream;
 struct op;
+struct text;
 
 /* Every allocation belongs to a part, so that a run can say what its memory is for. */
 enum part {
@@ -96,12 +97,20 @@ bool device_named_is_gpu(const char *name);
 /* Whether it looks at reserve_bytes; false for an unknown one. */
 bool device_named_reserves(const char *name);
 
+/* OK where device_options.matmul_algorithms may be `path`, as far as can be seen before the device is open;
+ * else what is wrong with it, by the recipe's key. OK for an unknown one. */
+MUST_USE enum status device_named_check_algorithms(const char *name, const char *path);
+
 /* Whether ATTENTION_CUDNN can be asked of it; true for an unknown one. */
 bool device_named_takes_cudnn(const char *name);
 
 const char *device_name(const struct device *device);
 /* False on dry: nothing it holds can be read. */
 bool device_computes(const struct device *device);
+
+/* Adds which kernels this device has chosen so far where it had a choice, by timing or from a file: a line
+ * for each, and lines that begin with two spaces for what only a record needs. Nothing: it had none. */
+void device_choices(const struct device *device, struct text *out);
 
 /* What this device has handed out, now and at most, by part. */
 struct memory_use {
@@ -202,6 +211,8 @@ struct device_ops {
     uint64_t (*record)(struct stream *stream);
     enum status (*wait)(struct stream *stream, struct event event);
     enum status (*sync)(struct event event);
+    enum status (*check_algorithms)(const char *path);              // NULL: it keeps none
+    void (*choices)(const struct device *device, struct text *out); // NULL: it never has one
     void (*range)(const char *name); // begins one, or with NULL ends it. NULL: no profiler knows the device
 };
 

@@ -429,6 +429,19 @@ static void algorithms_say(const struct view *v, struct text *out)
         v->recipe->cluster.device);
 }
 
+static bool kept_holds(const struct view *v)
+{
+    const struct recipe_cluster *cluster = &v->recipe->cluster;
+    return cluster->matmul_algorithms == NULL ||
+           device_named_check_algorithms(cluster->device, cluster->matmul_algorithms) == OK;
+}
+
+static void kept_say(const struct view *v, struct text *out)
+{
+    if (!kept_holds(v))
+        text_add(out, "%s", fail_text());
+}
+
 /* Adds why cuDNN's attention cannot be had, each reason with what works; false: it can. */
 static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
@@ -527,6 +540,7 @@ const struct rule recipe_run_rules[] = {
      {{0}}},
     {"precision.allow_tf32 precision.params_dtype cluster.device", tf32_holds, tf32_say, {{0}}},
     {"cluster.matmul_algorithms cluster.device", algorithms_hold, algorithms_say, {{0}}},
+    {"cluster.matmul_algorithms", kept_holds, kept_say, {{0}}},
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
     {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},

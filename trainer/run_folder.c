@@ -126,3 +126,12 @@ enum status run_folder_write_recipe(const struct recipe *recipe)
     text_free(&resolved);
     return status;
 }
+
+enum status run_folder_write_choices(const struct recipe *recipe, const struct text *choices)
+{
+    struct text path = {0};
+    text_add(&path, "%s/choices.txt", recipe->logging.run_dir);
+    enum status status = file_write_atomic(path.chars, choices->chars, choices->length);
+    text_free(&path);
+    return status;
+}

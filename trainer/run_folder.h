@@ -14,5 +14,8 @@ MUST_USE enum status run_folder_check(const struct recipe *recipe);
  * not to be found out when there is one to write. */
 MUST_USE enum status run_folder_claim(const struct recipe *recipe, int *descriptor);
 
+/* choices.txt: which kernels a device has chosen where it had a choice (device_choices()). */
+MUST_USE enum status run_folder_write_choices(const struct recipe *recipe, const struct text *choices);
+
 /* recipe.yaml: every key with its value and origin. */
 MUST_USE enum status run_folder_write_recipe(const struct recipe *recipe);

@@ -25,6 +25,8 @@
 struct session {
     struct worker worker;
     struct metrics *metrics; // rank 0
+    struct text choices;     // rank 0's device's, as they were last said
+    bool stepped;
 };
 
 static double now_s(void)
@@ -109,12 +111,32 @@ static enum status begin(struct session *s)
 static void end(struct session *s)
 {
     metrics_close(s->metrics);
+    text_free(&s->choices);
     worker_destroy(&s->worker);
 }
 
 static bool due(int64_t interval, int64_t step)
 {
     return interval > 0 && step % interval == 0;
+}
+
+/* Which kernels this rank's device has chosen: to the terminal when that is first known, and all of it, what
+ * has come since too, into a file of the run. */
+static enum status say_choices(struct session *s)
+{
+    struct text now = {0};
+    enum status status = OK;
+    device_choices(s->worker.device, &now);
+    if (strcmp(text_chars(&now), text_chars(&s->choices)) != 0) {
+        for (const char *line = now.chars; !s->stepped && *line != '\0'; line += strcspn(line, "\n") + 1)
+            if (*line != ' ')
+                printf("%.*s\n", (int)strcspn(line, "\n"), line);
+        status = run_folder_write_choices(s->worker.run->recipe, &now);
+    }
+    text_free(&s->choices);
+    s->choices = now;
+    s->stepped = true;
+    return status;
 }
 
 static bool evaluates_after(const struct recipe *recipe, int64_t step)
@@ -166,6 +188,8 @@ static enum status one_step(struct session *s, bool *stop)
                                                (int64_t)w->remarks[REMARK_SLOT_BYTES + kind]};
     if (record.has_valid)
         TRY(worker_evaluate(w, &record.valid_loss));
+    if (speaks(s) && !s->stepped)
+        TRY(say_choices(s));
     if (speaks(s))
         TRY(metrics_step(s->metrics, &record));
     if (timeline_wanted(recipe, w->step))
@@ -190,6 +214,8 @@ static enum status loop(struct session *s)
     }
     // Ranks may still hand each other the last step's weights, out of memory that is about to go.
     TRY(stream_sync(w->compute));
+    if (speaks(s) && s->stepped)
+        TRY(say_choices(s));
     if (stop && w->step < recipe->train.train_iters && saves && saved == w->step)
         return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step,
                     recipe->checkpoint.save);

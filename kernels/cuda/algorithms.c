@@ -20,6 +20,7 @@ enum { PATH_CHARS = 4096, MOST_BYTES = 16 << 20 };
 struct entry {
     char key[ALGORITHM_KEY_CHARS];
     struct algorithm algorithm;
+    bool asked, ours; // somebody has found it; and it was not there when somebody first asked
 };
 
 struct algorithms {
@@ -52,8 +53,8 @@ static enum status add(struct algorithms *a, const char *key, const struct algor
         a->capacity = capacity;
     }
     struct entry *entry = &a->list[a->count++];
+    *entry = (struct entry){.algorithm = *algorithm};
     snprintf(entry->key, sizeof entry->key, "%s", key);
-    entry->algorithm = *algorithm;
     return OK;
 }
 
@@ -207,6 +208,31 @@ static void make_folders(const char *path)
     }
 }
 
+/* Whether what is missing of the way to `path` can be made. */
+static enum status check_reachable(const struct algorithms *a)
+{
+    char at[PATH_CHARS];
+    struct stat found;
+    snprintf(at, sizeof at, "%s", a->path);
+    if (stat(at, &found) == 0)
+        return S_ISREG(found.st_mode)
+                   ? OK
+                   : fail(BAD_ARGUMENT, KEY ": %s is no file; another path or none works", at);
+    for (;;) {
+        char *slash = strrchr(at, '/');
+        if (slash == NULL)
+            snprintf(at, sizeof at, ".");
+        else
+            slash[slash == at ? 1 : 0] = 0;
+        bool there = stat(at, &found) == 0;
+        if (there && S_ISDIR(found.st_mode) && access(at, W_OK | X_OK) == 0)
+            return OK;
+        if (there || errno != ENOENT || slash == NULL || slash == at)
+            return fail(IO_ERROR, KEY ": nothing can be kept at %s (%s: %s); another path or none works",
+                        a->path, at, strerror(there && !S_ISDIR(found.st_mode) ? ENOTDIR : errno));
+    }
+}
+
 /* Said before anything was timed in vain. */
 static enum status check_writable(const struct algorithms *a)
 {
@@ -239,6 +265,20 @@ enum status algorithms_open(const char *path, struct algorithms **out)
     return status;
 }
 
+enum status algorithms_check(const char *path)
+{
+    struct algorithms *a = calloc(1, sizeof *a);
+    if (a == NULL)
+        return fail(NO_MEMORY, "no memory for algorithms");
+    enum status status = find_path(path, a->path);
+    if (status == OK)
+        status = check_reachable(a);
+    if (status == OK)
+        status = read_file(a);
+    algorithms_close(a);
+    return status;
+}
+
 void algorithms_close(struct algorithms *a)
 {
     if (a == NULL)
@@ -249,14 +289,16 @@ void algorithms_close(struct algorithms *a)
 
 enum status algorithms_find(struct algorithms *a, const char *key, struct algorithm *out, bool *found)
 {
-    const struct entry *entry = find(a, key);
+    struct entry *entry = find(a, key);
     if (entry == NULL) {
         TRY(read_file(a)); // replaced as a whole: what is there is complete
         entry = find(a, key);
     }
     *found = entry != NULL;
-    if (entry != NULL)
+    if (entry != NULL) {
         *out = entry->algorithm;
+        entry->asked = true;
+    }
     return OK;
 }
 
@@ -271,7 +313,22 @@ enum status algorithms_keep(struct algorithms *a, const char *key, struct algori
     if (status == OK && !found)
         status = add(a, key, algorithm);
     if (status == OK && !found)
+        find(a, key)->ours = true;
+    if (status == OK && !found)
         status = write_file(a);
     unlock(fd);
     return status;
+}
+
+void algorithms_say(const struct algorithms *a, struct text *out)
+{
+    int count[2] = {0, 0};
+    for (size_t i = 0; i < a->count; i++)
+        if (a->list[i].ours || a->list[i].asked)
+            count[a->list[i].ours]++;
+    text_add(out, "matrix products: %d algorithms taken from %s, %d timed and kept there\n", count[false],
+             a->path, count[true]);
+    for (size_t i = 0; i < a->count; i++)
+        if (a->list[i].ours || a->list[i].asked)
+            text_add(out, "  %s: %s\n", a->list[i].ours ? "timed" : "taken", a->list[i].key);
 }

@@ -17,6 +17,8 @@
 
 #include <stdbool.h>
 
+struct text;
+
 enum { ALGORITHM_WORDS = 8, ALGORITHM_KEY_CHARS = 400 };
 
 struct algorithm {
@@ -30,6 +32,12 @@ struct algorithms;
  * recipe's key. */
 MUST_USE enum status algorithms_open(const char *path, struct algorithms **out);
 void algorithms_close(struct algorithms *algorithms); // takes NULL
+
+/* What algorithms_open() would say of this path, as far as can be seen without making a folder or a file. */
+MUST_USE enum status algorithms_check(const char *path);
+
+/* Adds how many of the file's are in use, and how many were made for it; then the key of each. */
+void algorithms_say(const struct algorithms *algorithms, struct text *out);
 
 /* What is kept for `key`, looked up in the file again where this run does not know it. key: no '|', no
  * control characters. */

@@ -16,6 +16,12 @@ void cuda_attention_close(struct cuda_attention *attention)
     (void)attention;
 }
 
+void cuda_attention_choices(const struct cuda_attention *attention, struct text *out)
+{
+    (void)attention;
+    (void)out;
+}
+
 enum status cuda_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
 {
     return cuda_own_attention_forward(queue, op);

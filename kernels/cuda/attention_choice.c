@@ -9,22 +9,29 @@
  * Dropout, documents and what else cuDNN does not take is always our own. */
 #include "kernels/cuda/attention_cudnn.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+enum { WHY_CHARS = 300 };
 enum { RUNS = 3 }; // of each, timed together, after one that is not
 
 struct verdict {
     struct cudnn_shape shape;
-    bool cudnn; // is faster
+    bool cudnn;            // is faster
+    double own_s, cudnn_s; // of one call; 0: not timed
+    char why[WHY_CHARS];   // it was not
 };
 
 struct cuda_attention {
     enum attention_backend asked;
     bool any_order, tried; // to open cuDNN
+    bool suited;           // there was a call that cuDNN could have taken
     struct cudnn *cudnn;   // NULL: not there, or not wanted yet
+    char why[WHY_CHARS];   // it is not there
     struct verdict *verdict;
     int verdicts, capacity;
 };
@@ -73,7 +80,7 @@ static enum status run(struct cuda_queue *queue, const struct call *call, bool c
                  : cuda_own_attention_backward(queue, call->backward);
 }
 
-/* Seconds of RUNS calls. They overwrite what the call would, and read nothing of that. */
+/* Seconds of a call, the mean of RUNS. They overwrite what the call would, and read nothing of that. */
 static enum status time_runs(struct cuda_queue *queue, const struct call *call, bool cudnn, double *out)
 {
     struct timespec begin, end;
@@ -84,7 +91,7 @@ static enum status time_runs(struct cuda_queue *queue, const struct call *call, 
         TRY(run(queue, call, cudnn));
     TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
     clock_gettime(CLOCK_MONOTONIC, &end);
-    *out = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    *out = ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)) / RUNS;
     return OK;
 }
 
@@ -107,7 +114,6 @@ static enum status is_cudnn_faster(struct cuda_queue *queue, const struct call *
 {
     struct cuda_attention *a = queue->attention;
     const struct cudnn_plan *plan;
-    double own, cudnn;
     for (int i = 0; i < a->verdicts; i++) {
         if (memcmp(&a->verdict[i].shape, &call->shape, sizeof call->shape) == 0) {
             *out = a->verdict[i].cudnn;
@@ -116,9 +122,11 @@ static enum status is_cudnn_faster(struct cuda_queue *queue, const struct call *
     }
     struct verdict verdict = {.shape = call->shape};
     if (cudnn_plan_of(a->cudnn, queue, &call->shape, &plan) == OK) {
-        TRY(time_runs(queue, call, true, &cudnn));
-        TRY(time_runs(queue, call, false, &own));
-        verdict.cudnn = cudnn < own;
+        TRY(time_runs(queue, call, true, &verdict.cudnn_s));
+        TRY(time_runs(queue, call, false, &verdict.own_s));
+        verdict.cudnn = verdict.cudnn_s < verdict.own_s;
+    } else {
+        snprintf(verdict.why, sizeof verdict.why, "%.*s", WHY_CHARS - 1, fail_text());
     }
     TRY(keep(a, verdict));
     *out = verdict.cudnn;
@@ -129,9 +137,12 @@ static enum status attend(struct cuda_queue *queue, const struct call *call, boo
 {
     struct cuda_attention *a = queue->attention;
     bool cudnn = a->asked == ATTENTION_CUDNN && suits;
+    a->suited = a->suited || suits;
     if (a->asked == ATTENTION_AUTO && a->any_order && suits) {
-        if (!a->tried && cudnn_open(false, NULL, &a->cudnn) != OK)
+        if (!a->tried && cudnn_open(false, NULL, &a->cudnn) != OK) {
             a->cudnn = NULL; // there is none on this machine
+            snprintf(a->why, sizeof a->why, "%.*s", WHY_CHARS - 1, fail_text());
+        }
         a->tried = true;
         if (a->cudnn != NULL)
             TRY(is_cudnn_faster(queue, call, &cudnn));
@@ -149,4 +160,29 @@ enum status cuda_attention_backward(struct cuda_queue *queue, const struct atten
 {
     const struct call call = {.backward = op, .shape = cudnn_backward_shape(op)};
     return attend(queue, &call, attention_backward_suits_cudnn(op));
+}
+
+static void say_verdict(const struct verdict *v, struct text *out)
+{
+    const struct cudnn_shape *s = &v->shape;
+    text_add(out, "attention: %s, %s, batch %lld x %lld, %lld heads of %lld in %lld groups: ",
+             s->backward ? "backward" : "forward", dtype_name((enum dtype)s->dtype), (long long)s->batch,
+             (long long)s->sequence, (long long)s->heads, (long long)s->head_dim, (long long)s->groups);
+    if (v->why[0] != '\0')
+        text_add(out, "our own kernels, for cuDNN has none: %s\n", v->why);
+    else
+        text_add(out, "%s (cuDNN's %.4g ms, our own %.4g ms)\n", v->cudnn ? "cuDNN's" : "our own kernels",
+                 1e3 * v->cudnn_s, 1e3 * v->own_s);
+}
+
+void cuda_attention_choices(const struct cuda_attention *a, struct text *out)
+{
+    if (a->asked != ATTENTION_AUTO || !a->suited)
+        return;
+    if (!a->any_order)
+        text_add(out, "attention: our own kernels; deterministic true chooses nothing by timing\n");
+    else if (a->cudnn == NULL)
+        text_add(out, "attention: our own kernels; %s\n", a->why);
+    for (int i = 0; i < a->verdicts; i++)
+        say_verdict(&a->verdict[i], out);
 }

@@ -96,11 +96,15 @@ MUST_USE enum status cuda_own_attention_forward(struct cuda_queue *queue, const 
 MUST_USE enum status cuda_own_attention_backward(struct cuda_queue *queue,
                                                  const struct attention_backward *op);
 MUST_USE enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out);
-void cuda_attention_close(struct cuda_attention *attention); // takes NULL
+void cuda_attention_close(struct cuda_attention *attention);                           // takes NULL
+void cuda_attention_choices(const struct cuda_attention *attention, struct text *out); // device_choices()
 
 /* Opens cuBLASLt for one device; one line that names the library when it is not there. algorithms: as in
  * device_options. */
 struct cuda_gpu;
 MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms,
                                        struct cuda_library **out);
-void cuda_library_close(struct cuda_library *library); // takes NULL
+void cuda_library_close(struct cuda_library *library);                           // takes NULL
+void cuda_library_choices(const struct cuda_library *library, struct text *out); // device_choices()
+/* device_named_check_algorithms() */
+MUST_USE enum status cuda_library_check(const char *algorithms);

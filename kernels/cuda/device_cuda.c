@@ -165,6 +165,13 @@ static void cuda_close(struct device *device)
     close_state(device->state);
 }
 
+static void cuda_choices(const struct device *device, struct text *out)
+{
+    const struct cuda_device *d = device->state;
+    cuda_attention_choices(d->attention, out);
+    cuda_library_choices(d->library, out);
+}
+
 static enum status cuda_alloc(struct device *device, size_t bytes, void **out)
 {
     return cuda_pool_take(((struct cuda_device *)device->state)->pool, bytes, out);
@@ -511,5 +518,7 @@ const struct device_ops device_cuda = {
     .record = cuda_record,
     .wait = cuda_wait,
     .sync = cuda_sync,
+    .check_algorithms = cuda_library_check,
+    .choices = cuda_choices,
     .range = cuda_range,
 };

@@ -87,6 +87,17 @@ enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms
     return status;
 }
 
+enum status cuda_library_check(const char *algorithms)
+{
+    return algorithms_check(algorithms);
+}
+
+void cuda_library_choices(const struct cuda_library *lt, struct text *out)
+{
+    if (lt->algorithms != NULL)
+        algorithms_say(lt->algorithms, out);
+}
+
 void cuda_library_close(struct cuda_library *lt)
 {
     if (lt == NULL)

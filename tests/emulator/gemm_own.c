@@ -12,6 +12,18 @@ enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms
     return OK;
 }
 
+enum status cuda_library_check(const char *algorithms)
+{
+    (void)algorithms;
+    return OK;
+}
+
+void cuda_library_choices(const struct cuda_library *library, struct text *out)
+{
+    (void)library;
+    (void)out;
+}
+
 void cuda_library_close(struct cuda_library *library)
 {
     (void)library;

@@ -232,3 +232,65 @@ Test(algorithms, ranks_agree)
     }
     remove_place(&place);
 }
+
+/* Before anything is made: the same words, and no folder or file that was not there. */
+Test(algorithms, what_can_be_seen_before)
+{
+    struct place place = make_place();
+    char other[100], folders[100], below[120];
+    snprintf(other, sizeof other, "%s/cuboid", place.folder);
+    snprintf(folders, sizeof folders, "%s/a", place.folder);
+    snprintf(below, sizeof below, "%s/file", other);
+    cr_expect_eq(algorithms_check(place.path), OK, "%s", fail_text());
+    cr_expect_neq(access(folders, F_OK), 0, "nothing was made");
+
+    FILE *file = fopen(other, "w");
+    cr_assert_not_null(file);
+    fputs("somebody else's", file);
+    fclose(file);
+    cr_expect_eq(algorithms_check(other), BAD_DATA);
+    cr_expect_not_null(strstr(fail_text(), "is no file of algorithms, and is left as it is"), "%s",
+                       fail_text());
+    cr_expect_eq(algorithms_check(below), IO_ERROR);
+    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: nothing can be kept at "), "%s",
+                       fail_text());
+    cr_expect_not_null(strstr(fail_text(), "Not a directory"), "%s", fail_text());
+    cr_expect_eq(algorithms_check(place.folder), BAD_ARGUMENT);
+    cr_expect_not_null(strstr(fail_text(), " is no file; another path or none works"), "%s", fail_text());
+    if (geteuid() != 0) { // who may do everything
+        cr_assert_eq(chmod(place.folder, 0500), 0);
+        cr_expect_eq(algorithms_check(place.path), IO_ERROR);
+        cr_expect_not_null(strstr(fail_text(), "Permission denied"), "%s", fail_text());
+        cr_assert_eq(chmod(place.folder, 0700), 0);
+    }
+    remove(other);
+    remove_place(&place);
+}
+
+/* What of the file is in use, and what was made for it. */
+Test(algorithms, what_is_said)
+{
+    struct place place = make_place();
+    struct algorithm first = numbered(1), second = numbered(2), got;
+    struct text said = {0};
+    char expected[400];
+    bool found;
+    struct algorithms *a = open_file(place.path);
+    cr_assert_eq(algorithms_keep(a, "one", &first), OK);
+    cr_assert_eq(algorithms_keep(a, "not asked for later", &second), OK);
+    algorithms_close(a);
+    a = open_file(place.path);
+    cr_assert_eq(algorithms_find(a, "one", &got, &found), OK);
+    cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
+    cr_assert_eq(algorithms_keep(a, "two", &second), OK);
+    cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
+    algorithms_say(a, &said);
+    snprintf(
+        expected, sizeof expected,
+        "matrix products: 1 algorithms taken from %s, 1 timed and kept there\n  taken: one\n  timed: two\n",
+        place.path);
+    cr_expect_str_eq(text_chars(&said), expected);
+    text_free(&said);
+    algorithms_close(a);
+    remove_place(&place);
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What the cuda device says when cuDNN's attention is asked for and cannot be had: on the emulator's GPU and
  * with the emulator's cuDNN, whose calls EMULATOR_FAIL makes fail. */
+#include "base/text.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/ops.h"
 
@@ -82,6 +83,60 @@ Test(attention_backend, a_machine_without_cudnn)
     cr_expect_str_eq(fail_text(),
                      "model.attention_backend cudnn: cuda: cudnnCreate: CUDNN_STATUS_INTERNAL_ERROR: "
                      "as EMULATOR_FAIL says; model.attention_backend own works");
+}
+
+static void choices_are(struct device *device, const char *expected)
+{
+    struct text said = {0};
+    device_choices(device, &said);
+    cr_expect_str_eq(text_chars(&said), expected);
+    text_free(&said);
+}
+
+/* What auto has chosen, and why: a line for each shape and direction, however often it came. */
+Test(attention_backend, auto_says_what_it_chose)
+{
+    struct bench b;
+    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, false), OK, "%s", fail_text());
+    choices_are(b.device, "");
+    cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    choices_are(b.device, "attention: our own kernels; deterministic true chooses nothing by timing\n");
+    bench_close(&b);
+
+    setenv("EMULATOR_FAIL", "cudnn", 1);
+    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
+    cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    choices_are(
+        b.device,
+        "attention: our own kernels; libcudnn.so.9: no such file; it wants cuDNN 9.10 or newer: put its "
+        "folder on LD_LIBRARY_PATH\n");
+    bench_close(&b);
+
+    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    struct text said = {0};
+    double cudnn_ms = 0.0, own_ms = 0.0;
+    char chosen[20];
+    int length = 0;
+    device_choices(b.device, &said);
+    cr_expect_eq(
+        sscanf(
+            text_chars(&said),
+            "attention: forward, bf16, batch 1 x 16, 2 heads of 64 in 2 groups: %19[^(](cuDNN's %lf ms, our "
+            "own %lf ms)\n%n",
+            chosen, &cudnn_ms, &own_ms, &length),
+        3, "%s", text_chars(&said));
+    cr_expect_eq((size_t)length, said.length, "said once");
+    cr_expect(cudnn_ms > 0.0 && own_ms > 0.0);
+    cr_expect_str_eq(chosen, cudnn_ms < own_ms ? "cuDNN's " : "our own kernels ");
+    text_free(&said);
+    bench_close(&b);
+
+    cr_assert_eq(bench_open(&b, ATTENTION_OWN, true), OK, "%s", fail_text());
+    cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    choices_are(b.device, "");
+    bench_close(&b);
 }
 
 /* auto asks nobody where the order is fixed, and does without what is not there. */
