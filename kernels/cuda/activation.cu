@@ -21,11 +21,13 @@ static __device__ float sigmoid(float x)
     return 1.0F / (1.0F + expf(-x));
 }
 
-/* s (1 - s), without the cancellation where s is near 1. */
-static __device__ float sigmoid_slope(float x)
+/* The same, and s (1 - s), from one exponential and one division, and without the cancellation where s is
+ * near 1: with e = e^-|x| and r = 1 / (1 + e) they are r or e r, and e r r. */
+static __device__ float sigmoid_and_slope(float x, float *slope)
 {
-    float e = expf(-fabsf(x)), whole = 1.0F + e;
-    return e / (whole * whole);
+    const float e = expf(-fabsf(x)), r = 1.0F / (1.0F + e);
+    *slope = e * r * r;
+    return x < 0.0F ? e * r : r;
 }
 
 template <enum activation_kind KIND> __device__ float step_of(float x)
@@ -47,11 +49,10 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
         slope = DENSITY_0 * expf(-0.5F * held * held);
     } else if (KIND == ACTIVATION_GELU_TANH) {
         const float two_u = GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held);
-        *step = sigmoid(two_u);
-        slope = sigmoid_slope(two_u) * (GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held));
+        *step = sigmoid_and_slope(two_u, &slope);
+        slope *= GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held);
     } else {
-        *step = sigmoid(x);
-        slope = sigmoid_slope(x);
+        *step = sigmoid_and_slope(x, &slope);
     }
     return *step + held * slope;
 }
