@@ -57,6 +57,8 @@ enum op_kind {
     OP_EMBEDDING_BACKWARD,
     OP_RESIDUAL_FORWARD,
     OP_RESIDUAL_BACKWARD,
+    OP_RESIDUAL_NORM_FORWARD,
+    OP_RESIDUAL_NORM_BACKWARD,
     OP_LOSS_MAX,
     OP_LOSS_SUM,
     OP_LOSS_FINISH,
@@ -155,11 +157,12 @@ struct norm_forward {
     struct tensor y;          // [T, H]
     struct tensor mean, rstd; // f32[T]
 };
-/* dx += the gradient for x;  dweight = , dbias = this microbatch's share (overwritten, not added). */
+/* dx = dresidual + the gradient for x;  dweight = , dbias = this microbatch's share (overwritten, not added).
+ * dresidual is what comes down the residual stream beside the norm: {0} where nothing does; it may be dx. */
 struct norm_backward {
     enum norm_kind kind;
     struct tensor dy, x, weight, mean, rstd;
-    struct tensor dx;             // [T, H]
+    struct tensor dresidual, dx;  // [T, H]
     struct tensor dweight, dbias; // f32[H]; dbias {0} for RMSNorm
 };
 
@@ -230,6 +233,18 @@ struct residual_forward {
 struct residual_backward {
     struct tensor dout, dx;
     struct dropout dropout;
+};
+
+/* Both, one after the other and with the same bits, but a row is not read again between them: the sum of a
+ * branch, and its norm (norm.x is residual.out); and back, the norm, and the mask of the branch before it
+ * (residual.dout is norm.dx, and may be residual.dx where nothing is dropped). */
+struct residual_norm_forward {
+    struct residual_forward residual;
+    struct norm_forward norm;
+};
+struct residual_norm_backward {
+    struct norm_backward norm;
+    struct residual_backward residual;
 };
 
 /* Cross entropy over a vocabulary cut across ranks (1909.08053, section 3): between the three steps
@@ -406,6 +421,8 @@ struct op {
         struct embedding_backward embedding_backward;
         struct residual_forward residual_forward;
         struct residual_backward residual_backward;
+        struct residual_norm_forward residual_norm_forward;
+        struct residual_norm_backward residual_norm_backward;
         struct loss_max loss_max;
         struct loss_sum loss_sum;
         struct loss_finish loss_finish;
@@ -449,6 +466,8 @@ MUST_USE enum status embedding_forward(struct stream *stream, struct embedding_f
 MUST_USE enum status embedding_backward(struct stream *stream, struct embedding_backward args);
 MUST_USE enum status residual_forward(struct stream *stream, struct residual_forward args);
 MUST_USE enum status residual_backward(struct stream *stream, struct residual_backward args);
+MUST_USE enum status residual_norm_forward(struct stream *stream, struct residual_norm_forward args);
+MUST_USE enum status residual_norm_backward(struct stream *stream, struct residual_norm_backward args);
 MUST_USE enum status loss_max(struct stream *stream, struct loss_max args);
 MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
 MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);

@@ -10,46 +10,59 @@ static enum status check_rows(enum op_kind kind, const char *name, struct tensor
     return check_wants(kind, wants, 1);
 }
 
+static enum status check_norm_forward(enum op_kind kind, const struct norm_forward *args)
+{
+    TRY(check_rows(kind, "x", args->x));
+    enum dtype type = args->x.dtype;
+    int64_t rows = args->x.dim[0], columns = args->x.dim[1];
+    bool layer = args->kind == NORM_LAYER;
+    const struct want wants[] = {
+        matrix("x", args->x, type, rows, columns),
+        vector("weight", args->weight, type, columns),
+        layer ? vector("bias", args->bias, type, columns) : per_row("bias", NULL, 0),
+        matrix("y", args->y, type, rows, columns),
+        layer ? vector("mean", args->mean, F32, rows) : per_row("mean", NULL, 0),
+        vector("rstd", args->rstd, F32, rows),
+    };
+    CHECK_WANTS(kind, wants);
+    return OK;
+}
+
 enum status norm_forward(struct stream *stream, struct norm_forward args)
 {
-    TRY(check_rows(OP_NORM_FORWARD, "x", args.x));
-    enum dtype type = args.x.dtype;
-    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
-    bool layer = args.kind == NORM_LAYER;
-    const struct want wants[] = {
-        matrix("x", args.x, type, rows, columns),
-        vector("weight", args.weight, type, columns),
-        layer ? vector("bias", args.bias, type, columns) : per_row("bias", NULL, 0),
-        matrix("y", args.y, type, rows, columns),
-        layer ? vector("mean", args.mean, F32, rows) : per_row("mean", NULL, 0),
-        vector("rstd", args.rstd, F32, rows),
-    };
-    CHECK_WANTS(OP_NORM_FORWARD, wants);
-    if (rows == 0)
+    TRY(check_norm_forward(OP_NORM_FORWARD, &args));
+    if (args.x.dim[0] == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_NORM_FORWARD, .norm_forward = args});
 }
 
+static enum status check_norm_backward(enum op_kind kind, const struct norm_backward *args)
+{
+    TRY(check_rows(kind, "x", args->x));
+    enum dtype type = args->x.dtype;
+    int64_t rows = args->x.dim[0], columns = args->x.dim[1];
+    bool layer = args->kind == NORM_LAYER;
+    const struct want wants[] = {
+        matrix("dy", args->dy, type, rows, columns),
+        matrix("x", args->x, type, rows, columns),
+        vector("weight", args->weight, type, columns),
+        layer ? vector("mean", args->mean, F32, rows) : per_row("mean", NULL, 0),
+        vector("rstd", args->rstd, F32, rows),
+        or_none(matrix("dresidual", args->dresidual, type, rows, columns)),
+        matrix("dx", args->dx, type, rows, columns),
+        vector("dweight", args->dweight, F32, columns),
+        layer ? vector("dbias", args->dbias, F32, columns) : per_row("dbias", NULL, 0),
+    };
+    CHECK_WANTS(kind, wants);
+    return OK;
+}
+
 enum status norm_backward(struct stream *stream, struct norm_backward args)
 {
-    TRY(check_rows(OP_NORM_BACKWARD, "x", args.x));
-    enum dtype type = args.x.dtype;
-    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
-    bool layer = args.kind == NORM_LAYER;
-    const struct want wants[] = {
-        matrix("dy", args.dy, type, rows, columns),
-        matrix("x", args.x, type, rows, columns),
-        vector("weight", args.weight, type, columns),
-        layer ? vector("mean", args.mean, F32, rows) : per_row("mean", NULL, 0),
-        vector("rstd", args.rstd, F32, rows),
-        matrix("dx", args.dx, type, rows, columns),
-        vector("dweight", args.dweight, F32, columns),
-        layer ? vector("dbias", args.dbias, F32, columns) : per_row("dbias", NULL, 0),
-    };
-    CHECK_WANTS(OP_NORM_BACKWARD, wants);
-    if (rows == 0) {
+    TRY(check_norm_backward(OP_NORM_BACKWARD, &args));
+    if (args.x.dim[0] == 0) {
         TRY(fill(stream, (struct fill){.out = args.dweight, .value = 0.0F}));
-        return layer ? fill(stream, (struct fill){.out = args.dbias, .value = 0.0F}) : OK;
+        return args.kind == NORM_LAYER ? fill(stream, (struct fill){.out = args.dbias, .value = 0.0F}) : OK;
     }
     return submit_op(stream, &(struct op){.kind = OP_NORM_BACKWARD, .norm_backward = args});
 }
@@ -192,37 +205,80 @@ enum status embedding_backward(struct stream *stream, struct embedding_backward 
     return submit_op(stream, &(struct op){.kind = OP_EMBEDDING_BACKWARD, .embedding_backward = args});
 }
 
+static enum status check_residual_forward(enum op_kind kind, const struct residual_forward *args)
+{
+    TRY(check_rows(kind, "x", args->x));
+    enum dtype type = args->x.dtype;
+    int64_t rows = args->x.dim[0], columns = args->x.dim[1];
+    const struct want wants[] = {
+        matrix("x", args->x, type, rows, columns),
+        or_none(vector("bias", args->bias, type, columns)),
+        or_none(matrix("residual", args->residual, type, rows, columns)),
+        matrix("out", args->out, type, rows, columns),
+    };
+    CHECK_WANTS(kind, wants);
+    return check_dropout(kind, &args->dropout, rows, columns, true);
+}
+
 enum status residual_forward(struct stream *stream, struct residual_forward args)
 {
-    TRY(check_rows(OP_RESIDUAL_FORWARD, "x", args.x));
-    enum dtype type = args.x.dtype;
-    int64_t rows = args.x.dim[0], columns = args.x.dim[1];
-    const struct want wants[] = {
-        matrix("x", args.x, type, rows, columns),
-        or_none(vector("bias", args.bias, type, columns)),
-        or_none(matrix("residual", args.residual, type, rows, columns)),
-        matrix("out", args.out, type, rows, columns),
-    };
-    CHECK_WANTS(OP_RESIDUAL_FORWARD, wants);
-    TRY(check_dropout(OP_RESIDUAL_FORWARD, &args.dropout, rows, columns, true));
+    TRY(check_residual_forward(OP_RESIDUAL_FORWARD, &args));
     if (tensor_count(args.x) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_RESIDUAL_FORWARD, .residual_forward = args});
 }
 
+static enum status check_residual_backward(enum op_kind kind, const struct residual_backward *args)
+{
+    TRY(check_rows(kind, "dout", args->dout));
+    int64_t rows = args->dout.dim[0], columns = args->dout.dim[1];
+    const struct want wants[] = {
+        matrix("dout", args->dout, args->dout.dtype, rows, columns),
+        matrix("dx", args->dx, args->dout.dtype, rows, columns),
+    };
+    CHECK_WANTS(kind, wants);
+    return check_dropout(kind, &args->dropout, rows, columns, true);
+}
+
 enum status residual_backward(struct stream *stream, struct residual_backward args)
 {
-    TRY(check_rows(OP_RESIDUAL_BACKWARD, "dout", args.dout));
-    int64_t rows = args.dout.dim[0], columns = args.dout.dim[1];
-    const struct want wants[] = {
-        matrix("dout", args.dout, args.dout.dtype, rows, columns),
-        matrix("dx", args.dx, args.dout.dtype, rows, columns),
-    };
-    CHECK_WANTS(OP_RESIDUAL_BACKWARD, wants);
-    TRY(check_dropout(OP_RESIDUAL_BACKWARD, &args.dropout, rows, columns, true));
+    TRY(check_residual_backward(OP_RESIDUAL_BACKWARD, &args));
     if (tensor_count(args.dout) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_RESIDUAL_BACKWARD, .residual_backward = args});
+}
+
+/* What the second of two ops reads is what the first has written. */
+static enum status check_same(enum op_kind kind, const char *read, struct tensor a, const char *written,
+                              struct tensor b)
+{
+    char shape_a[TENSOR_TEXT_CHARS], shape_b[TENSOR_TEXT_CHARS];
+    if (a.data == b.data && a.dtype == b.dtype && tensor_same_shape(a, b) && a.stride[0] == b.stride[0])
+        return OK;
+    return fail(BAD_ARGUMENT, "%s: %s, %s, is not %s, %s", op_name(kind), read, tensor_text(a, shape_a),
+                written, tensor_text(b, shape_b));
+}
+
+enum status residual_norm_forward(struct stream *stream, struct residual_norm_forward args)
+{
+    const enum op_kind kind = OP_RESIDUAL_NORM_FORWARD;
+    TRY(check_residual_forward(kind, &args.residual));
+    TRY(check_norm_forward(kind, &args.norm));
+    TRY(check_same(kind, "norm.x", args.norm.x, "residual.out", args.residual.out));
+    if (tensor_count(args.norm.x) == 0)
+        return norm_forward(stream, args.norm);
+    return submit_op(stream, &(struct op){.kind = kind, .residual_norm_forward = args});
+}
+
+enum status residual_norm_backward(struct stream *stream, struct residual_norm_backward args)
+{
+    const enum op_kind kind = OP_RESIDUAL_NORM_BACKWARD;
+    TRY(check_norm_backward(kind, &args.norm));
+    TRY(check_residual_backward(kind, &args.residual));
+    TRY(check_same(kind, "residual.dout", args.residual.dout, "norm.dx", args.norm.dx));
+    if (tensor_count(args.norm.x) == 0)
+        return norm_backward(stream, args.norm);
+    return submit_op(stream, &(struct op){.kind = kind, .residual_norm_backward = args});
 }
 
 /* The logits, of which `columns` are real and the first has the global index `begin`. */

@@ -41,30 +41,45 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
 }
 
 /* out = residual + dropout(branch + bias of the branch's last layer) */
-static enum status add_branch(const struct pass *pass, const struct row_linear *last,
-                              struct philox dropout_site, struct tensor branch, struct tensor residual,
-                              struct tensor out)
+static struct residual_forward add_branch(const struct pass *pass, const struct row_linear *last,
+                                          struct philox dropout_site, struct tensor branch,
+                                          struct tensor residual, struct tensor out)
 {
-    return residual_forward(pass->env->compute, (struct residual_forward){
-                                                    .x = branch,
-                                                    .bias = row_linear_bias(last, pass),
-                                                    .residual = residual,
-                                                    .out = out,
-                                                    .dropout = pass_hidden_dropout(pass, dropout_site),
-                                                });
+    return (struct residual_forward){
+        .x = branch,
+        .bias = row_linear_bias(last, pass),
+        .residual = residual,
+        .out = out,
+        .dropout = pass_hidden_dropout(pass, dropout_site),
+    };
+}
+
+static struct norm_forward first_norm(const struct block *block, const struct pass *pass)
+{
+    return norm_layer_forward(&block->norm1, pass, pass_tensor(pass, block->x),
+                              pass_tensor(pass, block->normed1));
+}
+
+static struct norm_forward second_norm(const struct block *block, const struct pass *pass)
+{
+    return norm_layer_forward(&block->norm2, pass, pass_tensor(pass, block->middle),
+                              pass_tensor(pass, block->normed2));
 }
 
 /* Up to the last matrix. */
 static enum status forward_features(const struct block *block, const struct pass *pass)
 {
-    struct tensor x = pass_tensor(pass, block->x), middle = pass_tensor(pass, block->middle);
-    struct tensor normed1 = pass_tensor(pass, block->normed1), normed2 = pass_tensor(pass, block->normed2);
+    struct stream *compute = pass->env->compute;
     struct tensor branch;
-    TRY(norm_layer_forward(&block->norm1, pass, x, normed1));
-    TRY(attention_layer_forward(&block->attention, pass, normed1, &branch));
-    TRY(add_branch(pass, &block->attention.proj, block->attention_site, branch, x, middle));
-    TRY(norm_layer_forward(&block->norm2, pass, middle, normed2));
-    return mlp_forward_features(&block->mlp, pass, normed2);
+    TRY(norm_forward(compute, first_norm(block, pass)));
+    TRY(attention_layer_forward(&block->attention, pass, pass_tensor(pass, block->normed1), &branch));
+    TRY(residual_norm_forward(
+        compute, (struct residual_norm_forward){
+                     .residual = add_branch(pass, &block->attention.proj, block->attention_site, branch,
+                                            pass_tensor(pass, block->x), pass_tensor(pass, block->middle)),
+                     .norm = second_norm(block, pass),
+                 }));
+    return mlp_forward_features(&block->mlp, pass, pass_tensor(pass, block->normed2));
 }
 
 enum status block_forward(const struct block *block, const struct pass *pass, struct tensor out)
@@ -72,7 +87,8 @@ enum status block_forward(const struct block *block, const struct pass *pass, st
     struct tensor branch;
     TRY(forward_features(block, pass));
     TRY(mlp_forward_out(&block->mlp, pass, &branch));
-    return add_branch(pass, &block->mlp.out, block->mlp_site, branch, pass_tensor(pass, block->middle), out);
+    return residual_forward(pass->env->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
+                                                           pass_tensor(pass, block->middle), out));
 }
 
 enum status block_forward_again(const struct block *block, const struct pass *pass, struct tensor out)
@@ -80,38 +96,46 @@ enum status block_forward_again(const struct block *block, const struct pass *pa
     if ((block->again & RECOMPUTE_LAYER) != 0)
         return out.data != NULL ? block_forward(block, pass, out) : forward_features(block, pass);
     if ((block->again & RECOMPUTE_NORM) != 0) {
-        TRY(norm_layer_forward(&block->norm1, pass, pass_tensor(pass, block->x),
-                               pass_tensor(pass, block->normed1)));
-        TRY(norm_layer_forward(&block->norm2, pass, pass_tensor(pass, block->middle),
-                               pass_tensor(pass, block->normed2)));
+        TRY(norm_forward(pass->env->compute, first_norm(block, pass)));
+        TRY(norm_forward(pass->env->compute, second_norm(block, pass)));
     }
     if ((block->again & RECOMPUTE_CORE_ATTENTION) != 0)
         TRY(attention_core_again(&block->attention, pass));
     return (block->again & RECOMPUTE_ACTIVATION) != 0 ? mlp_activate(&block->mlp, pass) : OK;
 }
 
-/* The gradient of a branch's last layer: dx through the dropout mask. */
-static enum status enter_branch(const struct pass *pass, const struct row_linear *last,
-                                struct philox dropout_site, struct tensor dx)
+/* The gradient of a branch's last layer: dout through the dropout mask. */
+static struct residual_backward enter_branch(const struct pass *pass, const struct row_linear *last,
+                                             struct philox dropout_site, struct tensor dout)
 {
-    return residual_backward(pass->env->compute, (struct residual_backward){
-                                                     .dout = dx,
-                                                     .dx = pass_tensor(pass, last->dy),
-                                                     .dropout = pass_hidden_dropout(pass, dropout_site),
-                                                 });
+    return (struct residual_backward){
+        .dout = dout,
+        .dx = pass_tensor(pass, last->dy),
+        .dropout = pass_hidden_dropout(pass, dropout_site),
+    };
 }
 
+/* dx runs down the residual stream, and each branch adds its part to it. Where nothing is dropped, the
+ * gradient of `middle` is also that of the attention's last layer, whose W wants it: it is written there and
+ * goes on from there. */
 enum status block_backward_input(const struct block *block, const struct pass *pass, struct tensor dx)
 {
-    // dx runs down the residual stream; each branch adds its part to it.
+    struct stream *compute = pass->env->compute;
+    const struct row_linear *proj = &block->attention.proj;
     struct tensor dnormed;
-    TRY(enter_branch(pass, &block->mlp.out, block->mlp_site, dx));
+    bool drops = pass_hidden_dropout(pass, block->attention_site).probability > 0.0F;
+    struct tensor dmiddle = drops ? dx : pass_tensor(pass, proj->dy);
+    TRY(residual_backward(compute, enter_branch(pass, &block->mlp.out, block->mlp_site, dx)));
     TRY(mlp_backward_input(&block->mlp, pass, &dnormed));
-    TRY(norm_layer_backward_input(&block->norm2, pass, dnormed, pass_tensor(pass, block->middle), dx));
-
-    TRY(enter_branch(pass, &block->attention.proj, block->attention_site, dx));
+    TRY(residual_norm_backward(
+        compute, (struct residual_norm_backward){
+                     .norm = norm_layer_backward_input(&block->norm2, pass, dnormed,
+                                                       pass_tensor(pass, block->middle), dx, dmiddle),
+                     .residual = enter_branch(pass, proj, block->attention_site, dmiddle),
+                 }));
     TRY(attention_layer_backward_input(&block->attention, pass, &dnormed));
-    return norm_layer_backward_input(&block->norm1, pass, dnormed, pass_tensor(pass, block->x), dx);
+    return norm_backward(compute, norm_layer_backward_input(&block->norm1, pass, dnormed,
+                                                            pass_tensor(pass, block->x), dmiddle, dx));
 }
 
 enum status block_backward_weight(const struct block *block, const struct pass *pass)

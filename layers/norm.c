@@ -35,38 +35,39 @@ static struct tensor value_or_none(const struct env *env, int row)
     return row >= 0 ? weights_held(env->weights, row)->weight : (struct tensor){0};
 }
 
-enum status norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,
-                               struct tensor y)
+struct norm_forward norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,
+                                       struct tensor y)
 {
     const struct env *env = pass->env;
-    return norm_forward(env->compute, (struct norm_forward){
-                                          .kind = kind_of(env),
-                                          .x = x,
-                                          .weight = value_or_none(env, norm->weight),
-                                          .bias = value_or_none(env, norm->bias),
-                                          .epsilon = (float)env->model->norm_epsilon,
-                                          .y = y,
-                                          .mean = vector(pass, norm->mean),
-                                          .rstd = vector(pass, norm->rstd),
-                                      });
+    return (struct norm_forward){
+        .kind = kind_of(env),
+        .x = x,
+        .weight = value_or_none(env, norm->weight),
+        .bias = value_or_none(env, norm->bias),
+        .epsilon = (float)env->model->norm_epsilon,
+        .y = y,
+        .mean = vector(pass, norm->mean),
+        .rstd = vector(pass, norm->rstd),
+    };
 }
 
-enum status norm_layer_backward_input(const struct norm *norm, const struct pass *pass, struct tensor dy,
-                                      struct tensor x, struct tensor dx)
+struct norm_backward norm_layer_backward_input(const struct norm *norm, const struct pass *pass,
+                                               struct tensor dy, struct tensor x, struct tensor dresidual,
+                                               struct tensor dx)
 {
     const struct env *env = pass->env;
-    return norm_backward(env->compute,
-                         (struct norm_backward){
-                             .kind = kind_of(env),
-                             .dy = dy,
-                             .x = x,
-                             .weight = value_or_none(env, norm->weight),
-                             .mean = vector(pass, norm->mean),
-                             .rstd = vector(pass, norm->rstd),
-                             .dx = dx,
-                             .dweight = vector(pass, norm->dweight),
-                             .dbias = norm->bias >= 0 ? vector(pass, norm->dbias) : (struct tensor){0},
-                         });
+    return (struct norm_backward){
+        .kind = kind_of(env),
+        .dy = dy,
+        .x = x,
+        .weight = value_or_none(env, norm->weight),
+        .mean = vector(pass, norm->mean),
+        .rstd = vector(pass, norm->rstd),
+        .dresidual = dresidual,
+        .dx = dx,
+        .dweight = vector(pass, norm->dweight),
+        .dbias = norm->bias >= 0 ? vector(pass, norm->dbias) : (struct tensor){0},
+    };
 }
 
 enum status norm_layer_backward_weight(const struct norm *norm, const struct pass *pass)

@@ -16,9 +16,11 @@ struct norm {
 /* `name` is the row's, without ".weight": "layers.0.norm1". */
 struct norm norm_declare(const struct env *env, struct layout *layout, const char *name);
 
-MUST_USE enum status norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,
-                                        struct tensor y);
-/* dx += the gradient for x. */
-MUST_USE enum status norm_layer_backward_input(const struct norm *norm, const struct pass *pass,
-                                               struct tensor dy, struct tensor x, struct tensor dx);
+/* The ops, for the caller to put on the stream: alone, or as a pair with the residual op beside it. */
+struct norm_forward norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,
+                                       struct tensor y);
+/* dx = dresidual + the gradient for x; dresidual as in the op. */
+struct norm_backward norm_layer_backward_input(const struct norm *norm, const struct pass *pass,
+                                               struct tensor dy, struct tensor x, struct tensor dresidual,
+                                               struct tensor dx);
 MUST_USE enum status norm_layer_backward_weight(const struct norm *norm, const struct pass *pass);

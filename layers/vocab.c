@@ -138,7 +138,8 @@ enum status head_forward(const struct head *head, const struct pass *pass)
     const struct batch *batch = pass->batch;
     struct tensor normed = pass_tensor(pass, head->normed), logits = pass_tensor(pass, head->logits);
     struct head_sums sums = head_sums(head, pass);
-    TRY(norm_layer_forward(&head->norm, pass, pass_tensor(pass, head->x), normed));
+    TRY(norm_forward(env->compute,
+                     norm_layer_forward(&head->norm, pass, pass_tensor(pass, head->x), normed)));
     TRY(column_linear_forward(&head->linear, pass, normed, logits, (struct epilogue){0}));
 
     TRY(loss_max(env->compute,
@@ -179,8 +180,9 @@ enum status head_backward_input(const struct head *head, const struct pass *pass
                                         .scale = env->loss_scale,
                                     }));
     TRY(column_linear_backward_input(&head->linear, pass, logits, &dnormed));
-    TRY(fill(env->compute, (struct fill){.out = dx, .value = 0.0F}));
-    return norm_layer_backward_input(&head->norm, pass, dnormed, pass_tensor(pass, head->x), dx);
+    return norm_backward(env->compute,
+                         norm_layer_backward_input(&head->norm, pass, dnormed, pass_tensor(pass, head->x),
+                                                   (struct tensor){0}, dx));
 }
 
 enum status head_backward_weight(const struct head *head, const struct pass *pass)

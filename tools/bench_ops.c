@@ -179,19 +179,31 @@ static double report(struct bench *b, const char *name, double s, double amount,
         best_;                                                            \
     })
 
-static void bench_norms(struct bench *b)
+static struct norm_forward norm_ahead(struct bench *b, struct tensor x)
 {
     int64_t t = b->tokens, h = b->model.hidden;
-    struct norm_forward f = {.kind = NORM_LAYER, .epsilon = 1e-5F};
-    f.x = matrix(b, t, h), f.y = matrix(b, t, h), f.weight = vector(b, h), f.bias = vector(b, h);
-    f.mean = sums(b, t), f.rstd = sums(b, t);
-    report(b, "norm_forward", BEST_S(b, norm_forward(b->stream, f)), 2.0 * b->size * elements(t, h), "GB/s",
-           2 * (double)b->model.layers + 1);
+    struct norm_forward f = {.kind = NORM_LAYER, .epsilon = 1e-5F, .x = x, .y = matrix(b, t, h)};
+    f.weight = vector(b, h), f.bias = vector(b, h), f.mean = sums(b, t), f.rstd = sums(b, t);
+    return f;
+}
+
+static struct norm_backward norm_back(struct bench *b, const struct norm_forward *f)
+{
+    int64_t t = b->tokens, h = b->model.hidden;
     struct norm_backward n = {
-        .kind = NORM_LAYER, .x = f.x, .weight = f.weight, .mean = f.mean, .rstd = f.rstd};
-    n.dy = f.y, n.dx = matrix(b, t, h), n.dweight = sums(b, h), n.dbias = sums(b, h);
-    report(b, "norm_backward", BEST_S(b, norm_backward(b->stream, n)), 4.0 * b->size * elements(t, h), "GB/s",
-           2 * (double)b->model.layers + 1);
+        .kind = NORM_LAYER, .x = f->x, .weight = f->weight, .mean = f->mean, .rstd = f->rstd};
+    n.dy = f->y, n.dx = n.dresidual = matrix(b, t, h), n.dweight = sums(b, h), n.dbias = sums(b, h);
+    return n;
+}
+
+/* A block's first norm, and the head's. */
+static void bench_norms(struct bench *b)
+{
+    const double once = b->size * elements(b->tokens, b->model.hidden), times = (double)b->model.layers + 1;
+    struct norm_forward f = norm_ahead(b, matrix(b, b->tokens, b->model.hidden));
+    struct norm_backward n = norm_back(b, &f);
+    report(b, "norm_forward", BEST_S(b, norm_forward(b->stream, f)), 2.0 * once, "GB/s", times);
+    report(b, "norm_backward", BEST_S(b, norm_backward(b->stream, n)), 4.0 * once, "GB/s", times);
     release(b);
 }
 
@@ -223,6 +235,17 @@ static void bench_residual(struct bench *b, float probability, double times)
            "GB/s", times);
     report(b, "  residual_backward", BEST_S(b, residual_backward(b->stream, n)),
            2.0 * b->size * elements(t, h), "GB/s", times);
+
+    // With a block's second norm. Where nothing is dropped, dx goes to the branch alone.
+    struct residual_norm_forward pair = {.residual = f, .norm = norm_ahead(b, f.out)};
+    struct residual_norm_backward back = {.norm = norm_back(b, &pair.norm), .residual = n};
+    if (probability == 0.0F)
+        back.norm.dx = n.dx;
+    back.residual.dout = back.norm.dx;
+    report(b, "  residual_norm_forward", BEST_S(b, residual_norm_forward(b->stream, pair)),
+           4.0 * b->size * elements(t, h), "GB/s", times);
+    report(b, "  residual_norm_backward", BEST_S(b, residual_norm_backward(b->stream, back)),
+           (probability == 0.0F ? 4.0 : 5.0) * b->size * elements(t, h), "GB/s", times);
     release(b);
 }
 
@@ -472,7 +495,7 @@ static void bench_all(struct bench *b)
     bench_activation(b, ACTIVATION_SWIGLU, "swiglu", 0);
     bench_activation(b, ACTIVATION_GELU_TANH, "gelu-tanh", layers);
     bench_residual(b, 0.1F, 0);
-    bench_residual(b, 0.0F, 2 * layers);
+    bench_residual(b, 0.0F, layers);
     bench_column_sums(b);
     bench_embedding(b);
     bench_rope(b);

@@ -62,6 +62,8 @@ void cpu_embedding_forward(struct device *device, const struct embedding_forward
 void cpu_embedding_backward(struct device *device, const struct embedding_backward *op);
 void cpu_residual_forward(struct device *device, const struct residual_forward *op);
 void cpu_residual_backward(struct device *device, const struct residual_backward *op);
+void cpu_residual_norm_forward(struct device *device, const struct residual_norm_forward *op);
+void cpu_residual_norm_backward(struct device *device, const struct residual_norm_backward *op);
 void cpu_loss_max(struct device *device, const struct loss_max *op);
 void cpu_loss_sum(struct device *device, const struct loss_sum *op);
 void cpu_loss_finish(struct device *device, const struct loss_finish *op);

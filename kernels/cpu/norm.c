@@ -8,6 +8,7 @@
  *
  *     dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),   g = dy * weight, xhat = (x - mean) * rstd */
 #include "kernels/cpu/column_sum.h"
+#include "kernels/cpu/residual.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -106,23 +107,46 @@ static void forward_row(const struct norm_forward *op, int64_t t)
     ((float *)op->rstd.data)[t] = rstd;
 }
 
+struct forward {
+    const struct norm_forward *op;
+    const struct residual_forward *before; // what makes x of a row; NULL: it is there
+};
+
 static void forward_task(void *context, int64_t task)
 {
-    const struct norm_forward *op = context;
+    const struct forward *job = context;
+    const struct norm_forward *op = job->op;
+    struct dropout_rule rule = {0};
+    if (job->before != NULL)
+        rule = dropout_rule(&job->before->dropout);
     int64_t each = rows_each_task(op->x.dim[1]), end = min_i64((task + 1) * each, op->x.dim[0]);
-    for (int64_t t = task * each; t < end; t++)
+    for (int64_t t = task * each; t < end; t++) {
+        if (job->before != NULL)
+            residual_forward_row(job->before, &rule, t);
         forward_row(op, t);
+    }
+}
+
+static void run_forward(struct device *device, struct forward job)
+{
+    struct tensor x = job.op->x;
+    cpu_parallel(device, blocks_of(x.dim[0], rows_each_task(x.dim[1])), forward_task, &job);
 }
 
 void cpu_norm_forward(struct device *device, const struct norm_forward *op)
 {
-    struct norm_forward args = *op;
-    cpu_parallel(device, blocks_of(op->x.dim[0], rows_each_task(op->x.dim[1])), forward_task, &args);
+    run_forward(device, (struct forward){.op = op});
+}
+
+void cpu_residual_norm_forward(struct device *device, const struct residual_norm_forward *op)
+{
+    run_forward(device, (struct forward){.op = &op->norm, .before = &op->residual});
 }
 
 struct backward {
     const struct norm_backward *op;
-    float *partial; // [blocks][2][columns]: dweight, then dbias, of each block of rows
+    const struct residual_backward *then; // what goes on with dx of a row; NULL: nothing
+    float *partial;                       // [blocks][2][columns]: dweight, then dbias, of each block of rows
     int64_t columns;
 };
 
@@ -195,12 +219,24 @@ static void backward_piece(struct lines in, int64_t n, struct row_of row, float 
     }
 }
 
+/* A piece of dx with what it is added to. */
+static float *gradient_so_far(const struct norm_backward *op, struct piece p, float *room)
+{
+    float *dx = row_out(op->dx, p, room);
+    const float *from = op->dresidual.data != NULL ? row_in(op->dresidual, p, room) : NULL;
+    if (from == NULL)
+        memset(dx, 0, (size_t)p.count * sizeof *dx);
+    else if (from != dx)
+        memcpy(dx, from, (size_t)p.count * sizeof *dx);
+    return dx;
+}
+
 static void backward_row(const struct norm_backward *op, int64_t t, float *dweight, float *dbias)
 {
     struct row_of row = row_means(op, t);
     for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p)) {
         float room[3][PIECE], dx_room[PIECE];
-        float *dx = row_in(op->dx, p, dx_room);
+        float *dx = gradient_so_far(op, p, dx_room);
         backward_piece(lines_in(op, p, room), p.count, row, dx, dweight + p.column, dbias + p.column);
         row_store(op->dx, p, dx);
     }
@@ -211,9 +247,15 @@ static void backward_task(void *context, int64_t task)
     const struct backward *job = context;
     float *dweight = job->partial + task * 2 * job->columns, *dbias = dweight + job->columns;
     memset(dweight, 0, (size_t)(2 * job->columns) * sizeof *dweight);
+    struct dropout_rule rule = {0};
+    if (job->then != NULL)
+        rule = dropout_rule(&job->then->dropout);
     int64_t end = min_i64((task + 1) * ROW_BLOCK, job->op->x.dim[0]);
-    for (int64_t t = task * ROW_BLOCK; t < end; t++)
+    for (int64_t t = task * ROW_BLOCK; t < end; t++) {
         backward_row(job->op, t, dweight, dbias);
+        if (job->then != NULL)
+            residual_backward_row(job->then, &rule, t);
+    }
 }
 
 size_t cpu_norm_backward_scratch(const struct norm_backward *op)
@@ -221,11 +263,12 @@ size_t cpu_norm_backward_scratch(const struct norm_backward *op)
     return (size_t)(blocks_of(op->x.dim[0], ROW_BLOCK) * 2 * op->x.dim[1]) * sizeof(float);
 }
 
-void cpu_norm_backward(struct device *device, const struct norm_backward *op)
+static void run_backward(struct device *device, const struct norm_backward *op,
+                         const struct residual_backward *then)
 {
     int64_t blocks = blocks_of(op->x.dim[0], ROW_BLOCK), columns = op->x.dim[1];
     float *partial = cpu_scratch(device, cpu_norm_backward_scratch(op));
-    struct backward job = {op, partial, columns};
+    struct backward job = {op, then, partial, columns};
     cpu_parallel(device, blocks, backward_task, &job);
 
     struct partial_sums sums = {
@@ -237,4 +280,14 @@ void cpu_norm_backward(struct device *device, const struct norm_backward *op)
         sums.out = op->dbias.data;
         add_partial_sums(device, sums);
     }
+}
+
+void cpu_norm_backward(struct device *device, const struct norm_backward *op)
+{
+    run_backward(device, op, NULL);
+}
+
+void cpu_residual_norm_backward(struct device *device, const struct residual_norm_backward *op)
+{
+    run_backward(device, &op->norm, residual_backward_is_done(&op->residual) ? NULL : &op->residual);
 }

@@ -4,7 +4,8 @@
  * The mask of a row begins at element place * columns + column_begin, which need not be the first of a
  * Philox counter; the row is walked in the blocks of 64 elements that the generator makes, the first and
  * the last of them perhaps cut. An element's factor is the definition's, whatever the slice. */
-#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/residual.h"
+
 #include "kernels/cpu/rows.h"
 
 /* The factors of a row's first n elements. */
@@ -65,38 +66,44 @@ static void forward_piece(struct tensor to, struct piece p, const float *x, cons
     narrow_floats(to.dtype, sum, row_bytes(to, p.row, p.column), n);
 }
 
+void residual_forward_row(const struct residual_forward *op, const struct dropout_rule *rule, int64_t t)
+{
+    for (int64_t c = 0; c < op->out.dim[1]; c += PIECE) {
+        struct piece p = piece_from(op->out, t, c);
+        float room[3][PIECE], factor[PIECE];
+        const float *bias = op->bias.data != NULL ? row_in(op->bias, piece_of_vector(p), room[1]) : NULL;
+        const float *residual = op->residual.data != NULL ? row_in(op->residual, p, room[2]) : NULL;
+        forward_piece(op->out, p, row_in(op->x, p, room[0]), bias, mask_piece(&op->dropout, rule, p, factor),
+                      residual);
+    }
+}
+
+void residual_backward_row(const struct residual_backward *op, const struct dropout_rule *rule, int64_t t)
+{
+    for (int64_t c = 0; c < op->dx.dim[1]; c += PIECE) {
+        struct piece p = piece_from(op->dx, t, c);
+        float room[PIECE], factor[PIECE];
+        forward_piece(op->dx, p, row_in(op->dout, p, room), NULL, mask_piece(&op->dropout, rule, p, factor),
+                      NULL);
+    }
+}
+
 static void forward_task(void *context, int64_t task)
 {
     const struct residual_forward *op = context;
     struct dropout_rule rule = dropout_rule(&op->dropout);
-    int64_t columns = op->out.dim[1], each = rows_each_task(columns);
-    int64_t end = min_i64((task + 1) * each, op->out.dim[0]);
-    for (int64_t t = task * each; t < end; t++) {
-        for (int64_t c = 0; c < columns; c += PIECE) {
-            struct piece p = piece_from(op->out, t, c);
-            float room[3][PIECE], factor[PIECE];
-            const float *bias = op->bias.data != NULL ? row_in(op->bias, piece_of_vector(p), room[1]) : NULL;
-            const float *residual = op->residual.data != NULL ? row_in(op->residual, p, room[2]) : NULL;
-            forward_piece(op->out, p, row_in(op->x, p, room[0]), bias,
-                          mask_piece(&op->dropout, &rule, p, factor), residual);
-        }
-    }
+    int64_t each = rows_each_task(op->out.dim[1]), end = min_i64((task + 1) * each, op->out.dim[0]);
+    for (int64_t t = task * each; t < end; t++)
+        residual_forward_row(op, &rule, t);
 }
 
 static void backward_task(void *context, int64_t task)
 {
     const struct residual_backward *op = context;
     struct dropout_rule rule = dropout_rule(&op->dropout);
-    int64_t columns = op->dx.dim[1], each = rows_each_task(columns);
-    int64_t end = min_i64((task + 1) * each, op->dx.dim[0]);
-    for (int64_t t = task * each; t < end; t++) {
-        for (int64_t c = 0; c < columns; c += PIECE) {
-            struct piece p = piece_from(op->dx, t, c);
-            float room[PIECE], factor[PIECE];
-            forward_piece(op->dx, p, row_in(op->dout, p, room), NULL,
-                          mask_piece(&op->dropout, &rule, p, factor), NULL);
-        }
-    }
+    int64_t each = rows_each_task(op->dx.dim[1]), end = min_i64((task + 1) * each, op->dx.dim[0]);
+    for (int64_t t = task * each; t < end; t++)
+        residual_backward_row(op, &rule, t);
 }
 
 void cpu_residual_forward(struct device *device, const struct residual_forward *op)
@@ -107,7 +114,7 @@ void cpu_residual_forward(struct device *device, const struct residual_forward *
 
 void cpu_residual_backward(struct device *device, const struct residual_backward *op)
 {
-    if (op->dropout.probability == 0.0F && op->dx.data == op->dout.data)
+    if (residual_backward_is_done(op))
         return;
     struct residual_backward args = *op;
     cpu_parallel(device, blocks_of(op->dx.dim[0], rows_each_task(op->dx.dim[1])), backward_task, &args);

@@ -47,6 +47,10 @@ void cpu_run(struct device *device, const struct op *op)
         return cpu_residual_forward(device, &op->residual_forward);
     case OP_RESIDUAL_BACKWARD:
         return cpu_residual_backward(device, &op->residual_backward);
+    case OP_RESIDUAL_NORM_FORWARD:
+        return cpu_residual_norm_forward(device, &op->residual_norm_forward);
+    case OP_RESIDUAL_NORM_BACKWARD:
+        return cpu_residual_norm_backward(device, &op->residual_norm_backward);
     case OP_LOSS_MAX:
         return cpu_loss_max(device, &op->loss_max);
     case OP_LOSS_SUM:
@@ -84,6 +88,8 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
         return cpu_column_sum_scratch(&op->column_sum);
     case OP_NORM_BACKWARD:
         return cpu_norm_backward_scratch(&op->norm_backward);
+    case OP_RESIDUAL_NORM_BACKWARD:
+        return cpu_norm_backward_scratch(&op->residual_norm_backward.norm);
     case OP_ATTENTION_FORWARD:
         return cpu_attention_forward_scratch(&op->attention_forward, threads);
     case OP_ATTENTION_BACKWARD:
@@ -105,6 +111,7 @@ size_t cpu_scratch_bytes(const struct op *op, int threads)
     case OP_EMBEDDING_BACKWARD:
     case OP_RESIDUAL_FORWARD:
     case OP_RESIDUAL_BACKWARD:
+    case OP_RESIDUAL_NORM_FORWARD:
     case OP_LOSS_MAX:
     case OP_LOSS_SUM:
     case OP_LOSS_FINISH:

@@ -69,6 +69,10 @@ MUST_USE enum status cuda_embedding_forward(struct cuda_queue *queue, const stru
 MUST_USE enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op);
 MUST_USE enum status cuda_residual_forward(struct cuda_queue *queue, const struct residual_forward *op);
 MUST_USE enum status cuda_residual_backward(struct cuda_queue *queue, const struct residual_backward *op);
+MUST_USE enum status cuda_residual_norm_forward(struct cuda_queue *queue,
+                                                const struct residual_norm_forward *op);
+MUST_USE enum status cuda_residual_norm_backward(struct cuda_queue *queue,
+                                                 const struct residual_norm_backward *op);
 MUST_USE enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_max *op);
 MUST_USE enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op);
 MUST_USE enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op);

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-/* LayerNorm and RMSNorm: a block for each row, which reads it as often as it needs to (the second time from
- * the cache). Mean and variance are each taken plainly, in two passes.
+/* LayerNorm and RMSNorm, alone and with the residual op beside them, in one kernel each way.
  *
- *     dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),   g = dy * weight, xhat = (x - mean) * rstd
+ * A block takes a row, a thread eight columns of it, which stay in its registers; only rows of more than
+ * 8 x THREADS columns have others, which are read again (from the cache). Mean and variance are each taken
+ * plainly, in two passes over the registers.
  *
- * The weights' gradients are sums over rows and take a kernel of their own (reduce.h). */
+ *     dx = dresidual + rstd * (g - mean(g) - xhat * mean(g * xhat)),  g = dy * weight, xhat = (x - mean) *
+ * rstd
+ *
+ * Backward, a block goes through NORM_ROWS rows, and adds up on the way what they bring to the weights'
+ * gradients: dy and x, half of all bytes, would otherwise come once more for those. */
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/residual.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 1024, NORM_ROWS = 16 };
+
+static int threads_of_row(int64_t columns)
+{
+    return threads_for(blocks_of(columns, EACH), THREADS);
+}
 
 template <class T> struct norm_rows {
     bool layer;
@@ -17,27 +28,32 @@ template <class T> struct norm_rows {
     float *mean, *rstd;
 };
 
-template <class T> __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op)
+/* ADDS: x is what `before` makes first. */
+template <class T, bool ADDS>
+__global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, add_residual<T> before)
 {
     const int64_t row = blockIdx.x, n = op.columns, first = EACH * threadIdx.x, stride = EACH * blockDim.x;
-    float mean = 0.0F, sum = 0.0F;
-    if (op.layer) {
-        for (int64_t c = first; c < n; c += stride) {
-            const piece<float> q = op.x.load(row, c, n - c);
-            for (int i = 0; i < EACH; i++)
-                sum += q.at[i];
-        }
-        mean = block_sum(sum) / static_cast<float>(n);
+    piece<T> held = {};
+    const auto x = [&](int64_t c) { return rows<T>::widened(c == first ? held : op.x.read(row, c, n - c)); };
+    float sum = 0.0F;
+    for (int64_t c = first; c < n; c += stride) {
+        const piece<T> in = ADDS ? before.put(row, c, n - c) : op.x.read(row, c, n - c);
+        if (c == first)
+            held = in;
+        const piece<float> q = rows<T>::widened(in);
+        for (int i = 0; i < EACH; i++)
+            sum += i < n - c ? q.at[i] : 0.0F;
     }
+    const float mean = op.layer ? block_sum(sum) / static_cast<float>(n) : 0.0F;
     sum = 0.0F;
     for (int64_t c = first; c < n; c += stride) {
-        piece<float> q = op.x.load(row, c, n - c, mean);
+        const piece<float> q = x(c);
         for (int i = 0; i < EACH; i++)
-            sum = fmaf(q.at[i] - mean, q.at[i] - mean, sum);
+            sum = i < n - c ? fmaf(q.at[i] - mean, q.at[i] - mean, sum) : sum;
     }
     const float rstd = 1.0F / sqrtf(block_sum(sum) / static_cast<float>(n) + op.epsilon);
     for (int64_t c = first; c < n; c += stride) {
-        piece<float> q = op.x.load(row, c, n - c), w = op.weight.load(0, c, n - c), b = {};
+        piece<float> q = x(c), w = op.weight.load(0, c, n - c), b = {};
         if (op.layer)
             b = op.bias.load(0, c, n - c);
         for (int i = 0; i < EACH; i++)
@@ -51,106 +67,221 @@ template <class T> __global__ void __launch_bounds__(THREADS) norm_forward_rows(
     }
 }
 
-static int threads_of_row(int64_t columns)
+template <class T> static norm_rows<T> norm_rows_of(const struct norm_forward *op)
 {
-    return threads_for(blocks_of(columns, EACH), THREADS);
+    return {op->kind == NORM_LAYER,
+            op->x.dim[1],
+            rows_of<T>(op->x),
+            rows_of<T>(op->weight),
+            rows_of<T>(op->bias),
+            rows_of<T>(op->y),
+            op->epsilon,
+            static_cast<float *>(op->mean.data),
+            static_cast<float *>(op->rstd.data)};
+}
+
+/* before: NULL, or what makes x. */
+static enum status forward(struct cuda_queue *queue, const struct norm_forward *op,
+                           const struct residual_forward *before)
+{
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        const dim3 grid(static_cast<unsigned>(op->x.dim[0]));
+        const int threads = threads_of_row(op->x.dim[1]);
+        if (before == nullptr)
+            return LAUNCH(queue, (norm_forward_rows<T, false>), grid, threads, 0, norm_rows_of<T>(op),
+                          add_residual<T>{});
+        return LAUNCH(queue, (norm_forward_rows<T, true>), grid, threads, 0, norm_rows_of<T>(op),
+                      add_residual_of<T>(before));
+    });
 }
 
 enum status cuda_norm_forward(struct cuda_queue *queue, const struct norm_forward *op)
 {
-    return with_type(op->x.dtype, [=](auto number) {
-        using T = decltype(number);
-        norm_rows<T> args = {op->kind == NORM_LAYER,
-                             op->x.dim[1],
-                             rows_of<T>(op->x),
-                             rows_of<T>(op->weight),
-                             rows_of<T>(op->bias),
-                             rows_of<T>(op->y),
-                             op->epsilon,
-                             static_cast<float *>(op->mean.data),
-                             static_cast<float *>(op->rstd.data)};
-        dim3 grid(static_cast<unsigned>(op->x.dim[0]));
-        return LAUNCH(queue, norm_forward_rows<T>, grid, threads_of_row(op->x.dim[1]), 0, args);
-    });
+    return forward(queue, op, nullptr);
+}
+
+enum status cuda_residual_norm_forward(struct cuda_queue *queue, const struct residual_norm_forward *op)
+{
+    return forward(queue, &op->norm, &op->residual);
 }
 
 template <class T> struct norm_back {
     bool layer;
-    int64_t columns;
-    rows<T> dy, x, weight, dx;
+    int64_t row_count, columns;
+    rows<T> dy, x, weight, dresidual, dx;
     const float *mean, *rstd;
+    rows<float> sums; // lines 2 b and 2 b + 1: dweight and dbias of block b of rows
+    rows<T> branch;   // where dx goes through the mask, too
+    struct mask mask;
 };
 
-template <class T> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
+/* The statistics of a row, and the means of g and g * xhat over it. */
+struct norm_row {
+    float mean, rstd, mean_of[2];
+};
+
+/* What the gradients of the weights have of a block of rows. */
+struct weight_sums {
+    piece<float> dweight, dbias;
+};
+
+/* EACH columns of a row. FITS: see the kernel. */
+template <class T, bool FITS> struct norm_back_piece {
+    piece<T> x, dy, dresidual;
+    unsigned kept; // of the branch
+
+    __device__ void read(const norm_back<T> &op, int64_t row, int64_t column)
+    {
+        const int64_t left = op.columns - column;
+        kept = op.mask.kept(row, column);
+        x = op.x.template read<FITS>(row, column, left);
+        dy = op.dy.template read<FITS>(row, column, left);
+        if (op.dresidual.data != nullptr)
+            dresidual = op.dresidual.template read<FITS>(row, column, left);
+    }
+
+    __device__ void add_products(const piece<float> &weight, const struct norm_row &row, float sum[2]) const
+    {
+        const piece<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
+        for (int i = 0; i < EACH; i++) {
+            sum[0] += g.at[i] * weight.at[i];
+            sum[1] = fmaf(g.at[i] * weight.at[i], (in.at[i] - row.mean) * row.rstd, sum[1]);
+        }
+    }
+
+    /* Adds to `sums`, and gives dx. */
+    __device__ piece<T> add_gradients(const piece<float> &weight, const struct norm_row &row,
+                                      struct weight_sums &sums) const
+    {
+        const piece<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
+        piece<float> dx = rows<T>::widened(dresidual);
+        for (int i = 0; i < EACH; i++) {
+            const float xhat = (in.at[i] - row.mean) * row.rstd;
+            dx.at[i] += row.rstd * (g.at[i] * weight.at[i] - row.mean_of[0] - xhat * row.mean_of[1]);
+            sums.dweight.at[i] += g.at[i] * xhat;
+            sums.dbias.at[i] += g.at[i];
+        }
+        return rows<T>::narrowed(dx);
+    }
+
+    /* Where it goes, and through the mask to the branch. */
+    __device__ void write(const norm_back<T> &op, int64_t row, int64_t column, const piece<T> &dx) const
+    {
+        const int64_t left = op.columns - column;
+        op.dx.template write<FITS>(row, column, left, dx);
+        if (op.branch.data == nullptr)
+            return;
+        piece<float> q = rows<T>::widened(dx);
+        op.mask.apply(kept, q);
+        op.branch.template store<FITS>(row, column, left, q);
+    }
+};
+
+template <bool FITS, class T>
+static __device__ void put_sums(const norm_back<T> &op, int64_t column, const struct weight_sums &sums)
 {
-    const int64_t row = blockIdx.x, n = op.columns, first = EACH * threadIdx.x, stride = EACH * blockDim.x;
-    const float mean = op.layer ? op.mean[row] : 0.0F, rstd = op.rstd[row];
-    float g_sum = 0.0F, product_sum = 0.0F;
-    for (int64_t c = first; c < n; c += stride) {
-        piece<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
-                     w = op.weight.load(0, c, n - c);
-        for (int i = 0; i < EACH; i++) {
-            g_sum += g.at[i] * w.at[i];
-            product_sum = fmaf(g.at[i] * w.at[i], (x.at[i] - mean) * rstd, product_sum);
-        }
-    }
-    const float g_mean = op.layer ? block_sum(g_sum) / static_cast<float>(n) : 0.0F;
-    const float product_mean = block_sum(product_sum) / static_cast<float>(n);
-    for (int64_t c = first; c < n; c += stride) {
-        piece<float> x = op.x.load(row, c, n - c), g = op.dy.load(row, c, n - c),
-                     w = op.weight.load(0, c, n - c);
-        piece<float> dx = op.dx.load(row, c, n - c);
-        for (int i = 0; i < EACH; i++) {
-            float xhat = (x.at[i] - mean) * rstd;
-            dx.at[i] += rstd * (g.at[i] * w.at[i] - g_mean - xhat * product_mean);
-        }
-        op.dx.store(row, c, n - c, dx);
-    }
+    const int64_t line = 2 * static_cast<int64_t>(blockIdx.x), left = op.columns - column;
+    op.sums.template store<FITS>(line, column, left, sums.dweight);
+    if (op.layer)
+        op.sums.template store<FITS>(line + 1, column, left, sums.dbias);
 }
 
-template <class T> struct norm_weight_sums {
-    static constexpr int SUMS = 2; // dweight, dbias
-    struct row {
-        piece<T> x, dy;
-        float mean, rstd;
-    };
-    norm_back<T> op;
+template <class T> static __device__ struct weight_sums get_sums(const norm_back<T> &op, int64_t column)
+{
+    const int64_t line = 2 * static_cast<int64_t>(blockIdx.x), left = op.columns - column;
+    struct weight_sums sums = {op.sums.load(line, column, left), {}};
+    if (op.layer)
+        sums.dbias = op.sums.load(line + 1, column, left);
+    return sums;
+}
 
-    __device__ row read(int64_t r, int64_t column, int64_t left) const
-    {
-        return {op.x.read(r, column, left), op.dy.read(r, column, left), op.layer ? op.mean[r] : 0.0F,
-                op.rstd[r]};
-    }
-
-    __device__ void add(const row &from, piece<float> *sum) const
-    {
-        const piece<float> x = rows<T>::widened(from.x), g = rows<T>::widened(from.dy);
-        for (int i = 0; i < EACH; i++) {
-            sum[0].at[i] += g.at[i] * ((x.at[i] - from.mean) * from.rstd);
-            sum[1].at[i] += g.at[i];
+/* FITS: a row is one wide piece for each thread, which keeps it and the sums of its columns in registers.
+ * Otherwise it is read again, and the sums lie in memory from row to row: the same arithmetic. */
+template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
+{
+    const int64_t n = op.columns, first = EACH * threadIdx.x, stride = FITS ? n : EACH * blockDim.x;
+    const int64_t begin = static_cast<int64_t>(blockIdx.x) * NORM_ROWS,
+                  end = begin + NORM_ROWS < op.row_count ? begin + NORM_ROWS : op.row_count;
+    struct weight_sums sums = {};
+    for (int64_t r = begin; r < end; r++) {
+        struct norm_row row = {op.layer ? op.mean[r] : 0.0F, op.rstd[r], {}};
+        norm_back_piece<T, FITS> in = {};
+        float sum[2] = {};
+        for (int64_t c = first; c < n; c += stride) {
+            in.read(op, r, c);
+            in.add_products(op.weight.template load<FITS>(0, c, n - c), row, sum);
+        }
+        block_sums(sum);
+        row.mean_of[0] = op.layer ? sum[0] / static_cast<float>(n) : 0.0F;
+        row.mean_of[1] = sum[1] / static_cast<float>(n);
+        for (int64_t c = first; c < n; c += stride) {
+            if (!FITS) {
+                in.read(op, r, c);
+                sums = r > begin ? get_sums(op, c) : weight_sums{};
+            }
+            const piece<float> weight = op.weight.template load<FITS>(0, c, n - c);
+            in.write(op, r, c, in.add_gradients(weight, row, sums));
+            if (!FITS)
+                put_sums<FITS>(op, c, sums);
         }
     }
-};
+    if (FITS && first < n)
+        put_sums<FITS>(op, first, sums);
+}
 
-template <class T> static enum status backward(struct cuda_queue *queue, const struct norm_backward *op)
+template <class T> static bool fits(const norm_back<T> &op)
 {
-    norm_back<T> args = {op->kind == NORM_LAYER,
-                         op->x.dim[1],
-                         rows_of<T>(op->dy),
-                         rows_of<T>(op->x),
-                         rows_of<T>(op->weight),
-                         rows_of<T>(op->dx),
-                         static_cast<const float *>(op->mean.data),
-                         static_cast<const float *>(op->rstd.data)};
-    int64_t row_count = op->x.dim[0], columns = op->x.dim[1];
-    // First the sums: dx may be dy.
-    float *const out[] = {static_cast<float *>(op->dweight.data), static_cast<float *>(op->dbias.data)};
-    TRY(run_sum_rows(queue, norm_weight_sums<T>{args}, row_count, columns, out, false));
-    return LAUNCH(queue, norm_backward_rows<T>, dim3(static_cast<unsigned>(row_count)),
-                  threads_of_row(columns), 0, args);
+    const int64_t n = op.columns;
+    return n <= EACH * THREADS && op.dy.are_whole(n) && op.x.are_whole(n) && op.weight.are_whole(n) &&
+           op.dresidual.are_whole(n) && op.dx.are_whole(n) && op.branch.are_whole(n);
+}
+
+/* then: NULL, or what goes on with dx. */
+static enum status backward(struct cuda_queue *queue, const struct norm_backward *op,
+                            const struct residual_backward *then)
+{
+    const bool layer = op->kind == NORM_LAYER;
+    const int64_t row_count = op->x.dim[0], columns = op->x.dim[1], blocks = blocks_of(row_count, NORM_ROWS);
+    void *scratch;
+    TRY(cuda_scratch(queue, static_cast<size_t>(2 * blocks * columns) * sizeof(float), &scratch));
+    float *const lines = static_cast<float *>(scratch);
+    TRY(with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        norm_back<T> args = {layer,
+                             row_count,
+                             columns,
+                             rows_of<T>(op->dy),
+                             rows_of<T>(op->x),
+                             rows_of<T>(op->weight),
+                             rows_of<T>(op->dresidual),
+                             rows_of<T>(op->dx),
+                             static_cast<const float *>(op->mean.data),
+                             static_cast<const float *>(op->rstd.data),
+                             lines_of(lines, columns),
+                             {},
+                             {}};
+        if (then != nullptr) {
+            args.branch = rows_of<T>(then->dx);
+            args.mask = mask_of(&then->dropout);
+        }
+        const dim3 grid(static_cast<unsigned>(blocks));
+        const int threads = threads_of_row(columns);
+        return fits(args) ? LAUNCH(queue, (norm_backward_rows<T, true>), grid, threads, 0, args)
+                          : LAUNCH(queue, (norm_backward_rows<T, false>), grid, threads, 0, args);
+    }));
+    struct partial_sums sums = {lines, blocks, columns, 2 * columns, {}, false};
+    sums.out[0] = static_cast<float *>(op->dweight.data);
+    sums.out[1] = static_cast<float *>(op->dbias.data);
+    return run_partial_sums(queue, sums, layer ? 2 : 1);
 }
 
 enum status cuda_norm_backward(struct cuda_queue *queue, const struct norm_backward *op)
 {
-    return with_type(op->x.dtype, [=](auto number) { return backward<decltype(number)>(queue, op); });
+    return backward(queue, op, nullptr);
+}
+
+enum status cuda_residual_norm_backward(struct cuda_queue *queue, const struct residual_norm_backward *op)
+{
+    return backward(queue, &op->norm, residual_backward_is_done(&op->residual) ? nullptr : &op->residual);
 }

@@ -46,6 +46,23 @@ template <class T> __device__ T block_sum(T value)
     return block_reduce(value, plus(), T());
 }
 
+/* Two sums behind the same barriers. */
+[[maybe_unused]] static __device__ inline void block_sums(float sum[2])
+{
+    SHARED(float, of_warp, 2 * WARP);
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    sum[0] = warp_reduce(sum[0], plus());
+    sum[1] = warp_reduce(sum[1], plus());
+    __syncthreads();
+    if (lane == 0) {
+        of_warp[warp] = sum[0];
+        of_warp[WARP + warp] = sum[1];
+    }
+    __syncthreads();
+    sum[0] = warp_reduce(lane < warps ? of_warp[lane] : 0.0F, plus());
+    sum[1] = warp_reduce(lane < warps ? of_warp[WARP + lane] : 0.0F, plus());
+}
+
 /* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then with each other.
  *
  * An F says what a row brings: read(row, column, left) fetches what its EACH columns need, and add() makes of
@@ -82,7 +99,7 @@ __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<flo
 struct partial_sums {
     const float *partial;
     int64_t lines, columns, stride; // lines of `columns` floats, `stride` apart; those of the next sum follow
-    float *out[2];                  // NULL: nobody asks
+    float *out[2];
     bool accumulate;
 };
 
@@ -103,7 +120,7 @@ struct partial_sums {
     }
     of_warp[threadIdx.x] = total;
     __syncthreads();
-    if (warp > 0 || column >= sums.columns || out == nullptr)
+    if (warp > 0 || column >= sums.columns)
         return;
     for (unsigned w = 1; w < warps; w++)
         total += of_warp[w * WARP + lane];

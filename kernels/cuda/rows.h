@@ -61,16 +61,20 @@ template <class T> struct rows {
         return data + r * stride;
     }
 
-    /* Columns [column, column + EACH) as they lie, of which `left` are there; 0 in place of the others. */
-    __device__ piece<T> read(int64_t r, int64_t column, int64_t left) const
+    /* Columns [column, column + EACH) as they lie, of which `left` are there; 0 in place of the others.
+     * WHOLE: the caller knows that are_whole(), and no code is made for the rest. */
+    template <bool WHOLE = false> __device__ piece<T> read(int64_t r, int64_t column, int64_t left) const
     {
         const T *from = row(r) + column;
-        if (wide && left >= EACH)
-            return *reinterpret_cast<const piece<T> *>(from);
+        const bool at_once = WHOLE || (wide && left >= EACH);
         piece<T> p;
-        UNROLL_ALL
-        for (int i = 0; i < EACH; i++)
-            p.at[i] = i < left ? from[i] : T();
+        if (at_once) {
+            p = *reinterpret_cast<const piece<T> *>(from);
+        } else {
+            UNROLL_ALL
+            for (int i = 0; i < EACH; i++)
+                p.at[i] = i < left ? from[i] : T();
+        }
         return p;
     }
 
@@ -82,9 +86,10 @@ template <class T> struct rows {
         return q;
     }
 
+    template <bool WHOLE = false>
     __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left) const
     {
-        return widened(read(r, column, left));
+        return widened(read<WHOLE>(r, column, left));
     }
 
     /* `rest` in place of what is not there. */
@@ -97,19 +102,39 @@ template <class T> struct rows {
         return q;
     }
 
-    __device__ void store(int64_t r, int64_t column, int64_t left, const piece<wide_type> &q) const
+    /* Rounded to what lies there. */
+    static __device__ piece<T> narrowed(const piece<wide_type> &q)
     {
-        T *to = row(r) + column;
         piece<T> p;
         computing<T>::narrow_all(q, p);
-        if (wide && left >= EACH) {
+        return p;
+    }
+
+    template <bool WHOLE = false>
+    __device__ void write(int64_t r, int64_t column, int64_t left, const piece<T> &p) const
+    {
+        T *to = row(r) + column;
+        const bool at_once = WHOLE || (wide && left >= EACH);
+        if (at_once) {
             *reinterpret_cast<piece<T> *>(to) = p;
-            return;
+        } else {
+            UNROLL_ALL
+            for (int i = 0; i < EACH; i++)
+                if (i < left)
+                    to[i] = p.at[i];
         }
-        UNROLL_ALL
-        for (int i = 0; i < EACH; i++)
-            if (i < left)
-                to[i] = p.at[i];
+    }
+
+    template <bool WHOLE = false>
+    __device__ void store(int64_t r, int64_t column, int64_t left, const piece<wide_type> &q) const
+    {
+        write<WHOLE>(r, column, left, narrowed(q));
+    }
+
+    /* All of rows of so many columns is read and written in wide accesses; so is what is not there. */
+    bool are_whole(int64_t columns) const
+    {
+        return data == nullptr || (wide && columns % EACH == 0);
     }
 };
 

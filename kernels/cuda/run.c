@@ -52,6 +52,10 @@ static struct tensor main_tensor(const struct op *op)
         return op->residual_forward.x;
     case OP_RESIDUAL_BACKWARD:
         return op->residual_backward.dout;
+    case OP_RESIDUAL_NORM_FORWARD:
+        return op->residual_norm_forward.norm.x;
+    case OP_RESIDUAL_NORM_BACKWARD:
+        return op->residual_norm_backward.norm.x;
     case OP_LOSS_MAX:
         return op->loss_max.logits;
     case OP_LOSS_SUM:
@@ -165,6 +169,10 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
         return cuda_residual_forward(queue, &op->residual_forward);
     case OP_RESIDUAL_BACKWARD:
         return cuda_residual_backward(queue, &op->residual_backward);
+    case OP_RESIDUAL_NORM_FORWARD:
+        return cuda_residual_norm_forward(queue, &op->residual_norm_forward);
+    case OP_RESIDUAL_NORM_BACKWARD:
+        return cuda_residual_norm_backward(queue, &op->residual_norm_backward);
     case OP_LOSS_MAX:
         return cuda_loss_max(queue, &op->loss_max);
     case OP_LOSS_SUM:

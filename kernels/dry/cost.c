@@ -47,6 +47,30 @@ static struct op_cost residual_forward_cost(const struct residual_forward *r)
     return elementwise(r->x, flops, bytes(r->x) + bytes(r->bias) + bytes(r->residual) + bytes(r->out));
 }
 
+static struct op_cost residual_backward_cost(const struct residual_backward *r)
+{
+    if (r->dropout.probability == 0.0F && r->dx.data == r->dout.data)
+        return (struct op_cost){0};
+    return elementwise(r->dx, r->dropout.probability > 0.0F ? 2.0 : 0.0, 2.0 * bytes(r->dx));
+}
+
+static struct op_cost norm_forward_cost(const struct norm_forward *n)
+{
+    return elementwise(n->x, 8.0, 2.0 * bytes(n->x));
+}
+
+static struct op_cost norm_backward_cost(const struct norm_backward *n)
+{
+    return elementwise(n->x, 14.0, 3.0 * bytes(n->x) + bytes(n->dresidual));
+}
+
+/* Two ops of which the second need not fetch what the first has made. */
+static struct op_cost both(struct op_cost a, struct op_cost b, struct tensor between)
+{
+    return (struct op_cost){.flops = a.flops + b.flops,
+                            .bytes = a.bytes + b.bytes - (b.bytes > 0.0 ? bytes(between) : 0.0)};
+}
+
 struct op_cost op_cost(const struct op *op)
 {
     switch (op->kind) {
@@ -73,9 +97,9 @@ struct op_cost op_cost(const struct op *op)
         return elementwise(op->column_sum.in, 1.0,
                            bytes(op->column_sum.in) + 2.0 * bytes(op->column_sum.out));
     case OP_NORM_FORWARD:
-        return elementwise(op->norm_forward.x, 8.0, 2.0 * bytes(op->norm_forward.x));
+        return norm_forward_cost(&op->norm_forward);
     case OP_NORM_BACKWARD:
-        return elementwise(op->norm_backward.x, 14.0, 4.0 * bytes(op->norm_backward.x));
+        return norm_backward_cost(&op->norm_backward);
     case OP_ACTIVATION_FORWARD:
         return elementwise(op->activation_forward.y, 10.0,
                            bytes(op->activation_forward.x) + bytes(op->activation_forward.y));
@@ -100,9 +124,14 @@ struct op_cost op_cost(const struct op *op)
     case OP_RESIDUAL_FORWARD:
         return residual_forward_cost(&op->residual_forward);
     case OP_RESIDUAL_BACKWARD:
-        return elementwise(op->residual_backward.dx,
-                           op->residual_backward.dropout.probability > 0.0F ? 2.0 : 0.0,
-                           2.0 * bytes(op->residual_backward.dx));
+        return residual_backward_cost(&op->residual_backward);
+    case OP_RESIDUAL_NORM_FORWARD:
+        return both(residual_forward_cost(&op->residual_norm_forward.residual),
+                    norm_forward_cost(&op->residual_norm_forward.norm), op->residual_norm_forward.norm.x);
+    case OP_RESIDUAL_NORM_BACKWARD:
+        return both(norm_backward_cost(&op->residual_norm_backward.norm),
+                    residual_backward_cost(&op->residual_norm_backward.residual),
+                    op->residual_norm_backward.norm.dx);
     case OP_LOSS_MAX:
         return elementwise(op->loss_max.logits, 1.0, bytes(op->loss_max.logits));
     case OP_LOSS_SUM:

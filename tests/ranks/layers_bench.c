@@ -250,7 +250,7 @@ enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
     case ROW:
         return row_linear_forward(&l->row, pass, x, y);
     case NORM:
-        return norm_layer_forward(&l->norm, pass, x, *y);
+        return norm_forward(b->stream, norm_layer_forward(&l->norm, pass, x, *y));
     case ATTENTION:
         return attention_layer_forward(&l->attention, pass, x, y);
     case MLP:
@@ -288,8 +288,8 @@ enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor
         TRY(enter(b, &l->row, dy));
         return row_linear_backward_input(&l->row, pass, *dx, (struct epilogue){0});
     case NORM:
-        TRY(fill(b->stream, (struct fill){.out = *dx, .value = 0.0F}));
-        return norm_layer_backward_input(&l->norm, pass, dy, x, *dx);
+        return norm_backward(b->stream,
+                             norm_layer_backward_input(&l->norm, pass, dy, x, (struct tensor){0}, *dx));
     case ATTENTION:
         TRY(enter(b, &l->attention.proj, dy));
         return attention_layer_backward_input(&l->attention, pass, dx);

@@ -210,6 +210,23 @@ Test(doors, norms_and_activations)
     cr_assert(passed(&d, OP_NORM_BACKWARD) == 0 && passed(&d, OP_FILL) == 1,
               "without rows dweight is zero, not unset");
 
+    struct residual_norm_forward sum = {.residual = {.x = f32(5, 8), .out = f32(5, 8)},
+                                        .norm = {.kind = NORM_RMS,
+                                                 .x = f32(5, 8),
+                                                 .weight = f32_vector(8),
+                                                 .y = f32(5, 8),
+                                                 .rstd = f32_vector(5)}};
+    sum.norm.x = sum.residual.out;
+    LETS_IN(residual_norm_forward(d.stream, sum));
+    sum.norm.x = tensor_columns(f32(5, 9), 0, 8);
+    REFUSES(residual_norm_forward(d.stream, sum),
+            "residual_norm_forward: norm.x, f32[5, 8], is not residual.out, f32[5, 8]");
+    struct residual_norm_backward undo = {.norm = back, .residual = {.dout = back.dx, .dx = f32(0, 8)}};
+    LETS_IN(residual_norm_backward(d.stream, undo));
+    cr_assert(passed(&d, OP_RESIDUAL_NORM_BACKWARD) == 0 && passed(&d, OP_FILL) == 2, "likewise");
+    undo.residual.dout = f32(0, 9);
+    REFUSES(residual_norm_backward(d.stream, undo), "residual_norm_backward: dx is f32[0, 8]");
+
     struct activation_forward swiglu = {.kind = ACTIVATION_SWIGLU, .x = f32(5, 16), .y = f32(5, 8)};
     LETS_IN(activation_forward(d.stream, swiglu));
     swiglu.x = f32(5, 8);

@@ -58,9 +58,11 @@ static uint64_t norms(struct stand *stand)
                                   f.weight,
                                   f.mean,
                                   f.rstd,
+                                  {0},
                                   matrix(stand, "dx"),
                                   vector(stand, "dw", COLUMNS),
                                   vector(stand, "db", COLUMNS)};
+        b.dresidual = b.dx;
         if (kind == NORM_RMS)
             f.bias = f.mean = b.mean = b.dbias = (struct tensor){0};
         cr_assert_eq(norm_forward(stand->stream, f), OK, "%s", fail_text());

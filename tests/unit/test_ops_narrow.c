@@ -256,6 +256,7 @@ static bool norms(const struct trial *t)
                                   .x = matrix(t, "x"),
                                   .weight = vector(t, "w", t->columns),
                                   .rstd = vector(t, "r", t->rows),
+                                  .dresidual = matrix(t, "dresidual"),
                                   .dx = matrix(t, "dx"),
                                   .dweight = vector(t, "dw", t->columns)};
         if (kind == NORM_LAYER) {
@@ -266,7 +267,7 @@ static bool norms(const struct trial *t)
         good = agrees_with_twin(t, (struct operands){{&f.x, &f.weight, &f.bias, &f.y}, {&f.mean, &f.rstd}},
                                 run_norm_forward, &f) &&
                agrees_with_twin(t,
-                                (struct operands){{&b.dy, &b.x, &b.weight, &b.dx},
+                                (struct operands){{&b.dy, &b.x, &b.weight, &b.dresidual, &b.dx},
                                                   {&b.mean, &b.rstd, &b.dweight, &b.dbias}},
                                 run_norm_backward, &b) &&
                good;

@@ -156,6 +156,7 @@ static struct norm_gradients run_norm_backward(struct norm_case *c)
                                .rstd = tensor_1d(c->rstd, F32, c->rows),
                                .dx = tensor_2d(g.dx, F32, c->rows, c->columns),
                                .dweight = tensor_1d(g.dweight, F32, c->columns)};
+    op.dresidual = op.dx;
     if (c->kind == NORM_LAYER) {
         op.mean = tensor_1d(c->mean, F32, c->rows);
         op.dbias = tensor_1d(g.dbias, F32, c->columns);
