@@ -67,7 +67,7 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
         status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
         status = stream_create(config->device, "buckets", &b->stream);
-    if (status == OK && config->registered)
+    if (status == OK && config->registered && !config->scatter) // slices of different sizes go by scratch
         status = register_gradients(b);
     if (status == OK) {
         begin_step(b);

@@ -397,11 +397,16 @@ static enum status barrier_nccl(struct comm *comm, struct stream *stream)
 
 /* ---- memory that NCCL knows ---- */
 
+/* All ranks of a message must have its memory registered, or none (NCCL's guide): so nothing is where sums
+ * run in the order of the ranks, and their parts go into scratch. */
 static enum status register_nccl(struct comm *comm, void *data, size_t bytes, void **handle)
 {
     struct nccl_comm *c = nccl_of(comm);
+    *handle = NULL;
     if (c->nccl == NULL)
         return fail(PEER_LOST, "comm %s is no more, for another rank has failed", comm->name);
+    if (!c->world->job->options->any_order)
+        return OK;
     return nccl_check(library_of(c), c, library_of(c)->ncclCommRegister(c->nccl, data, bytes, handle),
                       "ncclCommRegister", comm->name);
 }
@@ -455,14 +460,16 @@ static enum status settle(struct nccl_world *w, cudaStream_t stream)
     }
 }
 
-/* A message from everyone to everyone that will have one: pairs, and sums that are made of such. */
+/* A first message from everyone to everyone, also where NCCL adds by itself: pieces beside multiplications
+ * and slices of different sizes go from rank to rank. Among more than MANY that is left to who needs it. */
+enum { MANY = 64 };
 static enum status greet(struct nccl_comm *c, char *room, cudaStream_t stream)
 {
     const struct nccl_library *nccl = library_of(c);
     const struct comm *comm = &c->comm;
     TRY(nccl_check(nccl, c, nccl->ncclAllReduce(room, room, 1, ncclInt32, ncclSum, c->nccl, stream),
                    "ncclAllReduce", comm->name));
-    if (comm->size > 2 && c->world->job->options->any_order)
+    if (comm->size > MANY && c->world->job->options->any_order)
         return settle(c->world, stream);
     ncclResult_t result = nccl->ncclGroupStart();
     for (int r = 0; r < comm->size && result == ncclSuccess; r++) {

@@ -221,8 +221,8 @@ const struct recipe_row recipe_rows[] = {
         "With sequence_parallel: tokens are gathered and sums scattered beside the multiplications that "
         "need or make them, in pieces of one rank's tokens."),
     ROW("parallel.nccl_ub", BOOL, parallel.nccl_ub, "false",
-        "With zero_stage 0 or 1 on GPUs: the gradients' memory is registered with NCCL (ncclCommRegister), "
-        "which can then send from where they lie."),
+        "With zero_stage 0 and deterministic false on GPUs: the gradients' memory is registered with NCCL "
+        "(ncclCommRegister), which can then add them up where they lie."),
     ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
         "MiB of gradients that are reduced together, with zero_stage 0 and 1. Never changes a bit of the "
         "result.",

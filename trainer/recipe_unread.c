@@ -76,6 +76,16 @@ static bool layers_are_buckets(const struct recipe *r)
     return r->parallel.zero_stage >= 2;
 }
 
+static bool slices_are_kept(const struct recipe *r)
+{
+    return r->parallel.zero_stage >= 1;
+}
+
+static bool adds_in_order(const struct recipe *r)
+{
+    return r->deterministic && !not_on_gpus(r);
+}
+
 static bool weights_are_whole(const struct recipe *r)
 {
     return r->parallel.zero_stage < 3;
@@ -112,8 +122,10 @@ static const struct unread {
      "it is about the messages of that"},
     {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry stands for another"},
     {"parallel.nccl_ub", not_on_gpus, "cluster.device", "it is about NCCL, which joins GPUs"},
-    {"parallel.nccl_ub", layers_are_buckets, "parallel.zero_stage",
-     "from 2 on there are no gradients that stay in one place"},
+    {"parallel.nccl_ub", slices_are_kept, "parallel.zero_stage",
+     "from 1 on sums come by memory that is not registered"},
+    {"parallel.nccl_ub", adds_in_order, "deterministic",
+     "NCCL then adds nothing, and what is added comes by memory that is not registered"},
     {"parallel.bucket_size_mb", layers_are_buckets, "parallel.zero_stage",
      "from 2 on each layer is a bucket"},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",

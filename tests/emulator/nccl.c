@@ -27,6 +27,7 @@
 struct thread_state {
     uint64_t tickets, started;
     bool disorder; // a comm was aborted
+    int meetings;  // of this rank with another, in each comm and direction
     int depth, letter_count;
     struct ncclComm *comm;
     cudaStream_t stream;
@@ -106,12 +107,21 @@ static void say(const struct emulator_message *message, FILE *to)
     fputc('\n', to);
 }
 
+static bool is_known(const struct ncclComm *c, const void *data)
+{
+    for (const struct known *k = c->known; k != NULL; k = k->next)
+        if ((const char *)data >= k->data && (const char *)data < k->data + k->bytes)
+            return true;
+    return false;
+}
+
 static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct wish wish, const void *in, void *out,
                         const struct letter *letters, int letter_count)
 {
     struct message *m = calloc(1, sizeof *m + (size_t)letter_count * sizeof *letters);
     CHECK(m != NULL);
     wish.call = wish.kind == LETTERS ? 0 : c->collectives++; // which some of the ranks exchange alone
+    wish.known = is_known(c, in) | is_known(c, out) << 1;
     *m = (struct message){.base = {move, say},
                           .comm = c,
                           .wish = wish,
@@ -187,6 +197,10 @@ static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream
     CHECK(mine.letter_count < MOST_LETTERS);
     CHECK(mine.letter_count == 0 || (mine.comm == comm && mine.stream == stream));
     letter.bytes = letter.count * nccl_bytes_of(letter.type);
+    letter.known = is_known(comm, letter.data);
+    uint64_t bit = (uint64_t)1 << letter.peer;
+    mine.meetings += (comm->met[letter.send] & bit) == 0;
+    comm->met[letter.send] |= bit;
     mine.comm = comm;
     mine.stream = stream;
     mine.letters[mine.letter_count++] = letter;
@@ -333,7 +347,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     CHECK(comm->calls == comm->finished); // the transport waits for its messages before,
-    CHECK(comm->registered == 0);         // and takes back what it registered
+    CHECK(comm->known == NULL);           // and takes back what it registered
     comm_release(comm);
     return ncclSuccess;
 }
@@ -353,24 +367,32 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     return ncclSuccess;
 }
 
-/* A handle is a byte of its own, so that AddressSanitizer sees one that is given back twice, or never. */
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *data, size_t bytes, void **handle)
 {
     if (emulator_fails("ncclCommRegister") || data == NULL || bytes == 0)
         return refuse(ncclInvalidArgument, "no memory to register");
-    *handle = malloc(1);
-    CHECK(*handle != NULL);
-    comm->registered++;
+    struct known *known = malloc(sizeof *known);
+    CHECK(known != NULL);
+    *known = (struct known){comm->known, data, bytes};
+    *handle = comm->known = known;
     atomic_fetch_add(&registrations, 1);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
 {
-    CHECK(comm->registered > 0);
-    comm->registered--;
+    struct known **link = &comm->known;
+    while (*link != NULL && *link != handle)
+        link = &(*link)->next;
+    CHECK(*link != NULL);
+    *link = (*link)->next;
     free(handle);
     return ncclSuccess;
+}
+
+int emulated_nccl_meetings(void)
+{
+    return mine.meetings;
 }
 
 int emulated_nccl_registrations(void)

@@ -21,9 +21,20 @@ const char *nccl_kind_name(int kind)
 
 /* ---- what ranks want of each other ---- */
 
+/* "if any rank in a communicator passes registered buffers [...] all other ranks in the same communicator
+ * must pass their registered buffers" (NCCL's guide, User Buffer Registration); else it may do anything. */
+static void agree_on_memory(const struct message *m, int mine, int theirs, int rank)
+{
+    if (mine != theirs)
+        die(__FILE__, __LINE__, "the emulated NCCL",
+            "of %d ranks, %d and %d have a message between memory that is registered and memory that is not",
+            m->comm->ranks, m->comm->rank, rank);
+}
+
 static void agree(const struct message *m, const struct wish *theirs, int rank)
 {
     const struct wish *w = &m->wish;
+    agree_on_memory(m, w->known, theirs->known, rank);
     if (w->kind == theirs->kind && w->type == theirs->type && w->how == theirs->how &&
         w->root == theirs->root && w->count == theirs->count && w->call == theirs->call)
         return;
@@ -195,7 +206,8 @@ static bool move_send(struct message *m, struct letter *l)
     }
     size_t left = l->bytes - l->at, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
     memcpy(slot->data, l->data + l->at, bytes);
-    slot->wish = (struct wish){.kind = LETTERS, .type = (int32_t)l->type, .count = l->count};
+    slot->wish =
+        (struct wish){.kind = LETTERS, .type = (int32_t)l->type, .count = l->count, .known = l->known};
     slot->bytes = (int64_t)bytes;
     l->at += bytes;
     l->posted = true;
@@ -208,6 +220,7 @@ static bool move_receive(struct message *m, struct letter *l)
     struct slot *slot = pair_of(m->comm, l->peer, m->comm->rank);
     if (atomic_load(&slot->taken) == atomic_load(&slot->posted))
         return false;
+    agree_on_memory(m, l->known, slot->wish.known, l->peer);
     if (slot->wish.type != (int32_t)l->type || slot->wish.count != l->count)
         die(__FILE__, __LINE__, "the emulated NCCL",
             "of %d ranks, %d sends %llu of type %d, and %d receives %zu of type %d", m->comm->ranks, l->peer,

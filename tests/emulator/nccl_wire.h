@@ -17,6 +17,14 @@ enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, LETTERS };
 struct wish {
     int32_t kind, type, how, root;
     uint64_t count, call;
+    int32_t known, unused; // 1: it comes out of registered memory; 2: it goes into such. Of a letter 1
+};
+
+/* Registered memory. */
+struct known {
+    struct known *next;
+    const char *data;
+    size_t bytes;
 };
 
 struct slot {
@@ -39,13 +47,14 @@ struct ncclComm {
     uint64_t calls, finished;
     uint64_t collectives, pieces; // of them
     bool aborted, order;
-    int registered; // pieces of memory
+    struct known *known;
+    uint64_t met[2]; // a bit for each rank that has been sent to, and been received from
     struct shared *shared;
     size_t bytes;
 };
 
 struct letter {
-    bool send, posted;
+    bool send, posted, known;
     int peer;
     char *data;
     size_t count, bytes, at;

@@ -11,6 +11,7 @@
 #include "tests/support/launched.h"
 #include "tests/support/tiny_verify.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static const char *const cubes[] = {
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=interleaved "
     "parallel.tp_comm_overlap=true",
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v "
-    "parallel.overlap_grad_reduce=false parallel.nccl_ub=true",
+    "parallel.overlap_grad_reduce=false parallel.nccl_ub=true deterministic=false", // sums of two: no order
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=gpipe "
     "pipeline.optimizer_post_validation=true",
     NULL,
@@ -124,6 +125,44 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
         failures += complain("verify", "outside of the bounds");
     verify_report_free(&report);
     return failures;
+}
+
+/* Connections stand before the first step: whoever sends to another in a step has done so before. */
+struct meetings {
+    int before[8];
+    atomic_int later;
+};
+
+static enum status count_before(void *context, struct worker *w)
+{
+    ((struct meetings *)context)->before[w->world->rank] = emulated_nccl_meetings();
+    return OK;
+}
+
+static enum status count_later(void *context, struct worker *w, int64_t step,
+                               const struct step_result *result)
+{
+    struct meetings *m = context;
+    (void)step, (void)result;
+    atomic_fetch_add(&m->later, emulated_nccl_meetings() - m->before[w->world->rank]);
+    return OK;
+}
+
+static int meet_early(const struct tiny *tiny, const char *layout)
+{
+    struct meetings meetings = {.later = 0};
+    struct recipe *recipe = NULL;
+    struct trace trace;
+    struct trace_options options = {
+        .transport = "nccl", .hooks = {.context = &meetings, .built = count_before, .stepped = count_later}};
+    enum status status =
+        tiny_recipe(tiny, TINY_GPT, COMMON "cluster.transport=nccl deterministic=false", layout, 0, &recipe);
+    if (status == OK)
+        status = trace_run(recipe, &options, &trace);
+    recipe_destroy(recipe);
+    if (status != OK)
+        return complain(layout, fail_text());
+    return atomic_load(&meetings.later) > 0 ? complain(layout, "ranks meet for the first time in a step") : 0;
 }
 
 /* The kernels' two-byte numbers beside the processor's: one rank on the cpu device, other sums, the same
@@ -262,6 +301,8 @@ int main(int argc, char **argv)
     failures += same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, away, "open", &reference);
     failures += near_the_cpu(&tiny, "bf16") + near_the_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, beside, "open", &reference);
+    failures += meet_early(&tiny, "tp=4 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true");
+    failures += meet_early(&tiny, "dp=4 parallel.zero_stage=1");
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, wide, "guarded", &reference); // it takes its time
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);

@@ -63,5 +63,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, nc
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
+/* How many first letters this thread has had: to another rank or from it, for each comm anew. */
+int emulated_nccl_meetings(void);
 /* Of the emulator: how often memory was registered in this process. */
 int emulated_nccl_registrations(void);
