@@ -353,6 +353,8 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
 {
     struct attention a = attention_of(&op->forward);
     TRY(check_size(a, op->forward.batch));
+    if (attention_suits_wgmma(queue, op))
+        return attention_wgmma_backward(queue, op);
     a.dout = numbers_of(op->dout);
     a.dq = numbers_of(op->dq);
     a.dk = numbers_of(op->dk);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the two homes of attention share: the plain one (attention.cu), which takes everything, and the one on
- * tensor cores (attention_mma.cu), which takes two-byte numbers and heads of 64 and 128. */
+/* What the homes of attention share: the plain one (attention.cu), which takes everything; the one on tensor
+ * cores (attention_mma.cu), which takes two-byte numbers and heads of 64 and 128; and of these, on GPUs of
+ * compute capability 9.0, those with products of warpgroups (attention_wgmma.cu and its _back). */
 #pragma once
 
 #include "kernels/cuda/mma.h"
@@ -62,9 +63,11 @@ static __device__ inline bool keeps(const struct pair_dropout &d, uint64_t sampl
 bool attention_suits_mma(const struct attention_forward *op);
 bool attention_suits_mma(const struct attention_backward *op);
 MUST_USE enum status attention_mma_forward(struct cuda_queue *queue, const struct attention_forward *op);
-/* The same with products of warpgroups (attention_wgmma.cu), on this queue's GPU. */
+/* The same with products of warpgroups, on this queue's GPU. */
 bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_forward *op);
+bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_backward *op);
 MUST_USE enum status attention_wgmma_forward(struct cuda_queue *queue, const struct attention_forward *op);
 /* delta[A, T]: dout . out, over each head. */
 MUST_USE enum status attention_mma_backward(struct cuda_queue *queue, const struct attention_backward *op,
                                             const float *delta);
+MUST_USE enum status attention_wgmma_backward(struct cuda_queue *queue, const struct attention_backward *op);

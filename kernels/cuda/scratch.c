@@ -33,6 +33,17 @@ static int64_t heads_of(const struct attention_forward *op)
     return op->q.dim[1] / op->head_dim;
 }
 
+/* dout . out, of each head and token; with two-byte numbers also the log of sums, and documents, all of it
+ * for sequences of whole tiles (attention_wgmma_back.cu). */
+static size_t of_attention_backward(const struct attention_forward *op)
+{
+    const int64_t tiles = (op->sequence + ATTENTION_TILE - 1) / ATTENTION_TILE,
+                  tokens = op->batch * tiles * ATTENTION_TILE;
+    const int64_t numbers =
+        op->q.dtype == F32 ? heads_of(op) * op->q.dim[0] : (2 * heads_of(op) + 1) * tokens;
+    return (size_t)numbers * sizeof(float);
+}
+
 size_t cuda_scratch_bytes(const struct op *op)
 {
     switch ((int)op->kind) {
@@ -44,9 +55,8 @@ size_t cuda_scratch_bytes(const struct op *op)
         return of_sums(op->norm_backward.x, 2);
     case OP_EMBEDDING_BACKWARD: // the order of its tokens
         return (size_t)op->embedding_backward.dout.dim[0] * SORTED_TOKEN_BYTES;
-    case OP_ATTENTION_BACKWARD: // dout . out, of each head and token
-        return (size_t)(heads_of(&op->attention_backward.forward) * op->attention_backward.forward.q.dim[0]) *
-               sizeof(float);
+    case OP_ATTENTION_BACKWARD:
+        return of_attention_backward(&op->attention_backward.forward);
     case OP_MAGNITUDE:
         return of_magnitude(&op->magnitude);
     default:

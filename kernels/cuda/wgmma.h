@@ -230,6 +230,17 @@ static __device__ __forceinline__ void tensor_load(void *to, const CUtensorMap *
                  : "memory");
 }
 
+/* Begins to copy so many bytes, a multiple of 16, between addresses that are, too, for one thread; they
+ * arrive at `barrier` ("cp.async.bulk"). */
+static __device__ __forceinline__ void bulk_load(void *to, const void *from, int bytes, uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
 /* The map will be wanted soon ("prefetch.tensormap"). */
 static __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *map)
 {

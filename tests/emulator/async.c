@@ -28,6 +28,7 @@ struct mbarrier {
 
 struct load {
     char *to;
+    const char *from; // of a copy without a map; else NULL
     struct emulated_map map;
     struct mbarrier *barrier;
     int at[EMULATED_RANK];
@@ -223,6 +224,34 @@ void emulator_named_barrier(int number, int threads, bool waits, const char *fil
 
 /* Copies of boxes */
 
+/* Its barrier and its place, which is NaN until it arrives. */
+static void begin_load(struct async *a, struct load *load, void *to, uint64_t *barrier, size_t alignment,
+                       const char *file, int line)
+{
+    load->to = to;
+    load->barrier = barrier_at(barrier, file, line);
+    if (!load->barrier->fenced)
+        refuse(file, line, "copies do not see this mbarrier: no fence after its init");
+    const uint32_t address = emulator_shared_address(to, file, line);
+    const size_t offset = address - FIRST_ADDRESS;
+    if (address % alignment != 0 || offset + load->bytes > a->memory.bytes)
+        refuse(file, line, "a copy goes to aligned bytes of shared memory, a tensor's to 128");
+    memset(to, 0xff, load->bytes);
+    memset(a->seen + offset, 0xff, load->bytes);
+    a->loads++;
+}
+
+void emulator_bulk_load(void *to, const void *from, int bytes, uint64_t *barrier, const char *file, int line)
+{
+    struct async *a = here();
+    if (a->loads == MOST_LOADS)
+        refuse(file, line, "too many copies at once");
+    if (bytes <= 0 || bytes % CHUNK != 0 || (uintptr_t)from % CHUNK != 0)
+        refuse(file, line, "a copy is of whole aligned 16 bytes");
+    a->load[a->loads] = (struct load){.from = from, .bytes = (size_t)bytes};
+    begin_load(a, &a->load[a->loads], to, barrier, CHUNK, file, line);
+}
+
 void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const int *at, int rank,
                           const char *file, int line)
 {
@@ -233,22 +262,13 @@ void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const in
     memcpy(&load->map, map, sizeof load->map);
     if (load->map.magic != EMULATED_MAP || (int)load->map.rank != rank || (uintptr_t)map % 64 != 0)
         refuse(file, line, "this is not a tensor map of so many dimensions, on 64 bytes");
-    load->barrier = barrier_at(barrier, file, line);
-    if (!load->barrier->fenced)
-        refuse(file, line, "copies do not see this mbarrier: no fence after its init");
-    load->to = to;
+    load->from = NULL;
     load->bytes = load->map.number_bytes;
     for (int i = 0; i < rank; i++) {
         load->at[i] = at[i];
         load->bytes *= load->map.box[i];
     }
-    const uint32_t address = emulator_shared_address(to, file, line);
-    const size_t offset = address - FIRST_ADDRESS;
-    if (address % LINE != 0 || offset + load->bytes > a->memory.bytes)
-        refuse(file, line, "a copy goes to 128-byte aligned bytes of shared memory");
-    memset(to, 0xff, load->bytes);
-    memset(a->seen + offset, 0xff, load->bytes);
-    a->loads++;
+    begin_load(a, load, to, barrier, LINE, file, line);
 }
 
 /* The chunk at `offset` of the box: of which row of the tensor, from which number on. NULL: outside. */
@@ -292,7 +312,11 @@ bool async_move(struct async *a, uint32_t order)
     struct load load = a->load[which];
     a->loads--;
     memmove(&a->load[which], &a->load[which + 1], (size_t)(a->loads - which) * sizeof load);
-    for (size_t offset = 0; offset < load.bytes; offset += CHUNK)
+    if (load.from != NULL) {
+        memcpy(load.to, load.from, load.bytes);
+        memcpy(a->seen + (load.to - (char *)a->memory.data), load.from, load.bytes);
+    }
+    for (size_t offset = 0; load.from == NULL && offset < load.bytes; offset += CHUNK)
         copy_chunk(a, &load, offset);
     load.barrier->bytes -= (int64_t)load.bytes;
     end_phase(load.barrier);

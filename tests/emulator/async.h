@@ -37,6 +37,7 @@ void emulator_mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file
 void emulator_async_fence(void);
 void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const int *at, int rank,
                           const char *file, int line);
+void emulator_bulk_load(void *to, const void *from, int bytes, uint64_t *barrier, const char *file, int line);
 void emulator_named_barrier(int number, int threads, bool waits, const char *file, int line);
 
 /* A product of one warp: its 16 rows of d[64][n]. */

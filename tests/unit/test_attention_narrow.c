@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention in bf16 and f16 against S x S matrices in double precision, heads of 64 and 128: on the cuda
  * device these go over tensor cores, whose tiles are here full, cut and hidden: with the instructions of
- * sm_90a (kernels/cuda/attention_wgmma.cu), where the GPU is one, and with mma.sync (attention_mma.cu). What
+ * sm_90a (kernels/cuda/attention_wgmma*.cu), where the GPU is one, and with mma.sync (attention_mma.cu). What
  * a bound is made of:
  *
  *     u     what one rounding to bf16 or f16 can do, 2^-8 or 2^-11 of a number: to weights and to their
@@ -27,7 +27,7 @@ struct shape {
     float dropout;
 };
 
-/* 128 rows to a block, 32 or 64 columns to a tile. */
+/* 128 rows to a block, 32 to 128 columns to a tile, up to four tiles on their way at once. */
 static const struct shape shapes[] = {
     {1, 1, 1, 1, 128, 0, 0.0F},    {2, 64, 2, 1, 64, 0, 0.0F},    {1, 210, 2, 1, 64, 70, 0.0F},
     {1, 132, 2, 2, 128, 0, 0.25F}, {1, 130, 4, 2, 64, 50, 0.25F}, {2, 133, 2, 1, 128, 1, 0.0F},
@@ -305,7 +305,7 @@ Test(attention_narrow, is_attention)
     }
 }
 
-/* So many tiles of keys that their places in shared memory are filled again. */
+/* So many tiles that their places in shared memory are filled again. */
 Test(attention_narrow, long_sequences_go_round_and_round)
 {
     static const struct shape shapes_of_many[] = {
@@ -314,14 +314,19 @@ Test(attention_narrow, long_sequences_go_round_and_round)
         struct trial c = trial_of(shapes_of_many[i], i == 1 ? F16 : BF16);
         run_forward(&c);
         cr_expect_eq(forward_outside(&c), 0, "shape %d", i);
+        run_backward(&c);
+        cr_expect_eq(backward_outside(&c), 0, "shape %d", i);
         stand_close(&c.stand);
     }
 }
 
 enum { ALONE = 200 }; // tokens of one sequence of one head of 64
+struct results {
+    uint16_t out[ALONE * 64], gradient[ALONE * 3 * 64];
+};
 
-/* out, where q, k and v are columns of a matrix with some more. */
-static void take_out(uint16_t to[ALONE * 64], int64_t more, const char *kind)
+/* Where q, k and v are columns of a matrix with some more. */
+static void compute(struct results *to, int64_t more, const char *kind)
 {
     setenv("CUBOID_TEST_ATTENTION", kind, 1);
     struct trial c = trial_of((struct shape){1, ALONE, 1, 1, 64, 0, 0.0F}, BF16);
@@ -330,29 +335,32 @@ static void take_out(uint16_t to[ALONE * 64], int64_t more, const char *kind)
     c.op.forward.k = tensor_columns(qkv, 64, 128);
     c.op.forward.v = tensor_columns(qkv, 128, 192);
     run_forward(&c);
-    memcpy(to, c.op.forward.out.data, (size_t)(c.tokens * c.width) * sizeof *to);
+    memcpy(to->out, c.op.forward.out.data, sizeof to->out);
+    run_backward(&c);
+    memcpy(to->gradient, c.op.dq.data, sizeof to->gradient);
     stand_close(&c.stand);
 }
 
-/* Their tiles differ, and so do their bits: they tell which of the two has run. */
+/* Their sums differ in order, and so do their bits: they tell which of the two has run. */
 Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
 {
-    uint16_t out[2][ALONE * 64];
+    struct results got, mma;
     if (!STAND_IS_EMULATED)
         return;
-    take_out(out[0], 0, "own");
-    take_out(out[1], 0, "mma");
-    cr_expect_neq(memcmp(out[0], out[1], sizeof out[0]), 0);
+    compute(&got, 0, "own");
+    compute(&mma, 0, "mma");
+    cr_expect_neq(memcmp(got.out, mma.out, sizeof mma.out), 0);
+    cr_expect_neq(memcmp(got.gradient, mma.gradient, sizeof mma.gradient), 0);
     setenv("EMULATOR_CAPABILITY", "8.0", 1);
-    take_out(out[0], 0, "own");
-    cr_expect_eq(memcmp(out[0], out[1], sizeof out[0]), 0, "a GPU of 8.0");
+    compute(&got, 0, "own");
+    cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "a GPU of 8.0");
     setenv("EMULATOR_CAPABILITY", "10.0", 1);
-    take_out(out[0], 0, "own");
-    cr_expect_eq(memcmp(out[0], out[1], sizeof out[0]), 0, "a GPU of 10.0");
+    compute(&got, 0, "own");
+    cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "a GPU of 10.0");
     unsetenv("EMULATOR_CAPABILITY");
-    take_out(out[0], 8, "own"); // rows are no whole heads apart
-    take_out(out[1], 8, "mma");
-    cr_expect_eq(memcmp(out[0], out[1], sizeof out[0]), 0, "rows that no tensor map takes");
+    compute(&got, 8, "own"); // rows are no whole heads apart
+    compute(&mma, 8, "mma");
+    cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "rows that no tensor map takes");
 }
 
 /* The same bits again; on the emulator in another order of threads and blocks. */

@@ -358,6 +358,60 @@ Test(wgmma, a_copy_is_waited_for, .exit_code = 1)
     wrong_copies(LEFT_ALONE, 0, 0, 0, "7");
 }
 
+/* Numbers without a map. */
+enum bulk_fault { BULK_WELL, BULK_TO_8, BULK_FROM_8, BULK_OF_8 };
+
+static void copy_numbers(const float *from, enum bulk_fault fault, float *out, float *early)
+{
+    DYNAMIC_SHARED(float, memory);
+    SHARED(uint64_t, barrier, 1);
+    if (threadIdx.x == 0) {
+        mbarrier_init(barrier, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expecting(barrier, 64);
+        bulk_load(memory + (fault == BULK_TO_8 ? 2 : 4), from + (fault == BULK_FROM_8 ? 2 : 0),
+                  fault == BULK_OF_8 ? 56 : 64, barrier);
+        *early = memory[4];
+    }
+    __syncthreads();
+    mbarrier_wait(barrier, 0);
+    if (threadIdx.x < 16)
+        out[threadIdx.x] = memory[4 + threadIdx.x];
+}
+
+static void expect_numbers(enum bulk_fault fault)
+{
+    alignas(16) float from[18] = {};
+    float out[16] = {}, early = 0.0F;
+    for (int i = 0; i < 16; i++)
+        from[i] = static_cast<float>(i);
+    bench bench("7");
+    cr_assert_eq(LAUNCH(&bench.queue, copy_numbers, dim3(1), 32, 80, from, fault, out, &early), OK);
+    cr_expect(isnan(early));
+    for (int i = 0; i < 16; i++)
+        cr_expect_eq(out[i], from[i]);
+}
+
+Test(wgmma, numbers_are_copied)
+{
+    expect_numbers(BULK_WELL);
+}
+
+Test(wgmma, numbers_go_to_16_aligned_bytes, .exit_code = 1)
+{
+    expect_numbers(BULK_TO_8);
+}
+
+Test(wgmma, numbers_come_from_16_aligned_bytes, .exit_code = 1)
+{
+    expect_numbers(BULK_FROM_8);
+}
+
+Test(wgmma, numbers_are_copied_by_16_bytes, .exit_code = 1)
+{
+    expect_numbers(BULK_OF_8);
+}
+
 /* Each of these breaks one rule of cuTensorMapEncodeTiled's documentation. */
 Test(wgmma, maps_that_a_gpu_does_not_take_are_refused)
 {

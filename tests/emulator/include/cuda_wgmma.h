@@ -159,6 +159,11 @@ inline void tensor_load(void *to, const CUtensorMap *map, uint64_t *barrier, int
     emulator_tensor_load(to, map, barrier, at, 4, file, line);
 }
 
+inline void bulk_load(void *to, const void *from, int bytes, uint64_t *barrier, CALLED_FROM)
+{
+    emulator_bulk_load(to, from, bytes, barrier, file, line);
+}
+
 inline void tensor_prefetch(const CUtensorMap *)
 {
 }
