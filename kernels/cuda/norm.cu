@@ -8,12 +8,12 @@
  *     dx = dresidual + rstd * (g - mean(g) - xhat * mean(g * xhat)),  g = dy * weight, xhat = (x - mean) *
  * rstd
  *
- * Backward, a block goes through NORM_ROWS rows, and adds up on the way what they bring to the weights'
+ * Backward, a block goes through NORM_ROW_BLOCK rows, and adds up on the way what they bring to the weights'
  * gradients: dy and x, half of all bytes, would otherwise come once more for those. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/residual.h"
 
-enum { THREADS = 1024, NORM_ROWS = 16 };
+enum { THREADS = 1024 };
 
 static int threads_of_row(int64_t columns)
 {
@@ -201,8 +201,8 @@ template <class T> static __device__ struct weight_sums get_sums(const norm_back
 template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
 {
     const int64_t n = op.columns, first = EACH * threadIdx.x, stride = FITS ? n : EACH * blockDim.x;
-    const int64_t begin = static_cast<int64_t>(blockIdx.x) * NORM_ROWS,
-                  end = begin + NORM_ROWS < op.row_count ? begin + NORM_ROWS : op.row_count;
+    const int64_t begin = static_cast<int64_t>(blockIdx.x) * NORM_ROW_BLOCK,
+                  end = begin + NORM_ROW_BLOCK < op.row_count ? begin + NORM_ROW_BLOCK : op.row_count;
     struct weight_sums sums = {};
     for (int64_t r = begin; r < end; r++) {
         struct norm_row row = {op.layer ? op.mean[r] : 0.0F, op.rstd[r], {}};
@@ -242,7 +242,8 @@ static enum status backward(struct cuda_queue *queue, const struct norm_backward
                             const struct residual_backward *then)
 {
     const bool layer = op->kind == NORM_LAYER;
-    const int64_t row_count = op->x.dim[0], columns = op->x.dim[1], blocks = blocks_of(row_count, NORM_ROWS);
+    const int64_t row_count = op->x.dim[0], columns = op->x.dim[1],
+                  blocks = blocks_of(row_count, NORM_ROW_BLOCK);
     void *scratch;
     TRY(cuda_scratch(queue, static_cast<size_t>(2 * blocks * columns) * sizeof(float), &scratch));
     float *const lines = static_cast<float *>(scratch);

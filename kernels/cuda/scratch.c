@@ -3,10 +3,10 @@
 
 #include "kernels/ops.h"
 
-/* A line of `columns` for each block of rows and each sum. */
-static size_t of_sums(struct tensor t, int64_t sums)
+/* A line of `columns` for each block of `rows` rows and each sum. */
+static size_t of_sums(struct tensor t, int64_t sums, int64_t rows)
 {
-    int64_t blocks = (t.dim[0] + SUM_ROW_BLOCK - 1) / SUM_ROW_BLOCK;
+    int64_t blocks = (t.dim[0] + rows - 1) / rows;
     return (size_t)(blocks * sums * t.dim[1]) * sizeof(float);
 }
 
@@ -16,7 +16,7 @@ static size_t of_gemm(const struct gemm *op)
     bool none = op->a.dim[op->transpose_a ? 0 : 1] == 0;
     bool own = none || (op->bias.data != NULL && op->bias.dtype != op->c.dtype);
     size_t product = own ? 0 : GEMM_WORKSPACE_BYTES;
-    size_t sums = op->epilogue.bias_gradient.data != NULL ? of_sums(op->a, 1) : 0;
+    size_t sums = op->epilogue.bias_gradient.data != NULL ? of_sums(op->a, 1, SUM_ROW_BLOCK) : 0;
     return product > sums ? product : sums;
 }
 
@@ -50,9 +50,11 @@ size_t cuda_scratch_bytes(const struct op *op)
     case OP_GEMM:
         return of_gemm(&op->gemm);
     case OP_COLUMN_SUM:
-        return of_sums(op->column_sum.in, 1);
+        return of_sums(op->column_sum.in, 1, SUM_ROW_BLOCK);
     case OP_NORM_BACKWARD:
-        return of_sums(op->norm_backward.x, 2);
+        return of_sums(op->norm_backward.x, 2, NORM_ROW_BLOCK);
+    case OP_RESIDUAL_NORM_BACKWARD:
+        return of_sums(op->residual_norm_backward.norm.x, 2, NORM_ROW_BLOCK);
     case OP_EMBEDDING_BACKWARD: // the order of its tokens
         return (size_t)op->embedding_backward.dout.dim[0] * SORTED_TOKEN_BYTES;
     case OP_ATTENTION_BACKWARD:

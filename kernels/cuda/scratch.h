@@ -14,6 +14,7 @@ struct op;
 enum {
     GEMM_WORKSPACE_BYTES = CUDA_IS_EMULATED ? 4096 : 32 << 20, // what cuBLASLt may work in
     SUM_ROW_BLOCK = 32,                                        // rows that are added up apart (reduce.h)
+    NORM_ROW_BLOCK = 16,                                       // and those of a norm (norm.cu)
     SORTED_TOKEN_BYTES = 8,                                    // of an embedding's gradient (embedding.cu)
     ATTENTION_TILE = 128,                                      // of tokens, at most (attention_wgmma_back.cu)
     MAGNITUDE_BLOCKS = 256,                                    // partial results of a magnitude, at most
