@@ -205,7 +205,8 @@ struct recipe_cluster {
     int gpus_per_node;
     int ranks_per_gpu;
     char *matmul_algorithms; // "auto", or a path; NULL: none
-    int threads_per_rank;    // 0: the machine's cores divided by its ranks, at least 1
+    enum matmul_epilogues matmul_epilogues;
+    int threads_per_rank; // 0: the machine's cores divided by its ranks, at least 1
     char *time;
     char *partition;
 };
@@ -219,7 +220,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 130 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 131 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

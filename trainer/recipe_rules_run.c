@@ -442,6 +442,20 @@ static void kept_say(const struct view *v, struct text *out)
         text_add(out, "%s", fail_text());
 }
 
+static bool epilogues_hold(const struct view *v)
+{
+    const struct recipe_cluster *cluster = &v->recipe->cluster;
+    return cluster->matmul_epilogues == EPILOGUES_APART || device_named_has_matmul_options(cluster->device);
+}
+
+static void epilogues_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "cluster.matmul_epilogues is for a GPU's library, and cluster.device %s multiplies without; "
+             "cluster.matmul_epilogues apart works",
+             v->recipe->cluster.device);
+}
+
 /* Adds why cuDNN's attention cannot be had, each reason with what works; false: it can. */
 static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
@@ -541,6 +555,7 @@ const struct rule recipe_run_rules[] = {
     {"precision.allow_tf32 precision.params_dtype cluster.device", tf32_holds, tf32_say, {{0}}},
     {"cluster.matmul_algorithms cluster.device", algorithms_hold, algorithms_say, {{0}}},
     {"cluster.matmul_algorithms", kept_holds, kept_say, {{0}}},
+    {"cluster.matmul_epilogues cluster.device", epilogues_hold, epilogues_say, {{0}}},
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
     {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},

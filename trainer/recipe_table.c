@@ -44,6 +44,8 @@ static const struct choice activations[] = {IS("gelu", GELU),
                                             ALSO("gelu_pytorch_tanh", GELU_TANH),
                                             ALSO("silu", SWIGLU),
                                             {0}};
+static const struct choice epilogues[] = {
+    IS("apart", EPILOGUES_APART), IS("fused", EPILOGUES_FUSED), IS("auto", EPILOGUES_AUTO), {0}};
 static const struct choice backends[] = {IS("auto", ATTENTION_AUTO),     IS("own", ATTENTION_OWN),
                                          IS("cudnn", ATTENTION_CUDNN),   ALSO("flash", ATTENTION_OWN),
                                          ALSO("fused", ATTENTION_CUDNN), {0}};
@@ -121,13 +123,11 @@ const struct recipe_row recipe_rows[] = {
         "Weights, dropout and the order of the data are functions of this number.", BETWEEN(0, 9e15)),
     ROW("deterministic", BOOL, deterministic, "true",
         "No atomics and no choice by timing: the same recipe gives the same bits. `false` lets NCCL add in "
-        "the "
-        "order that is fastest, which depends on the wiring; on a CPU it changes nothing."),
+        "the order that is fastest, which depends on the wiring; on a CPU it changes nothing."),
     ROW("assume", CHOICE, assume, "program",
         "Whose memory `cluster.device: dry` counts. `program`: this one's. `papers`: by the same formula, "
-        "what "
-        "those of ZeRO and of Korthikanti et al. stored: two bytes for weights, gradients and activations, "
-        "attention scores, masks (docs/memory.md).",
+        "what those of ZeRO and of Korthikanti et al. stored: two bytes for weights, gradients and "
+        "activations, attention scores, masks (docs/memory.md).",
         .choices = assumptions),
 
     ROW("model.num_layers", COUNT, model.num_layers, NULL, "Transformer blocks.", BETWEEN(1, 1e5),
@@ -207,8 +207,7 @@ const struct recipe_row recipe_rows[] = {
         "Norms, dropout and the residual stream are cut along the tokens over the tensor-parallel ranks."),
     ROW("parallel.zero_stage", INT, parallel.zero_stage, "0",
         "What the data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 weights too. From 2 "
-        "on "
-        "gradients are reduced behind each microbatch, layer by layer.",
+        "on gradients are reduced behind each microbatch, layer by layer.",
         BETWEEN(0, 3)),
     ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
         "The axes from fastest to slowest: neighbouring ranks differ in the first."),
@@ -257,10 +256,9 @@ const struct recipe_row recipe_rows[] = {
         "over, because the last one has the head and the loss.",
         BETWEEN(0, 1e5)),
     ROW("pipeline.optimizer_post_validation", BOOL, pipeline.optimizer_post_validation, "false",
-        "Stages do not wait for each other between steps: each updates its weights before it knows the norm "
-        "of "
-        "the others' gradients, and takes that back where the norm had to be clipped. The same bits. Costs a "
-        "copy of weights and moments on every stage but the last.",
+        "Stages do not wait for each other between steps: each updates its weights before it knows the "
+        "norm of the others' gradients, and takes that back where the norm had to be clipped. The same "
+        "bits. Costs a copy of weights and moments on every stage but the last.",
         .aliases = "enable_optimizer_post_validation"),
     ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
         "With `auto`, which searches for a schedule: the time of a microbatch's forward on a rank, all its "
@@ -346,8 +344,8 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 1e12)),
     ROW("precision.matmul_format", CHOICE, precision.matmul_format, "none",
         "The numbers inside the three matrix multiplications of each linear layer in a block, simulated to "
-        "the bit: "
-        "docs/precision.md says what each is. Embedding, head and attention core stay as they are.",
+        "the bit: docs/precision.md says what each is. Embedding, head and attention core stay as they "
+        "are.",
         .choices = matmul_formats, .aliases = "fp8_format"),
     ROW("precision.forward_format", CHOICE, precision.forward_format, "same",
         "The same for the forward multiplication alone.", .choices = product_formats),
@@ -381,16 +379,13 @@ const struct recipe_row recipe_rows[] = {
         "And at the end.", BETWEEN(0, 1e5), .aliases = "num_layers_at_end_in_bf16"),
 
     ROW("memory.recompute_granularity", CHOICE, memory.recompute_granularity, "none",
-        "What the backward pass computes again instead of keeping it: `full` whole layers, `selective` parts "
-        "of "
-        "every layer. Never changes a bit of the result (docs/memory.md).",
+        "What the backward pass computes again instead of keeping it: `full` whole layers, `selective` "
+        "parts of every layer. Never changes a bit of the result (docs/memory.md).",
         .choices = granularities),
     ROW("memory.recompute_method", CHOICE, memory.recompute_method, "uniform",
         "With full: `uniform` recomputes all layers of a stage in runs of recompute_num_layers, of which "
-        "only "
-        "the first one's input is kept; `block` the first recompute_num_layers layers of each (virtual) "
-        "stage, "
-        "one by one, and keeps the others whole.",
+        "only the first one's input is kept; `block` the first recompute_num_layers layers of each "
+        "(virtual) stage, one by one, and keeps the others whole.",
         .choices = methods),
     ROW("memory.recompute_num_layers", COUNT, memory.recompute_num_layers, "1",
         "With full: the length of a run (uniform), or how many layers (block).", BETWEEN(1, 1e5)),
@@ -471,8 +466,7 @@ const struct recipe_row recipe_rows[] = {
         NOT_NEGATIVE),
     ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
         "On this signal the run saves and exits with status 75. mpirun forwards SIGUSR1, and follows a "
-        "SIGTERM "
-        "with SIGKILL.",
+        "SIGTERM with SIGKILL.",
         .choices = signals),
 
     ROW("cluster.device", WORD, cluster.device, "cpu",
@@ -487,14 +481,19 @@ const struct recipe_row recipe_rows[] = {
         "`auto`: nccl between GPUs; else mpi under a launcher, local alone.",
         .choices = transports),
     ROW("cluster.ranks_per_gpu", INT, cluster.ranks_per_gpu, "1",
-        "So many ranks share a GPU, for tests of a large layout on a small machine: processes (mpirun), and "
-        "slow. NCCL talks over loopback.",
+        "So many ranks share a GPU, for tests of a large layout on a small machine: processes (mpirun), "
+        "and slow. NCCL talks over loopback.",
         BETWEEN(1, 64)),
     ROW("cluster.matmul_algorithms", TEXT, cluster.matmul_algorithms, "none",
         "On a GPU: the file that keeps which of cuBLASLt's algorithms is the fastest for each shape, timed "
         "when it first comes; what is there is never changed. `auto`: cuboid/matmul-algorithms in "
         "$XDG_CACHE_HOME or ~/.cache. none: what cuBLASLt estimates to be the fastest.",
         .optional = true),
+    ROW("cluster.matmul_epilogues", CHOICE, cluster.matmul_epilogues, "apart",
+        "On a GPU: whether `gelu_tanh`, its gradient and a bias's are made by the matrix multiplication "
+        "before them, in cuBLASLt. `fused`: wherever it can. `auto`: where that is faster, timed once for "
+        "each shape, with `matmul_algorithms` or `deterministic: false`; without, `apart`.",
+        .choices = epilogues),
     ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
         .optional = true, .unbuilt = true),
     ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),

@@ -37,6 +37,7 @@ struct device_options run_device_options(const struct run *run, int threads)
                                                       : recipe->cluster.dry_device,
         .tf32 = recipe->precision.allow_tf32,
         .matmul_algorithms = recipe->cluster.matmul_algorithms,
+        .epilogues = recipe->cluster.matmul_epilogues,
     };
 }
 

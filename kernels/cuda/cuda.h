@@ -103,11 +103,12 @@ MUST_USE enum status cuda_attention_open(const struct device_options *options, s
 void cuda_attention_close(struct cuda_attention *attention);                           // takes NULL
 void cuda_attention_choices(const struct cuda_attention *attention, struct text *out); // device_choices()
 
-/* Opens cuBLASLt for one device; one line that names the library when it is not there. algorithms: as in
- * device_options. */
+/* Opens cuBLASLt for one device; one line that names the library when it is not there. */
 struct cuda_gpu;
-MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms,
+MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,
                                        struct cuda_library **out);
+/* Whether cuda_gemm() takes an epilogue. */
+bool cuda_library_has_epilogues(const struct cuda_library *library);
 void cuda_library_close(struct cuda_library *library);                           // takes NULL
 void cuda_library_choices(const struct cuda_library *library, struct text *out); // device_choices()
 /* device_named_check_algorithms() */

@@ -148,16 +148,18 @@ static enum status cuda_open(struct device *device, const struct device_options 
     if (status == OK)
         status = cuda_staging_create(&d->staging);
     if (status == OK)
-        status = cuda_library_open(&gpu, options->matmul_algorithms, &d->library);
+        status = cuda_library_open(&gpu, options, &d->library);
     if (status == OK && options->attention != ATTENTION_OWN_MMA)
         status = tensor_map_open(&gpu, &d->encode);
     if (status == OK)
         status = cuda_attention_open(options, &d->attention);
-    if (status == OK)
-        device->state = d;
-    else
+    if (status != OK) {
         close_state(d);
-    return status;
+        return status;
+    }
+    device->state = d;
+    device->has_epilogues = cuda_library_has_epilogues(d->library);
+    return OK;
 }
 
 static void cuda_close(struct device *device)

@@ -21,7 +21,7 @@ _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(struct algorithm), "kept a
 static enum status prefer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
                           const struct shape *shape)
 {
-    const uint64_t workspace = WORKSPACE_BYTES;
+    const uint64_t workspace = call->workspace_bytes;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         const void *value;
@@ -44,62 +44,93 @@ static enum status prefer(const struct cuda_library *lt, const struct cuda_queue
     return OK;
 }
 
+/* *found is 0 only where that is allowed: where the library has no such product. */
 static enum status offer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
-                         const struct shape *shape, int wanted,
+                         const struct shape *shape, int wanted, bool or_none,
                          cublasLtMatmulHeuristicResult_t out[CANDIDATES], int *found)
 {
     TRY(prefer(lt, queue, call, shape));
-    TRY(cublaslt_check(lt, queue,
-                       lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, call->what, call->b, call->a, call->c,
-                                                          call->c, call->preference, wanted, out, found),
-                       "cublasLtMatmulAlgoGetHeuristic"));
-    if (*found == 0)
-        return cublaslt_check(lt, queue, CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
-    return OK;
+    cublasStatus_t s = lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, call->what, call->b, call->a, call->c,
+                                                          call->c, call->preference, wanted, out, found);
+    if (s == CUBLAS_STATUS_SUCCESS && *found > 0)
+        return OK;
+    *found = 0;
+    s = s == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : s;
+    if (or_none && (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE))
+        return OK;
+    return cublaslt_check(lt, queue, s, "cublasLtMatmulAlgoGetHeuristic");
 }
 
 /* ---- timing ---- */
 
+static enum status repeat(enum status (*way)(void *context), void *context, int times)
+{
+    for (int i = 0; i < times; i++)
+        TRY(way(context));
+    return OK;
+}
+
+static enum status time_between(struct cuda_queue *queue, cudaEvent_t begin, cudaEvent_t end,
+                                enum status (*way)(void *context), void *context, float *ms)
+{
+    if (repeat(way, context, WARM_UP) != OK)
+        return OK;
+    TRY(cuda_check(queue, cudaEventRecord(begin, queue->stream), "cudaEventRecord"));
+    if (repeat(way, context, REPEATS) != OK)
+        return OK;
+    TRY(cuda_check(queue, cudaEventRecord(end, queue->stream), "cudaEventRecord"));
+    TRY(cuda_block(queue, end));
+    return cuda_check(queue, cudaEventElapsedTime(ms, begin, end), "cudaEventElapsedTime");
+}
+
+enum status cublaslt_time(struct cuda_queue *queue, enum status (*way)(void *context), void *context,
+                          float *ms)
+{
+    cudaEvent_t begin = NULL, end = NULL;
+    *ms = -1.0F;
+    enum status status =
+        cuda_check(queue, cudaEventCreateWithFlags(&begin, cudaEventDefault), "cudaEventCreateWithFlags");
+    if (status == OK)
+        status =
+            cuda_check(queue, cudaEventCreateWithFlags(&end, cudaEventDefault), "cudaEventCreateWithFlags");
+    if (status == OK)
+        status = time_between(queue, begin, end, way, context, ms);
+    if (end != NULL)
+        cudaEventDestroy(end);
+    if (begin != NULL)
+        cudaEventDestroy(begin);
+    return status;
+}
+
 struct trial {
     const struct cuda_library *lt;
-    const struct cuda_queue *queue;
+    struct cuda_queue *queue;
     const struct call *call;
     void *d, *workspace;
-    cudaEvent_t begin, end;
+    const cublasLtMatmulAlgo_t *algorithm;
 };
 
-static cublasStatus_t repeat(const struct trial *t, const cublasLtMatmulAlgo_t *algorithm, int times)
+static enum status multiply_once(void *context)
 {
-    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < times && s == CUBLAS_STATUS_SUCCESS; i++)
-        s = cublaslt_multiply(t->lt, t->queue, t->call, t->d, algorithm, t->workspace);
-    return s;
+    const struct trial *t = context;
+    return cublaslt_check(t->lt, t->queue,
+                          cublaslt_multiply(t->lt, t->queue, t->call, t->d, t->algorithm, t->workspace),
+                          "cublasLtMatmul");
 }
 
-/* *ms stays where the library refuses what it has offered. */
-static enum status time_one(const struct trial *t, const cublasLtMatmulAlgo_t *algorithm, float *ms)
-{
-    if (repeat(t, algorithm, WARM_UP) != CUBLAS_STATUS_SUCCESS)
-        return OK;
-    TRY(cuda_check(t->queue, cudaEventRecord(t->begin, t->queue->stream), "cudaEventRecord"));
-    if (repeat(t, algorithm, REPEATS) != CUBLAS_STATUS_SUCCESS)
-        return OK;
-    TRY(cuda_check(t->queue, cudaEventRecord(t->end, t->queue->stream), "cudaEventRecord"));
-    TRY(cuda_block(t->queue, t->end));
-    return cuda_check(t->queue, cudaEventElapsedTime(ms, t->begin, t->end), "cudaEventElapsedTime");
-}
-
-/* The index of the fastest; the first, if none can be timed. */
-static enum status time_all(const struct trial *t, const cublasLtMatmulHeuristicResult_t *candidates,
-                            int count, int *fastest)
+/* The index of the fastest; the first, if none can be timed: the library may refuse what it has offered. */
+static enum status time_all(struct trial *t, const cublasLtMatmulHeuristicResult_t *candidates, int count,
+                            int *fastest)
 {
     float least = 0.0F;
     *fastest = 0;
     for (int i = 0; i < count; i++) {
-        float ms = -1.0F;
-        if (candidates[i].state != CUBLAS_STATUS_SUCCESS || candidates[i].workspaceSize > WORKSPACE_BYTES)
+        float ms;
+        if (candidates[i].state != CUBLAS_STATUS_SUCCESS ||
+            candidates[i].workspaceSize > t->call->workspace_bytes)
             continue;
-        TRY(time_one(t, &candidates[i].algo, &ms));
+        t->algorithm = &candidates[i].algo;
+        TRY(cublaslt_time(t->queue, multiply_once, t, &ms));
         if (ms < 0.0F || (least > 0.0F && ms >= least))
             continue;
         least = ms;
@@ -108,13 +139,12 @@ static enum status time_all(const struct trial *t, const cublasLtMatmulHeuristic
     return OK;
 }
 
-/* From the first element of c to the last. */
-static size_t bytes_spanned(struct tensor c)
+size_t cublaslt_bytes_spanned(struct tensor c)
 {
     return (size_t)((c.dim[0] - 1) * c.stride[0] + c.dim[1]) * dtype_bytes(c.dtype);
 }
 
-static enum status find_fastest(const struct cuda_library *lt, const struct cuda_queue *queue,
+static enum status find_fastest(const struct cuda_library *lt, struct cuda_queue *queue,
                                 const struct call *call, void *workspace,
                                 const cublasLtMatmulHeuristicResult_t *candidates, int count, int *fastest)
 {
@@ -123,34 +153,28 @@ static enum status find_fastest(const struct cuda_library *lt, const struct cuda
     *fastest = 0;
     if (count == 1)
         return OK;
-    TRY(buffer_alloc(queue->device, PART_WORKSPACE, bytes_spanned(call->op->c), &d));
+    TRY(buffer_alloc(queue->device, PART_WORKSPACE, cublaslt_bytes_spanned(call->out), &d));
     t.d = d.data;
-    enum status status =
-        cuda_check(queue, cudaEventCreateWithFlags(&t.begin, cudaEventDefault), "cudaEventCreateWithFlags");
-    if (status == OK)
-        status =
-            cuda_check(queue, cudaEventCreateWithFlags(&t.end, cudaEventDefault), "cudaEventCreateWithFlags");
-    if (status == OK)
-        status = time_all(&t, candidates, count, fastest);
-    if (t.end != NULL)
-        cudaEventDestroy(t.end);
-    if (t.begin != NULL)
-        cudaEventDestroy(t.begin);
+    enum status status = time_all(&t, candidates, count, fastest);
     buffer_free(&d); // every trial is past its last event
     return status;
 }
 
 /* ---- what is kept ---- */
 
-static void write_key(const struct cuda_library *lt, const struct shape *s, char out[ALGORITHM_KEY_CHARS])
+void cublaslt_write_key(const struct cuda_library *lt, const struct shape *s, char out[ALGORITHM_KEY_CHARS])
 {
-    snprintf(out, ALGORITHM_KEY_CHARS,
-             "%s %d.%d cublasLt %zu m %" PRId64 " n %" PRId64 " k %" PRId64 " strides %" PRId64 " %" PRId64
-             " %" PRId64 " transposed %d %d accumulate %d types %s %s tf32 %d aligned %u %u %u bias %u",
-             lt->gpu.name, lt->gpu.major, lt->gpu.minor, lt->cublasLtGetVersion(), s->m, s->n, s->k,
-             s->a_stride, s->b_stride, s->c_stride, s->transpose_a, s->transpose_b, s->accumulate,
-             dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->c_type), s->tf32, s->a_alignment,
-             s->b_alignment, s->c_alignment, s->bias_alignment);
+    int length = snprintf(out, ALGORITHM_KEY_CHARS,
+                          "%s %d.%d cublasLt %zu m %" PRId64 " n %" PRId64 " k %" PRId64 " strides %" PRId64
+                          " %" PRId64 " %" PRId64
+                          " transposed %d %d accumulate %d types %s %s tf32 %d aligned %u %u %u bias %u",
+                          lt->gpu.name, lt->gpu.major, lt->gpu.minor, lt->cublasLtGetVersion(), s->m, s->n,
+                          s->k, s->a_stride, s->b_stride, s->c_stride, s->transpose_a, s->transpose_b,
+                          s->accumulate, dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->c_type),
+                          s->tf32, s->a_alignment, s->b_alignment, s->c_alignment, s->bias_alignment);
+    if (s->epilogue != CUBLASLT_EPILOGUE_DEFAULT && s->epilogue != CUBLASLT_EPILOGUE_BIAS)
+        snprintf(out + length, (size_t)(ALGORITHM_KEY_CHARS - length), " epilogue %d aux %" PRId64 " %u",
+                 s->epilogue, s->aux_stride, s->aux_alignment);
 }
 
 /* Whether the library takes what came from a file. */
@@ -160,22 +184,29 @@ static bool is_taken(const struct cuda_library *lt, const struct call *call,
     cublasLtMatmulHeuristicResult_t result;
     return lt->cublasLtMatmulAlgoCheck(lt->handle, call->what, call->b, call->a, call->c, call->c, algorithm,
                                        &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= WORKSPACE_BYTES;
+           result.workspaceSize <= call->workspace_bytes;
 }
 
 enum status cublaslt_choose(const struct cuda_library *lt, struct cuda_queue *queue, struct call *call,
-                            const struct shape *shape, void *workspace, cublasLtMatmulAlgo_t *out)
+                            const struct shape *shape, void *workspace, cublasLtMatmulAlgo_t *out,
+                            bool *refused)
 {
     cublasLtMatmulHeuristicResult_t candidates[CANDIDATES];
     char key[ALGORITHM_KEY_CHARS];
     struct algorithm kept;
     int count, fastest = 0;
     bool found = false;
-    TRY(offer(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, candidates, &count));
+    TRY(offer(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, refused != NULL, candidates,
+              &count));
+    if (refused != NULL) {
+        *refused = count == 0 || !is_taken(lt, call, &candidates[0].algo);
+        if (*refused)
+            return OK;
+    }
     *out = candidates[0].algo;
     if (lt->algorithms == NULL)
         return OK;
-    write_key(lt, shape, key);
+    cublaslt_write_key(lt, shape, key);
     TRY(algorithms_find(lt->algorithms, key, &kept, &found));
     if (!found) {
         TRY(find_fastest(lt, queue, call, workspace, candidates, count, &fastest));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Matrix multiplication through cuBLASLt: fp32 exactly, or in TF32 where the recipe allows it; bf16 and f16
  * with sums in fp32, to their own type or to fp32, which is how gradients of weights are added up (beta = 1);
- * bias in the epilogue.
+ * bias in the epilogue, and what else comes behind a product where it may be there (gemm_epilogue.c).
  *
  * cuBLASLt thinks in columns. A row-major c[M, N] is its N x M matrix, so it is asked for c^T = op(b)^T
  * op(a)^T: the operands change places, nothing is moved.
@@ -14,6 +14,7 @@
  * order of a sum, so the bits of a run depend on the library's version, the GPU and the file of choices where
  * there is one, and on nothing in the run. */
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/scratch.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -69,7 +70,8 @@ static enum status load(struct cuda_library *lt)
 }
 #endif
 
-enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms, struct cuda_library **out)
+enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,
+                              struct cuda_library **out)
 {
     struct cuda_library *lt = calloc(1, sizeof *lt);
     if (lt == NULL)
@@ -77,9 +79,13 @@ enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms
     enum status status = load(lt);
     if (status == OK)
         status = cublaslt_check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");
-    if (status == OK && algorithms != NULL)
-        status = algorithms_open(algorithms, &lt->algorithms);
+    if (status == OK && options->matmul_algorithms != NULL)
+        status = algorithms_open(options->matmul_algorithms, &lt->algorithms);
     lt->gpu = *gpu;
+    lt->epilogues = options->epilogues;
+    // A choice by timing that nobody keeps is another one tomorrow.
+    if (options->epilogues == EPILOGUES_AUTO && options->matmul_algorithms == NULL && !options->any_order)
+        lt->epilogues = EPILOGUES_APART;
     if (status == OK)
         *out = lt;
     else
@@ -96,6 +102,8 @@ void cuda_library_choices(const struct cuda_library *lt, struct text *out)
 {
     if (lt->algorithms != NULL)
         algorithms_say(lt->algorithms, out);
+    if (lt->epilogues != EPILOGUES_APART)
+        cublaslt_say_epilogues(lt, out);
 }
 
 void cuda_library_close(struct cuda_library *lt)
@@ -110,6 +118,11 @@ void cuda_library_close(struct cuda_library *lt)
     free(lt);
 }
 
+bool cuda_library_has_epilogues(const struct cuda_library *lt)
+{
+    return lt->epilogues != EPILOGUES_APART;
+}
+
 /* The largest power of two, up to `most`, that divides the address. */
 static uint32_t alignment_of(const void *data, uintptr_t most)
 {
@@ -122,26 +135,57 @@ static bool is_tf32(const struct cuda_queue *queue, const struct gemm *op)
     return queue->tf32 && op->a.dtype == F32;
 }
 
-/* Operands: up to the widest access there is, for where else a tensor lies is not to change the choice. Of
- * the bias the library sees the pointer itself, and may rely on all that it promises. */
-static struct shape shape_of(const struct cuda_queue *queue, const struct gemm *op)
+/* What the library is asked for. Its view is of columns, in which our b comes first and our a second: so a
+ * gradient of a bias, the sum of the rows of our transposed a, is BGRADB. It comes behind the workspace,
+ * whose end it takes. */
+static struct call call_of(const struct gemm *op, char *workspace)
 {
+    enum { ALIGNED = 256 };
+    const struct epilogue *e = &op->epilogue;
+    bool biased = op->bias.data != NULL;
+    struct call call = {.op = op, .out = op->c, .vector = op->bias, .workspace_bytes = GEMM_WORKSPACE_BYTES};
+    call.epilogue = biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (e->after.data != NULL) {
+        call.epilogue = biased ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        call.out = e->after;
+        call.aux = op->c;
+    } else if (e->before.data != NULL) {
+        call.epilogue = CUBLASLT_EPILOGUE_DGELU;
+        call.aux = e->before;
+    } else if (e->bias_gradient.data != NULL) {
+        call.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+        size_t bytes = (size_t)op->c.dim[0] * sizeof(float);
+        call.workspace_bytes -= (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+        call.vector = tensor_1d(workspace + call.workspace_bytes, F32, op->c.dim[0]);
+    }
+    return call;
+}
+
+/* Operands: up to the widest access there is, for where else a tensor lies is not to change the choice. Of
+ * bias and aux the library sees the pointers themselves, and may rely on all that they promise. */
+static struct shape shape_of(const struct cuda_queue *queue, const struct call *call)
+{
+    const struct gemm *op = call->op;
+    const void *aux = call->aux.data, *vector = call->vector.data;
     return (struct shape){.m = op->c.dim[0],
                           .n = op->c.dim[1],
                           .k = op->a.dim[op->transpose_a ? 0 : 1],
                           .a_stride = op->a.stride[0],
                           .b_stride = op->b.stride[0],
-                          .c_stride = op->c.stride[0],
+                          .c_stride = call->out.stride[0],
+                          .aux_stride = aux != NULL ? call->aux.stride[0] : 0,
                           .transpose_a = op->transpose_a,
                           .transpose_b = op->transpose_b,
                           .accumulate = op->accumulate,
                           .type = (int32_t)op->a.dtype,
                           .c_type = (int32_t)op->c.dtype,
+                          .tf32 = is_tf32(queue, op),
+                          .epilogue = (int32_t)call->epilogue,
                           .a_alignment = alignment_of(op->a.data, 16),
                           .b_alignment = alignment_of(op->b.data, 16),
-                          .c_alignment = alignment_of(op->c.data, 16),
-                          .bias_alignment = op->bias.data != NULL ? alignment_of(op->bias.data, 256) : 0,
-                          .tf32 = is_tf32(queue, op)};
+                          .c_alignment = alignment_of(call->out.data, 16),
+                          .aux_alignment = aux != NULL ? alignment_of(aux, 256) : 0,
+                          .bias_alignment = vector != NULL ? alignment_of(vector, 256) : 0};
 }
 
 static void call_free(const struct cuda_library *lt, struct call *call)
@@ -169,26 +213,31 @@ static cudaDataType_t data_type(enum dtype dtype)
     return dtype == F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* Which transposes, and the bias: theirs is a column of N numbers, which is our row. */
-static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, const struct gemm *op,
-                               bool tf32)
+/* Which transposes, and what comes behind: their bias is a column of N numbers, which is our row, and an aux
+ * lies as their D does. Its type, which is not said, is D's. */
+static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, bool tf32)
 {
+    const struct gemm *op = call->op;
     cublasComputeType_t compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasStatus_t s = lt->cublasLtMatmulDescCreate(&call->what, compute, CUDA_R_32F);
     cublasOperation_t first = op->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = op->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cudaDataType_t bias_type = data_type(op->bias.dtype);
-    cublasLtEpilogue_t epilogue = op->bias.data != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cudaDataType_t vector_type = data_type(call->vector.dtype);
+    int64_t aux_stride = call->aux.stride[0];
     if (s == CUBLAS_STATUS_SUCCESS)
         s = set(lt, call, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = set(lt, call, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = set(lt, call, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (s == CUBLAS_STATUS_SUCCESS && op->bias.data != NULL)
-        s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &op->bias.data, sizeof op->bias.data);
-    if (s == CUBLAS_STATUS_SUCCESS && op->bias.data != NULL)
-        s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_EPILOGUE, &call->epilogue, sizeof call->epilogue);
+    if (s == CUBLAS_STATUS_SUCCESS && call->vector.data != NULL)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call->vector.data, sizeof call->vector.data);
+    if (s == CUBLAS_STATUS_SUCCESS && call->vector.data != NULL)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector_type, sizeof vector_type);
+    if (s == CUBLAS_STATUS_SUCCESS && call->aux.data != NULL)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &call->aux.data, sizeof call->aux.data);
+    if (s == CUBLAS_STATUS_SUCCESS && call->aux.data != NULL)
+        s = set(lt, call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_stride, sizeof aux_stride);
     return s;
 }
 
@@ -199,15 +248,15 @@ static cublasStatus_t lay_out(const struct cuda_library *lt, cublasLtMatrixLayou
 }
 
 static enum status call_create(const struct cuda_library *lt, const struct cuda_queue *queue,
-                               const struct gemm *op, struct call *call)
+                               struct call *call)
 {
-    cublasStatus_t s = describe(lt, call, op, is_tf32(queue, op));
+    cublasStatus_t s = describe(lt, call, is_tf32(queue, call->op));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lay_out(lt, &call->a, op->a);
+        s = lay_out(lt, &call->a, call->op->a);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lay_out(lt, &call->b, op->b);
+        s = lay_out(lt, &call->b, call->op->b);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lay_out(lt, &call->c, op->c);
+        s = lay_out(lt, &call->c, call->out);
     return cublaslt_check(lt, queue, s, "cublasLtMatmulDescCreate");
 }
 
@@ -234,35 +283,89 @@ cublasStatus_t cublaslt_multiply(const struct cuda_library *lt, const struct cud
     const struct gemm *op = call->op;
     const float alpha = 1.0F, beta = op->accumulate ? 1.0F : 0.0F;
     return lt->cublasLtMatmul(lt->handle, call->what, &alpha, op->b.data, call->b, op->a.data, call->a, &beta,
-                              op->c.data, call->c, d, call->c, algorithm, workspace, WORKSPACE_BYTES,
-                              queue->stream);
+                              call->out.data, call->c, d, call->c, algorithm, workspace,
+                              call->workspace_bytes, queue->stream);
 }
 
-static enum status multiply(struct cuda_library *lt, struct cuda_queue *queue, const struct gemm *op,
-                            struct call *call)
+/* As much as the op may need in all ways, so that no step finds out later. */
+static enum status scratch_of(struct cuda_queue *queue, char **out)
 {
-    const struct shape shape = shape_of(queue, op);
-    struct plan *plan = find_plan(lt, &shape);
-    void *workspace;
-    TRY(call_create(lt, queue, op, call));
-    TRY(cuda_scratch(queue, WORKSPACE_BYTES, &workspace));
-    if (!plan->known) {
-        TRY(cublaslt_choose(lt, queue, call, &shape, workspace, &plan->algorithm));
-        plan->shape = shape;
-        plan->known = true;
+    void *scratch;
+    TRY(cuda_scratch(queue, cuda_scratch_bytes(queue->op), &scratch));
+    *out = scratch;
+    return OK;
+}
+
+static enum status launch(struct cuda_queue *queue, const struct call *call, void *workspace,
+                          const cublasLtMatmulAlgo_t *algorithm)
+{
+    return cublaslt_check(
+        queue->library, queue,
+        cublaslt_multiply(queue->library, queue, call, call->out.data, algorithm, workspace),
+        "cublasLtMatmul");
+}
+
+enum status cublaslt_run(struct cuda_queue *queue, const struct gemm *op,
+                         const cublasLtMatmulAlgo_t *algorithm)
+{
+    char *workspace;
+    struct tensor sum = op->epilogue.bias_gradient;
+    TRY(scratch_of(queue, &workspace));
+    struct call call = call_of(op, workspace);
+    enum status status = call_create(queue->library, queue, &call);
+    if (status == OK)
+        status = launch(queue, &call, workspace, algorithm);
+    call_free(queue->library, &call);
+    if (status == OK && sum.data != NULL) // the library overwrites, and ours is added to
+        status = cuda_add(queue, &(struct add){.in = call.vector, .out = sum});
+    return status;
+}
+
+/* Once for each shape. */
+static enum status make_plan(struct cuda_queue *queue, struct call *call, const struct shape *shape,
+                             char *workspace, struct plan *out)
+{
+    struct cuda_library *lt = queue->library;
+    bool has_epilogue = !epilogue_is_none(&call->op->epilogue);
+    struct plan plan = {.shape = *shape, .known = true};
+    TRY(cublaslt_choose(lt, queue, call, shape, workspace, &plan.algorithm,
+                        has_epilogue ? &plan.apart : NULL));
+    if (has_epilogue && !plan.apart && lt->epilogues == EPILOGUES_AUTO)
+        TRY(cublaslt_is_slower(queue, call->op, shape, &plan.algorithm, &plan.apart));
+    *out = plan;
+    *find_plan(lt, shape) = plan;
+    return OK;
+}
+
+enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op, cublasLtMatmulAlgo_t *algorithm,
+                          bool *apart)
+{
+    char *workspace;
+    TRY(scratch_of(queue, &workspace));
+    struct call call = call_of(op, workspace);
+    const struct shape shape = shape_of(queue, &call);
+    struct plan plan = *find_plan(queue->library, &shape);
+    if (!plan.known) {
+        enum status status = call_create(queue->library, queue, &call);
+        if (status == OK)
+            status = make_plan(queue, &call, &shape, workspace, &plan);
+        call_free(queue->library, &call);
+        TRY(status);
     }
-    return cublaslt_check(lt, queue,
-                          cublaslt_multiply(lt, queue, call, op->c.data, &plan->algorithm, workspace),
-                          "cublasLtMatmul");
+    *algorithm = plan.algorithm;
+    *apart = plan.apart;
+    return OK;
 }
 
 enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op)
 {
-    struct call call = {.op = op};
+    cublasLtMatmulAlgo_t algorithm;
+    bool apart;
+    if (!epilogue_is_none(&op->epilogue) && !cublaslt_has_epilogue(op))
+        return cublaslt_parts(queue, op);
     // cuBLASLt takes neither no products, nor a bias of another type than c's.
     if (op->a.dim[op->transpose_a ? 0 : 1] == 0 || (op->bias.data != NULL && op->bias.dtype != op->c.dtype))
         return cuda_gemm_tiled(queue, op);
-    enum status status = multiply(queue->library, queue, op, &call);
-    call_free(queue->library, &call);
-    return status;
+    TRY(cublaslt_plan(queue, op, &algorithm, &apart));
+    return apart ? cublaslt_parts(queue, op) : cublaslt_run(queue, op, &algorithm);
 }

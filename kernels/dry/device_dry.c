@@ -75,6 +75,7 @@ static enum status dry_open(struct device *device, const struct device_options *
         status = first_fit_add(state->memory, (void *)FIRST_ADDRESS, MOST_BYTES);
     if (status == OK)
         status = first_fit_add(state->host, (void *)HOST_ADDRESS, MOST_BYTES);
+    device->has_epilogues = state->is_gpu && options->epilogues == EPILOGUES_AUTO && options->any_order;
     if (status == OK)
         device->state = state;
     else
@@ -141,11 +142,13 @@ static enum status grow(struct device *device, enum part part, size_t bytes, str
     return buffer_alloc(device, part, bytes, buffer);
 }
 
-/* Where the fastest algorithm is looked for, trials have results of their own (cuda/gemm_choose.c). */
+/* Where the fastest algorithm is looked for, trials have results of their own (cuda/gemm_choose.c); where the
+ * fastest way to what comes behind is, those that are added to (cuda/gemm_epilogue.c). */
 static enum status count_trial(struct device *device, const struct op *op)
 {
     struct buffer result = {0};
-    if (op->kind != OP_GEMM || dry_of(device)->options.matmul_algorithms == NULL)
+    if (op->kind != OP_GEMM ||
+        (dry_of(device)->options.matmul_algorithms == NULL && op->gemm.epilogue.bias_gradient.data == NULL))
         return OK;
     struct tensor c = op->gemm.c;
     size_t span = (size_t)((c.dim[0] - 1) * c.stride[0] + c.dim[1]) * dtype_bytes(c.dtype);
@@ -177,8 +180,21 @@ enum status stream_plan_message(struct stream *stream, size_t bytes)
     return grow(stream->device, PART_COMMUNICATION, bytes, &s->message);
 }
 
+/* Where the time of both ways is taken, an epilogue is worth knowing of; it is counted as the ops that it
+ * stands for. */
+static enum status count_in_parts(struct stream *stream, const struct op *op)
+{
+    struct gemm alone = op->gemm;
+    alone.epilogue = (struct epilogue){0};
+    TRY(count_trial(stream->device, op));
+    TRY(gemm(stream, alone));
+    return gemm_epilogue(stream, op->gemm);
+}
+
 static enum status dry_submit(struct stream *stream, const struct op *op)
 {
+    if (op->kind == OP_GEMM && !epilogue_is_none(&op->gemm.epilogue))
+        return count_in_parts(stream, op);
     struct dry_device *state = dry_of(stream->device);
     struct dry_count *counted = &state->counts.op[op->kind];
     struct op_cost cost = op_cost(op);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuBLASLt on the emulator's GPU: column-major, d = alpha op(a) op(b) + beta c, with a bias for each row of
- * d.
+ * d, and the epilogues of GELU and of a bias's gradient, computed from sums that nobody has rounded.
  *
  * It has four algorithms, which add the products in different orders, so that another choice is other bits,
  * and which take different times by the GPU's clock. It minds what the real one minds, and ends the program
  * where that would read what is not there or fault: a leading dimension below the rows, shapes that do not
  * fit, types that do not go together, pointers less aligned than the algorithm was asked for with, a
- * workspace that is missing. */
+ * workspace that is missing, an aux matrix whose leading dimension is not by eights. Epilogues other than a
+ * bias it has for matrices by eights only, and refuses the others; that of GELU's gradient is slow. */
 #include "tests/emulator/include/cublasLt.h"
 
 #include "kernels/narrow.h"
@@ -23,8 +24,10 @@ struct cublasLtMatmulDesc {
     cublasComputeType_t compute;
     cublasOperation_t a, b;
     cublasLtEpilogue_t epilogue;
-    const void *bias;
-    cudaDataType_t bias_type;
+    void *vector; // a bias, or a bias's gradient
+    void *aux;
+    int64_t aux_ld;
+    cudaDataType_t vector_type;
 };
 struct cublasLtMatrixLayout {
     cudaDataType_t type;
@@ -35,8 +38,8 @@ struct cublasLtMatmulPreference {
     uint32_t alignment[4]; // of a, b, c, d
 };
 
-/* What lies in the words of an algorithm. */
-enum { WORD_MAGIC, WORD_ORDER, WORD_WORKSPACE, WORD_A, WORD_B, WORD_C, WORD_D, WORD_BIAS };
+/* What lies in the words of an algorithm. Of vector and aux, in the lower and the upper half. */
+enum { WORD_MAGIC, WORD_ORDER, WORD_WORKSPACE, WORD_A, WORD_B, WORD_C, WORD_D, WORD_POINTERS };
 
 size_t cublasLtGetVersion(void)
 {
@@ -116,9 +119,13 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
         return put(&d->epilogue, sizeof d->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return put(&d->bias, sizeof d->bias, value, bytes);
+        return put(&d->vector, sizeof d->vector, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return put(&d->bias_type, sizeof d->bias_type, value, bytes);
+        return put(&d->vector_type, sizeof d->vector_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return put(&d->aux, sizeof d->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return put(&d->aux_ld, sizeof d->aux_ld, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -166,6 +173,42 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---- what goes together ---- */
 
+static bool is_biased(const struct cublasLtMatmulDesc *what)
+{
+    return what->epilogue == CUBLASLT_EPILOGUE_BIAS || what->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool makes_gelu(const struct cublasLtMatmulDesc *what)
+{
+    return what->epilogue == CUBLASLT_EPILOGUE_GELU_AUX || what->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool has_aux(const struct cublasLtMatmulDesc *what)
+{
+    return makes_gelu(what) || what->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+static bool has_vector(const struct cublasLtMatmulDesc *what)
+{
+    return is_biased(what) || what->epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+/* What a real kernel would read or write is there. */
+static void check_epilogue(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *d)
+{
+    CHECK(!has_vector(what) || what->vector != NULL);
+    CHECK(!has_aux(what) || (what->aux != NULL && what->aux_ld % 8 == 0 && what->aux_ld >= d->rows));
+}
+
+/* Of the epilogues, those that there is a kernel for. */
+static bool is_supported(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
+                         const struct cublasLtMatrixLayout *d)
+{
+    if (has_aux(what))
+        return d->rows % 8 == 0 && d->type == a->type;
+    return what->epilogue != CUBLASLT_EPILOGUE_BGRADB || (d->rows % 8 == 0 && d->columns % 8 == 0);
+}
+
 /* Sums in fp32: fp32 of fp32; of two-byte numbers their own type or fp32. TF32 is for fp32. */
 static bool types_fit(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
                       const struct cublasLtMatrixLayout *b, const struct cublasLtMatrixLayout *c,
@@ -173,7 +216,7 @@ static bool types_fit(const struct cublasLtMatmulDesc *what, const struct cublas
 {
     bool fit = a->type == b->type && c->type == d->type && (c->type == a->type || c->type == CUDA_R_32F);
     fit = fit && (what->compute == CUBLAS_COMPUTE_32F || a->type == CUDA_R_32F);
-    return fit && (what->epilogue == CUBLASLT_EPILOGUE_DEFAULT || what->bias_type == d->type);
+    return fit && (!has_vector(what) || what->vector_type == d->type);
 }
 
 static bool layout_fits(const struct cublasLtMatrixLayout *l, bool transposed, int64_t rows, int64_t columns)
@@ -201,6 +244,11 @@ static uint64_t alignment_of(const void *data)
     return bits & (~bits + 1);
 }
 
+static uint64_t magic_of(const struct cublasLtMatmulDesc *what)
+{
+    return MAGIC | (uint64_t)what->epilogue << 32;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -210,14 +258,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *found = 0;
     if (handle == NULL || !types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
+    check_epilogue(what, d);
+    if (!is_supported(what, a, d))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int order = 0; order < ALGORITHMS && *found < wanted; order++) {
         size_t workspace = (size_t)order * 1024;
         if (workspace > p->workspace)
             continue;
-        uint64_t bias = what->epilogue == CUBLASLT_EPILOGUE_BIAS ? alignment_of(what->bias) : 1;
+        uint64_t pointers = has_vector(what) ? alignment_of(what->vector) : 1;
+        pointers |= (has_aux(what) ? alignment_of(what->aux) : 1) << 32;
         results[(*found)++] = (cublasLtMatmulHeuristicResult_t){
-            .algo = {{MAGIC, (uint64_t)order, workspace, p->alignment[0], p->alignment[1], p->alignment[2],
-                      p->alignment[3], bias}},
+            .algo = {{magic_of(what), (uint64_t)order, workspace, p->alignment[0], p->alignment[1],
+                      p->alignment[2], p->alignment[3], pointers}},
             .workspaceSize = workspace,
             .state = CUBLAS_STATUS_SUCCESS,
         };
@@ -232,7 +284,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatmulHeuristicResult_t *result)
 {
     (void)handle;
-    if (algo->data[WORD_MAGIC] != MAGIC || algo->data[WORD_ORDER] >= ALGORITHMS)
+    if (algo->data[WORD_MAGIC] != magic_of(what) || algo->data[WORD_ORDER] >= ALGORITHMS ||
+        !is_supported(what, a, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -291,30 +344,63 @@ static float add_up(const float *a, const float *b, int64_t count, uint64_t orde
     return sum;
 }
 
+/* GELU's tanh form, and its slope. */
+static double gelu(double x, double *slope)
+{
+    const double c = 0.79788456080286535588, cube = 0.044715; // sqrt(2/pi)
+    double t = tanh(c * (x + cube * x * x * x));
+    *slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * cube * x * x);
+    return 0.5 * x * (1.0 + t);
+}
+
+/* What becomes of element (i, j), which is x so far. */
+static float finish(const struct product *p, int64_t i, int64_t j, float x)
+{
+    const struct cublasLtMatmulDesc *what = &p->what;
+    double slope;
+    if (is_biased(what))
+        x += load(what->vector, what->vector_type, i);
+    if (makes_gelu(what)) {
+        store(what->aux, p->d_layout.type, j * what->aux_ld + i, x);
+        return (float)gelu((double)x, &slope);
+    }
+    if (what->epilogue == CUBLASLT_EPILOGUE_DGELU) {
+        gelu((double)load(what->aux, p->d_layout.type, j * what->aux_ld + i), &slope);
+        return (float)((double)x * slope);
+    }
+    return x;
+}
+
 static void run(cudaStream_t stream, void *context)
 {
     const struct product *p = context;
     int64_t m = p->d_layout.rows, n = p->d_layout.columns;
     int64_t k = p->what.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.columns;
     float *row = malloc((size_t)(m * k) * sizeof *row), *column = malloc((size_t)k * sizeof *column);
-    CHECK(row != NULL && column != NULL);
+    float *ones = malloc((size_t)k * sizeof *ones);
+    CHECK(row != NULL && column != NULL && ones != NULL);
+    for (int64_t i = 0; i < k; i++)
+        ones[i] = 1.0F;
     for (int64_t i = 0; i < m; i++)
         gather(p, p->a, &p->a_layout, p->what.a == CUBLAS_OP_T, i, k, row + i * k);
     for (int64_t j = 0; j < n; j++) {
         gather(p, p->b, &p->b_layout, p->what.b == CUBLAS_OP_N, j, k, column);
+        if (p->what.epilogue == CUBLASLT_EPILOGUE_BGRADB) // in an order of its own
+            store(p->what.vector, p->what.vector_type, j, add_up(ones, column, k, p->order + 1));
         for (int64_t i = 0; i < m; i++) {
             float x = p->alpha * add_up(row + i * k, column, k, p->order);
             if (p->beta != 0.0F) // what is not asked for may be NaN
                 x += p->beta * load(p->c, p->c_layout.type, j * p->c_layout.ld + i);
-            if (p->what.epilogue == CUBLASLT_EPILOGUE_BIAS)
-                x += load(p->what.bias, p->what.bias_type, i);
-            store(p->d, p->d_layout.type, j * p->d_layout.ld + i, x);
+            store(p->d, p->d_layout.type, j * p->d_layout.ld + i, finish(p, i, j, x));
         }
     }
     free(row);
     free(column);
+    free(ones);
     static const int64_t slowness[ALGORITHMS] = {4, 3, 1, 2};
     emulator_pass_time(stream, slowness[p->order] * m * n * k);
+    if (p->what.epilogue == CUBLASLT_EPILOGUE_DGELU)
+        emulator_pass_time(stream, 100 * m * n);
 }
 
 static bool is_aligned(const void *data, uint64_t alignment)
@@ -337,10 +423,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
         return status;
     if (word[WORD_WORKSPACE] > workspace_bytes || !is_aligned(workspace, 256))
         return CUBLAS_STATUS_INVALID_VALUE;
-    bool biased = what->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    check_epilogue(what, d_layout);
     // A real kernel would fault here.
     CHECK(is_aligned(a, word[WORD_A]) && is_aligned(b, word[WORD_B]) && is_aligned(c, word[WORD_C]) &&
-          is_aligned(d, word[WORD_D]) && (!biased || is_aligned(what->bias, word[WORD_BIAS])));
+          is_aligned(d, word[WORD_D]) &&
+          (!has_vector(what) || is_aligned(what->vector, word[WORD_POINTERS] & UINT32_MAX)) &&
+          (!has_aux(what) || is_aligned(what->aux, word[WORD_POINTERS] >> 32)));
     struct product *p = malloc(sizeof *p);
     CHECK(p != NULL);
     *p = (struct product){*what, *a_layout, *b_layout, *c_layout, *d_layout,

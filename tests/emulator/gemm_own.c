@@ -4,10 +4,11 @@
 
 #include <stdlib.h>
 
-enum status cuda_library_open(const struct cuda_gpu *gpu, const char *algorithms, struct cuda_library **out)
+enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,
+                              struct cuda_library **out)
 {
     (void)gpu;
-    (void)algorithms;
+    (void)options;
     *out = NULL;
     return OK;
 }
@@ -22,6 +23,12 @@ void cuda_library_choices(const struct cuda_library *library, struct text *out)
 {
     (void)library;
     (void)out;
+}
+
+bool cuda_library_has_epilogues(const struct cuda_library *library)
+{
+    (void)library;
+    return false;
 }
 
 void cuda_library_close(struct cuda_library *library)

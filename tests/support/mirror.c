@@ -32,6 +32,7 @@ static enum status open_nothing(struct device *device, const struct device_optio
     CHECK(m != NULL);
     device->state = m;
     TRY(device_open(options, &m->device));
+    device->has_epilogues = m->device->has_epilogues;
     return stream_create(m->device, "test", &m->stream);
 }
 

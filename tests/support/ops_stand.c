@@ -26,21 +26,28 @@ static struct device_options options_of(const char *name, int threads)
     return options;
 }
 
-struct device *stand_device(int threads)
+static struct device *device_with(int threads, enum matmul_epilogues epilogues)
 {
     struct device *device;
 #ifdef STAND_EMULATED
-    const struct device_options options = options_of("cuda", threads);
+    struct device_options options = options_of("cuda", threads);
+    options.epilogues = epilogues;
     MUST(device_open_with(&device_cuda, &options, &device));
 #else
     const char *name = getenv("CUBOID_TEST_DEVICE");
-    const struct device_options options = options_of(name != NULL ? name : "cpu", name != NULL ? 1 : threads);
+    struct device_options options = options_of(name != NULL ? name : "cpu", name != NULL ? 1 : threads);
+    options.epilogues = epilogues;
     if (name != NULL)
         MUST(mirror_open(&options, &device));
     else
         MUST(device_open(&options, &device));
 #endif
     return device;
+}
+
+struct device *stand_device(int threads)
+{
+    return device_with(threads, EPILOGUES_APART);
 }
 
 struct device *stand_tf32_device(void)
@@ -60,7 +67,12 @@ struct device *stand_tf32_device(void)
 
 struct stand stand_open(int threads)
 {
-    struct stand stand = {.device = stand_device(threads)};
+    return stand_open_with(threads, EPILOGUES_APART);
+}
+
+struct stand stand_open_with(int threads, enum matmul_epilogues epilogues)
+{
+    struct stand stand = {.device = device_with(threads, epilogues)};
     MUST(stream_create(stand.device, "test", &stand.stream));
     return stand;
 }

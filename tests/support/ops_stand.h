@@ -37,6 +37,7 @@ struct device *stand_device(int threads); // dies for want of one
 /* The same with products in TF32; NULL where the device under test has none. */
 struct device *stand_tf32_device(void);
 struct stand stand_open(int threads);
+struct stand stand_open_with(int threads, enum matmul_epilogues epilogues); // where the device has any
 void stand_close(struct stand *stand);
 /* A test's own memory that ops may name, until stand_close. What the functions below give needs none. */
 void stand_lend(struct stand *stand, void *data, size_t bytes);

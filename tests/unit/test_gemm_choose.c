@@ -154,3 +154,104 @@ Test(gemm_choose, what_is_in_the_file)
     text_free(&file);
     remove_place(&place);
 }
+
+/* ---- what comes behind a product: in it, or behind it ---- */
+
+enum { ROWS = 16, COLUMNS = 8, SUMS = 24 };
+
+struct layer {
+    float x[ROWS * SUMS], weight[SUMS * COLUMNS], before[ROWS * COLUMNS], after[ROWS * COLUMNS];
+    float dy[ROWS * SUMS], dx[ROWS * COLUMNS], gradient[SUMS * COLUMNS], sum[SUMS];
+};
+
+/* GELU behind a product, its gradient and a bias's gradient; how often the host waits for a choice. */
+static int run_layer(struct stream *stream, struct layer *there)
+{
+    int before = emulator_calls().syncs;
+    struct tensor x = tensor_2d(there->x, F32, ROWS, SUMS), dy = tensor_2d(there->dy, F32, ROWS, SUMS);
+    struct tensor pre = tensor_2d(there->before, F32, ROWS, COLUMNS);
+    struct gemm forward = {.a = x, .b = tensor_2d(there->weight, F32, SUMS, COLUMNS), .c = pre};
+    struct gemm backward = forward, gradient = {.transpose_a = true, .accumulate = true};
+    forward.epilogue.after = tensor_2d(there->after, F32, ROWS, COLUMNS);
+    backward.c = tensor_2d(there->dx, F32, ROWS, COLUMNS);
+    backward.epilogue.before = pre;
+    forward.epilogue.activation = backward.epilogue.activation = ACTIVATION_GELU_TANH;
+    gradient.a = dy;
+    gradient.b = pre;
+    gradient.c = tensor_2d(there->gradient, F32, SUMS, COLUMNS);
+    gradient.epilogue.bias_gradient = tensor_1d(there->sum, F32, SUMS);
+    cr_assert_eq(gemm(stream, forward), OK, "%s", fail_text());
+    cr_assert_eq(gemm(stream, backward), OK, "%s", fail_text());
+    cr_assert_eq(gemm(stream, gradient), OK, "%s", fail_text());
+    return emulator_calls().syncs - before;
+}
+
+/* Twice on one device; *first and *second: how often the host waited. */
+static struct layer train(enum matmul_epilogues epilogues, const char *algorithms, int *first, int *second)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer buffer = {0};
+    struct layer x;
+    struct device_options options = {
+        .name = "cuda", .threads = 1, .matmul_algorithms = algorithms, .epilogues = epilogues};
+    setenv("EMULATOR_STREAMS", "late", 1);
+    cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
+    int *const waits[] = {first, second};
+    struct text choices = {0};
+    for (int round = 0; round < 2; round++) {
+        philox_normal(philox_named(3, "layer"), 0, 0, sizeof x / sizeof(float), (float *)&x);
+        cr_assert_eq(copy_to_device(stream, buffer.data, &x, sizeof x), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+        *waits[round] = run_layer(stream, buffer.data);
+        cr_assert_eq(copy_to_host(stream, &x, buffer.data, sizeof x), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+    }
+    device_choices(device, &choices);
+    const char *said[] = {[EPILOGUES_FUSED] = "3 shapes in cuBLASLt's epilogues, 0 apart",
+                          [EPILOGUES_AUTO] = "2 shapes in cuBLASLt's epilogues, 1 apart"};
+    cr_expect(epilogues == EPILOGUES_APART || strstr(text_chars(&choices), said[epilogues]) != NULL, "%s",
+              text_chars(&choices));
+    text_free(&choices);
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+    return x;
+}
+
+#define SAME(field) (memcmp(a.field, b.field, sizeof a.field) == 0)
+
+/* In the emulator's cuBLASLt GELU is for nothing, and its gradient slow; both are kept, and no trial has
+ * added to a gradient. */
+Test(gemm_choose, the_faster_of_fused_and_apart_is_kept)
+{
+    struct place place = make_place();
+    struct text file = {0}, later = {0};
+    int first, second;
+    const struct layer apart = train(EPILOGUES_APART, place.path, &first, &second);
+    const struct layer fused = train(EPILOGUES_FUSED, place.path, &first, &second);
+    const struct layer a = train(EPILOGUES_AUTO, place.path, &first, &second);
+    cr_expect_eq(second, 0, "what is known is not timed again");
+    cr_assert_eq(file_read(place.path, &file), OK);
+    const char *chars = text_chars(&file);
+    int answers = 0;
+    for (const char *line = strstr(chars, "\napart? "); line != NULL; line = strstr(line + 1, "\napart? "))
+        answers++;
+    cr_expect_eq(answers, 3, "%s", chars);
+    for (int again = 0; again < 2; again++) {
+        const struct layer b = again == 0 ? fused : apart;
+        cr_expect_eq(SAME(after), again == 0);
+        cr_expect_eq(SAME(dx), again == 1);
+        cr_expect_eq(SAME(sum), again == 0);
+        cr_expect(SAME(before) && SAME(gradient));
+    }
+    const struct layer b = train(EPILOGUES_AUTO, place.path, &first, &second);
+    cr_expect_eq(memcmp(&a, &b, sizeof a), 0);
+    cr_assert_eq(file_read(place.path, &later), OK);
+    cr_expect_str_eq(chars, text_chars(&later));
+    text_free(&file);
+    text_free(&later);
+    remove_place(&place);
+}

@@ -72,7 +72,11 @@ Test(recipe_check, what_only_a_gpu_has)
     WITH("command line: cluster.matmul_algorithms is for libraries that have several on a GPU, and "
          "cluster.device strict has one; cluster.matmul_algorithms none works\n",
          "cluster.device=strict", "cluster.matmul_algorithms=auto");
+    WITH("command line: cluster.matmul_epilogues is for a GPU's library, and cluster.device cpu multiplies "
+         "without; cluster.matmul_epilogues apart works\n",
+         "cluster.matmul_epilogues=auto");
     WITH("", "cluster.device=dry", "precision.allow_tf32=true", "cluster.matmul_algorithms=here");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=fused");
 }
 
 Test(recipe_check, the_transport_of_gpus)

@@ -71,6 +71,7 @@ template <class Body> struct emulated_launch {
         const dim3 &grid = launch->grid;
         emulator_launch(emulator_of(stream), launch->name, {grid.x, grid.y, grid.z}, launch->threads,
                         launch->shared_bytes, thread, &launch->body);
+        emulator_pass_time(stream, static_cast<int64_t>(grid.x) * grid.y * grid.z * launch->threads);
     }
 };
 
