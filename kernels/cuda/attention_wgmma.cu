@@ -9,11 +9,15 @@
  *     consumer 0:  q k3 | q k2, p3 v3 | weights p2 | q k1, p2 v2 | weights p1 ...
  *     consumer 1:         weights p3  | q k2, p3 v3 | weights p2 | ...
  *
+ * There are as many blocks as multiprocessors, and each goes through its share of all portions of queries:
+ * while consumers write one's result, the next one's keys come, and the other consumers may have begun with
+ * it.
+ *
  * Tensor cores rest nowhere: the next tile's scores are begun before this tile's values, so that a consumer's
  * exponentials run beside its own product; and consumers take turns to begin theirs, so that they run beside
  * those of the others, too. Scores, weights and sums live in registers, in the layout of attention_pairs.h.
  *
- * The trap: consumers take the same number of turns, so all go through all tiles of the block, also through
+ * The trap: consumers take the same number of turns, so all go through all tiles of a portion, also through
  * those that hide everything from them. */
 #include "kernels/cuda/attention_pairs.h"
 #include "kernels/cuda/tile.h"
@@ -42,15 +46,15 @@ template <int D> struct sizes : plan<D> {
     static constexpr int QUERY_NUMBERS = QUERIES * D, KEY_NUMBERS = KEYS * D;
     static constexpr int BYTES = OPERAND_ATOM_BYTES +
                                  (is::CONSUMERS * QUERY_NUMBERS + 2 * is::STAGES * KEY_NUMBERS) * 2 +
-                                 (1 + 4 * is::STAGES) * static_cast<int>(sizeof(uint64_t));
+                                 (2 * is::CONSUMERS + 4 * is::STAGES) * static_cast<int>(sizeof(uint64_t));
 };
 
-/* Of a block: whose tiles are copied, and in which order blocks come: so many heads at a time that their keys
- * and values stay in the second-level cache, and of these the long tiles first. */
+/* What is copied, and in which order portions come: those of so many heads at a time that their keys and
+ * values stay in the second-level cache, and of these the long ones first. */
 template <class T> struct job {
     CUtensorMap q, k, v;
     operands<T> a;
-    int64_t batch;
+    int64_t batch, portions;
     int tiles, together;
 };
 
@@ -58,7 +62,7 @@ template <class T> struct job {
 template <class T, int D> struct desk {
     using is = sizes<D>;
     T *q, *k, *v;
-    uint64_t *q_full, *k_full, *k_empty, *v_full, *v_empty;
+    uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty; // of each consumer, of each stage
 
     __device__ explicit desk(unsigned char *memory)
     {
@@ -67,7 +71,8 @@ template <class T, int D> struct desk {
         k = q + is::CONSUMERS * is::QUERY_NUMBERS;
         v = k + is::STAGES * is::KEY_NUMBERS;
         q_full = reinterpret_cast<uint64_t *>(v + is::STAGES * is::KEY_NUMBERS);
-        k_full = q_full + 1;
+        q_empty = q_full + is::CONSUMERS;
+        k_full = q_empty + is::CONSUMERS;
         k_empty = k_full + is::STAGES;
         v_full = k_empty + is::STAGES;
         v_empty = v_full + is::STAGES;
@@ -76,7 +81,10 @@ template <class T, int D> struct desk {
     /* Every warp of the consumers says that it is done with a tile. */
     __device__ void open() const
     {
-        mbarrier_init(q_full, 1);
+        for (int i = 0; i < is::CONSUMERS; i++) {
+            mbarrier_init(q_full + i, 1);
+            mbarrier_init(q_empty + i, WARPGROUP / WARP);
+        }
         for (int i = 0; i < is::STAGES; i++) {
             mbarrier_init(k_full + i, 1);
             mbarrier_init(v_full + i, 1);
@@ -97,62 +105,91 @@ template <int STAGES> struct turn {
     }
 };
 
-/* What a block works on: queries [first, first + ROWS) of a head, tiles [0, tiles) of its keys. */
+/* Queries [first, first + ROWS) of a head, tiles [0, tiles) of its keys. */
 struct portion {
     struct place at;
     int first, tiles;
 };
 
-template <class T, int D> __device__ __forceinline__ struct portion work_of(const job<T> &j)
+/* Portions become shorter and shorter: from round to round they are dealt in the other direction. */
+static __device__ __forceinline__ int64_t portion_number(int round)
+{
+    return static_cast<int64_t>(round) * gridDim.x +
+           (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+}
+
+template <class T, int D>
+__device__ __forceinline__ struct portion portion_of(const job<T> &j, int64_t number)
 {
     using is = sizes<D>;
-    const int64_t each = static_cast<int64_t>(j.together) * j.tiles, block = blockIdx.x,
-                  begin = block / each * j.together, heads = j.a.heads * j.batch,
-                  here = heads - begin < j.together ? heads - begin : j.together,
-                  pair = begin + block % each % here;
+    const int64_t each = static_cast<int64_t>(j.together) * j.tiles, begin = number / each * j.together,
+                  heads = j.a.heads * j.batch, here = heads - begin < j.together ? heads - begin : j.together,
+                  pair = begin + number % each % here;
     struct portion w;
     w.at.number = pair / j.a.heads;
     w.at.row = w.at.number * j.a.sequence;
     w.at.head = static_cast<int>(pair % j.a.heads);
     w.at.group = w.at.head / (j.a.heads / j.a.groups);
-    w.first = (j.tiles - 1 - static_cast<int>(block % each / here)) * is::ROWS;
+    w.first = (j.tiles - 1 - static_cast<int>(number % each / here)) * is::ROWS;
     const int end = w.first + is::ROWS < j.a.sequence ? w.first + is::ROWS : j.a.sequence;
     w.tiles = (end + KEYS - 1) / KEYS;
     return w;
 }
 
+/* A box of keys or values into their place, when that is empty. */
 template <class T, int D>
-__device__ __forceinline__ void produce(const job<T> &j, const desk<T, D> &d, const struct portion &w)
+__device__ __forceinline__ void copy_keys(T *places, uint64_t *full, uint64_t *empty,
+                                          const turn<plan<D>::STAGES> &t, const CUtensorMap *map, int group,
+                                          int key, int number)
+{
+    T *const place = places + t.place * sizes<D>::KEY_NUMBERS;
+    mbarrier_wait(empty + t.place, t.parity ^ 1);
+    mbarrier_arrive_expecting(full + t.place, sizes<D>::KEY_NUMBERS * 2);
+    for (int part = 0; part < D / PART; part++)
+        tensor_load(place + part * KEYS * PART, map, full + t.place, part * PART, group, key, number);
+}
+
+/* The queries of all consumers, each when its last ones are done with. */
+template <class T, int D>
+__device__ __forceinline__ void copy_queries(const job<T> &j, const desk<T, D> &d, const struct portion &w,
+                                             unsigned parity)
 {
     using is = sizes<D>;
-    const int number = static_cast<int>(w.at.number);
-    mbarrier_arrive_expecting(d.q_full, is::CONSUMERS * is::QUERY_NUMBERS * 2);
-    for (int i = 0; i < is::CONSUMERS * (D / PART); i++)
-        tensor_load(d.q + i * QUERIES * PART, &j.q, d.q_full, i % (D / PART) * PART, w.at.head,
-                    w.first + i / (D / PART) * QUERIES, number);
-    UNROLL(1)
-    for (int i = 0; i < w.tiles; i++) {
-        const turn<is::STAGES> t(i);
-        const int key = (w.tiles - 1 - i) * KEYS;
-        mbarrier_wait(d.k_empty + t.place, t.parity ^ 1);
-        mbarrier_arrive_expecting(d.k_full + t.place, is::KEY_NUMBERS * 2);
-        for (int half = 0; half < D / PART; half++)
-            tensor_load(d.k + t.place * is::KEY_NUMBERS + half * KEYS * PART, &j.k, d.k_full + t.place,
-                        half * PART, w.at.group, key, number);
-        mbarrier_wait(d.v_empty + t.place, t.parity ^ 1);
-        mbarrier_arrive_expecting(d.v_full + t.place, is::KEY_NUMBERS * 2);
-        for (int half = 0; half < D / PART; half++)
-            tensor_load(d.v + t.place * is::KEY_NUMBERS + half * KEYS * PART, &j.v, d.v_full + t.place,
-                        half * PART, w.at.group, key, number);
+    for (int i = 0; i < is::CONSUMERS; i++) {
+        T *const place = d.q + i * is::QUERY_NUMBERS;
+        mbarrier_wait(d.q_empty + i, parity ^ 1);
+        mbarrier_arrive_expecting(d.q_full + i, is::QUERY_NUMBERS * 2);
+        for (int part = 0; part < D / PART; part++)
+            tensor_load(place + part * QUERIES * PART, &j.q, d.q_full + i, part * PART, w.at.head,
+                        w.first + i * QUERIES, static_cast<int>(w.at.number));
     }
 }
 
-/* Of one of the three warpgroups at most. PAIRS: there are documents, or dropout, or both. */
+template <class T, int D> __device__ __forceinline__ void produce(const job<T> &j, const desk<T, D> &d)
+{
+    int begun = 0; // tiles
+    UNROLL(1)
+    for (int round = 0; portion_number(round) < j.portions; round++) {
+        const struct portion w = portion_of<T, D>(j, portion_number(round));
+        const int number = static_cast<int>(w.at.number);
+        UNROLL(1)
+        for (int i = 0; i < w.tiles; i++, begun++) {
+            const turn<plan<D>::STAGES> t(begun);
+            const int key = (w.tiles - 1 - i) * KEYS;
+            copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &j.k, w.at.group, key, number);
+            if (i == 0) // before any values: so nobody takes a turn before all are done with the last portion
+                copy_queries<T, D>(j, d, w, static_cast<unsigned>(round % 2));
+            copy_keys<T, D>(d.v, d.v_full, d.v_empty, t, &j.v, w.at.group, key, number);
+        }
+    }
+}
+
+/* One of the warpgroups that multiply, and a portion. PAIRS: there are documents, or dropout, or both. */
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
     const job<T> &j;
     const desk<T, D> &d;
-    const struct portion &w;
+    const struct portion w;
     const int number, row; // of the consumer; of this lane's first query
     float s[1][KEYS / 8][4], out[1][D / 8][4], most[2], sum[2], shrink[2];
     uint32_t p[KEYS / 16][4];
@@ -193,10 +230,10 @@ template <class T, int D, bool PAIRS> struct consumer {
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void release(uint64_t *empty, const turn<is::STAGES> &t) const
+    __device__ __forceinline__ void release(uint64_t *empty) const
     {
         if (threadIdx.x % WARP == 0)
-            mbarrier_arrive(empty + t.place);
+            mbarrier_arrive(empty);
     }
 
     /* Scores become weights e^(scale (s - most)); by how much what was there before shrinks. */
@@ -300,24 +337,25 @@ template <class T, int D, bool PAIRS> struct consumer {
             named_barrier_arrive(1 + next, 2 * WARPGROUP);
     }
 
-    __device__ __forceinline__ void run()
+    /* `begun`: tiles of the block's earlier portions. */
+    __device__ __forceinline__ void run(int begun, unsigned parity)
     {
-        turn<is::STAGES> before(0);
+        turn<is::STAGES> before(begun);
         if (number == 0 && w.tiles > 1)
             named_barrier_arrive(1, 2 * WARPGROUP);
-        mbarrier_wait(d.q_full, 0);
-        mbarrier_wait(d.k_full, 0);
+        mbarrier_wait(d.q_full + number, parity);
+        mbarrier_wait(d.k_full + before.place, before.parity);
         wgmma_hold(s[0]);
         wgmma_fence();
         begin_scores(before);
         wgmma_wait<0>();
         wgmma_hold(s[0]);
-        release(d.k_empty, before);
+        release(d.k_empty + before.place);
         weigh(0);
         round_weights();
         UNROLL(1)
         for (int i = 1; i < w.tiles; i++) {
-            const turn<is::STAGES> t(i);
+            const turn<is::STAGES> t(begun + i);
             mbarrier_wait(d.k_full + t.place, t.parity);
             mbarrier_wait(d.v_full + before.place, before.parity);
             take_turn();
@@ -328,12 +366,12 @@ template <class T, int D, bool PAIRS> struct consumer {
             give_turn(i + 1 == w.tiles);
             wgmma_wait<1>(); // the scores
             wgmma_hold(s[0]);
-            release(d.k_empty, t);
+            release(d.k_empty + t.place);
             weigh(i);
             wgmma_wait<0>(); // the values
             wgmma_hold(out[0]);
             wgmma_hold(p);
-            release(d.v_empty, before);
+            release(d.v_empty + before.place);
             round_weights();
             shrink_sums();
             before = t;
@@ -344,6 +382,7 @@ template <class T, int D, bool PAIRS> struct consumer {
         begin_values(before);
         wgmma_wait<0>();
         wgmma_hold(out[0]);
+        release(d.v_empty + before.place);
     }
 
     /* out and lse, by way of the queries' own place in shared memory. */
@@ -364,6 +403,9 @@ template <class T, int D, bool PAIRS> struct consumer {
         named_barrier(1 + is::CONSUMERS + number, WARPGROUP); // all its warps are done with the queries
         store_rows<1>(j.a.out, w.at.row, static_cast<int64_t>(w.at.head) * D, first, mine, j.a.sequence, out,
                       factor, tile<T, D>{d.q + number * is::QUERY_NUMBERS});
+        async_fence(); // copies come after these accesses
+        __syncwarp();
+        release(d.q_empty + number);
     }
 };
 
@@ -373,7 +415,6 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
     using is = sizes<D>;
     DYNAMIC_SHARED(unsigned char, memory);
     const desk<T, D> d(memory);
-    const struct portion w = work_of<T, D>(j);
     // The same in all lanes, and the compiler knows it.
     const int group = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x / WARPGROUP), 0);
     if (threadIdx.x == 0) {
@@ -386,12 +427,17 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
     if (group == 0) {
         give_registers<is::LEFT>();
         if (threadIdx.x == 0)
-            produce<T, D>(j, d, w);
+            produce<T, D>(j, d);
     } else {
         take_registers<is::REGISTERS>();
-        consumer<T, D, PAIRS> c(j, d, w, group - 1);
-        c.run();
-        c.finish();
+        int begun = 0;
+        UNROLL(1)
+        for (int round = 0; portion_number(round) < j.portions; round++) {
+            consumer<T, D, PAIRS> c(j, d, portion_of<T, D>(j, portion_number(round)), group - 1);
+            c.run(begun, static_cast<unsigned>(round % 2));
+            c.finish();
+            begun += c.w.tiles;
+        }
     }
 }
 
@@ -401,6 +447,14 @@ static int heads_together(int64_t sequence, int64_t head_dim, int64_t each)
     constexpr int64_t CACHE_BYTES = 32 << 20;
     const int64_t groups = CACHE_BYTES / (sequence * head_dim * 4);
     return static_cast<int>((groups > 1 ? groups : 1) * each);
+}
+
+static enum status count_processors(const struct cuda_queue *queue, int *out)
+{
+    int device;
+    TRY(cuda_check(queue, cudaGetDevice(&device), "cudaGetDevice"));
+    return cuda_check(queue, cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device),
+                      "cudaDeviceGetAttribute");
 }
 
 template <class T, int D, bool PAIRS>
@@ -415,7 +469,10 @@ static enum status launch(struct cuda_queue *queue, const struct attention_forwa
     TRY(tensor_map_of(queue, &op->q, op->batch, D, QUERIES, &j.q));
     TRY(tensor_map_of(queue, &op->k, op->batch, D, KEYS, &j.k));
     TRY(tensor_map_of(queue, &op->v, op->batch, D, KEYS, &j.v));
-    const int64_t blocks = static_cast<int64_t>(j.tiles) * j.a.heads * op->batch;
+    j.portions = static_cast<int64_t>(j.tiles) * j.a.heads * op->batch;
+    int processors;
+    TRY(count_processors(queue, &processors));
+    const int64_t blocks = j.portions < processors ? j.portions : processors;
     return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), dim3(static_cast<unsigned>(blocks)), is::THREADS,
                   static_cast<size_t>(is::BYTES), j);
 }

@@ -300,6 +300,12 @@ cudaError_t cudaSetDevice(int number)
     return check_device(number);
 }
 
+cudaError_t cudaGetDevice(int *out)
+{
+    *out = device;
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number)
 {
     bool other = emulator_fails("cudaGetDeviceProperties") && number == gpus() - 1;
@@ -318,7 +324,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     const char *capability = getenv("EMULATOR_CAPABILITY");
     const long tenths = lround(10.0 * (capability != NULL ? strtod(capability, NULL) : 9.0));
     *value = (int)(attribute == cudaDevAttrComputeCapabilityMajor ? tenths / 10 : tenths % 10);
-    if (result_of("cudaDeviceGetAttribute", cudaErrorNoDevice) != cudaSuccess)
+    if (attribute == cudaDevAttrMultiProcessorCount)
+        *value = 2; // few, so that blocks which share out work have several pieces of it
+    else if (result_of("cudaDeviceGetAttribute", cudaErrorNoDevice) != cudaSuccess)
         *value = 7; // an old one
     return check_device(number);
 }
