@@ -9,7 +9,8 @@
  * microbatches a step. A line's buffers are those of one layer, so, as in training, what fits the caches is
  * read from there and can beat the ceiling. Where ops are not done when a call returns, a run is ten of them.
  *
- * The last lines set the sum beside the model's matrix multiplications. */
+ * The last lines set the sum beside the model's matrix multiplications, and products that make what comes
+ * behind them beside those that leave it to other kernels. */
 #include "kernels/narrow.h"
 #include "kernels/ops.h"
 
@@ -47,6 +48,7 @@ struct bench {
     double ceiling;  // bytes a second
     // Of other devices, whose attention is cuDNN's, or our own with mma.sync; NULL: there is none.
     struct stream *cudnn, *mma;
+    struct stream *fused; // of one whose products make what comes behind them; NULL: there is none
 };
 
 static double now_s(void)
@@ -443,6 +445,35 @@ static double bench_gemm(struct bench *b, int64_t n, int64_t k, double times)
     return times * s * 1e3;
 }
 
+/* A product and what comes behind it, by kernels of their own and in one. */
+static void compare_epilogue(struct bench *b, const char *name, struct gemm args)
+{
+    struct bench other = *b;
+    other.stream = b->fused;
+    double apart = BEST_S(b, gemm(b->stream, args)), fused = BEST_S(&other, gemm(other.stream, args));
+    printf("%-28s apart %9.3f ms, fused %9.3f ms  x %-6lld saves %8.2f ms\n", name, apart * 1e3, fused * 1e3,
+           (long long)b->model.layers, (double)b->model.layers * (apart - fused) * 1e3);
+}
+
+static void bench_epilogues(struct bench *b)
+{
+    const int64_t h = b->model.hidden, ffn = b->model.ffn;
+    const struct tensor x = matrix(b, b->tokens, h), before = matrix(b, b->tokens, ffn),
+                        after = matrix(b, b->tokens, ffn);
+    struct gemm args = {.a = x, .b = matrix(b, ffn, h), .transpose_b = true, .c = before};
+    args.bias = vector(b, ffn);
+    args.epilogue = (struct epilogue){.activation = ACTIVATION_GELU_TANH, .after = after};
+    compare_epilogue(b, "fc1, then gelu", args);
+    args = (struct gemm){.a = x, .b = matrix(b, h, ffn), .c = after};
+    args.epilogue = (struct epilogue){.activation = ACTIVATION_GELU_TANH, .before = before};
+    compare_epilogue(b, "fc2's dx, then gelu's", args);
+    args = (struct gemm){.a = after, .b = x, .c = matrix_of(b, F32, ffn, h)};
+    args.transpose_a = args.accumulate = true;
+    args.epilogue.bias_gradient = sums(b, ffn);
+    compare_epilogue(b, "fc1's dw, and its bias's", args);
+    release(b);
+}
+
 /* "key=value" into *value; false: another key. */
 static bool option(const char *argument, const char *key, const char **value)
 {
@@ -510,14 +541,17 @@ static void bench_all(struct bench *b)
                bench_gemm(b, V, h, 1);
     printf("a microbatch: %.0f ms of these ops beside %.0f ms of gemm, %.1f %%\n", b->total_ms, gemm_ms,
            100.0 * b->total_ms / gemm_ms);
+    if (b->fused != NULL)
+        bench_epilogues(b);
 }
 
-/* The device again with another attention. NULL, and why, where there is no cuDNN. */
+/* The device again, otherwise. NULL, and why, where there is no cuDNN. */
 static struct device *open_other(struct device_options options, enum attention_backend attention,
-                                 struct stream **stream)
+                                 enum matmul_epilogues epilogues, struct stream **stream)
 {
     struct device *device = NULL;
     options.attention = attention;
+    options.epilogues = epilogues;
     options.any_order = true; // cuDNN's faster engines
     if (device_open(&options, &device) != OK) {
         printf("%s\n", fail_text());
@@ -531,14 +565,13 @@ int main(int argc, char **argv)
 {
     struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32};
     struct device_options options = {.name = "cpu", .threads = 2, .attention = ATTENTION_OWN};
-    struct device *cudnn = NULL, *mma = NULL;
+    struct device *cudnn = NULL, *mma = NULL, *fused = NULL;
     for (int i = 1; i < argc; i++) {
         if (!parse(&b, &options, argv[i])) {
-            fprintf(
-                stderr,
-                "bench_ops: %s: it takes device=NAME, type=f32|bf16|f16, model=gpt2|gpt3-1.3b|llama3-8b, and "
-                "threads=, batch= and sequence= from 1\n",
-                argv[i]);
+            fprintf(stderr,
+                    "bench_ops: %s: it takes device=NAME, type=f32|bf16|f16, threads=, batch= and "
+                    "sequence= from 1, and model=gpt2|gpt3-1.3b|llama3-8b\n",
+                    argv[i]);
             return 2;
         }
     }
@@ -551,16 +584,17 @@ int main(int argc, char **argv)
     printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
            (long long)b.batch, (long long)b.sequence);
     if (device_named_computes(options.name) && !device_named_is_of_host(options.name)) {
-        cudnn = open_other(options, ATTENTION_CUDNN, &b.cudnn);
-        mma = open_other(options, ATTENTION_OWN_MMA, &b.mma);
+        cudnn = open_other(options, ATTENTION_CUDNN, EPILOGUES_APART, &b.cudnn);
+        mma = open_other(options, ATTENTION_OWN_MMA, EPILOGUES_APART, &b.mma);
+        fused = open_other(options, ATTENTION_OWN, EPILOGUES_FUSED, &b.fused);
     }
     bench_ceiling(&b, at_once);
     bench_all(&b);
-    stream_destroy(b.cudnn);
-    stream_destroy(b.mma);
-    device_close(cudnn);
-    device_close(mma);
-    stream_destroy(b.stream);
-    device_close(b.device);
+    struct stream *streams[] = {b.cudnn, b.mma, b.fused, b.stream};
+    struct device *devices[] = {cudnn, mma, fused, b.device};
+    for (int i = 0; i < 4; i++) {
+        stream_destroy(streams[i]);
+        device_close(devices[i]);
+    }
     return 0;
 }
