@@ -357,14 +357,25 @@ enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op, cubla
     return OK;
 }
 
+/* No products it does not take, nor a bias of another type than c's. And it reads a bias in pieces of 16
+ * bytes: what it is told of alignments does not include where that lies, and a kernel that meets it elsewhere
+ * ends the process ("misaligned address"). */
+static bool is_for_library(const struct gemm *op)
+{
+    enum { BIAS_ALIGNMENT = 16 };
+    if (op->a.dim[op->transpose_a ? 0 : 1] == 0)
+        return false;
+    return op->bias.data == NULL ||
+           (op->bias.dtype == op->c.dtype && (uintptr_t)op->bias.data % BIAS_ALIGNMENT == 0);
+}
+
 enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op)
 {
     cublasLtMatmulAlgo_t algorithm;
-    bool apart;
-    if (!epilogue_is_none(&op->epilogue) && !cublaslt_has_epilogue(op))
+    bool apart, library = is_for_library(op);
+    if (!epilogue_is_none(&op->epilogue) && !(library && cublaslt_has_epilogue(op)))
         return cublaslt_parts(queue, op);
-    // cuBLASLt takes neither no products, nor a bias of another type than c's.
-    if (op->a.dim[op->transpose_a ? 0 : 1] == 0 || (op->bias.data != NULL && op->bias.dtype != op->c.dtype))
+    if (!library)
         return cuda_gemm_tiled(queue, op);
     TRY(cublaslt_plan(queue, op, &algorithm, &apart));
     return apart ? cublaslt_parts(queue, op) : cublaslt_run(queue, op, &algorithm);

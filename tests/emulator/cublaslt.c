@@ -427,7 +427,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     // A real kernel would fault here.
     CHECK(is_aligned(a, word[WORD_A]) && is_aligned(b, word[WORD_B]) && is_aligned(c, word[WORD_C]) &&
           is_aligned(d, word[WORD_D]) &&
-          (!has_vector(what) || is_aligned(what->vector, word[WORD_POINTERS] & UINT32_MAX)) &&
+          (!has_vector(what) || (is_aligned(what->vector, word[WORD_POINTERS] & UINT32_MAX) &&
+                                 is_aligned(what->vector, 16))) && // whatever it was asked for with
           (!has_aux(what) || is_aligned(what->aux, word[WORD_POINTERS] >> 32)));
     struct product *p = malloc(sizeof *p);
     CHECK(p != NULL);

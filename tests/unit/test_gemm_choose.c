@@ -17,7 +17,8 @@
 enum { M = 5, N = 7, K = 33 };
 
 struct numbers {
-    float a[M * K], b[K * N], c[M * N], bias[N];
+    float a[M * K], b[K * N], c[M * N];
+    _Alignas(16) float bias[N]; // elsewhere it is not for the library
 };
 
 struct place {

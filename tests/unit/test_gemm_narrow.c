@@ -165,6 +165,20 @@ Test(gemm_narrow, many_panels)
     check((struct product){.dtype = F16, .c_type = F16, .m = 40, .n = 1803, .k = 20});
 }
 
+/* Off 16 bytes too, where cuBLASLt's epilogues could not read it. */
+Test(gemm_narrow, a_bias_may_lie_anywhere)
+{
+    for (int shift = 0; shift <= 8; shift++) {
+        struct product p = {
+            .dtype = BF16, .c_type = BF16, .m = 5, .n = 9, .k = 16, .transpose_b = true, .bias = true};
+        struct trial t = trial_of(p, 1, shift);
+        expect(&t);
+        run(&t);
+        cr_expect_eq(outside(&t), 0, "%d numbers off", shift);
+        stand_close(&t.stand);
+    }
+}
+
 Test(gemm_narrow, planted_faults_are_seen)
 {
     struct product p = {.dtype = BF16, .c_type = BF16, .m = 20, .n = 30, .k = 40, .bias = true};
