@@ -5,8 +5,8 @@
  * 8 x THREADS columns have others, which are read again (from the cache). Mean and variance are each taken
  * plainly, in two passes over the registers.
  *
- *     dx = dresidual + rstd * (g - mean(g) - xhat * mean(g * xhat)),  g = dy * weight, xhat = (x - mean) *
- * rstd
+ *     dx = dresidual + rstd * (g - mean(g) - xhat * mean(g * xhat)),
+ *     g = dy * weight,  xhat = (x - mean) * rstd
  *
  * Backward, a block goes through NORM_ROW_BLOCK rows, and adds up on the way what they bring to the weights'
  * gradients: dy and x, half of all bytes, would otherwise come once more for those. */
