@@ -33,14 +33,14 @@ static int64_t heads_of(const struct attention_forward *op)
     return op->q.dim[1] / op->head_dim;
 }
 
-/* dout . out, of each head and token; with two-byte numbers also the log of sums, and documents, all of it
- * for sequences of whole tiles (attention_wgmma_back.cu). */
+/* dout . out, of each head and token; where two-byte numbers go through tiles, also the log of sums, and
+ * documents, all of it for sequences of whole tiles (attention_wgmma_back.cu). */
 static size_t of_attention_backward(const struct attention_forward *op)
 {
     const int64_t tiles = (op->sequence + ATTENTION_TILE - 1) / ATTENTION_TILE,
                   tokens = op->batch * tiles * ATTENTION_TILE;
-    const int64_t numbers =
-        op->q.dtype == F32 ? heads_of(op) * op->q.dim[0] : (2 * heads_of(op) + 1) * tokens;
+    const bool tiled = op->q.dtype != F32 && (op->head_dim == 64 || op->head_dim == 128);
+    const int64_t numbers = tiled ? (2 * heads_of(op) + 1) * tokens : heads_of(op) * op->q.dim[0];
     return (size_t)numbers * sizeof(float);
 }
 
