@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* NCCL is opened when a world of it is, and not linked: a program that never does starts without it. */
-#include "base/text.h"
 #include "parallel/comm_nccl.h"
-#include "parallel/look.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -42,14 +40,4 @@ enum status nccl_library_open(struct nccl_library *out)
                     names[0], version / 10000, version / 100 % 100, version % 100);
     *out = nccl;
     return OK;
-}
-
-void nccl_look(struct text *out)
-{
-    struct nccl_library nccl;
-    int version = 0;
-    if (nccl_library_open(&nccl) != OK)
-        text_add(out, ", no NCCL: %s", fail_text());
-    else if (nccl.ncclGetVersion(&version) == ncclSuccess)
-        text_add(out, ", NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }

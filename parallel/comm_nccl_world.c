@@ -15,6 +15,7 @@
 #include "parallel/comm_nccl.h"
 
 #include "base/text.h"
+#include "parallel/look.h"
 #include "parallel/transports.h"
 
 #include <stdio.h>
@@ -237,4 +238,14 @@ enum status nccl_run(const struct world_options *options,
         TRY(nccl_library_open(&job.nccl));
     }
     return carrier->run(options, rank_main, &job);
+}
+
+void nccl_look(struct text *out)
+{
+    struct nccl_library nccl;
+    int version = 0;
+    if (nccl_library_open(&nccl) != OK)
+        text_add(out, ", no NCCL: %s", fail_text());
+    else if (nccl.ncclGetVersion(&version) == ncclSuccess)
+        text_add(out, ", NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }

@@ -114,8 +114,8 @@ static void print_rate(const char *what, const char *type, double flops, const c
 static void print_ceilings(const char *device, const char *transport, const struct ceilings *c)
 {
     printf("measured    device %s\n", device);
-    print_rate("gemm", "fp32", c->flops[F32], c->why[F32]);
-    print_rate("gemm", "bf16", c->flops[BF16], c->why[BF16]);
+    for (enum rate rate = 0; rate < RATE_COUNT; rate++)
+        print_rate("gemm", rate_name(rate), c->flops[rate], c->why[rate]);
     printf("memory      %.1f GB/s read and written by a copy\n", c->copy_bytes_per_s * 1e-9);
     if (c->link_ranks == 0)
         printf("link        none measured: %s\n", c->link_why);
@@ -126,19 +126,27 @@ static void print_ceilings(const char *device, const char *transport, const stru
             c->all_reduce_bytes_per_s * 1e-9);
 }
 
-static enum status write_profile(const char *path, const char *device, int ranks, const struct ceilings *c)
+static enum status write_profile(const char *path, const char *device, const char *transport, int ranks,
+                                 const struct ceilings *c)
 {
     char host[NAME_CHARS] = "";
     gethostname(host, sizeof host - 1);
     struct text look = {0}, yaml = {0};
     TRY(device_look(device, 0, &look));
-    text_add(&yaml, "# Written by cuboid doctor; measured, in units of one second.\n");
+    text_add(&yaml,
+             "# Written by cuboid doctor; measured. Operations a second; bytes a second, of a copy read and "
+             "written;\n# of a link one way to the next rank, and of an all-reduce those of its tensor.\n");
     text_add(&yaml, "name: \"%s\"\ndevice: %s # %s\nranks: %d\n", host, device, text_chars(&look), ranks);
-    text_add(&yaml, "gemm_flops: {fp32: %.4g, bf16: %.4g}\n", c->flops[F32], c->flops[BF16]);
+    text_add(&yaml, "gemm_flops: {");
+    for (enum rate rate = 0, said = 0; rate < RATE_COUNT; rate++)
+        if (c->flops[rate] > 0.0)
+            text_add(&yaml, "%s%s: %.4g", said++ > 0 ? ", " : "", rate_name(rate), c->flops[rate]);
+    text_add(&yaml, "}\n");
     text_add(&yaml, "memory_bytes: %.4g\n", c->copy_bytes_per_s);
     if (c->link_ranks > 0)
-        text_add(&yaml, "link: {ranks: %d, latency_s: %.4g, bytes: %.4g, all_reduce_bytes: %.4g}\n",
-                 c->link_ranks, c->latency_s, c->bytes_per_s, c->all_reduce_bytes_per_s);
+        text_add(&yaml,
+                 "link: {transport: %s, ranks: %d, latency_s: %.4g, bytes: %.4g, all_reduce_bytes: %.4g}\n",
+                 transport, c->link_ranks, c->latency_s, c->bytes_per_s, c->all_reduce_bytes_per_s);
     enum status status = file_write_atomic(path, text_chars(&yaml), yaml.length);
     text_free(&look);
     text_free(&yaml);
@@ -163,7 +171,7 @@ static int examine(const char *profile)
     print_ceilings(device, transport, &ceilings);
     if (profile == NULL)
         return 0;
-    status = write_profile(profile, device, ranks, &ceilings);
+    status = write_profile(profile, device, transport, ranks, &ceilings);
     if (status != OK)
         return exit_status(status);
     printf("profile     %s\n", profile);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The best of several tries, each long enough for a clock: a machine is often busy, and never too fast. */
+/* Matrices are random numbers: a GPU multiplies zeros, or one number everywhere, faster than anybody's data.
+ *
+ * The best of several tries, each long enough for a clock: a machine is often busy, and never too fast. */
 #include "tools/doctor_measure.h"
 
+#include "base/philox.h"
 #include "kernels/ops.h"
 #include "parallel/group.h"
 
@@ -67,9 +70,30 @@ static enum status put_copy(struct stream *stream, const void *context)
     return copy(stream, *(const struct copy *)context);
 }
 
-static enum status fill_all(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t count)
+static const struct {
+    const char *name;
+    enum dtype dtype;
+    bool tf32;
+} rates[] = {
+    [RATE_FP32] = {"fp32", F32, false},
+    [RATE_TF32] = {"tf32", F32, true},
+    [RATE_BF16] = {"bf16", BF16, false},
+    [RATE_FP16] = {"fp16", F16, false},
+};
+_Static_assert(sizeof rates / sizeof *rates == RATE_COUNT, "one row for each");
+
+const char *rate_name(enum rate rate)
 {
-    return fill(stream, (struct fill){.out = tensor_1d(buffer->data, dtype, count), .value = 0.5F});
+    return rates[rate].name;
+}
+
+/* A square of n numbers of either sign. */
+static enum status fill_square(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t n)
+{
+    return init_normal(stream, (struct init_normal){.out = tensor_2d(buffer->data, dtype, n, n),
+                                                    .generator = philox_named(1, "doctor"),
+                                                    .std = 1.0F,
+                                                    .columns = n});
 }
 
 /* Square matrices of n, which doubles until one multiplication takes long enough. */
@@ -84,9 +108,9 @@ static enum status measure_gemm(struct device *device, struct stream *stream, en
         if (status == OK)
             status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &c);
         if (status == OK)
-            status = fill_all(stream, &a, dtype, n * n);
+            status = fill_square(stream, &a, dtype, n);
         if (status == OK)
-            status = fill_all(stream, &b, dtype, n * n);
+            status = fill_square(stream, &b, dtype, n);
         struct gemm product = {.a = tensor_2d(a.data, dtype, n, n),
                                .b = tensor_2d(b.data, dtype, n, n),
                                .c = tensor_2d(c.data, dtype, n, n),
@@ -107,7 +131,7 @@ static enum status measure_gemm(struct device *device, struct stream *stream, en
 /* Larger than any cache. */
 static enum status measure_copy(struct device *device, struct stream *stream, double *bytes_per_s)
 {
-    const int64_t count = (int64_t)64 << 20;
+    const int64_t count = (int64_t)8192 * 8192;
     size_t bytes = (size_t)count * sizeof(float);
     struct buffer from = {0}, to = {0};
     double once = 0.0;
@@ -115,7 +139,7 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
     if (status == OK)
         status = buffer_alloc(device, PART_DATA, bytes, &to);
     if (status == OK)
-        status = fill_all(stream, &from, F32, count);
+        status = fill_square(stream, &from, F32, 8192);
     struct copy both = {.in = tensor_1d(from.data, F32, count), .out = tensor_1d(to.data, F32, count)};
     if (status == OK)
         status = best_of(stream, &(struct task){put_copy, &both}, &once);
@@ -126,21 +150,39 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
     return status;
 }
 
+/* One rate, on a device that is opened for it. */
+static enum status measure_rate(const struct device_options *options, enum rate rate, double *flops)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct device_options mine = *options;
+    mine.tf32 = rates[rate].tf32;
+    if (mine.tf32 && !device_named_is_gpu(mine.name))
+        return fail(NOT_SUPPORTED, "it is a GPU's");
+    TRY(device_open(&mine, &device));
+    enum status status = stream_create(device, "doctor", &stream);
+    if (status == OK)
+        status = measure_gemm(device, stream, rates[rate].dtype, flops);
+    stream_destroy(stream);
+    device_close(device);
+    return status;
+}
+
 static enum status measure_device(const char *name, struct ceilings *out)
 {
-    static const enum dtype dtypes[] = {F32, BF16};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct device *device = NULL;
     struct stream *stream = NULL;
-    TRY(device_open(&(struct device_options){.name = name, .threads = cores > 0 ? (int)cores : 1}, &device));
+    const struct device_options options = {.name = name, .threads = cores > 0 ? (int)cores : 1};
+    TRY(device_open(&options, &device));
     enum status status = stream_create(device, "doctor", &stream);
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes && status == OK; i++)
-        if (measure_gemm(device, stream, dtypes[i], &out->flops[dtypes[i]]) != OK)
-            snprintf(out->why[dtypes[i]], sizeof out->why[0], "%.150s", fail_text());
     if (status == OK)
         status = measure_copy(device, stream, &out->copy_bytes_per_s);
     stream_destroy(stream);
     device_close(device);
+    for (enum rate rate = 0; rate < RATE_COUNT && status == OK; rate++)
+        if (measure_rate(&options, rate, &out->flops[rate]) != OK)
+            snprintf(out->why[rate], sizeof out->why[0], "%.150s", fail_text());
     return status;
 }
 

@@ -6,9 +6,13 @@
 #include "base/status.h"
 #include "kernels/tensor.h"
 
+/* What a matrix multiplication is of: in profiles by the names that recipes have for the types. */
+enum rate { RATE_FP32, RATE_TF32, RATE_BF16, RATE_FP16, RATE_COUNT };
+const char *rate_name(enum rate rate);
+
 struct ceilings {
-    double flops[DTYPE_COUNT];     // per second, of a matrix multiplication; 0: this device has none of it
-    char why[DTYPE_COUNT][160];    // of those, what the device says
+    double flops[RATE_COUNT];      // per second, of a matrix multiplication; 0: this device has none of it
+    char why[RATE_COUNT][160];     // of those, what the device says
     double copy_bytes_per_s;       // read and written
     int link_ranks;                // 0: no link was measured, link_why says why
     double latency_s, bytes_per_s; // of a message from one rank to the next, one way

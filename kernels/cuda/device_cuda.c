@@ -90,6 +90,12 @@ enum status cuda_gpu_count(int *out)
         return OK;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
         driver = runtime = 0;
+    if (error == cudaErrorInsufficientDriver && driver > 0)
+        return fail(NOT_SUPPORTED,
+                    "cluster.device cuda: the driver is too old: it knows CUDA %d.%d, and this build wants "
+                    "%d.%d; a newer "
+                    "driver works, or cluster.device cpu",
+                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     return fail(
         NOT_SUPPORTED,
         "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "
@@ -114,12 +120,13 @@ enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
                    "cudaDeviceGetAttribute"));
     TRY(cuda_check(NULL, cudaDeviceGetAttribute(&gpu.minor, cudaDevAttrComputeCapabilityMinor, index),
                    "cudaDeviceGetAttribute"));
-    if (gpu.major < OLDEST_MAJOR)
-        return fail(
-            NOT_SUPPORTED,
-            "cluster.device cuda: GPU %d has compute capability %d.%d; this build wants %d.%d or newer",
-            index, gpu.major, gpu.minor, OLDEST_MAJOR, OLDEST_MINOR);
     TRY(cuda_check(NULL, cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+    if (gpu.major < OLDEST_MAJOR)
+        return fail(NOT_SUPPORTED,
+                    "cluster.device cuda: GPU %d, %.60s, has compute capability %d.%d, and this build wants "
+                    "%d.%d or newer; "
+                    "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none",
+                    index, properties.name, gpu.major, gpu.minor, OLDEST_MAJOR, OLDEST_MINOR);
     TRY(cuda_check(NULL, cudaDeviceGetPCIBusId(gpu.bus_id, sizeof gpu.bus_id, index),
                    "cudaDeviceGetPCIBusId"));
     snprintf(gpu.name, sizeof gpu.name, "%.*s", (int)sizeof gpu.name - 1, properties.name);

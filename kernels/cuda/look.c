@@ -4,7 +4,12 @@
 #include "kernels/cuda/message.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
+
+#if CUDA_IS_EMULATED
+#define CUDA_LIBRARY_DIR "."
+#endif
 
 enum status cuda_look_count(int *out)
 {
@@ -28,7 +33,11 @@ static void add_library(struct text *out, const char *what, const char *file, co
                         size_t major)
 {
     size_t (*version_of)(void) = NULL;
+    char here[512];
+    snprintf(here, sizeof here, "%s/%s", CUDA_LIBRARY_DIR, file);
     void *module = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+    if (module == NULL)
+        module = dlopen(here, RTLD_LAZY | RTLD_LOCAL);
     void *address = module != NULL ? dlsym(module, function) : NULL;
     memcpy(&version_of, &address, sizeof version_of);
     if (version_of != NULL) {

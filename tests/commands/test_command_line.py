@@ -92,6 +92,9 @@ def test_doctor():
             rows = dict(line.split(": ", 1) for line in file if not line.startswith("#"))
         rate = float(rows["gemm_flops"].split("fp32: ")[1].split(",")[0])
         copied = float(rows["memory_bytes"])
+        rates = [pair.split(": ")[0] for pair in rows["gemm_flops"].strip().strip("{}").split(", ")]
+        expect("doctor's types", rates == ["fp32", "bf16", "fp16"] and "gemm        tf32 none: it is a GPU's" in
+               done.stdout and "transport: local, ranks: 2" in rows["link"], done)
         expect("doctor's rates", 1e8 < rate < 1e18 and 1e7 < copied < 1e15 and "latency_s" in rows["link"], done)
         nowhere = run("doctor", "--profile", os.path.join(folder, "no", "profile.yaml"))
         says("doctor into no folder", nowhere, 1, err="profile.yaml")

@@ -288,10 +288,19 @@ static cudaError_t check_device(int number)
     return emulator_returns(number >= 0 && number < gpus() ? cudaSuccess : cudaErrorInvalidValue);
 }
 
+/* As the driver knows CUDA, 1000 x major + 10 x minor; 0: there is none. */
+static int driver(void)
+{
+    const char *version = getenv("EMULATOR_DRIVER");
+    return version != NULL ? (int)strtol(version, NULL, 10) : 13000;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = gpus();
-    return result_of("cudaGetDeviceCount", cudaErrorInsufficientDriver);
+    if (driver() < 13000)
+        return emulator_returns(cudaErrorInsufficientDriver);
+    return result_of("cudaGetDeviceCount", cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int number)
@@ -333,7 +342,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = 0;
+    *version = driver();
     return cudaSuccess;
 }
 

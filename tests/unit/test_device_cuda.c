@@ -39,14 +39,29 @@ static void open_says(const char *failing, int index, const char *expected)
 
 Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
 {
-    open_says(
-        "cudaGetDeviceCount", 0,
-        "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"CUDA driver version is insufficient for "
-        "CUDA runtime version\" (the driver knows CUDA 0.0, this build wants 13.0); it takes an NVIDIA GPU "
-        "of "
-        "compute capability 8.0 or newer and its driver; cluster.device cpu takes neither");
+    open_says("cudaGetDeviceCount", 0,
+              "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"no CUDA-capable device is "
+              "detected\" (the "
+              "driver knows CUDA 13.0, this build wants 13.0); it takes an NVIDIA GPU of compute capability "
+              "8.0 or newer "
+              "and its driver; cluster.device cpu takes neither");
+    setenv("EMULATOR_DRIVER", "0", 1);
+    open_says("", 0,
+              "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"CUDA driver version is "
+              "insufficient for CUDA "
+              "runtime version\" (the driver knows CUDA 0.0, this build wants 13.0); it takes an NVIDIA GPU "
+              "of compute "
+              "capability 8.0 or newer and its driver; cluster.device cpu takes neither");
+    setenv("EMULATOR_DRIVER", "12040", 1);
+    open_says("", 0,
+              "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build wants 13.0; a "
+              "newer driver "
+              "works, or cluster.device cpu");
+    unsetenv("EMULATOR_DRIVER");
     open_says("cudaDeviceGetAttribute", 0,
-              "cluster.device cuda: GPU 0 has compute capability 7.7; this build wants 8.0 or newer");
+              "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build wants "
+              "8.0 or newer; "
+              "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none");
     open_says("", 3, "cluster.device cuda: this rank wants GPU 3, and there are 1");
     open_says("cudaMallocHost", 0, "cuda: cudaMallocHost: out of memory");
 }
