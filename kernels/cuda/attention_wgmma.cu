@@ -19,6 +19,7 @@
  *
  * The trap: consumers take the same number of turns, so all go through all tiles of a portion, also through
  * those that hide everything from them. */
+#include "kernels/cuda/attention_order.h"
 #include "kernels/cuda/attention_pairs.h"
 #include "kernels/cuda/tile.h"
 #include "kernels/cuda/wgmma.h"
@@ -49,13 +50,11 @@ template <int D> struct sizes : plan<D> {
                                  (2 * is::CONSUMERS + 4 * is::STAGES) * static_cast<int>(sizeof(uint64_t));
 };
 
-/* What is copied, and in which order portions come: those of so many heads at a time that their keys and
- * values stay in the second-level cache, and of these the long ones first. */
+/* What is copied, and in which order portions come. */
 template <class T> struct job {
     CUtensorMap q, k, v;
     operands<T> a;
-    int64_t batch, portions;
-    int tiles, together;
+    struct order order;
 };
 
 /* Shared memory. */
@@ -111,26 +110,16 @@ struct portion {
     int first, tiles;
 };
 
-/* Portions become shorter and shorter: from round to round they are dealt in the other direction. */
-static __device__ __forceinline__ int64_t portion_number(int round)
-{
-    return static_cast<int64_t>(round) * gridDim.x +
-           (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-}
-
-template <class T, int D>
-__device__ __forceinline__ struct portion portion_of(const job<T> &j, int64_t number)
+template <class T, int D> __device__ __forceinline__ struct portion portion_of(const job<T> &j, int number)
 {
     using is = sizes<D>;
-    const int64_t each = static_cast<int64_t>(j.together) * j.tiles, begin = number / each * j.together,
-                  heads = j.a.heads * j.batch, here = heads - begin < j.together ? heads - begin : j.together,
-                  pair = begin + number % each % here;
     struct portion w;
-    w.at.number = pair / j.a.heads;
+    int sequence, tile;
+    j.order.find(number, &w.at.head, &sequence, &tile);
+    w.at.number = sequence;
     w.at.row = w.at.number * j.a.sequence;
-    w.at.head = static_cast<int>(pair % j.a.heads);
     w.at.group = w.at.head / (j.a.heads / j.a.groups);
-    w.first = (j.tiles - 1 - static_cast<int>(number % each / here)) * is::ROWS;
+    w.first = (j.order.tiles - 1 - tile) * is::ROWS;
     const int end = w.first + is::ROWS < j.a.sequence ? w.first + is::ROWS : j.a.sequence;
     w.tiles = (end + KEYS - 1) / KEYS;
     return w;
@@ -169,8 +158,8 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
 {
     int begun = 0; // tiles
     UNROLL(1)
-    for (int round = 0; portion_number(round) < j.portions; round++) {
-        const struct portion w = portion_of<T, D>(j, portion_number(round));
+    for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
+        const struct portion w = portion_of<T, D>(j, j.order.dealt(round));
         const int number = static_cast<int>(w.at.number);
         UNROLL(1)
         for (int i = 0; i < w.tiles; i++, begun++) {
@@ -432,29 +421,13 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
         take_registers<is::REGISTERS>();
         int begun = 0;
         UNROLL(1)
-        for (int round = 0; portion_number(round) < j.portions; round++) {
-            consumer<T, D, PAIRS> c(j, d, portion_of<T, D>(j, portion_number(round)), group - 1);
+        for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
+            consumer<T, D, PAIRS> c(j, d, portion_of<T, D>(j, j.order.dealt(round)), group - 1);
             c.run(begun, static_cast<unsigned>(round % 2));
             c.finish();
             begun += c.w.tiles;
         }
     }
-}
-
-/* Keys and values of so many heads and sequences at a time. */
-static int heads_together(int64_t sequence, int64_t head_dim, int64_t each)
-{
-    constexpr int64_t CACHE_BYTES = 32 << 20;
-    const int64_t groups = CACHE_BYTES / (sequence * head_dim * 4);
-    return static_cast<int>((groups > 1 ? groups : 1) * each);
-}
-
-static enum status count_processors(const struct cuda_queue *queue, int *out)
-{
-    int device;
-    TRY(cuda_check(queue, cudaGetDevice(&device), "cudaGetDevice"));
-    return cuda_check(queue, cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device),
-                      "cudaDeviceGetAttribute");
 }
 
 template <class T, int D, bool PAIRS>
@@ -463,18 +436,13 @@ static enum status launch(struct cuda_queue *queue, const struct attention_forwa
     using is = sizes<D>;
     job<T> j;
     j.a = operands_of<T>(op);
-    j.batch = op->batch;
-    j.tiles = static_cast<int>(blocks_of(op->sequence, is::ROWS));
-    j.together = heads_together(op->sequence, D, j.a.heads / j.a.groups);
+    j.order = order_of(op, is::ROWS, false);
     TRY(tensor_map_of(queue, &op->q, op->batch, D, QUERIES, &j.q));
     TRY(tensor_map_of(queue, &op->k, op->batch, D, KEYS, &j.k));
     TRY(tensor_map_of(queue, &op->v, op->batch, D, KEYS, &j.v));
-    j.portions = static_cast<int64_t>(j.tiles) * j.a.heads * op->batch;
-    int processors;
-    TRY(count_processors(queue, &processors));
-    const int64_t blocks = j.portions < processors ? j.portions : processors;
-    return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), dim3(static_cast<unsigned>(blocks)), is::THREADS,
-                  static_cast<size_t>(is::BYTES), j);
+    dim3 grid(1);
+    TRY(blocks_for(queue, j.order, &grid));
+    return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), grid, is::THREADS, static_cast<size_t>(is::BYTES), j);
 }
 
 template <class T, int D>

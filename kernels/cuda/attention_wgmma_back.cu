@@ -10,94 +10,21 @@
  *     for dk and dv     keys   k  v      queries   q  dout     dp = y w^T      second += p w
  *     for dq            queries q dout   keys      k  v        ds = p (dp - delta)
  *
- * A block has 128 rows, 64 for each of two warpgroups, which know nothing of each other: while one makes
- * weights, the other has the tensor cores. A third has one thread that works, and fetches columns ahead:
+ * A portion has 128 rows, 64 for each of a block's two warpgroups, which know nothing of each other: while
+ * one makes weights, the other has the tensor cores. A third has one thread that works, and fetches columns
+ * ahead:
  *
- *     producer    wait for empty | announce bytes to full, begin the copies of u, w, lse, delta
- *     consumers   wait for full  | s, dp | p | second += p w, and meanwhile ds | first += ds u | arrive at
- * empty
+ *     producer   empty? | announce bytes to full, begin copies of u, w, lse, delta
+ *     consumers  full?  | s, dp | p | second += p w, and meanwhile ds | first += ds u | arrive at empty
+ *
+ * There are as many blocks as multiprocessors, and each goes through its share of the portions: while results
+ * of one are written, columns of the next come, and the other warpgroup may have begun with it.
  *
  * Weights and their gradients go from the registers of one product to those of the next. The products s and
  * dp read u and w along their rows, the sums read the same tiles across.
  *
  * The trap: every warp arrives at empty once for each tile, also for those that its warpgroup leaves out. */
-#include "kernels/cuda/attention_pairs.h"
-#include "kernels/cuda/wgmma.h"
-
-extern "C" {
-#include "kernels/cuda/tensor_map.h"
-}
-
-enum { TO_KEYS, TO_QUERIES }; // passes
-
-/* What limits columns and stages is 240 registers to a thread and 227 KiB of shared memory. */
-template <int D, int PASS> struct back_sizes {
-    static constexpr bool KEYS = PASS == TO_KEYS;
-    static constexpr int COLUMNS = KEYS && D == 128 ? 64 : 128, STAGES = !KEYS && D == 128 ? 2 : 4,
-                         N = COLUMNS / 8;
-};
-constexpr int CONSUMERS = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
-constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                  // of a warpgroup, of a block
-constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;   // 168 on average
-constexpr int BOX_ROWS = 64, PANEL = 64, PANEL_CHUNKS = PANEL / 8; // of a copy; columns of an operand
-
-/* ROWS rows of D numbers in shared memory, as products read them: D / 64 panels, each of 64 columns. */
-template <class T, int D, int ROWS> struct panels {
-    static constexpr int PANEL_NUMBERS = ROWS * PANEL, PANEL_BYTES = PANEL_NUMBERS * int{sizeof(T)},
-                         BYTES = D / PANEL * PANEL_BYTES;
-    T *data;
-
-    /* An operand of rows from `row` on, which are summed over 16 columns, the k-th. */
-    __device__ uint64_t along(int row, int k) const
-    {
-        constexpr int STEPS = PANEL / 16;
-        return operand_after(rows_operand(data + k / STEPS * PANEL_NUMBERS + row * PANEL),
-                             k % STEPS * 16 * int{sizeof(T)});
-    }
-
-    /* An operand of all columns, which are summed over 16 rows, the k-th. */
-    __device__ uint64_t across(int k) const
-    {
-        return columns_operand(data + 16 * k * PANEL, PANEL_BYTES);
-    }
-
-    __device__ T *at(int row, int chunk) const
-    {
-        return data + chunk / PANEL_CHUNKS * PANEL_NUMBERS + row * PANEL +
-               (chunk % PANEL_CHUNKS ^ row % 8) * 8;
-    }
-
-    /* Rows [first, first + ROWS) of a head, zeros past the sequence's end. */
-    __device__ void start(const CUtensorMap *map, uint64_t *barrier, int head, int first, int sequence) const
-    {
-        for (int p = 0; p < D / PANEL; p++)
-            for (int r = 0; r < ROWS; r += BOX_ROWS)
-                tensor_load(data + p * PANEL_NUMBERS + r * PANEL, map, barrier, p * PANEL, head, first + r,
-                            sequence);
-    }
-};
-
-/* Begins s = x's rows from `mine` on times the rows of u, as a group. */
-template <class T, int D, int COLUMNS>
-__device__ __forceinline__ void multiply_rows(float (&s)[COLUMNS / 8][4], const panels<T, D, ROWS> &x,
-                                              int mine, const panels<T, D, COLUMNS> &u)
-{
-    UNROLL_ALL
-    for (int k = 0; k < D / 16; k++)
-        wgmma<T, COLUMNS>(s, x.along(mine, k), u.along(0, k), k > 0);
-    wgmma_commit();
-}
-
-/* Begins sum += s w, as a group. */
-template <class T, int D, int COLUMNS>
-__device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32_t (&s)[COLUMNS / 16][4],
-                                            const panels<T, D, COLUMNS> &w)
-{
-    UNROLL_ALL
-    for (int k = 0; k < COLUMNS / 16; k++)
-        wgmma<T, D, true>(sum, s[k], w.across(k), true);
-    wgmma_commit();
-}
+#include "kernels/cuda/attention_wgmma_back.h"
 
 /* Which weights dropout keeps: bit 4 n + i of word n / 8 for [n][i]. */
 template <int N> struct kept {
@@ -131,145 +58,6 @@ __device__ __forceinline__ void narrow_kept(uint32_t (&to)[N / 2][4], const floa
     }
     wgmma_hold(to);
 }
-
-struct maps {
-    CUtensorMap q, k, v, dout;
-};
-
-/* What weigh_queries() makes, for sequences of `padded` queries, whole tiles: the log of sums in units of log
- * 2, and dout . out, [head][sequence][query]; documents, [sequence][token], or NULL. */
-struct measures {
-    float *lse, *delta;
-    int32_t *document;
-    int padded, sequences;
-
-    __device__ int64_t first(int head, int64_t sequence) const
-    {
-        return (static_cast<int64_t>(head) * sequences + sequence) * padded;
-    }
-};
-
-/* In which order blocks come: of so many heads at a time as the second-level cache has room for, the long
- * ones first, so that the last ones are short. `heads` of all `sequences`; of keys: heads of k. */
-struct order {
-    int heads, sequences, tiles, together;
-
-    /* The i-th: of which head of which sequence, and which tile, counted from the longest. */
-    __device__ void find(int i, int *head, int *sequence, int *tile) const
-    {
-        const int first = i / (together * tiles) * together, left = heads * sequences - first,
-                  here = left < together ? left : together, within = i % (together * tiles),
-                  one = first + within % here;
-        *head = one % heads;
-        *sequence = one / heads;
-        *tile = within / here;
-    }
-};
-
-template <class T, int D, int PASS> struct back_stage {
-    using is = back_sizes<D, PASS>;
-    using tile = panels<T, D, is::COLUMNS>;
-    static constexpr int NUMBERS_BYTES = is::COLUMNS * int{sizeof(float)}, // of queries that are columns
-        COPIED = 2 * tile::BYTES + (is::KEYS ? 2 * NUMBERS_BYTES : 0),
-                         BYTES = (COPIED + OPERAND_ATOM_BYTES - 1) / OPERAND_ATOM_BYTES * OPERAND_ATOM_BYTES;
-    tile u, w;
-    float *lse, *delta;
-
-    __device__ explicit back_stage(unsigned char *memory)
-        : u{reinterpret_cast<T *>(memory)}, w{reinterpret_cast<T *>(memory + tile::BYTES)},
-          lse(reinterpret_cast<float *>(memory + 2 * tile::BYTES)), delta(lse + is::COLUMNS)
-    {
-    }
-
-    /* For one thread: everything, as bytes of `full`. */
-    __device__ void start(const struct maps &maps, const struct measures &of, const struct place &at,
-                          int head, int column, uint64_t *full) const
-    {
-        const int sequence = static_cast<int>(at.number);
-        mbarrier_arrive_expecting(full, COPIED);
-        u.start(is::KEYS ? &maps.q : &maps.k, full, is::KEYS ? head : at.group, column, sequence);
-        w.start(is::KEYS ? &maps.dout : &maps.v, full, is::KEYS ? head : at.group, column, sequence);
-        if (is::KEYS) {
-            const int64_t first = of.first(head, sequence) + column;
-            bulk_load(lse, of.lse + first, NUMBERS_BYTES, full);
-            bulk_load(delta, of.delta + first, NUMBERS_BYTES, full);
-        }
-    }
-};
-
-/* A block's shared memory. */
-template <class T, int D, int PASS> struct back_desk {
-    using is = back_sizes<D, PASS>;
-    using tile = panels<T, D, ROWS>;
-    static constexpr size_t BYTES = OPERAND_ATOM_BYTES + 2 * tile::BYTES +
-                                    is::STAGES * back_stage<T, D, PASS>::BYTES +
-                                    (1 + 2 * is::STAGES) * sizeof(uint64_t);
-    tile x, y;
-    unsigned char *stages;
-    uint64_t *ready, *full, *empty; // barriers: of x and y; for each stage
-
-    __device__ explicit back_desk(unsigned char *memory)
-    {
-        unsigned char *const begin = memory + -reinterpret_cast<uintptr_t>(memory) % OPERAND_ATOM_BYTES;
-        x.data = reinterpret_cast<T *>(begin);
-        y.data = reinterpret_cast<T *>(begin + tile::BYTES);
-        stages = begin + 2 * tile::BYTES;
-        ready = reinterpret_cast<uint64_t *>(stages + is::STAGES * back_stage<T, D, PASS>::BYTES);
-        full = ready + 1;
-        empty = full + is::STAGES;
-    }
-
-    __device__ back_stage<T, D, PASS> at(int i) const
-    {
-        return back_stage<T, D, PASS>(stages + i * back_stage<T, D, PASS>::BYTES);
-    }
-
-    __device__ void prepare(const struct maps &maps) const
-    {
-        if (threadIdx.x == 0) {
-            tensor_prefetch(&maps.q);
-            tensor_prefetch(&maps.k);
-            tensor_prefetch(&maps.v);
-            tensor_prefetch(&maps.dout);
-            mbarrier_init(ready, 1);
-            for (int i = 0; i < is::STAGES; i++) {
-                mbarrier_init(full + i, 1);
-                mbarrier_init(empty + i, CONSUMERS * WARPGROUP / WARP);
-            }
-            mbarrier_init_fence();
-        }
-        __syncthreads();
-    }
-};
-
-/* A block's way through its tiles of columns: keys up to its queries; queries from its keys on, for each head
- * of the group. The stage that a tile lies in, and how often that was used before, as a parity. */
-template <int D, int PASS> struct walk {
-    using is = back_sizes<D, PASS>;
-    int from, to, left, column, head, stage;
-    unsigned parity;
-
-    __device__ walk(int begin, int sequence, int first_head, int heads)
-        : from(is::KEYS ? begin : 0), to(is::KEYS || begin + ROWS > sequence ? sequence : begin + ROWS),
-          left((to - from + is::COLUMNS - 1) / is::COLUMNS * (is::KEYS ? heads : 1)), column(from),
-          head(first_head), stage(0), parity(0)
-    {
-    }
-
-    __device__ void next()
-    {
-        left--;
-        column += is::COLUMNS;
-        if (column >= to) {
-            column = from;
-            head++;
-        }
-        if (++stage == is::STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 struct alignas(8) two {
     float at[2];
@@ -398,55 +186,66 @@ __device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64
     }
 }
 
+/* Columns that are there already may be worked on while others wait for their rows. */
 template <class T, int D, int PASS>
-__device__ __forceinline__ void produce(const struct maps &maps, const struct measures &of,
-                                        const struct place &at, const back_desk<T, D, PASS> &desk, int begin,
-                                        walk<D, PASS> way)
+__device__ __forceinline__ void produce(const struct maps &maps, const operands<T> &a,
+                                        const struct measures &of, const struct order &order,
+                                        const back_desk<T, D, PASS> &desk)
 {
-    constexpr bool KEYS = PASS == TO_KEYS;
-    const int sequence = static_cast<int>(at.number), head = KEYS ? at.group : at.head;
-    mbarrier_arrive_expecting(desk.ready, 2 * desk.x.BYTES);
-    desk.x.start(KEYS ? &maps.k : &maps.q, desk.ready, head, begin, sequence);
-    desk.y.start(KEYS ? &maps.v : &maps.dout, desk.ready, head, begin, sequence);
-    for (; way.left > 0; way.next()) {
-        mbarrier_wait(desk.empty + way.stage, way.parity ^ 1);
-        desk.at(way.stage).start(maps, of, at, way.head, way.column, desk.full + way.stage);
+    ring<back_sizes<D, PASS>::STAGES> t;
+    UNROLL(1)
+    for (int round = 0; order.dealt(round) < order.portions(); round++) {
+        back_portion<D, PASS> p(order, order.dealt(round), a.sequence, a.heads / a.groups);
+        bool rows = false;
+        UNROLL(1)
+        for (; p.left > 0; p.next(), t.next()) {
+            mbarrier_wait(desk.empty + t.stage, t.parity ^ 1);
+            desk.at(t.stage).start(maps, of, p.at, p.column, desk.full + t.stage);
+            if (!rows)
+                desk.start_rows(maps, p, static_cast<unsigned>(round % 2));
+            rows = true;
+        }
     }
 }
 
+/* A portion, of which `consumer` has 64 rows. `round`: which of the block's. */
 template <class T, int D, int PASS, bool RARE>
-__device__ __forceinline__ void consume(const operands<T> &a, const struct measures &of, struct place at,
-                                        const back_desk<T, D, PASS> &desk, int begin, int consumer,
-                                        walk<D, PASS> way)
+__device__ __forceinline__ void consume(const operands<T> &a, const struct measures &of,
+                                        back_portion<D, PASS> p, const back_desk<T, D, PASS> &desk,
+                                        int consumer, int round, ring<back_sizes<D, PASS>::STAGES> &t)
 {
     using is = back_sizes<D, PASS>;
     constexpr bool KEYS = is::KEYS;
     const int lane = static_cast<int>(threadIdx.x % WARP), mine = consumer * MINE,
-              warp = static_cast<int>(threadIdx.x % WARPGROUP) / WARP,
-              row = begin + mine + 16 * warp + lane / 4;
-    const int64_t column = static_cast<int64_t>(KEYS ? at.group : at.head) * D;
+              warp_row = mine + static_cast<int>(threadIdx.x % WARPGROUP) / WARP * 16,
+              row = p.begin + warp_row + lane / 4;
     gradient<T, D, PASS, RARE> sum = {};
     for (int i = 0; !KEYS && i < 2; i++) {
-        const int64_t query = of.first(at.head, at.number) + row + 8 * i;
+        const int64_t query = of.first(p.at.head, p.at.number) + row + 8 * i;
         sum.lse.at[i] = of.lse[query];
         sum.delta.at[i] = of.delta[query];
     }
-    mbarrier_wait(desk.ready, 0);
-    for (; way.left > 0; way.next()) {
-        mbarrier_wait(desk.full + way.stage, way.parity);
-        at.head = KEYS ? way.head : at.head;
-        if (!KEYS || way.column + is::COLUMNS > begin + mine)
-            sum.add_tile(a, of, at, desk, desk.at(way.stage), mine, row, way.column);
+    mbarrier_wait(desk.ready + consumer, static_cast<unsigned>(round % 2));
+    UNROLL(1)
+    for (; p.left > 0; p.next(), t.next()) {
+        mbarrier_wait(desk.full + t.stage, t.parity);
+        if (!KEYS || p.column + is::COLUMNS > p.begin + mine)
+            sum.add_tile(a, of, p.at, desk, desk.at(t.stage), mine, row, p.column);
         __syncwarp();
         if (lane == 0)
-            mbarrier_arrive(desk.empty + way.stage);
+            mbarrier_arrive(desk.empty + t.stage);
     }
     named_barrier(1 + consumer, WARPGROUP); // nobody reads this warpgroup's rows of x and y any more
-    store_rows<T, D>(KEYS ? a.dk : a.dq, at.row, column, begin, mine + 16 * warp, a.sequence, sum.first,
-                     a.scale, desk.x);
+    const int64_t column = static_cast<int64_t>(p.head()) * D;
+    store_rows<T, D>(KEYS ? a.dk : a.dq, p.at.row, column, p.begin, warp_row, a.sequence, sum.first, a.scale,
+                     desk.x);
     if constexpr (KEYS)
-        store_rows<T, D>(a.dv, at.row, column, begin, mine + 16 * warp, a.sequence, sum.second,
+        store_rows<T, D>(a.dv, p.at.row, column, p.begin, warp_row, a.sequence, sum.second,
                          RARE && a.dropout.drops ? a.dropout.rule.scale : 1.0F, desk.y);
+    async_fence(); // copies of the next rows come behind these accesses
+    __syncwarp();
+    if (lane == 0)
+        mbarrier_arrive(desk.done + consumer);
 }
 
 template <class T, int D, int PASS, bool RARE>
@@ -454,25 +253,23 @@ __global__ void __launch_bounds__(THREADS, 1)
     differentiate_wgmma(const __grid_constant__ struct maps maps, const operands<T> a,
                         const struct measures of, const struct order order)
 {
-    constexpr bool KEYS = PASS == TO_KEYS;
     DYNAMIC_SHARED(unsigned char, memory);
     const back_desk<T, D, PASS> desk(memory);
-    int one, number, tile;
-    order.find(static_cast<int>(blockIdx.x), &one, &number, &tile);
-    const int begin = (KEYS ? tile : order.tiles - 1 - tile) * ROWS, each = a.heads / a.groups;
-    const struct place at = {static_cast<int64_t>(number) * a.sequence, number, KEYS ? one * each : one,
-                             KEYS ? one : one / each};
     // The same in all lanes, and the compiler knows it.
     const int warpgroup = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
-    const walk<D, PASS> way(begin, a.sequence, at.head, each);
     desk.prepare(maps);
     if (warpgroup == 0) {
         give_registers<PRODUCER_REGISTERS>(); // first: the others wait for them
         if (threadIdx.x == 0)
-            produce(maps, of, at, desk, begin, way);
+            produce(maps, a, of, order, desk);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-        consume<T, D, PASS, RARE>(a, of, at, desk, begin, warpgroup - 1, way);
+        ring<back_sizes<D, PASS>::STAGES> t;
+        UNROLL(1)
+        for (int round = 0; order.dealt(round) < order.portions(); round++)
+            consume<T, D, PASS, RARE>(
+                a, of, back_portion<D, PASS>(order, order.dealt(round), a.sequence, a.heads / a.groups), desk,
+                warpgroup - 1, round, t);
     }
 }
 
@@ -505,26 +302,14 @@ __global__ void __launch_bounds__(2 * WARPGROUP) weigh_queries(operands<T> a, co
         of.document[static_cast<int64_t>(blockIdx.z) * of.padded + query] = present ? a.document[token] : 0;
 }
 
-/* What a block's columns are made of is read by all blocks of its head, or of the heads that share keys. */
-static struct order order_of(const struct attention_forward *op, bool keys)
-{
-    constexpr int64_t CACHE_BYTES = 32 << 20;
-    const int64_t heads = op->q.dim[1] / op->head_dim, groups = op->k.dim[1] / op->head_dim,
-                  bytes = op->sequence * op->head_dim * 4 * (keys ? heads / groups : 1),
-                  room = CACHE_BYTES > bytes ? CACHE_BYTES / bytes : 1,
-                  together = keys ? room : room * (heads / groups), all = (keys ? groups : heads) * op->batch;
-    return {static_cast<int>(keys ? groups : heads), static_cast<int>(op->batch),
-            static_cast<int>(blocks_of(op->sequence, ROWS)),
-            static_cast<int>(together < all ? together : all)};
-}
-
 template <class T, int D, int PASS, bool RARE>
 static enum status differentiate(struct cuda_queue *queue, const struct attention_backward *op,
                                  const struct maps &maps, const struct operands<T> &a,
                                  const struct measures &of)
 {
-    const struct order order = order_of(&op->forward, PASS == TO_KEYS);
-    const dim3 grid(static_cast<unsigned>(order.heads * order.sequences * order.tiles));
+    const struct order order = order_of(&op->forward, ROWS, PASS == TO_KEYS);
+    dim3 grid(1);
+    TRY(blocks_for(queue, order, &grid));
     return LAUNCH(queue, (differentiate_wgmma<T, D, PASS, RARE>), grid, THREADS,
                   (back_desk<T, D, PASS>::BYTES), maps, a, of, order);
 }
