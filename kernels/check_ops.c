@@ -142,5 +142,10 @@ enum status check_dropout(enum op_kind kind, const struct dropout *dropout, int6
 
 enum status submit_op(struct stream *stream, const struct op *op)
 {
-    return stream->device->ops->submit(stream, op);
+    struct device *device = stream->device;
+    if (device->replaying != NULL && device->replaying != stream) {
+        device->not_replayable = "an op on another stream";
+        return BAD_ARGUMENT;
+    }
+    return device->ops->submit(stream, op);
 }

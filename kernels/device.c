@@ -171,6 +171,12 @@ bool device_named_takes_cudnn(const char *name)
     return kind == NULL || kind->takes_cudnn;
 }
 
+bool device_named_keeps_graphs(const char *name)
+{
+    const struct device_ops *kind = kind_named(name);
+    return kind != NULL && kind->replay != NULL;
+}
+
 bool device_named_is_gpu(const char *name)
 {
     return strcmp(name, "cuda") == 0;
@@ -326,8 +332,68 @@ struct device *stream_device(const struct stream *stream)
     return stream->device;
 }
 
+/* ---- what is replayed ---- */
+
+struct graph {
+    struct device *device;
+    bool has_run;
+    void *state; // the backend's
+};
+
+/* Notes that a body has done what a replay would not do; false: no body is running. */
+static bool spoils_replay(struct device *device, const char *what)
+{
+    if (device->replaying == NULL)
+        return false;
+    device->not_replayable = what;
+    return true;
+}
+
+static enum status run_body(struct stream *stream, struct graph *graph, enum status (*body)(void *context),
+                            void *context)
+{
+    const struct device_ops *ops = stream->device->ops;
+    if (ops->replay != NULL && graph->has_run)
+        return ops->replay(stream, &graph->state, body, context);
+    graph->has_run = true;
+    return body(context);
+}
+
+enum status stream_replay(struct stream *stream, struct graph **graph, enum status (*body)(void *context),
+                          void *context)
+{
+    struct device *device = stream->device;
+    if (device->replaying != NULL)
+        return fail(BAD_ARGUMENT, "stream %s: a replay inside one of stream %s", stream->name,
+                    device->replaying->name);
+    if (*graph == NULL)
+        *graph = calloc(1, sizeof **graph);
+    if (*graph == NULL)
+        return fail(NO_MEMORY, "no memory for a graph");
+    (*graph)->device = device;
+    device->not_replayable = NULL;
+    device->replaying = stream;
+    enum status status = run_body(stream, *graph, body, context);
+    device->replaying = NULL;
+    if (device->not_replayable == NULL)
+        return status;
+    return fail(BAD_ARGUMENT, "stream %s: what is to be replayed has %s, which a replay would not do",
+                stream->name, device->not_replayable);
+}
+
+void graph_destroy(struct graph *graph)
+{
+    if (graph != NULL && graph->state != NULL)
+        graph->device->ops->replay_end(graph->state);
+    free(graph);
+}
+
+/* ---- events ---- */
+
 struct event stream_record(struct stream *stream)
 {
+    if (spoils_replay(stream->device, "an event"))
+        return (struct event){0};
     return (struct event){.stream = stream, .at = stream->device->ops->record(stream)};
 }
 
@@ -338,12 +404,17 @@ enum status stream_wait(struct stream *stream, struct event event)
     if (event.stream->device != stream->device)
         return fail(BAD_ARGUMENT, "stream %s cannot wait for stream %s of another device", stream->name,
                     event.stream->name);
+    if (spoils_replay(stream->device, "a wait"))
+        return BAD_ARGUMENT;
     return stream->device->ops->wait(stream, event);
 }
 
 enum status event_sync(struct event event)
 {
-    return event.stream == NULL ? OK : event.stream->device->ops->sync(event);
+    if (event.stream == NULL)
+        return OK;
+    return spoils_replay(event.stream->device, "a wait of the host") ? BAD_ARGUMENT
+                                                                     : event.stream->device->ops->sync(event);
 }
 
 enum status stream_sync(struct stream *stream)
@@ -358,6 +429,8 @@ static enum status transfer(struct stream *stream, enum op_kind kind, void *to, 
         return OK;
     if (to == NULL || from == NULL)
         return fail(BAD_ARGUMENT, "%s: %zu bytes %s NULL", op_name(kind), bytes, to == NULL ? "to" : "from");
+    if (spoils_replay(stream->device, op_name(kind)))
+        return BAD_ARGUMENT;
     const struct op op = {.kind = kind, .transfer = {.to = to, .from = from, .bytes = bytes}};
     return stream->device->ops->submit(stream, &op);
 }
@@ -376,5 +449,7 @@ enum status stream_submit_work(struct stream *stream, struct work *work)
 {
     if (work == NULL || work->start == NULL || work->poll == NULL || work->rest == NULL || work->name == NULL)
         return fail(BAD_ARGUMENT, "stream %s: a work wants start, poll, rest and a name", stream->name);
-    return stream->device->ops->submit_work(stream, work);
+    // It is taken all the same.
+    enum status status = stream->device->ops->submit_work(stream, work);
+    return spoils_replay(stream->device, "a message") ? BAD_ARGUMENT : status;
 }

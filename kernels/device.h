@@ -186,6 +186,22 @@ struct work {
 /* Takes ownership of `work`. */
 MUST_USE enum status stream_submit_work(struct stream *stream, struct work *work);
 
+/* Work that is put on a stream again and again, each time the same ops with the same arguments, down to every
+ * pointer and number: what changes from one time to the next is read from the device's memory. body() puts it
+ * there. A device that can (cuda, as a CUDA graph) keeps it when it comes for the second time, and from then
+ * on puts it there whole without calling body; the others call body each time. *graph is NULL at first.
+ *
+ * Body puts ops on this stream, and does nothing else that another time would miss: no copy from or to the
+ * host, no event, no message, nothing on another stream, no change of its own variables. BAD_ARGUMENT says
+ * what of these it did, on every device. */
+struct graph;
+MUST_USE enum status stream_replay(struct stream *stream, struct graph **graph,
+                                   enum status (*body)(void *context), void *context);
+void graph_destroy(struct graph *graph); // takes NULL; what was launched may still be under way
+
+/* Whether the device keeps what is replayed; false for an unknown one. */
+bool device_named_keeps_graphs(const char *name);
+
 /* Everything a backend must provide; a table with a NULL is refused by name when it is opened. Callers use
  * the functions above and kernels/ops.h, which check first: a backend may rely on what they checked. */
 struct device_ops {
@@ -214,6 +230,11 @@ struct device_ops {
     enum status (*check_algorithms)(const char *path);              // NULL: it keeps none
     void (*choices)(const struct device *device, struct text *out); // NULL: it never has one
     void (*range)(const char *name); // begins one, or with NULL ends it. NULL: no profiler knows the device
+    // Of stream_replay() from the second time on; *state is the backend's, NULL at first. NULL: body is
+    // called.
+    enum status (*replay)(struct stream *stream, void **state, enum status (*body)(void *context),
+                          void *context);
+    void (*replay_end)(void *state);
 };
 
 /* Opens a device of this table, registered or not: tests bring their own. */
@@ -227,7 +248,9 @@ struct device {
     int streams;        // open now
     bool has_epilogues; // takes a gemm with an epilogue as one op; else the doors make two of it
     struct memory_use memory;
-    void *state; // the backend's
+    struct stream *replaying;   // whose body is running; NULL: none
+    const char *not_replayable; // what that did, or NULL
+    void *state;                // the backend's
 };
 struct stream {
     struct device *device;

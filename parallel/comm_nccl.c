@@ -93,6 +93,10 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
     *out = (struct call_of){.c = c, .nccl = library_of(c), .name = c->names[call]};
     if (c->nccl == NULL)
         return fail(PEER_LOST, "%s: the comm is no more, for another rank has failed", out->name);
+    if (stream->device->replaying != NULL) {
+        stream->device->not_replayable = "a message";
+        return BAD_ARGUMENT;
+    }
     TRY(cuda_message_begin(stream, &out->queue));
     who_waits(out->name); // where the GPU's queue is full, a call blocks
     return OK;

@@ -104,8 +104,10 @@ EXEMPT = {
     ("state", "base/status.c"): "the last failure and the place of a thread belong to the thread, as errno does",
     ("state", "tests/emulator/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
     ("state", "tests/emulator/emulator.c"): "threadIdx is the running thread's, on a GPU as well",
+    ("state", "tests/emulator/graph.c"): "a capture is its thread's, as cudaStreamCaptureModeThreadLocal has it",
     ("state", "tests/emulator/launch.c"): "CUDA's last error belongs to the thread, as errno does",
     ("state", "tests/emulator/nccl.c"): "the order of a GPU's messages is its thread's, whichever comm they are of",
+    ("state", "tests/emulator/nvtx.c"): "ranges nest for each thread, as NVTX has it",
     ("state", "tests/emulator/runtime.c"): "a GPU's memory is the process's, however many devices are opened",
 }
 

@@ -5,6 +5,7 @@
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
 #include "trainer/offload.h"
+#include "trainer/stage_ops.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -29,7 +30,9 @@ struct executor {
     bool again; // what was done of this step was dropped; its time counts as lost
     struct step_times times;
     struct timeline timeline;
-    double start_s; // of the action that is running, since what it waited for was there
+    struct graph **graphs; // of each action of the list; NULL: none are kept
+    struct graph **graph;  // of the action that is running, or NULL
+    double start_s;        // of the action that is running, since what it waited for was there
 };
 
 static double now_s(void)
@@ -158,6 +161,11 @@ static enum status fill_executor(struct executor *e)
     if (config->training && config->weights->sharded == NULL)
         TRY(create_buckets(e));
     TRY(create_stash(e));
+    if (config->training && config->cuda_graphs) {
+        e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));
+        if (e->graphs == NULL)
+            return fail(NO_MEMORY, "no memory for the graphs of a list of actions");
+    }
     size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
     e->activation = calloc(cells, sizeof *e->activation);
     e->gradient = calloc(cells, sizeof *e->gradient);
@@ -187,6 +195,10 @@ void executor_destroy(struct executor *executor)
     for (int chunk = 0; executor->stages != NULL && chunk < executor->config.schedule->chunks; chunk++)
         stage_destroy(&executor->stages[chunk]);
     free(executor->stages);
+    const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
+    for (int i = 0; executor->graphs != NULL && i < list->count; i++)
+        graph_destroy(executor->graphs[i]);
+    free(executor->graphs);
     stream_destroy(executor->beside);
     buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
@@ -263,12 +275,26 @@ static enum status take_input(struct executor *e, const struct job *job)
     return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
 }
 
+/* Without data ranks and twins there is nobody to send a layer's gradients to. */
+static enum status run_ops(struct executor *e, const struct job *job, struct tensor dx,
+                           struct layer_done done)
+{
+    const struct groups *groups = e->config.groups;
+    const struct stage_ops ops = {.kind = job->action.kind,
+                                  .stage = job->stage,
+                                  .pass = &job->pass,
+                                  .dx = dx,
+                                  .done = done,
+                                  .done_at_the_end = groups->data->size == 1 && groups->twins == NULL};
+    return stage_ops_run(&ops, e->graph);
+}
+
 static enum status run_forward(struct executor *e, const struct job *job)
 {
     TRY(take_input(e, job));
     TRY(acquire(e, job, HOME_UNTIL_INPUT));
     TRY(acquire(e, job, HOME_UNTIL_WEIGHT));
-    TRY(stage_forward(job->stage, &job->pass));
+    TRY(run_ops(e, job, (struct tensor){0}, (struct layer_done){0}));
     return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
 }
 
@@ -308,13 +334,7 @@ static enum status idle_chunks_done(struct executor *e)
         if (schedule_rank(schedule, id, 0) == e->pp_rank ||
             schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
             continue;
-        const struct stage *stage = &e->stages[chunk];
-        if (stage->has_head)
-            TRY(layer_done(e, (int)e->env.model->num_layers));
-        for (int i = stage->layer_count - 1; i >= 0; i--)
-            TRY(layer_done(e, stage->first_layer + i));
-        if (stage->has_embedding)
-            TRY(layer_done(e, LAYER_EMBEDDING));
+        TRY(stage_layers_done(&e->stages[chunk], (struct layer_done){layer_done, e}));
     }
     return OK;
 }
@@ -328,14 +348,14 @@ static enum status run_backward_input(struct executor *e, const struct job *job)
 {
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
-    TRY(stage_backward_input(job->stage, &job->pass, dx));
+    TRY(run_ops(e, job, dx, (struct layer_done){0}));
     TRY(release(e, job, HOME_INPUT));
     return release(e, job, HOME_UNTIL_INPUT);
 }
 
 static enum status run_backward_weight(struct executor *e, const struct job *job)
 {
-    TRY(stage_backward_weight(job->stage, &job->pass, done_of(e, job)));
+    TRY(run_ops(e, job, (struct tensor){0}, done_of(e, job)));
     TRY(release(e, job, HOME_UNTIL_WEIGHT));
     return release(e, job, HOME_INPUT_TO_WEIGHT);
 }
@@ -344,7 +364,7 @@ static enum status run_backward(struct executor *e, const struct job *job)
 {
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
-    TRY(stage_backward(job->stage, &job->pass, dx, done_of(e, job)));
+    TRY(run_ops(e, job, dx, done_of(e, job)));
     TRY(release(e, job, HOME_INPUT));
     TRY(release(e, job, HOME_UNTIL_INPUT));
     TRY(release(e, job, HOME_UNTIL_WEIGHT));
@@ -419,7 +439,9 @@ static enum status run_timed(struct executor *e, int position)
     device_range_begin(e->config.weights->device, text);
     TRY(offload_return(e->offload, position));
     e->start_s = now_s();
+    e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
     TRY(run_action(e, action));
+    e->graph = NULL;
     device_range_end(e->config.weights->device);
     bool computes = action_fact(action.kind)->computes;
     if (computes)

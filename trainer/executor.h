@@ -41,7 +41,9 @@ struct executor_config {
     const float *loss_scale; // on the device; NULL: none
     uint64_t seed;
     bool overlap_grad_reduce, nccl_ub;
-    bool training; // false: forward passes only; no room for gradients
+    bool cuda_graphs; // F, I, W and B are replayed (kernels/device.h), where they have no messages of their
+                      // own
+    bool training;    // false: forward passes only; no room for gradients
 };
 
 struct executor;

@@ -21,6 +21,7 @@ struct optimizer {
     struct buffer blocks; // f64: squares of the blocks of each held row, one after the other
     int64_t block_count;
     struct moment_window window; // where moments are in the host's memory
+    struct graph *squares_graph, *steps_graph;
     struct adamw_hyper host_hyper;
     double *host_report;
 };
@@ -97,6 +98,8 @@ void optimizer_destroy(struct optimizer *optimizer)
 {
     if (optimizer == NULL)
         return;
+    graph_destroy(optimizer->squares_graph);
+    graph_destroy(optimizer->steps_graph);
     buffer_free(&optimizer->report);
     buffer_free(&optimizer->hyper);
     buffer_free(&optimizer->packed);
@@ -216,8 +219,9 @@ static enum status find_blocks(struct optimizer *o)
 }
 
 /* One number for each row and share, from the one rank that speaks for it. */
-static enum status put_squares(struct optimizer *o)
+static enum status put_squares(void *context)
 {
+    struct optimizer *o = context;
     const struct groups *groups = o->config.groups;
     const struct weights *weights = o->config.weights;
     bool sharded = weights->zero_stage > 0 && (groups->twins == NULL || groups->twins->rank == 0);
@@ -267,6 +271,9 @@ enum status optimizer_reduce(struct optimizer *o)
 {
     TRY(add_partials(o));
     TRY(add_ties(o));
+    // With ZeRO the squares of blocks are everyone's.
+    if (o->config.cuda_graphs && o->config.weights->zero_stage == 0)
+        return stream_replay(o->config.compute, &o->squares_graph, put_squares, o);
     return put_squares(o);
 }
 
@@ -301,14 +308,25 @@ static enum status step_owned(struct optimizer *o, const struct owned *owned)
     return o->config.offload ? moment_window_step(&o->window, args) : adamw(o->config.compute, args);
 }
 
+static enum status step_all(void *context)
+{
+    struct optimizer *o = context;
+    const struct weights *weights = o->config.weights;
+    for (int i = 0; i < weights->owned_count; i++)
+        if (!weights->owned[i].held->second_use)
+            TRY(step_owned(o, &weights->owned[i]));
+    return OK;
+}
+
 enum status optimizer_apply(struct optimizer *o)
 {
     struct weights *weights = o->config.weights;
     if (o->config.offload)
         TRY(moment_window_begin(&o->window));
-    for (int i = 0; i < weights->owned_count; i++)
-        if (!weights->owned[i].held->second_use)
-            TRY(step_owned(o, &weights->owned[i]));
+    if (o->config.cuda_graphs && !o->config.offload)
+        TRY(stream_replay(o->config.compute, &o->steps_graph, step_all, o));
+    else
+        TRY(step_all(o));
     if (o->config.offload)
         TRY(moment_window_end(&o->window, weights));
     return weights_gather(weights, o->config.compute);

@@ -200,6 +200,7 @@ struct recipe_cluster {
     char *device;     // a name of the devices' registry: "cpu"
     char *transport;  // "auto": see recipe_transport(); or a name of the transports' registry
     char *dry_device; // whose kernels' temporary memory is counted where device is dry: "cpu" or "cuda"
+    bool cuda_graphs;
     char *profile;
     int nodes;
     int gpus_per_node;
@@ -220,7 +221,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 131 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 132 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -45,7 +45,7 @@ struct rule {
     struct fix fix[RULE_FIXES];    // in the order in which they are tried
 };
 
-enum { LAYOUT_RULES = 20, RUN_RULES = 23, PRECISION_RULES = 7, RULE_MAX_WORLD = 1 << 20 };
+enum { LAYOUT_RULES = 21, RUN_RULES = 23, PRECISION_RULES = 7, RULE_MAX_WORLD = 1 << 20 };
 extern const struct rule recipe_layout_rules[LAYOUT_RULES]; // the model, and how it is cut
 extern const struct rule recipe_run_rules[RUN_RULES];       // learning rate, data, tokenizer, files
 extern const struct rule recipe_precision_rules[PRECISION_RULES];

@@ -480,6 +480,25 @@ static void batch_say(const struct view *v, struct text *out)
 
 /* ---- the rules ---- */
 
+static bool graphs_hold(const struct view *v)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    return !v->recipe->cluster.cuda_graphs ||
+           (p->tensor_parallel_size == 1 && (p->zero_stage <= 1 || p->data_parallel_size == 1) &&
+            !v->recipe->memory.offload_activations);
+}
+
+static void graphs_say(const struct view *v, struct text *out)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    text_add(out,
+             "cluster.cuda_graphs true is for passes without messages or copies of their own: with "
+             "parallel.tensor_parallel_size %d, parallel.zero_stage %d and memory.offload_activations %s "
+             "layers have some; 1, at most 1, and false work, or cluster.cuda_graphs false",
+             p->tensor_parallel_size, p->zero_stage,
+             v->recipe->memory.offload_activations ? "true" : "false");
+}
+
 const struct rule recipe_layout_rules[] = {
     {WIDTH " " HEADS " model.kv_channels",
      head_width_holds,
@@ -560,4 +579,9 @@ const struct rule recipe_layout_rules[] = {
      {{.key = "train.global_batch_size", .grid = samples_at_once},
       {.key = "train.micro_batch_size"},
       {.key = DP}}},
+    {"cluster.cuda_graphs parallel.tensor_parallel_size parallel.zero_stage parallel.data_parallel_size "
+     "memory.offload_activations",
+     graphs_hold,
+     graphs_say,
+     {{0}}},
 };

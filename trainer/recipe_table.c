@@ -245,10 +245,8 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(0, 65536), .aliases = "microbatch_group_size_per_vp_stage"),
     ROW("pipeline.schedule_file", TEXT, pipeline.schedule_file, "none",
         "A schedule in PyTorch's notation instead of a named one: a CSV with a line of actions for each "
-        "rank, "
-        "`0F0,0F1,,0B0`, as `cuboid schedule NAME --csv` writes it. Its ranks, microbatches and stages are "
-        "the "
-        "recipe's. `schedule` is then `file`.",
+        "rank, `0F0,0F1,,0B0`, as `cuboid schedule NAME --csv` writes it. Its ranks, microbatches and "
+        "stages are the recipe's. `schedule` is then `file`.",
         .optional = true),
     ROW("pipeline.layout", LAYERS, pipeline.layout, "[]",
         "Layers of each stage, in stage order: pipeline_parallel_size x virtual_stages numbers that add up "
@@ -270,9 +268,8 @@ const struct recipe_row recipe_rows[] = {
         UNITS),
     ROW("pipeline.auto_memory_limit", REAL, pipeline.search.memory_limit, "0",
         "With `auto`: for how many microbatches a rank may hold the activations of all its stages at once, "
-        "from F to "
-        "W; `1f1b` holds pipeline_parallel_size. 0: no limit, and of the shortest schedules that which holds "
-        "least.",
+        "from F to W; `1f1b` holds pipeline_parallel_size. 0: no limit, and of the shortest schedules that "
+        "which holds least.",
         BETWEEN(0, 1e9)),
 
     ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
@@ -344,8 +341,7 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 1e12)),
     ROW("precision.matmul_format", CHOICE, precision.matmul_format, "none",
         "The numbers inside the three matrix multiplications of each linear layer in a block, simulated to "
-        "the bit: docs/precision.md says what each is. Embedding, head and attention core stay as they "
-        "are.",
+        "the bit: docs/precision.md says what each is. Embedding, head and attention core stay as they are.",
         .choices = matmul_formats, .aliases = "fp8_format"),
     ROW("precision.forward_format", CHOICE, precision.forward_format, "same",
         "The same for the forward multiplication alone.", .choices = product_formats),
@@ -355,8 +351,7 @@ const struct recipe_row recipe_rows[] = {
         "For the gradient of the weights.", .choices = product_formats),
     ROW("precision.scaling", CHOICE, precision.scaling, "auto",
         "What shares a scale in e4m3, e5m2 and hybrid: a tensor as it is now, as it was, or 128 elements. "
-        "`auto`: "
-        "tensorwise for these; mxfp8, nvfp4 and ternary have their own.",
+        "`auto`: tensorwise for these; mxfp8, nvfp4 and ternary have their own.",
         .choices = scalings, .aliases = "fp8_recipe"),
     ROW("precision.amax_history_len", COUNT, precision.amax_history_len, "1024",
         "With scaling delayed: of so many steps the largest magnitudes are remembered.", BETWEEN(1, 65536),
@@ -494,6 +489,8 @@ const struct recipe_row recipe_rows[] = {
         "before them, in cuBLASLt. `fused`: wherever it can. `auto`: where that is faster, timed once for "
         "each shape, with `matmul_algorithms` or `deterministic: false`; without, `apart`.",
         .choices = epilogues),
+    ROW("cluster.cuda_graphs", BOOL, cluster.cuda_graphs, "false",
+        "On a GPU: from the third step on, passes without messages and the update are one launch each."),
     ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
         .optional = true, .unbuilt = true),
     ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),

@@ -10,6 +10,11 @@
 
 #include <string.h>
 
+static bool keeps_no_graphs(const struct recipe *r)
+{
+    return device_named_computes(r->cluster.device) && !device_named_keeps_graphs(r->cluster.device);
+}
+
 static bool device_computes_itself(const struct recipe *r)
 {
     return device_named_computes(r->cluster.device);
@@ -120,6 +125,7 @@ static const struct unread {
      "only 3 gathers weights for each layer"},
     {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
      "it is about the messages of that"},
+    {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "only a GPU has graphs"},
     {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry stands for another"},
     {"parallel.nccl_ub", not_on_gpus, "cluster.device", "it is about NCCL, which joins GPUs"},
     {"parallel.nccl_ub", slices_are_kept, "parallel.zero_stage",

@@ -171,6 +171,7 @@ static enum status create_executor(struct worker *w, bool training)
         .loss_scale = w->scale_buffer.data,
         .seed = recipe->seed,
         .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
+        .cuda_graphs = recipe->cluster.cuda_graphs,
         .nccl_ub = recipe->parallel.nccl_ub,
         .training = training,
     };
@@ -211,6 +212,7 @@ static enum status create_optimizer(struct worker *w)
         .global_batch_size = recipe->train.global_batch_size,
         .seed = recipe->seed,
         .offload = recipe->memory.offload_optimizer,
+        .cuda_graphs = recipe->cluster.cuda_graphs,
         .loss_scale = w->scale_buffer.data,
     };
     int m = (int)recipe_microbatches(recipe);

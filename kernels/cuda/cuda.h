@@ -25,6 +25,7 @@ struct cuda_queue {
     const char *name; // the stream's, for messages
     cudaStream_t stream;
     struct buffer scratch;
+    bool is_captured;    // what is put here now is launched later, again and again (graph.c)
     const struct op *op; // the one that is being launched, for messages
     struct cuda_library *library;
     struct cuda_attention *attention;

@@ -17,6 +17,7 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/message.h"
 #include "kernels/cuda/pool.h"
 #include "kernels/cuda/staging.h"
@@ -439,6 +440,8 @@ static enum status cuda_submit(struct stream *stream, const struct op *op)
         TRY(cuda_staging_copy(d->staging, &s->queue, op->kind, &op->transfer));
     else
         TRY(cuda_run(&s->queue, op));
+    if (s->queue.is_captured) // which forbids to ask
+        return OK;
     for (struct cuda_stream *one = d->streams; one != NULL; one = one->next)
         TRY(advance(one));
     return OK;
@@ -530,4 +533,6 @@ const struct device_ops device_cuda = {
     .check_algorithms = cuda_library_check,
     .choices = cuda_choices,
     .range = cuda_range,
+    .replay = cuda_replay,
+    .replay_end = cuda_replay_end,
 };

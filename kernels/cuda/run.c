@@ -111,6 +111,9 @@ enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const 
 enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **out)
 {
     if (queue->scratch.data == NULL || queue->scratch.bytes < bytes) {
+        if (queue->is_captured)
+            return fail(NO_MEMORY, "cuda: %s wants more temporary memory than it did when it ran first",
+                        queue->op != NULL ? op_name(queue->op->kind) : "a library");
         // What was put on the stream before may still use the old piece.
         TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
         buffer_free(&queue->scratch);

@@ -436,6 +436,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                           a,     b,         c,         d,         .order = word[WORD_ORDER]};
     memcpy(&p->alpha, alpha, sizeof p->alpha);
     memcpy(&p->beta, beta, sizeof p->beta);
-    emulator_put(stream, run, p);
+    emulator_put(stream, "cublasLtMatmul", run, p, EMULATOR_COMPARABLE(p));
     return CUBLAS_STATUS_SUCCESS;
 }

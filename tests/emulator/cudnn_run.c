@@ -15,17 +15,20 @@ enum { MOST_TENSORS = 64 };
 
 struct array {
     const struct part *tensor;
-    double *x;
+    double *x;    // while it runs
     void *memory; // NULL: virtual, or by value
+    double value; // of one by value
 };
 
 struct execution {
+    struct part *plan;
     const struct part *graph;
-    bool disturbed; // by the order in which blocks came
+    int64_t disturbed; // by the order in which blocks came
     char *workspace;
     struct array array[MOST_TENSORS];
-    int arrays;
+    int64_t arrays;
 };
+_Static_assert(sizeof(struct execution) == 5 * 8 + MOST_TENSORS * sizeof(struct array), "compared as bytes");
 
 static int64_t elements(const struct part *tensor)
 {
@@ -229,14 +232,23 @@ static void run(cudaStream_t stream, void *context)
     struct execution *e = context;
     const struct value *list = part_value(e->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     memset(e->workspace, 0xff, CUDNN_WORKSPACE);
-    for (int i = 0; i < e->arrays; i++)
-        if (e->array[i].memory != NULL)
-            load(&e->array[i]);
+    e->disturbed = e->plan->engine == 0 && e->plan->runs++ % 2 == 1;
+    for (int i = 0; i < e->arrays; i++) {
+        struct array *a = &e->array[i];
+        a->x = calloc((size_t)elements(a->tensor), sizeof(double));
+        CHECK(a->x != NULL);
+        a->x[0] = a->value;
+        if (a->memory != NULL)
+            load(a);
+    }
     for (int64_t i = 0; i < list->count; i++)
         run_operation(e, ((struct part *const *)list->data)[i]);
     memset(e->workspace, 0xff, CUDNN_WORKSPACE);
-    for (int i = 0; i < e->arrays; i++)
+    e->disturbed = 0;
+    for (int i = 0; i < e->arrays; i++) {
         free(e->array[i].x);
+        e->array[i].x = NULL;
+    }
 }
 
 /* Its address in the pack; NULL: none, or two. */
@@ -261,10 +273,8 @@ static cudnnStatus_t add_tensor(struct execution *e, const struct part *tensor, 
     if (tensor == NULL || find(e, tensor) != NULL)
         return CUDNN_STATUS_SUCCESS;
     CHECK(e->arrays < MOST_TENSORS);
-    struct array a = {.tensor = tensor, .x = calloc((size_t)elements(tensor), sizeof(double))};
-    CHECK(a.x != NULL);
-    e->array[e->arrays] = a;
     struct array *kept = &e->array[e->arrays++];
+    kept->tensor = tensor;
     if (part_truth(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
         return CUDNN_STATUS_SUCCESS;
     const int64_t id = part_integer(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID);
@@ -273,7 +283,7 @@ static cudnnStatus_t add_tensor(struct execution *e, const struct part *tensor, 
     if (address == NULL)
         return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "not one address for tensor %lld", (long long)id);
     if (part_truth(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
-        kept->x[0] = (double)*(const float *)address;
+        kept->value = (double)*(const float *)address;
     else if ((uintptr_t)address % (uintptr_t)part_integer(tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) != 0)
         return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "tensor %lld lies askew", (long long)id);
     else
@@ -286,8 +296,8 @@ cudnnStatus_t cudnn_execute(cudaStream_t stream, struct part *plan, const struct
     const struct value *list = part_value(plan->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     struct execution *e = calloc(1, sizeof *e);
     CHECK(e != NULL);
+    e->plan = plan;
     e->graph = plan->graph;
-    e->disturbed = plan->engine == 0 && plan->runs++ % 2 == 1;
     e->workspace = *(char *const *)part_value(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->data;
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     int64_t bound = 0;
@@ -301,11 +311,9 @@ cudnnStatus_t cudnn_execute(cudaStream_t stream, struct part *plan, const struct
         bound != part_value(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count)
         status = cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "addresses of tensors that the graph has not");
     if (status == CUDNN_STATUS_SUCCESS) {
-        emulator_put(stream, run, e);
+        emulator_put(stream, "cudnnBackendExecute", run, e, sizeof *e);
         return status;
     }
-    for (int i = 0; i < e->arrays; i++)
-        free(e->array[i].x);
     free(e);
     return status;
 }

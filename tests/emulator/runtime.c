@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 #include "tests/emulator/emulator.h"
-#include "tests/emulator/include/nvtx3/nvToolsExt.h"
+#include "tests/emulator/graph.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -32,13 +32,14 @@ struct CUstream_st {
     bool late;
     int64_t clock_ns;
     struct entry *first, **last;
+    cudaGraph_t captured; // what is put here goes into it; NULL: on the stream
 };
 struct CUevent_st {
     cudaStream_t stream; // of the last record
     uint64_t recorded, passed;
-    int64_t passed_ns; // by the clock of its stream
-    bool timed;
-    int held; // by its owner, and by waits on streams
+    int64_t passed_ns;    // by the clock of its stream
+    bool timed, captured; // the second: the last record was while its stream was captured
+    int held;             // by its owner, and by waits on streams
 };
 
 struct emulator *emulator_of(cudaStream_t stream)
@@ -228,9 +229,26 @@ static void put(cudaStream_t stream, struct entry what)
             moved_ns = now_ns();
 }
 
-void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context)
+cudaGraph_t *emulator_graph_of(cudaStream_t stream)
 {
+    return &stream->captured;
+}
+
+void emulator_put(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
+                  void *context, size_t bytes)
+{
+    if (stream->captured != NULL) {
+        emulator_graph_add(stream->captured, (struct emulator_node){name, run, context, bytes});
+        return;
+    }
+    calls.launches++;
     put(stream, (struct entry){.run = run, .context = context});
+}
+
+void emulator_count_graph(void)
+{
+    calls.launches--;
+    calls.graphs++;
 }
 
 void emulator_pass_time(cudaStream_t stream, int64_t ns)
@@ -240,6 +258,7 @@ void emulator_pass_time(cudaStream_t stream, int64_t ns)
 
 void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
 {
+    CHECK(stream->captured == NULL); // not built here: NCCL's could be captured
     put(stream, (struct entry){.message = message});
 }
 
@@ -271,8 +290,18 @@ const char *cudaGetErrorString(cudaError_t error)
         return "no CUDA-capable device is detected";
     case cudaErrorInvalidResourceHandle:
         return "invalid resource handle";
+    case cudaErrorIllegalState:
+        return "the operation cannot be performed in the present state";
     case cudaErrorNotReady:
         return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+        return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation:
+        return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+        return "operation not permitted on an event last recorded in a capturing stream";
     }
     return "?";
 }
@@ -370,6 +399,8 @@ static cudaError_t take(void **out, size_t bytes, const char *call)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     calls.pieces++;
     if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess) {
         calls.allocations++;
@@ -380,6 +411,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 
 cudaError_t cudaFree(void *data)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     calls.allocations++;
     if (!give_guarded(data))
         free(data);
@@ -388,11 +421,15 @@ cudaError_t cudaFree(void *data)
 
 cudaError_t cudaMallocHost(void **out, size_t bytes)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     return take(out, bytes, "cudaMallocHost");
 }
 
 cudaError_t cudaFreeHost(void *data)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     calls.allocations++;
     free(data);
     return cudaSuccess;
@@ -415,6 +452,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     cudaStream_t *link = &streams;
     run_all(stream);
     while (*link != stream)
@@ -427,6 +466,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     calls.syncs++;
     run_all(stream);
     return result_of("cudaStreamSynchronize", cudaErrorInvalidValue);
@@ -434,6 +475,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     if (stream->first != NULL)
         run_more(stream);
     return emulator_returns(stream->first != NULL ? cudaErrorNotReady : cudaSuccess);
@@ -442,6 +485,12 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
+    if (stream->captured != NULL && !event->captured) {
+        (void)emulator_forbid();
+        return emulator_returns(cudaErrorStreamCaptureIsolation);
+    }
+    if (event->captured) // in CUDA another stream would join the capture: not built here
+        return emulator_returns(stream->captured != NULL ? cudaSuccess : cudaErrorCapturedEvent);
     if (event->recorded == 0)
         return emulator_returns(cudaErrorInvalidValue); // CUDA would not wait, which is never meant
     event->held++;
@@ -460,6 +509,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     while (event->passed < event->recorded) // it could no more be asked for
         run_more(event->stream);
     let_go(event);
@@ -468,6 +519,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    event->captured = stream->captured != NULL;
+    if (event->captured)
+        return cudaSuccess;
     while (event->passed < event->recorded && event->stream != stream)
         run_more(event->stream); // a record on another stream replaces this one: let it not overtake
     event->stream = stream;
@@ -479,6 +533,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 /* Whoever asks gives the GPU time for one more thing. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
+    if (event->captured)
+        return emulator_returns(cudaErrorCapturedEvent);
     if (event->passed < event->recorded)
         run_more(event->stream);
     if (event->passed >= event->recorded)
@@ -490,6 +548,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    if (emulator_forbid() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
+    if (event->captured)
+        return emulator_returns(cudaErrorCapturedEvent);
     calls.syncs++;
     if (event->recorded == 0)
         return emulator_returns(cudaErrorInvalidValue);
@@ -506,38 +568,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
         return emulator_returns(cudaErrorNotReady);
     *ms = (float)(to->passed_ns - from->passed_ns) * 1e-6F;
     return cudaSuccess;
-}
-
-/* NVTX */
-
-static _Thread_local char *ranges;
-static _Thread_local int ranges_left;
-
-void emulator_ranges(char *out, int size)
-{
-    ranges = out;
-    ranges_left = out != NULL ? size : 0;
-}
-
-static int note_range(const char *before, const char *name)
-{
-    int length = ranges != NULL ? snprintf(ranges, (size_t)ranges_left, "%s%s", before, name) : 0;
-    if (length >= ranges_left)
-        ranges = NULL;
-    else
-        ranges += length;
-    ranges_left -= length;
-    return 0;
-}
-
-int nvtxRangePushA(const char *name)
-{
-    return note_range("<", name);
-}
-
-int nvtxRangePop(void)
-{
-    return note_range(">", "");
 }
 
 struct move {
@@ -560,6 +590,6 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     struct move *move = malloc(sizeof *move);
     CHECK(move != NULL);
     *move = (struct move){to, from, bytes};
-    emulator_put(stream, run_move, move);
+    emulator_put(stream, "cudaMemcpyAsync", run_move, move, sizeof *move);
     return result_of("cudaMemcpyAsync", cudaErrorInvalidValue);
 }

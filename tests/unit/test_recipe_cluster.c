@@ -64,6 +64,21 @@ Test(recipe_check, whose_memory_a_dry_device_counts)
         "cluster.dry_device=cuda");
 }
 
+Test(recipe_check, graphs_are_for_passes_without_messages)
+{
+    WITH("", "cluster.device=dry", "cluster.cuda_graphs=true", "dp=2", "parallel.zero_stage=1");
+    WITH("command line: cluster.cuda_graphs true is for passes without messages or copies of their own: with "
+         "parallel.tensor_parallel_size 2, parallel.zero_stage 3 and memory.offload_activations true layers "
+         "have "
+         "some; 1, at most 1, and false work, or cluster.cuda_graphs false\n",
+         "cluster.device=dry", "cluster.cuda_graphs=true", "tp=2", "dp=2", "parallel.zero_stage=3",
+         "memory.offload_activations=true");
+    WITH(
+        "warning: command line: cluster.cuda_graphs has no effect: cluster.device is cpu, and only a GPU has "
+        "graphs\n",
+        "cluster.cuda_graphs=true");
+}
+
 Test(recipe_check, what_only_a_gpu_has)
 {
     WITH("command line: precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU: "

@@ -102,7 +102,7 @@ cudaError_t emulated_launch_kernel(const char *name, const cudaLaunchConfig_t *c
     void *memory = nullptr; // tensor maps among the arguments lie on 64 bytes
     CHECK(posix_memalign(&memory, alignof(launch) > sizeof(void *) ? alignof(launch) : sizeof(void *),
                          sizeof(launch)) == 0);
-    new (memory) launch{name, grid, block.x, config->shared_bytes, body};
-    emulator_put(config->stream, launch::run, memory);
+    auto *made = new (memory) launch{name, grid, block.x, config->shared_bytes, body};
+    emulator_put(config->stream, name, launch::run, memory, EMULATOR_COMPARABLE(made));
     return cudaSuccess;
 }

@@ -35,11 +35,19 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidResourceHandle = 400,
+    cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
 } cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
 enum {
     cudaStreamNonBlocking = 1,
@@ -97,12 +105,34 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 
 struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
-/* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. */
-void emulator_put(cudaStream_t stream, void (*run)(cudaStream_t stream, void *context), void *context);
+/* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. `name` is a literal.
+ * The first `bytes` of the context, which have no padding that is unset, say what it does; 0: they do not. */
+void emulator_put(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
+                  void *context, size_t bytes);
+/* Whether two graphs are not the same calls with the same arguments, and in what they differ. */
+bool emulator_graphs_differ(cudaGraph_t a, cudaGraph_t b, char *why, size_t chars);
+/* Sets the padding of *object to zero where the compiler can; bytes of it that can be compared then. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+#define EMULATOR_COMPARES           true
+#define EMULATOR_COMPARABLE(object) (__builtin_clear_padding(object), sizeof *(object))
+#endif
+#endif
+#ifndef EMULATOR_COMPARES
+#define EMULATOR_COMPARES           false
+#define EMULATOR_COMPARABLE(object) ((void)(object), (size_t)0)
+#endif
 
 /* What CUDA refuses: a grid or a block that is empty or too large, and more dynamic shared memory than this
  * thread's GPU was asked for with cudaFuncSetAttribute(). */
@@ -133,6 +163,8 @@ struct emulator_calls {
     int polls;       // times it has asked for an event again that was not passed when it asked last
     int allocations; // of memory, pinned too, and its giving back
     int pieces;      // of device memory that were asked for
+    int launches;    // of kernels, libraries and copies, each by itself
+    int graphs;      // of graphs
 };
 struct emulator_calls emulator_calls(void);
 bool emulator_fails(const char *call); // as EMULATOR_FAIL says

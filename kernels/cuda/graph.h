@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/device.h"
+
+/* The cuda device's part of stream_replay(). */
+MUST_USE enum status cuda_replay(struct stream *stream, void **state, enum status (*body)(void *context),
+                                 void *context);
+void cuda_replay_end(void *state);
