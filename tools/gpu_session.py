@@ -18,7 +18,7 @@ ONE_RANK = ["dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "pipelin
 QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none", "checkpoint.save_interval=0",
          "checkpoint.keep_last=0"]
 LOG_CHARS = 200000  # of one command
-TINY = ["model.hidden_size=24", "model.kv_channels=4", "model.ffn_hidden_size=32", "model.seq_length=16"]
+TINY = ["model.hidden_size=24", "model.kv_channels=8", "model.ffn_hidden_size=32", "model.seq_length=16"]
 
 
 # ---- the report ----
