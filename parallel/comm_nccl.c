@@ -77,6 +77,16 @@ enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *
                 more != NULL ? more : "");
 }
 
+/* Ends a group of which a call has said `result`, also where that is a failure: what this thread asks for
+ * next would be put into the group, the abort of its comms too. */
+static enum status end_group(const struct nccl_comm *c, ncclResult_t result, const char *call)
+{
+    const struct nccl_library *nccl = library_of(c);
+    enum status status = nccl_check(nccl, c, result, call, c->comm.name);
+    ncclResult_t ended = nccl->ncclGroupEnd(); // says the failure once more
+    return status == OK ? nccl_check(nccl, c, ended, "ncclGroupEnd", c->comm.name) : status;
+}
+
 /* ---- putting one message on a stream ---- */
 
 /* One call of this transport while it is made. */
@@ -189,8 +199,7 @@ static enum status scatter_and_add(const struct call_of *call, const struct slic
         if (r != rank && mine > 0 && result == ncclSuccess)
             result = call->nccl->ncclRecv(part, (size_t)mine, type, r, c->nccl, call->queue->stream);
     }
-    TRY(check(call, result, "ncclSend"));
-    TRY(check(call, call->nccl->ncclGroupEnd(), "ncclGroupEnd"));
+    TRY(end_group(c, result, "ncclSend"));
     struct cuda_combine sum = {.out = out,
                                .parts = parts,
                                .mine = slice_begin(s, rank) + skip,
@@ -307,8 +316,7 @@ static enum status gather_uneven(const struct call_of *call, struct tensor small
             result = call->nccl->ncclBroadcast(from, to, (size_t)slice_count(s, r), type_of(s->dtype), r,
                                                call->c->nccl, call->queue->stream);
     }
-    TRY(check(call, result, "ncclBroadcast"));
-    return check(call, call->nccl->ncclGroupEnd(), "ncclGroupEnd");
+    return end_group(call->c, result, "ncclBroadcast");
 }
 
 static enum status all_gather_nccl(struct comm *comm, struct stream *stream, struct tensor small,
@@ -356,10 +364,7 @@ static enum status all_to_all_nccl(struct comm *comm, struct stream *stream, str
         from += (size_t)in_counts[r] * each;
         to += (size_t)out_counts[r] * each;
     }
-    enum status status = check(&call, result, "ncclSend");
-    if (status == OK)
-        status = check(&call, call.nccl->ncclGroupEnd(), "ncclGroupEnd");
-    return end(&call, status);
+    return end(&call, end_group(call.c, result, "ncclSend"));
 }
 
 static enum status exchange_nccl(struct comm *comm, struct stream *stream, const struct message *messages,
@@ -378,10 +383,7 @@ static enum status exchange_nccl(struct comm *comm, struct stream *stream, const
                          : call.nccl->ncclRecv(m->data.data, elements, type_of(m->data.dtype), m->peer,
                                                call.c->nccl, call.queue->stream);
     }
-    enum status status = check(&call, result, "ncclSend");
-    if (status == OK)
-        status = check(&call, call.nccl->ncclGroupEnd(), "ncclGroupEnd");
-    return end(&call, status);
+    return end(&call, end_group(call.c, result, "ncclSend"));
 }
 
 /* A sum of one number that nobody looks at. */
@@ -484,8 +486,7 @@ static enum status greet(struct nccl_comm *c, char *room, cudaStream_t stream)
             result =
                 nccl->ncclRecv(room + sizeof(int32_t) * (size_t)(r + 1), 1, ncclInt32, r, c->nccl, stream);
     }
-    TRY(nccl_check(nccl, c, result, "ncclSend", comm->name));
-    TRY(nccl_check(nccl, c, nccl->ncclGroupEnd(), "ncclGroupEnd", comm->name));
+    TRY(end_group(c, result, "ncclSend"));
     return settle(c->world, stream);
 }
 

@@ -29,6 +29,7 @@ struct thread_state {
     bool disorder; // a comm was aborted
     int meetings;  // of this rank with another, in each comm and direction
     int depth, letter_count;
+    bool spoiled; // a call of the open group has failed
     struct ncclComm *comm;
     cudaStream_t stream;
     struct letter letters[MOST_LETTERS];
@@ -190,8 +191,10 @@ static ncclResult_t send_group(void)
 /* Of one comm and one stream at a time, which is all that is used. */
 static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream_t stream)
 {
-    if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv"))
+    if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv")) {
+        mine.spoiled = true;
         return refuse(ncclUnhandledCudaError, "as EMULATOR_FAIL says");
+    }
     if (comm == NULL || comm->aborted || letter.peer < 0 || letter.peer >= comm->ranks)
         return refuse(ncclInvalidArgument, "no comm, or no such peer");
     CHECK(mine.letter_count < MOST_LETTERS);
@@ -231,7 +234,13 @@ ncclResult_t ncclGroupEnd(void)
 {
     if (mine.depth == 0)
         return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-    return --mine.depth == 0 ? send_group() : ncclSuccess;
+    if (--mine.depth > 0)
+        return ncclSuccess;
+    if (!mine.spoiled)
+        return send_group();
+    mine.spoiled = false;
+    mine.letter_count = 0;
+    return refuse(ncclUnhandledCudaError, "a call of the group has failed");
 }
 
 /* ---- comms ---- */
@@ -354,6 +363,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    CHECK(mine.depth == 0); // else it would be put off until the group ends
     comm->aborted = true;
     mine.disorder = true;
     comm_release(comm);

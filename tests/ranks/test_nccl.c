@@ -263,14 +263,32 @@ static enum status talk(struct world *world, void *argument)
     (void)argument;
     TRY(device_open(&(struct device_options){.name = "cuda", .threads = 1, .index = world->device_index},
                     &device));
-    TRY(stream_create(device, "test", &stream));
-    TRY(comm_create(world, "both", 1, ranks, 2, &comm));
-    TRY(comm->ops->barrier(comm, stream));
-    TRY(stream_sync(stream));
+    enum status status = stream_create(device, "test", &stream);
+    if (status == OK)
+        status = comm_create(world, "both", 1, ranks, 2, &comm);
+    if (status == OK)
+        status = comm->ops->barrier(comm, stream);
+    if (status == OK)
+        status = stream_sync(stream);
     stream_destroy(stream);
-    comm_destroy(comm);
+    if (comm != NULL)
+        comm_destroy(comm);
     device_close(device);
-    return OK;
+    return status;
+}
+
+/* A message that fails within a group of them: the group ends all the same, or the comm could not be aborted.
+ */
+static int fails_in_a_group(void)
+{
+    struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
+    setenv("EMULATOR_FAIL", "ncclSend", 1);
+    enum status status = world_run_as(&options, talk, NULL);
+    unsetenv("EMULATOR_FAIL");
+    const char *words = "ncclSend both: ";
+    return status != OK && strstr(fail_text(), words) != NULL
+               ? 0
+               : complain(words, status != OK ? fail_text() : "it went on");
 }
 
 /* Of a process: two ranks, one GPU. */
@@ -307,7 +325,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
     failures += own_order(&tiny, &reference);
-    failures += bad_machines() + mixed_machine();
+    failures += bad_machines() + mixed_machine() + fails_in_a_group();
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;
