@@ -66,8 +66,8 @@ MUST_USE enum status executor_drop_ahead(struct executor *executor);
  * step. */
 MUST_USE enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count);
 
-/* The logits f32[T, columns >= V/tp] of the last forward pass of microbatch slot 0, on a rank with the head.
- */
+/* The logits [T, columns >= V/tp] of the last forward pass of microbatch slot 0, of precision.params_dtype,
+ * on a rank with the head. */
 struct tensor executor_logits(const struct executor *executor);
 
 /* Where its microbatches' activations lie. */

@@ -2,6 +2,7 @@
 #include "trainer/generate.h"
 
 #include "trainer/checkpoint.h"
+#include "trainer/host_floats.h"
 #include "trainer/tokenizer.h"
 #include "trainer/utf8_printer.h"
 
@@ -126,9 +127,9 @@ static enum status window_logits(struct worker *w, struct window *window, const 
     TRY(copy_to_device(w->compute, (void *)(uintptr_t)window->batch.token, window->host, bytes));
     TRY(executor_evaluate(w->executor, &window->batch, 1));
     struct tensor row = tensor_rows(executor_logits(w->executor), held - 1, held);
-    size_t row_bytes = (size_t)w->run->recipe->model.vocab_size * sizeof *logits;
-    TRY(copy_to_host(w->compute, logits, row.data, row_bytes));
-    return stream_sync(w->compute);
+    // Of precision.params_dtype, and padded: the first V are somebody's.
+    return floats_from_device(w->compute, tensor_1d(row.data, row.dtype, w->run->recipe->model.vocab_size),
+                              logits);
 }
 
 /* ---- making text ---- */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A tiny model learns one short text by heart, on four ranks; from its checkpoint one rank says it again,
- * byte for byte, longer than the window is, and knows where it ends. A checkpoint from before it knew must
- * say something else: a test that always succeeds would not notice that nothing was loaded. */
+ * byte for byte, longer than the window is, and knows where it ends, in two-byte numbers too. A checkpoint
+ * from before it knew must say something else: a test that always succeeds would not notice that nothing was
+ * loaded. */
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint.h"
 #include "trainer/dataset.h"
@@ -254,10 +255,13 @@ static void one_family(struct stand *stand, int family)
     if (UNDER_SANITIZER) {
         says_something(stand, "cluster.device=cpu");
         says_something(stand, "cluster.device=strict");
+        says_something(stand, "precision.params_dtype=bf16");
         return;
     }
     says_it_by_heart(stand, "cluster.device=cpu");
     says_it_by_heart(stand, "cluster.device=strict");
+    says_it_by_heart(stand, "precision.params_dtype=bf16");
+    says_it_by_heart(stand, "precision.params_dtype=fp16");
     goes_on(stand);
     early_it_does_not_know(stand);
     refuses(stand);
