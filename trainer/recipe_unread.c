@@ -91,6 +91,12 @@ static bool adds_in_order(const struct recipe *r)
     return r->deterministic && !not_on_gpus(r);
 }
 
+static bool never_timed(const struct recipe *r)
+{
+    return r->cluster.matmul_epilogues == EPILOGUES_AUTO && r->deterministic &&
+           r->cluster.matmul_algorithms == NULL;
+}
+
 static bool weights_are_whole(const struct recipe *r)
 {
     return r->parallel.zero_stage < 3;
@@ -132,6 +138,8 @@ static const struct unread {
      "from 1 on sums come by memory that is not registered"},
     {"parallel.nccl_ub", adds_in_order, "deterministic",
      "NCCL then adds nothing, and what is added comes by memory that is not registered"},
+    {"cluster.matmul_epilogues", never_timed, "deterministic",
+     "auto is then apart: only with false, or a file in cluster.matmul_algorithms, are the two timed"},
     {"parallel.bucket_size_mb", layers_are_buckets, "parallel.zero_stage",
      "from 2 on each layer is a bucket"},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",

@@ -76,6 +76,17 @@ Test(recipe_unread, one_key_of_a_kind)
     WITH("", "checkpoint.keep_last=3");
 }
 
+Test(recipe_unread, a_choice_by_timing_that_nothing_times)
+{
+    WITH(LINE("cluster.matmul_epilogues has no effect: deterministic is true, and auto is then apart: only "
+              "with "
+              "false, or a file in cluster.matmul_algorithms, are the two timed"),
+         "cluster.device=dry", "cluster.matmul_epilogues=auto");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=auto", "deterministic=false");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=auto", "cluster.matmul_algorithms=/tmp/none");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=fused");
+}
+
 Test(recipe_unread, a_module_that_is_named_twice)
 {
     WITH(LINE("memory.recompute_modules names norm twice; once is enough"),
