@@ -73,8 +73,11 @@ static enum status open_device(const struct run *run, const struct world *world,
     enum status status = device_open(&options, out);
     if (status != NO_MEMORY)
         return status;
+    // It need not be this memory that is missing: pinned memory, or a driver's own, is told likewise.
+    char size[NUMBER_CHARS];
     struct text why = {0};
-    text_add(&why, "%s; that is what rank %d will take of GPU %d (", fail_text(), world->rank, options.index);
+    text_add(&why, "%s; rank %d will take %s of GPU %d (", fail_text(), world->rank,
+             bytes_text((int64_t)plan.pool_bytes, size), options.index);
     add_largest(&plan.use, &why);
     text_add(&why, "); ");
     rehearsal_advise(run->recipe, &why);

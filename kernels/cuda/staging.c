@@ -28,6 +28,19 @@ struct cuda_staging {
     uint64_t begin, end; // slots in use, in order, modulo SLOTS
 };
 
+/* Memory that cannot be swapped out, and why it is wanted. */
+static enum status pin(size_t bytes, const char *why, void **out)
+{
+    cudaError_t error = cudaMallocHost(out, bytes);
+    if (error == cudaSuccess)
+        return OK;
+    char size[NUMBER_CHARS];
+    (void)cudaGetLastError(); // it would be found again after the next launch
+    return fail(NO_MEMORY,
+                "cuda: cudaMallocHost of %s: %s; pinned memory of the host cannot be swapped out: %s",
+                bytes_text((int64_t)bytes, size), cudaGetErrorString(error), why);
+}
+
 enum status cuda_staging_create(struct cuda_staging **out)
 {
     struct cuda_staging *s = calloc(1, sizeof *s);
@@ -35,7 +48,7 @@ enum status cuda_staging_create(struct cuda_staging **out)
         return fail(NO_MEMORY, "no memory for copies between host and device");
     void *memory = NULL;
     enum status status =
-        cuda_check(NULL, cudaMallocHost(&memory, (size_t)SLOTS * SLOT_BYTES), "cudaMallocHost");
+        pin((size_t)SLOTS * SLOT_BYTES, "copies between host and device pass through it", &memory);
     s->memory = memory;
     for (int i = 0; status == OK && i < SLOTS; i++)
         status = cuda_check(NULL, cudaEventCreateWithFlags(&s->slot[i].event, cudaEventDisableTiming),
@@ -67,15 +80,11 @@ enum status cuda_staging_pin(struct cuda_staging *s, size_t bytes, void **out)
     void *data = NULL;
     if (pinned == NULL)
         return fail(NO_MEMORY, "no memory for a list of pinned memory");
-    cudaError_t error = cudaMallocHost(&data, bytes);
-    if (error != cudaSuccess) {
-        char size[NUMBER_CHARS];
-        (void)cudaGetLastError(); // it would be found again after the next launch
+    enum status status = pin(
+        bytes, "memory.offload_activations and memory.offload_optimizer take what the host has free", &data);
+    if (status != OK) {
         free(pinned);
-        return fail(NO_MEMORY,
-                    "cuda: cudaMallocHost of %s: %s; pinned memory cannot be swapped out: "
-                    "memory.offload_activations and memory.offload_optimizer take what the host has free",
-                    bytes_text((int64_t)bytes, size), cudaGetErrorString(error));
+        return status;
     }
     memset(data, 0, bytes);
     *pinned = (struct pinned){.next = s->pinned, .data = data, .bytes = bytes};

@@ -63,7 +63,10 @@ Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
               "8.0 or newer; "
               "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none");
     open_says("", 3, "cluster.device cuda: this rank wants GPU 3, and there are 1");
-    open_says("cudaMallocHost", 0, "cuda: cudaMallocHost: out of memory");
+    open_says(
+        "cudaMallocHost", 0,
+        "cuda: cudaMallocHost of 128.00 KiB: out of memory; pinned memory of the host cannot be swapped out: "
+        "copies between host and device pass through it");
 }
 
 Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
