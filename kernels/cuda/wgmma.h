@@ -40,8 +40,8 @@ constexpr int WARPGROUP = 128;
 constexpr int OPERAND_ROW_BYTES = 128;                    // 64 numbers
 constexpr int OPERAND_ATOM_BYTES = 8 * OPERAND_ROW_BYTES; // after which the swizzle repeats
 
-template <class T> constexpr bool IS_BF16 = false;
-template <> constexpr bool IS_BF16<bf16> = true;
+template <class T> inline constexpr bool IS_BF16 = false;
+template <> inline constexpr bool IS_BF16<bf16> = true;
 
 /* Where an operand lies ("Matrix-descriptor format"): bits 0-13 the address, 16-29 the leading and 32-45 the
  * stride byte offset, all in units of 16 bytes; 49-51 the base offset, 0 as tiles begin on 1024 bytes; 62-63

@@ -295,16 +295,24 @@ static bool says(const char *text, const char *words)
     return false;
 }
 
-/* On a machine with much else to do a world can be late; it is asked again then. */
+static bool is_as_expected(const struct outcome *out, const struct expectation *e)
+{
+    bool status = e->exit_status == 0 ? out->exit_status > 0 : out->exit_status == e->exit_status;
+    return status && out->ms >= 0 && says(out->text, e->words) &&
+           (e->also == NULL || says(out->text, e->also));
+}
+
+/* On a machine with much else to do a world can be late, and a slow rank so late with its word that the
+ * watchdog is right to end it; they are asked again then. */
 static bool ends_well(char **argv, const struct expectation *e)
 {
-    struct outcome out = {.ms = LIMIT_MS};
-    bool good = true;
-    for (int attempt = 0; attempt < 3 && good && out.ms >= LIMIT_MS; attempt++) {
+    struct outcome out = {0};
+    const bool slow = strcmp(e->name, "one_is_slow") == 0;
+    bool good = false, again = true;
+    for (int attempt = 0; attempt < 3 && again; attempt++) {
         run_world(argv, &out);
-        good = e->exit_status == 0 ? out.exit_status > 0 : out.exit_status == e->exit_status;
-        good =
-            good && out.ms >= 0 && says(out.text, e->words) && (e->also == NULL || says(out.text, e->also));
+        good = is_as_expected(&out, e);
+        again = good ? out.ms >= LIMIT_MS : slow;
         printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
     }
     if (!good)
