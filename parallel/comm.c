@@ -248,23 +248,32 @@ static struct traffic *traffic_row(struct world *world, const char *name)
     return *at;
 }
 
+/* seen: [world->size], false. */
+static enum status check_ranks(const struct world *world, const char *name, const int *ranks, int count,
+                               bool *seen)
+{
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= world->size)
+            return fail(BAD_ARGUMENT, "comm %s: there is no rank %d in a world of %d", name, ranks[i],
+                        world->size);
+        if (seen[ranks[i]])
+            return fail(BAD_ARGUMENT, "comm %s: rank %d is in it twice", name, ranks[i]);
+        seen[ranks[i]] = true;
+    }
+    return seen[world->rank] ? OK : fail(BAD_ARGUMENT, "comm %s: rank %d is not in it", name, world->rank);
+}
+
 enum status comm_create(struct world *world, const char *name, int64_t id, const int *ranks, int count,
                         struct comm **out)
 {
     if (count < 2)
         return fail(BAD_ARGUMENT, "comm %s: %d ranks have nothing to say to each other", name, count);
-    int mine = 0;
-    for (int i = 0; i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= world->size)
-            return fail(BAD_ARGUMENT, "comm %s: there is no rank %d in a world of %d", name, ranks[i],
-                        world->size);
-        for (int j = 0; j < i; j++)
-            if (ranks[i] == ranks[j])
-                return fail(BAD_ARGUMENT, "comm %s: rank %d is in it twice", name, ranks[i]);
-        mine += ranks[i] == world->rank;
-    }
-    if (mine != 1)
-        return fail(BAD_ARGUMENT, "comm %s: rank %d is not in it", name, world->rank);
+    bool *seen = calloc((size_t)world->size, sizeof *seen);
+    if (seen == NULL)
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    enum status status = check_ranks(world, name, ranks, count, seen);
+    free(seen);
+    TRY(status);
 
     struct traffic *row = traffic_row(world, name);
     if (row == NULL)

@@ -414,7 +414,7 @@ static enum status register_nccl(struct comm *comm, void *data, size_t bytes, vo
     if (!c->world->job->options->any_order)
         return OK;
     return nccl_check(library_of(c), c, library_of(c)->ncclCommRegister(c->nccl, data, bytes, handle),
-                      "ncclCommRegister", comm->name);
+                      "ncclCommRegister (parallel.nccl_ub false does without)", comm->name);
 }
 
 static void unregister_nccl(struct comm *comm, void *handle)

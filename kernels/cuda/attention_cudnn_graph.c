@@ -474,7 +474,9 @@ static enum status make_plan(struct graph *g)
         TRY(choose(g, graph, CUDNN_HEUR_MODE_FALLBACK));
     if (g->plan->plan == NULL)
         return cudnn_check(g->cudnn, g->queue, CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize",
-                           g->cudnn->deterministic ? "no engine that adds in one order" : "no engine");
+                           g->cudnn->deterministic
+                               ? "no engine that adds in one order; model.attention_backend own works"
+                               : "no engine; model.attention_backend own works");
     return cudnn_check(
         g->cudnn, g->queue,
         g->cudnn->library.cudnnBackendGetAttribute(g->plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,

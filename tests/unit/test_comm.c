@@ -259,3 +259,29 @@ Test(dry, does_not_mix, .init = no_launcher)
     cr_assert_eq(world_run("local", 2, mix, dry), BAD_ARGUMENT);
     says("rank 0: all_reduce all: transport local does not go with device dry");
 }
+
+static enum status bad_groups(struct world *world, void *argument)
+{
+    static const struct {
+        int ranks[2], count;
+        const char *words;
+    } bad[] = {
+        {{1, 1}, 2, "comm bad: rank 1 is in it twice"},
+        {{1, 4}, 2, "comm bad: there is no rank 4 in a world of 4"},
+        {{-1, 1}, 2, "comm bad: there is no rank -1"},
+        {{2, 3}, 2, "comm bad: rank 1 is not in it"},
+        {{1, 1}, 1, "comm bad: 1 ranks have nothing to say to each other"},
+    };
+    (void)argument;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct comm *comm = NULL;
+        cr_expect_eq(comm_create(world, "bad", 4, bad[i].ranks, bad[i].count, &comm), BAD_ARGUMENT);
+        says(bad[i].words);
+    }
+    return OK;
+}
+
+Test(dry, refuses_groups_that_cannot_be)
+{
+    cr_assert_eq(world_run_dry(4, 1, bad_groups, NULL), OK);
+}
