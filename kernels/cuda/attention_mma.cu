@@ -21,7 +21,8 @@
 #include "kernels/cuda/tile.h"
 
 /* M rows of 16 for each warp, N tiles of 8 columns for a tile of the others. More rows to a warp means fewer
- * reads of shared memory for each product; what limits them is 255 registers to a thread. */
+ * reads of shared memory for each product; what limits them is 255 registers to a thread, and the 99 KiB that
+ * a block has on GPUs of 8.6 and 8.9. */
 enum { FORWARD, TO_KEYS, TO_QUERIES }; // passes
 template <int D, int PASS> struct plan;
 template <> struct plan<64, FORWARD> {
@@ -40,7 +41,7 @@ template <> struct plan<64, TO_QUERIES> {
     static constexpr int WARPS = 4, M = 2, N = 4;
 };
 template <> struct plan<128, TO_QUERIES> {
-    static constexpr int WARPS = 8, M = 1, N = 8;
+    static constexpr int WARPS = 8, M = 1, N = 4;
 };
 
 template <int D, int PASS> struct sizes : plan<D, PASS> {

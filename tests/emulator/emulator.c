@@ -470,7 +470,8 @@ void *emulator_shared(const void *site, size_t bytes)
     size_t all = e->dynamic_bytes + (site != NULL ? bytes : 0);
     for (int i = 0; i < e->shared_pieces; i++)
         all += e->shared[i].site != NULL ? e->shared[i].bytes : 0;
-    if (all > (e->dynamic_bytes > EMULATOR_SHARED_BYTES ? EMULATOR_MOST_SHARED_BYTES : EMULATOR_SHARED_BYTES))
+    if (all >
+        (e->dynamic_bytes > EMULATOR_SHARED_BYTES ? emulator_most_shared_bytes() : EMULATOR_SHARED_BYTES))
         die(__FILE__, __LINE__, e->kernel, "%zu bytes of shared memory are more than a block can have", all);
     const size_t shift = site == NULL ? EMULATOR_SHARED_SHIFT : 0;
     void *memory = NULL;

@@ -62,8 +62,9 @@ void emulator_wait_for(bool (*ready)(const void *what), const void *what, const 
                        int line);
 const char *emulator_kernel(void); // the name of the one that runs
 
-/* Of a block: without asking, and after cudaFuncSetAttribute() (compute capability 9.0). */
-enum { EMULATOR_SHARED_BYTES = 48 * 1024, EMULATOR_MOST_SHARED_BYTES = 227 * 1024 };
+/* Of a block: without asking, and after cudaFuncSetAttribute(). */
+enum { EMULATOR_SHARED_BYTES = 48 * 1024 };
+size_t emulator_most_shared_bytes(void);
 /* The block's piece of shared memory that belongs to `site`; NULL: the dynamic one. */
 void *emulator_shared(const void *site, size_t bytes);
 /* Ends the program unless these bytes are shared memory of the block, and `data` a multiple of `bytes`. */

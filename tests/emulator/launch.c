@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What CUDA refuses to launch, and what it remembers of the calls that failed. The limits are those of
- * compute capability 9.0 (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). */
+ * EMULATOR_CAPABILITY (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "base/status.h"
 #include "tests/emulator/emulator.h"
+
+#include <stdlib.h>
 
 enum { MOST_Y_AND_Z = 65535, MOST_THREADS = 1024, MOST_KERNELS = 128 };
 
@@ -35,7 +37,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 {
     int i = 0;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > EMULATOR_MOST_SHARED_BYTES)
+        (size_t)value > emulator_most_shared_bytes())
         return emulator_returns(cudaErrorInvalidValue);
     while (asked[i].kernel != NULL && (asked[i].kernel != kernel || asked[i].device != emulator_device()))
         CHECK(++i < MOST_KERNELS);
@@ -43,6 +45,14 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     asked[i].device = emulator_device();
     asked[i].bytes = (size_t)value;
     return cudaSuccess;
+}
+
+size_t emulator_most_shared_bytes(void)
+{
+    const char *capability = getenv("EMULATOR_CAPABILITY");
+    if (capability == NULL || strtod(capability, NULL) < 8.05)
+        return (size_t)(capability == NULL ? 227 : 163) * 1024;
+    return (size_t)(strtod(capability, NULL) < 8.95 ? 99 : 227) * 1024;
 }
 
 static size_t shared_bytes_of(const void *kernel)

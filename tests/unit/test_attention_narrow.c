@@ -365,6 +365,22 @@ Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
     cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "rows that no tensor map takes");
 }
 
+/* A block has 99 KiB of it on GPUs of 8.6 and 8.9. */
+Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
+{
+    if (!STAND_IS_EMULATED)
+        return;
+    setenv("EMULATOR_CAPABILITY", "8.9", 1);
+    setenv("CUBOID_TEST_ATTENTION", "own", 1);
+    for (int64_t head_dim = 64; head_dim <= 128; head_dim += 64) {
+        struct trial c = trial_of((struct shape){1, 33, 1, 1, head_dim, 0, 0.0F}, F16);
+        run_forward(&c);
+        run_backward(&c);
+        stand_close(&c.stand);
+    }
+    unsetenv("EMULATOR_CAPABILITY");
+}
+
 /* The same bits again; on the emulator in another order of threads and blocks. */
 Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
 {
