@@ -7,10 +7,49 @@
 
 #include "kernels/cuda/mma.h"
 
+#include <string.h>
+
 enum { EACH = 8 };
 
 template <class T> struct alignas(16) piece {
     T at[EACH];
+
+    __device__ T get(int i) const
+    {
+        return at[i];
+    }
+    __device__ void set(int i, T x)
+    {
+        at[i] = x;
+    }
+};
+
+/* Two-byte numbers stay in pairs, as they came, until they are computed with. Taken apart behind a read's two
+ * branches they would be waited for there, and whoever reads several pieces first would have one under way.
+ */
+template <class T> struct alignas(16) piece_of_pairs {
+    uint32_t pair[EACH / 2];
+
+    __device__ T get(int i) const
+    {
+        const uint16_t bits = static_cast<uint16_t>(pair[i / 2] >> 16 * (i % 2));
+        T x;
+        memcpy(&x, &bits, sizeof x);
+        return x;
+    }
+    __device__ void set(int i, T x)
+    {
+        uint16_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        const int shift = 16 * (i % 2);
+        pair[i / 2] = (pair[i / 2] & ~(0xffffU << shift)) | static_cast<uint32_t>(bits) << shift;
+    }
+};
+template <> struct piece<bf16> : piece_of_pairs<bf16> {
+};
+template <> struct piece<f16> : piece_of_pairs<f16> {
+};
+template <> struct piece<uint16_t> : piece_of_pairs<uint16_t> {
 };
 
 /* What is computed in: fp32 for two-byte numbers, else the type itself. */
@@ -32,16 +71,13 @@ template <class T> struct computing_in_fp32 {
     {
         UNROLL_ALL
         for (int i = 0; i < EACH; i++)
-            to.at[i] = widen(from.at[i]);
+            to.at[i] = widen(from.get(i));
     }
     static __device__ void narrow_all(const piece<float> &from, piece<T> &to)
     {
         UNROLL_ALL
-        for (int i = 0; i < EACH; i += 2) {
-            const uint32_t pair = narrow_pair<T>(from.at[i], from.at[i + 1]);
-            to.at[i].bits = static_cast<uint16_t>(pair);
-            to.at[i + 1].bits = static_cast<uint16_t>(pair >> 16);
-        }
+        for (int i = 0; i < EACH; i += 2)
+            to.pair[i / 2] = narrow_pair<T>(from.at[i], from.at[i + 1]);
     }
 };
 template <> struct computing<bf16> : computing_in_fp32<bf16> {
@@ -67,13 +103,13 @@ template <class T> struct rows {
     {
         const T *from = row(r) + column;
         const bool at_once = WHOLE || (wide && left >= EACH);
-        piece<T> p;
+        piece<T> p = {};
         if (at_once) {
             p = *reinterpret_cast<const piece<T> *>(from);
         } else {
             UNROLL_ALL
             for (int i = 0; i < EACH; i++)
-                p.at[i] = i < left ? from[i] : T();
+                p.set(i, i < left ? from[i] : T());
         }
         return p;
     }
@@ -121,7 +157,7 @@ template <class T> struct rows {
             UNROLL_ALL
             for (int i = 0; i < EACH; i++)
                 if (i < left)
-                    to[i] = p.at[i];
+                    to[i] = p.get(i);
         }
     }
 
