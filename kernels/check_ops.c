@@ -4,6 +4,9 @@
 
 #include "base/text.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static const char *const names[] = {
     [OP_GEMM] = "gemm",
     [OP_FILL] = "fill",
@@ -138,6 +141,26 @@ enum status check_dropout(enum op_kind kind, const struct dropout *dropout, int6
                     (long long)dropout->column_begin, (long long)(dropout->column_begin + columns),
                     (long long)dropout->columns);
     return OK;
+}
+
+struct op *op_copy(const struct op *op, size_t *bytes)
+{
+    size_t list = op->kind == OP_SQUARES ? (size_t)op->squares.count * sizeof *op->squares.at
+                  : op->kind == OP_SUM   ? (size_t)op->sum.count * sizeof *op->sum.at
+                  : op->kind == OP_ADAMW ? (size_t)op->adamw.count * sizeof *op->adamw.at
+                                         : 0;
+    struct op *copy = malloc(sizeof *copy + list);
+    if (copy == NULL)
+        return NULL;
+    *bytes = sizeof *copy + list;
+    *copy = *op;
+    if (op->kind == OP_SQUARES)
+        copy->squares.at = memcpy(copy + 1, op->squares.at, list);
+    else if (op->kind == OP_SUM)
+        copy->sum.at = memcpy(copy + 1, op->sum.at, list);
+    else if (op->kind == OP_ADAMW)
+        copy->adamw.at = memcpy(copy + 1, op->adamw.at, list);
+    return copy;
 }
 
 enum status submit_op(struct stream *stream, const struct op *op)

@@ -190,16 +190,29 @@ enum status column_sum(struct stream *stream, struct column_sum args)
     return submit_op(stream, &(struct op){.kind = OP_COLUMN_SUM, .column_sum = args});
 }
 
-enum status squares(struct stream *stream, struct squares args)
+static enum status check_squares(const struct squares *args)
 {
     char shape[TENSOR_TEXT_CHARS];
-    if (args.x.dtype != F32 || args.x.data == NULL || !tensor_is_dense(args.x))
-        return fail(BAD_ARGUMENT, "squares: x is %s, not dense f32", tensor_text(args.x, shape));
-    const struct want wants[] = {vector("out", args.out, F64, squares_blocks(args.x))};
+    if (args->x.dtype != F32 || args->x.data == NULL || !tensor_is_dense(args->x))
+        return fail(BAD_ARGUMENT, "squares: x is %s, not dense f32", tensor_text(args->x, shape));
+    const struct want wants[] = {vector("out", args->out, F64, squares_blocks(args->x))};
     CHECK_WANTS(OP_SQUARES, wants);
-    if (tensor_count(args.x) == 0)
-        return OK;
-    return submit_op(stream, &(struct op){.kind = OP_SQUARES, .squares = args});
+    return OK;
+}
+
+enum status squares_each(struct stream *stream, struct squares_list all)
+{
+    bool any = false;
+    for (int64_t i = 0; i < all.count; i++) {
+        TRY(check_squares(&all.at[i]));
+        any = any || tensor_count(all.at[i].x) > 0;
+    }
+    return any ? submit_op(stream, &(struct op){.kind = OP_SQUARES, .squares = all}) : OK;
+}
+
+enum status squares(struct stream *stream, struct squares args)
+{
+    return squares_each(stream, (struct squares_list){&args, 1});
 }
 
 int64_t squares_block_rows(int64_t columns)
@@ -213,11 +226,19 @@ int64_t squares_blocks(struct tensor x)
     return (x.dim[0] + rows - 1) / rows;
 }
 
+enum status sum_each(struct stream *stream, struct sum_list all)
+{
+    for (int64_t i = 0; i < all.count; i++) {
+        const struct want wants[] = {vector("x", all.at[i].x, F64, ANY_SIZE),
+                                     vector("out", all.at[i].out, F64, 1)};
+        CHECK_WANTS(OP_SUM, wants);
+    }
+    return all.count > 0 ? submit_op(stream, &(struct op){.kind = OP_SUM, .sum = all}) : OK;
+}
+
 enum status sum(struct stream *stream, struct sum args)
 {
-    const struct want wants[] = {vector("x", args.x, F64, ANY_SIZE), vector("out", args.out, F64, 1)};
-    CHECK_WANTS(OP_SUM, wants);
-    return submit_op(stream, &(struct op){.kind = OP_SUM, .sum = args});
+    return sum_each(stream, (struct sum_list){&args, 1});
 }
 
 enum status clip(struct stream *stream, struct clip args)
@@ -245,21 +266,46 @@ static enum status check_stochastic(const struct adamw *args)
     return OK;
 }
 
+static enum status check_adamw(const struct adamw *args)
+{
+    const enum dtype type = args->weight.dtype == BF16 ? BF16 : F32;
+    const struct want weight[] = {vector("weight", args->weight, type, ANY_SIZE)};
+    CHECK_WANTS(OP_ADAMW, weight);
+    TRY(check_stochastic(args));
+    int64_t count = args->weight.dim[0];
+    const struct want wants[] = {
+        weight[0],
+        vector("gradient", args->gradient, F32, count),
+        vector("m", args->m, F32, count),
+        vector("v", args->v, F32, count),
+        per_row("hyper", args->hyper, count),
+        or_none(vector("working", args->working, working_type(args->working), count)),
+    };
+    CHECK_WANTS(OP_ADAMW, wants);
+    return OK;
+}
+
+static bool are_alike(const struct adamw *a, const struct adamw *b)
+{
+    bool working = a->working.data != NULL;
+    return a->weight.dtype == b->weight.dtype && working == (b->working.data != NULL) &&
+           (!working || a->working.dtype == b->working.dtype);
+}
+
+enum status adamw_each(struct stream *stream, struct adamw_list all)
+{
+    bool any = false;
+    for (int64_t i = 0; i < all.count; i++) {
+        TRY(check_adamw(&all.at[i]));
+        if (!are_alike(&all.at[0], &all.at[i]))
+            return fail(BAD_ARGUMENT, "adamw: slice %lld of %lld has other types than slice 0", (long long)i,
+                        (long long)all.count);
+        any = any || all.at[i].weight.dim[0] > 0;
+    }
+    return any ? submit_op(stream, &(struct op){.kind = OP_ADAMW, .adamw = all}) : OK;
+}
+
 enum status adamw(struct stream *stream, struct adamw args)
 {
-    const enum dtype type = args.weight.dtype == BF16 ? BF16 : F32;
-    const struct want weight[] = {vector("weight", args.weight, type, ANY_SIZE)};
-    CHECK_WANTS(OP_ADAMW, weight);
-    TRY(check_stochastic(&args));
-    int64_t count = args.weight.dim[0];
-    const struct want wants[] = {weight[0],
-                                 vector("gradient", args.gradient, F32, count),
-                                 vector("m", args.m, F32, count),
-                                 vector("v", args.v, F32, count),
-                                 per_row("hyper", args.hyper, count),
-                                 or_none(vector("working", args.working, working_type(args.working), count))};
-    CHECK_WANTS(OP_ADAMW, wants);
-    if (count == 0)
-        return OK;
-    return submit_op(stream, &(struct op){.kind = OP_ADAMW, .adamw = args});
+    return adamw_each(stream, (struct adamw_list){&args, 1});
 }

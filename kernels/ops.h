@@ -296,6 +296,18 @@ struct sum {
     struct tensor out; // f64[1]
 };
 
+/* squares(), sum() and adamw() also take a list of what they do, of which nobody writes what another member
+ * touches: a GPU does it in one launch. A launch for each of a model's tensors takes longer than the smaller
+ * ones are worked on. The list itself is read before the call returns. */
+struct squares_list {
+    const struct squares *at;
+    int64_t count;
+};
+struct sum_list {
+    const struct sum *at;
+    int64_t count;
+};
+
 /* From the sums of the whole world to what AdamW multiplies gradients by, on the device, so that no host has
  * to look. With L, N and Q the sums of loss, tokens and squares, each in index order, in fp64:
  * result = { L / N, sqrt(Q) / N / S, N, S },  gradient_scale = min(1, limit / (result[1] + 1e-6)) / N / S
@@ -341,6 +353,10 @@ struct adamw {
     bool decay;                   // false: weight_decay is not applied to this slice
     struct tensor working;        // {0}, or bf16 or f16 [N]
     struct stochastic stochastic; // read where `weight` is bf16
+};
+struct adamw_list {
+    const struct adamw *at; // all in one type, with working weights of one type
+    int64_t count;
 };
 
 /* How large numbers are, from which scales follow. The sum is exact: of |x| to the nearest 2^-24, while it is
@@ -427,15 +443,19 @@ struct op {
         struct loss_sum loss_sum;
         struct loss_finish loss_finish;
         struct loss_backward loss_backward;
-        struct squares squares;
-        struct sum sum;
+        struct squares_list squares;
+        struct sum_list sum;
         struct clip clip;
-        struct adamw adamw;
+        struct adamw_list adamw;
         struct magnitude magnitude;
         struct quantise quantise;
         struct hadamard hadamard;
     };
 };
+
+/* A copy that does without the caller's list, which lies behind the op in the same piece of *bytes: for a
+ * device that runs ops later. The caller calls free(). NULL: no memory. */
+struct op *op_copy(const struct op *op, size_t *bytes);
 
 /* The temporary memory that an op takes of a device with these options (name, stands_for, threads, attention,
  * any_order), of which only dimensions and types are looked at. One buffer is for all ops of a device (the
@@ -473,9 +493,12 @@ MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
 MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);
 MUST_USE enum status loss_backward(struct stream *stream, struct loss_backward args);
 MUST_USE enum status squares(struct stream *stream, struct squares args);
+MUST_USE enum status squares_each(struct stream *stream, struct squares_list all);
 MUST_USE enum status sum(struct stream *stream, struct sum args);
+MUST_USE enum status sum_each(struct stream *stream, struct sum_list all);
 MUST_USE enum status clip(struct stream *stream, struct clip args);
 MUST_USE enum status adamw(struct stream *stream, struct adamw args);
+MUST_USE enum status adamw_each(struct stream *stream, struct adamw_list all);
 MUST_USE enum status magnitude(struct stream *stream, struct magnitude args);
 MUST_USE enum status quantise(struct stream *stream, struct quantise args);
 MUST_USE enum status hadamard(struct stream *stream, struct hadamard args);

@@ -34,7 +34,7 @@ from gpu_session import ONE_RANK, TINY, Report, Session, as_code, last_of_each
 from gpu_wanted import FIGURES
 
 TESTS = ["ops_rows", "ops_pairs", "ops_sums", "ops_attention", "ops_narrow", "attention_narrow", "ops_bits",
-         "ops_numbers", "ops_stochastic", "loss_scale", "gemm", "gemm_narrow", "gemm_epilogue"]
+         "ops_numbers", "ops_stochastic", "ops_lists", "loss_scale", "gemm", "gemm_narrow", "gemm_epilogue"]
 SCHEDULES = ["1f1b", "zb-v", "dualpipev", "gpipe", "looped-bfs", "interleaved", "zb-h1", "zb-h2", "v-half", "v-min",
              "dualpipe"]
 COPY_SHARE = 85.0  # per cent that a memory-bound op is to reach

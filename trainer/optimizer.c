@@ -20,8 +20,10 @@ struct optimizer {
     int64_t packed_count;
     struct buffer blocks; // f64: squares of the blocks of each held row, one after the other
     int64_t block_count;
-    struct moment_window window; // where moments are in the host's memory
-    struct graph *squares_graph, *steps_graph;
+    struct moment_window window;   // where moments are in the host's memory
+    struct squares *owned_squares; // of each owned row, for the lists
+    struct sum *held_sums;
+    struct adamw *owned_steps;
     struct adamw_hyper host_hyper;
     double *host_report;
 };
@@ -55,6 +57,20 @@ static int64_t blocks_of(const struct held *held)
     return held->row->tie < 0 ? squares_blocks(held->weight) : 0;
 }
 
+/* Room for lists of all that is owned and held. */
+static enum status make_lists(struct optimizer *o)
+{
+    const struct weights *weights = o->config.weights;
+    o->owned_squares = calloc((size_t)weights->owned_count + 1, sizeof *o->owned_squares);
+    o->owned_steps = calloc((size_t)weights->owned_count + 1, sizeof *o->owned_steps);
+    o->held_sums = calloc((size_t)weights->count + 1, sizeof *o->held_sums);
+    o->host_report = calloc((size_t)report_count(o), sizeof *o->host_report);
+    if (o->owned_squares == NULL || o->owned_steps == NULL || o->held_sums == NULL || o->host_report == NULL)
+        return fail(NO_MEMORY, "no memory for the optimizer's lists of %d weights and the report of a step",
+                    weights->count);
+    return OK;
+}
+
 static enum status fill_optimizer(struct optimizer *o)
 {
     struct weights *weights = o->config.weights;
@@ -66,9 +82,7 @@ static enum status fill_optimizer(struct optimizer *o)
             o->packed_count += tensor_count(weights->owned[i].gradient);
     for (int i = 0; i < weights->count; i++)
         o->block_count += blocks_of(&weights->list[i]);
-    o->host_report = calloc((size_t)report_count(o), sizeof *o->host_report);
-    if (o->host_report == NULL)
-        return fail(NO_MEMORY, "no memory for the report of a step");
+    TRY(make_lists(o));
     struct device *device = weights->device;
     TRY(buffer_alloc(device, PART_DATA, (size_t)report_count(o) * sizeof(double), &o->report));
     TRY(buffer_alloc(device, PART_DATA, sizeof(struct adamw_hyper), &o->hyper));
@@ -98,13 +112,14 @@ void optimizer_destroy(struct optimizer *optimizer)
 {
     if (optimizer == NULL)
         return;
-    graph_destroy(optimizer->squares_graph);
-    graph_destroy(optimizer->steps_graph);
     buffer_free(&optimizer->report);
     buffer_free(&optimizer->hyper);
     buffer_free(&optimizer->packed);
     buffer_free(&optimizer->blocks);
     moment_window_destroy(&optimizer->window);
+    free(optimizer->owned_squares);
+    free(optimizer->held_sums);
+    free(optimizer->owned_steps);
     free(optimizer->host_report);
     free(optimizer);
 }
@@ -200,6 +215,7 @@ static enum status find_blocks(struct optimizer *o)
 {
     const struct weights *weights = o->config.weights;
     struct tensor all = blocks_view(o, 0, o->block_count);
+    struct squares_list list = {.at = o->owned_squares};
     int64_t first = 0;
     TRY(fill(o->config.compute, (struct fill){.out = all, .value = 0.0F}));
     for (int i = 0, h = 0; i < weights->owned_count; i++) {
@@ -208,23 +224,23 @@ static enum status find_blocks(struct optimizer *o)
         for (; &weights->list[h] != owned->held; h++)
             first += blocks_of(&weights->list[h]);
         int64_t rows = squares_block_rows(gradient.ndim == 1 ? 1 : gradient.dim[1]);
+        struct tensor out = blocks_view(o, first + owned->begin / rows, squares_blocks(gradient));
         if (is_counted(owned->held))
-            TRY(squares(o->config.compute, (struct squares){.x = gradient,
-                                                            .out = blocks_view(o, first + owned->begin / rows,
-                                                                               squares_blocks(gradient))}));
+            o->owned_squares[list.count++] = (struct squares){.x = gradient, .out = out};
     }
+    TRY(squares_each(o->config.compute, list));
     if (weights->zero_stage == 0)
         return OK;
     return group_all_reduce(o->config.groups->data, o->config.compute, all, REDUCE_SUM);
 }
 
 /* One number for each row and share, from the one rank that speaks for it. */
-static enum status put_squares(void *context)
+static enum status put_squares(struct optimizer *o)
 {
-    struct optimizer *o = context;
     const struct groups *groups = o->config.groups;
     const struct weights *weights = o->config.weights;
     bool sharded = weights->zero_stage > 0 && (groups->twins == NULL || groups->twins->rank == 0);
+    struct sum_list list = {.at = o->held_sums};
     int64_t first = 0;
     if (!sharded && !groups_speaks(groups))
         return OK;
@@ -234,11 +250,11 @@ static enum status put_squares(void *context)
         int64_t count = blocks_of(held);
         int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->place.tp;
         if (is_counted(held))
-            TRY(sum(o->config.compute,
-                    (struct sum){.x = blocks_view(o, first, count), .out = report_part(o, at, 1)}));
+            o->held_sums[list.count++] =
+                (struct sum){.x = blocks_view(o, first, count), .out = report_part(o, at, 1)};
         first += count;
     }
-    return OK;
+    return sum_each(o->config.compute, list);
 }
 
 struct tensor optimizer_report(const struct optimizer *o)
@@ -271,9 +287,6 @@ enum status optimizer_reduce(struct optimizer *o)
 {
     TRY(add_partials(o));
     TRY(add_ties(o));
-    // With ZeRO the squares of blocks are everyone's.
-    if (o->config.cuda_graphs && o->config.weights->zero_stage == 0)
-        return stream_replay(o->config.compute, &o->squares_graph, put_squares, o);
     return put_squares(o);
 }
 
@@ -293,9 +306,9 @@ enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
     return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
 }
 
-static enum status step_owned(struct optimizer *o, const struct owned *owned)
+static struct adamw step_of(const struct optimizer *o, const struct owned *owned)
 {
-    struct adamw args = {
+    return (struct adamw){
         .weight = flat(owned->value),
         .gradient = flat(owned->gradient),
         .m = flat(owned->m),
@@ -305,31 +318,32 @@ static enum status step_owned(struct optimizer *o, const struct owned *owned)
         .working = flat_or_none(owned->working),
         .stochastic = owned_stochastic(o->config.weights, owned, o->config.seed),
     };
-    return o->config.offload ? moment_window_step(&o->window, args) : adamw(o->config.compute, args);
 }
 
-static enum status step_all(void *context)
+/* All that this rank owns. */
+static struct adamw_list steps_of(struct optimizer *o)
 {
-    struct optimizer *o = context;
     const struct weights *weights = o->config.weights;
+    struct adamw_list list = {.at = o->owned_steps};
     for (int i = 0; i < weights->owned_count; i++)
         if (!weights->owned[i].held->second_use)
-            TRY(step_owned(o, &weights->owned[i]));
-    return OK;
+            o->owned_steps[list.count++] = step_of(o, &weights->owned[i]);
+    return list;
+}
+
+static enum status step_through_window(struct optimizer *o, struct adamw_list all)
+{
+    TRY(moment_window_begin(&o->window));
+    for (int64_t i = 0; i < all.count; i++)
+        TRY(moment_window_step(&o->window, all.at[i]));
+    return moment_window_end(&o->window, o->config.weights);
 }
 
 enum status optimizer_apply(struct optimizer *o)
 {
-    struct weights *weights = o->config.weights;
-    if (o->config.offload)
-        TRY(moment_window_begin(&o->window));
-    if (o->config.cuda_graphs && !o->config.offload)
-        TRY(stream_replay(o->config.compute, &o->steps_graph, step_all, o));
-    else
-        TRY(step_all(o));
-    if (o->config.offload)
-        TRY(moment_window_end(&o->window, weights));
-    return weights_gather(weights, o->config.compute);
+    struct adamw_list all = steps_of(o);
+    TRY(o->config.offload ? step_through_window(o, all) : adamw_each(o->config.compute, all));
+    return weights_gather(o->config.weights, o->config.compute);
 }
 
 enum status optimizer_update(struct optimizer *o, int64_t step)

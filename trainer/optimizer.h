@@ -42,9 +42,8 @@ struct optimizer_config {
     struct weights *weights;
     struct stream *compute;
     int64_t global_batch_size;
-    uint64_t seed;    // of stochastic rounding, where weights have no masters
-    bool cuda_graphs; // squares and steps are replayed (kernels/device.h), where no messages are between them
-    bool offload;     // the moments are in the host's memory (moment_window.h)
+    uint64_t seed;           // of stochastic rounding, where weights have no masters
+    bool offload;            // the moments are in the host's memory (moment_window.h)
     const float *loss_scale; // on the device; NULL: none
 };
 

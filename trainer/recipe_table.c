@@ -490,7 +490,7 @@ const struct recipe_row recipe_rows[] = {
         "each shape, with `matmul_algorithms` or `deterministic: false`; without, `apart`.",
         .choices = epilogues),
     ROW("cluster.cuda_graphs", BOOL, cluster.cuda_graphs, "false",
-        "On a GPU: from the third step on, passes without messages and the update are one launch each."),
+        "On a GPU: from the third step on, passes without messages are one launch each."),
     ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
         .optional = true, .unbuilt = true),
     ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),

@@ -215,7 +215,6 @@ static enum status create_optimizer(struct worker *w)
         .global_batch_size = recipe->train.global_batch_size,
         .seed = recipe->seed,
         .offload = recipe->memory.offload_optimizer,
-        .cuda_graphs = recipe->cluster.cuda_graphs,
         .loss_scale = w->scale_buffer.data,
     };
     int m = (int)recipe_microbatches(recipe);

@@ -46,22 +46,26 @@ static void squares_task(void *context, int64_t task)
     }
 }
 
-void cpu_squares(struct device *device, const struct squares *op)
+void cpu_squares(struct device *device, const struct squares_list *op)
 {
-    int64_t columns = op->x.ndim == 1 ? 1 : op->x.dim[1];
-    struct squares_job job = {op->x.data, tensor_count(op->x), squares_block_rows(columns) * columns,
-                              op->out.data};
-    cpu_parallel(device, blocks_of(tensor_count(op->out), BLOCKS_EACH_TASK), squares_task, &job);
+    for (const struct squares *one = op->at; one < op->at + op->count; one++) {
+        int64_t columns = one->x.ndim == 1 ? 1 : one->x.dim[1];
+        struct squares_job job = {one->x.data, tensor_count(one->x), squares_block_rows(columns) * columns,
+                                  one->out.data};
+        cpu_parallel(device, blocks_of(tensor_count(one->out), BLOCKS_EACH_TASK), squares_task, &job);
+    }
 }
 
-void cpu_sum(struct device *device, const struct sum *op)
+void cpu_sum(struct device *device, const struct sum_list *op)
 {
     (void)device;
-    const double *x = op->x.data;
-    double total = 0.0;
-    for (int64_t i = 0; i < op->x.dim[0]; i++)
-        total += x[i];
-    ((double *)op->out.data)[0] = total;
+    for (const struct sum *one = op->at; one < op->at + op->count; one++) {
+        const double *x = one->x.data;
+        double total = 0.0;
+        for (int64_t i = 0; i < one->x.dim[0]; i++)
+            total += x[i];
+        ((double *)one->out.data)[0] = total;
+    }
 }
 
 enum { ADAMW_BLOCK = 16384 };
@@ -145,10 +149,11 @@ static void adamw_task(void *context, int64_t task)
                       row_bytes(op->working, 0, begin), n);
 }
 
-void cpu_adamw(struct device *device, const struct adamw *op)
+void cpu_adamw(struct device *device, const struct adamw_list *op)
 {
-    struct adamw args = *op;
-    if (op->hyper->skip != 0.0F)
-        return;
-    cpu_parallel(device, blocks_of(tensor_count(op->weight), ADAMW_BLOCK), adamw_task, &args);
+    for (int64_t i = 0; i < op->count; i++) {
+        struct adamw one = op->at[i];
+        if (tensor_count(one.weight) > 0 && one.hyper->skip == 0.0F)
+            cpu_parallel(device, blocks_of(tensor_count(one.weight), ADAMW_BLOCK), adamw_task, &one);
+    }
 }

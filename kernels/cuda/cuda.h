@@ -78,10 +78,10 @@ MUST_USE enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_m
 MUST_USE enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op);
 MUST_USE enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op);
 MUST_USE enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backward *op);
-MUST_USE enum status cuda_squares(struct cuda_queue *queue, const struct squares *op);
-MUST_USE enum status cuda_sum(struct cuda_queue *queue, const struct sum *op);
+MUST_USE enum status cuda_squares(struct cuda_queue *queue, const struct squares_list *op);
+MUST_USE enum status cuda_sum(struct cuda_queue *queue, const struct sum_list *op);
 MUST_USE enum status cuda_clip(struct cuda_queue *queue, const struct clip *op);
-MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op);
+MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw_list *op);
 MUST_USE enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op);
 MUST_USE enum status cuda_quantise(struct cuda_queue *queue, const struct quantise *op);
 MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The sum of squares for the global norm, the clip factor, and AdamW in one pass. The last two do the cpu's
  * arithmetic in the cpu's order, and round stochastically with its bits. */
+#include "kernels/cuda/members.h"
 #include "kernels/cuda/random.h"
 #include "kernels/cuda/reduce.h"
 
@@ -22,22 +23,29 @@ static __device__ double sum_in_order(const double *x, int64_t count)
     return sum; // of thread 0
 }
 
-/* A warp to a block: blocks are small, and threads of a warp need not wait for those of another. */
-static __global__ void __launch_bounds__(THREADS)
-    square_blocks(rows<float> x, int64_t count, int64_t each, int64_t blocks, double *out)
+struct squared {
+    rows<float> x;
+    int64_t count, each, blocks; // `each` elements of a block of squares
+    double *out;
+};
+
+/* A warp to a block of squares: those are small, and threads of a warp need not wait for those of another. */
+static __global__ void __launch_bounds__(THREADS) square_blocks(const __grid_constant__ members<squared> all)
 {
     enum { AT_ONCE = 4, LINE = EACH * WARP };
-    const int64_t block = static_cast<int64_t>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
-    if (block >= blocks)
+    unsigned mine = blockIdx.x;
+    const squared &op = all.of_block(mine);
+    const int64_t block = static_cast<int64_t>(mine) * (THREADS / WARP) + threadIdx.x / WARP;
+    if (block >= op.blocks)
         return;
-    const int64_t begin = block * each, end = begin + each < count ? begin + each : count;
+    const int64_t begin = block * op.each, end = begin + op.each < op.count ? begin + op.each : op.count;
     double sum = 0.0;
     for (int64_t i = begin + EACH * (threadIdx.x % WARP); i < end; i += AT_ONCE * LINE) {
         piece<float> in[AT_ONCE] = {};
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++)
             if (i + k * LINE < end)
-                in[k] = x.read(0, i + k * LINE, end - i - k * LINE);
+                in[k] = op.x.read(0, i + k * LINE, end - i - k * LINE);
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++)
             for (int e = 0; e < EACH; e++)
@@ -45,38 +53,65 @@ static __global__ void __launch_bounds__(THREADS)
     }
     sum = warp_reduce(sum, plus());
     if (threadIdx.x % WARP == 0)
-        out[block] = sum;
+        op.out[block] = sum;
 }
 
-/* A thread adds up every SUM_THREADS-th, and the threads' sums go up a tree: in index order one thread would
- * add for as long as a microbatch takes, where a tensor has a hundred thousand blocks. */
+struct summed {
+    const double *x;
+    int64_t count;
+    double *out;
+};
+
+/* A thread adds up every SUM_THREADS-th (in smaller blocks it has one at most), and the threads' sums go up a
+ * tree: in index order one thread would add for as long as a microbatch takes, where a tensor has a hundred
+ * thousand blocks. */
 enum { SUM_THREADS = 1024 };
-static __global__ void __launch_bounds__(SUM_THREADS)
-    add_blocks(const double *block, int64_t blocks, double *out)
+static __global__ void __launch_bounds__(SUM_THREADS) add_blocks(const __grid_constant__ members<summed> all)
 {
+    unsigned mine = blockIdx.x;
+    const summed &op = all.of_block(mine);
     double sum = 0.0;
     UNROLL(8)
-    for (int64_t i = threadIdx.x; i < blocks; i += blockDim.x)
-        sum += block[i];
+    for (int64_t i = threadIdx.x; i < op.count; i += blockDim.x)
+        sum += op.x[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        *out = sum;
+        *op.out = sum;
 }
 
-enum status cuda_squares(struct cuda_queue *queue, const struct squares *op)
+enum status cuda_squares(struct cuda_queue *queue, const struct squares_list *op)
 {
-    const int64_t count = tensor_count(op->x), columns = op->x.ndim == 1 ? 1 : op->x.dim[1];
-    const int64_t blocks = tensor_count(op->out);
-    struct tensor x = tensor_1d(op->x.data, F32, count);
-    return LAUNCH(queue, square_blocks, dim3(static_cast<unsigned>(blocks_of(blocks, THREADS / WARP))),
-                  THREADS, 0, floats(x), count, squares_block_rows(columns) * columns, blocks,
-                  static_cast<double *>(op->out.data));
+    return launch_members<squared>(
+        op->count,
+        [=](int64_t i, squared &one) {
+            const struct tensor x = op->at[i].x;
+            const int64_t count = tensor_count(x), columns = x.ndim == 1 ? 1 : x.dim[1];
+            one = {floats(tensor_1d(x.data, F32, count)), count, squares_block_rows(columns) * columns,
+                   count > 0 ? squares_blocks(x) : 0, static_cast<double *>(op->at[i].out.data)};
+            return blocks_of(one.blocks, THREADS / WARP);
+        },
+        [=](const members<squared> &all, unsigned blocks) {
+            return LAUNCH(queue, square_blocks, dim3(blocks), THREADS, 0, all);
+        });
 }
 
-enum status cuda_sum(struct cuda_queue *queue, const struct sum *op)
+enum status cuda_sum(struct cuda_queue *queue, const struct sum_list *op)
 {
-    return LAUNCH(queue, add_blocks, dim3(1), threads_for(op->x.dim[0], SUM_THREADS), 0,
-                  static_cast<const double *>(op->x.data), op->x.dim[0], static_cast<double *>(op->out.data));
+    int64_t longest = 1;
+    for (int64_t i = 0; i < op->count; i++)
+        longest = op->at[i].x.dim[0] > longest ? op->at[i].x.dim[0] : longest;
+    const int threads = threads_for(longest, SUM_THREADS);
+    return launch_members<summed>(
+        op->count,
+        [=](int64_t i, summed &one) {
+            const struct sum &from = op->at[i];
+            one = {static_cast<const double *>(from.x.data), from.x.dim[0],
+                   static_cast<double *>(from.out.data)};
+            return int64_t{1};
+        },
+        [=](const members<summed> &all, unsigned blocks) {
+            return LAUNCH(queue, add_blocks, dim3(blocks), threads, 0, all);
+        });
 }
 
 struct clip_sums {
@@ -136,26 +171,34 @@ static __device__ inline void adamw_step(const struct adamw_hyper &h, float weig
     }
 }
 
-template <class T> struct adamw_piece {
+/* With masters, or in fp32. */
+template <class T> struct adamw_slice {
     rows<float> weight, gradient, m, v;
     rows<T> working;
     const struct adamw_hyper *hyper;
+    int64_t count;
     bool decay;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    explicit adamw_slice(const struct adamw &op)
+        : weight(floats(op.weight)), gradient(floats(op.gradient)), m(floats(op.m)), v(floats(op.v)),
+          working(rows_of<T>(op.working)), hyper(op.hyper), count(tensor_count(op.weight)), decay(op.decay)
+    {
+    }
+    adamw_slice() = default;
+
+    __device__ void operator()(int64_t first, int64_t left) const
     {
         const struct adamw_hyper h = *hyper;
         if (h.skip != 0.0F)
             return;
-        const float weight_decay = decay ? h.weight_decay : 0.0F;
-        piece<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
-        piece<float> a = m.load(row, column, left), b = v.load(row, column, left);
-        adamw_step(h, weight_decay, g, w, a, b);
-        weight.store(row, column, left, w);
+        piece<float> w = weight.load(0, first, left), g = gradient.load(0, first, left);
+        piece<float> a = m.load(0, first, left), b = v.load(0, first, left);
+        adamw_step(h, decay ? h.weight_decay : 0.0F, g, w, a, b);
+        weight.store(0, first, left, w);
         if (working.data != nullptr)
-            working.store(row, column, left, w);
-        m.store(row, column, left, a);
-        v.store(row, column, left, b);
+            working.store(0, first, left, w);
+        m.store(0, first, left, a);
+        v.store(0, first, left, b);
     }
 };
 
@@ -171,19 +214,27 @@ static __device__ inline float round_stochastic(float x, uint32_t half)
 }
 
 /* Without masters. */
-struct adamw_piece_in_bf16 {
+struct adamw_slice_in_bf16 {
     rows<bf16> weight;
     rows<float> gradient, m, v;
     const struct adamw_hyper *hyper;
+    int64_t count;
     bool decay;
     struct stochastic at;
 
-    __device__ void round(piece<float> &w, int64_t column, uint64_t step) const
+    explicit adamw_slice_in_bf16(const struct adamw &op)
+        : weight(rows_of<bf16>(op.weight)), gradient(floats(op.gradient)), m(floats(op.m)), v(floats(op.v)),
+          hyper(op.hyper), count(tensor_count(op.weight)), decay(op.decay), at(op.stochastic)
+    {
+    }
+    adamw_slice_in_bf16() = default;
+
+    __device__ void round(piece<float> &w, int64_t first, uint64_t step) const
     {
         int64_t drawn = -1;
         uint32_t word[4] = {};
         for (int i = 0; i < EACH; i++) {
-            const int64_t e = at.first + column + i;
+            const int64_t e = at.first + first + i;
             const int64_t number = at.begin + e / at.width * at.columns + e % at.width;
             if (number / 8 != drawn)
                 philox_quad(at.generator, step, static_cast<uint64_t>(number / 8), word);
@@ -195,38 +246,49 @@ struct adamw_piece_in_bf16 {
         }
     }
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    __device__ void operator()(int64_t first, int64_t left) const
     {
         const struct adamw_hyper h = *hyper;
         if (h.skip != 0.0F)
             return;
-        piece<float> w = weight.load(row, column, left), g = gradient.load(row, column, left);
-        piece<float> a = m.load(row, column, left), b = v.load(row, column, left);
+        piece<float> w = weight.load(0, first, left), g = gradient.load(0, first, left);
+        piece<float> a = m.load(0, first, left), b = v.load(0, first, left);
         adamw_step(h, decay ? h.weight_decay : 0.0F, g, w, a, b);
-        round(w, column, h.step);
-        weight.store(row, column, left, w);
-        m.store(row, column, left, a);
-        v.store(row, column, left, b);
+        round(w, first, h.step);
+        weight.store(0, first, left, w);
+        m.store(0, first, left, a);
+        v.store(0, first, left, b);
     }
 };
 
-enum status cuda_adamw(struct cuda_queue *queue, const struct adamw *op)
+template <class Slice>
+static __global__ void __launch_bounds__(THREADS) step_slices(const __grid_constant__ members<Slice> all)
 {
-    if (op->weight.dtype == BF16) {
-        adamw_piece_in_bf16 f = {rows_of<bf16>(op->weight),
-                                 floats(op->gradient),
-                                 floats(op->m),
-                                 floats(op->v),
-                                 op->hyper,
-                                 op->decay,
-                                 op->stochastic};
-        return run_each_piece(queue, f, 1, tensor_count(op->weight));
-    }
-    return with_type(op->working.data != nullptr ? op->working.dtype : F32, [=](auto number) {
-        using T = decltype(number);
-        adamw_piece<T> f = {floats(op->weight), floats(op->gradient),    floats(op->m),
-                            floats(op->v),      rows_of<T>(op->working), op->hyper,
-                            op->decay};
-        return run_each_piece(queue, f, 1, tensor_count(op->weight));
-    });
+    unsigned mine = blockIdx.x;
+    const Slice &slice = all.of_block(mine);
+    const int64_t first = EACH * (static_cast<int64_t>(mine) * THREADS + threadIdx.x);
+    if (first < slice.count)
+        slice(first, slice.count - first);
+}
+
+template <class Slice> static enum status launch_slices(struct cuda_queue *queue, const struct adamw_list *op)
+{
+    return launch_members<Slice>(
+        op->count,
+        [=](int64_t i, Slice &one) {
+            one = Slice(op->at[i]);
+            return blocks_of(one.count, THREADS * EACH);
+        },
+        [=](const members<Slice> &all, unsigned blocks) {
+            return LAUNCH(queue, step_slices<Slice>, dim3(blocks), THREADS, 0, all);
+        });
+}
+
+enum status cuda_adamw(struct cuda_queue *queue, const struct adamw_list *op)
+{
+    if (op->at[0].weight.dtype == BF16)
+        return launch_slices<adamw_slice_in_bf16>(queue, op);
+    const struct tensor working = op->at[0].working;
+    return with_type(working.data != nullptr ? working.dtype : F32,
+                     [=](auto number) { return launch_slices<adamw_slice<decltype(number)>>(queue, op); });
 }

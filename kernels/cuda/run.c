@@ -65,13 +65,13 @@ static struct tensor main_tensor(const struct op *op)
     case OP_LOSS_BACKWARD:
         return op->loss_backward.logits;
     case OP_SQUARES:
-        return op->squares.x;
+        return op->squares.at[0].x;
     case OP_SUM:
-        return op->sum.x;
+        return op->sum.at[0].x;
     case OP_CLIP:
         return op->clip.squares;
     case OP_ADAMW:
-        return op->adamw.weight;
+        return op->adamw.at[0].weight;
     case OP_MAGNITUDE:
         return op->magnitude.in;
     case OP_QUANTISE:

@@ -71,6 +71,37 @@ static struct op_cost both(struct op_cost a, struct op_cost b, struct tensor bet
                             .bytes = a.bytes + b.bytes - (b.bytes > 0.0 ? bytes(between) : 0.0)};
 }
 
+/* Of a list: the sum. */
+static struct op_cost squares_cost(const struct squares_list *all)
+{
+    struct op_cost cost = {0};
+    for (const struct squares *one = all->at; one < all->at + all->count; one++) {
+        cost.flops += 2.0 * count(one->x);
+        cost.bytes += bytes(one->x);
+    }
+    return cost;
+}
+
+static struct op_cost sum_cost(const struct sum_list *all)
+{
+    struct op_cost cost = {0};
+    for (const struct sum *one = all->at; one < all->at + all->count; one++) {
+        cost.flops += count(one->x);
+        cost.bytes += bytes(one->x);
+    }
+    return cost;
+}
+
+static struct op_cost adamw_cost(const struct adamw_list *all)
+{
+    struct op_cost cost = {0};
+    for (const struct adamw *one = all->at; one < all->at + all->count; one++) {
+        cost.flops += 14.0 * count(one->weight);
+        cost.bytes += 2.0 * bytes(one->weight) + 5.0 * bytes(one->m) + bytes(one->working);
+    }
+    return cost;
+}
+
 struct op_cost op_cost(const struct op *op)
 {
     switch (op->kind) {
@@ -141,15 +172,13 @@ struct op_cost op_cost(const struct op *op)
     case OP_LOSS_BACKWARD:
         return elementwise(op->loss_backward.logits, 4.0, 2.0 * bytes(op->loss_backward.logits));
     case OP_SQUARES:
-        return elementwise(op->squares.x, 2.0, bytes(op->squares.x));
+        return squares_cost(&op->squares);
     case OP_SUM:
-        return elementwise(op->sum.x, 1.0, bytes(op->sum.x));
+        return sum_cost(&op->sum);
     case OP_CLIP:
         return elementwise(op->clip.squares, 1.0, bytes(op->clip.squares) + 2.0 * bytes(op->clip.loss));
     case OP_ADAMW:
-        return elementwise(op->adamw.weight, 14.0,
-                           2.0 * bytes(op->adamw.weight) + 5.0 * bytes(op->adamw.m) +
-                               bytes(op->adamw.working));
+        return adamw_cost(&op->adamw);
     case OP_MAGNITUDE:
         return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
     case OP_QUANTISE: // read once more where scales are found here

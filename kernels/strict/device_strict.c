@@ -335,10 +335,10 @@ static void strict_stream_close(struct stream *stream)
 
 static enum status strict_submit(struct stream *stream, const struct op *op)
 {
-    struct op *copy = malloc(sizeof *copy);
+    size_t bytes = 0;
+    struct op *copy = op_copy(op, &bytes); // the caller's list is gone when it runs
     if (copy == NULL)
         return fail(NO_MEMORY, "no memory for an op on stream %s", stream->name);
-    *copy = *op;
     put(stream->state, (struct entry){.kind = ENTRY_OP, .op = copy});
     return OK;
 }

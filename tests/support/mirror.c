@@ -77,19 +77,22 @@ static void close_stream(struct stream *stream)
 }
 
 /* A word that is a lent address becomes the device's, and the array is brought there. */
-static enum status translate(struct mirror *m, uint64_t *word, bool named[LOANS])
+static enum status translate(struct mirror *m, void *at, bool named[LOANS])
 {
+    uint64_t word = 0;
+    memcpy(&word, at, sizeof word);
     for (int i = 0; i < m->loans; i++) {
         struct loan *loan = &m->loan[i];
         uint64_t begin = (uint64_t)(uintptr_t)loan->host;
-        if (*word < begin || *word >= begin + loan->bytes)
+        if (word < begin || word >= begin + loan->bytes)
             continue;
         if (loan->copy.data == NULL)
             TRY(buffer_alloc(m->device, PART_DATA, loan->bytes, &loan->copy));
         if (!named[i])
             TRY(copy_to_device(m->stream, loan->copy.data, loan->host, loan->bytes));
         named[i] = true;
-        *word = (uint64_t)(uintptr_t)loan->copy.data + (*word - begin);
+        word = (uint64_t)(uintptr_t)loan->copy.data + (word - begin);
+        memcpy(at, &word, sizeof word);
         return OK;
     }
     return OK;
@@ -99,18 +102,18 @@ static enum status submit(struct stream *stream, const struct op *op)
 {
     struct mirror *m = mirror_of(stream->device);
     bool named[LOANS] = {false};
-    union {
-        struct op op;
-        uint64_t word[sizeof(struct op) / sizeof(uint64_t)];
-    } there = {.op = *op};
-    _Static_assert(sizeof(struct op) % sizeof(uint64_t) == 0, "an op is words");
-    for (size_t i = 0; i < sizeof there.word / sizeof *there.word; i++)
-        TRY(translate(m, &there.word[i], named));
-    TRY(m->device->ops->submit(m->stream, &there.op));
+    size_t bytes = 0;
+    struct op *there = op_copy(op, &bytes);
+    CHECK(there != NULL && bytes % sizeof(uint64_t) == 0);
+    for (size_t i = 0; i < bytes; i += sizeof(uint64_t))
+        TRY(translate(m, (char *)there + i, named));
+    TRY(m->device->ops->submit(m->stream, there));
     for (int i = 0; i < m->loans; i++)
         if (named[i])
             TRY(copy_to_host(m->stream, m->loan[i].host, m->loan[i].copy.data, m->loan[i].bytes));
-    return stream_sync(m->stream);
+    TRY(stream_sync(m->stream));
+    free(there);
+    return OK;
 }
 
 static enum status no_work(struct stream *stream, struct work *work)

@@ -188,6 +188,46 @@ Test(doors, memory_ops)
     dry_close(&d);
 }
 
+/* One op for a list, with what all its members cost; none for a list of nothing; and each member is looked
+ * at. */
+Test(doors, lists)
+{
+    struct dry d = dry_open();
+    struct adamw step = {.weight = f32_vector(9),
+                         .gradient = f32_vector(9),
+                         .m = f32_vector(9),
+                         .v = f32_vector(9),
+                         .hyper = nowhere()};
+    struct adamw steps[] = {step, step, step};
+    LETS_IN(adamw_each(d.stream, (struct adamw_list){steps, 3}));
+    cr_assert_eq(passed(&d, OP_ADAMW), 1);
+    cr_assert_eq(dry_counts(d.device)->op[OP_ADAMW].bytes, 3.0 * 7.0 * 4.0 * 9.0);
+    steps[2].working = tensor_1d(nowhere(), BF16, 9);
+    REFUSES(adamw_each(d.stream, (struct adamw_list){steps, 3}), "slice 2 of 3 has other types");
+    steps[2] = step;
+    steps[1].v = f32_vector(8);
+    REFUSES(adamw_each(d.stream, (struct adamw_list){steps, 3}), "adamw: v is f32[8]");
+    LETS_IN(adamw_each(d.stream, (struct adamw_list){NULL, 0}));
+    cr_assert_eq(passed(&d, OP_ADAMW), 1);
+
+    struct squares of[] = {{f32_vector(0), tensor_1d(nowhere(), F64, 0)},
+                           {f32_vector(3), tensor_1d(nowhere(), F64, 1)}};
+    LETS_IN(squares_each(d.stream, (struct squares_list){of, 1}));
+    cr_assert_eq(passed(&d, OP_SQUARES), 0);
+    LETS_IN(squares_each(d.stream, (struct squares_list){of, 2}));
+    cr_assert_eq(passed(&d, OP_SQUARES), 1);
+    cr_assert_eq(dry_counts(d.device)->op[OP_SQUARES].bytes, 12.0);
+    of[0].out = f32_vector(0);
+    REFUSES(squares_each(d.stream, (struct squares_list){of, 2}), "squares: out is f32[0]");
+
+    struct sum sums[] = {{tensor_1d(nowhere(), F64, 5), tensor_1d(nowhere(), F64, 1)}, {f32_vector(3), {0}}};
+    LETS_IN(sum_each(d.stream, (struct sum_list){sums, 0}));
+    LETS_IN(sum_each(d.stream, (struct sum_list){sums, 1}));
+    cr_assert_eq(passed(&d, OP_SUM), 1);
+    REFUSES(sum_each(d.stream, (struct sum_list){sums, 2}), "sum: x is f32[3]");
+    dry_close(&d);
+}
+
 Test(doors, norms_and_activations)
 {
     struct dry d = dry_open();

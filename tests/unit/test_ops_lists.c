@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+/* squares_each(), sum_each() and adamw_each() are their single ops one after the other, to the bit: lists of
+ * more members than a launch has room for, of tensors of one element and of several blocks, and of none; and
+ * they are one op each, also where the list is gone when it runs. */
+#include "tests/support/narrow_numbers.h"
+#include "tests/support/ops_stand.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MEMBERS = 330, ELEMENTS = 32000, BLOCKS = 400, BF16_ROW = 8 };
+
+/* Elements of each member: small ones, none at all, and some of more than a block of threads. */
+static int64_t size_of(int i)
+{
+    return i % 11 == 3 ? 0 : i % 100 == 7 ? 5000 - i : 1 + i * 7 % 67;
+}
+
+/* Members lie one behind the other, some aligned and some not. */
+static int64_t elements_before(int member)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < member; i++)
+        sum += size_of(i);
+    return sum;
+}
+
+static struct tensor part_of(const void *data, enum dtype dtype, int member)
+{
+    char *begin = (char *)(uintptr_t)data + (size_t)elements_before(member) * dtype_bytes(dtype);
+    return tensor_1d(begin, dtype, size_of(member));
+}
+
+/* The list that a door was given may be gone at once. */
+static enum status forget(void *list, size_t bytes, enum status status)
+{
+    memset(list, 0xff, bytes);
+    free(list);
+    return status;
+}
+
+static struct squares squares_of(const float *x, double *out, int64_t blocks_before, int member)
+{
+    struct tensor part = part_of(x, F32, member);
+    return (struct squares){part, tensor_1d(out + blocks_before, F64, squares_blocks(part))};
+}
+
+static int64_t put_squares(struct stand *stand, const float *x, double *out, bool as_list)
+{
+    struct squares *list = malloc(MEMBERS * sizeof *list);
+    int64_t blocks = 0;
+    for (int i = 0; i < MEMBERS; i++) {
+        list[i] = squares_of(x, out, blocks, i);
+        blocks += list[i].out.dim[0];
+        if (!as_list)
+            cr_assert_eq(squares(stand->stream, list[i]), OK, "%s", fail_text());
+    }
+    cr_assert_leq(blocks, BLOCKS);
+    enum status status = as_list ? squares_each(stand->stream, (struct squares_list){list, MEMBERS}) : OK;
+    cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
+    return blocks;
+}
+
+Test(ops_lists, squares)
+{
+    struct stand stand = stand_open(2);
+    const float *x = stand_normals(&stand, "x", ELEMENTS, 1.0);
+    double *each = stand_doubles(&stand, BLOCKS), *all = stand_doubles(&stand, BLOCKS);
+    cr_assert_leq(elements_before(MEMBERS), ELEMENTS);
+    int64_t blocks = put_squares(&stand, x, each, false);
+    put_squares(&stand, x, all, true);
+    cr_assert_eq(stream_sync(stand.stream), OK);
+    cr_expect_eq(memcmp(each, all, (size_t)blocks * sizeof *all), 0);
+    for (int64_t b = 0; b < blocks; b++)
+        cr_assert_gt(all[b], 0.0, "block %lld", (long long)b);
+    for (int64_t b = blocks; b < BLOCKS; b++)
+        cr_assert(isnan(all[b]), "behind the last block");
+    stand_close(&stand);
+}
+
+Test(ops_lists, sums)
+{
+    struct stand stand = stand_open(2);
+    double *x = stand_doubles(&stand, ELEMENTS);
+    double *each = stand_doubles(&stand, MEMBERS), *all = stand_doubles(&stand, MEMBERS + 1);
+    for (int i = 0; i < ELEMENTS; i++)
+        x[i] = 1.0 / (double)(i + 1);
+    struct sum *list = malloc(MEMBERS * sizeof *list);
+    for (int i = 0; i < MEMBERS; i++) {
+        list[i] = (struct sum){part_of(x, F64, i), tensor_1d(&each[i], F64, 1)};
+        cr_assert_eq(sum(stand.stream, list[i]), OK, "%s", fail_text());
+        list[i].out.data = &all[i];
+    }
+    enum status status = sum_each(stand.stream, (struct sum_list){list, MEMBERS});
+    cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(stand.stream), OK);
+    for (int i = 0; i < MEMBERS; i++)
+        cr_expect(memcmp(&all[i], &each[i], sizeof *all) == 0 && (all[i] > 0.0) == (size_of(i) > 0),
+                  "member %d: %g, alone %g", i, all[i], each[i]);
+    cr_expect(isnan(all[MEMBERS]));
+    stand_close(&stand);
+}
+
+/* ---- adamw ---- */
+
+struct vectors {
+    float *weight, *gradient, *m, *v;
+    uint16_t *narrow; // the working weights, or those without masters
+};
+
+static struct vectors vectors_of(struct stand *stand)
+{
+    struct vectors x = {.weight = stand_normals(stand, "w", ELEMENTS, 1.0),
+                        .gradient = stand_normals(stand, "g", ELEMENTS, 1.0),
+                        .m = stand_normals(stand, "m", ELEMENTS, 0.1),
+                        .v = stand_normals(stand, "v", ELEMENTS, 0.1),
+                        .narrow = stand_shorts(stand, ELEMENTS)};
+    for (int i = 0; i < ELEMENTS; i++) {
+        x.v[i] *= x.v[i];
+        x.narrow[i] = narrow_nearest(BF16, x.weight[i]);
+    }
+    return x;
+}
+
+enum kind { IN_FP32, WITH_MASTERS, WITHOUT_MASTERS };
+
+static struct adamw step_of(const struct vectors *x, const struct adamw_hyper *hyper, enum kind kind,
+                            int member)
+{
+    struct adamw op = {.weight = part_of(x->weight, F32, member),
+                       .gradient = part_of(x->gradient, F32, member),
+                       .m = part_of(x->m, F32, member),
+                       .v = part_of(x->v, F32, member),
+                       .hyper = hyper,
+                       .decay = member % 2 == 0};
+    struct tensor narrow = part_of(x->narrow, BF16, member);
+    if (kind == WITH_MASTERS)
+        op.working = narrow;
+    if (kind == WITHOUT_MASTERS)
+        op.weight = narrow;
+    op.stochastic = (struct stochastic){.generator = philox_named((uint64_t)member, "rounding"),
+                                        .begin = member,
+                                        .width = BF16_ROW,
+                                        .columns = 2 * BF16_ROW};
+    return op;
+}
+
+static void expect_same(const struct vectors *a, const struct vectors *b, enum kind kind)
+{
+    cr_expect(same_bits(a->weight, b->weight, ELEMENTS), "kind %d: weights", kind);
+    cr_expect(same_bits(a->m, b->m, ELEMENTS) && same_bits(a->v, b->v, ELEMENTS), "kind %d: moments", kind);
+    cr_expect_eq(memcmp(a->narrow, b->narrow, ELEMENTS * sizeof *a->narrow), 0, "kind %d: narrow", kind);
+}
+
+Test(ops_lists, adamw)
+{
+    for (enum kind kind = IN_FP32; kind <= WITHOUT_MASTERS; kind++) {
+        struct stand stand = stand_open(2);
+        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 3};
+        stand_lend(&stand, &hyper, sizeof hyper);
+        const struct vectors before = vectors_of(&stand), each = vectors_of(&stand), all = vectors_of(&stand);
+        struct adamw *list = malloc(MEMBERS * sizeof *list);
+        for (int i = 0; i < MEMBERS; i++) {
+            cr_assert_eq(adamw(stand.stream, step_of(&each, &hyper, kind, i)), OK, "%s", fail_text());
+            list[i] = step_of(&all, &hyper, kind, i);
+        }
+        enum status status = adamw_each(stand.stream, (struct adamw_list){list, MEMBERS});
+        cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
+        cr_assert_eq(stream_sync(stand.stream), OK);
+        expect_same(&each, &all, kind);
+        int64_t used = elements_before(MEMBERS), stood = 0;
+        for (int64_t e = 0; e < used; e++)
+            stood += memcmp(&all.m[e], &before.m[e], sizeof *all.m) == 0;
+        cr_expect_eq(stood, 0, "kind %d: every member is stepped", kind);
+        cr_expect(same_bits(all.m + used, before.m + used, ELEMENTS - used), "and nothing behind the last");
+        stand_close(&stand);
+    }
+}
+
+/* A device that puts ops off has to keep the list. */
+Test(ops_lists, gone_before_it_runs)
+{
+    struct device *device;
+    struct stream *stream;
+    struct buffer memory;
+    cr_assert_eq(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device), OK);
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, 4 * sizeof(double), &memory), OK);
+    double *x = memory.data;
+    x[0] = 1.0, x[1] = 2.0;
+    struct sum *list = calloc(2, sizeof *list);
+    for (int i = 0; i < 2; i++)
+        list[i] = (struct sum){tensor_1d(x, F64, 1 + i), tensor_1d(x + 2 + i, F64, 1)};
+    enum status status = sum_each(stream, (struct sum_list){list, 2});
+    cr_assert_eq(forget(list, 2 * sizeof *list, status), OK, "%s", fail_text());
+    cr_expect(isnan(x[2]), "it has not run yet");
+    cr_assert_eq(stream_sync(stream), OK, "%s", fail_text());
+    cr_expect(x[2] == 1.0 && x[3] == 3.0, "%g and %g", x[2], x[3]);
+    buffer_free(&memory);
+    stream_destroy(stream);
+    device_close(device);
+}
