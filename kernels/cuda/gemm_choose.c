@@ -17,17 +17,22 @@ _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(struct algorithm), "kept a
 
 /* ---- what the heuristic offers ---- */
 
-/* The preference's alignments are those of their operands: theirs come in the other order. */
+/* The preference's alignments are those of their operands: theirs come in the other order. A product whose K
+ * is cut may be added up from parts in the type of the result (the schemes "in place" and "output type"),
+ * which for two bytes would round each of them. */
 static enum status prefer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
                           const struct shape *shape)
 {
     const uint64_t workspace = call->workspace_bytes;
+    const uint32_t reductions =
+        call->out.dtype == F32 ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         const void *value;
         size_t bytes;
     } preferences[] = {
         {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &shape->b_alignment, sizeof(uint32_t)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &shape->a_alignment, sizeof(uint32_t)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &shape->c_alignment, sizeof(uint32_t)},

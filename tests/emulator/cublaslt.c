@@ -3,7 +3,9 @@
  * d, and the epilogues of GELU and of a bias's gradient, computed from sums that nobody has rounded.
  *
  * It has four algorithms, which add the products in different orders, so that another choice is other bits,
- * and which take different times by the GPU's clock. It minds what the real one minds, and ends the program
+ * and which take different times by the GPU's clock. Where the result is of two bytes its heuristic prefers a
+ * fifth, whose sums of parts of K are rounded to that type before they are added: it is there unless the
+ * preference's reduction schemes say no. It minds what the real one minds, and ends the program
  * where that would read what is not there or fault: a leading dimension below the rows, shapes that do not
  * fit, types that do not go together, pointers less aligned than the algorithm was asked for with, a
  * workspace that is missing, an aux matrix whose leading dimension is not by eights. Epilogues other than a
@@ -15,7 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ALGORITHMS = 4, MAGIC = 0x6c746d6d, VERSION = 130100 };
+enum { ALGORITHMS = 4, IN_ROUNDED_PARTS = ALGORITHMS, MAGIC = 0x6c746d6d, VERSION = 130100 };
 
 struct cublasLtContext {
     int unused;
@@ -35,6 +37,7 @@ struct cublasLtMatrixLayout {
 };
 struct cublasLtMatmulPreference {
     uint64_t workspace;
+    uint32_t reductions;   // cublasLtReductionScheme_t that may be
     uint32_t alignment[4]; // of a, b, c, d
 };
 
@@ -149,7 +152,8 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
     *out = calloc(1, sizeof **out);
     if (*out != NULL)
-        **out = (struct cublasLtMatmulPreference){.alignment = {256, 256, 256, 256}};
+        **out = (struct cublasLtMatmulPreference){.reductions = CUBLASLT_REDUCTION_SCHEME_MASK,
+                                                  .alignment = {256, 256, 256, 256}};
     return made(*out);
 }
 
@@ -165,6 +169,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return put(&p->workspace, sizeof p->workspace, value, bytes);
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return put(&p->reductions, sizeof p->reductions, value, bytes);
     int which = (int)attribute - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
     if (which < 0 || which >= 4)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -249,6 +255,25 @@ static uint64_t magic_of(const struct cublasLtMatmulDesc *what)
     return MAGIC | (uint64_t)what->epilogue << 32;
 }
 
+static cublasLtMatmulHeuristicResult_t offer(const struct cublasLtMatmulDesc *what,
+                                             const struct cublasLtMatmulPreference *p, uint64_t order,
+                                             size_t workspace)
+{
+    uint64_t pointers = has_vector(what) ? alignment_of(what->vector) : 1;
+    pointers |= (has_aux(what) ? alignment_of(what->aux) : 1) << 32;
+    return (cublasLtMatmulHeuristicResult_t){
+        .algo = {{magic_of(what), order, workspace, p->alignment[0], p->alignment[1], p->alignment[2],
+                  p->alignment[3], pointers}},
+        .workspaceSize = workspace,
+        .state = CUBLAS_STATUS_SUCCESS};
+}
+
+static bool has_rounded_parts(const struct cublasLtMatmulPreference *p, const struct cublasLtMatrixLayout *d)
+{
+    const uint32_t rounding = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    return d->type != CUDA_R_32F && (p->reductions & rounding) != 0;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -261,19 +286,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     check_epilogue(what, d);
     if (!is_supported(what, a, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int order = 0; order < ALGORITHMS && *found < wanted; order++) {
-        size_t workspace = (size_t)order * 1024;
-        if (workspace > p->workspace)
-            continue;
-        uint64_t pointers = has_vector(what) ? alignment_of(what->vector) : 1;
-        pointers |= (has_aux(what) ? alignment_of(what->aux) : 1) << 32;
-        results[(*found)++] = (cublasLtMatmulHeuristicResult_t){
-            .algo = {{magic_of(what), (uint64_t)order, workspace, p->alignment[0], p->alignment[1],
-                      p->alignment[2], p->alignment[3], pointers}},
-            .workspaceSize = workspace,
-            .state = CUBLAS_STATUS_SUCCESS,
-        };
-    }
+    if (*found < wanted && has_rounded_parts(p, d))
+        results[(*found)++] = offer(what, p, IN_ROUNDED_PARTS, 0);
+    for (uint64_t order = 0; order < ALGORITHMS && *found < wanted; order++)
+        if (order * 1024 <= p->workspace)
+            results[(*found)++] = offer(what, p, order, order * 1024);
     return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -284,7 +301,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatmulHeuristicResult_t *result)
 {
     (void)handle;
-    if (algo->data[WORD_MAGIC] != magic_of(what) || algo->data[WORD_ORDER] >= ALGORITHMS ||
+    if (algo->data[WORD_MAGIC] != magic_of(what) || algo->data[WORD_ORDER] > IN_ROUNDED_PARTS ||
         !is_supported(what, a, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
@@ -344,6 +361,20 @@ static float add_up(const float *a, const float *b, int64_t count, uint64_t orde
     return sum;
 }
 
+/* In four parts of K, each sum of which is rounded to the result's type. */
+static float add_up_parts(const float *a, const float *b, int64_t count, cudaDataType_t type)
+{
+    float sum = 0.0F;
+    uint32_t rounded = 0; // room for any type
+    for (int64_t part = 0; part < 4; part++) {
+        int64_t begin = count * part / 4, end = count * (part + 1) / 4;
+        store(&rounded, type, 0, add_up(a + begin, b + begin, end - begin, 0));
+        store(&rounded, type, 0, sum + load(&rounded, type, 0));
+        sum = load(&rounded, type, 0);
+    }
+    return sum;
+}
+
 /* GELU's tanh form, and its slope. */
 static double gelu(double x, double *slope)
 {
@@ -388,7 +419,9 @@ static void run(cudaStream_t stream, void *context)
         if (p->what.epilogue == CUBLASLT_EPILOGUE_BGRADB) // in an order of its own
             store(p->what.vector, p->what.vector_type, j, add_up(ones, column, k, p->order + 1));
         for (int64_t i = 0; i < m; i++) {
-            float x = p->alpha * add_up(row + i * k, column, k, p->order);
+            float x = p->alpha * (p->order == IN_ROUNDED_PARTS
+                                      ? add_up_parts(row + i * k, column, k, p->d_layout.type)
+                                      : add_up(row + i * k, column, k, p->order));
             if (p->beta != 0.0F) // what is not asked for may be NaN
                 x += p->beta * load(p->c, p->c_layout.type, j * p->c_layout.ld + i);
             store(p->d, p->d_layout.type, j * p->d_layout.ld + i, finish(p, i, j, x));
@@ -397,7 +430,7 @@ static void run(cudaStream_t stream, void *context)
     free(row);
     free(column);
     free(ones);
-    static const int64_t slowness[ALGORITHMS] = {4, 3, 1, 2};
+    static const int64_t slowness[ALGORITHMS + 1] = {4, 3, 1, 2, 1};
     emulator_pass_time(stream, slowness[p->order] * m * n * k);
     if (p->what.epilogue == CUBLASLT_EPILOGUE_DGELU)
         emulator_pass_time(stream, 100 * m * n);
