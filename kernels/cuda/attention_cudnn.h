@@ -37,8 +37,14 @@ struct cudnn_library {
 #undef DECLARE
 };
 
+/* Older ones err in these graphs, which NVIDIA's cudnn-frontend refuses them or changes for them: 9.10.0 and
+ * 9.10.1 in all of them, up to 9.15.0 in gradients of sequences that are no multiple of 128 long. */
+enum { CUDNN_OLDEST = 91501 };
+#define CUDNN_OLDEST_TEXT "9.15.1"
+
 /* NOT_SUPPORTED: what was looked for, and what would help. */
 MUST_USE enum status cudnn_library_open(struct cudnn_library *out);
+MUST_USE enum status cudnn_check_version(const struct cudnn_library *library);
 void cudnn_library_close(struct cudnn_library *library);
 
 /* The matrices of an op that lie in memory with rows of their own distance. */

@@ -6,8 +6,6 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { OLDEST = 91000 }; // minus infinity hides a pair, and sums of dq need not be zeroed before
-
 enum status cudnn_library_open(struct cudnn_library *out)
 {
     const char *const names[] = {"libcudnn.so.9", CUDA_LIBRARY_DIR "/libcudnn.so.9"};
@@ -15,7 +13,8 @@ enum status cudnn_library_open(struct cudnn_library *out)
     for (size_t i = 0; i < sizeof names / sizeof *names && cudnn.module == NULL; i++)
         cudnn.module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (cudnn.module == NULL)
-        return fail(NOT_SUPPORTED, "%s; it wants cuDNN 9.10 or newer: put its folder on LD_LIBRARY_PATH",
+        return fail(NOT_SUPPORTED,
+                    "%s; it wants cuDNN " CUDNN_OLDEST_TEXT " or newer: put its folder on LD_LIBRARY_PATH",
                     dlerror());
     const struct {
         const char *name;
@@ -32,11 +31,8 @@ enum status cudnn_library_open(struct cudnn_library *out)
             status = fail(NOT_SUPPORTED, "%s", dlerror());
         memcpy(functions[i].to, &address, sizeof address);
     }
-    if (status == OK && cudnn.cudnnGetVersion() < OLDEST) {
-        size_t version = cudnn.cudnnGetVersion();
-        status = fail(NOT_SUPPORTED, "%s is cuDNN %zu.%zu.%zu; it wants 9.10 or newer (LD_LIBRARY_PATH)",
-                      names[0], version / 10000, version / 100 % 100, version % 100);
-    }
+    if (status == OK)
+        status = cudnn_check_version(&cudnn);
     if (status == OK)
         *out = cudnn;
     else

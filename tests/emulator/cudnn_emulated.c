@@ -5,14 +5,15 @@
 enum status cudnn_library_open(struct cudnn_library *out)
 {
     if (emulator_fails("cudnn"))
-        return fail(NOT_SUPPORTED, "libcudnn.so.9: no such file; it wants cuDNN 9.10 or newer: put its "
-                                   "folder on LD_LIBRARY_PATH");
+        return fail(NOT_SUPPORTED,
+                    "libcudnn.so.9: no such file; it wants cuDNN " CUDNN_OLDEST_TEXT " or newer: put its "
+                    "folder on LD_LIBRARY_PATH");
     *out = (struct cudnn_library){
 #define ROW(name) .name = name,
         CUDNN_FUNCTIONS(ROW)
 #undef ROW
     };
-    return OK;
+    return cudnn_check_version(out);
 }
 
 void cudnn_library_close(struct cudnn_library *library)

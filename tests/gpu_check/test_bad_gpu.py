@@ -65,7 +65,7 @@ class Machines(unittest.TestCase):
 
     def test_libraries(self):
         self.refused(self.cuboid("precision.params_dtype=bf16", "model.attention_backend=cudnn", FAIL="cudnn"),
-                     "model.attention_backend cudnn: libcudnn.so.9", "cuDNN 9.10 or newer",
+                     "model.attention_backend cudnn: libcudnn.so.9", "cuDNN 9.15.1 or newer",
                      "model.attention_backend own works")
 
     def test_what_the_recipe_alone_tells(self):

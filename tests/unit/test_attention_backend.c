@@ -78,13 +78,24 @@ Test(attention_backend, a_machine_without_cudnn)
     cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(
         fail_text(),
-        "model.attention_backend cudnn: libcudnn.so.9: no such file; it wants cuDNN 9.10 or newer: "
+        "model.attention_backend cudnn: libcudnn.so.9: no such file; it wants cuDNN 9.15.1 or newer: "
         "put its folder on LD_LIBRARY_PATH; model.attention_backend own works");
     setenv("EMULATOR_FAIL", "cudnnCreate", 1);
     cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(),
                      "model.attention_backend cudnn: cuda: cudnnCreate: CUDNN_STATUS_INTERNAL_ERROR: "
                      "as EMULATOR_FAIL says; model.attention_backend own works");
+}
+
+/* Whose attention errs: in all of it, or in gradients of some lengths (cudnn-frontend works round it). */
+Test(attention_backend, an_old_cudnn)
+{
+    struct bench b;
+    setenv("EMULATOR_CUDNN", "91500", 1);
+    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
+    cr_expect_str_eq(fail_text(),
+                     "model.attention_backend cudnn: libcudnn.so.9 is cuDNN 9.15.0; it wants 9.15.1 or newer "
+                     "(LD_LIBRARY_PATH); model.attention_backend own works");
 }
 
 static void choices_are(struct device *device, const char *expected)
@@ -110,7 +121,7 @@ Test(attention_backend, auto_says_what_it_chose)
     cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
     choices_are(
         b.device,
-        "attention: our own kernels; libcudnn.so.9: no such file; it wants cuDNN 9.10 or newer: put its "
+        "attention: our own kernels; libcudnn.so.9: no such file; it wants cuDNN 9.15.1 or newer: put its "
         "folder on LD_LIBRARY_PATH\n");
     bench_close(&b);
 
