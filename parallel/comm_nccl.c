@@ -2,7 +2,7 @@
 /* The comms and calls of the nccl transport: ranks with a GPU each, which move their messages by themselves.
  *
  *     rank 0 ── unique id ──> the others      over the carrier: threads' memory, or MPI
- *     all:  ncclCommInitRank, then a first message, so that every connection stands before step 0
+ *     all:  ncclCommInitRank, then first messages, so that faults of the wiring show before step 0
  *     a call puts the message on the stream and returns; the host waits for none
  *
  * Sums. NCCL adds along rings and trees, in an order that depends on the wiring, the size of the message and
@@ -469,10 +469,12 @@ static enum status settle(struct nccl_world *w, cudaStream_t stream)
 /* A first message from everyone to everyone, also where NCCL adds by itself: pieces beside multiplications
  * and slices of different sizes go from rank to rank. Among more than MANY that is left to who needs it. */
 enum { MANY = 64 };
-static enum status greet(struct nccl_comm *c, char *room, cudaStream_t stream)
+static enum status greet(struct nccl_comm *c)
 {
     const struct nccl_library *nccl = library_of(c);
     const struct comm *comm = &c->comm;
+    char *room = c->world->room;
+    cudaStream_t stream = c->world->greeting;
     TRY(nccl_check(nccl, c, nccl->ncclAllReduce(room, room, 1, ncclInt32, ncclSum, c->nccl, stream),
                    "ncclAllReduce", comm->name));
     if (comm->size > MANY && c->world->job->options->any_order)
@@ -490,25 +492,14 @@ static enum status greet(struct nccl_comm *c, char *room, cudaStream_t stream)
     return settle(c->world, stream);
 }
 
-/* Makes the communicator, and every connection of it. */
+/* Makes the communicator, and its connections. */
 static enum status connect(struct nccl_comm *c, const struct invitation *invitation)
 {
     const struct nccl_library *nccl = library_of(c);
-    cudaStream_t stream = NULL;
-    void *room = NULL;
     who_waits(c->comm.name);
     TRY(nccl_check(nccl, c, nccl->ncclCommInitRank(&c->nccl, c->comm.size, invitation->id, c->comm.rank),
                    "ncclCommInitRank", c->comm.name));
-    TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                   "cudaStreamCreateWithFlags"));
-    enum status status =
-        cuda_check(NULL, cudaMalloc(&room, sizeof(int32_t) * (size_t)(c->comm.size + 1)), "cudaMalloc");
-    if (status == OK)
-        status = greet(c, room, stream);
-    if (status == OK) {
-        cudaFree(room);
-        cudaStreamDestroy(stream);
-    }
+    enum status status = greet(c);
     who_waits("");
     return status;
 }

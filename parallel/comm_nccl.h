@@ -65,6 +65,8 @@ struct nccl_world {
     struct world *carrier; // the same ranks on a transport for hosts, which hands round the unique ids
     struct device *host;   // for what goes over it
     struct stream *stream;
+    cudaStream_t greeting; // for the first message of each comm,
+    void *room;            // which goes through this: a number of each rank, and one more
     struct nccl_comm *comms;
 };
 

@@ -184,6 +184,26 @@ static enum status open_carrier(struct nccl_world *w)
     return stream_create(w->host, "carrier", &w->stream);
 }
 
+/* Memory for the first messages of all comms, before there is any: whoever asked CUDA for some between two of
+ * them might wait for a GPU that waits for his message (nccl_run). */
+static enum status make_room(struct nccl_world *w)
+{
+    if (w->carrier->size == 1)
+        return OK;
+    TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&w->greeting, cudaStreamNonBlocking),
+                   "cudaStreamCreateWithFlags"));
+    return cuda_check(NULL, cudaMalloc(&w->room, sizeof(int32_t) * (size_t)(w->carrier->size + 1)),
+                      "cudaMalloc");
+}
+
+static void free_room(struct nccl_world *w)
+{
+    if (w->room != NULL)
+        cudaFree(w->room);
+    if (w->greeting != NULL)
+        cudaStreamDestroy(w->greeting);
+}
+
 static enum status rank_main(struct world *carrier, void *argument)
 {
     struct nccl_job *job = argument;
@@ -199,6 +219,8 @@ static enum status rank_main(struct world *carrier, void *argument)
     if (status == OK && ranks_per_gpu(&w) > 1 && carrier->size > 1)
         share_gpu(&w);
     if (status == OK)
+        status = make_room(&w);
+    if (status == OK)
         status = job->body(&world, job->argument);
     if (status != OK && status != STOPPED) {
         char text[1024]; // aborting may have more to say
@@ -208,9 +230,20 @@ static enum status rank_main(struct world *carrier, void *argument)
         status = fail(status, "%s", text);
     }
     world_close(&world);
+    free_room(&w);
     stream_destroy(w.stream);
     device_close(w.host);
     return status;
+}
+
+/* One process with several GPUs. There a rank that asks CUDA for memory may have to wait for another's GPU,
+ * and that may stand in a message which waits for this rank (NCCL's issues 613 and 787): so whatever takes
+ * memory is done before the first message. Kernels come with the process and not at their first launch,
+ * connections with their comm and not at their first message. What the user has set stays. */
+static void load_early(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
 enum status nccl_run(const struct world_options *options,
@@ -235,6 +268,8 @@ enum status nccl_run(const struct world_options *options,
     if (options->size > 1) {
         // Read once per process, when the first comm is made. What ranks put on streams is in one order.
         setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+        if (launcher.size == 0)
+            load_early();
         TRY(nccl_library_open(&job.nccl));
     }
     return carrier->run(options, rank_main, &job);

@@ -10,7 +10,8 @@
  * NCCL_LAUNCH_ORDER_IMPLICIT=1, which it insists on, those of all comms of a GPU start in the order of the
  * calls; letters of one group move together, and a send outside a group waits for its receiver; sums go round
  * a ring, so each slice begins with another rank; a maximum drops a NaN; two ranks on one GPU of one host are
- * refused; a comm that is aborted lets its messages go, and those of its partners never end.
+ * refused, and two of one process that load kernels or connect in the middle of it; a comm that is aborted
+ * lets its messages go, and those of its partners never end.
  *
  * Crueler: ranks that call for different things, in types or counts, end the program with what each wanted.
  * What a message writes is garbage until it is done, unless it is read too. */
@@ -308,6 +309,7 @@ static ncclResult_t attach(struct ncclComm *c, const char *path)
 
 static void say_gpu(const struct ncclComm *c)
 {
+    c->shared->process[c->rank] = getpid();
     const char *host = getenv("NCCL_HOSTID");
     snprintf(c->shared->gpu[c->rank], GPU_CHARS, "GPU %d of %s", emulator_device(),
              host != NULL ? host : "here");
@@ -324,10 +326,28 @@ static bool shares_a_gpu(const struct ncclComm *c)
     return false;
 }
 
+static bool is_set(const char *variable, const char *value)
+{
+    const char *set = getenv(variable);
+    return set != NULL && strcmp(set, value) == 0;
+}
+
+/* Two GPUs of one process, of which one might wait for memory and the other for a message. */
+static bool might_hang(const struct ncclComm *c)
+{
+    int here = 0;
+    for (int r = 0; r < c->ranks; r++)
+        here += c->shared->process[r] == getpid();
+    if (here < 2 || (is_set("CUDA_MODULE_LOADING", "EAGER") && is_set("NCCL_RUNTIME_CONNECT", "0")))
+        return false;
+    snprintf(last_error, sizeof last_error,
+             "%d GPUs of one process want CUDA_MODULE_LOADING=EAGER and NCCL_RUNTIME_CONNECT=0", here);
+    return true;
+}
+
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
 {
-    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    if (order == NULL || strcmp(order, "1") != 0)
+    if (!is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
         return refuse(ncclInvalidUsage, "the emulated NCCL wants NCCL_LAUNCH_ORDER_IMPLICIT=1");
     if (emulator_fails("ncclCommInitRank") || rank < 0 || rank >= ranks || ranks > 64)
         return refuse(ncclInvalidArgument, "no such rank");
@@ -345,7 +365,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     while (atomic_load(&c->shared->joined) < ranks)
         emulator_rest();
     emulator_news();
-    if (shares_a_gpu(c)) {
+    if (shares_a_gpu(c) || might_hang(c)) {
         comm_release(c);
         return ncclInvalidUsage;
     }

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { SLOT_BYTES = 64 << 10, MOST_LETTERS = 64, GPU_CHARS = 96 };
 
@@ -39,6 +40,7 @@ struct slot {
 struct shared {
     atomic_int joined, left;
     char gpu[64][GPU_CHARS];
+    pid_t process[64];
     struct slot slot[];
 };
 

@@ -264,8 +264,11 @@ static enum status talk(struct world *world, void *argument)
     TRY(device_open(&(struct device_options){.name = "cuda", .threads = 1, .index = world->device_index},
                     &device));
     enum status status = stream_create(device, "test", &stream);
+    int before = emulator_calls().allocations;
     if (status == OK)
         status = comm_create(world, "both", 1, ranks, 2, &comm);
+    if (status == OK && emulator_calls().allocations != before)
+        status = fail(BAD_ARGUMENT, "a comm takes memory, and another GPU may stand in a message");
     if (status == OK)
         status = comm->ops->barrier(comm, stream);
     if (status == OK)
@@ -275,6 +278,12 @@ static enum status talk(struct world *world, void *argument)
         comm_destroy(comm);
     device_close(device);
     return status;
+}
+
+static int talks(void)
+{
+    struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
+    return world_run_as(&options, talk, NULL) == OK ? 0 : complain("two threads", fail_text());
 }
 
 /* A message that fails within a group of them: the group ends all the same, or the comm could not be aborted.
@@ -325,7 +334,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
     failures += own_order(&tiny, &reference);
-    failures += bad_machines() + mixed_machine() + fails_in_a_group();
+    failures += talks() + bad_machines() + mixed_machine() + fails_in_a_group();
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;
