@@ -39,10 +39,33 @@ def training_figures(records, warm=3):
                                          "memory_peak_bytes")}
 
 
+def bytes_text(number):
+    unit = next((i for i in range(4) if abs(number) < 1024 ** (i + 1)), 4)
+    return f"{number / 1024 ** unit:.1f} {['B', 'KiB', 'MiB', 'GiB', 'TiB'][unit]}"
+
+
 def dry_bytes(out):
-    """What a dry run says that rank 0 allocates in all."""
+    """What a dry run, or a run that is planned by one, says that rank 0 allocates in all."""
     match = re.search(r"^ +0 +0 .* ([0-9.]+ [KMGT]?i?B)$", out, re.MULTILINE)
     return to_bytes(match.group(1)) if match else None
+
+
+def step_calls(out):
+    """What cuboid_counted says of each step: {step, said, inside, end: {call: (count, range)}, free, all}."""
+    def calls(text):
+        return {name: (int(count or 1), place)
+                for name, count, place in re.findall(r"(?:^|, )(.*?)(?: (\d+))? \((\w+)\)", text)}
+
+    lines = re.findall(r"^step (\d+) asks of CUDA: (inside (.*); at its end (.*)); (\d+) of (\d+) bytes free$", out,
+                       re.MULTILINE)
+    return [{"step": int(step), "said": said, "inside": calls(inside), "end": calls(end), "free": int(free),
+             "all": int(total)} for step, said, inside, end, free, total in lines]
+
+
+def waits_as_meant(step):
+    """Nothing inside a step; at its end a wait for loss and norm, and one for what ranks tell each other."""
+    return not step["inside"] and set(step["end"]) == {"cudaEventSynchronize"} and \
+        step["end"]["cudaEventSynchronize"][0] <= 2
 
 
 def copy_shares(out):

@@ -8,7 +8,10 @@ doctor     what the machine has, and its measured rates
 golden     the golden figures, and 20 steps of the quickstart's model beside the CPU's
 ops        the op suite on the GPU against double precision
 bits       the same run again, after a resume, with what leaves the GPU meanwhile, with algorithms that are timed and
-           found again, and under other schedules on two ranks: the same bits; and how often a step waits
+           found again, and under other schedules on two ranks: the same bits
+waits      calls that make the host wait, or take memory, in each step of cuboid_counted, launched and with CUDA
+           graphs: of a small model, whose streams are held until the host has put a whole step there, and of
+           GPT-2 124M, with the memory that its graphs take
 train      one GPU, bf16: tokens a second and model FLOPs utilisation of three models, deterministic and with all
            choices by timing; then PyTorch's beside the faster
 nccl       2 x 2 x 2: each schedule's first loss within the bound of one rank's
@@ -28,8 +31,8 @@ import subprocess
 import sys
 import time
 
-from gpu_figures import (attention_share, copy_shares, dry_bytes, loss_bound, peak_of, read_metrics, same_steps,
-                         training_figures, write_ids)
+from gpu_figures import (attention_share, bytes_text, copy_shares, dry_bytes, loss_bound, peak_of, read_metrics,
+                         same_steps, step_calls, training_figures, waits_as_meant, write_ids)
 from gpu_session import ONE_RANK, TINY, Report, Session, as_code, last_of_each
 from gpu_wanted import FIGURES
 
@@ -39,6 +42,8 @@ SCHEDULES = ["1f1b", "zb-v", "dualpipev", "gpipe", "looped-bfs", "interleaved", 
              "dualpipe"]
 COPY_SHARE = 85.0  # per cent that a memory-bound op is to reach
 ATTENTION_SHARE = 80.0  # of cuDNN's rate
+HOLD_S = 2  # a wait inside a step that is held takes so long
+SETTLED = 3  # the step from which nothing is chosen, found or captured any more
 
 
 class Model:
@@ -102,6 +107,11 @@ def shape_overrides(s, model):
         overrides += TINY + ["model.num_layers=2", "model.num_attention_heads=6", "model.vocab_size=300"]
         overrides += ["model.num_query_groups=2"] if model.recipe.startswith("llama") else []
     return overrides
+
+
+def write_ids_once(s, model):
+    if not os.path.exists(f"{s.work}/ids-{model.vocabulary}.bin"):
+        write_ids(f"{s.work}/ids-{model.vocabulary}", 300 if s.tiny else model.vocabulary)
 
 
 def train_overrides(s, model, *more):
@@ -185,8 +195,7 @@ def part_train(s):
              "| memory | PyTorch tok/s | Cuboid / PyTorch |", "|---|---|---|---|---|---|---|---|---|---|"]
     measured = []
     for model in MODELS:
-        if not os.path.exists(f"{s.work}/ids-{model.vocabulary}.bin"):
-            write_ids(f"{s.work}/ids-{model.vocabulary}", 300 if s.tiny else model.vocabulary)
+        write_ids_once(s, model)
         if model.name == "llama3-8b" and not s.tiny:
             model.layers = layers_that_fit(s, model, 0.9 * s.gpu_bytes)
             if model.layers is None:
@@ -306,6 +315,49 @@ def variants(s, bf16, runs):
             compare_bits(s, name, (runs[beside], folder))
 
 
+def part_waits(s):
+    model = MODELS[0]
+    write_ids_once(s, model)
+    common = [f"cluster.device={s.device}", "precision.params_dtype=bf16"]
+    small = s.small(*ONE_RANK, *common, "model.num_layers=2", "train.global_batch_size=2", steps=8)
+    large = train_overrides(s, model, *common, "train.train_iters=8")
+    grown, lines = {}, []
+    for way, graphs in (("launched", "false"), ("graphs", "true")):
+        for name, recipe, overrides, hold_s in (("quickstart's model", "quickstart.yaml", small, HOLD_S),
+                                                (model.name, model.recipe, large, 0)):
+            out = count_calls(s, f"{name}, {way}", recipe, [*overrides, f"cluster.cuda_graphs={graphs}"], hold_s)
+            steps = step_calls(out)
+            lines += [f"{name}, {way}:", *(f"  step {step['step']}: {step['said']}" for step in steps)]
+        if steps:
+            grown[way] = steps[0]["free"] - steps[-1]["free"]
+    s.report.section("Calls that make the host wait, or take memory", as_code("\n".join(lines)))
+    if len(grown) == 2:
+        text = f"{bytes_text(grown['graphs'] - grown['launched'])} beside the plan's {bytes_text(dry_bytes(out))}; " \
+            f"in all {bytes_text(steps[-1]['all'] - steps[-1]['free'])} of the GPU are taken"
+        s.report.row(f"memory of {model.name}'s CUDA graphs", text)
+        s.report.wanted.see("graph memory", True, text)
+
+
+def count_calls(s, name, recipe, overrides, hold_s):
+    """A row and a sight of the steps that are settled -> what the run said; nothing when it failed."""
+    command, _ = s.train("waits-" + re.sub(r"\W+", "-", name), recipe, *overrides)
+    command[0] = s.path("bin", "cuboid_counted")
+    outcome = s.check(f"calls of a step, {name}", command, 60, {"COUNT_HOLD_S": str(hold_s)})
+    if not outcome.good:
+        return ""
+    settled = [step for step in step_calls(outcome.out) if step["step"] >= SETTLED]
+    bad = [step for step in settled if not waits_as_meant(step)]
+    said = f"{len(settled) - len(bad)} of {len(settled)} steps wait as is meant"
+    said += f"; step {(bad or settled)[-1]['step']} {(bad or settled)[-1]['said']}" if settled else ""
+    good = bool(settled) and not bad
+    if good:
+        s.report.row(f"waits, {name}", said + ("; its streams were held until all was there" if hold_s else ""))
+    else:
+        s.report.failed(f"waits, {name}", said, outcome.out)
+    s.report.wanted.see("waits", good, f"{name}: {said}")
+    return outcome.out
+
+
 def part_nccl(s):
     launcher, shared = s.launch(8)
     if launcher is None:
@@ -399,7 +451,7 @@ def part_sanitizer(s):
 
 # In the order of what they say; with a limit in seconds.
 PARTS = {"doctor": (part_doctor, 45), "golden": (part_golden, 90), "ops": (part_ops, 120), "bits": (part_bits, 120),
-         "train": (part_train, 400), "nccl": (part_nccl, 300), "rates": (part_rates, 150),
+         "waits": (part_waits, 90), "train": (part_train, 400), "nccl": (part_nccl, 300), "rates": (part_rates, 150),
          "sanitizer": (part_sanitizer, 300)}
 
 

@@ -18,6 +18,12 @@ struct CUgraph_st {
 
 static _Thread_local cudaStream_t capturing;
 static _Thread_local bool spoilt;
+static _Thread_local int executables;
+
+int emulator_graphs(void)
+{
+    return executables;
+}
 
 cudaGraph_t emulator_graph_create(void)
 {
@@ -93,6 +99,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     if (emulator_fails("cudaGraphInstantiate"))
         return emulator_returns(cudaErrorMemoryAllocation);
     graph->held++;
+    executables++;
     *out = (cudaGraphExec_t)graph;
     return cudaSuccess;
 }
@@ -126,6 +133,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable)
 {
     let_go((cudaGraph_t)executable);
+    executables--;
     return cudaSuccess;
 }
 

@@ -22,6 +22,10 @@ cudaStream_t emulator_capturing(void);
 /* A call that a capture does not allow: the capture is spoilt, and the call's error; else cudaSuccess. */
 cudaError_t emulator_forbid(void);
 
+/* How many graphs of this thread's could be launched, each of which takes so much of the GPU's memory. */
+enum { EMULATOR_GRAPH_BYTES = 1 << 20 };
+int emulator_graphs(void);
+
 /* A launch was one of a graph. */
 void emulator_count_graph(void);
 

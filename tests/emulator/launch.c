@@ -73,3 +73,25 @@ cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid
         return emulator_returns(cudaErrorInvalidConfiguration);
     return emulator_returns(shared_bytes <= shared_bytes_of(kernel) ? cudaSuccess : cudaErrorInvalidValue);
 }
+
+/* A call of the host's, in its turn. */
+struct host_call {
+    void (*function)(void *context);
+    void *context;
+};
+
+static void run_host_call(cudaStream_t stream, void *context)
+{
+    (void)stream;
+    const struct host_call *call = context;
+    call->function(call->context);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *context), void *context)
+{
+    struct host_call *call = malloc(sizeof *call);
+    CHECK(call != NULL);
+    *call = (struct host_call){function, context};
+    emulator_put(stream, "cudaLaunchHostFunc", run_host_call, call, 0);
+    return cudaSuccess;
+}

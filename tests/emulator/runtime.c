@@ -383,7 +383,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
-    *free_bytes = *total_bytes = (size_t)1 << 30;
+    *total_bytes = (size_t)1 << 30;
+    *free_bytes = *total_bytes - (size_t)emulator_graphs() * EMULATOR_GRAPH_BYTES;
     return cudaSuccess;
 }
 

@@ -66,6 +66,21 @@ train)
     done >"$dir/metrics.jsonl" ;;
 esac
 """
+# Says what the real one does (test_waits.py). FAKE_WAIT: inside step 4.
+COUNTED = r"""#!/bin/sh
+cat "${0%_counted}.planned"
+for word in "$@"; do
+    [ "$word" != cluster.cuda_graphs=true ] || graphs=1
+done
+for i in 1 2 3 4; do
+    inside=nothing free=9437184
+    [ $i != 1 ] || inside="cudaStreamSynchronize 1 (0F0)"
+    [ $i != 4 ] || inside=${FAKE_WAIT:-$inside}
+    [ $i = 1 ] || [ -z "$graphs" ] || free=1048576
+    echo "step $i asks of CUDA: inside $inside; at its end cudaEventSynchronize ${FAKE_ENDS:-2} (update);" \
+        "$free of 10485760 bytes free"
+done
+"""
 SMI = """#!/bin/sh
 case $1 in
 -L) echo "GPU 0: NVIDIA H200 (UUID: GPU-1)" ;;
@@ -162,6 +177,8 @@ class Reports(unittest.TestCase):
         self.program("bin/cuboid", PROGRAM)
         self.write("bin/cuboid.verify", VERIFY)
         self.write("bin/cuboid.dry", DRY.format(all="60.0 GiB"))
+        self.program("bin/cuboid_counted", COUNTED)
+        self.write("bin/cuboid.planned", DRY.format(all="2.0 GiB"))
         self.write("rates", RATES)
         self.program("bin/bench_ops", f"#!/bin/sh\ncat {self.folder}/rates\n")
         for name in ["golden", *gpu_report.TESTS]:
@@ -191,7 +208,7 @@ class Reports(unittest.TestCase):
             return done.returncode, text.read()
 
     def test_all_is_well(self):
-        status, text = self.run_parts("doctor golden train rates bits nccl ops")
+        status, text = self.run_parts("doctor golden train rates bits waits nccl ops")
         self.assertEqual(status, 0, text)
         self.assertTrue(os.path.getsize(f"{self.folder}/report.log") > 1000)
         for words in ("bf16: 50 % model FLOPs utilisation | reached | 51.0 %, reaches 50 |",
@@ -200,6 +217,10 @@ class Reports(unittest.TestCase):
                       "85 % of a copy's rate, at four models' sizes | not reached | bf16, gpt2: column_sum 75, ",
                       "forward and back, at three models' sizes | reached | all 3 |",
                       "within the bf16 bound of one rank's | reached | all 11 |",
+                      "and one for what ranks tell each other | reached | all 4 |",
+                      "| waits, gpt2-124m, graphs | 2 of 2 steps wait as is meant; step 4 inside nothing; at its end "
+                      "cudaEventSynchronize 2 (update) |",
+                      "GPT-2 124M: a figure | reached | 8.0 MiB beside the plan's 2.0 GiB; in all 9.0 MiB of the GPU ",
                       "compute-sanitizer memcheck finds nothing in the op suite | not measured |",
                       "commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
                       "| gpt2-124m, model FLOPs utilisation | 51.0 %, reaches 45 |",
@@ -257,6 +278,24 @@ class Reports(unittest.TestCase):
         self.assertIn("    it failed on purpose", text)
         self.assertIn("| gemm on the GPU | ok", text)
 
+    def test_waits(self):
+        told = "waits, quickstart's model, launched"
+        for fake, said in (({"FAKE_WAIT": "cudaMalloc 3 (0B1), cudaStreamQuery 1 (reduce)"},
+                            "1 of 2 steps wait as is meant; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
+                           ({"FAKE_ENDS": "3"}, "0 of 2 steps wait as is meant; step 4 inside nothing; at its end cu")):
+            status, text = self.run_parts("waits", **fake)
+            self.assertEqual(status, 1)
+            self.assertIn("what ranks tell each other | not reached | quickstart's model, launched: " + said, text)
+            self.assertIn(f"| {told} | **FAILED** ({said}", text)
+        self.program("bin/cuboid_counted", "#!/bin/sh\necho trained, and said nothing of it\n")
+        status, text = self.run_parts("waits")
+        self.assertIn(f"| {told} | **FAILED** (0 of 0 steps", text)
+        self.assertIn("GPT-2 124M: a figure | not measured |", text)
+        self.program("bin/cuboid_counted", "#!/bin/sh\nexit 3\n")
+        status, text = self.run_parts("waits")
+        self.assertIn("what ranks tell each other | not measured |", text)
+        self.assertEqual(status, 1)
+
     def test_a_loss_outside_of_its_bound(self):
         self.program("path/mpirun", MPIRUN.replace("exec", "FAKE_LOSS=5.6 exec"))
         status, text = self.run_parts("nccl bits")
@@ -285,7 +324,8 @@ class Reports(unittest.TestCase):
         done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
                               env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor golden ops bits train", done.stderr)
+        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor golden ops bits waits train",
+                      done.stderr)
 
     def test_the_report_is_whole_at_every_moment(self):
         report = gpu_report.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What kernels/cuda/count_calls.c has to find: the environment variable PLANT says what the host does once in
+ * each step, in the range "update". */
+#include "kernels/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum status real_run(struct cuda_queue *queue, const struct op *op) __asm__("__real_cuda_run");
+enum status planted_run(struct cuda_queue *queue, const struct op *op) __asm__("__wrap_cuda_run");
+/* A library's, whose calls are not ours. */
+cudaError_t unseen_synchronize(cudaStream_t stream) __asm__("__real_cudaStreamSynchronize");
+
+static bool ask(cudaStream_t stream)
+{
+    cudaEvent_t event;
+    cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    CHECK(error == cudaSuccess && cudaEventRecord(event, stream) == cudaSuccess);
+    while ((error = cudaEventQuery(event)) == cudaErrorNotReady)
+        ;
+    return error == cudaSuccess && cudaEventDestroy(event) == cudaSuccess;
+}
+
+static bool plant(const char *what, cudaStream_t stream)
+{
+    void *data = NULL;
+    char to[8], from[8] = {0};
+    if (strcmp(what, "wait") == 0)
+        return cudaStreamSynchronize(stream) == cudaSuccess;
+    if (strcmp(what, "unseen") == 0)
+        return unseen_synchronize(stream) == cudaSuccess;
+    if (strcmp(what, "poll") == 0)
+        return ask(stream);
+    if (strcmp(what, "memory") == 0)
+        return cudaMalloc(&data, sizeof to) == cudaSuccess && cudaFree(data) == cudaSuccess;
+    if (strcmp(what, "pinned") == 0)
+        return cudaMallocHost(&data, sizeof to) == cudaSuccess && cudaFreeHost(data) == cudaSuccess;
+    if (strcmp(what, "copy") == 0) // which is over before this returns: it is waited for unseen
+        return cudaMemcpyAsync(to, from, sizeof to, cudaMemcpyDefault, stream) == cudaSuccess &&
+               unseen_synchronize(stream) == cudaSuccess;
+    return strcmp(what, "none") == 0;
+}
+
+enum status planted_run(struct cuda_queue *queue, const struct op *op)
+{
+    const char *what = getenv("PLANT");
+    if (op->kind == OP_CLIP)
+        CHECK(plant(what != NULL ? what : "none", queue->stream));
+    return real_run(queue, op);
+}

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each step asks of CUDA, as kernels/cuda/count_calls.c sees it, on the emulator: nothing that waits, unless it
+was planted; and that there is no call which it does not know.
+
+    test_waits.py CUBOID_COUNTED PLANTED_WAITS SOURCE_ROOT"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COUNTED, PLANTED, ROOT = (os.path.abspath(word) for word in sys.argv[1:4])
+sys.path.insert(0, f"{ROOT}/tools")
+sys.dont_write_bytecode = True
+import gpu_report  # noqa: E402
+from gpu_figures import step_calls, waits_as_meant  # noqa: E402
+from gpu_session import ONE_RANK, QUIET, TINY, Session  # noqa: E402
+
+SMALL = ["train.train_iters=5", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=5", "data.split=100,0,0",
+         "model.num_layers=2", "train.global_batch_size=2", "precision.params_dtype=bf16", "cluster.device=cuda",
+         *TINY, *ONE_RANK, *QUIET]
+# Those that put something on a stream, or ask for what the host knows.
+RETURN_AT_ONCE = {
+    "cudaGetErrorString", "cudaGetLastError", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice",
+    "cudaGetDeviceProperties", "cudaDeviceGetPCIBusId", "cudaDeviceGetAttribute", "cudaGetDriverEntryPointByVersion",
+    "cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaMemGetInfo", "cudaStreamWaitEvent",
+    "cudaEventCreateWithFlags", "cudaEventDestroy", "cudaEventRecord", "cudaEventElapsedTime", "cudaLaunchHostFunc",
+    "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphUpload", "cudaGraphLaunch", "cudaGraphExecDestroy",
+    "cudaGraphDestroy", "cudaFuncSetAttribute"}
+
+
+class Steps(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = tempfile.tempdir = cls.temporary.name
+        subprocess.run([COUNTED, "data", "prepare", f"{ROOT}/trainer/recipe_table.c", "-o", f"{cls.folder}/text"],
+                       check=True, capture_output=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def steps(self, program, *overrides, hold_s="0", plant="none"):
+        run = tempfile.mkdtemp() + "/run"
+        out = subprocess.run([program, "train", f"{ROOT}/recipes/quickstart.yaml", f"data.train={self.folder}/text",
+                              f"logging.run_dir={run}", *SMALL, *overrides], capture_output=True, text=True, check=True,
+                             timeout=60, env={**os.environ, "EMULATOR_STREAMS": "late", "COUNT_HOLD_S": hold_s,
+                                              "PLANT": plant}).stdout
+        steps = step_calls(out)
+        self.assertEqual([step["step"] for step in steps], [1, 2, 3, 4], out)
+        return steps
+
+    def test_what_is_meant(self):
+        for program in (COUNTED, PLANTED):
+            for graphs in ("false", "true"):
+                steps = self.steps(program, f"cluster.cuda_graphs={graphs}", hold_s="5")
+                for step in steps[2:]:
+                    self.assertEqual(step["said"], "inside nothing; at its end cudaEventSynchronize 2 (update)")
+                    self.assertTrue(waits_as_meant(step))
+                # Six graphs of a MiB: two microbatches there and back, the squares, the steps.
+                self.assertEqual(steps[0]["free"] - steps[3]["free"], 6 << 20 if graphs == "true" else 0)
+        self.assertEqual(steps[1]["inside"], {"cudaGraphInstantiate": (6, "0F0")})
+
+    def test_what_is_planted(self):
+        for plant, seen in (("wait", ["cudaStreamSynchronize"]), ("poll", ["cudaEventQuery"]),
+                            ("memory", ["cudaFree", "cudaMalloc"]), ("pinned", ["cudaFreeHost", "cudaMallocHost"]),
+                            ("copy", ["cudaMemcpyAsync with memory that is not pinned"]), ("unseen", [])):
+            for step in self.steps(PLANTED, plant=plant)[1:]:
+                self.assertEqual(sorted(step["inside"]), seen)
+                self.assertEqual({place for _, place in step["inside"].values()}, {"update"} if seen else set())
+                self.assertEqual(waits_as_meant(step), not seen)
+
+    def test_a_wait_that_nobody_calls(self):
+        steps = self.steps(PLANTED, plant="unseen", hold_s="0.1")
+        for step in steps[2:]:
+            self.assertEqual(step["inside"], {"a wait of others": (1, "update")})
+            self.assertFalse(waits_as_meant(step))
+
+    def test_the_report_follows(self):
+        """The part of tools/gpu_check, over a program that waits and over one that does not."""
+        os.environ["EMULATOR_STREAMS"], gpu_report.HOLD_S = "late", 0.3
+        for plant, state, said in (("none", "reached", "all 4"), ("wait", "not reached", "cudaStreamSynchronize 1")):
+            os.environ["PLANT"] = plant
+            folder = tempfile.mkdtemp()
+            os.mkdir(f"{folder}/bin")
+            os.symlink(PLANTED, f"{folder}/bin/cuboid_counted")
+            os.symlink(f"{ROOT}/recipes", f"{folder}/recipes")
+            report = gpu_report.Report(f"{folder}/report.md", "GPU check", "the emulator")
+            session = Session(folder, report, 100, tiny=True)
+            for end in ("bin", "idx"):
+                os.symlink(f"{self.folder}/text.{end}", f"{session.work}/text.{end}")
+            gpu_report.part_waits(session)
+            session.log.close()
+            self.assertEqual(report.wanted.state("waits")[0], state, report.text())
+            self.assertIn(said, report.wanted.state("waits")[1])
+            self.assertRegex(report.wanted.state("graph memory")[1], r"^6\.0 MiB beside the plan's [0-9.]+ KiB; ")
+
+    def test_every_call_is_known(self):
+        """The emulator has all that the program calls."""
+        with open(f"{ROOT}/tests/emulator/include/cuda_runtime_api.h", encoding="utf-8") as text:
+            there = set(re.findall(r"^[a-z][\w ]*[ *](cuda\w+)\(", text.read(), re.MULTILINE))
+        with open(f"{ROOT}/kernels/cuda/count_calls.c", encoding="utf-8") as text:
+            counted = set(re.findall(r"^CALL\((cuda[A-Z]\w+),", text.read(), re.MULTILINE))
+        self.assertEqual(there, counted | RETURN_AT_ONCE)
+        self.assertFalse(counted & RETURN_AT_ONCE)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
