@@ -6,6 +6,9 @@
  *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
  *     silu       x sigmoid(x)                              slope  s + x s'
  *
+ * A GPU brings four numbers of two bytes to a multiprocessor in a cycle, and takes them away, in which it can
+ * begin 128 operations of a thread: some 30 for each number. erfc and a division take more, so here are none.
+ *
  * In the slopes x is held within +-SLOPE_LIMIT: the step's slope is 0 long before, and 0 times an overflow
  * would be NaN. */
 #include "kernels/cuda/rows.h"
@@ -13,27 +16,44 @@
 #define SLOPE_LIMIT    1e3F
 #define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
 #define GELU_TANH_CUBE 0.044715F
-#define SQRT_HALF      0.70710678118654752F
 #define DENSITY_0      0.39894228040143268F // of the normal distribution: 1 / sqrt(2 pi)
+#define HALF_LOG2_E    0.72134752044448170F // e^(-x^2/2) is 2 to the power of minus this times x^2
 
 static __device__ float sigmoid(float x)
 {
-    return 1.0F / (1.0F + expf(-x));
+    return reciprocal_fast(1.0F + expf(-x));
 }
 
 /* The same, and s (1 - s), from one exponential and one division, and without the cancellation where s is
  * near 1: with e = e^-|x| and r = 1 / (1 + e) they are r or e r, and e r r. */
 static __device__ float sigmoid_and_slope(float x, float *slope)
 {
-    const float e = expf(-fabsf(x)), r = 1.0F / (1.0F + e);
+    const float e = expf(-fabsf(x)), r = reciprocal_fast(1.0F + e);
     *slope = e * r * r;
     return x < 0.0F ? e * r : r;
+}
+
+/* The cumulative distribution of the standard normal. With a = |x|, cdf(-a) = 2^-(1 + a q(a)): q of degree 9,
+ * fitted on [0, 7] so that the tail is off by at most 3e-9, and by 1e-4 of itself; beyond, it only falls.
+ * With all roundings and exp2_fast's 2^-22 that is 3.1 units of 2^-24, of the cpu's four; near 0, where a
+ * quotient times an exponential would be worst, q hardly counts. */
+static __device__ float normal_cdf(float x)
+{
+    const float q_of[] = {2.57173145e-8F, -8.03759747e-7F, 1.06025191e-5F, -7.52914784e-5F, 2.77514104e-4F,
+                          3.30193961e-6F, -6.95186201e-3F, 5.24460971e-2F, 0.459218711F,    1.15110445F};
+    const float a = fabsf(x);
+    float q = q_of[0];
+    UNROLL_ALL
+    for (int i = 1; i < 10; i++)
+        q = fmaf(q, a, q_of[i]);
+    const float tail = exp2_fast(fmaf(-a, q, -1.0F));
+    return x < 0.0F ? tail : 1.0F - tail;
 }
 
 template <enum activation_kind KIND> __device__ float step_of(float x)
 {
     if (KIND == ACTIVATION_GELU)
-        return 0.5F * erfcf(-x * SQRT_HALF);
+        return normal_cdf(x);
     if (KIND == ACTIVATION_GELU_TANH)
         return sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x));
     return sigmoid(x);
@@ -45,8 +65,8 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
     const float held = fminf(fmaxf(x, -SLOPE_LIMIT), SLOPE_LIMIT);
     float slope;
     if (KIND == ACTIVATION_GELU) {
-        *step = 0.5F * erfcf(-x * SQRT_HALF);
-        slope = DENSITY_0 * expf(-0.5F * held * held);
+        *step = normal_cdf(x);
+        slope = DENSITY_0 * exp2_fast(-HALF_LOG2_E * held * held);
     } else if (KIND == ACTIVATION_GELU_TANH) {
         const float two_u = GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held);
         *step = sigmoid_and_slope(two_u, &slope);

@@ -68,6 +68,14 @@ static __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+/* 1/x, off by at most 2^-23 of it; numbers below 2^-126 are 0. */
+static __device__ __forceinline__ float reciprocal_fast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 static __device__ __forceinline__ unsigned shared_address(const void *data)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(data));

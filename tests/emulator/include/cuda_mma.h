@@ -67,6 +67,12 @@ inline float exp2_fast(float x)
     return y < 0x1p-126F ? 0.0F : y;
 }
 
+inline float reciprocal_fast(float x)
+{
+    const float y = 1.0F / x;
+    return fabsf(y) < 0x1p-126F ? copysignf(0.0F, x) : y;
+}
+
 inline unsigned shared_address(const void *data, CALLED_FROM)
 {
     return emulator_shared_address(data, file, line);
