@@ -157,7 +157,8 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
         if (seen) {
             multiply_rows<is::M, is::N>(s, q, mine, k);
             if (a.document != nullptr || key + is::COLUMNS > first + mine)
-                mask_scores<false, is::M, is::N>(s, row, key, a.sequence, a.documents_of(at.row), document);
+                mask_scores<false, is::M, is::N>(s, -INFINITY, row, key, a.sequence, a.documents_of(at.row),
+                                                 document);
         }
         cp_async_wait<0>();
         __syncthreads(); // the values are there, and nobody reads these keys any more
@@ -230,7 +231,8 @@ template <class T, int D, int PASS> struct gradient {
         multiply_rows<is::M, is::N>(s, x, mine, c.u);
         if (a.document != nullptr ||
             (KEYS ? column < tile_row + is::MINE - 1 : column + is::COLUMNS - 1 > tile_row))
-            mask_scores<KEYS, is::M, is::N>(s, row, column, a.sequence, a.documents_of(at.row), c.document);
+            mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.documents_of(at.row),
+                                            c.document);
         multiply_rows<is::M, is::N>(dp, y, mine, c.w);
         UNROLL_ALL for (int m = 0; m < is::M; m++)
         {

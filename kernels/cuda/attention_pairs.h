@@ -78,12 +78,12 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
     return kept;
 }
 
-/* Scores of pairs that do not see each other become -infinity. `row` is this lane's first, `column` the
- * tile's. Where documents are given, row_document[r] is row r's, column_document[c] that of the tile's column
- * c. */
+/* Scores, or weights, of pairs that do not see each other become `hidden`. `row` is this lane's first,
+ * `column` the tile's. Where documents are given, row_document[r] is row r's, column_document[c] that of the
+ * tile's column c. */
 template <bool KEYS_ARE_ROWS, int M, int N>
-__device__ void mask_scores(float s[M][N][4], int row, int column, int sequence, const int32_t *row_document,
-                            const int32_t *column_document)
+__device__ void mask_scores(float s[M][N][4], float hidden, int row, int column, int sequence,
+                            const int32_t *row_document, const int32_t *column_document)
 {
     const int in_group = static_cast<int>(threadIdx.x % 4);
     UNROLL_ALL
@@ -97,7 +97,7 @@ __device__ void mask_scores(float s[M][N][4], int row, int column, int sequence,
             if (row_document != nullptr)
                 sees = sees && document == column_document[c];
             float &score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
-            score = sees ? score : -INFINITY;
+            score = sees ? score : hidden;
         }
     }
 }

@@ -44,6 +44,7 @@ constexpr int PART = 64, QUERIES = 64, KEYS = 128;
 template <int D> struct sizes : plan<D> {
     using is = plan<D>;
     static constexpr int ROWS = is::CONSUMERS * QUERIES, THREADS = (1 + is::CONSUMERS) * WARPGROUP;
+    static_assert(registers_suffice(is::CONSUMERS, is::REGISTERS, is::LEFT), "consumers would wait for ever");
     static constexpr int QUERY_NUMBERS = QUERIES * D, KEY_NUMBERS = KEYS * D;
     static constexpr int BYTES = OPERAND_ATOM_BYTES +
                                  (is::CONSUMERS * QUERY_NUMBERS + 2 * is::STAGES * KEY_NUMBERS) * 2 +
@@ -341,12 +342,12 @@ template <class T, int D, bool PAIRS> struct consumer {
         wgmma_hold(s[0]);
         release(d.k_empty + before.place);
         weigh(0);
+        mbarrier_wait(d.v_full + before.place, before.parity);
         round_weights();
         UNROLL(1)
         for (int i = 1; i < w.tiles; i++) {
             const turn<is::STAGES> t(begun + i);
             mbarrier_wait(d.k_full + t.place, t.parity);
-            mbarrier_wait(d.v_full + before.place, before.parity);
             take_turn();
             hold();
             wgmma_fence();
@@ -357,6 +358,9 @@ template <class T, int D, bool PAIRS> struct consumer {
             wgmma_hold(s[0]);
             release(d.k_empty + t.place);
             weigh(i);
+            // The next values; and a branch, across which ptxas moves no wait: else it waits before it
+            // weighs.
+            mbarrier_wait(d.v_full + t.place, t.parity);
             wgmma_wait<0>(); // the values
             wgmma_hold(out[0]);
             wgmma_hold(p);
@@ -365,12 +369,12 @@ template <class T, int D, bool PAIRS> struct consumer {
             shrink_sums();
             before = t;
         }
-        mbarrier_wait(d.v_full + before.place, before.parity);
         hold();
         wgmma_fence();
         begin_values(before);
         wgmma_wait<0>();
         wgmma_hold(out[0]);
+        wgmma_hold(p);
         release(d.v_empty + before.place);
     }
 

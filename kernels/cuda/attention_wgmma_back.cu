@@ -79,16 +79,15 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         return KEYS ? *reinterpret_cast<const struct two *>(columns + 8 * n + 2 * in_group) : x;
     }
 
-    /* Scores become weights. `row` is this lane's first. */
+    /* Scores become weights. `row` is this lane's first. What is hidden becomes 0 in the end, and not
+     * -infinity first: so a branch follows the exponentials, across which ptxas moves no wait. Else it waits
+     * for dp before them. */
     __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a,
                                           const struct measures &of, const struct place &at,
                                           const float *of_columns, int row, int column) const
     {
         const int first_row = row - static_cast<int>(threadIdx.x % WARP / 4); // of the warp's 16
         const bool documents = RARE && a.document != nullptr;
-        if (documents || (KEYS ? column < first_row + 15 : column + is::COLUMNS - 1 > first_row))
-            mask_scores<KEYS, 1, N>(s, row, column, a.sequence, documents ? a.document + at.row : nullptr,
-                                    documents ? of.document + at.number * of.padded + column : nullptr);
         UNROLL_ALL
         for (int n = 0; n < N; n++) {
             const struct two sum = of_tile(of_columns, n, lse);
@@ -96,6 +95,10 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
             for (int i = 0; i < 4; i++)
                 s[0][n][i] = exp2_fast(fmaf(s[0][n][i], a.scale_log2, -sum.at[KEYS ? i % 2 : i / 2]));
         }
+        if (documents || (KEYS ? column < first_row + 15 : column + is::COLUMNS - 1 > first_row))
+            mask_scores<KEYS, 1, N>(s, 0.0F, row, column, a.sequence,
+                                    documents ? a.document + at.row : nullptr,
+                                    documents ? of.document + at.number * of.padded + column : nullptr);
     }
 
     /* dp becomes ds; p are weights that no dropout has touched. */
@@ -158,8 +161,11 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         add_product<T, D, is::COLUMNS>(first, ds, c.u);
         wgmma_wait<0>();
         wgmma_hold(first);
-        if constexpr (KEYS)
+        wgmma_hold(ds);
+        if constexpr (KEYS) {
             wgmma_hold(second);
+            wgmma_hold(weights);
+        }
     }
 };
 

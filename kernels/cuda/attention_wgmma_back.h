@@ -24,8 +24,10 @@ template <int D, int PASS> struct back_sizes {
                          N = COLUMNS / 8;
 };
 constexpr int CONSUMERS = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
-constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                  // of a warpgroup, of a block
-constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;   // 168 on average
+constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                // of a warpgroup, of a block
+constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240; // 168 on average
+static_assert(registers_suffice(CONSUMERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS),
+              "consumers would wait for ever");
 constexpr int BOX_ROWS = 64, PANEL = 64, PANEL_CHUNKS = PANEL / 8; // of a copy; columns of an operand
 
 /* ROWS rows of D numbers in shared memory, as products read them: D / 64 panels, each of 64 columns. */
@@ -207,7 +209,7 @@ template <class T, int D, int PASS> struct back_desk {
 
     __device__ explicit back_desk(unsigned char *memory)
     {
-        unsigned char *const begin = memory + -reinterpret_cast<uintptr_t>(memory) % OPERAND_ATOM_BYTES;
+        unsigned char *const begin = memory + (-shared_address(memory) & (OPERAND_ATOM_BYTES - 1U));
         x.data = reinterpret_cast<T *>(begin);
         y.data = reinterpret_cast<T *>(begin + tile::BYTES);
         stages = begin + 2 * tile::BYTES;

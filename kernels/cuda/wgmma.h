@@ -40,6 +40,14 @@ constexpr int WARPGROUP = 128;
 constexpr int OPERAND_ROW_BYTES = 128;                    // 64 numbers
 constexpr int OPERAND_ATOM_BYTES = 8 * OPERAND_ROW_BYTES; // after which the swizzle repeats
 
+/* A block of one warpgroup that gives registers and `others` that take some begins with as many for each of
+ * its threads as a multiprocessor has, in eights: whoever takes more than are given waits for ever. */
+constexpr bool registers_suffice(int others, int taken, int left)
+{
+    const int groups = 1 + others, each = 65536 / (groups * WARPGROUP) / 8 * 8;
+    return left <= each && taken >= each && left + others * taken <= groups * each;
+}
+
 template <class T> inline constexpr bool IS_BF16 = false;
 template <> inline constexpr bool IS_BF16<bf16> = true;
 
@@ -84,7 +92,8 @@ static __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most the last `GROUPS` groups are under way ("wgmma.wait_group"). */
+/* Until at most the last `GROUPS` groups are under way ("wgmma.wait_group"). Work that is to run beside them
+ * must end in a branch before the wait: ptxas waits as early as the last branch lets it. */
 template <int GROUPS> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
