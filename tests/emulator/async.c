@@ -12,7 +12,10 @@ enum {
     MOST_LOADS = 64,
     MOST_WARPS = 32,
     MOST_PRODUCTS = 128,
+    REGISTERS = 65536,
     NAMED = 16,
+    WARPGROUP_WARPS = 4,
+    WARPGROUP = WARPGROUP_WARPS * EMULATOR_LANES,
     CHUNK = 16,
     LINE = 128, // within which chunks are swizzled
     MARK = 0x6d626172
@@ -43,9 +46,10 @@ struct named {
 /* Of one warp: products [begin, end) are under way, counted from the block's first. */
 struct warp {
     int begin, end, waits;
+    uint64_t begun;                                 // a digest of all: the warps of a warpgroup want the same
     struct emulator_product product[MOST_PRODUCTS]; // modulo
     struct {
-        int begun, groups, waits;
+        int begun, groups, waits, registers; // 0: those that it began with
         bool fenced;
     } lane[EMULATOR_LANES];
 };
@@ -92,9 +96,12 @@ _Noreturn static void refuse(const char *file, int line, const char *why)
     die(file, line, emulator_kernel(), "thread %u: %s", thread(), why);
 }
 
-/* Shared memory. A kernel must not count on where it begins: it does not on a multiple of 1024. */
+/* Shared memory. A kernel must not count on where it begins: it does not on a multiple of 1024, and an
+ * address in it is not a pointer's lowest bits. */
 
-enum { FIRST_ADDRESS = 1024 + EMULATOR_SHARED_SHIFT };
+enum { FIRST_ADDRESS = 1024 + 16 };
+_Static_assert((FIRST_ADDRESS - EMULATOR_SHARED_SHIFT) % 1024 != 0,
+               "to align the one is not to align the other");
 
 uint32_t emulator_shared_address(const void *data, const char *file, int line)
 {
@@ -236,6 +243,8 @@ static void begin_load(struct async *a, struct load *load, void *to, uint64_t *b
     const size_t offset = address - FIRST_ADDRESS;
     if (address % alignment != 0 || offset + load->bytes > a->memory.bytes)
         refuse(file, line, "a copy goes to aligned bytes of shared memory, a tensor's to 128");
+    if (memcmp(to, a->seen + offset, load->bytes) != 0)
+        refuse(file, line, "a copy overtakes what threads have written here and not fenced");
     memset(to, 0xff, load->bytes);
     memset(a->seen + offset, 0xff, load->bytes);
     a->loads++;
@@ -356,6 +365,20 @@ static bool same_product(const struct emulator_product *a, const struct emulator
            a->accumulate == b->accumulate && a->line == b->line && a->group == b->group;
 }
 
+/* What the warps of a warpgroup must want alike. */
+static uint64_t digest(uint64_t before, const struct emulator_product *p)
+{
+    const uint64_t word[] = {p->a,
+                             p->b,
+                             (uint64_t)p->n,
+                             (uint64_t)p->transpose_a << 2 | (uint64_t)p->transpose_b << 1 | p->accumulate,
+                             (uint64_t)p->line,
+                             (uint64_t)p->group};
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        before = (before ^ word[i]) * 0x100000001b3U;
+    return before;
+}
+
 /* Whether an earlier product into d is under way; d is then its business. */
 static bool is_under_way(const struct warp *w, const struct emulator_product *p, unsigned lane, int number)
 {
@@ -387,6 +410,7 @@ void emulator_product_begin(const struct emulator_product *product, float *d, co
             refuse(file, line, "too many products at once");
         *p = mine;
         w->end++;
+        w->begun = digest(w->begun, &mine);
     } else if (!same_product(p, &mine))
         refuse(file, line, "the lanes of a warp want different products");
     p->d[lane] = d;
@@ -435,6 +459,27 @@ void emulator_product_wait(int groups, const char *file, int line)
         do_product(&w->product[w->begin++ % MOST_PRODUCTS]);
 }
 
+void emulator_registers(int count)
+{
+    my_warp()->lane[thread() % EMULATOR_LANES].registers = count;
+}
+
+/* All of a warpgroup set the same, and all together no more than there are. */
+static void expect_registers(const struct async *a)
+{
+    int all = 0;
+    for (int i = 0; i < MOST_WARPS * EMULATOR_LANES; i++) {
+        const struct warp *w = a->warp[i / EMULATOR_LANES], *first = a->warp[i / WARPGROUP * WARPGROUP_WARPS];
+        const int mine = w != NULL ? w->lane[i % EMULATOR_LANES].registers : 0;
+        if (mine != (first != NULL ? first->lane[0].registers : 0))
+            die(__FILE__, __LINE__, emulator_kernel(), "thread %d sets other registers than its warpgroup",
+                i);
+        all += mine;
+    }
+    if (all > REGISTERS)
+        die(__FILE__, __LINE__, emulator_kernel(), "a block sets %d registers, of %d", all, (int)REGISTERS);
+}
+
 void async_end_block(struct async *a)
 {
     if (a == NULL || a->seen == NULL)
@@ -443,12 +488,14 @@ void async_end_block(struct async *a)
     for (int i = 0; i < NAMED; i++)
         left = a->named[i].arrived > 0 ? "an arrival at a named barrier" : left;
     for (int i = 0; i < MOST_WARPS; i++) {
-        const struct warp *w = a->warp[i], *first = a->warp[i / 4 * 4];
+        const int leader = i / WARPGROUP_WARPS * WARPGROUP_WARPS;
+        const struct warp *w = a->warp[i], *first = a->warp[leader];
         left = w != NULL && w->begin < w->end ? "a product" : left;
-        if ((w != NULL ? w->end : 0) != (first != NULL ? first->end : 0))
+        if ((w != NULL ? w->begun : 0) != (first != NULL ? first->begun : 0))
             die(__FILE__, __LINE__, emulator_kernel(), "warp %d took part in other products than warp %d", i,
-                i / 4 * 4);
+                leader);
     }
+    expect_registers(a);
     if (left != NULL)
         die(__FILE__, __LINE__, emulator_kernel(), "a block has ended, and %s was not waited for", left);
     free(a->seen);
@@ -458,6 +505,7 @@ void async_end_block(struct async *a)
     for (int i = 0; i < MOST_WARPS; i++) {
         if (a->warp[i] != NULL) {
             a->warp[i]->begin = a->warp[i]->end = a->warp[i]->waits = 0;
+            a->warp[i]->begun = 0;
             memset(a->warp[i]->lane, 0, sizeof a->warp[i]->lane);
         }
     }

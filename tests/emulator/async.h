@@ -60,6 +60,8 @@ void emulator_product_begin(const struct emulator_product *product, float *d, co
 void emulator_product_fence(void);
 void emulator_product_commit(void);
 void emulator_product_wait(int groups, const char *file, int line);
+/* From now on so many registers for this thread. */
+void emulator_registers(int count);
 _Noreturn void emulator_product_die(const struct emulator_product *product, const char *why);
 
 #ifdef __cplusplus

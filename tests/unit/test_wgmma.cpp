@@ -141,7 +141,8 @@ enum fault {
     NOT_WAITED_FOR,
     OPERAND_OUTSIDE,
     OPERAND_MISPLACED,
-    WARP_MISSING
+    WARP_MISSING,
+    WARPS_DIFFER
 };
 
 /* All ones: sums of 16. */
@@ -161,7 +162,8 @@ static void go_wrong(enum fault fault, float *out)
     if (fault == WARP_MISSING && threadIdx.x >= 96)
         return;
     const bool first = fault != LANES_DIFFER || threadIdx.x != 5;
-    const int far = fault == OPERAND_OUTSIDE ? MEMORY : fault == OPERAND_MISPLACED ? 128 : 0;
+    const bool other = fault == WARPS_DIFFER && threadIdx.x >= 96; // the next of k: sums are the same
+    const int far = fault == OPERAND_OUTSIDE ? MEMORY : fault == OPERAND_MISPLACED ? 128 : other ? 32 : 0;
     wgmma<bf16, 64>(d, operand, operand_after(operand, far), !first);
     wgmma_commit();
     if (fault == NOT_WAITED_FOR)
@@ -230,6 +232,45 @@ Test(wgmma, all_four_warps_take_part, .exit_code = 1)
     sum_with(WARP_MISSING);
 }
 
+Test(wgmma, all_four_warps_want_the_same, .exit_code = 1)
+{
+    sum_with(WARPS_DIFFER);
+}
+
+/* Registers: of three warpgroups one gives what the others take. */
+enum register_fault { REGISTERS_WELL, GIVEN_BY_ONE_WARP, TOO_MANY_TAKEN };
+
+static void share_registers(enum register_fault fault)
+{
+    if (threadIdx.x >= WARPGROUP && fault == TOO_MANY_TAKEN)
+        take_registers<256>();
+    else if (threadIdx.x >= WARPGROUP)
+        take_registers<240>();
+    else if (fault != GIVEN_BY_ONE_WARP || threadIdx.x < 32)
+        give_registers<24>();
+}
+
+static void expect_shared_registers(enum register_fault fault)
+{
+    bench bench("7");
+    cr_expect_eq(LAUNCH(&bench.queue, share_registers, dim3(1), 3 * WARPGROUP, 0, fault), OK);
+}
+
+Test(wgmma, registers_are_shared)
+{
+    expect_shared_registers(REGISTERS_WELL);
+}
+
+Test(wgmma, registers_are_given_by_all_of_a_warpgroup, .exit_code = 1)
+{
+    expect_shared_registers(GIVEN_BY_ONE_WARP);
+}
+
+Test(wgmma, no_more_registers_are_taken_than_there_are, .exit_code = 1)
+{
+    expect_shared_registers(TOO_MANY_TAKEN);
+}
+
 /* Tensor maps: 2 sequences of 5 tokens, 3 heads of 64, in rows of 4 heads. */
 enum { SEQUENCE = 5, HEADS = 3, ROW = 4 * 64, BOX_ROWS = 8, BOX_BYTES = BOX_ROWS * OPERAND_ROW_BYTES };
 
@@ -256,7 +297,8 @@ enum copy_fault {
     NOT_A_MAP,
     TOO_LITTLE_EXPECTED,
     ARRIVES_TWICE,
-    LEFT_ALONE
+    LEFT_ALONE,
+    WRITTEN_BEFORE
 };
 
 static void copy_box(const CUtensorMap map, enum copy_fault fault, int head, int row, int number,
@@ -271,6 +313,9 @@ static void copy_box(const CUtensorMap map, enum copy_fault fault, int head, int
         if (fault != NOT_FENCED)
             mbarrier_init_fence();
         mbarrier_arrive_expecting(barrier, fault == TOO_LITTLE_EXPECTED ? BOX_BYTES - 2 : BOX_BYTES);
+        box[1] = 1; // before the copy, if it is fenced
+        if (fault != WRITTEN_BEFORE)
+            async_fence();
         tensor_load(fault == MISALIGNED ? box + 8 : box, &map, barrier, 0, head, row, number);
         *early = box[0];
         if (fault == ARRIVES_TWICE)
@@ -346,6 +391,11 @@ Test(wgmma, a_copy_wants_a_map, .exit_code = 1)
 Test(wgmma, a_wait_without_end_is_said, .exit_code = 1)
 {
     wrong_copies(TOO_LITTLE_EXPECTED, 0, 0, 0, "7");
+}
+
+Test(wgmma, a_copy_does_not_overtake_what_is_written, .exit_code = 1)
+{
+    wrong_copies(WRITTEN_BEFORE, 0, 0, 0, "7");
 }
 
 Test(wgmma, an_arrival_too_many_is_said, .exit_code = 1)

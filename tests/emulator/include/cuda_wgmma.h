@@ -185,8 +185,10 @@ inline void named_barrier_arrive(int number, int threads, CALLED_FROM)
 
 template <int REGISTERS> void give_registers()
 {
+    emulator_registers(REGISTERS);
 }
 
 template <int REGISTERS> void take_registers()
 {
+    emulator_registers(REGISTERS);
 }
