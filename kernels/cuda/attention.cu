@@ -369,3 +369,50 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
     return a.head_dim <= 2 * WARP ? backward<2>(queue, a, op->forward.batch)
                                   : backward<8>(queue, a, op->forward.batch);
 }
+
+/* ---- lse as cuDNN has it ---- */
+
+/* Elements from one sequence to the next, and from one head. */
+struct lse_steps {
+    int64_t sequence, head;
+};
+
+static __global__ void copy_lse(const float *from, lse_steps from_steps, float *to, lse_steps to_steps,
+                                int64_t heads, int64_t tokens)
+{
+    const int64_t sequence = blockIdx.x / heads, head = blockIdx.x % heads;
+    from += sequence * from_steps.sequence + head * from_steps.head;
+    to += sequence * to_steps.sequence + head * to_steps.head;
+    for (int64_t i = threadIdx.x; i < tokens; i += blockDim.x)
+        to[i] = from[i];
+}
+
+static enum status launch_copy_lse(struct cuda_queue *queue, const struct attention_forward *op,
+                                   const float *from, lse_steps from_steps, float *to, lse_steps to_steps)
+{
+    const int64_t heads = op->lse.dim[0];
+    return LAUNCH(queue, copy_lse, dim3(static_cast<unsigned>(heads * op->batch)),
+                  threads_for(op->sequence, THREADS), 0, from, from_steps, to, to_steps, heads, op->sequence);
+}
+
+static lse_steps own_steps(const struct attention_forward *op)
+{
+    return {op->sequence, op->lse.stride[0]};
+}
+
+static lse_steps packed_steps(const struct attention_forward *op)
+{
+    return {op->lse.dim[0] * op->sequence, op->sequence};
+}
+
+enum status cuda_pack_lse(struct cuda_queue *queue, const struct attention_forward *op, float *packed)
+{
+    return launch_copy_lse(queue, op, static_cast<const float *>(op->lse.data), own_steps(op), packed,
+                           packed_steps(op));
+}
+
+enum status cuda_unpack_lse(struct cuda_queue *queue, const struct attention_forward *op, const float *packed)
+{
+    return launch_copy_lse(queue, op, packed, packed_steps(op), static_cast<float *>(op->lse.data),
+                           own_steps(op));
+}

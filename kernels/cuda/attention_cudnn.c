@@ -124,8 +124,7 @@ struct cudnn_shape cudnn_forward_shape(const struct attention_forward *op)
         .row = {[CUDNN_Q] = op->q.stride[0],
                 [CUDNN_K] = op->k.stride[0],
                 [CUDNN_V] = op->v.stride[0],
-                [CUDNN_OUT] = op->out.stride[0],
-                [CUDNN_LSE] = op->lse.stride[0]},
+                [CUDNN_OUT] = op->out.stride[0]},
         .dtype = (int32_t)op->q.dtype,
     };
 }
@@ -193,22 +192,34 @@ static struct cudnn_addresses addresses_of(const struct attention_forward *op)
         .matrix = {[CUDNN_Q] = op->q.data,
                    [CUDNN_K] = op->k.data,
                    [CUDNN_V] = op->v.data,
-                   [CUDNN_OUT] = op->out.data,
-                   [CUDNN_LSE] = op->lse.data},
+                   [CUDNN_OUT] = op->out.data},
+        .lse = op->lse.data,
         .scale = op->scale,
     };
+}
+
+/* Of lse, packed; 0 where op's is. */
+static size_t packed_bytes(const struct attention_forward *op)
+{
+    if (op->batch == 1 && op->lse.stride[0] == op->sequence)
+        return 0;
+    return aligned((size_t)(op->lse.dim[0] * op->lse.dim[1]) * sizeof(float));
 }
 
 enum status cudnn_attention_forward(struct cudnn *cudnn, struct cuda_queue *queue,
                                     const struct attention_forward *op)
 {
     const struct cudnn_shape shape = cudnn_forward_shape(op);
-    const struct cudnn_addresses at = addresses_of(op);
+    const size_t lse = packed_bytes(op);
+    struct cudnn_addresses at = addresses_of(op);
     const struct cudnn_plan *plan;
-    void *workspace;
+    void *memory;
     TRY(cudnn_plan_of(cudnn, queue, &shape, &plan));
-    TRY(cuda_library_scratch(queue, (size_t)plan->workspace_bytes + 1, &workspace));
-    return cudnn_plan_run(cudnn, queue, plan, &at, workspace);
+    TRY(cuda_library_scratch(queue, lse + (size_t)plan->workspace_bytes + 1, &memory));
+    if (lse > 0)
+        at.lse = memory;
+    TRY(cudnn_plan_run(cudnn, queue, plan, &at, (char *)memory + lse));
+    return lse > 0 ? cuda_unpack_lse(queue, op, memory) : OK;
 }
 
 enum status cudnn_attention_backward(struct cudnn *cudnn, struct cuda_queue *queue,
@@ -220,14 +231,18 @@ enum status cudnn_attention_backward(struct cudnn *cudnn, struct cuda_queue *que
     void *memory;
     TRY(cudnn_plan_of(cudnn, queue, &shape, &plan));
     const size_t rows = (size_t)(shape.batch * shape.heads * shape.sequence) * sizeof(float);
-    const size_t delta = aligned(rows);
+    const size_t lse = packed_bytes(&op->forward), delta = aligned(rows);
     const size_t sums = cudnn->deterministic ? 0 : aligned(rows * (size_t)shape.head_dim);
-    TRY(cuda_library_scratch(queue, delta + sums + (size_t)plan->workspace_bytes + 1, &memory));
+    TRY(cuda_library_scratch(queue, lse + delta + sums + (size_t)plan->workspace_bytes + 1, &memory));
+    if (lse > 0) {
+        at.lse = memory;
+        TRY(cuda_pack_lse(queue, &op->forward, at.lse));
+    }
     at.matrix[CUDNN_DOUT] = op->dout.data;
     at.matrix[CUDNN_DQ] = op->dq.data;
     at.matrix[CUDNN_DK] = op->dk.data;
     at.matrix[CUDNN_DV] = op->dv.data;
-    at.delta = memory;
-    at.dq_sum = (float *)((char *)memory + delta);
-    return cudnn_plan_run(cudnn, queue, plan, &at, (char *)memory + delta + sums);
+    at.delta = (float *)((char *)memory + lse);
+    at.dq_sum = (float *)((char *)memory + lse + delta);
+    return cudnn_plan_run(cudnn, queue, plan, &at, (char *)memory + lse + delta + sums);
 }

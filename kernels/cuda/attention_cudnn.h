@@ -8,8 +8,10 @@
  *     cudnn_attention_forward     on the queue's stream                  attention_cudnn.c
  *
  * Which of the two attentions a call takes says attention_choice.c; both leave out and lse in one layout, so
- * one may go forward and the other back. Memory comes from cuda_library_scratch(), of the size that the plan
- * says. */
+ * one may go forward and the other back. The trap: before 9.26 cuDNN takes lse to be packed, [batch, heads,
+ * sequence], whatever strides it is given, and says nothing (cudnn-frontend's pull request 304). Ours is that
+ * of one sequence alone; of several it is packed by a kernel of ours. Memory comes from
+ * cuda_library_scratch(), of the size that the plan says. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"
@@ -53,7 +55,6 @@ enum cudnn_matrix {
     CUDNN_K,
     CUDNN_V,
     CUDNN_OUT,
-    CUDNN_LSE, // its rows are heads
     CUDNN_DOUT,
     CUDNN_DQ,
     CUDNN_DK,
@@ -116,6 +117,7 @@ MUST_USE enum status cudnn_plan_create(const struct cudnn *cudnn, const struct c
  * that are handed over by value. */
 struct cudnn_addresses {
     void *matrix[CUDNN_MATRICES];
+    float *lse;    // f32[batch, heads, sequence]
     float *delta;  // f32[batch, heads, sequence], for backward
     float *dq_sum; // f32[batch, heads, sequence, head_dim], for backward unless deterministic
     float scale;

@@ -26,7 +26,7 @@
     X(V, "BGSD", NARROW, CUDNN_V)                     \
     X(V_TURNED, "BGDS", NARROW, CUDNN_V)              \
     X(OUT, "BASD", NARROW, CUDNN_OUT)                 \
-    X(LSE, "BAS1", FLOATS, CUDNN_LSE)                 \
+    X(LSE, "BAS1", FLOATS, OWN_MEMORY)                \
     X(DOUT, "BASD", NARROW, CUDNN_DOUT)               \
     X(DQ, "BASD", NARROW, CUDNN_DQ)                   \
     X(DK, "BGSD", NARROW, CUDNN_DK)                   \
@@ -213,19 +213,17 @@ static int64_t size_of(const struct cudnn_shape *s, char letter)
     }
 }
 
-/* Of a matrix of the op: [T, heads D] with rows of their distance, or lse [A, T]. */
+/* Of a matrix of the op: [T, heads D] with rows of their distance. */
 static int64_t distance_of(const struct cudnn_shape *s, int matrix, char letter)
 {
-    int64_t token = matrix == CUDNN_LSE ? 1 : s->row[matrix];
-    int64_t head = matrix == CUDNN_LSE ? s->row[matrix] : s->head_dim;
     switch (letter) {
     case 'B':
-        return s->sequence * token;
+        return s->sequence * s->row[matrix];
     case 'S':
-        return token;
+        return s->row[matrix];
     case 'A':
     case 'G':
-        return head;
+        return s->head_dim;
     default:
         return 1;
     }
@@ -515,7 +513,7 @@ enum status cudnn_plan_run(const struct cudnn *cudnn, const struct cuda_queue *q
         {V, at->matrix[CUDNN_V], !back},
         {V_TURNED, at->matrix[CUDNN_V], back},
         {OUT, at->matrix[CUDNN_OUT], true},
-        {LSE, at->matrix[CUDNN_LSE], true},
+        {LSE, at->lse, true},
         {DOUT, at->matrix[CUDNN_DOUT], back},
         {DQ, at->matrix[CUDNN_DQ], back},
         {DK, at->matrix[CUDNN_DK], back},

@@ -100,6 +100,11 @@ MUST_USE enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm
 MUST_USE enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op);
 MUST_USE enum status cuda_own_attention_backward(struct cuda_queue *queue,
                                                  const struct attention_backward *op);
+/* lse packed, [batch, heads, sequence], out of op's own, or back into that. */
+MUST_USE enum status cuda_pack_lse(struct cuda_queue *queue, const struct attention_forward *op,
+                                   float *packed);
+MUST_USE enum status cuda_unpack_lse(struct cuda_queue *queue, const struct attention_forward *op,
+                                     const float *packed);
 MUST_USE enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out);
 void cuda_attention_close(struct cuda_attention *attention);                           // takes NULL
 void cuda_attention_choices(const struct cuda_attention *attention, struct text *out); // device_choices()

@@ -74,10 +74,11 @@ static size_t of_cudnn(const struct attention_forward *op, bool backward, bool a
     const size_t rows = (size_t)(op->batch * heads_of(op) * op->sequence);
     const size_t row = (size_t)op->head_dim * sizeof(float);
     const bool shares = op->k.dim[1] < op->q.dim[1]; // dk and dv of each head, before they are added up
+    const size_t lse = op->batch > 1 ? rows * sizeof(float) : 0; // packed
     if (!backward)
-        return ELSE;
+        return lse + ELSE;
     const size_t sums = any_order ? rows * row : rows * (size_t)op->sequence * sizeof(uint16_t);
-    return rows * sizeof(float) + sums + (shares ? 2 * rows * row : 0) + ELSE;
+    return lse + rows * sizeof(float) + sums + (shares ? 2 * rows * row : 0) + ELSE;
 }
 
 size_t cuda_planned_scratch_bytes(const struct op *op, enum attention_backend attention, bool any_order)

@@ -41,11 +41,14 @@ static int type_of(const struct part *tensor)
     return part_choice(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE);
 }
 
-/* Element i of the array, in memory. */
+/* Element i of the array, in memory. What a row has one of (the log of sums) is taken to be packed before
+ * 9.26, whatever its strides say (NVIDIA's cudnn-frontend, pull request 304). */
 static int64_t place_of(const struct part *tensor, int64_t i)
 {
     const int64_t *dim = tensor_dims(tensor), *stride = part_value(tensor, CUDNN_ATTR_TENSOR_STRIDES)->data;
     int64_t place = 0;
+    if (dim[TENSOR_RANK - 1] == 1 && cudnnGetVersion() < 92600)
+        return i;
     for (int d = TENSOR_RANK - 1; d >= 0; d--) {
         place += i % dim[d] * stride[d];
         i /= dim[d];

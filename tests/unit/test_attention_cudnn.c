@@ -37,11 +37,7 @@ static struct cudnn_shape shape_of(struct sizes c)
                             .heads = c.heads,
                             .groups = c.groups,
                             .head_dim = c.head_dim,
-                            .row = {[CUDNN_Q] = qkv,
-                                    [CUDNN_K] = qkv,
-                                    [CUDNN_V] = qkv,
-                                    [CUDNN_OUT] = out,
-                                    [CUDNN_LSE] = c.batch * c.sequence},
+                            .row = {[CUDNN_Q] = qkv, [CUDNN_K] = qkv, [CUDNN_V] = qkv, [CUDNN_OUT] = out},
                             .dtype = (int32_t)c.dtype,
                             .backward = c.backward};
     if (c.backward) {
