@@ -481,8 +481,9 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 64)),
     ROW("cluster.matmul_algorithms", TEXT, cluster.matmul_algorithms, "none",
         "On a GPU: the file that keeps which of cuBLASLt's algorithms is the fastest for each shape, timed "
-        "when it first comes; what is there is never changed. `auto`: cuboid/matmul-algorithms in "
-        "$XDG_CACHE_HOME or ~/.cache. none: what cuBLASLt estimates to be the fastest.",
+        "when it first comes; what is there is never changed. Its folder must be there; `auto`, "
+        "cuboid/matmul-algorithms in $XDG_CACHE_HOME or ~/.cache, makes it. none: what cuBLASLt estimates "
+        "to be the fastest.",
         .optional = true),
     ROW("cluster.matmul_epilogues", CHOICE, cluster.matmul_epilogues, "apart",
         "On a GPU: whether `gelu_tanh`, its gradient and a bias's are made by the matrix multiplication "

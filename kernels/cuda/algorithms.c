@@ -180,11 +180,16 @@ static void unlock(int fd)
 
 /* ---- opening ---- */
 
+static bool is_auto(const char *said)
+{
+    return strcmp(said, "auto") == 0;
+}
+
 static enum status find_path(const char *said, char out[PATH_CHARS])
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length;
-    if (strcmp(said, "auto") != 0)
+    if (!is_auto(said))
         length = snprintf(out, PATH_CHARS, "%s", said);
     else if (cache != NULL && cache[0] == '/')
         length = snprintf(out, PATH_CHARS, "%s/cuboid/matmul-algorithms", cache);
@@ -208,8 +213,9 @@ static void make_folders(const char *path)
     }
 }
 
-/* Whether what is missing of the way to `path` can be made. */
-static enum status check_reachable(const struct algorithms *a)
+/* Whether a file can be kept there. Folders that are missing are made for auto; of a path that somebody wrote
+ * down they are more likely a mistake. */
+static enum status check_reachable(const struct algorithms *a, bool makes_folders)
 {
     char at[PATH_CHARS];
     struct stat found;
@@ -227,7 +233,7 @@ static enum status check_reachable(const struct algorithms *a)
         bool there = stat(at, &found) == 0;
         if (there && S_ISDIR(found.st_mode) && access(at, W_OK | X_OK) == 0)
             return OK;
-        if (there || errno != ENOENT || slash == NULL || slash == at)
+        if (there || errno != ENOENT || slash == NULL || slash == at || !makes_folders)
             return fail(IO_ERROR, KEY ": nothing can be kept at %s (%s: %s); another path or none works",
                         a->path, at, strerror(there && !S_ISDIR(found.st_mode) ? ENOTDIR : errno));
     }
@@ -252,10 +258,10 @@ enum status algorithms_open(const char *path, struct algorithms **out)
     if (a == NULL)
         return fail(NO_MEMORY, "no memory for algorithms");
     enum status status = find_path(path, a->path);
-    if (status == OK) {
+    if (status == OK && is_auto(path))
         make_folders(a->path);
+    if (status == OK)
         status = check_writable(a);
-    }
     if (status == OK)
         status = read_file(a);
     if (status == OK)
@@ -272,7 +278,7 @@ enum status algorithms_check(const char *path)
         return fail(NO_MEMORY, "no memory for algorithms");
     enum status status = find_path(path, a->path);
     if (status == OK)
-        status = check_reachable(a);
+        status = check_reachable(a, is_auto(path));
     if (status == OK)
         status = read_file(a);
     algorithms_close(a);

@@ -27,9 +27,9 @@ struct algorithm {
 
 struct algorithms;
 
-/* path: "auto" is cuboid/matmul-algorithms in $XDG_CACHE_HOME or ~/.cache. A folder that is missing is made.
- * IO_ERROR where nothing can be written there, BAD_DATA where another file is in the way; both name the
- * recipe's key. */
+/* path: "auto" is cuboid/matmul-algorithms in $XDG_CACHE_HOME or ~/.cache, whose folders are made where they
+ * are missing; those of another path are not. IO_ERROR where nothing can be written there, BAD_DATA where
+ * another file is in the way; both name the recipe's key. */
 MUST_USE enum status algorithms_open(const char *path, struct algorithms **out);
 void algorithms_close(struct algorithms *algorithms); // takes NULL
 

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A new folder, and a file in folders that are not there yet. */
+/* A new folder, and a file in it that is not there yet. */
 struct place {
     char folder[40], path[100];
 };
@@ -22,16 +22,16 @@ static struct place make_place(void)
 {
     struct place place = {.folder = "/tmp/algorithms-XXXXXX"};
     cr_assert_not_null(mkdtemp(place.folder));
-    snprintf(place.path, sizeof place.path, "%s/a/b/file", place.folder);
+    snprintf(place.path, sizeof place.path, "%s/file", place.folder);
     return place;
 }
 
 static void remove_place(const struct place *place)
 {
-    const char *const files[] = {"a/b.lock",
-                                 "a/b/file",
-                                 "a/b/file.lock",
+    const char *const files[] = {"file",
+                                 "file.lock",
                                  "a/b",
+                                 "a/b.lock",
                                  "a",
                                  "cuboid/matmul-algorithms",
                                  "cuboid/matmul-algorithms.lock",
@@ -164,7 +164,8 @@ Test(algorithms, what_is_refused)
     cr_assert_eq(file_read(path, &thesis), OK);
     cr_expect_str_eq(text_chars(&thesis), "my thesis\n");
     text_free(&thesis);
-    cr_assert_eq(algorithms_open(place.path, &a), IO_ERROR, "below a file");
+    snprintf(path, sizeof path, "%s/a/b/file", place.folder);
+    cr_assert_eq(algorithms_open(path, &a), IO_ERROR, "below a file");
     cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: nothing can be kept at "));
     remove_place(&place);
 }
@@ -237,12 +238,14 @@ Test(algorithms, ranks_agree)
 Test(algorithms, what_can_be_seen_before)
 {
     struct place place = make_place();
-    char other[100], folders[100], below[120];
+    char other[100], below[120];
     snprintf(other, sizeof other, "%s/cuboid", place.folder);
-    snprintf(folders, sizeof folders, "%s/a", place.folder);
     snprintf(below, sizeof below, "%s/file", other);
     cr_expect_eq(algorithms_check(place.path), OK, "%s", fail_text());
-    cr_expect_neq(access(folders, F_OK), 0, "nothing was made");
+    setenv("XDG_CACHE_HOME", place.folder, 1);
+    cr_expect_eq(algorithms_check("auto"), OK, "%s", fail_text());
+    cr_expect_neq(access(place.path, F_OK), 0, "nothing was made");
+    cr_expect_neq(access(other, F_OK), 0, "nothing was made");
 
     FILE *file = fopen(other, "w");
     cr_assert_not_null(file);
@@ -264,6 +267,25 @@ Test(algorithms, what_can_be_seen_before)
         cr_assert_eq(chmod(place.folder, 0700), 0);
     }
     remove(other);
+    remove_place(&place);
+}
+
+/* A path with a folder that is not there is somebody's mistake, and not to be made true. */
+Test(algorithms, no_folder_is_made_of_a_mistake)
+{
+    struct place place = make_place();
+    struct algorithms *a = NULL;
+    char missing[60], below[80], text[300];
+    snprintf(missing, sizeof missing, "%s/a", place.folder);
+    snprintf(below, sizeof below, "%s/file", missing);
+    snprintf(text, sizeof text,
+             "cluster.matmul_algorithms: nothing can be kept at %s (%s: No such file or directory); another "
+             "path or none works",
+             below, missing);
+    cr_expect_eq(algorithms_check(below), IO_ERROR);
+    cr_expect_str_eq(fail_text(), text);
+    cr_expect_eq(algorithms_open(below, &a), IO_ERROR);
+    cr_expect_neq(access(missing, F_OK), 0);
     remove_place(&place);
 }
 
