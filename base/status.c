@@ -39,7 +39,9 @@ int status_exit(enum status status)
         return 0;
     if (status == STOPPED)
         return 75;
-    return status == BAD_RECIPE || status == BAD_USAGE || status == BAD_SCHEDULE ? 2 : 1;
+    bool given = status == BAD_USAGE || status == BAD_RECIPE || status == BAD_SCHEDULE ||
+                 status == BAD_DATA || status == BAD_CHECKPOINT;
+    return given ? 2 : 1;
 }
 
 enum status fail(enum status status, const char *format, ...)

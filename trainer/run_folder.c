@@ -36,13 +36,37 @@ static enum status make(const char *key, const char *folder)
                : fail(BAD_RECIPE, "%s: %s: cannot be written: %s", key, folder, strerror(errno));
 }
 
-/* A checkpoint that is named must at least be a folder; what it holds is seen when it is loaded. */
+/* Whether `load` is a checkpoint, or has a complete one in it. */
+static enum status find_in(const char *load, bool *found)
+{
+    int64_t step = -1;
+    struct stat info;
+    struct text manifest = {0}, skipped = {0};
+    text_add(&manifest, "%s/manifest.json", load);
+    enum status status = OK;
+    *found = stat(manifest.chars, &info) == 0;
+    if (!*found)
+        status = folder_newest(load, INT64_MAX, &step, &skipped);
+    *found = *found || step >= 0;
+    if (!*found && folder_speaks()) // who loads says it then
+        fputs(text_chars(&skipped), stderr);
+    text_free(&manifest);
+    text_free(&skipped);
+    return status == OK ? OK : about("checkpoint.load");
+}
+
+/* A checkpoint that is named must be there; whether it is whole is seen when it is loaded. */
 static enum status check_named(const char *load)
 {
+    bool found = false;
     struct stat info;
     const char *why = stat(load, &info) != 0  ? strerror(errno)
                       : S_ISDIR(info.st_mode) ? NULL
                                               : "not a folder";
+    if (why == NULL)
+        TRY(find_in(load, &found));
+    if (why == NULL && !found)
+        why = "no checkpoint: it holds no manifest.json, and no complete step-... folder";
     return why == NULL
                ? OK
                : fail(BAD_RECIPE,

@@ -146,6 +146,40 @@ def test_more_than_the_machine_has():
         expect("nothing is left of it", os.listdir(folder) == [], done)
 
 
+def test_input_that_will_not_do():
+    """Status 2, in one line, whether a file is not there, is torn or is something else. A rank that has failed gives
+    nothing back, for the process ends: a sanitizer is not to look for that."""
+    environment = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
+    tiny = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
+            "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",
+            "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8", "train.global_batch_size=2",
+            "dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "data.split=100,0,0"]
+    with tempfile.TemporaryDirectory() as folder:
+        def train(name, data, *keys):
+            words = {word.split("=")[0]: word for word in [*tiny, *keys]}
+            return run("train", QUICKSTART, *words.values(), f"data.train={folder}/{data}",
+                       f"logging.run_dir={folder}/{name}", env=environment)
+
+        def refused(what, done, err):
+            expect(what, done.returncode == 2 and err in done.stderr and done.stderr.count("\n") == 1, done)
+
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        says("a run", train("run", "text"), 0)
+        checkpoint = f"{folder}/run/checkpoints/step-00000002"
+        os.mkdir(f"{folder}/empty")
+        done = train("other", "text", f"checkpoint.load={folder}/empty")
+        refused("a folder without a checkpoint", done, f"checkpoint.load: {folder}/empty: no checkpoint: it holds no "
+                "manifest.json, and no complete step-... folder; auto, none, or a folder that holds a checkpoint works")
+        expect("nothing has begun", done.stdout == "" and not os.path.exists(f"{folder}/other"), done)
+        refused("a checkpoint of another model", train("other", "text", f"checkpoint.load={checkpoint}",
+                                                       "model.ffn_hidden_size=24"), "model.ffn_hidden_size 16")
+        os.truncate(f"{checkpoint}/rank-00000.safetensors", 100)
+        refused("a torn checkpoint", train("another", "text", f"checkpoint.load={checkpoint}"), "rank-00000.safeten")
+        os.truncate(f"{folder}/text.bin", 100)
+        refused("a torn dataset", train("third", "text"), "text.bin")
+        refused("no dataset", train("fourth", "nothing"), "nothing.idx")
+
+
 def test_dry_run():
     """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
     done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
@@ -154,7 +188,8 @@ def test_dry_run():
 
 
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
-             test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has, test_dry_run]:
+             test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
+             test_input_that_will_not_do, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)

@@ -16,10 +16,10 @@ static struct recipe recipe_in(char folder[32])
     return recipe;
 }
 
-static void leave_metrics(const char *folder)
+static void leave(const char *folder, const char *name)
 {
     struct text path = {0};
-    text_add(&path, "%s/metrics.jsonl", folder);
+    text_add(&path, "%s/%s", folder, name);
     cr_assert_eq(file_write_atomic(path.chars, "{}\n", 3), OK);
     text_free(&path);
 }
@@ -50,16 +50,20 @@ Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
 
 Test(run_folder, an_earlier_run_is_continued_or_refused_and_never_to_be_removed)
 {
-    char folder[32], automatic[] = "auto", named[] = "/tmp";
+    char folder[32], automatic[] = "auto";
     struct recipe recipe = recipe_in(folder);
     recipe.checkpoint.load = automatic;
     recipe.checkpoint.save = folder;
     cr_assert_eq(run_folder_check(&recipe), OK);
-    leave_metrics(folder);
+    leave(folder, "metrics.jsonl");
     cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
     cr_assert_not_null(strstr(fail_text(), "no complete checkpoint in /tmp/cuboid-folder-"));
     cr_assert_null(strstr(fail_text(), "remove"));
-    recipe.checkpoint.load = named;
+    recipe.checkpoint.load = folder;
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), ": no checkpoint: it holds no manifest.json, and no complete step-"
+                                           "... folder; auto, none, or a folder that holds a checkpoint"));
+    leave(folder, "manifest.json"); // it is one itself
     cr_assert_eq(run_folder_check(&recipe), OK);
     recipe.checkpoint.load = NULL;
     cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
@@ -72,7 +76,7 @@ Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
     char folder[32], path[64], automatic[] = "auto", nothing[] = "/nowhere";
     struct recipe recipe = recipe_in(folder);
     int fd = -1;
-    leave_metrics(folder);
+    leave(folder, "metrics.jsonl");
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     recipe.checkpoint.save = path;
     cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
