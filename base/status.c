@@ -19,6 +19,7 @@ static const char *const names[] = {
     [BAD_DATA] = "bad data",
     [BAD_CHECKPOINT] = "bad checkpoint",
     [NO_MEMORY] = "out of memory",
+    [NO_DEVICE_MEMORY] = "out of device memory",
     [IO_ERROR] = "input/output error",
     [NOT_SUPPORTED] = "not supported",
     [NOT_FINITE] = "not finite",

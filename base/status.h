@@ -20,27 +20,28 @@
 
 enum status {
     OK,
-    BAD_ARGUMENT,   // a caller's mistake: a programming error
-    BAD_USAGE,      // the command line
-    BAD_RECIPE,     // a recipe, or a layout that it asks for
-    BAD_SCHEDULE,   // a pipeline schedule that is not sound, or cannot take p, m, v
-    BAD_DATA,       // a dataset, a tokenizer file
-    BAD_CHECKPOINT, // a checkpoint that is missing, torn, or of another model
-    NO_MEMORY,
-    IO_ERROR,      // the file system
-    NOT_SUPPORTED, // true on this build or device
-    NOT_FINITE,    // NaN or infinity in the loss or in a gradient
-    PEER_LOST,     // another rank died, or its message did not come
-    STOPPED,       // asked to stop; a complete checkpoint was written
-    OUT_OF_BOUND,  // a comparison that should hold did not
+    BAD_ARGUMENT,     // a caller's mistake: a programming error
+    BAD_USAGE,        // the command line
+    BAD_RECIPE,       // a recipe, or a layout that it asks for
+    BAD_SCHEDULE,     // a pipeline schedule that is not sound, or cannot take p, m, v
+    BAD_DATA,         // a dataset, a tokenizer file
+    BAD_CHECKPOINT,   // a checkpoint that is missing, torn, or of another model
+    NO_MEMORY,        // of the host
+    NO_DEVICE_MEMORY, // of a GPU
+    IO_ERROR,         // the file system
+    NOT_SUPPORTED,    // true on this build or device
+    NOT_FINITE,       // NaN or infinity in the loss or in a gradient
+    PEER_LOST,        // another rank died, or its message did not come
+    STOPPED,          // asked to stop; a complete checkpoint was written
+    OUT_OF_BOUND,     // a comparison that should hold did not
     STATUS_COUNT
 };
 
 /* "out of memory" for NO_MEMORY, and so on. */
 const char *status_name(enum status status);
 
-/* What a process whose work came to this ends with: 0 done, 2 bad usage or recipe, 75 stopped on request with
- * a complete checkpoint, 1 whatever else. */
+/* What a process whose work came to this ends with: 0 done, 2 bad usage, recipe or input, 75 stopped on
+ * request with a complete checkpoint, 1 whatever else. */
 int status_exit(enum status status);
 
 /* Keeps the sentence for fail_text() of this thread, and returns `status`. One line, no full stop. */

@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "kernels/strict/device_strict.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -253,11 +254,18 @@ enum status buffer_alloc(struct device *device, enum part part, size_t bytes, st
     char size[NUMBER_CHARS];
     void *data = NULL;
     bool possible = bytes <= PTRDIFF_MAX - 64;
+    enum status status = NO_MEMORY;
     if (possible && part == PART_HOST)
-        TRY(device->ops->host_alloc(device, rounded(bytes), &data));
-    else if (!possible || device->ops->alloc(device, rounded(bytes), &data) != OK)
-        return fail(NO_MEMORY, "device \"%s\" has no memory for %s of %s", device->ops->name,
-                    bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part));
+        TRY(status = device->ops->host_alloc(device, rounded(bytes), &data));
+    else if (possible)
+        status = device->ops->alloc(device, rounded(bytes), &data);
+    if (status != OK) {
+        char why[400] = "";
+        if (status == NO_DEVICE_MEMORY)
+            snprintf(why, sizeof why, ": %s", fail_text());
+        return fail(status, "device \"%s\" has no memory for %s of %s%s", device->ops->name,
+                    bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part), why);
+    }
     count_memory(device, part, (int64_t)rounded(bytes));
     *out = (struct buffer){.device = device, .data = data, .bytes = bytes, .part = part};
     return OK;

@@ -215,7 +215,7 @@ struct device_ops {
     bool reserves;           // looks at device_options.reserve_bytes
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
-    enum status (*alloc)(struct device *device, size_t bytes, void **out);
+    enum status (*alloc)(struct device *device, size_t bytes, void **out); // NO_DEVICE_MEMORY: says why
     void (*free)(struct device *device, void *data, size_t bytes);
     enum status (*host_alloc)(struct device *device, size_t bytes, void **out); // says itself why not
     void (*host_free)(struct device *device, void *data, size_t bytes);

@@ -71,10 +71,16 @@ enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *
     if (result == ncclSuccess)
         return OK;
     const char *more = nccl->ncclGetLastError(comm != NULL ? comm->nccl : NULL);
-    enum status status = result == ncclRemoteError ? PEER_LOST : NOT_SUPPORTED;
-    return fail(status, "nccl: %s%s%s: %s%s%s; NCCL_DEBUG=INFO says more", call, name[0] != '\0' ? " " : "",
-                name, nccl->ncclGetErrorString(result), more != NULL && more[0] != '\0' ? ": " : "",
-                more != NULL ? more : "");
+    if (more == NULL)
+        more = "";
+    // Which failure of CUDA's it was, NCCL says in words only.
+    bool memory = result == ncclUnhandledCudaError &&
+                  strstr(more, cudaGetErrorString(cudaErrorMemoryAllocation)) != NULL;
+    enum status status = result == ncclRemoteError ? PEER_LOST : memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
+    char left[CUDA_FREE_CHARS];
+    return fail(status, "nccl: %s%s%s: %s%s%s%s%s; NCCL_DEBUG=INFO says more", call,
+                name[0] != '\0' ? " " : "", name, nccl->ncclGetErrorString(result),
+                more[0] != '\0' ? ": " : "", more, memory ? "; " : "", memory ? cuda_free_text(left) : "");
 }
 
 /* Ends a group of which a call has said `result`, also where that is a failure: what this thread asks for

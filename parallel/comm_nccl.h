@@ -47,7 +47,7 @@ struct nccl_job {
     enum status (*body)(struct world *world, void *argument);
     void *argument;
     atomic_int failed; // 1 + the first rank that did, and has said why; -1: it is about to
-    char why[512];
+    char why[1024];
 };
 
 struct nccl_comm {
@@ -70,7 +70,7 @@ struct nccl_world {
     struct nccl_comm *comms;
 };
 
-/* OK, or `status` with "CALL NAME: what NCCL says". comm NULL: none yet. */
+/* OK, or "CALL NAME: what NCCL says"; NO_DEVICE_MEMORY also how much is free. comm NULL: none yet. */
 MUST_USE enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *comm,
                                 ncclResult_t result, const char *call, const char *name);
 

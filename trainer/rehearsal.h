@@ -22,3 +22,12 @@ MUST_USE enum status rehearse(const struct run *run, int rank, struct slot_use *
 /* "less is taken with memory.recompute_granularity full, ...": the keys by which this recipe could take less
  * memory of a device. */
 void rehearsal_advise(const struct recipe *recipe, struct text *out);
+
+/* What memory is for, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
+void rehearsal_largest(const int64_t *bytes, struct text *out);
+
+/* Of a run on a GPU that has no memory left, of the GPU or of the host: adds to what was said where this rank
+ * stands, what it has, and the keys with which it would take less; what opening the GPU has said says that
+ * already. Returns `status`; any other one is left as it is. */
+MUST_USE enum status rehearsal_explain(const struct recipe *recipe, const struct worker *worker,
+                                       enum status status);

@@ -5,6 +5,7 @@
 #include "trainer/dry_run.h"
 #include "trainer/learning_rate.h"
 #include "trainer/metrics.h"
+#include "trainer/rehearsal.h"
 #include "trainer/report.h"
 #include "trainer/run_folder.h"
 #include "trainer/timeline_write.h"
@@ -250,6 +251,7 @@ static enum status rank_main(struct world *world, void *argument)
     watchdog_enter(job->watchdog, &pulse);
     enum status status = run_rank(&session, job, world);
     watchdog_leave(job->watchdog, &pulse);
+    status = rehearsal_explain(job->run.recipe, &session.worker, status);
     // After a failure peers may still be using what this rank shares with them; the process ends now.
     if (status != OK && status != STOPPED)
         return status;

@@ -2,6 +2,7 @@
 #include "trainer/verify.h"
 
 #include "trainer/bound.h"
+#include "trainer/rehearsal.h"
 #include "trainer/snapshot.h"
 
 #include <math.h>
@@ -36,21 +37,19 @@ static enum status give_state(const struct snapshot *snapshot, struct worker *wo
     return snapshot_give(snapshot, worker, SNAPSHOT_V);
 }
 
-static enum status episode_rank(struct world *world, void *argument)
+static enum status one_step(struct episode *episode, struct world *world, struct worker *worker)
 {
-    struct episode *episode = argument;
-    struct worker worker;
     struct step_result result;
-    TRY(worker_create(&episode->run, world, true, &worker));
+    TRY(worker_create(&episode->run, world, true, worker));
     if (episode->initial != NULL)
-        TRY(snapshot_take(episode->initial, &worker, SNAPSHOT_WEIGHT));
+        TRY(snapshot_take(episode->initial, worker, SNAPSHOT_WEIGHT));
     if (episode->begin != NULL)
-        TRY(give_state(episode->begin, &worker));
-    worker.step = episode->steps_done;
-    worker.loss_scale.scale = episode->loss_scale;
-    TRY(worker_step(&worker, &result));
+        TRY(give_state(episode->begin, worker));
+    worker->step = episode->steps_done;
+    worker->loss_scale.scale = episode->loss_scale;
+    TRY(worker_step(worker, &result));
     if (!result.skipped)
-        TRY(take_all(episode->end, &worker));
+        TRY(take_all(episode->end, worker));
     if (world->rank == 0) {
         episode->skipped = result.skipped;
         episode->end->loss = result.loss;
@@ -58,8 +57,15 @@ static enum status episode_rank(struct world *world, void *argument)
         episode->end->tokens = result.tokens;
         episode->end->loss_scale = result.loss_scale;
     }
-    worker_destroy(&worker);
+    worker_destroy(worker);
     return OK;
+}
+
+static enum status episode_rank(struct world *world, void *argument)
+{
+    struct episode *episode = argument;
+    struct worker worker = {0};
+    return rehearsal_explain(episode->run.recipe, &worker, one_step(episode, world, &worker));
 }
 
 static enum status play(const struct recipe *recipe, struct hooks hooks, struct episode *episode)

@@ -41,23 +41,6 @@ struct device_options run_device_options(const struct run *run, int threads)
     };
 }
 
-/* What a rank's memory is for, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". */
-static void add_largest(const struct memory_use *use, struct text *out)
-{
-    enum { LARGEST = 4 };
-    bool said[PART_COUNT] = {[PART_HOST] = true};
-    for (int n = 0; n < LARGEST; n++) {
-        char number[NUMBER_CHARS];
-        int most = PART_HOST;
-        for (int part = 0; part < PART_COUNT; part++)
-            if (!said[part] && (said[most] || use->peak_bytes[part] > use->peak_bytes[most]))
-                most = part;
-        text_add(out, "%s%s %s", n > 0 ? ", " : "", part_name((enum part)most),
-                 bytes_text(use->peak_bytes[most], number));
-        said[most] = true;
-    }
-}
-
 /* All the memory that training will want of the device is asked for at once, so that too little is told now.
  */
 static enum status open_device(const struct run *run, const struct world *world, bool training,
@@ -71,17 +54,16 @@ static enum status open_device(const struct run *run, const struct world *world,
     TRY(rehearse(run, world->rank, NULL, &plan));
     options.reserve_bytes = plan.pool_bytes;
     enum status status = device_open(&options, out);
-    if (status != NO_MEMORY)
+    if (status != NO_DEVICE_MEMORY)
         return status;
-    // It need not be this memory that is missing: pinned memory, or a driver's own, is told likewise.
     char size[NUMBER_CHARS];
     struct text why = {0};
     text_add(&why, "%s; rank %d will take %s of GPU %d (", fail_text(), world->rank,
              bytes_text((int64_t)plan.pool_bytes, size), options.index);
-    add_largest(&plan.use, &why);
+    rehearsal_largest(plan.use.peak_bytes, &why);
     text_add(&why, "); ");
     rehearsal_advise(run->recipe, &why);
-    status = fail(NO_MEMORY, "%s", text_chars(&why));
+    status = fail(status, "%s", text_chars(&why));
     text_free(&why);
     return status;
 }

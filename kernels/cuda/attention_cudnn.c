@@ -17,10 +17,13 @@ enum status cudnn_check(const struct cudnn *cudnn, const struct cuda_queue *queu
         if (*c == '\n')
             *c = ' ';
     const bool known = queue != NULL && queue->op != NULL;
-    return fail(NOT_SUPPORTED, "cuda: %s%s%s%s: %s%s%s%s%s%s%s", call, *what != '\0' ? " (" : "", what,
-                *what != '\0' ? ")" : "", cudnn->library.cudnnGetErrorString(status),
-                *said != '\0' ? ": " : "", said, known ? "; stream " : "", known ? queue->name : "",
-                known ? ", " : "", known ? cuda_op_text(queue->op, text) : "");
+    const bool memory = status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    char left[CUDA_FREE_CHARS];
+    return fail(memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED, "cuda: %s%s%s%s: %s%s%s%s%s%s%s%s%s", call,
+                *what != '\0' ? " (" : "", what, *what != '\0' ? ")" : "",
+                cudnn->library.cudnnGetErrorString(status), *said != '\0' ? ": " : "", said,
+                memory ? "; " : "", memory ? cuda_free_text(left) : "", known ? "; stream " : "",
+                known ? queue->name : "", known ? ", " : "", known ? cuda_op_text(queue->op, text) : "");
 }
 
 enum status cudnn_check_version(const struct cudnn_library *library)

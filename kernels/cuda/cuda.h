@@ -33,8 +33,16 @@ struct cuda_queue {
     cuda_tensor_encoder encode; // NULL: a GPU without the instructions of wgmma.h
 };
 
-/* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)". queue may be NULL. */
+/* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)", or NO_DEVICE_MEMORY
+ * with how much is free. queue may be NULL. */
 MUST_USE enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const char *call);
+
+/* "1.20 MiB of the GPU's 79.10 GiB are free". */
+enum { CUDA_FREE_CHARS = 80 };
+const char *cuda_free_text(char out[CUDA_FREE_CHARS]);
+
+/* buffer_alloc() of workspace for the op that is being launched, which is named if there is none. */
+MUST_USE enum status cuda_workspace(struct cuda_queue *queue, size_t bytes, struct buffer *out);
 
 /* Blocks the host until the GPU has passed `event`; what has gone wrong with a message meanwhile. */
 MUST_USE enum status cuda_block(const struct cuda_queue *queue, cudaEvent_t event);

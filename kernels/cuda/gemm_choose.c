@@ -158,7 +158,7 @@ static enum status find_fastest(const struct cuda_library *lt, struct cuda_queue
     *fastest = 0;
     if (count == 1)
         return OK;
-    TRY(buffer_alloc(queue->device, PART_WORKSPACE, cublaslt_bytes_spanned(call->out), &d));
+    TRY(cuda_workspace(queue, cublaslt_bytes_spanned(call->out), &d));
     t.d = d.data;
     enum status status = time_all(&t, candidates, count, fastest);
     buffer_free(&d); // every trial is past its last event

@@ -26,11 +26,14 @@ enum status cublaslt_check(const struct cuda_library *lt, const struct cuda_queu
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return OK;
-    char text[CUDA_OP_CHARS];
+    bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
+    enum status kind = memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
+    char text[CUDA_OP_CHARS], left[CUDA_FREE_CHARS];
+    const char *more = memory ? "; " : "", *room = memory ? cuda_free_text(left) : "";
     if (queue == NULL || queue->op == NULL)
-        return fail(NOT_SUPPORTED, "cuda: %s: %s", call, lt->cublasLtGetStatusString(status));
-    return fail(NOT_SUPPORTED, "cuda: %s: %s; stream %s, %s", call, lt->cublasLtGetStatusString(status),
-                queue->name, cuda_op_text(queue->op, text));
+        return fail(kind, "cuda: %s: %s%s%s", call, lt->cublasLtGetStatusString(status), more, room);
+    return fail(kind, "cuda: %s: %s%s%s; stream %s, %s", call, lt->cublasLtGetStatusString(status), more,
+                room, queue->name, cuda_op_text(queue->op, text));
 }
 
 #if CUDA_IS_EMULATED // and linked

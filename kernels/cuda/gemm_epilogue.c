@@ -116,7 +116,7 @@ static enum status time_beside(struct ways *ways, bool *slower)
 {
     struct tensor *c = &ways->op.c, *sum = &ways->op.epilogue.bias_gradient;
     struct buffer d;
-    TRY(buffer_alloc(ways->queue->device, PART_WORKSPACE, cublaslt_bytes_spanned(*c), &d));
+    TRY(cuda_workspace(ways->queue, cublaslt_bytes_spanned(*c), &d));
     c->data = sum->data = d.data;
     enum status status = time_both(ways, slower);
     buffer_free(&d); // every trial is past its last event

@@ -25,13 +25,9 @@ static enum status allocate(size_t bytes, void **out)
     if (error == cudaSuccess)
         return OK;
     (void)cudaGetLastError(); // it would be found again after the next launch
-    size_t left = 0, total = 0;
-    char wanted[NUMBER_CHARS], free_now[NUMBER_CHARS], all[NUMBER_CHARS];
-    if (cudaMemGetInfo(&left, &total) != cudaSuccess)
-        left = total = 0;
-    return fail(NO_MEMORY, "cuda: cudaMalloc of %s: %s; %s of the GPU's %s are free",
-                bytes_text((int64_t)bytes, wanted), cudaGetErrorString(error),
-                bytes_text((int64_t)left, free_now), bytes_text((int64_t)total, all));
+    char wanted[NUMBER_CHARS], left[CUDA_FREE_CHARS];
+    return fail(NO_DEVICE_MEMORY, "cuda: cudaMalloc of %s: %s; %s", bytes_text((int64_t)bytes, wanted),
+                cudaGetErrorString(error), cuda_free_text(left));
 }
 
 static enum status add_piece(struct cuda_pool *pool, size_t bytes)

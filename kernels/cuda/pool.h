@@ -13,10 +13,10 @@
 
 struct cuda_pool;
 
-/* reserve_bytes: taken from CUDA at once. NO_MEMORY says what was asked and what the device has left. */
+/* reserve_bytes: taken from CUDA at once. NO_DEVICE_MEMORY says what was asked, and what is left. */
 MUST_USE enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **out);
 void cuda_pool_destroy(struct cuda_pool *pool); // takes NULL; gives everything back to CUDA
 
-/* Aligned to 256 bytes, and never touching another piece. NO_MEMORY says how much the device has left. */
+/* Aligned to 256 bytes, and never touching another piece. NO_DEVICE_MEMORY says how much is left. */
 MUST_USE enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out);
 void cuda_pool_give(struct cuda_pool *pool, void *data);

@@ -100,12 +100,37 @@ enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const 
 {
     if (error == cudaSuccess)
         return OK;
-    enum status status = error == cudaErrorMemoryAllocation ? NO_MEMORY : NOT_SUPPORTED;
-    char text[CUDA_OP_CHARS];
+    bool memory = error == cudaErrorMemoryAllocation;
+    enum status status = memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
+    char text[CUDA_OP_CHARS], left[CUDA_FREE_CHARS];
+    if (memory)
+        (void)cudaGetLastError(); // it would be found again after the next launch
+    const char *more = memory ? "; " : "", *room = memory ? cuda_free_text(left) : "";
     if (queue == NULL || queue->op == NULL)
-        return fail(status, "cuda: %s: %s", call, cudaGetErrorString(error));
-    return fail(status, "cuda: %s: %s; stream %s, %s", call, cudaGetErrorString(error), queue->name,
-                cuda_op_text(queue->op, text));
+        return fail(status, "cuda: %s: %s%s%s", call, cudaGetErrorString(error), more, room);
+    return fail(status, "cuda: %s: %s%s%s; stream %s, %s", call, cudaGetErrorString(error), more, room,
+                queue->name, cuda_op_text(queue->op, text));
+}
+
+const char *cuda_free_text(char out[CUDA_FREE_CHARS])
+{
+    size_t left = 0, total = 0;
+    char free_now[NUMBER_CHARS], all[NUMBER_CHARS];
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess)
+        left = total = 0;
+    snprintf(out, CUDA_FREE_CHARS, "%s of the GPU's %s are free", bytes_text((int64_t)left, free_now),
+             bytes_text((int64_t)total, all));
+    return out;
+}
+
+enum status cuda_workspace(struct cuda_queue *queue, size_t bytes, struct buffer *out)
+{
+    char why[800], text[CUDA_OP_CHARS];
+    enum status status = buffer_alloc(queue->device, PART_WORKSPACE, bytes, out);
+    if (status == OK || queue->op == NULL)
+        return status;
+    snprintf(why, sizeof why, "%s", fail_text());
+    return fail(status, "%s; stream %s, %s", why, queue->name, cuda_op_text(queue->op, text));
 }
 
 enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **out)
@@ -117,7 +142,7 @@ enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **
         // What was put on the stream before may still use the old piece.
         TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
         buffer_free(&queue->scratch);
-        TRY(buffer_alloc(queue->device, PART_WORKSPACE, bytes, &queue->scratch));
+        TRY(cuda_workspace(queue, bytes, &queue->scratch));
     }
     *out = queue->scratch.data;
     return OK;

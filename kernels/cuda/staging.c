@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,17 +29,31 @@ struct cuda_staging {
     uint64_t begin, end; // slots in use, in order, modulo SLOTS
 };
 
-/* Memory that cannot be swapped out, and why it is wanted. */
-static enum status pin(size_t bytes, const char *why, void **out)
+/* What Linux could still give, pages of its caches too; 0: it does not say. */
+static int64_t host_left(void)
+{
+    long long kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return 1024 * kib;
+}
+
+/* Memory that cannot be swapped out, and what it is for. NO_MEMORY: the host's. */
+static enum status pin(size_t bytes, const char *what, void **out)
 {
     cudaError_t error = cudaMallocHost(out, bytes);
     if (error == cudaSuccess)
         return OK;
-    char size[NUMBER_CHARS];
+    char size[NUMBER_CHARS], left[NUMBER_CHARS];
     (void)cudaGetLastError(); // it would be found again after the next launch
-    return fail(NO_MEMORY,
-                "cuda: cudaMallocHost of %s: %s; pinned memory of the host cannot be swapped out: %s",
-                bytes_text((int64_t)bytes, size), cudaGetErrorString(error), why);
+    return fail(NO_MEMORY, "cuda: cudaMallocHost of %s for %s: %s; %s of the host's memory are free",
+                bytes_text((int64_t)bytes, size), what, cudaGetErrorString(error),
+                bytes_text(host_left(), left));
 }
 
 enum status cuda_staging_create(struct cuda_staging **out)
@@ -47,8 +62,7 @@ enum status cuda_staging_create(struct cuda_staging **out)
     if (s == NULL)
         return fail(NO_MEMORY, "no memory for copies between host and device");
     void *memory = NULL;
-    enum status status =
-        pin((size_t)SLOTS * SLOT_BYTES, "copies between host and device pass through it", &memory);
+    enum status status = pin((size_t)SLOTS * SLOT_BYTES, "copies to and from the GPU", &memory);
     s->memory = memory;
     for (int i = 0; status == OK && i < SLOTS; i++)
         status = cuda_check(NULL, cudaEventCreateWithFlags(&s->slot[i].event, cudaEventDisableTiming),
@@ -80,8 +94,7 @@ enum status cuda_staging_pin(struct cuda_staging *s, size_t bytes, void **out)
     void *data = NULL;
     if (pinned == NULL)
         return fail(NO_MEMORY, "no memory for a list of pinned memory");
-    enum status status = pin(
-        bytes, "memory.offload_activations and memory.offload_optimizer take what the host has free", &data);
+    enum status status = pin(bytes, "what is offloaded", &data);
     if (status != OK) {
         free(pinned);
         return status;

@@ -452,6 +452,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     cublasLtMatmulHeuristicResult_t result;
     cublasStatus_t status =
         cublasLtMatmulAlgoCheck(handle, what, a_layout, b_layout, c_layout, d_layout, algo, &result);
+    if (emulator_fails("cublasLtMatmul"))
+        return CUBLAS_STATUS_ALLOC_FAILED;
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     if (word[WORD_WORKSPACE] > workspace_bytes || !is_aligned(workspace, 256))

@@ -158,6 +158,8 @@ const char *cudnnGetErrorString(cudnnStatus_t status)
         return "CUDNN_STATUS_NOT_SUPPORTED";
     case CUDNN_STATUS_INTERNAL_ERROR:
         return "CUDNN_STATUS_INTERNAL_ERROR";
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+        return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
     }
     return "?";
 }
@@ -362,6 +364,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     struct part *p = plan;
     const struct part *v = pack;
     cudnnStatus_t status = result_of("cudnnBackendExecute");
+    if (emulator_fails("cudnn memory"))
+        status = cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no room for code");
     if (status != CUDNN_STATUS_SUCCESS)
         return status;
     if (!p->finished || p->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !v->finished ||

@@ -71,6 +71,8 @@ cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid
                 threads.z == 1;
     if (!good)
         return emulator_returns(cudaErrorInvalidConfiguration);
+    if (emulator_fails("cudaLaunchKernelEx")) // code is loaded when it is first launched
+        return emulator_returns(cudaErrorMemoryAllocation);
     return emulator_returns(shared_bytes <= shared_bytes_of(kernel) ? cudaSuccess : cudaErrorInvalidValue);
 }
 

@@ -143,7 +143,7 @@ static ncclResult_t collective(const char *call, struct ncclComm *c, cudaStream_
                                const void *in, void *out)
 {
     if (emulator_fails(call))
-        return refuse(ncclUnhandledCudaError, "as EMULATOR_FAIL says");
+        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     if (c == NULL || c->aborted)
         return refuse(ncclInvalidArgument, "no comm");
     return put(c, stream, wish, in, out, NULL, 0);
@@ -194,7 +194,7 @@ static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream
 {
     if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv")) {
         mine.spoiled = true;
-        return refuse(ncclUnhandledCudaError, "as EMULATOR_FAIL says");
+        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     }
     if (comm == NULL || comm->aborted || letter.peer < 0 || letter.peer >= comm->ranks)
         return refuse(ncclInvalidArgument, "no comm, or no such peer");

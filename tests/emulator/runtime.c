@@ -262,48 +262,9 @@ void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
     put(stream, (struct entry){.message = message});
 }
 
-bool emulator_fails(const char *call)
-{
-    const char *fails = getenv("EMULATOR_FAIL");
-    return fails != NULL && strcmp(fails, call) == 0;
-}
-
 static cudaError_t result_of(const char *call, cudaError_t when_failing)
 {
     return emulator_returns(emulator_fails(call) ? when_failing : cudaSuccess);
-}
-
-const char *cudaGetErrorString(cudaError_t error)
-{
-    switch (error) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorInvalidValue:
-        return "invalid argument";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorInvalidConfiguration:
-        return "invalid configuration argument";
-    case cudaErrorInsufficientDriver:
-        return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorNoDevice:
-        return "no CUDA-capable device is detected";
-    case cudaErrorInvalidResourceHandle:
-        return "invalid resource handle";
-    case cudaErrorIllegalState:
-        return "the operation cannot be performed in the present state";
-    case cudaErrorNotReady:
-        return "device not ready";
-    case cudaErrorStreamCaptureUnsupported:
-        return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureInvalidated:
-        return "operation failed due to a previous error during capture";
-    case cudaErrorStreamCaptureIsolation:
-        return "dependency created on uncaptured work in another stream";
-    case cudaErrorCapturedEvent:
-        return "operation not permitted on an event last recorded in a capturing stream";
-    }
-    return "?";
 }
 
 static int gpus(void)

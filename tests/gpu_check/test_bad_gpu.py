@@ -2,7 +2,8 @@
 """The whole program on machines whose GPUs are not what a recipe wants: one line says what was found, what is needed
 and the key; the exit status; and nothing was trained on something else instead. The GPUs are the emulator's.
 
-    test_bad_gpu.py CUBOID_EMULATED SOURCE_ROOT"""
+    test_bad_gpu.py CUBOID_EMULATED SOURCE_ROOT [MPIRUN]"""
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import unittest
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+MPIRUN = sys.argv[3:4]
 SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
          "data.split=100,0,0", "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2",
          "model.num_query_groups=2", "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8",
@@ -29,14 +31,16 @@ class Machines(unittest.TestCase):
     def tearDownClass(cls):
         cls.temporary.cleanup()
 
-    def cuboid(self, *overrides, command="train", **machine):
-        """machine: what the emulator's is like."""
-        self.run_dir = tempfile.mkdtemp(dir=self.folder) + "/run"
+    def cuboid(self, *overrides, command="train", run_dir=None, ranks=0, **machine):
+        """machine: what the emulator's is like; {run} in it is the run's folder. ranks: under mpirun."""
+        self.run_dir = run_dir or tempfile.mkdtemp(dir=self.folder) + "/run"
+        launcher = [*MPIRUN, "-n", str(ranks)] if ranks else []
         keys = {word.split("=")[0]: word for word in [*SMALL, f"data.train={self.folder}/text",
                                                       f"logging.run_dir={self.run_dir}", *overrides]}
-        return subprocess.run([CUBOID, command, f"{ROOT}/recipes/quickstart.yaml", *keys.values()], text=True,
-                              capture_output=True, timeout=60, check=False, cwd=self.folder,
-                              env={**os.environ, **{f"EMULATOR_{key}": value for key, value in machine.items()}})
+        return subprocess.run([*launcher, CUBOID, command, f"{ROOT}/recipes/quickstart.yaml", *keys.values()],
+                              text=True, capture_output=True, timeout=60, check=False, cwd=self.folder,
+                              env={**os.environ, **{f"EMULATOR_{key}": value.format(run=self.run_dir)
+                                                   for key, value in machine.items()}})
 
     def refused(self, done, *words, status=1, lines=1):
         said = done.stderr.strip().splitlines()
@@ -56,6 +60,65 @@ class Machines(unittest.TestCase):
         self.refused(self.cuboid(FAIL="cudaMalloc"), "cudaMalloc of ", "out of memory", "less is taken with ",
                      "memory.offload_optimizer true")
 
+    def test_no_memory_of_the_host(self):
+        """What takes less of the GPU's would not help."""
+        key = "memory.offload_optimizer"
+        for overrides, words in ([], "fewer ranks"), ([f"{key}=true"], f"{key} false"):
+            done = self.cuboid(*overrides, FAIL="cudaMallocHost")
+            self.refused(done, "cuboid: cuda: cudaMallocHost of ", " of the host's memory are free", words)
+            for word in "tensor_parallel_size", "params_dtype", "of GPU", "step ":
+                self.assertNotIn(word, done.stderr)
+
+    def losses(self):
+        with open(f"{self.run_dir}/metrics.jsonl", encoding="utf-8") as lines:
+            return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line}
+
+    def test_no_memory_in_the_middle(self):
+        """Somebody else has taken it when step 2 is saved: the run ends in one line, on all of its ranks, and goes on
+        from there when there is memory again, as if nothing had been."""
+        keys = ["train.train_iters=4", "checkpoint.save_interval=1"]
+        two = ["dp=2", "cluster.transport=nccl"]
+        own = ["precision.params_dtype=bf16"]
+        graphs = ["cluster.cuda_graphs=true"]
+        for call, at, overrides, gpu, words in (
+                ("cublasLtMatmul", 3, [], 0, ["CUBLAS_STATUS_ALLOC_FAILED", "stream compute, gemm(a f32[8, 16], "]),
+                ("cudaLaunchKernelEx", 3, [], 0, ["out of memory", "stream compute, fill("]),
+                ("cudnn memory", 3, [*own, "model.attention_backend=cudnn"], 0,
+                 ["cudnnBackendExecute", "DEVICE_ALLOCATION_FAILED", "attention_forward(bf16["]),
+                ("cudaGraphInstantiate", 2, graphs, 0,
+                 ["cudaGraphInstantiate: out of memory", "cluster.cuda_graphs false works"]),
+                ("cublasLtMatmul", 3, two, 1, ["rank 1: step 3", "CUBLAS_STATUS_ALLOC_FAILED", "gemm("]),
+                ("ncclAllGather", 3, two, 1, ["ncclAllGather", "Cuda failure 2 'out of memory'"]),
+                ("ncclSend", 3, ["pp=2", "cluster.transport=nccl"], 0, ["ncclSend", "'out of memory'"])):
+            with self.subTest(call=call, overrides=overrides):
+                self.assertEqual(self.cuboid(*keys, *overrides, GPUS="2").returncode, 0)
+                undisturbed = self.losses()
+                done = self.cuboid(*keys, *overrides, GPUS="2", FAIL=call, FAIL_GPU=str(gpu),
+                                   FAIL_WHEN=f"{{run}}/checkpoints/step-{at - 1:08}/manifest.json")
+                said = done.stderr.strip().splitlines()
+                self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+                for word in [f"step {at}, ", " of the GPU's 1.00 GiB are free", f"; rank {gpu} has ",
+                             f" of GPU {gpu} (", "less is taken with ", "memory.offload_optimizer true", *words]:
+                    self.assertIn(word, said[0])
+                self.assertEqual(sorted(os.listdir(f"{self.run_dir}/checkpoints")),
+                                 [f"step-{step:08}" for step in range(1, at)])
+                done = self.cuboid(*keys, *overrides, GPUS="2", run_dir=self.run_dir)
+                self.assertIn(f"/step-{at - 1:08}, step {at - 1}\n", done.stdout)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual(self.losses(), undisturbed)
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_no_memory_in_a_process_among_several(self):
+        done = self.cuboid("train.train_iters=4", "checkpoint.save_interval=1", "dp=2", "cluster.transport=nccl",
+                           ranks=2, GPUS="2", FAIL_GPU="1",
+                           FAIL="cublasLtMatmul", FAIL_WHEN="{run}/checkpoints/step-00000002/manifest.json")
+        self.assertNotEqual(done.returncode, 0)
+        said = [line for line in done.stderr.splitlines() if "CUBLAS_STATUS_ALLOC_FAILED" in line]
+        self.assertEqual(len(said), 1, done.stderr)
+        for word in "rank 1: step 3, ", "are free", "; rank 1 has ", "less is taken with ":
+            self.assertIn(word, said[0])
+        self.assertEqual(sorted(os.listdir(f"{self.run_dir}/checkpoints")), ["step-00000001", "step-00000002"])
+
     def test_several(self):
         two = ["dp=2", "cluster.transport=nccl"]
         self.refused(self.cuboid(*two), "cluster.device cuda: 2 ranks on this machine, and 1 GPUs", "more nodes")
@@ -67,6 +130,14 @@ class Machines(unittest.TestCase):
         self.refused(self.cuboid("precision.params_dtype=bf16", "model.attention_backend=cudnn", FAIL="cudnn"),
                      "model.attention_backend cudnn: libcudnn.so.9", "cuDNN 9.15.1 or newer",
                      "model.attention_backend own works")
+
+    def test_a_folder_that_is_not_there(self):
+        """It is not made: more likely it was meant to be another."""
+        self.refused(self.cuboid(f"cluster.matmul_algorithms={self.folder}/missing/file"),
+                     f"cluster.matmul_algorithms: nothing can be kept at {self.folder}/missing/file "
+                     f"({self.folder}/missing: No such file or directory); another path or none works", status=2)
+        self.assertFalse(os.path.exists(f"{self.folder}/missing"))
+        self.assertFalse(os.path.exists(self.run_dir))
 
     def test_what_the_recipe_alone_tells(self):
         """All of it at once, before a GPU is looked for."""

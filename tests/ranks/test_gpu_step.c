@@ -187,7 +187,7 @@ static int refuses_a_small_gpu(const struct tiny *tiny)
     enum status status = train(tiny, "pipeline.schedule=gpipe", NULL, &ignored);
     unsetenv("EMULATOR_FAIL");
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-        if (status != NO_MEMORY || strstr(fail_text(), said[i]) == NULL)
+        if (status != NO_DEVICE_MEMORY || strstr(fail_text(), said[i]) == NULL)
             failures += complain(said[i], fail_text());
     return failures;
 }

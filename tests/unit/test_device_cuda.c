@@ -63,10 +63,41 @@ Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
               "8.0 or newer; "
               "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none");
     open_says("", 3, "cluster.device cuda: this rank wants GPU 3, and there are 1");
-    open_says(
-        "cudaMallocHost", 0,
-        "cuda: cudaMallocHost of 128.00 KiB: out of memory; pinned memory of the host cannot be swapped out: "
-        "copies between host and device pass through it");
+}
+
+/* Of the host's there is no more, and nothing that takes less of a GPU's would help. */
+Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
+{
+    struct device *device = NULL;
+    struct device_options options = {.name = "cuda", .threads = 1};
+    struct buffer buffer = {0};
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1);
+    cr_assert_eq(device_open(&options, &device), NO_MEMORY);
+    cr_expect_eq(strncmp(fail_text(),
+                         "cuda: cudaMallocHost of 128.00 KiB for copies to and from the GPU: out of ", 73),
+                 0, "%s", fail_text());
+    cr_expect_not_null(strstr(fail_text(), " of the host's memory are free"), "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+    device = open_device();
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1);
+    cr_assert_eq(buffer_alloc(device, PART_HOST, 4096, &buffer), NO_MEMORY);
+    cr_expect_eq(strncmp(fail_text(), "cuda: cudaMallocHost of 4.00 KiB for what is offloaded: out of ", 62),
+                 0, "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+
+    float row[8] = {0};
+    struct stream *stream = open_stream(device, "compute");
+    struct tensor sum = tensor_1d(row, F32, 4);
+    setenv("EMULATOR_FAIL", "cudaMalloc", 1);
+    cr_assert_eq(column_sum(stream, (struct column_sum){.in = tensor_2d(row, F32, 1, 4), .out = sum}),
+                 NO_DEVICE_MEMORY);
+    cr_expect_str_eq(fail_text(),
+                     "device \"cuda\" has no memory for 16 B of workspace: cuda: cudaMalloc of 1.00 "
+                     "MiB: out of memory; 1.00 GiB of the GPU's 1.00 GiB are free; stream compute, "
+                     "column_sum(f32[1, 4])");
+    unsetenv("EMULATOR_FAIL");
+    stream_destroy(stream);
+    device_close(device);
 }
 
 Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
@@ -75,7 +106,7 @@ Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
     struct stream *stream = open_stream(device, "compute");
     struct buffer buffer;
     setenv("EMULATOR_FAIL", "cudaMalloc", 1);
-    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 4000000000, &buffer), NO_MEMORY);
+    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 4000000000, &buffer), NO_DEVICE_MEMORY);
     cr_expect_not_null(strstr(fail_text(), "weights"), "%s", fail_text());
     unsetenv("EMULATOR_FAIL");
 

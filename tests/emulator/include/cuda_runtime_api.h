@@ -12,9 +12,9 @@
  *
  * EMULATOR_CAPABILITY=8.0 makes them such GPUs; without it they are of 9.0, with the instructions of wgmma.h.
  *
- * The environment variable EMULATOR_FAIL=CALL makes that call fail, for tests of messages: cudaMalloc,
- * cudaGetDeviceCount for a machine without a GPU (EMULATOR_DRIVER=12040: with a driver of CUDA 12.4, or 0:
- * with none), or cudaGetDeviceProperties for one whose last is another.
+ * The environment variable EMULATOR_FAIL=CALL makes that call fail (tests/emulator/faults.c), for tests of
+ * messages: cudaMalloc, cudaGetDeviceCount for a machine without a GPU (EMULATOR_DRIVER=12040: with a driver
+ * of CUDA 12.4, or 0: with none), or cudaGetDeviceProperties for one whose last is another.
  */
 #pragma once
 

@@ -3,7 +3,8 @@
  * cuDNN's, so that kernels/cuda/attention_cudnn*.c are compiled as they are; what is like the real one says
  * cudnn.c.
  *
- * EMULATOR_FAIL=cudnnCALL makes that call fail, EMULATOR_FAIL=cudnn is a machine without cuDNN, and
+ * EMULATOR_FAIL=cudnnCALL makes that call fail, EMULATOR_FAIL=cudnn is a machine without cuDNN,
+ * "cudnn memory" one whose GPU has no room for what a plan loads when it first runs, and
  * EMULATOR_FAIL=engines a cuDNN that has no engine for a graph. */
 #pragma once
 
@@ -17,6 +18,7 @@ typedef enum {
     CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED = 2004,
     CUDNN_STATUS_NOT_SUPPORTED = 3000,
     CUDNN_STATUS_INTERNAL_ERROR = 4000,
+    CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED = 4004,
 } cudnnStatus_t;
 typedef enum {
     CUDNN_DATA_FLOAT = 0,
