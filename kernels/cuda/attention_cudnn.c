@@ -26,17 +26,6 @@ enum status cudnn_check(const struct cudnn *cudnn, const struct cuda_queue *queu
                 known ? queue->name : "", known ? ", " : "", known ? cuda_op_text(queue->op, text) : "");
 }
 
-enum status cudnn_check_version(const struct cudnn_library *library)
-{
-    const size_t version = library->cudnnGetVersion();
-    if (version >= CUDNN_OLDEST)
-        return OK;
-    return fail(NOT_SUPPORTED,
-                "libcudnn.so.9 is cuDNN %zu.%zu.%zu; it wants " CUDNN_OLDEST_TEXT
-                " or newer (LD_LIBRARY_PATH)",
-                version / 10000, version / 100 % 100, version % 100);
-}
-
 /* A device */
 
 static enum status describe_gpu(struct cudnn *c, const char *gpu)

@@ -46,7 +46,6 @@ enum { CUDNN_OLDEST = 91501 };
 
 /* NOT_SUPPORTED: what was looked for, and what would help. */
 MUST_USE enum status cudnn_library_open(struct cudnn_library *out);
-MUST_USE enum status cudnn_check_version(const struct cudnn_library *library);
 void cudnn_library_close(struct cudnn_library *library);
 
 /* The matrices of an op that lie in memory with rows of their own distance. */

@@ -68,6 +68,10 @@ struct call {
     cublasLtMatmulPreference_t preference;
 };
 
+/* Fills module and functions. NOT_SUPPORTED: what was found, what is wanted, and the key. */
+MUST_USE enum status cublaslt_library_open(struct cuda_library *lt);
+void cublaslt_library_close(struct cuda_library *lt);
+
 MUST_USE enum status cublaslt_check(const struct cuda_library *lt, const struct cuda_queue *queue,
                                     cublasStatus_t status, const char *call);
 

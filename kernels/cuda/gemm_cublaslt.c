@@ -6,17 +6,12 @@
  * cuBLASLt thinks in columns. A row-major c[M, N] is its N x M matrix, so it is asked for c^T = op(b)^T
  * op(a)^T: the operands change places, nothing is moved.
  *
- * The library is opened when the first device opens, and not linked: it has half a gigabyte, and every start
- * of every program, those for the CPU too, would map it. It stays then: to map it again for the next device
- * takes 0.15 s.
- *
  * An algorithm is chosen once for each shape (gemm_choose.c) and kept for the run: which one decides the
  * order of a sum, so the bits of a run depend on the library's version, the GPU and the file of choices where
  * there is one, and on nothing in the run. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/scratch.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,50 +31,13 @@ enum status cublaslt_check(const struct cuda_library *lt, const struct cuda_queu
                 room, queue->name, cuda_op_text(queue->op, text));
 }
 
-#if CUDA_IS_EMULATED // and linked
-static enum status load(struct cuda_library *lt)
-{
-#define ROW(name) lt->name = name;
-    CUBLASLT_FUNCTIONS(ROW)
-#undef ROW
-    return OK;
-}
-#else
-static enum status load(struct cuda_library *lt)
-{
-    const char *const names[] = {"libcublasLt.so.13", CUDA_LIBRARY_DIR "/libcublasLt.so.13"};
-    for (size_t i = 0; i < sizeof names / sizeof *names && lt->module == NULL; i++)
-        lt->module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (lt->module == NULL)
-        return fail(NOT_SUPPORTED,
-                    "cluster.device cuda: %s; cuBLASLt 13 comes with the CUDA toolkit: put its folder "
-                    "on LD_LIBRARY_PATH",
-                    dlerror());
-    const struct {
-        const char *name;
-        void *to;
-    } functions[] = {
-#define ROW(name) {#name, &lt->name},
-        CUBLASLT_FUNCTIONS(ROW)
-#undef ROW
-    };
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *address = dlsym(lt->module, functions[i].name);
-        if (address == NULL)
-            return fail(NOT_SUPPORTED, "cluster.device cuda: %s: %s", names[0], dlerror());
-        memcpy(functions[i].to, &address, sizeof address);
-    }
-    return OK;
-}
-#endif
-
 enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,
                               struct cuda_library **out)
 {
     struct cuda_library *lt = calloc(1, sizeof *lt);
     if (lt == NULL)
         return fail(NO_MEMORY, "no memory for cuBLASLt's plans");
-    enum status status = load(lt);
+    enum status status = cublaslt_library_open(lt);
     if (status == OK)
         status = cublaslt_check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");
     if (status == OK && options->matmul_algorithms != NULL)
@@ -115,8 +73,7 @@ void cuda_library_close(struct cuda_library *lt)
         return;
     if (lt->handle != NULL)
         lt->cublasLtDestroy(lt->handle);
-    if (lt->module != NULL)
-        dlclose(lt->module);
+    cublaslt_library_close(lt);
     algorithms_close(lt->algorithms);
     free(lt);
 }

@@ -248,7 +248,8 @@ ncclResult_t ncclGroupEnd(void)
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION(2, 28, 9);
+    const char *asked = getenv("EMULATOR_NCCL");
+    *version = asked != NULL ? (int)strtol(asked, NULL, 10) : NCCL_VERSION(2, 28, 9);
     return ncclSuccess;
 }
 

@@ -87,17 +87,6 @@ Test(attention_backend, a_machine_without_cudnn)
                      "as EMULATOR_FAIL says; model.attention_backend own works");
 }
 
-/* Whose attention errs: in all of it, or in gradients of some lengths (cudnn-frontend works round it). */
-Test(attention_backend, an_old_cudnn)
-{
-    struct bench b;
-    setenv("EMULATOR_CUDNN", "91500", 1);
-    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
-    cr_expect_str_eq(fail_text(),
-                     "model.attention_backend cudnn: libcudnn.so.9 is cuDNN 9.15.0; it wants 9.15.1 or newer "
-                     "(LD_LIBRARY_PATH); model.attention_backend own works");
-}
-
 static void choices_are(struct device *device, const char *expected)
 {
     struct text said = {0};
