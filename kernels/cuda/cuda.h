@@ -37,7 +37,7 @@ struct cuda_queue {
  * with how much is free. queue may be NULL. */
 MUST_USE enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const char *call);
 
-/* "1.20 MiB of the GPU's 79.10 GiB are free". */
+/* "1.20 MiB of the GPU's 79.10 GiB are free", or that CUDA does not say. */
 enum { CUDA_FREE_CHARS = 80 };
 const char *cuda_free_text(char out[CUDA_FREE_CHARS]);
 

@@ -81,7 +81,10 @@ enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out)
     TRY(first_fit_take(pool->fit, bytes, out));
     if (*out != NULL)
         return OK;
-    TRY(add_piece(pool, room > PIECE_BYTES ? room : PIECE_BYTES));
+    enum status status = add_piece(pool, room > PIECE_BYTES ? room : PIECE_BYTES);
+    if (status == NO_DEVICE_MEMORY && room < PIECE_BYTES) // so much more than is needed is not to be had
+        status = add_piece(pool, room);
+    TRY(status);
     return first_fit_take(pool->fit, bytes, out);
 }
 

@@ -116,8 +116,11 @@ const char *cuda_free_text(char out[CUDA_FREE_CHARS])
 {
     size_t left = 0, total = 0;
     char free_now[NUMBER_CHARS], all[NUMBER_CHARS];
-    if (cudaMemGetInfo(&left, &total) != cudaSuccess)
-        left = total = 0;
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess) { // not even for a context
+        (void)cudaGetLastError();
+        snprintf(out, CUDA_FREE_CHARS, "how much is free CUDA does not say");
+        return out;
+    }
     snprintf(out, CUDA_FREE_CHARS, "%s of the GPU's %s are free", bytes_text((int64_t)left, free_now),
              bytes_text((int64_t)total, all));
     return out;

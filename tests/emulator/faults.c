@@ -2,7 +2,8 @@
 /* Which calls fail, by the environment:
  *     EMULATOR_FAIL=CALL        this one, of whatever library, each time
  *     EMULATOR_FAIL_WHEN=FILE   once there is such a file: in the middle of a run, when it has come so far
- *     EMULATOR_FAIL_GPU=NUMBER  on this one of a machine's GPUs, which is one rank's */
+ *     EMULATOR_FAIL_GPU=NUMBER  on this one of a machine's GPUs, which is one rank's
+ *     EMULATOR_LARGEST=BYTES    more is not to be had of cudaMalloc at a time */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "tests/emulator/emulator.h"

@@ -344,6 +344,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
+    if (result_of("cudaMemGetInfo", cudaErrorMemoryAllocation) != cudaSuccess)
+        return cudaErrorMemoryAllocation;
     *total_bytes = (size_t)1 << 30;
     *free_bytes = *total_bytes - (size_t)emulator_graphs() * EMULATOR_GRAPH_BYTES;
     return cudaSuccess;
@@ -364,6 +366,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     if (emulator_forbid() != cudaSuccess)
         return cudaErrorStreamCaptureUnsupported;
     calls.pieces++;
+    const char *largest = getenv("EMULATOR_LARGEST");
+    if (largest != NULL && bytes > strtoull(largest, NULL, 10))
+        return emulator_returns(cudaErrorMemoryAllocation);
     if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess) {
         calls.allocations++;
         return take_guarded(out, bytes);

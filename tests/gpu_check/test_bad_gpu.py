@@ -126,6 +126,16 @@ class Machines(unittest.TestCase):
                      "types: rank 0 has emulated GPU", "CUDA_VISIBLE_DEVICES")
         self.refused(self.cuboid(*two, "cluster.ranks_per_gpu=2"), "cluster.ranks_per_gpu 2", "mpirun -n 2", status=2)
 
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_two_processes_on_one_gpu(self):
+        """Each takes the only GPU that it sees; mpirun has something to say, too."""
+        done = self.cuboid("dp=2", "cluster.transport=nccl", ranks=2)
+        said = [line for line in done.stderr.splitlines() if line.startswith("cuboid: ")]
+        self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+        for words in ("cluster.device cuda: rank 0 and rank 1 are on one GPU, 0000:00:00.0 of ", "CUDA_VISIBLE_DEVICES",
+                      "cluster.ranks_per_gpu 2"):
+            self.assertIn(words, said[0])
+
     def test_libraries(self):
         self.refused(self.cuboid("precision.params_dtype=bf16", "model.attention_backend=cudnn", FAIL="cudnn"),
                      "model.attention_backend cudnn: libcudnn.so.9", "cuDNN 9.15.1 or newer",

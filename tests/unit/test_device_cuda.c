@@ -92,10 +92,19 @@ Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
     cr_assert_eq(column_sum(stream, (struct column_sum){.in = tensor_2d(row, F32, 1, 4), .out = sum}),
                  NO_DEVICE_MEMORY);
     cr_expect_str_eq(fail_text(),
-                     "device \"cuda\" has no memory for 16 B of workspace: cuda: cudaMalloc of 1.00 "
-                     "MiB: out of memory; 1.00 GiB of the GPU's 1.00 GiB are free; stream compute, "
+                     "device \"cuda\" has no memory for 16 B of workspace: cuda: cudaMalloc of 256 "
+                     "B: out of memory; 1.00 GiB of the GPU's 1.00 GiB are free; stream compute, "
                      "column_sum(f32[1, 4])");
+    setenv("EMULATOR_FAIL", "cudaMemGetInfo", 1);
+    setenv("EMULATOR_LARGEST", "100000", 1);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, 100001, &buffer), NO_DEVICE_MEMORY);
+    cr_expect_str_eq(fail_text(), "device \"cuda\" has no memory for 97.66 KiB of data: cuda: cudaMalloc of "
+                                  "97.75 KiB: out of memory; how much is free CUDA does not say");
+    // A piece for more than this is not to be had, and no reason to do without.
+    cr_assert_eq(buffer_alloc(device, PART_DATA, 99000, &buffer), OK, "%s", fail_text());
     unsetenv("EMULATOR_FAIL");
+    unsetenv("EMULATOR_LARGEST");
+    buffer_free(&buffer);
     stream_destroy(stream);
     device_close(device);
 }
