@@ -555,13 +555,23 @@ void nccl_comm_destroy(struct comm *comm)
     free(c);
 }
 
+/* In one group: behind its abort a comm's memory is freed, and that waits for the GPU, which stands in a
+ * message of another comm until that is aborted too (NCCL's issue 1013). */
 void nccl_abort(struct nccl_world *w)
 {
+    const struct nccl_library *nccl = &w->job->nccl;
+    bool any = false;
     for (struct nccl_comm *c = w->comms; c != NULL; c = c->next) {
-        if (c->nccl != NULL)
-            w->job->nccl.ncclCommAbort(c->nccl);
+        if (c->nccl == NULL)
+            continue;
+        if (!any)
+            nccl->ncclGroupStart();
+        any = true;
+        nccl->ncclCommAbort(c->nccl);
         c->nccl = NULL;
     }
+    if (any)
+        nccl->ncclGroupEnd();
 }
 
 const struct transport_ops transport_nccl = {

@@ -11,7 +11,8 @@
  * calls; letters of one group move together, and a send outside a group waits for its receiver; sums go round
  * a ring, so each slice begins with another rank; a maximum drops a NaN; two ranks on one GPU of one host are
  * refused, and two of one process that load kernels or connect in the middle of it; a comm that is aborted
- * lets its messages go, and those of its partners never end.
+ * lets its messages go, and those of its partners never end; to abort it waits for what its GPU does for
+ * other comms, which only one group of aborts ends.
  *
  * Crueler: ranks that call for different things, in types or counts, end the program with what each wanted.
  * What a message writes is garbage until it is done, unless it is read too. */
@@ -30,7 +31,9 @@ struct thread_state {
     bool disorder; // a comm was aborted
     int meetings;  // of this rank with another, in each comm and direction
     int depth, letter_count;
-    bool spoiled; // a call of the open group has failed
+    bool spoiled;    // a call of the open group has failed
+    bool aborts;     // so has a comm been aborted in it
+    int comms_stand; // that have a message under way
     struct ncclComm *comm;
     cudaStream_t stream;
     struct letter letters[MOST_LETTERS];
@@ -68,6 +71,12 @@ static void spoil(const struct message *m)
             memset(m->letters[i].data, 0xff, m->letters[i].bytes);
 }
 
+static void stand(struct ncclComm *c, bool stands)
+{
+    mine.comms_stand += (int)stands - (int)c->stands;
+    c->stands = stands;
+}
+
 static bool may_start(const struct message *m)
 {
     return m->comm->finished == m->number && (mine.disorder || mine.started == m->ticket);
@@ -81,11 +90,13 @@ static bool move(struct emulator_message *message, bool *moved)
     if (!done && !m->started && may_start(m)) {
         m->started = *moved = true;
         mine.started++;
+        stand(c, true);
         spoil(m);
     }
     if (!done && m->started)
         done = m->wish.kind == LETTERS ? nccl_move_letters(m, moved) : nccl_move_collective(m, moved);
     if (done) {
+        stand(c, false);
         c->finished++;
         comm_release(c);
     }
@@ -231,12 +242,23 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
+/* What an aborted comm has of CUDA is freed, and that waits for the GPU: for messages of other comms too. */
+static void free_aborted(void)
+{
+    if (mine.comms_stand > 0)
+        die(__FILE__, __LINE__, "the emulated NCCL",
+            "ncclCommAbort waits for a message of another comm, which nobody has aborted in the same group");
+}
+
 ncclResult_t ncclGroupEnd(void)
 {
     if (mine.depth == 0)
         return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--mine.depth > 0)
         return ncclSuccess;
+    if (mine.aborts)
+        free_aborted();
+    mine.aborts = false;
     if (!mine.spoiled)
         return send_group();
     mine.spoiled = false;
@@ -384,9 +406,13 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    CHECK(mine.depth == 0); // else it would be put off until the group ends
+    CHECK(mine.depth <= 1); // of a group that somebody has forgotten to end it would be put off for good
     comm->aborted = true;
     mine.disorder = true;
+    stand(comm, false);
+    mine.aborts = mine.depth > 0;
+    if (mine.depth == 0)
+        free_aborted();
     comm_release(comm);
     return ncclSuccess;
 }

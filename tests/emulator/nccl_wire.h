@@ -48,7 +48,7 @@ struct ncclComm {
     int rank, ranks, held; // held: by its owner, and by messages on streams
     uint64_t calls, finished;
     uint64_t collectives, pieces; // of them
-    bool aborted, order;
+    bool aborted, stands;         // a message of it has begun and is not done
     struct known *known;
     uint64_t met[2]; // a bit for each rank that has been sent to, and been received from
     struct shared *shared;

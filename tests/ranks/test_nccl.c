@@ -300,6 +300,51 @@ static int fails_in_a_group(void)
                : complain(words, status != OK ? fail_text() : "it went on");
 }
 
+static enum status stand_in_two(struct world *world, struct device *device, struct stream **streams,
+                                struct comm **comms)
+{
+    const int ranks[] = {0, 1};
+    static const char *const names[] = {"first", "second"};
+    for (int i = 0; i < 2; i++) {
+        TRY(stream_create(device, names[i], &streams[i]));
+        TRY(comm_create(world, names[i], i + 1, ranks, 2, &comms[i]));
+    }
+    if (world->rank == 1)
+        return fail(NOT_FINITE, "the loss is not finite");
+    for (int i = 0; i < 2; i++)
+        TRY(comms[i]->ops->barrier(comms[i], streams[i]));
+    return stream_sync(streams[1]);
+}
+
+/* Rank 1 fails while rank 0's GPU stands in messages of two comms. */
+static enum status fail_of_two(struct world *world, void *argument)
+{
+    struct device *device = NULL;
+    struct stream *streams[2] = {NULL, NULL};
+    struct comm *comms[2] = {NULL, NULL};
+    (void)argument;
+    TRY(device_open(&(struct device_options){.name = "cuda", .threads = 1, .index = world->device_index},
+                    &device));
+    enum status status = stand_in_two(world, device, streams, comms);
+    for (int i = 0; i < 2; i++) {
+        stream_destroy(streams[i]);
+        if (comms[i] != NULL)
+            comm_destroy(comms[i]);
+    }
+    device_close(device);
+    return status;
+}
+
+static int aborts_them_together(void)
+{
+    struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
+    const char *words = "the loss is not finite";
+    bool failed = world_run_as(&options, fail_of_two, NULL) != OK;
+    return failed && strstr(fail_text(), words) != NULL
+               ? 0
+               : complain(words, failed ? fail_text() : "it went on");
+}
+
 /* Of a process: two ranks, one GPU. */
 static int shared_gpu(const char *share)
 {
@@ -334,7 +379,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
     failures += own_order(&tiny, &reference);
-    failures += talks() + bad_machines() + mixed_machine() + fails_in_a_group();
+    failures += talks() + bad_machines() + mixed_machine() + fails_in_a_group() + aborts_them_together();
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;
