@@ -162,17 +162,28 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
     }
 }
 
-/* delta[h, t] = dout . out, a warp for each. */
-static __global__ void __launch_bounds__(THREADS) dot_out_and_gradient(struct attention a)
+/* delta[h, t] = dout . out, a block for each token. 2^shift threads, a warp at most, take a head, EACH
+ * columns each; so neighbours read neighbours, whatever the heads. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    dot_out_and_gradient(rows<T> out, rows<T> dout, int heads, int head_dim, int shift, float *delta)
 {
-    const int64_t token = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / WARP;
-    const int64_t column = static_cast<int64_t>(blockIdx.y) * a.head_dim;
-    float sum = 0.0F;
-    for (int c = static_cast<int>(threadIdx.x % WARP); token < a.tokens && c < a.head_dim; c += WARP)
-        sum = fmaf(a.dout.load(token, column + c), a.out.load(token, column + c), sum);
-    sum = warp_reduce(sum, plus());
-    if (threadIdx.x % WARP == 0 && token < a.tokens)
-        a.delta[blockIdx.y * a.tokens + token] = sum;
+    const int64_t token = blockIdx.x, tokens = gridDim.x;
+    const int end = ((heads << shift) + WARP - 1) / WARP * WARP; // whole warps: they shuffle
+    for (int i = static_cast<int>(threadIdx.x); i < end; i += static_cast<int>(blockDim.x)) {
+        const int head = i >> shift, column = EACH * (i - (head << shift));
+        const int64_t at = static_cast<int64_t>(head) * head_dim + column,
+                      left = head < heads ? head_dim - column : 0;
+        const piece<T> of_out = out.read(token, at, left), of_dout = dout.read(token, at, left);
+        const piece<float> x = rows<T>::widened(of_out), y = rows<T>::widened(of_dout);
+        float sum = 0.0F;
+        for (int k = 0; k < EACH; k++)
+            sum = fmaf(y.at[k], x.at[k], sum);
+        for (unsigned step = 1; step < 1U << shift; step *= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        if (column == 0 && head < heads)
+            delta[head * tokens + token] = sum;
+    }
 }
 
 /* The four tiles that backward works on, and its two matrices [query][key]. */
@@ -349,6 +360,23 @@ static enum status backward(struct cuda_queue *queue, const struct attention &a,
     return LAUNCH(queue, query_gradients<CHUNKS>, queries, THREADS, bytes, a);
 }
 
+static enum status make_delta(struct cuda_queue *queue, const struct attention &a, struct tensor out,
+                              struct tensor dout)
+{
+    int shift = 0;
+    while (EACH << shift < a.head_dim)
+        shift++;
+    return with_type(out.dtype, [=](auto number) {
+        using T = decltype(number);
+        rows<T> x = rows_of<T>(out), y = rows_of<T>(dout);
+        x.wide = x.wide && a.head_dim % EACH == 0; // so does every head
+        y.wide = y.wide && a.head_dim % EACH == 0;
+        return LAUNCH(queue, dot_out_and_gradient<T>, dim3(static_cast<unsigned>(a.tokens)),
+                      threads_for(static_cast<int64_t>(a.heads) << shift, THREADS), 0, x, y, a.heads,
+                      a.head_dim, shift, a.delta);
+    });
+}
+
 enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct attention_backward *op)
 {
     struct attention a = attention_of(&op->forward);
@@ -362,8 +390,7 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
     void *delta;
     TRY(cuda_scratch(queue, static_cast<size_t>(a.heads * a.tokens) * sizeof(float), &delta));
     a.delta = static_cast<float *>(delta);
-    dim3 grid(static_cast<unsigned>(blocks_of(a.tokens, WARPS)), static_cast<unsigned>(a.heads));
-    TRY(LAUNCH(queue, dot_out_and_gradient, grid, THREADS, 0, a));
+    TRY(make_delta(queue, a, op->forward.out, op->dout));
     if (attention_suits_mma(op))
         return attention_mma_backward(queue, op, a.delta);
     return a.head_dim <= 2 * WARP ? backward<2>(queue, a, op->forward.batch)
