@@ -79,12 +79,23 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
 
 template <enum activation_kind KIND, class T> struct activate {
     rows<T> x, up, y;
+    struct in {
+        piece<T> x, up;
+    };
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    __device__ in read(int64_t row, int64_t column, int64_t left) const
     {
-        piece<float> q = x.load(row, column, left), u = {};
+        in p = {};
+        p.x = x.read(row, column, left);
         if (KIND == ACTIVATION_SWIGLU)
-            u = up.load(row, column, left);
+            p.up = up.read(row, column, left);
+        return p;
+    }
+
+    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
+    {
+        piece<float> q = rows<T>::widened(p.x);
+        const piece<float> u = rows<T>::widened(p.up);
         for (int i = 0; i < EACH; i++) {
             q.at[i] *= step_of<KIND>(q.at[i]);
             if (KIND == ACTIVATION_SWIGLU)
@@ -131,7 +142,7 @@ static enum status forward(struct cuda_queue *queue, const struct activation_for
     return with_type(op->x.dtype, [=](auto number) {
         using T = decltype(number);
         activate<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->y)};
-        return run_each_piece(queue, f, op->y.dim[0], columns);
+        return run_each_two_pieces(queue, f, op->y.dim[0], columns);
     });
 }
 

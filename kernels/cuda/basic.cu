@@ -79,12 +79,20 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
     });
 }
 
-template <class W> struct copy_words {
-    rows<W> in, out;
+/* Bits that are the same of both, or numbers that are rounded. */
+template <class From, class To> struct copy_to {
+    rows<From> from;
+    rows<To> to;
+    using in = piece<From>;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    __device__ in read(int64_t row, int64_t column, int64_t left) const
     {
-        out.store(row, column, left, in.load(row, column, left));
+        return from.read(row, column, left);
+    }
+
+    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
+    {
+        to.store(row, column, left, rows<From>::widened(p));
     }
 };
 
@@ -92,29 +100,21 @@ enum status cuda_copy(struct cuda_queue *queue, const struct copy *op)
 {
     const int64_t count = row_count(op->out);
     if (dtype_bytes(op->out.dtype) == sizeof(uint16_t))
-        return run_each_piece(queue, copy_words<uint16_t>{words<uint16_t>(op->in), words<uint16_t>(op->out)},
-                              count, word_columns<uint16_t>(op->out));
-    return run_each_piece(queue, copy_words<uint32_t>{words<uint32_t>(op->in), words<uint32_t>(op->out)},
-                          count, word_columns<uint32_t>(op->out));
+        return run_each_two_pieces(
+            queue, copy_to<uint16_t, uint16_t>{words<uint16_t>(op->in), words<uint16_t>(op->out)}, count,
+            word_columns<uint16_t>(op->out));
+    return run_each_two_pieces(queue,
+                               copy_to<uint32_t, uint32_t>{words<uint32_t>(op->in), words<uint32_t>(op->out)},
+                               count, word_columns<uint32_t>(op->out));
 }
-
-template <class From, class To> struct cast_to {
-    rows<From> in;
-    rows<To> out;
-
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
-    {
-        out.store(row, column, left, in.load(row, column, left));
-    }
-};
 
 enum status cuda_cast(struct cuda_queue *queue, const struct cast *op)
 {
     return with_type(op->in.dtype, [=](auto from) {
         return with_type(op->out.dtype, [=](auto to) {
-            cast_to<decltype(from), decltype(to)> f = {rows_of<decltype(from)>(op->in),
+            copy_to<decltype(from), decltype(to)> f = {rows_of<decltype(from)>(op->in),
                                                        rows_of<decltype(to)>(op->out)};
-            return run_each_piece(queue, f, row_count(op->out), column_count(op->out));
+            return run_each_two_pieces(queue, f, row_count(op->out), column_count(op->out));
         });
     });
 }

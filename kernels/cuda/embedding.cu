@@ -14,19 +14,32 @@ template <class T> struct gather {
     const int32_t *id;
     int64_t begin, row_count;
     bool accumulate;
+    struct in {
+        bool here;
+        piece<T> row, before;
+    };
 
-    __device__ void operator()(int64_t t, int64_t column, int64_t left) const
+    __device__ in read(int64_t t, int64_t column, int64_t left) const
     {
         const int64_t row = static_cast<int64_t>(id[t]) - begin;
-        piece<float> q = {};
-        if (row >= 0 && row < row_count)
-            q = table.load(row, column, left);
-        else if (accumulate)
+        in p = {};
+        p.here = row >= 0 && row < row_count;
+        if (p.here)
+            p.row = table.read(row, column, left);
+        if (p.here && accumulate)
+            p.before = out.read(t, column, left);
+        return p;
+    }
+
+    __device__ void put(const in &p, int64_t t, int64_t column, int64_t left) const
+    {
+        if (!p.here && accumulate)
             return;
+        piece<float> q = rows<T>::widened(p.row);
         if (accumulate) {
-            piece<float> old = out.load(t, column, left);
+            const piece<float> before = rows<T>::widened(p.before);
             for (int i = 0; i < EACH; i++)
-                q.at[i] = old.at[i] + q.at[i];
+                q.at[i] = before.at[i] + q.at[i];
         }
         out.store(t, column, left, q);
     }
@@ -38,7 +51,7 @@ enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedd
         using T = decltype(number);
         gather<T> f = {rows_of<T>(op->table), rows_of<T>(op->out), op->id, op->begin, op->rows,
                        op->accumulate};
-        return run_each_piece(queue, f, op->out.dim[0], op->out.dim[1]);
+        return run_each_two_pieces(queue, f, op->out.dim[0], op->out.dim[1]);
     });
 }
 

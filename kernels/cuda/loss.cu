@@ -2,6 +2,8 @@
 /* Cross entropy, a block for each row; what separates the steps is the caller's reduction over ranks. */
 #include "kernels/cuda/reduce.h"
 
+#define LOG2_E 1.4426950408889634F
+
 enum { THREADS = 256 };
 
 template <class T> struct loss_rows {
@@ -15,11 +17,10 @@ template <class T> __global__ void __launch_bounds__(THREADS) largest_of_rows(lo
 {
     const int64_t row = blockIdx.x;
     float most = -INFINITY;
-    for (int64_t c = EACH * threadIdx.x; c < op.columns; c += EACH * blockDim.x) {
-        piece<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
+    walk_row(op.logits, row, op.columns, -INFINITY, [&](const piece<float> &q) {
         for (int i = 0; i < EACH; i++)
             most = fmaxf(most, q.at[i]);
-    }
+    });
     most = block_reduce(most, larger(), -INFINITY);
     if (threadIdx.x == 0)
         op.max[row] = most;
@@ -30,11 +31,10 @@ template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_r
     const int64_t row = blockIdx.x;
     const float max = op.max[row];
     float sum = 0.0F;
-    for (int64_t c = EACH * threadIdx.x; c < op.columns; c += EACH * blockDim.x) {
-        piece<float> q = op.logits.load(row, c, op.columns - c, -INFINITY);
+    walk_row(op.logits, row, op.columns, -INFINITY, [&](const piece<float> &q) {
         for (int i = 0; i < EACH; i++)
-            sum += expf(q.at[i] - max);
-    }
+            sum += exp2_fast(LOG2_E * (q.at[i] - max)); // expf's instructions take as long as memory
+    });
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
         const int64_t column = static_cast<int64_t>(op.label[row]) - op.begin;
@@ -113,20 +113,30 @@ template <class T> struct loss_gradient {
     const int32_t *label;
     int64_t begin, columns;
     const float *scale;
+    using in = piece<T>;
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    __device__ in read(int64_t row, int64_t column, int64_t left) const
+    {
+        return logits.read(row, column, left);
+    }
+
+    /* A token that does not count has 0, whatever was read. Few pieces have a target or end a row. */
+    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         const float weight = scale != nullptr ? mask[row] * *scale : mask[row];
-        const float factor = weight / sum[row], most = max[row];
-        const int64_t at = static_cast<int64_t>(label[row]) - begin, real = columns - column;
-        piece<float> q = {};
-        if (weight != 0.0F && real > 0)
-            q = logits.load(row, column, left);
-        for (int i = 0; i < EACH; i++) {
-            q.at[i] = weight != 0.0F && i < real ? expf(q.at[i] - most) * factor : 0.0F;
-            if (weight != 0.0F && i < real && column + i == at)
-                q.at[i] -= weight;
-        }
+        const bool counts = weight != 0.0F;
+        const float factor = counts ? weight / sum[row] : 0.0F, most = counts ? max[row] : 0.0F;
+        const int64_t at = static_cast<int64_t>(label[row]) - begin - column,
+                      real = counts ? columns - column : 0;
+        piece<float> q = rows<T>::widened(p);
+        if (real < EACH)
+            for (int i = 0; i < EACH; i++)
+                q.at[i] = i < real ? q.at[i] : -INFINITY;
+        for (int i = 0; i < EACH; i++)
+            q.at[i] = expf(q.at[i] - most) * factor;
+        if (at >= 0 && at < EACH && at < real)
+            for (int i = 0; i < EACH; i++)
+                q.at[i] -= i == at ? weight : 0.0F;
         logits.store(row, column, left, q);
     }
 };
@@ -143,6 +153,6 @@ enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backw
                               op->begin,
                               op->columns,
                               op->scale};
-        return run_each_piece(queue, f, op->logits.dim[0], op->logits.dim[1]);
+        return run_each_two_pieces(queue, f, op->logits.dim[0], op->logits.dim[1]);
     });
 }

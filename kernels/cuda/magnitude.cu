@@ -63,12 +63,10 @@ template <class F, class T>
 static __device__ typename F::type of_row(const rows<T> &in, int64_t row, int64_t columns)
 {
     typename F::type all = 0;
-    for (int64_t column = EACH * static_cast<int64_t>(threadIdx.x); column < columns;
-         column += EACH * blockDim.x) {
-        piece<float> x = in.load(row, column, columns - column);
+    walk_row(in, row, columns, 0.0F, [&](const piece<float> &x) {
         for (int i = 0; i < EACH; i++)
             all = typename F::op()(all, F::of(x.at[i]));
-    }
+    });
     return all;
 }
 
@@ -88,7 +86,9 @@ template <class F>
 static __global__ void __launch_bounds__(THREADS)
     join_partial(const typename F::type *partial, int blocks, typename F::out *out, bool accumulate)
 {
-    typename F::type all = static_cast<int>(threadIdx.x) < blocks ? partial[threadIdx.x] : typename F::type();
+    typename F::type all = 0;
+    for (int b = static_cast<int>(threadIdx.x); b < blocks; b += THREADS)
+        all = typename F::op()(all, partial[b]);
     all = block_reduce(all, typename F::op(), typename F::type());
     if (threadIdx.x == 0)
         *out = F::given(accumulate ? typename F::op()(F::taken(*out), all) : all);
@@ -105,6 +105,12 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* No more than have several pieces each. */
+static int threads_of_row(const struct magnitude *op)
+{
+    return threads_for(blocks_of(op->in.dim[1], EACH * PIECES_AT_ONCE), THREADS);
+}
+
 template <class F, class T> static enum status find_one(struct cuda_queue *queue, const struct magnitude *op)
 {
     using type = typename F::type;
@@ -112,8 +118,7 @@ template <class F, class T> static enum status find_one(struct cuda_queue *queue
     const int64_t rows = op->in.dim[0];
     const int blocks = rows < MOST_BLOCKS ? static_cast<int>(rows) : MOST_BLOCKS;
     TRY(cuda_scratch(queue, static_cast<size_t>(blocks) * sizeof(type), &partial));
-    const int threads = threads_for(blocks_of(op->in.dim[1], EACH), THREADS);
-    TRY(LAUNCH(queue, (find_in_rows<F, T>), dim3(static_cast<unsigned>(blocks)), threads, 0,
+    TRY(LAUNCH(queue, (find_in_rows<F, T>), dim3(static_cast<unsigned>(blocks)), threads_of_row(op), 0,
                rows_of<T>(op->in), rows, op->in.dim[1], static_cast<type *>(partial)));
     return LAUNCH(queue, join_partial<F>, dim3(1), THREADS, 0, static_cast<const type *>(partial), blocks,
                   static_cast<typename F::out *>(op->out.data), op->accumulate);
@@ -130,10 +135,9 @@ template <class T> static enum status find_magnitude(struct cuda_queue *queue, c
         break;
     }
     const int64_t rows = op->in.dim[0];
-    const int threads = threads_for(blocks_of(op->in.dim[1], EACH), THREADS);
     return LAUNCH(queue, find_each_row<T>, dim3(static_cast<unsigned>(rows < MAX_GRID_Y ? rows : MAX_GRID_Y)),
-                  threads, 0, rows_of<T>(op->in), rows, op->in.dim[1], static_cast<float *>(op->out.data),
-                  op->accumulate);
+                  threads_of_row(op), 0, rows_of<T>(op->in), rows, op->in.dim[1],
+                  static_cast<float *>(op->out.data), op->accumulate);
 }
 
 enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op)

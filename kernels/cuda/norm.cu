@@ -22,54 +22,87 @@ static int threads_of_row(int64_t columns)
 
 template <class T> struct norm_rows {
     bool layer;
-    int64_t columns;
+    int64_t row_count, columns;
     rows<T> x, weight, bias, y;
     float epsilon;
     float *mean, *rstd;
 };
 
-/* ADDS: x is what `before` makes first. */
-template <class T, bool ADDS>
+/* A block takes two rows at once, so that its threads have enough under way; or one, where each of them
+ * brings several pieces. ADDS: x is what `before` makes first. FITS: a row is one wide piece for each thread.
+ */
+template <bool ADDS> constexpr int rows_at_once = ADDS ? 1 : 2;
+
+template <class T, bool FITS>
+__device__ void write_normal(const norm_rows<T> &op, int64_t row, int64_t column, float mean, float rstd,
+                             const piece<float> &w, const piece<float> &b, piece<float> x)
+{
+    for (int i = 0; i < EACH; i++)
+        x.at[i] = (x.at[i] - mean) * rstd * w.at[i] + b.at[i];
+    op.y.template store<FITS>(row, column, op.columns - column, x);
+}
+
+template <class T, bool ADDS, bool FITS>
 __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, add_residual<T> before)
 {
-    const int64_t row = blockIdx.x, n = op.columns, first = EACH * threadIdx.x, stride = EACH * blockDim.x;
-    piece<T> held = {};
-    const auto x = [&](int64_t c) { return rows<T>::widened(c == first ? held : op.x.read(row, c, n - c)); };
-    float sum = 0.0F;
+    constexpr int ROWS = rows_at_once<ADDS>;
+    const int64_t row = ROWS * static_cast<int64_t>(blockIdx.x), n = op.columns, first = EACH * threadIdx.x,
+                  stride = FITS ? n : EACH * blockDim.x;
+    const int count = op.row_count - row < ROWS ? 1 : ROWS;
+    piece<T> held[ROWS] = {};
+    const auto x = [&](int k, int64_t c) {
+        return rows<T>::widened(FITS || c == first ? held[k] : op.x.read(row + k, c, n - c));
+    };
+    float sum[ROWS] = {}, mean[ROWS], rstd[ROWS];
     for (int64_t c = first; c < n; c += stride) {
-        const piece<T> in = ADDS ? before.put(row, c, n - c) : op.x.read(row, c, n - c);
-        if (c == first)
-            held = in;
-        const piece<float> q = rows<T>::widened(in);
-        for (int i = 0; i < EACH; i++)
-            sum += i < n - c ? q.at[i] : 0.0F;
+        piece<T> in[ROWS] = {};
+        UNROLL_ALL
+        for (int k = 0; k < ROWS && k < count; k++)
+            in[k] = ADDS ? before.template put<FITS>(before.template read<FITS>(row, c, n - c), row, c, n - c)
+                         : op.x.template read<FITS>(row + k, c, n - c);
+        UNROLL_ALL
+        for (int k = 0; k < ROWS; k++) {
+            held[k] = c == first ? in[k] : held[k];
+            const piece<float> q = rows<T>::widened(in[k]);
+            for (int i = 0; i < EACH; i++)
+                sum[k] += FITS || i < n - c ? q.at[i] : 0.0F;
+        }
     }
-    const float mean = op.layer ? block_sum(sum) / static_cast<float>(n) : 0.0F;
-    sum = 0.0F;
-    for (int64_t c = first; c < n; c += stride) {
-        const piece<float> q = x(c);
-        for (int i = 0; i < EACH; i++)
-            sum = i < n - c ? fmaf(q.at[i] - mean, q.at[i] - mean, sum) : sum;
+    if (op.layer)
+        block_sums<ROWS>(sum);
+    UNROLL_ALL
+    for (int k = 0; k < ROWS; k++) {
+        mean[k] = op.layer ? sum[k] / static_cast<float>(n) : 0.0F;
+        sum[k] = 0.0F;
+        for (int64_t c = first; c < n && k < count; c += stride) {
+            const piece<float> q = x(k, c);
+            for (int i = 0; i < EACH; i++)
+                sum[k] = FITS || i < n - c ? fmaf(q.at[i] - mean[k], q.at[i] - mean[k], sum[k]) : sum[k];
+        }
     }
-    const float rstd = 1.0F / sqrtf(block_sum(sum) / static_cast<float>(n) + op.epsilon);
+    block_sums<ROWS>(sum);
+    UNROLL_ALL
+    for (int k = 0; k < ROWS; k++) {
+        rstd[k] = 1.0F / sqrtf(sum[k] / static_cast<float>(n) + op.epsilon);
+        if (threadIdx.x == 0 && k < count)
+            op.rstd[row + k] = rstd[k];
+        if (threadIdx.x == 0 && k < count && op.layer)
+            op.mean[row + k] = mean[k];
+    }
     for (int64_t c = first; c < n; c += stride) {
-        piece<float> q = x(c), w = op.weight.load(0, c, n - c), b = {};
+        piece<float> w = op.weight.template load<FITS>(0, c, n - c), b = {};
         if (op.layer)
-            b = op.bias.load(0, c, n - c);
-        for (int i = 0; i < EACH; i++)
-            q.at[i] = (q.at[i] - mean) * rstd * w.at[i] + b.at[i];
-        op.y.store(row, c, n - c, q);
-    }
-    if (threadIdx.x == 0) {
-        op.rstd[row] = rstd;
-        if (op.layer)
-            op.mean[row] = mean;
+            b = op.bias.template load<FITS>(0, c, n - c);
+        UNROLL_ALL
+        for (int k = 0; k < ROWS && k < count; k++)
+            write_normal<T, FITS>(op, row + k, c, mean[k], rstd[k], w, b, x(k, c));
     }
 }
 
 template <class T> static norm_rows<T> norm_rows_of(const struct norm_forward *op)
 {
     return {op->kind == NORM_LAYER,
+            op->x.dim[0],
             op->x.dim[1],
             rows_of<T>(op->x),
             rows_of<T>(op->weight),
@@ -80,19 +113,28 @@ template <class T> static norm_rows<T> norm_rows_of(const struct norm_forward *o
             static_cast<float *>(op->rstd.data)};
 }
 
+template <class T, bool ADDS>
+static enum status launch_forward(struct cuda_queue *queue, const norm_rows<T> &op,
+                                  const add_residual<T> &before)
+{
+    const int64_t n = op.columns;
+    const bool fits = n <= EACH * THREADS && op.x.are_whole(n) && op.weight.are_whole(n) &&
+                      op.bias.are_whole(n) && op.y.are_whole(n) && (!ADDS || before.are_whole(n));
+    const dim3 grid(static_cast<unsigned>(blocks_of(op.row_count, rows_at_once<ADDS>)));
+    const int threads = threads_of_row(n);
+    return fits ? LAUNCH(queue, (norm_forward_rows<T, ADDS, true>), grid, threads, 0, op, before)
+                : LAUNCH(queue, (norm_forward_rows<T, ADDS, false>), grid, threads, 0, op, before);
+}
+
 /* before: NULL, or what makes x. */
 static enum status forward(struct cuda_queue *queue, const struct norm_forward *op,
                            const struct residual_forward *before)
 {
     return with_type(op->x.dtype, [=](auto number) {
         using T = decltype(number);
-        const dim3 grid(static_cast<unsigned>(op->x.dim[0]));
-        const int threads = threads_of_row(op->x.dim[1]);
-        if (before == nullptr)
-            return LAUNCH(queue, (norm_forward_rows<T, false>), grid, threads, 0, norm_rows_of<T>(op),
-                          add_residual<T>{});
-        return LAUNCH(queue, (norm_forward_rows<T, true>), grid, threads, 0, norm_rows_of<T>(op),
-                      add_residual_of<T>(before));
+        return before == nullptr
+                   ? launch_forward<T, false>(queue, norm_rows_of<T>(op), add_residual<T>{})
+                   : launch_forward<T, true>(queue, norm_rows_of<T>(op), add_residual_of<T>(before));
     });
 }
 
@@ -212,7 +254,7 @@ template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_ba
             in.read(op, r, c);
             in.add_products(op.weight.template load<FITS>(0, c, n - c), row, sum);
         }
-        block_sums(sum);
+        block_sums<2>(sum);
         row.mean_of[0] = op.layer ? sum[0] / static_cast<float>(n) : 0.0F;
         row.mean_of[1] = sum[1] / static_cast<float>(n);
         for (int64_t c = first; c < n; c += stride) {

@@ -46,21 +46,52 @@ template <class T> __device__ T block_sum(T value)
     return block_reduce(value, plus(), T());
 }
 
-/* Two sums behind the same barriers. */
-[[maybe_unused]] static __device__ inline void block_sums(float sum[2])
+/* COUNT sums behind the same barriers. */
+template <int COUNT> __device__ void block_sums(float sum[COUNT])
 {
-    SHARED(float, of_warp, 2 * WARP);
+    SHARED(float, of_warp, COUNT *WARP);
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    sum[0] = warp_reduce(sum[0], plus());
-    sum[1] = warp_reduce(sum[1], plus());
+    UNROLL_ALL
+    for (int s = 0; s < COUNT; s++)
+        sum[s] = warp_reduce(sum[s], plus());
     __syncthreads();
-    if (lane == 0) {
-        of_warp[warp] = sum[0];
-        of_warp[WARP + warp] = sum[1];
+    UNROLL_ALL
+    for (int s = 0; s < COUNT; s++)
+        if (lane == 0)
+            of_warp[s * WARP + warp] = sum[s];
+    __syncthreads();
+    UNROLL_ALL
+    for (int s = 0; s < COUNT; s++)
+        sum[s] = warp_reduce(lane < warps ? of_warp[s * WARP + lane] : 0.0F, plus());
+}
+
+/* f of every EACH columns of a row that are this thread's, one after the other, with `rest` for what is not
+ * there. Several are under way at a time: there is nothing else to do meanwhile. */
+enum { PIECES_AT_ONCE = 4 };
+
+template <class T, class F>
+__device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typename computing<T>::type rest,
+                         F f)
+{
+    const int64_t step = EACH * blockDim.x;
+    for (int64_t first = EACH * threadIdx.x; first < columns; first += PIECES_AT_ONCE * step) {
+        piece<T> p[PIECES_AT_ONCE] = {};
+        UNROLL_ALL
+        for (int k = 0; k < PIECES_AT_ONCE; k++)
+            if (k * step < columns - first)
+                p[k] = in.read(row, first + k * step, columns - first - k * step);
+        UNROLL_ALL
+        for (int k = 0; k < PIECES_AT_ONCE; k++) {
+            const int64_t left = columns - first - k * step;
+            if (left <= 0)
+                break;
+            auto q = rows<T>::widened(p[k]);
+            if (left < EACH)
+                for (int i = 0; i < EACH; i++)
+                    q.at[i] = i < left ? q.at[i] : rest;
+            f(q);
+        }
     }
-    __syncthreads();
-    sum[0] = warp_reduce(lane < warps ? of_warp[lane] : 0.0F, plus());
-    sum[1] = warp_reduce(lane < warps ? of_warp[WARP + lane] : 0.0F, plus());
 }
 
 /* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then with each other.

@@ -52,35 +52,48 @@ static inline struct mask mask_of(const struct dropout *dropout)
 template <class T> struct add_residual {
     rows<T> x, bias, residual, out;
     struct mask mask;
+    struct in {
+        unsigned kept;
+        piece<T> x, bias, residual;
+    };
+
+    template <bool WHOLE = false> __device__ in read(int64_t row, int64_t column, int64_t left) const
+    {
+        in p = {};
+        p.kept = mask.kept(row, column);
+        p.x = x.template read<WHOLE>(row, column, left);
+        if (residual.data != nullptr)
+            p.residual = residual.template read<WHOLE>(row, column, left);
+        if (bias.data != nullptr)
+            p.bias = bias.template read<WHOLE>(0, column, left);
+        return p;
+    }
 
     /* The sum of columns [column, column + EACH) of a row, as it lies in `out` then. */
-    __device__ piece<T> put(int64_t row, int64_t column, int64_t left) const
+    template <bool WHOLE = false>
+    __device__ piece<T> put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
-        const unsigned kept = mask.kept(row, column);
-        const piece<T> of_x = x.read(row, column, left);
-        piece<T> of_residual = {};
-        if (residual.data != nullptr)
-            of_residual = residual.read(row, column, left);
-        piece<float> q = rows<T>::widened(of_x);
+        piece<float> q = rows<T>::widened(p.x);
         if (bias.data != nullptr) {
-            piece<float> b = bias.load(0, column, left);
+            const piece<float> b = rows<T>::widened(p.bias);
             for (int i = 0; i < EACH; i++)
                 q.at[i] += b.at[i];
         }
-        mask.apply(kept, q);
+        mask.apply(p.kept, q);
         if (residual.data != nullptr) {
-            piece<float> r = rows<T>::widened(of_residual);
+            const piece<float> r = rows<T>::widened(p.residual);
             for (int i = 0; i < EACH; i++)
                 q.at[i] += r.at[i];
         }
         const piece<T> sum = rows<T>::narrowed(q);
-        out.write(row, column, left, sum);
+        out.template write<WHOLE>(row, column, left, sum);
         return sum;
     }
 
-    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    bool are_whole(int64_t columns) const
     {
-        put(row, column, left);
+        return x.are_whole(columns) && bias.are_whole(columns) && residual.are_whole(columns) &&
+               out.are_whole(columns);
     }
 };
 

@@ -152,7 +152,11 @@ template <class T> struct rows {
         T *to = row(r) + column;
         const bool at_once = WHOLE || (wide && left >= EACH);
         if (at_once) {
-            *reinterpret_cast<piece<T> *>(to) = p;
+            uint32_t word[sizeof p / sizeof(uint32_t)];
+            memcpy(word, &p, sizeof p);
+            UNROLL_ALL
+            for (size_t i = 0; i < sizeof p / 16; i++)
+                store_16_bytes(reinterpret_cast<unsigned char *>(to) + 16 * i, word + 4 * i);
         } else {
             UNROLL_ALL
             for (int i = 0; i < EACH; i++)
@@ -251,13 +255,58 @@ template <class F> __global__ void each_piece(F f, int64_t row_count, int64_t co
         f(row, column, columns - column);
 }
 
+/* The same in two steps: f.put(f.read(row, column, left), row, column, left). A thread takes two pieces, one
+ * below the other, or in a single row a block's width apart, and both are under way before it waits: where
+ * read() is one access of 16 bytes, all threads of a multiprocessor together have 32 KiB under way with one,
+ * and memory at its full rate wants more. */
+template <class F> __global__ void each_two_pieces(F f, int64_t row_count, int64_t columns)
+{
+    const bool below = row_count > 1;
+    const int64_t across = below ? 0 : EACH * blockDim.x, down = below ? 1 : 0;
+    const int64_t column =
+        EACH * (static_cast<int64_t>(blockIdx.x) * (below ? 1 : 2) * blockDim.x + threadIdx.x);
+    for (int64_t row = 2 * static_cast<int64_t>(blockIdx.y); row < row_count && column < columns;
+         row += 2 * static_cast<int64_t>(gridDim.y)) {
+        const int64_t left = columns - column;
+        const bool both = row + down < row_count && left > across;
+        typename F::in in[2] = {};
+        in[0] = f.read(row, column, left);
+        if (both)
+            in[1] = f.read(row + down, column + across, left - across);
+        f.put(in[0], row, column, left);
+        if (both)
+            f.put(in[1], row + down, column + across, left - across);
+    }
+}
+
+/* Blocks that share `pieces` alike, of whole warps. */
+static inline int threads_of_pieces(int64_t pieces)
+{
+    enum { THREADS = 256 };
+    return threads_for(blocks_of(pieces, blocks_of(pieces, THREADS)), THREADS);
+}
+
+static inline dim3 grid_of(int64_t across, int64_t down)
+{
+    return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down < MAX_GRID_Y ? down : MAX_GRID_Y));
+}
+
 template <class F>
 enum status run_each_piece(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
 {
-    enum { THREADS = 256 };
-    int64_t pieces = blocks_of(columns, EACH);
-    int threads = threads_for(pieces, THREADS);
-    dim3 grid(static_cast<unsigned>(blocks_of(pieces, threads)),
-              static_cast<unsigned>(row_count < MAX_GRID_Y ? row_count : MAX_GRID_Y));
-    return LAUNCH(queue, each_piece<F>, grid, threads, 0, f, row_count, columns);
+    const int64_t pieces = blocks_of(columns, EACH);
+    const int threads = threads_of_pieces(pieces);
+    return LAUNCH(queue, each_piece<F>, grid_of(blocks_of(pieces, threads), row_count), threads, 0, f,
+                  row_count, columns);
+}
+
+template <class F>
+enum status run_each_two_pieces(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
+{
+    const bool below = row_count > 1;
+    const int64_t pieces = blocks_of(blocks_of(columns, EACH), below ? 1 : 2);
+    const int threads = threads_of_pieces(pieces);
+    return LAUNCH(queue, each_two_pieces<F>,
+                  grid_of(blocks_of(pieces, threads), blocks_of(row_count, below ? 2 : 1)), threads, 0, f,
+                  row_count, columns);
 }

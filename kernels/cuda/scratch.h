@@ -17,7 +17,7 @@ enum {
     NORM_ROW_BLOCK = 16,                                       // and those of a norm (norm.cu)
     SORTED_TOKEN_BYTES = 8,                                    // of an embedding's gradient (embedding.cu)
     ATTENTION_TILE = 128,                                      // of tokens, at most (attention_wgmma_back.cu)
-    MAGNITUDE_BLOCKS = 256,                                    // partial results of a magnitude, at most
+    MAGNITUDE_BLOCKS = 2048,                                   // partial results of a magnitude, at most
 };
 
 /* Of our own kernels, and of cuBLASLt. */

@@ -337,6 +337,40 @@ Test(ops_sums, loss_forward)
 }
 
 /* A token that does not count may be labelled with nonsense and have any logits. */
+/* So wide that a thread of a GPU has several pieces of a row under way, and then others. With e^0 everywhere
+ * but at one place, where it is e^-inf, a sum is a count, to the bit, and one that leaves a piece out is not.
+ */
+Test(ops_sums, loss_of_wide_rows_counts_every_column)
+{
+    enum { WIDE = 8203, PLACES = 6 };
+    const int place[PLACES] = {0, 2049, 4103, 6151, 8191, WIDE - 1};
+    struct stand stand = stand_open(2);
+    float *logits = stand_floats(&stand, PLACES * WIDE), *max = stand_floats(&stand, PLACES),
+          *sum = stand_floats(&stand, PLACES), *target = stand_floats(&stand, PLACES);
+    int32_t *label = stand_ints(&stand, PLACES);
+    struct tensor whole = tensor_2d(logits, F32, PLACES, WIDE), most = tensor_1d(max, F32, PLACES);
+    for (int64_t i = 0; i < PLACES * WIDE; i++)
+        logits[i] = 0.0F;
+    for (int r = 0; r < PLACES; r++)
+        logits[r * WIDE + place[r]] = 7.0F;
+    cr_assert_eq(loss_max(stand.stream, (struct loss_max){whole, WIDE, most}), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(stand.stream), OK);
+    for (int r = 0; r < PLACES; r++) {
+        cr_expect_eq(max[r], 7.0F, "place %d", place[r]);
+        logits[r * WIDE + place[r]] = -INFINITY;
+        max[r] = 0.0F;
+        label[r] = 7;
+    }
+    cr_assert_eq(
+        loss_sum(stand.stream, (struct loss_sum){whole, most, label, 0, WIDE, tensor_1d(sum, F32, PLACES),
+                                                 tensor_1d(target, F32, PLACES)}),
+        OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(stand.stream), OK);
+    for (int r = 0; r < PLACES; r++)
+        cr_expect_eq(sum[r], (float)(WIDE - 1), "place %d", place[r]);
+    stand_close(&stand);
+}
+
 Test(ops_sums, loss_of_tokens_that_do_not_count)
 {
     struct loss_case c = loss_case();

@@ -73,6 +73,11 @@ inline float reciprocal_fast(float x)
     return fabsf(y) < 0x1p-126F ? copysignf(0.0F, x) : y;
 }
 
+inline void store_16_bytes(void *to, const uint32_t word[4])
+{
+    memcpy(to, word, 4 * sizeof *word);
+}
+
 inline unsigned shared_address(const void *data, CALLED_FROM)
 {
     return emulator_shared_address(data, file, line);
