@@ -193,6 +193,16 @@ static enum status make_text(struct job *job, struct worker *w, struct maker *ma
     return utf8_print_end(&maker->printer);
 }
 
+/* There is one rank, and only forward passes: no key of a layout or of training takes less. */
+static enum status explain(enum status status)
+{
+    char why[1200];
+    if (status != NO_DEVICE_MEMORY)
+        return status;
+    snprintf(why, sizeof why, "%s", fail_text());
+    return fail(status, "%s; cluster.device cpu takes none of it", why);
+}
+
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
@@ -210,6 +220,7 @@ static enum status rank_main(struct world *world, void *argument)
         job->result.step = worker.step;
         status = make_text(job, &worker, &maker);
     }
+    status = explain(status);
     maker_free(&maker);
     worker_destroy(&worker);
     return status;

@@ -126,6 +126,16 @@ class Machines(unittest.TestCase):
                      "types: rank 0 has emulated GPU", "CUDA_VISIBLE_DEVICES")
         self.refused(self.cuboid(*two, "cluster.ranks_per_gpu=2"), "cluster.ranks_per_gpu 2", "mpirun -n 2", status=2)
 
+    def test_no_memory_to_generate(self):
+        self.assertEqual(self.cuboid().returncode, 0)
+        for call, words in ("cudaMalloc", "of weights: cuda: cudaMalloc of "), ("cublasLtMatmul", "gemm(a "):
+            done = subprocess.run([CUBOID, "generate", self.run_dir, "--prompt", "x"], text=True, capture_output=True,
+                                  timeout=60, check=False, env={**os.environ, "EMULATOR_FAIL": call})
+            said = done.stderr.strip().splitlines()
+            self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+            for word in words, "are free", "cluster.device cpu takes none of it":
+                self.assertIn(word, said[0])
+
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_two_processes_on_one_gpu(self):
         """Each takes the only GPU that it sees; mpirun has something to say, too."""
