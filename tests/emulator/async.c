@@ -40,7 +40,7 @@ struct load {
 
 struct named {
     int threads, arrived;
-    uint64_t round;
+    uint64_t round, went_on[MOST_WARPS]; // a bit for each lane that has arrived and did not wait
 };
 
 /* Of one warp: products [begin, end) are under way, counted from the block's first. */
@@ -222,7 +222,13 @@ void emulator_named_barrier(int number, int threads, bool waits, const char *fil
     if (b->arrived > 0 && b->threads != threads)
         refuse(file, line, "a named barrier with another number of threads than others want");
     b->threads = threads;
+    uint64_t *const went_on = &b->went_on[thread() / EMULATOR_LANES],
+                    me = (uint64_t)1 << thread() % EMULATOR_LANES;
+    if (!waits && (*went_on & me) != 0)
+        refuse(file, line, "a thread arrives at a named barrier again, and others have not come yet");
+    *went_on |= waits ? 0 : me;
     if (++b->arrived == threads) {
+        memset(b->went_on, 0, sizeof b->went_on);
         b->arrived = 0;
         b->round++;
     } else if (waits)

@@ -4,8 +4,10 @@
  * swapcontext() asks the kernel for the signal mask and takes fifty times as long.
  *
  * A turn lets every thread that can run do so, in the order that was asked for. Then those that wait for
- * their warp, and whose warp is complete, may run again, and those whose condition holds; when all wait for
- * the block, all may. When nobody may, one of the copies that are under way arrives (async.h). */
+ * their warp, and whose warp is complete, may run again, and those whose condition holds. When nobody may,
+ * one of the copies that are under way arrives (async.h); when all wait for the block, all may go on. In an
+ * order from a seed a warp or a warpgroup of each block is slow: it goes on only when nothing else can
+ * happen. */
 #include "tests/emulator/emulator.h"
 
 #include "base/philox.h"
@@ -79,6 +81,7 @@ struct emulator {
 #endif
     struct fiber *now;
     struct emulator_index block, grid, threads;
+    unsigned slow_begin, slow_end; // threads that are held back
     void (*body)(const void *context);
     const void *context;
     const char *kernel;
@@ -242,7 +245,7 @@ static bool release_warp(struct emulator *e, unsigned first)
             one = &e->fiber[i];
             waiting++;
         }
-        late = late || e->fiber[i].state == AT_CONDITION;
+        late = late || e->fiber[i].state == AT_CONDITION || e->fiber[i].state == READY;
     }
     if (waiting == 0 || late)
         return false;
@@ -334,6 +337,29 @@ static void make_order(struct emulator *e, unsigned count)
     }
 }
 
+static void choose_slow(struct emulator *e, uint64_t block)
+{
+    const uint32_t word = philox_word((struct philox){.key = {(uint32_t)e->seed, 3}}, e->launches, block);
+    const unsigned each = word % 2 == 0 ? LANES : 4 * LANES, count = (e->threads.x + each - 1) / each;
+    e->slow_begin = word / 2 % count * each;
+    e->slow_end = e->direction == SHUFFLED ? e->slow_begin + each : 0;
+}
+
+/* Those who can, of the slow ones or of the others. True: someone did. */
+static bool run_ready(struct emulator *e, bool slow)
+{
+    bool any = false;
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        struct fiber *f = &e->fiber[e->order[i]];
+        const bool is_slow = f->index.x >= e->slow_begin && f->index.x < e->slow_end;
+        if ((f->state == NEW || f->state == READY) && is_slow == slow) {
+            run_fiber(e, f);
+            any = true;
+        }
+    }
+    return any;
+}
+
 static void run_block(struct emulator *e)
 {
     for (unsigned i = 0; i < e->threads.x; i++) {
@@ -343,17 +369,13 @@ static void run_block(struct emulator *e)
     }
     bool more = true;
     for (uint64_t turn = 0; more; turn++) {
-        for (unsigned i = 0; i < e->threads.x; i++) {
-            struct fiber *fiber = &e->fiber[e->order[i]];
-            if (fiber->state == NEW || fiber->state == READY)
-                run_fiber(e, fiber);
-        }
-        more = false;
+        more = run_ready(e, false);
         for (unsigned first = 0; first < e->threads.x; first += LANES)
             more = release_warp(e, first) || more;
         more = release_ready(e) || more;
-        more = more || release_block(e);
         more = more || (somebody_waits(e) && async_move(e->async, draw(e, turn)));
+        more = more || run_ready(e, true);
+        more = more || release_block(e);
     }
     expect_all_done(e);
     async_end_block(e->async);
@@ -389,6 +411,7 @@ void emulator_launch(struct emulator *e, const char *kernel, struct emulator_ind
             uint64_t b = e->direction == FORWARD ? i : blocks - 1 - i;
             e->block = (struct emulator_index){(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
                                                (unsigned)(b / grid.x / grid.y)};
+            choose_slow(e, b);
             run_block(e);
         }
     }

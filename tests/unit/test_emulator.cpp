@@ -82,6 +82,28 @@ Test(emulator, barriers_and_shuffles_make_a_sum)
     }
 }
 
+/* Who has done all its rounds before one of four warps has begun. */
+static void run_ahead(int *ahead)
+{
+    SHARED(int, begun, 4);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    begun[warp] = 1;
+    for (int round = 0; round < 8; round++)
+        __syncwarp();
+    for (int other = 0; other < 4; other++)
+        *ahead += begun[other] != 1;
+}
+
+Test(emulator, a_warp_may_be_slow)
+{
+    for (const char *order : orders) {
+        bench b(order);
+        int ahead = 0;
+        cr_assert_eq(LAUNCH(&b.queue, run_ahead, dim3(16), 128, 0, &ahead), OK);
+        cr_expect_eq(ahead > 0, strtol(order, nullptr, 10) > 0, "order %s: %d", order, ahead);
+    }
+}
+
 /* Each thread reads its neighbour's word; without a barrier it may not have been written yet. */
 static void neighbour(int *out, bool with_barrier)
 {

@@ -585,3 +585,16 @@ Test(wgmma, an_arrival_at_a_named_barrier_is_met, .exit_code = 1)
     bench bench("7");
     cr_assert_eq(LAUNCH(&bench.queue, take_turns, dim3(1), 64, 0, &turn, out, 64, true), OK);
 }
+
+/* Who runs ahead stands for somebody else, who has not come. */
+static void arrive_twice(int)
+{
+    named_barrier_arrive(1, 64);
+    named_barrier_arrive(1, 64);
+}
+
+Test(wgmma, nobody_arrives_at_a_named_barrier_for_another, .exit_code = 1)
+{
+    bench bench("7");
+    cr_assert_eq(LAUNCH(&bench.queue, arrive_twice, dim3(1), 32, 0, 0), OK);
+}
