@@ -16,7 +16,7 @@ FIGURES = {  # name: (what is to be shown, how many sights make it whole)
     "attention": ("own attention at 80 % of cuDNN's rate, forward and back, at three models' sizes", 3),
     "faster": ("training takes the faster attention of the two", 3),
     "waits": ("no wait of the host inside a step and no allocation, bf16 with fp32 masters, with CUDA graphs and "
-              "without; at its end one for loss and norm, and one for what ranks tell each other", 4),
+              "without; at its end one, for loss, norm and what ranks tell each other", 4),
     "graph memory": ("what CUDA graphs take of the GPU's memory beside the plan, GPT-2 124M: a figure", 1),
     "rerun": ("one GPU, deterministic: rerun against rerun, the same bits", 1),
     "schedules": ("one GPU, deterministic: schedule against schedule, the same bits", 3),

@@ -164,7 +164,6 @@ static enum status one_step(struct session *s, bool *stop)
     else
         TRY(worker_step(w, &result));
     TRY(worker_check_finite(w, &result));
-    TRY(worker_hear(w));
     struct step_record record = {
         .step = w->step,
         .loss = result.loss,

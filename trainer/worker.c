@@ -387,16 +387,14 @@ static void remark(const struct worker *w, double remarks[REMARK_COUNT])
     remark_slots(w, remarks);
 }
 
-enum status worker_hear(struct worker *w)
+/* Everyone's, by the time that the step's result is there. */
+static enum status exchange_remarks(struct worker *w)
 {
-    if (w->validation != NULL)
-        return OK;
     remark(w, w->remarks);
     struct tensor view = tensor_1d(w->remarks_buffer.data, F64, REMARK_COUNT);
     TRY(copy_to_device(w->compute, view.data, w->remarks, sizeof w->remarks));
     TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
-    TRY(copy_to_host(w->compute, w->remarks, view.data, sizeof w->remarks));
-    return stream_sync(w->compute);
+    return copy_to_host(w->compute, w->remarks, view.data, sizeof w->remarks);
 }
 
 /* The next step's forwards, as far as they are to be run before it is certain. */
@@ -446,8 +444,9 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
         TRY(amax_history_reduce(w->amax));
         TRY(optimizer_update(w->optimizer, worker_updates(w) + 1));
         device_range_end(w->device);
-        TRY(optimizer_finish(w->optimizer, out));
-        if (!out->skipped) // its loss scale is not the next one's
+        TRY(exchange_remarks(w));
+        TRY(optimizer_finish(w->optimizer, out)); // waits
+        if (!out->skipped)                        // its loss scale is not the next one's
             TRY(amax_history_update(w->amax));
         w->step = number;
     }

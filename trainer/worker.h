@@ -69,7 +69,7 @@ struct worker {
     struct batches batches;
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the first forwards of the next step are done
-    double remarks[REMARK_COUNT];       // of all ranks, of the last step
+    double remarks[REMARK_COUNT];       // of the last step, the maximum of all ranks'
     struct buffer remarks_buffer;
     struct loss_scale loss_scale; // of the next step
     struct buffer scale_buffer;   // f32 on the device; none without a loss scale
@@ -96,10 +96,6 @@ int64_t worker_updates(const struct worker *worker);
  * names the step, the parameter and its rank, on every rank alike. OK where the recipe does not want it
  * checked; and for gradients alone where the step was skipped and a loss scale can still fall. */
 MUST_USE enum status worker_check_finite(const struct worker *worker, const struct step_result *result);
-
-/* What the ranks have to say of the last step, the maximum of each into worker->remarks. Collective over the
- * world; with post-validation the step has brought them. */
-MUST_USE enum status worker_hear(struct worker *worker);
 
 /* The mean loss per token over the validation part: eval_iters global batches, the same each time. */
 MUST_USE enum status worker_evaluate(struct worker *worker, double *loss);

@@ -3,8 +3,8 @@
  * this and with --wrap for the calls below (meson.build) says it behind each step, on a GPU as on the
  * emulator.
  *
- *     load ─ 0F0 ─ 0B0 ─ ... ─ reduce ─ update | loss and norm ─ what ranks tell each other | load ─ ...
- *     inside: nobody may wait                  | at its end: here it is meant
+ *     load ─ 0F0 ─ 0B0 ─ ... ─ reduce ─ update | loss, norm, what ranks tell each other | load ─ ...
+ *     inside: nobody may wait                  | at its end: here one is meant
  *
  * A step begins where a profiler's range "load" does, and the ranges say which action a call was in. To wait
  * is also to ask again for what was not ready, and to copy from or to memory that CUDA has not given this

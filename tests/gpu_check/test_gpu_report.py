@@ -77,7 +77,7 @@ for i in 1 2 3 4; do
     [ $i != 1 ] || inside="cudaStreamSynchronize 1 (0F0)"
     [ $i != 4 ] || inside=${FAKE_WAIT:-$inside}
     [ $i = 1 ] || [ -z "$graphs" ] || free=1048576
-    echo "step $i asks of CUDA: inside $inside; at its end cudaEventSynchronize ${FAKE_ENDS:-2} (update);" \
+    echo "step $i asks of CUDA: inside $inside; at its end cudaEventSynchronize ${FAKE_ENDS:-1} (update);" \
         "$free of 10485760 bytes free"
 done
 """
@@ -217,9 +217,9 @@ class Reports(unittest.TestCase):
                       "85 % of a copy's rate, at four models' sizes | not reached | bf16, gpt2: column_sum 75, ",
                       "forward and back, at three models' sizes | reached | all 3 |",
                       "within the bf16 bound of one rank's | reached | all 11 |",
-                      "and one for what ranks tell each other | reached | all 4 |",
+                      "for loss, norm and what ranks tell each other | reached | all 4 |",
                       "| waits, gpt2-124m, graphs | 2 of 2 steps wait as is meant; step 4 inside nothing; at its end "
-                      "cudaEventSynchronize 2 (update) |",
+                      "cudaEventSynchronize 1 (update) |",
                       "GPT-2 124M: a figure | reached | 8.0 MiB beside the plan's 2.0 GiB; in all 9.0 MiB of the GPU ",
                       "compute-sanitizer memcheck finds nothing in the op suite | not measured |",
                       "commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
@@ -282,7 +282,7 @@ class Reports(unittest.TestCase):
         told = "waits, quickstart's model, launched"
         for fake, said in (({"FAKE_WAIT": "cudaMalloc 3 (0B1), cudaStreamQuery 1 (reduce)"},
                             "1 of 2 steps wait as is meant; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
-                           ({"FAKE_ENDS": "3"}, "0 of 2 steps wait as is meant; step 4 inside nothing; at its end cu")):
+                           ({"FAKE_ENDS": "2"}, "0 of 2 steps wait as is meant; step 4 inside nothing; at its end cu")):
             status, text = self.run_parts("waits", **fake)
             self.assertEqual(status, 1)
             self.assertIn("what ranks tell each other | not reached | quickstart's model, launched: " + said, text)
