@@ -135,48 +135,85 @@ enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embed
     });
 }
 
-/* Rotary positions: the sines and cosines of a token serve all its heads, so a block takes a token, makes its
- * table in shared memory, and turns every head by it. Angles are taken in double precision, rounded once. */
-enum { ROPE_THREADS = 128 };
+/* Rotary positions: the sines and cosines of a token serve all its heads, so a block takes some tokens, makes
+ * their tables in shared memory, and turns every head by them. Angles are taken in double precision, rounded
+ * once; what a power costs is shared by the tokens of a block. */
+enum { ROPE_THREADS = 128, ROPE_TOKENS = 4 };
 
-template <class T>
-__global__ void rotate(rows<T> x, const int32_t *position, int64_t heads, int64_t half, double base,
-                       bool inverse)
+/* table[token][cosines, then sines]; all threads of the block. */
+static __device__ void make_tables(const int32_t *position, int tokens, int half, double base, bool inverse,
+                                   double *frequency, float *table)
 {
-    DYNAMIC_SHARED(float, table); // cosines, then sines
-    const int64_t token = blockIdx.x;
-    for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
-        double frequency = pow(base, -static_cast<double>(i) / static_cast<double>(half));
-        double angle = static_cast<double>(position[token]) * frequency;
-        table[i] = static_cast<float>(cos(angle));
-        table[half + i] = static_cast<float>(inverse ? -sin(angle) : sin(angle));
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x))
+        frequency[i] = pow(base, -static_cast<double>(i) / static_cast<double>(half));
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < tokens * half; e += static_cast<int>(blockDim.x)) {
+        const int t = e / half, i = e % half;
+        double sine, cosine;
+        sincos(static_cast<double>(position[t]) * frequency[i], &sine, &cosine);
+        table[2 * t * half + i] = static_cast<float>(cosine);
+        table[(2 * t + 1) * half + i] = static_cast<float>(inverse ? -sine : sine);
     }
     __syncthreads();
-    const int64_t pieces = (half + EACH - 1) / EACH; // of half a head
-    for (int64_t p = threadIdx.x; p < heads * pieces; p += blockDim.x) {
-        const int64_t i = p % pieces * EACH, left = half - i, column = p / pieces * 2 * half + i;
-        const piece<float> was_a = x.load(token, column, left), was_b = x.load(token, column + half, left);
-        piece<float> a = {}, b = {};
-        for (int k = 0; k < EACH; k++) {
-            const float c = k < left ? table[i + k] : 0.0F, s = k < left ? table[half + i + k] : 0.0F;
-            a.at[k] = was_a.at[k] * c - was_b.at[k] * s;
-            b.at[k] = was_b.at[k] * c + was_a.at[k] * s;
+}
+
+template <class T>
+static __device__ void turn(const piece<T> was[2], const float *table, int half, int left,
+                            piece<float> now[2])
+{
+    const piece<float> a = rows<T>::widened(was[0]), b = rows<T>::widened(was[1]);
+    for (int k = 0; k < EACH; k++) {
+        const float c = k < left ? table[k] : 0.0F, s = k < left ? table[half + k] : 0.0F;
+        now[0].at[k] = a.at[k] * c - b.at[k] * s;
+        now[1].at[k] = b.at[k] * c + a.at[k] * s;
+    }
+}
+
+/* Columns i and i + half of a head turn each other; those of several tokens are under way. */
+template <class T>
+__global__ void __launch_bounds__(ROPE_THREADS)
+    rotate(rows<T> x, const int32_t *position, int64_t tokens, int heads, int half, double base, bool inverse)
+{
+    DYNAMIC_SHARED(double, frequency);
+    float *const table = reinterpret_cast<float *>(frequency + half);
+    const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
+    const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
+    make_tables(position + first, here, half, base, inverse, frequency, table);
+    const int pieces = (half + EACH - 1) / EACH; // of half a head
+    for (int p = static_cast<int>(threadIdx.x); p < heads * pieces; p += static_cast<int>(blockDim.x)) {
+        const int head = p / pieces, i = (p - head * pieces) * EACH, left = half - i;
+        const int64_t column = static_cast<int64_t>(head) * 2 * half + i;
+        piece<T> in[ROPE_TOKENS][2] = {};
+        UNROLL_ALL
+        for (int t = 0; t < ROPE_TOKENS; t++) {
+            if (t < here) {
+                in[t][0] = x.read(first + t, column, left);
+                in[t][1] = x.read(first + t, column + half, left);
+            }
         }
-        x.store(token, column, left, a);
-        x.store(token, column + half, left, b);
+        UNROLL_ALL
+        for (int t = 0; t < ROPE_TOKENS; t++) {
+            if (t >= here)
+                break;
+            piece<float> out[2];
+            turn<T>(in[t], table + 2 * t * half + i, half, left, out);
+            x.store(first + t, column, left, out[0]);
+            x.store(first + t, column + half, left, out[1]);
+        }
     }
 }
 
 enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
 {
-    const int64_t half = op->head_dim / 2, heads = op->x.dim[1] / op->head_dim;
+    const int64_t tokens = op->x.dim[0], half = op->head_dim / 2, heads = op->x.dim[1] / op->head_dim;
     return with_type(op->x.dtype, [=](auto number) {
         using T = decltype(number);
         rows<T> x = rows_of<T>(op->x);
         x.wide = x.wide && half % EACH == 0; // so do halves of heads
-        return LAUNCH(queue, rotate<T>, dim3(static_cast<unsigned>(op->x.dim[0])),
+        return LAUNCH(queue, rotate<T>, dim3(static_cast<unsigned>(blocks_of(tokens, ROPE_TOKENS))),
                       threads_for(heads * blocks_of(half, EACH), ROPE_THREADS),
-                      static_cast<size_t>(op->head_dim) * sizeof(float), x, op->position, heads, half,
-                      op->base, op->inverse);
+                      static_cast<size_t>(half) * (sizeof(double) + 2 * ROPE_TOKENS * sizeof(float)), x,
+                      op->position, tokens, static_cast<int>(heads), static_cast<int>(half), op->base,
+                      op->inverse);
     });
 }
