@@ -99,7 +99,7 @@ __device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typena
  * An F says what a row brings: read(row, column, left) fetches what its EACH columns need, and add() makes of
  * that their terms of sum[F::SUMS]. Apart, so that several rows are under way before the first is waited for:
  * a thread has nothing else to do meanwhile, and there are few of them. */
-enum { ROW_BLOCK = SUM_ROW_BLOCK, ROWS_AT_ONCE = 4 };
+enum { ROW_BLOCK = SUM_ROW_BLOCK, ROWS_AT_ONCE = 8 };
 
 template <class F>
 __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<float> partial)
