@@ -61,7 +61,8 @@ Test(emulator, launches_that_cuda_refuses)
         cr_expect_neq(cudaGetLastError(), cudaSuccess);
         cr_expect_eq(cudaGetLastError(), cudaSuccess);
     }
-    cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(1, 65535, 1), 32, 227 * 1024, 0), OK);
+    cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(1, 65535, 1), 1, sizeof(float), 0), OK);
+    cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(1), 1024, 227 * 1024, 0), OK);
     cudaLaunchConfig_t unasked = {dim3(1), dim3(32), 228 * 1024, b.queue.stream, nullptr, 0};
     const char *const name = "nothing";
     cr_expect_eq(cudaLaunchKernelEx(&unasked, nothing, 0), cudaErrorInvalidValue);
