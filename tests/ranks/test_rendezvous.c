@@ -6,7 +6,7 @@
  * planted, must hang.
  *
  *     test_rendezvous local 4                      4 threads
- *     mpirun -n 8 test_rendezvous mpi 8 5          8 processes, 1, 6, 11, ... microbatches */
+ *     mpirun -n 8 test_rendezvous mpi 8 15         8 processes, 1 and 16 microbatches */
 #include "schedules/schedule.h"
 #include "tests/support/tiny.h"
 #include "trainer/worker.h"
