@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A layout never changes what is computed: 20 steps of layouts whose arithmetic is the same, compared
+/* A layout never changes what is computed: 12 steps of layouts whose arithmetic is the same, compared
  * to the bit: losses, gradient norms, final weights and moments, validation loss. Within a group of layouts
  * tp, dp and the size of a microbatch are the same; what differs is the pipeline, its cuts and its schedule,
  * the order of ranks, buckets, threads, the device's cruelty, and whether ranks are threads or processes.
@@ -242,7 +242,7 @@ static const struct alike groups[] = {
      {"parallel.rank_order=dp-tp-cp-ep-pp parallel.zero_stage=1", "pp=2 pipeline.schedule=zb-h1"}},
     {"llama, tp 4, replicated heads, an empty share",
      TINY_LLAMA,
-     "tp=4 model.make_vocab_size_divisible_by=16 train.train_iters=10 optimizer.lr_decay_iters=10",
+     "tp=4 model.make_vocab_size_divisible_by=16",
      replicated,
      replicated_processes,
      none,
@@ -284,7 +284,7 @@ static const struct alike groups[] = {
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
     {"llama, ZeRO 2 and 3, dp 4, untied",
      TINY_LLAMA,
-     "dp=4 train.micro_batch_size=1 train.train_iters=6 optimizer.lr_decay_iters=6",
+     "dp=4 train.micro_batch_size=1",
      shared_out,
      none,
      none,
@@ -337,16 +337,14 @@ static const struct alike groups[] = {
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=1"}},
     {"llama in bf16, dp 2, m 1: every stage of ZeRO",
      TINY_LLAMA,
-     "precision.params_dtype=bf16 dp=2 train.micro_batch_size=4 train.train_iters=10 "
-     "optimizer.lr_decay_iters=10",
+     "precision.params_dtype=bf16 dp=2 train.micro_batch_size=4",
      narrow_single,
      none,
      none,
      {"parallel.zero_stage=1", "pp=2 parallel.zero_stage=3"}},
     {"llama in bf16, tp 4, messages beside multiplications",
      TINY_LLAMA,
-     "precision.params_dtype=bf16 tp=4 parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
-     "train.train_iters=10 optimizer.lr_decay_iters=10",
+     "precision.params_dtype=bf16 tp=4 parallel.sequence_parallel=true parallel.tp_comm_overlap=true",
      beside,
      beside_processes,
      none,
@@ -401,7 +399,8 @@ static void check(struct test *test, const struct alike *group, const char *layo
     judge(test, group, layout, run(&test->tiny, group, layout, &local, &trace), reference, &trace);
 }
 
-/* Stopped after a third of the steps and resumed in another process, as it were, and in another layout. */
+/* Stopped after a quarter of the steps, which for fp16 is within a window of its scale, and resumed in
+ * another process, as it were, and in another layout. */
 static void check_resumed(struct test *test, const struct alike *group, const char *before, const char *after,
                           const struct trace *reference)
 {
@@ -410,7 +409,7 @@ static void check_resumed(struct test *test, const struct alike *group, const ch
     snprintf(save, sizeof save, "checkpoint.save=%s/save-%d", test->tiny.folder, test->runs);
     snprintf(first, sizeof first, "%s %s", before, save);
     snprintf(second, sizeof second, "%s %s", after, save);
-    struct trace_options stop = {.transport = "local", .stop_after = TINY_STEPS / 3},
+    struct trace_options stop = {.transport = "local", .stop_after = TINY_STEPS / 4},
                          go_on = {.transport = "local", .resume = true};
     enum status status = run(&test->tiny, group, first, &stop, &trace);
     if (status == OK)
