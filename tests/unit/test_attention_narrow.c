@@ -4,10 +4,10 @@
  * sm_90a (kernels/cuda/attention_wgmma*.cu), where the GPU is one, and with mma.sync (attention_mma.cu). What
  * a bound is made of:
  *
- *     u     what one rounding to bf16 or f16 can do, 2^-8 or 2^-11 of a number: to weights and to their
- * gradients, which tensor cores take in the type of the others, and to results TINY  the same for f16's
- * numbers without a leading one, absolutely: 2^-25 rest  all that is done in fp32; below u by so much that a
- * simple bound will do */
+ * - u: what one rounding to bf16 or f16 can do, 2^-8 or 2^-11 of a number: to weights and to their gradients,
+ *   which tensor cores take in the type of the others, and to results
+ * - TINY: the same for f16's numbers without a leading one, absolutely: 2^-25
+ * - rest: all that is done in fp32; below u by so much that a simple bound will do */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_stand.h"
 #include "tests/support/reference_ops.h"

@@ -79,7 +79,7 @@ Test(forms, peaks_of_every_rank)
  * number where 2p/3 + 2 is odd. Full on some rank once the pipe is. */
 Test(forms, peaks_of_limited_memory)
 {
-    for (int p = 1; p <= 20; p++)
+    for (int p = 1; p <= (FEWER_CASES ? 10 : 20); p++)
         for (int m = 1; m <= 3 * p; m += 1 + p / 4) {
             struct schedule *half = build_lists("v-half", p, m, 0), *min = build_lists("v-min", p, m, 0);
             int most_half = 0, most_min = 0;
