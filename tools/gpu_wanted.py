@@ -12,7 +12,7 @@ FIGURES = {  # name: (what is to be shown, how many sights make it whole)
     "gpt3-1.3b torch": ("GPT-3 1.3B: 1.1 x PyTorch's tokens a second", 1),
     "llama3-8b torch": ("layers of Llama 3 8B: 1.1 x PyTorch's tokens a second", 1),
     "gpt2-124m torch": ("GPT-2 124M: 1.1 x PyTorch's tokens a second", 1),
-    "copy": ("memory-bound ops at 85 % of a copy's rate, at four models' sizes", 4),
+    "copy": ("memory-bound ops at 85 % of a copy's rate, at three models' sizes in bf16 and one's in fp32", 4),
     "attention": ("own attention at 80 % of cuDNN's rate, forward and back, at three models' sizes", 3),
     "faster": ("training takes the faster attention of the two", 3),
     "waits": ("no wait of the host inside a step and no allocation, bf16 with fp32 masters, with CUDA graphs and "

@@ -4,6 +4,7 @@
     test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: what prints the real texts"""
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -214,7 +215,7 @@ class Reports(unittest.TestCase):
         for words in ("bf16: 50 % model FLOPs utilisation | reached | 51.0 %, reaches 50 |",
                       "| GPT-2 124M: 1.1 x PyTorch's tokens a second | reached | 125.0 %, reaches 110 |",
                       f"all types, odd shapes, poisoned outputs | reached | all {len(gpu_report.TESTS)} |",
-                      "85 % of a copy's rate, at four models' sizes | not reached | bf16, gpt2: column_sum 75, ",
+                      "at three models' sizes in bf16 and one's in fp32 | not reached | bf16, gpt2: column_sum 75, ",
                       "forward and back, at three models' sizes | reached | all 3 |",
                       "within the bf16 bound of one rank's | reached | all 11 |",
                       "for loss, norm and what ranks tell each other | reached | all 4 |",
@@ -264,7 +265,17 @@ class Reports(unittest.TestCase):
         wanted.see("racecheck", False, "ops_sums failed")
         self.assertEqual(wanted.state("racecheck"), ("not reached", "ops_sums failed"))
 
+    def test_a_sanitizer_that_finds_nothing(self):
+        self.program("path/compute-sanitizer", "#!/bin/sh\n")
+        status, text = self.run_parts("sanitizer")
+        self.assertEqual(status, 0, text)
+        self.assertIn("memcheck finds nothing in the op suite | reached | all 6 |", text)
+        self.assertIn("racecheck finds nothing in the op suite | reached | all 4 |", text)
+
     def test_the_figures_count_what_the_parts_do(self):
+        with open(f"{TOOLS}/gpu_check") as script:
+            packed = re.search(r"^tests=\(([^)]*)\)", script.read(), re.MULTILINE).group(1).split()
+        self.assertEqual(packed, gpu_report.TESTS)
         self.assertEqual(gpu_wanted.FIGURES["ops"][1], len(gpu_report.TESTS))
         self.assertEqual(gpu_wanted.FIGURES["cube bf16"][1], len(gpu_report.SCHEDULES))
         for model in gpu_report.MODELS:
