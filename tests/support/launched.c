@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/launched.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,12 +18,15 @@ static enum status world_of(const struct launch *what, int *ranks)
     return OK;
 }
 
-static enum status run_words(const char *const *words, int ranks)
+/* Open MPI's files go into the folder: in the one that all runs of a user share, a run that begins while
+ * another makes or removes it fails now and then ("unable to create the desired directory: File exists"). */
+static enum status run_words(const char *const *words, int ranks, const char *folder)
 {
     int status = 0;
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
+        setenv("OMPI_MCA_orte_tmpdir_base", folder, 1);
         execv(words[0], (char *const *)(uintptr_t)words);
         _exit(127);
     }
@@ -49,7 +53,7 @@ enum status launch(const struct launch *what, struct trace *out)
     ours[LAYOUT] = what->layout;
     ours[HOW] = how;
     ours[OUT] = path;
-    enum status status = run_words(words, ranks);
+    enum status status = run_words(words, ranks, what->tiny->folder);
     if (status == OK)
         status = trace_read(path, out);
     unlink(path);
