@@ -2,9 +2,8 @@
 /* NCCL between emulated GPUs. Ranks are threads or processes; a comm is a file in shared memory with a slot
  * for what each rank has to say, and one for each pair:
  *
- *     collective   everyone posts a piece into its slot; when all have, everyone takes from all slots
- *     letter       the sender posts a piece into the pair's slot when the last was taken; sent is what was
- * taken
+ * - a collective: everyone posts a piece into its slot; when all have, everyone takes from all slots
+ * - a letter: the sender posts a piece into the pair's slot when the last was taken; sent is what was taken
  *
  * Like the real one: messages of one comm run one after the other in the order of the calls; with
  * NCCL_LAUNCH_ORDER_IMPLICIT=1, which it insists on, those of all comms of a GPU start in the order of the

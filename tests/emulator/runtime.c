@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/* CUDA's runtime for the emulated GPU: a stream is a list of what was put on it. It runs at once, or with
+ * EMULATOR_STREAMS=late when somebody waits for it, asks for it, or stands still himself.
+ *
+ * The trap: a GPU is one thread's, and so is everything here. Other GPUs are met in messages only (NCCL's),
+ * so a thread that waits runs whatever of its own can run, and rests when nothing can until there is news. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "base/status.h"
@@ -96,7 +101,7 @@ static bool give_guarded(void *data)
     return false;
 }
 
-/* This thread's GPU */
+/* ---- this thread's GPU ---- */
 
 static _Thread_local cudaStream_t streams;
 static _Thread_local int device;
