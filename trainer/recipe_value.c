@@ -7,6 +7,7 @@
  * bad entry leaves the field as it was. */
 #include "trainer/recipe_table.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,13 +137,13 @@ static bool refuse_inside(const char *what, size_t index, struct text *inner, st
     return false;
 }
 
-/* The bound that was crossed, if it can be taken, or the row's example. */
-static bool refuse_range(const struct recipe_row *row, double value, struct text *why)
+/* With the bound that `value` crosses, if it can be taken, or the row's example. */
+static bool refuse_range(const struct recipe_row *row, const struct node *node, double value,
+                         const char *what, struct text *why)
 {
     bool too_low = !(value > row->low);
     bool open = too_low ? row->above : row->below;
-    text_add_real(why, value);
-    text_add(why, " is out of range; it wants ");
+    text_add(why, "%.*s is %s; it wants ", SHOWN, node->text, what);
     value_expected(row, why);
     if (!open) {
         text_add(why, "; ");
@@ -169,14 +170,13 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
         text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
         return false;
     }
-    // 1e-400: a digit other than 0 before the exponent.
-    if (value == 0.0 && strcspn(node->text, "123456789") < strcspn(node->text, "eE")) {
-        text_add(why, "%.*s is too small: it would be 0; it wants ", SHOWN, node->text);
-        value_expected(row, why);
-        return false;
-    }
+    // Most numbers end in fp32. 1e-400 is 0 already, with a digit other than 0 before the exponent.
+    if (fabs(value) < FLT_MIN && strcspn(node->text, "123456789") < strcspn(node->text, "eE"))
+        return refuse_range(row, node, 0.0, "too small for fp32, which ends at 1.2e-38", why);
     if (!in_range(row, value))
-        return refuse_range(row, value, why);
+        return refuse_range(row, node, value, "out of range", why);
+    if (row->below && !((double)(float)value < row->high))
+        return refuse_range(row, node, value, "out of range when rounded to fp32", why);
     *out = value;
     return true;
 }
@@ -208,7 +208,7 @@ static bool parse_integer(const struct recipe_row *row, const struct node *node,
         return false;
     }
     if (!in_range(row, (double)value))
-        return refuse_range(row, (double)value, why);
+        return refuse_range(row, node, (double)value, "out of range", why);
     *out = value;
     return true;
 }

@@ -166,8 +166,8 @@ Test(recipe, wrong_types)
                   "meant?\n");
     OVERRIDE_SAYS("optimizer.lr=fast", "command line: optimizer.lr \"fast\" is not a number above 0\n");
     OVERRIDE_SAYS("optimizer.weight_decay=1e-400",
-                  "command line: optimizer.weight_decay 1e-400 is too small: it "
-                  "would be 0; it wants a number, 0 or more\n");
+                  "command line: optimizer.weight_decay 1e-400 is too small for fp32, which ends at "
+                  "1.2e-38; it wants a number, 0 or more; 0 works\n");
     OVERRIDE_SAYS("optimizer.weight_decay=0e-400", "");
     OVERRIDE_SAYS("name=", "command line: name is empty; it wants text\n");
     OVERRIDE_SAYS("name=\"a\\nb\"",
@@ -232,8 +232,48 @@ Test(recipe, numbers_out_of_range)
                   "command line: seed 10000000000000000 is out of range; it wants a whole number from 0 to "
                   "9000000000000000; 9000000000000000 works\n");
     OVERRIDE_SAYS("parallel.bucket_size_mb=1e7",
-                  "command line: parallel.bucket_size_mb 10000000 is out of range; it wants a number from "
+                  "command line: parallel.bucket_size_mb 1e7 is out of range; it wants a number from "
                   "0.0001 to 1000000; 1000000 works\n");
+}
+
+/* A range holds for what is computed with: fp32. What is below 1 stays so, and what is above 0. */
+Test(recipe, numbers_out_of_range_in_fp32)
+{
+    static const char below[] =
+        " is out of range when rounded to fp32; it wants a number from 0 to below 1; ";
+    static const char *const shares[][3] = {{"model.hidden_dropout", "0.99999998", "0.1 works\n"},
+                                            {"model.attention_dropout", "0.99999999", "0.1 works\n"},
+                                            {"optimizer.adam_beta1", "0.99999999999", "0.9 works\n"},
+                                            {"optimizer.adam_beta2", "0.99999999999", "0.999 works\n"}};
+    static const char *const positive[][3] = {{"optimizer.lr", "1e-300", "above 0; 3e-4 works\n"},
+                                              {"optimizer.adam_eps", "1e-60", "above 0; 1e-8 works\n"},
+                                              {"optimizer.clip_grad", "1.1e-38", ", 0 or more; 0 works\n"},
+                                              {"optimizer.min_lr", "1e-46", ", 0 or more; 0 works\n"},
+                                              {"model.init_method_std", "1e-300", "above 0; 0.02 works\n"},
+                                              {"model.norm_epsilon", "1e-60", "above 0; 1e-5 works\n"}};
+    char override[100], expected[200];
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        snprintf(override, sizeof override, "%s=%s", shares[i][0], shares[i][1]);
+        snprintf(expected, sizeof expected, "command line: %s %s%s%s", shares[i][0], shares[i][1], below,
+                 shares[i][2]);
+        OVERRIDE_SAYS(override, expected);
+        snprintf(override, sizeof override, "%s=0.9999999", shares[i][0]);
+        OVERRIDE_SAYS(override, "");
+    }
+    for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
+        bool open = *positive[i][2] == 'a';
+        snprintf(override, sizeof override, "%s=%s", positive[i][0], positive[i][1]);
+        snprintf(expected, sizeof expected,
+                 "command line: %s %s is too small for fp32, which ends at 1.2e-38; it wants a number%s%s",
+                 positive[i][0], positive[i][1], open ? " " : "", positive[i][2]);
+        OVERRIDE_SAYS(override, expected);
+    }
+    OVERRIDE_SAYS("optimizer.clip_grad=1.2e-38", "");
+    OVERRIDE_SAYS("optimizer.lr=1e39",
+                  "command line: optimizer.lr 1e39 is out of range when rounded to fp32; "
+                  "it wants a number above 0; 3e-4 works\n");
+    OVERRIDE_SAYS("model.rotary_base=0.5", "command line: model.rotary_base 0.5 is out of range; it wants a "
+                                           "number, 1 or more; 1 works\n");
 }
 
 /* One to three shares; those that are left out are 0. */

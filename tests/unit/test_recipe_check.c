@@ -289,11 +289,11 @@ Test(recipe_check, the_search_for_a_schedule)
          "time: pipeline.auto_f 1 works\n",
          "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0", "pipeline.auto_i=0", "pipeline.auto_w=0");
     WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_i=0", "pipeline.auto_w=0");
-    WITH("command line: pipeline.auto_f 1e+308 is out of range; it wants a number from 0 to 1000000000000; "
+    WITH("command line: pipeline.auto_f 1e308 is out of range; it wants a number from 0 to 1000000000000; "
          "1000000000000 works\n"
-         "command line: pipeline.auto_comm 10000000000000 is out of range; it wants a number from 0 to "
+         "command line: pipeline.auto_comm 1e13 is out of range; it wants a number from 0 to "
          "1000000000000; 1000000000000 works\n"
-         "command line: pipeline.auto_memory_limit 10000000000 is out of range; it wants a number from 0 to "
+         "command line: pipeline.auto_memory_limit 1e10 is out of range; it wants a number from 0 to "
          "1000000000; 1000000000 works\n",
          "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=1e308", "pipeline.auto_comm=1e13",
          "pipeline.auto_memory_limit=1e10");

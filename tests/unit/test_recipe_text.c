@@ -90,7 +90,7 @@ Test(recipe_text, what_is_written_loads_back_to_the_same)
     static const char *const cases[][8] = {
         {NULL},
         {"tp=2", "pp=2", "dp=2", "parallel.sequence_parallel=true", "pipeline.layout=[3, 1]", NULL},
-        {"optimizer.lr=0.1234567890123456789", "optimizer.adam_eps=1e-300", "seed=9000000000000000", NULL},
+        {"optimizer.lr=0.1234567890123456789", "optimizer.adam_eps=1e-30", "seed=9000000000000000", NULL},
         {"name=\"auto\"", "logging.run_dir=\"none\"", "checkpoint.save=\"auto\"", "checkpoint.load=\"none\"",
          NULL},
         {"name=a b: #c", "logging.run_dir=-x\\\"y'", "data.train=[{path: 'a, ]b}', weight: 0.25}, ~/d]",
