@@ -35,10 +35,7 @@ static enum status read_all(int fd, const char *path, size_t most, struct text *
 
 enum status file_read(const char *path, struct text *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
-    return read_all(fd, path, SIZE_MAX, out);
+    return file_read_small(path, SIZE_MAX, out);
 }
 
 enum status file_read_small(const char *path, size_t most, struct text *out)
@@ -61,6 +58,25 @@ enum status file_read_small(const char *path, size_t most, struct text *out)
     return read_all(fd, path, most, out);
 }
 
+const char *file_place_fault(const char *path)
+{
+    struct stat info;
+    struct text folder = {0};
+    const char *slash = strrchr(path, '/'), *fault = NULL;
+    text_add_bytes(&folder, slash != NULL ? path : "./", slash != NULL ? (size_t)(slash - path) + 1 : 2);
+    bool there = lstat(path, &info) == 0;
+    if (there && S_ISLNK(info.st_mode))
+        fault = "is a link; the name of the file itself works";
+    else if (there && !S_ISREG(info.st_mode))
+        fault = "not a file; the name of a new one works";
+    else if (*path == 0 || (slash != NULL && slash[1] == 0) || access(folder.chars, F_OK) != 0)
+        fault = "there is no such folder";
+    else if (access(folder.chars, W_OK | X_OK) != 0)
+        fault = strerror(errno);
+    text_free(&folder);
+    return fault;
+}
+
 static bool write_all(int fd, const char *bytes, size_t length)
 {
     while (length > 0) {
@@ -77,6 +93,9 @@ static bool write_all(int fd, const char *bytes, size_t length)
 
 enum status file_write_atomic(const char *path, const void *bytes, size_t length)
 {
+    const char *fault = file_place_fault(path);
+    if (fault != NULL)
+        return fail(IO_ERROR, "%s: %s", path, fault);
     struct text temporary = {0};
     text_add(&temporary, "%s.tmp.%ld", path, (long)getpid());
     int fd = open(temporary.chars, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

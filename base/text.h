@@ -48,11 +48,15 @@ const char *seconds_text(double seconds, char out[NUMBER_CHARS]);
  * NULL when none is near enough to be meant. */
 const char *nearest_name(const char *name, const char *const *names, size_t count);
 
-/* A whole file into `out` (a terminated text). Names the file and the reason when it fails. */
+/* A whole file into `out` (a terminated text). Names the file and the reason when it fails. A folder, a
+ * device or a pipe, which may have no end or no writer, is refused before it is read. IO_ERROR. */
 MUST_USE enum status file_read(const char *path, struct text *out);
-/* The same of what must be a file of at most `most` bytes: a folder, a device or a pipe, which may have no
- * end, is refused before it is read. IO_ERROR. */
+/* The same of a file of at most `most` bytes. */
 MUST_USE enum status file_read_small(const char *path, size_t most, struct text *out);
+
+/* Why no file can be put at `path`, as the rest of a sentence that names it; NULL when one can. A rename
+ * would make a plain file of a device, a pipe or a link: only a file gives way to one. */
+const char *file_place_fault(const char *path);
 
 /* Writes `bytes` so that `path` is either its old self or complete: a temporary file beside it, fsync,
  * rename. Nothing half-written is ever seen under `path`, and the temporary file is removed on failure. */

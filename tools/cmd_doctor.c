@@ -198,5 +198,9 @@ int cmd_doctor(int argc, char **argv)
     if (status == OK && launcher_find(&launcher) == OK && launcher.size > 1)
         status = fail(BAD_USAGE, "cuboid doctor looks at one machine; %s started %d of it", launcher.name,
                       launcher.size);
+    // Before seconds of measuring: whether there is a place for the figures.
+    const char *fault = status == OK && profile != NULL ? file_place_fault(profile) : NULL;
+    if (fault != NULL)
+        status = fail(BAD_USAGE, "doctor: --profile \"%s\": %s", profile, fault);
     return status == OK ? examine(profile) : exit_status(status);
 }

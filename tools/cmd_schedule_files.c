@@ -8,25 +8,23 @@
 
 /* A file that is there is its number; one that is not, its folder's number and its own name. */
 struct place {
-    bool there, link;
+    bool there;
     struct stat info; // of the file, or of the folder
     const char *name; // behind the last slash
-    bool has_folder;
 };
 
 static struct place place_of(const char *path)
 {
     struct place place = {.name = path};
-    struct stat itself;
     const char *slash = strrchr(path, '/');
-    place.link = lstat(path, &itself) == 0 && S_ISLNK(itself.st_mode);
     place.there = stat(path, &place.info) == 0;
     if (place.there)
         return place;
     struct text folder = {0};
     text_add_bytes(&folder, path, slash != NULL ? (size_t)(slash - path) + 1 : 0);
     place.name = slash != NULL ? slash + 1 : path;
-    place.has_folder = stat(slash != NULL ? text_chars(&folder) : ".", &place.info) == 0;
+    if (stat(slash != NULL ? text_chars(&folder) : ".", &place.info) != 0)
+        place.info = (struct stat){0}; // no folder, no place for a file either
     text_free(&folder);
     return place;
 }
@@ -50,22 +48,13 @@ bool outputs_print(const struct output *outputs, int count)
     return false;
 }
 
-/* Files are put in place by renaming, which would make a plain file of a device and of a link. */
-static enum status check_place(const struct output *o, const struct place *place)
+static enum status check_place(const struct output *o)
 {
     if (o->path[0] == 0)
         return fail(BAD_USAGE, "schedule: %s has an empty name; a file's works, and - is standard output",
                     o->option);
-    if (place->link)
-        return fail(BAD_USAGE, "schedule: %s %s: is a link; the name of the file itself works", o->option,
-                    o->path);
-    if (place->there && !S_ISREG(place->info.st_mode))
-        return fail(BAD_USAGE,
-                    "schedule: %s %s: not a file; the name of a new one works, and - is standard output",
-                    o->option, o->path);
-    if (!place->there && (!place->has_folder || !S_ISDIR(place->info.st_mode) || place->name[0] == 0))
-        return fail(BAD_USAGE, "schedule: %s %s: there is no such folder", o->option, o->path);
-    return OK;
+    const char *fault = file_place_fault(o->path);
+    return fault == NULL ? OK : fail(BAD_USAGE, "schedule: %s %s: %s", o->option, o->path, fault);
 }
 
 static enum status check_pair(const struct output *a, const struct output *b)
@@ -90,8 +79,8 @@ static enum status check_output(const struct output *o, const char *const inputs
                     o->option, o->option);
     if (is_standard(o))
         return OK;
+    TRY(check_place(o));
     struct place place = place_of(o->path);
-    TRY(check_place(o, &place));
     for (int i = 0; i < 2; i++) {
         struct place input = place_of(inputs[i] != NULL ? inputs[i] : "");
         if (place.there && input.there && same_place(&place, &input))

@@ -5,6 +5,7 @@ done when its output went nowhere.
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -96,8 +97,13 @@ def test_doctor():
         expect("doctor's types", rates == ["fp32", "bf16", "fp16"] and "gemm        tf32 none: it is a GPU's" in
                done.stdout and "transport: local, ranks: 2" in rows["link"], done)
         expect("doctor's rates", 1e8 < rate < 1e18 and 1e7 < copied < 1e15 and "latency_s" in rows["link"], done)
-        nowhere = run("doctor", "--profile", os.path.join(folder, "no", "profile.yaml"))
-        says("doctor into no folder", nowhere, 1, err="profile.yaml")
+        os.mkfifo(os.path.join(folder, "pipe"))
+        for name, why in [("no/profile.yaml", "there is no such folder"), ("pipe", "not a file; the name of a new")]:
+            path = os.path.join(folder, name)
+            done = run("doctor", "--profile", path)
+            says(f"doctor into {name}", done, 2, err=f'--profile "{path}": {why}')
+            expect("nothing is measured for it", done.stdout == "", done)
+        expect("a pipe stays one", stat.S_ISFIFO(os.stat(path).st_mode), done)
     says("doctor and a word", run("doctor", "gpu"), 2, err="gpu")
 
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Known answers of Random123's kat_vectors for philox4x32 10. */
@@ -160,6 +161,8 @@ Test(file, reads_small_files_and_nothing_else, .timeout = 10)
     cr_assert_eq(mkfifo(path.chars, 0600), 0);
     cr_assert_eq(file_read_small(path.chars, 10, &back), IO_ERROR);
     cr_assert_not_null(strstr(fail_text(), ": is a pipe; a file works"));
+    cr_assert_eq(file_read(path.chars, &back), IO_ERROR);
+    cr_assert_not_null(strstr(fail_text(), ": is a pipe; a file works"));
     cr_assert_eq(unlink(path.chars), 0);
     cr_assert_eq(file_write_atomic(path.chars, "0123456789", 10), OK);
     cr_assert_eq(file_read_small(path.chars, 9, &back), IO_ERROR);
@@ -172,6 +175,48 @@ Test(file, reads_small_files_and_nothing_else, .timeout = 10)
     cr_assert_eq(rmdir(folder), 0);
     text_free(&path);
     text_free(&back);
+}
+
+/* A rename makes a plain file of whatever has the name. */
+Test(file, only_a_file_gives_way_to_one)
+{
+    static const char *const names[] = {"pipe", "link", "folder"};
+    char folder[] = "/tmp/cuboid-test-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert(mkfifo("pipe", 0600) == 0 && symlink("pipe", "link") == 0 && mkdir("folder", 0700) == 0);
+    for (size_t i = 0; i < 3; i++) {
+        struct stat before, after;
+        cr_assert_eq(lstat(names[i], &before), 0);
+        cr_assert_eq(file_write_atomic(names[i], "a", 1), IO_ERROR, "%s", names[i]);
+        cr_assert_not_null(strstr(fail_text(), i == 1 ? "is a link" : "not a file; "), "%s", fail_text());
+        cr_assert(lstat(names[i], &after) == 0 && after.st_ino == before.st_ino, "%s", names[i]);
+    }
+    cr_assert_str_eq(file_place_fault("folder/none/new"), "there is no such folder");
+    cr_assert_str_eq(file_place_fault("folder/"), "not a file; the name of a new one works");
+    cr_assert_str_eq(file_place_fault("new/"), "there is no such folder");
+    cr_assert_str_eq(file_place_fault(""), "there is no such folder");
+    cr_assert_null(file_place_fault("folder/new"));
+    cr_assert_null(file_place_fault("new"));
+    cr_assert(unlink("pipe") == 0 && unlink("link") == 0 && rmdir("folder") == 0);
+    cr_assert(chdir("/") == 0 && rmdir(folder) == 0);
+}
+
+/* Said before anything is computed for it; of root, to whom every folder is open, another user is made. */
+Test(file, a_folder_that_cannot_be_written_is_said)
+{
+    char folder[] = "/tmp/cuboid-test-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert(chdir(folder) == 0 && chmod(".", 0555) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        const char *fault = getuid() != 0 || setuid(65534) == 0 ? file_place_fault("new") : NULL;
+        _exit(fault != NULL && strcmp(fault, "Permission denied") == 0 ? 0 : 1);
+    }
+    int ended = -1;
+    cr_assert_eq(waitpid(child, &ended, 0), child);
+    cr_assert_eq(ended, 0);
+    cr_assert(chdir("/") == 0 && rmdir(folder) == 0);
 }
 
 Test(file, atomic_write_leaves_nothing_behind_on_failure)

@@ -258,8 +258,7 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
         "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
         "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
-        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works, and - is standard "
-        "output\n"
+        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n"
         "cuboid: ./nothing.csv: No such file or directory\n"
         "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n"
         "cuboid: schedule: --memory-limit 0.5: microbatches that a rank may hold, 1 to 1e9, or 0 for no "
@@ -417,7 +416,7 @@ Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stder
         "cuboid: schedule: --svg has an empty name; a file's works, and - is standard output\n"
         "cuboid: schedule: --trace there/new: there is no such folder\n"
         "cuboid: schedule: --svg is given twice: which of new and new?\n"
-        "cuboid: schedule: --svg ../here: not a file; the name of a new one works, and - is standard output\n"
+        "cuboid: schedule: --svg ../here: not a file; the name of a new one works\n"
         "cuboid: ../here/: is a folder; a file works\n");
 }
 
