@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/gpu_check --pack over programs that only pretend to build: what a cut leaves behind.
+
+    test_pack.py SOURCE_ROOT"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = sys.argv[1]
+# Builds by touching what is asked for; strip and ldd have nothing to do.
+NINJA = r"""#!/bin/sh
+touch "$HERE/built"
+[ -z "$FAKE_NO_BUILD" ] || exit 1
+shift 2
+for name in "$@"; do mkdir -p "build-gpu/$(dirname "$name")"; echo program >"build-gpu/$name"; done
+"""
+XZ = r"""#!/bin/sh
+printf 'half of it'
+[ -z "$FAKE_HANG" ] || { touch "$HERE/packing"; exec sleep 60; }
+[ -z "$FAKE_FAIL" ] || exit 1
+cat
+"""
+
+
+class Pack(unittest.TestCase):
+    def setUp(self):
+        self.place = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.place)
+        for folder in ["fake", "left", "mpi", "out", "tree/tools"]:
+            os.makedirs(f"{self.place}/{folder}")
+        for folder in ["recipes", "trainer", "tests/reference"]:
+            os.makedirs(os.path.dirname(f"{self.place}/tree/{folder}"), exist_ok=True)
+            os.symlink(os.path.join(ROOT, folder), f"{self.place}/tree/{folder}")
+        for name in os.listdir(os.path.join(ROOT, "tools")):
+            if name.startswith("gpu_") and os.path.isfile(os.path.join(ROOT, "tools", name)):
+                shutil.copy(os.path.join(ROOT, "tools", name), f"{self.place}/tree/tools")
+        fakes = {"meson": "#!/bin/sh\nmkdir build-gpu\n", "ninja": NINJA, "xz": XZ, "strip": "#!/bin/sh\n",
+                 "ldd": "#!/bin/sh\n", "ompi_info": "#!/bin/sh\necho path:its:$HERE/mpi\n",
+                 "mpirun": "#!/bin/sh\n", "orted": "#!/bin/sh\n"}
+        for name, text in fakes.items():
+            with open(f"{self.place}/fake/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+            os.chmod(file.name, 0o755)
+
+    def start(self, out, **environment):
+        return subprocess.Popen(
+            [f"{self.place}/tree/tools/gpu_check", "--pack", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+            env={**os.environ, "PATH": f"{self.place}/fake:{os.environ['PATH']}", "TMPDIR": f"{self.place}/left",
+                 "HERE": self.place, **environment})
+
+    def pack(self, out, **environment):
+        process = self.start(out, **environment)
+        text = "".join(process.communicate(timeout=60))
+        self.assertEqual(os.listdir(f"{self.place}/left"), [], text)
+        return process.returncode, text
+
+    def test_a_whole_archive_has_its_name(self):
+        status, text = self.pack(f"{self.place}/out/a")
+        self.assertEqual((status, os.listdir(f"{self.place}/out")), (0, ["a"]), text)
+        self.assertGreater(os.path.getsize(f"{self.place}/out/a"), 10000)
+
+    def test_a_cut_leaves_what_was_there(self):
+        with open(f"{self.place}/out/a", "w", encoding="ascii") as file:
+            file.write("before")
+        for cut in ["FAKE_NO_BUILD", "FAKE_FAIL"]:
+            status, text = self.pack(f"{self.place}/out/a", **{cut: "1"})
+            self.assertEqual((status, os.listdir(f"{self.place}/out")), (1, ["a"]), text)
+            with open(f"{self.place}/out/a", encoding="ascii") as file:
+                self.assertEqual(file.read(), "before")
+
+    def test_so_does_a_signal(self):
+        process = self.start(f"{self.place}/out/a", FAKE_HANG="1")
+        while not os.path.exists(f"{self.place}/packing"):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGTERM)
+        text = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, os.listdir(f"{self.place}/out"), os.listdir(f"{self.place}/left")),
+                         (1, [], []), text)
+
+    def test_no_place_for_it_is_said_before_the_build(self):
+        os.mkfifo(f"{self.place}/pipe")
+        for out, why in [("none/a", "its folder cannot be written, or is not there"), ("pipe", "not a file")]:
+            status, text = self.pack(f"{self.place}/{out}")
+            self.assertEqual(status, 2, text)
+            self.assertIn(why, text)
+        self.assertFalse(os.path.exists(f"{self.place}/built"))
+
+
+unittest.main(argv=sys.argv[:1])
