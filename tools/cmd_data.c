@@ -139,7 +139,8 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
     if (strcmp(config.type, "gpt2") == 0 && !files)
         return fail(BAD_USAGE,
                     "--tokenizer gpt2 reads two files: --vocab-file vocab.json --merge-file merges.txt");
-    return tokenizer_create(&config, out);
+    enum status status = tokenizer_create(&config, out);
+    return status == OK || status == NO_MEMORY ? status : BAD_USAGE; // with what it said
 }
 
 static enum status run(int argc, char **argv, struct data_options *o)
@@ -171,5 +172,5 @@ int cmd_data(int argc, char **argv)
     if (status == OK)
         return 0;
     fprintf(stderr, "cuboid data: %s\n", fail_text());
-    return status == BAD_USAGE || status == BAD_RECIPE ? 2 : 1;
+    return status == STOPPED ? 1 : status_exit(status); // 75 promises that it can go on
 }

@@ -162,7 +162,7 @@ static enum status refuse_overwriting(const char *prefix)
     text_add(&path, "%s.idx", prefix);
     enum status status = OK;
     if (access(path.chars, F_OK) == 0)
-        status = fail(IO_ERROR, "%s is there already; --overwrite replaces it", path.chars);
+        status = fail(BAD_USAGE, "%s is there already; --overwrite replaces it", path.chars);
     text_free(&path);
     return status;
 }
@@ -224,18 +224,41 @@ static void add_folder_of(const char *path, struct text *out)
 }
 
 /* A dataset's folder is made, its parents are not: several at once are a slip of the pen. */
-static enum status check_folder(const char *prefix)
+static enum status check_folder(const char *prefix, const char *folder)
 {
-    struct text folder = {0}, parent = {0};
-    add_folder_of(prefix, &folder);
-    add_folder_of(folder.chars, &parent);
-    bool good = access(folder.chars, F_OK) == 0 || access(parent.chars, F_OK) == 0;
+    struct text parent = {0};
+    add_folder_of(folder, &parent);
     enum status status =
-        good ? OK
-             : fail(BAD_USAGE, "-o %s: there is no folder %s to make %s in; mkdir -p %s makes both", prefix,
-                    parent.chars, folder.chars, folder.chars);
-    text_free(&folder);
+        access(folder, F_OK) == 0 || access(parent.chars, F_OK) == 0
+            ? OK
+            : fail(BAD_USAGE, "-o %s: there is no folder %s to make %s in; mkdir -p %s makes both", prefix,
+                   parent.chars, folder, folder);
     text_free(&parent);
+    return status;
+}
+
+static enum status check_place(const char *prefix, const char *path)
+{
+    const char *fault = file_place_fault(path);
+    return fault == NULL ? OK : fail(BAD_USAGE, "-o %s: %s: %s", prefix, path, fault);
+}
+
+/* All that will not be written, before anything is read. */
+static enum status check_output(const char *prefix)
+{
+    struct text folder = {0}, idx = {0}, bin = {0};
+    add_folder_of(prefix, &folder);
+    text_add(&idx, "%s.idx", prefix);
+    text_add(&bin, "%s.bin", prefix);
+    enum status status = check_folder(prefix, folder.chars);
+    bool there = access(folder.chars, F_OK) == 0;
+    if (status == OK)
+        status = check_place(prefix, there ? idx.chars : folder.chars);
+    if (status == OK && there)
+        status = check_place(prefix, bin.chars);
+    text_free(&folder);
+    text_free(&idx);
+    text_free(&bin);
     return status;
 }
 
@@ -276,12 +299,10 @@ enum status data_prepare(const struct data_options *options)
         return fail(BAD_USAGE, "prepare: where to? -o PREFIX writes PREFIX.bin and PREFIX.idx");
     TRY(text_options_of(options, &text));
     struct tokenizer *tokenizer = NULL;
-    enum status status = data_options_tokenizer(options, &tokenizer);
-    if (status != OK)
-        return status == NO_MEMORY ? status : BAD_USAGE; // with what it said
-    status = check_inputs(options);
+    TRY(data_options_tokenizer(options, &tokenizer));
+    enum status status = check_inputs(options);
     if (status == OK)
-        status = check_folder(options->output);
+        status = check_output(options->output);
     if (status == OK)
         status = prepare_with(tokenizer, options, &text);
     tokenizer_destroy(tokenizer);

@@ -57,7 +57,7 @@ static int64_t load_i32(const unsigned char *array, int64_t i)
 
 static enum status map_file(const char *path, struct mapping *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe of that name must not hold us up
     if (fd < 0)
         return fail(IO_ERROR, "%s: %s (a dataset is two files, PREFIX.bin and PREFIX.idx)", path,
                     strerror(errno));

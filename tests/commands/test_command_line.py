@@ -184,6 +184,8 @@ def test_input_that_will_not_do():
         os.truncate(f"{folder}/text.bin", 100)
         refused("a torn dataset", train("third", "text"), "text.bin")
         refused("no dataset", train("fourth", "nothing"), "nothing.idx")
+        os.mkfifo(f"{folder}/pipe.idx")
+        refused("a pipe that nobody writes to", train("fifth", "pipe"), "pipe.idx: not a regular file")
 
 
 def test_dry_run():

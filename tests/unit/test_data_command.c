@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void silence(void)
@@ -169,13 +170,25 @@ Test(data_command, gpt2_ids_are_those_of_the_whole_text, .init = silence)
     leave(folder);
 }
 
-Test(data_command, refusals_have_their_status, .init = silence)
+/* Returns how many there are. */
+static int put_bad_files(void)
 {
-    char folder[32];
-    enter(folder);
     put("a.txt", "text", 4);
     put("empty.txt", "", 0);
     put("bad.jsonl", "{\"text\": \"a\"}\n{", 15);
+    cr_assert_eq(run("data prepare a.txt -o torn"), 0);
+    cr_assert_eq(run("data prepare a.txt -o half"), 0);
+    cr_assert(truncate("torn.idx", 20) == 0 && unlink("half.bin") == 0 && mkfifo("half.bin", 0600) == 0);
+    cr_assert(mkdir("pipes", 0700) == 0 && mkfifo("pipes/x.idx", 0600) == 0);
+    return files_here(false);
+}
+
+/* A pipe that nobody writes to is refused, and not waited for. */
+Test(data_command, refusals_have_their_status, .init = silence, .timeout = 30)
+{
+    char folder[32];
+    enter(folder);
+    const int before = put_bad_files();
     const char *const wrong[] = {
         "data",
         "data prepares",
@@ -201,22 +214,28 @@ Test(data_command, refusals_have_their_status, .init = silence)
         "data prepare . -o x",
         "data prepare a.txt -o no/such/x",
         "data prepare a.txt -o x --tokenizer gpt2 --vocab-file no --merge-file no",
+        "data prepare empty.txt -o x",
+        "data prepare a.txt bad.jsonl -o x",
+        "data prepare bad.jsonl --json-key title -o x",
+        "data prepare /dev/null -o x",
+        "data prepare a.txt -o a.txt/x",
+        "data prepare a.txt -o pipes/x --overwrite",
+        "data prepare a.txt -o x --tokenizer gpt2 --vocab-file pipes/x.idx --merge-file no",
+        "data inspect pipes/x",
+        "data inspect half",
+        "data inspect torn",
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         cr_assert_eq(run(wrong[i]), 2, "\"%s\"", wrong[i]);
-    const char *const failing[] = {
-        "data prepare empty.txt -o x",
-        "data prepare a.txt bad.jsonl -o x",
-    };
-    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++)
-        cr_assert_eq(run(failing[i]), 1, "\"%s\"", failing[i]);
-    cr_assert_eq(files_here(false), 3, "a refusal left a file");
+    cr_assert_eq(files_here(false), before, "a refusal left a file");
 
     cr_assert_eq(run("data --help"), 0);
     cr_assert_eq(run("data prepare -h"), 0);
     cr_assert_eq(run("data prepare a.txt -o x"), 0);
-    cr_assert_eq(run("data prepare a.txt -o x"), 1); // there already
-    cr_assert_eq(files_here(false), 5);
+    cr_assert_eq(run("data prepare a.txt -o x"), 2); // there already
+    cr_assert_eq(run("data inspect x --tokenizer gpt2 --vocab-file pipes/x.idx --merge-file no"), 2);
+    cr_assert_eq(files_here(false), before + 2);
+    cr_assert(unlink("pipes/x.idx") == 0 && rmdir("pipes") == 0);
     leave(folder);
 }
 
