@@ -74,11 +74,31 @@ static enum status check_named(const char *load)
                       why);
 }
 
-enum status run_folder_check(const struct recipe *recipe)
+static enum status taken(const char *folder)
+{
+    return fail(BAD_RECIPE,
+                "logging.run_dir: another run is writing in %s; wait for it, or choose another folder: "
+                "logging.run_dir=%s-2",
+                folder, folder);
+}
+
+/* Shared, so that processes that look at the same time do not take each other for that run. */
+static bool is_taken(const char *folder)
+{
+    struct text path = {0};
+    text_add(&path, "%s/lock", folder);
+    int fd = open(path.chars, O_RDONLY | O_CLOEXEC);
+    text_free(&path);
+    bool yes = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+/* Whether an earlier run is continued, as far as the files say. */
+static enum status check_earlier(const struct recipe *recipe)
 {
     const char *folder = recipe->logging.run_dir;
-    if (recipe->checkpoint.load != NULL && !is_auto(recipe))
-        TRY(check_named(recipe->checkpoint.load));
     struct text path = {0};
     struct stat info;
     text_add(&path, "%s/metrics.jsonl", folder);
@@ -115,6 +135,16 @@ enum status run_folder_check(const struct recipe *recipe)
                       folder);
 }
 
+enum status run_folder_check(const struct recipe *recipe)
+{
+    const char *folder = recipe->logging.run_dir;
+    if (recipe->checkpoint.load != NULL && !is_auto(recipe))
+        TRY(check_named(recipe->checkpoint.load));
+    enum status status = check_earlier(recipe);
+    // Before its first checkpoint a run that is alive looks like one that has ended, which may be removed.
+    return status != OK && is_taken(folder) ? taken(folder) : status;
+}
+
 enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
 {
     const char *folder = recipe->logging.run_dir;
@@ -126,10 +156,7 @@ enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
     if (fd < 0)
         status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
     else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
-        status = fail(BAD_RECIPE,
-                      "logging.run_dir: another run is writing in %s; wait for it, or choose another folder: "
-                      "logging.run_dir=%s-2",
-                      folder, folder);
+        status = taken(folder);
     text_free(&path);
     if (status == OK && recipe->checkpoint.save != NULL)
         status = make("checkpoint.save", recipe->checkpoint.save);

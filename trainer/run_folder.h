@@ -5,8 +5,8 @@
 
 #include "trainer/recipe.h"
 
-/* BAD_RECIPE when the folder holds a run that this recipe does not continue, or the checkpoint that it names
- * is no folder. */
+/* BAD_RECIPE when the folder holds a run that this recipe does not continue, or that is still writing there,
+ * or the checkpoint that it names is no folder. */
 MUST_USE enum status run_folder_check(const struct recipe *recipe);
 
 /* Makes the folder and keeps it locked until the descriptor is closed, or the process ends however it ends.

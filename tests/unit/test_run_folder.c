@@ -38,6 +38,26 @@ Test(run_folder, has_one_run_at_a_time)
     close(second);
 }
 
+/* Its lines are there, and no checkpoint yet. */
+Test(run_folder, a_run_that_is_alive_is_no_earlier_one)
+{
+    char folder[32], automatic[] = "auto";
+    struct recipe recipe = recipe_in(folder);
+    int first = -1;
+    recipe.checkpoint.save = folder;
+    cr_assert_eq(run_folder_claim(&recipe, &first), OK);
+    leave(folder, "metrics.jsonl");
+    for (int turn = 0; turn < 2; turn++) {
+        recipe.checkpoint.load = turn == 0 ? automatic : NULL;
+        cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+        cr_assert_not_null(strstr(fail_text(), "another run is writing in /tmp/cuboid-folder-"), "%s",
+                           fail_text());
+    }
+    close(first);
+    cr_assert_eq(run_folder_check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "holds an earlier run"), "%s", fail_text());
+}
+
 Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
 {
     char path[] = "/proc/cuboid";
