@@ -44,8 +44,8 @@ static bool speaks(const struct session *s)
 
 /* ---- signals ---- */
 
-/* The exit signal is blocked in every thread, and asked for between steps (REMARK_STOP): no handler, no
- * global. */
+/* The exit signal is blocked in every thread, and asked for between steps (REMARK_STOP) and between the
+ * batches of an evaluation: no handler, no global. */
 static void block_signal(int signal_number)
 {
     sigset_t set;
@@ -186,15 +186,16 @@ static enum status one_step(struct session *s, bool *stop)
     for (int kind = 0; kind < SLOT_KINDS; kind++)
         record.slots[kind] = (struct slot_use){(int64_t)w->remarks[REMARK_SLOTS + kind],
                                                (int64_t)w->remarks[REMARK_SLOT_BYTES + kind]};
+    *stop = w->remarks[REMARK_STOP] > 0.0;
     if (record.has_valid)
-        TRY(worker_evaluate(w, &record.valid_loss));
+        TRY(worker_evaluate(w, &record.valid_loss, stop));
+    record.has_valid = record.has_valid && !*stop;
     if (speaks(s) && !s->stepped)
         TRY(say_choices(s));
     if (speaks(s))
         TRY(metrics_step(s->metrics, &record));
     if (timeline_wanted(recipe, w->step))
         TRY(timeline_write(w));
-    *stop = w->remarks[REMARK_STOP] > 0.0;
     return OK;
 }
 

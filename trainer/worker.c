@@ -2,6 +2,7 @@
 #include "trainer/worker.h"
 
 #include "kernels/device_plan.h"
+#include "trainer/checkpoint_agree.h"
 #include "trainer/rehearsal.h"
 
 #include <math.h>
@@ -516,13 +517,25 @@ enum status worker_check_finite(const struct worker *w, const struct step_result
     return OK;
 }
 
-enum status worker_evaluate(struct worker *w, double *loss)
+/* On every rank, as soon as it is on one. */
+static enum status hear_stop(struct worker *w, bool *stop)
+{
+    double came = signal_came(w->run->recipe->resilience.exit_signal) ? 1.0 : 0.0;
+    TRY(worker_agree_max(w, &came, 1));
+    *stop = came > 0.0;
+    return OK;
+}
+
+enum status worker_evaluate(struct worker *w, double *loss, bool *stop)
 {
     int64_t iterations = w->run->recipe->train.eval_iters;
     double sum = 0.0, tokens = 0.0;
     CHECK(!w->ahead); // its forwards lie where these go
     for (int64_t i = 0; i < iterations; i++) {
         struct step_result result;
+        TRY(hear_stop(w, stop));
+        if (*stop)
+            return OK;
         TRY(load(w, DATA_VALID, (uint64_t)i));
         TRY(call_step_hook(w->run->hooks.loaded, w, 0));
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));

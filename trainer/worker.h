@@ -97,5 +97,7 @@ int64_t worker_updates(const struct worker *worker);
  * checked; and for gradients alone where the step was skipped and a loss scale can still fall. */
 MUST_USE enum status worker_check_finite(const struct worker *worker, const struct step_result *result);
 
-/* The mean loss per token over the validation part: eval_iters global batches, the same each time. */
-MUST_USE enum status worker_evaluate(struct worker *worker, double *loss);
+/* The mean loss per token over the validation part: eval_iters global batches, the same each time. They may
+ * take hours, so the exit signal is asked for before each: `stop`, on all ranks alike, and there is no loss.
+ */
+MUST_USE enum status worker_evaluate(struct worker *worker, double *loss, bool *stop);

@@ -5,15 +5,29 @@ done when its output went nowhere.
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
 import os
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
 COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "doctor"]
+# A model of which a step takes no time, on one rank.
+TINY = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
+        "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",
+        "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8", "train.global_batch_size=2",
+        "dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "data.split=100,0,0"]
 failures = []
+
+
+def tiny(folder, name, *keys):
+    """The arguments that train TINY, and these keys, on folder/text in folder/name."""
+    words = {word.split("=")[0]: word for word in
+             [*TINY, f"data.train={folder}/text", f"logging.run_dir={folder}/{name}", *keys]}
+    return ["train", QUICKSTART, *words.values()]
 
 
 def run(*arguments, **options):
@@ -156,15 +170,9 @@ def test_input_that_will_not_do():
     """Status 2, in one line, whether a file is not there, is torn or is something else. A rank that has failed gives
     nothing back, for the process ends: a sanitizer is not to look for that."""
     environment = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
-    tiny = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
-            "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",
-            "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8", "train.global_batch_size=2",
-            "dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "data.split=100,0,0"]
     with tempfile.TemporaryDirectory() as folder:
         def train(name, data, *keys):
-            words = {word.split("=")[0]: word for word in [*tiny, *keys]}
-            return run("train", QUICKSTART, *words.values(), f"data.train={folder}/{data}",
-                       f"logging.run_dir={folder}/{name}", env=environment)
+            return run(*tiny(folder, name, f"data.train={folder}/{data}", *keys), env=environment)
 
         def refused(what, done, err):
             expect(what, done.returncode == 2 and err in done.stderr and done.stderr.count("\n") == 1, done)
@@ -188,6 +196,45 @@ def test_input_that_will_not_do():
         refused("a pipe that nobody writes to", train("fifth", "pipe"), "pipe.idx: not a regular file")
 
 
+def begin(arguments, metrics, **options):
+    """A run that has reached its file of metrics; it is ended when it does not end by itself."""
+    child = subprocess.Popen([CUBOID, *arguments], stderr=subprocess.PIPE, text=True, **options)
+    until = time.monotonic() + 40
+    while child.poll() is None and not os.path.exists(metrics) and time.monotonic() < until:
+        time.sleep(0.02)
+    return child
+
+
+def end(child):
+    try:
+        out, err = child.communicate(timeout=40)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+def saved(folder):
+    return sorted(name for name in os.listdir(f"{folder}/checkpoints") if name.startswith("step-"))
+
+
+def test_an_evaluation_is_broken_off():
+    """It takes years, and before it ends there is no checkpoint: the folder is in use all the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        for ranks in ["dp=1", "dp=2"]:
+            words = tiny(folder, ranks, ranks, "data.split=80,20,0", "train.eval_interval=1",
+                         "train.eval_iters=1000000000000")
+            child = begin(words, f"{folder}/{ranks}/metrics.jsonl", stdout=subprocess.DEVNULL)
+            says("a second run", run(*words), 2, err=f"another run is writing in {folder}/{ranks};")
+            child.send_signal(signal.SIGTERM)
+            done = end(child)
+            says("SIGTERM in an evaluation", done, 75, err="asked to stop: step 1 is saved")
+            with open(f"{folder}/{ranks}/metrics.jsonl", encoding="ascii") as lines:
+                expect("its loss", [("loss" in line, "valid" in line) for line in lines] == [(True, False)], done)
+            expect("its step", saved(f"{folder}/{ranks}") == ["step-00000001"], done)
+
+
 def test_dry_run():
     """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
     done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
@@ -197,7 +244,7 @@ def test_dry_run():
 
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
-             test_input_that_will_not_do, test_dry_run]:
+             test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)

@@ -38,11 +38,12 @@ static enum status rank_main(struct world *world, void *argument)
     struct worker worker;
     struct step_result result;
     double loss;
+    bool stop;
     TRY(worker_create(&job->run, world, true, &worker));
     for (int i = 0; i < job->steps; i++)
         TRY(worker_step(&worker, &result));
     if (job->steps > 1)
-        TRY(worker_evaluate(&worker, &loss));
+        TRY(worker_evaluate(&worker, &loss, &stop));
     if (job->steps > 1) // as a checkpoint does
         TRY(worker_agree(&worker, OK));
     job->use[world->rank] = device_memory(worker.device);

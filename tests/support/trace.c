@@ -92,6 +92,7 @@ static enum status resume(struct worker *w)
 
 static enum status train_steps(struct worker *w, const struct trace_options *options, struct trace *trace)
 {
+    bool stop;
     while (w->step < trace->steps) {
         struct step_result result;
         double ignored;
@@ -104,11 +105,11 @@ static enum status train_steps(struct worker *w, const struct trace_options *opt
         trace->loss[w->step - 1] = result.loss;
         trace->grad_norm[w->step - 1] = result.grad_norm;
         if (options->evaluates_often)
-            TRY(worker_evaluate(w, &ignored));
+            TRY(worker_evaluate(w, &ignored, &stop));
         if (w->step == options->stop_after)
             return checkpoint_save(w);
     }
-    TRY(worker_evaluate(w, &trace->valid_loss));
+    TRY(worker_evaluate(w, &trace->valid_loss, &stop));
     return hash_weights(w, trace->hash);
 }
 
