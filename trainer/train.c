@@ -330,6 +330,13 @@ static enum status check_memory(const struct recipe *recipe)
         needed / 0x1p30, there / 0x1p30, most);
 }
 
+/* A reader who goes away (train | head) is no reason to lose a run: what cannot be written fails, as on a full
+ * disk, and the executable's exit status tells. */
+static void outlive_readers(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}
+
 enum status train(const struct recipe *recipe, int size)
 {
     struct job job = {.ranks = 0};
@@ -339,6 +346,7 @@ enum status train(const struct recipe *recipe, int size)
     bool first = launcher.rank <= 0;
     if (!device_named_computes(recipe->cluster.device))
         return first ? rehearse_run(recipe) : OK;
+    outlive_readers();
     enum status status = launcher.size > 0 ? OK : check_memory(recipe);
     if (status == OK)
         status = run_create(recipe, true, &job.run);

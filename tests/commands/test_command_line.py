@@ -221,7 +221,7 @@ def saved(folder):
 def test_an_evaluation_is_broken_off():
     """It takes years, and before it ends there is no checkpoint: the folder is in use all the same."""
     with tempfile.TemporaryDirectory() as folder:
-        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text", "--documents", "blank-line")
         for ranks in ["dp=1", "dp=2"]:
             words = tiny(folder, ranks, ranks, "data.split=80,20,0", "train.eval_interval=1",
                          "train.eval_iters=1000000000000")
@@ -235,6 +235,18 @@ def test_an_evaluation_is_broken_off():
             expect("its step", saved(f"{folder}/{ranks}") == ["step-00000001"], done)
 
 
+def test_nobody_reads():
+    """train | head -1: it goes on to its last step, saves, and ends with 1 as with any output that breaks."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        reads, writes = os.pipe()
+        os.close(reads)
+        done = run(*tiny(folder, "run"), stdout=writes)
+        os.close(writes)
+        says("train | true", done, 1, err="standard output cannot be written")
+        expect("its last step", saved(f"{folder}/run") == ["step-00000002"], done)
+
+
 def test_dry_run():
     """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
     done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
@@ -244,7 +256,8 @@ def test_dry_run():
 
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
-             test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_dry_run]:
+             test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
+             test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
