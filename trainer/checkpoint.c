@@ -312,11 +312,23 @@ static enum status write_together(struct worker *w)
     return status;
 }
 
+/* The reason, with the keys that say where and how much is written. */
+static void explain(const struct worker *w, enum status status, struct text *out)
+{
+    int64_t kept = w->run->recipe->checkpoint.keep_last;
+    text_add(out, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
+    if (status == IO_ERROR && kept > 0)
+        text_add(out, "; checkpoint.keep_last %lld, and one more is there while it is written",
+                 (long long)kept);
+    else if (status == IO_ERROR)
+        text_add(out, "; checkpoint.keep_last 0 keeps all of them");
+}
+
 /* Nobody writes any more; what failed keeps its reason. */
 static enum status abandon(struct worker *w, enum status status)
 {
     struct text reason = {0};
-    text_add(&reason, "%s", fail_text());
+    explain(w, status, &reason);
     if (w->world->rank == 0)
         folder_abandon(w->run->recipe->checkpoint.save, w->step);
     status = fail(status, "%s", reason.chars);

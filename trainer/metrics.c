@@ -74,6 +74,11 @@ static enum status keep_earlier_lines(const char *path, int64_t first_step)
     return status;
 }
 
+static enum status cannot_write(const struct metrics *m)
+{
+    return fail(IO_ERROR, "logging.run_dir: %s: %s", m->path.chars, strerror(errno));
+}
+
 static enum status open_file(struct metrics *m)
 {
     text_add(&m->path, "%s/metrics.jsonl", m->config.recipe->logging.run_dir);
@@ -81,7 +86,7 @@ static enum status open_file(struct metrics *m)
     if (stat(m->path.chars, &info) == 0)
         TRY(keep_earlier_lines(m->path.chars, m->config.first_step));
     m->file = fopen(m->path.chars, "a");
-    return m->file != NULL ? OK : fail(IO_ERROR, "%s: %s", m->path.chars, strerror(errno));
+    return m->file != NULL ? OK : cannot_write(m);
 }
 
 enum status metrics_open(const struct metrics_config *config, struct metrics **out)
@@ -147,7 +152,7 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     text_add(&line, "}\n");
     bool good = fwrite(line.chars, 1, line.length, m->file) == line.length && fflush(m->file) == 0;
     text_free(&line);
-    return good ? OK : fail(IO_ERROR, "%s: %s", m->path.chars, strerror(errno));
+    return good ? OK : cannot_write(m);
 }
 
 /* "step 120/400  loss 2.3145  valid 2.41  grad 0.91  lr 0.00300  23.1 K tok/s  1 min 20 s left" */

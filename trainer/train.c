@@ -27,6 +27,7 @@ struct session {
     struct worker worker;
     struct metrics *metrics; // rank 0
     struct text choices;     // rank 0's device's, as they were last said
+    struct text broken;      // why there are no more lines of metrics; empty: there are
     bool stepped;
 };
 
@@ -113,6 +114,7 @@ static void end(struct session *s)
 {
     metrics_close(s->metrics);
     text_free(&s->choices);
+    text_free(&s->broken);
     worker_destroy(&s->worker);
 }
 
@@ -138,6 +140,20 @@ static enum status say_choices(struct session *s)
     s->choices = now;
     s->stepped = true;
     return status;
+}
+
+/* One disk is full, and that of the checkpoints may have room: all ranks stop after the next step, which is
+ * saved, and then this is a failure. */
+static enum status write_metrics(struct session *s, const struct step_record *record)
+{
+    if (s->broken.length > 0)
+        return OK;
+    enum status status = metrics_step(s->metrics, record);
+    if (status == OK || s->worker.run->recipe->checkpoint.save == NULL)
+        return status;
+    text_add(&s->broken, "%s", fail_text());
+    s->worker.wants_stop = true;
+    return OK;
 }
 
 static bool evaluates_after(const struct recipe *recipe, int64_t step)
@@ -193,7 +209,7 @@ static enum status one_step(struct session *s, bool *stop)
     if (speaks(s) && !s->stepped)
         TRY(say_choices(s));
     if (speaks(s))
-        TRY(metrics_step(s->metrics, &record));
+        TRY(write_metrics(s, &record));
     if (timeline_wanted(recipe, w->step))
         TRY(timeline_write(w));
     return OK;
@@ -217,6 +233,9 @@ static enum status loop(struct session *s)
     TRY(stream_sync(w->compute));
     if (speaks(s) && s->stepped)
         TRY(say_choices(s));
+    if (s->broken.length > 0)
+        return fail(IO_ERROR, "%s; step %lld is saved in %s", s->broken.chars, (long long)w->step,
+                    recipe->checkpoint.save);
     if (stop && w->step < recipe->train.train_iters && saves && saved == w->step)
         return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step,
                     recipe->checkpoint.save);
@@ -330,8 +349,8 @@ static enum status check_memory(const struct recipe *recipe)
         needed / 0x1p30, there / 0x1p30, most);
 }
 
-/* A reader who goes away (train | head) is no reason to lose a run: what cannot be written fails, as on a full
- * disk, and the executable's exit status tells. */
+/* A reader who goes away (train | head) is no reason to lose a run: what cannot be written fails, as on a
+ * full disk, and the executable's exit status tells. */
 static void outlive_readers(void)
 {
     signal(SIGPIPE, SIG_IGN);

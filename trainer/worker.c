@@ -360,6 +360,11 @@ static bool signal_came(int signal_number)
     return sigismember(&set, signal_number) == 1;
 }
 
+static bool wants_stop(const struct worker *w)
+{
+    return w->wants_stop || signal_came(w->run->recipe->resilience.exit_signal);
+}
+
 /* Of all chunks together. */
 static void remark_slots(const struct worker *w, double remarks[REMARK_COUNT])
 {
@@ -379,7 +384,7 @@ static void remark(const struct worker *w, double remarks[REMARK_COUNT])
 {
     struct step_times times = executor_times(w->executor);
     double span = times.last_end_s - times.first_start_s;
-    remarks[REMARK_STOP] = signal_came(w->run->recipe->resilience.exit_signal) ? 1.0 : 0.0;
+    remarks[REMARK_STOP] = wants_stop(w) ? 1.0 : 0.0;
     remarks[REMARK_BUBBLE] = timeline_bubble_remark(span, times.busy_s);
     struct memory_use use = device_memory(w->device);
     remarks[REMARK_MEMORY] = (double)use.peak_total_bytes;
@@ -520,7 +525,7 @@ enum status worker_check_finite(const struct worker *w, const struct step_result
 /* On every rank, as soon as it is on one. */
 static enum status hear_stop(struct worker *w, bool *stop)
 {
-    double came = signal_came(w->run->recipe->resilience.exit_signal) ? 1.0 : 0.0;
+    double came = wants_stop(w) ? 1.0 : 0.0;
     TRY(worker_agree_max(w, &came, 1));
     *stop = came > 0.0;
     return OK;

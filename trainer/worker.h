@@ -69,6 +69,7 @@ struct worker {
     struct batches batches;
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the first forwards of the next step are done
+    bool wants_stop;                    // asks all ranks to stop, as the exit signal does
     double remarks[REMARK_COUNT];       // of the last step, the maximum of all ranks'
     struct buffer remarks_buffer;
     struct loss_scale loss_scale; // of the next step

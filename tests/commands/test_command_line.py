@@ -5,6 +5,7 @@ done when its output went nowhere.
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -247,6 +248,30 @@ def test_nobody_reads():
         expect("its last step", saved(f"{folder}/run") == ["step-00000002"], done)
 
 
+def test_full_disk():
+    """A file that may not grow stands for a disk that is full: of metrics, then of checkpoints."""
+    def no_file_beyond(size):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        return limit
+
+    with tempfile.TemporaryDirectory() as folder:
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        done = run(*tiny(folder, "run", "dp=2", "train.train_iters=1000"),
+                   stdout=subprocess.DEVNULL, preexec_fn=no_file_beyond(200000))
+        says("metrics on a full disk", done, 1, err=f"logging.run_dir: {folder}/run/metrics.jsonl: ")
+        steps = saved(f"{folder}/run")
+        expect("the step is saved", len(steps) == 1 and 10 < int(steps[0][5:]) < 1000 and
+               f"; step {int(steps[0][5:])} is saved in {folder}/run/checkpoints" in done.stderr, done)
+        done = run(*tiny(folder, "run", "dp=2", "train.train_iters=" + str(int(steps[0][5:]) + 1)))
+        says("it goes on", done, 0, out="continues from")
+        done = run(*tiny(folder, "full", "checkpoint.keep_last=3"), stdout=subprocess.DEVNULL,
+                   preexec_fn=no_file_beyond(20000))
+        says("checkpoints on a full disk", done, 1, err=f"checkpoint.save: {folder}/full/checkpoints/step-")
+        expect("what takes less", "; checkpoint.keep_last 3, and one more is there while" in done.stderr, done)
+
+
 def test_dry_run():
     """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
     done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
@@ -257,7 +282,7 @@ def test_dry_run():
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
-             test_dry_run]:
+             test_full_disk, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
