@@ -185,8 +185,10 @@ enum status world_run_as(const struct world_options *options,
 
     bool one_process = ops == &transport_local || ops == &transport_dry;
     if (one_process && launcher.size > 1)
-        return fail(BAD_USAGE, "%s started %d processes, and with transport %s each would run alone",
-                    launcher.name, launcher.size, transport);
+        return fail(
+            BAD_USAGE,
+            "%s started %d processes, and with transport %s each would run alone; start it without %s",
+            launcher.name, launcher.size, transport, launcher.name);
     if (size < 0)
         return fail(BAD_ARGUMENT, "a world of %d ranks", size);
     int launched = launcher.size > 0 ? launcher.size : 1;

@@ -50,10 +50,10 @@ static enum status choose(const struct nccl_world *w, struct seat *seat, int *in
         *index = 0; // it may be another than the others': the bus says
     if (*index >= count)
         return fail(NOT_SUPPORTED,
-                    "cluster.device cuda: %d ranks on this machine, and %d GPUs: %d ranks fit "
+                    "cluster.device cuda: %d ranks on this machine, and %d GPU%s: room for %d "
                     "(cluster.ranks_per_gpu %d); "
                     "more nodes, or smaller degrees",
-                    w->carrier->local_size, count, share * count, share);
+                    w->carrier->local_size, count, count == 1 ? "" : "s", share * count, share);
     TRY(cuda_gpu_choose(*index, &gpu));
     snprintf(seat->bus_id, sizeof seat->bus_id, "%s", gpu.bus_id);
     snprintf(seat->name, sizeof seat->name, "%s", gpu.name);

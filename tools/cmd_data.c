@@ -136,9 +136,10 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
         .merge_file = options->merge_file,
     };
     bool files = options->vocab_file != NULL && options->merge_file != NULL;
-    if (strcmp(config.type, "gpt2") == 0 && !files)
+    if (!files && (strcmp(config.type, "gpt2") == 0 || strcmp(config.type, "GPT2BPE") == 0))
         return fail(BAD_USAGE,
-                    "--tokenizer gpt2 reads two files: --vocab-file vocab.json --merge-file merges.txt");
+                    "--tokenizer %s reads two files: --vocab-file vocab.json --merge-file merges.txt",
+                    config.type);
     enum status status = tokenizer_create(&config, out);
     return status == OK || status == NO_MEMORY ? status : BAD_USAGE; // with what it said
 }

@@ -55,8 +55,9 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
         .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
     struct verify_report report = {0};
     if (!device_named_computes(layout->cluster.device))
-        return exit_status(fail(BAD_RECIPE, "cluster.device %s computes nothing that could be compared",
-                                layout->cluster.device));
+        return exit_status(fail(
+            BAD_RECIPE, "cluster.device %s computes nothing that could be compared; cluster.device cpu works",
+            layout->cluster.device));
     int tp = one_rank->parallel.tensor_parallel_size;
     if (tp > 1 && recipe_world_size(layout) == tp)
         return exit_status(fail(

@@ -393,7 +393,10 @@ enum status checkpoint_continue(struct worker *w, char **out)
     while (broken) {
         TRY(find_together(w, below, &step));
         if (step < 0 && status != OK)
-            return fail(BAD_CHECKPOINT, "%s: none of its checkpoints can be loaded", save);
+            return fail(BAD_CHECKPOINT,
+                        "%s: none of its checkpoints can be loaded; another logging.run_dir begins anew, and "
+                        "checkpoint.load takes one from elsewhere",
+                        save);
         if (step < 0)
             return OK;
         struct text path = {0};

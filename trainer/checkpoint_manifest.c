@@ -72,8 +72,10 @@ enum status manifest_check_model(const struct manifest *m, const struct recipe *
             model_value(recipe, key, &ours);
             if (strcmp(ours.name, theirs->name) == 0 && strcmp(ours.value, theirs->value) != 0 &&
                 must_agree(recipe, key))
-                return fail(BAD_CHECKPOINT, "%s: made with model.%s %s, and the recipe says %s", path,
-                            ours.name, theirs->value, ours.value);
+                return fail(BAD_CHECKPOINT,
+                            "%s: made with model.%s %s, and the recipe says %s; model.%s %s works, or "
+                            "another logging.run_dir or checkpoint.load",
+                            path, ours.name, theirs->value, ours.value, ours.name, theirs->value);
         }
     return OK;
 }

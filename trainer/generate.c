@@ -210,7 +210,9 @@ static enum status rank_main(struct world *world, void *argument)
     struct maker maker = {0};
     enum status status = worker_create(&job->run, world, false, &worker);
     if (status == OK && !device_computes(worker.device))
-        status = fail(BAD_RECIPE, "cluster.device %s computes nothing, so there is no text to come from it",
+        status = fail(BAD_RECIPE,
+                      "cluster.device %s computes nothing, so there is no text to come from it; "
+                      "cluster.device cpu works",
                       job->recipe.cluster.device);
     if (status == OK)
         status = checkpoint_load(&worker, job->options->checkpoint, false);

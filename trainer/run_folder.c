@@ -55,6 +55,24 @@ static enum status find_in(const char *load, bool *found)
     return status == OK ? OK : about("checkpoint.load");
 }
 
+/* None in `load` itself; in the folder of a run they lie one deeper. */
+static enum status refuse_empty(const char *load)
+{
+    bool found = false;
+    struct stat info;
+    struct text inside = {0};
+    text_add(&inside, "%s/checkpoints", load);
+    enum status status = stat(inside.chars, &info) == 0 ? find_in(inside.chars, &found) : OK;
+    if (status == OK)
+        status = fail(
+            BAD_RECIPE,
+            "checkpoint.load: %s: no checkpoint: it holds no manifest.json, and no complete step-... folder; "
+            "%s works",
+            load, found ? inside.chars : "auto, none, or a folder that holds a checkpoint");
+    text_free(&inside);
+    return status;
+}
+
 /* A checkpoint that is named must be there; whether it is whole is seen when it is loaded. */
 static enum status check_named(const char *load)
 {
@@ -65,13 +83,10 @@ static enum status check_named(const char *load)
                                               : "not a folder";
     if (why == NULL)
         TRY(find_in(load, &found));
-    if (why == NULL && !found)
-        why = "no checkpoint: it holds no manifest.json, and no complete step-... folder";
-    return why == NULL
-               ? OK
-               : fail(BAD_RECIPE,
-                      "checkpoint.load: %s: %s; auto, none, or a folder that holds a checkpoint works", load,
-                      why);
+    if (why == NULL)
+        return found ? OK : refuse_empty(load);
+    return fail(BAD_RECIPE, "checkpoint.load: %s: %s; auto, none, or a folder that holds a checkpoint works",
+                load, why);
 }
 
 static enum status taken(const char *folder)

@@ -133,7 +133,7 @@ enum status tokenizer_create(const struct tokenizer_config *config, struct token
     const struct tokenizer_kind *kind = NULL;
     TRY(find_kind(config->type, &kind));
     if (kind->needs_files && (config->vocab_file == NULL || config->merge_file == NULL))
-        return fail(BAD_RECIPE, "tokenizer_type %s needs %s: its %s", kind->name,
+        return fail(BAD_RECIPE, "tokenizer.tokenizer_type %s needs tokenizer.%s: its %s", kind->name,
                     config->vocab_file == NULL ? "vocab_file" : "merge_file",
                     config->vocab_file == NULL ? "vocab.json" : "merges.txt");
     struct tokenizer *t = calloc(1, sizeof *t);

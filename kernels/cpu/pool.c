@@ -165,7 +165,10 @@ enum status cpu_pool_create(int threads, struct cpu_pool **out)
         if (pthread_create(&pool->thread[pool->workers], NULL, worker_main, pool) != 0) {
             int started = pool->workers + 1;
             cpu_pool_destroy(pool);
-            return fail(NO_MEMORY, "only %d of %d compute threads could be started", started, threads);
+            return fail(
+                NO_MEMORY,
+                "only %d of %d compute threads could be started; a smaller cluster.threads_per_rank works",
+                started, threads);
         }
     }
     *out = pool;

@@ -86,8 +86,10 @@ def test_typing_mistakes():
     says("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
     says("an empty recipe", run("train", ""), 2, err="which recipe?")
     says("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
-    says("gpt2 without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", "gpt2"), 2, err="--merge-file")
-    says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="computes nothing")
+    for name in "gpt2", "GPT2BPE":
+        says(f"{name} without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", name), 2,
+             err=f"--tokenizer {name} reads two files: --vocab-file vocab.json --merge-file merges.txt")
+    says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="compared; cluster.device cpu works")
     says("verify of a format over nothing but tp",
          run("verify", QUICKSTART, "precision.matmul_format=mxfp8", "dp=1", "pp=1"), 2,
          err="parallel.tensor_parallel_size 1 verifies the format")
@@ -182,12 +184,16 @@ def test_input_that_will_not_do():
         says("a run", train("run", "text"), 0)
         checkpoint = f"{folder}/run/checkpoints/step-00000002"
         os.mkdir(f"{folder}/empty")
+        refused("the folder of a run", train("other", "text", f"checkpoint.load={folder}/run"),
+                f"checkpoint.load: {folder}/run: no checkpoint: it holds no manifest.json, and no complete step-... "
+                f"folder; {folder}/run/checkpoints works")
         done = train("other", "text", f"checkpoint.load={folder}/empty")
         refused("a folder without a checkpoint", done, f"checkpoint.load: {folder}/empty: no checkpoint: it holds no "
                 "manifest.json, and no complete step-... folder; auto, none, or a folder that holds a checkpoint works")
         expect("nothing has begun", done.stdout == "" and not os.path.exists(f"{folder}/other"), done)
-        refused("a checkpoint of another model", train("other", "text", f"checkpoint.load={checkpoint}",
-                                                       "model.ffn_hidden_size=24"), "model.ffn_hidden_size 16")
+        done = train("other", "text", f"checkpoint.load={checkpoint}", "model.ffn_hidden_size=24")
+        refused("a checkpoint of another model", done, "model.ffn_hidden_size 16, and the recipe says 24; "
+                "model.ffn_hidden_size 16 works, or another logging.run_dir or checkpoint.load")
         os.truncate(f"{checkpoint}/rank-00000.safetensors", 100)
         refused("a torn checkpoint", train("another", "text", f"checkpoint.load={checkpoint}"), "rank-00000.safeten")
         os.truncate(f"{folder}/text.bin", 100)

@@ -121,7 +121,8 @@ class Machines(unittest.TestCase):
 
     def test_several(self):
         two = ["dp=2", "cluster.transport=nccl"]
-        self.refused(self.cuboid(*two), "cluster.device cuda: 2 ranks on this machine, and 1 GPUs", "more nodes")
+        self.refused(self.cuboid(*two), "cluster.device cuda: 2 ranks on this machine, and 1 GPU: room for 1 (cluster."
+                     "ranks_per_gpu 1)", "more nodes")
         self.refused(self.cuboid(*two, GPUS="2", FAIL="cudaGetDeviceProperties"), "cluster.device cuda: mixed GPU "
                      "types: rank 0 has emulated GPU", "CUDA_VISIBLE_DEVICES")
         self.refused(self.cuboid(*two, "cluster.ranks_per_gpu=2"), "cluster.ranks_per_gpu 2", "mpirun -n 2", status=2)

@@ -190,7 +190,9 @@ static enum status refuses(struct scene *s)
         damage(s, step, 0, step == 2);
     run(s, "run", 7, "");
     TRY(ended(s, BAD_CHECKPOINT));
-    TRY(says(s, "%s/run/checkpoints: %s", "none of its checkpoints can be loaded"));
+    TRY(says(s, "%s/run/checkpoints: %s",
+             "none of its checkpoints can be loaded; another logging.run_dir begins anew, "
+             "and checkpoint.load takes one from elsewhere"));
     return is_there(s, "step-00000006.broken", false);
 }
 

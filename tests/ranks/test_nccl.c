@@ -238,7 +238,7 @@ static int refuses(const char *variable, const char *value, int ranks_per_gpu, c
 static int bad_machines(void)
 {
     return refuses("EMULATOR_GPUS", "3", 1,
-                   "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: 3 ranks fit "
+                   "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: room for 3 "
                    "(cluster.ranks_per_gpu 1); more nodes, or smaller degrees (rank 3, ") +
            refuses("EMULATOR_FAIL", "cudaGetDeviceCount", 1, "cluster.device cuda: no GPU here") +
            refuses("EMULATOR_GPUS", "4", 2,

@@ -127,7 +127,7 @@ Test(launcher, mpirun, .init = no_launcher)
 
     int seen = 0;
     cr_assert_eq(world_run("local", 8, nothing, &seen), BAD_USAGE);
-    says("each would run alone");
+    says("each would run alone; start it without mpirun");
     if (strcmp(transport_at(1)->name, "mpi") == 0) { // where it is built
         cr_assert_eq(world_run("auto", 4, nothing, &seen), BAD_USAGE);
         says("wants 4 ranks, and mpirun started 8");
