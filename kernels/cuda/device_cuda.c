@@ -97,6 +97,11 @@ enum status cuda_gpu_count(int *out)
                     "%d.%d; a newer "
                     "driver works, or cluster.device cpu",
                     driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (error == cudaErrorInsufficientDriver)
+        return fail(NOT_SUPPORTED,
+                    "cluster.device cuda: no NVIDIA driver here; it takes one, and an NVIDIA GPU of compute "
+                    "capability %d.%d or newer; cluster.device cpu takes neither",
+                    OLDEST_MAJOR, OLDEST_MINOR);
     return fail(
         NOT_SUPPORTED,
         "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "

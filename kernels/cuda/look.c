@@ -55,8 +55,11 @@ void cuda_look_libraries(struct text *out)
     int driver = 0, runtime = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
         driver = runtime = 0;
-    text_add(out, "the driver knows CUDA %d.%d, this build has %d.%d", driver / 1000, driver % 1000 / 10,
-             runtime / 1000, runtime % 1000 / 10);
+    if (driver > 0)
+        text_add(out, "the driver knows CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+    else
+        text_add(out, "no NVIDIA driver here");
+    text_add(out, ", this build has %s%d.%d", driver > 0 ? "" : "CUDA ", runtime / 1000, runtime % 1000 / 10);
     add_library(out, "cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion", 10000);
     add_library(out, "cuDNN", "libcudnn.so.9", "cudnnGetVersion", 10000);
 }

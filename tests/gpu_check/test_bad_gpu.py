@@ -52,7 +52,8 @@ class Machines(unittest.TestCase):
 
     def test_no_gpu_or_one_that_will_not_do(self):
         self.refused(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU here", "8.0 or newer")
-        self.refused(self.cuboid(DRIVER="0"), "cluster.device cuda: no GPU here", "and its driver")
+        self.refused(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver here; it takes one, and an "
+                     "NVIDIA GPU of compute capability 8.0 or newer; cluster.device cpu takes neither")
         self.refused(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and "
                      "this build wants 13.0")
         self.refused(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "
@@ -195,6 +196,9 @@ class Machines(unittest.TestCase):
                       "cuda        the driver knows CUDA 13.0, this build has 13.0, cuBLASLt ", ", NCCL 2.28.9",
                       "measured    nothing: "):
             self.assertIn(words, done.stdout)
+        done = subprocess.run([CUBOID, "doctor"], text=True, capture_output=True, timeout=60, check=True,
+                              env={**os.environ, "EMULATOR_DRIVER": "0"})
+        self.assertIn("cuda        no NVIDIA driver here, this build has CUDA 13.0, cuBLASLt ", done.stdout)
 
 
 if __name__ == "__main__":
