@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Forks while another thread allocates, and allocates in each child: without fork_lock.c a child among the
+ * first ones waits for ever, and its alarm ends it. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { FORKS = 100, HELD = 512, MOST_BYTES = 3000, CHILD_LIMIT_S = 20 };
+
+static void *churn(void *context)
+{
+    void *held[HELD] = {NULL};
+    for (uint32_t state = 1;; state = state * 1664525U + 1013904223U) {
+        void **one = &held[state >> 23];
+        free(*one);
+        *one = malloc(16 + (state >> 8) % MOST_BYTES);
+    }
+    return context;
+}
+
+static void allocate(void)
+{
+    for (int i = 0; i < 2000; i++) {
+        void *volatile some = malloc(16 + (size_t)i % MOST_BYTES);
+        free(some);
+    }
+}
+
+int main(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, churn, NULL) != 0)
+        return 1;
+    for (int i = 0; i < FORKS; i++) {
+        int status = 0;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(CHILD_LIMIT_S);
+            allocate();
+            _exit(0);
+        }
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+            printf("fork %d: status %d\n", i, status);
+            _exit(1);
+        }
+    }
+    _exit(0); // the other thread goes on
+}
