@@ -61,6 +61,8 @@ struct recipe_section {
 enum { RECIPE_SECTIONS = 15 };
 extern const struct recipe_section recipe_sections[RECIPE_SECTIONS];
 
+/* ---- finding rows: recipe_row.c ---- */
+
 /* The rows' names in pieces: the section's length ("model" 5, "" 0) and the name after the dot. */
 size_t row_section_length(const struct recipe_row *row);
 const char *row_name(const struct recipe_row *row);
