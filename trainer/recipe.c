@@ -443,41 +443,6 @@ static void find_missing(struct loader *loader, const char *path)
     }
 }
 
-/* The file's name without folder and ending; "recipe" where that cannot name anything. */
-static char *name_of_file(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *name = text_copy(slash != NULL ? slash + 1 : path);
-    char *dot = strrchr(name, '.');
-    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
-        *dot = 0;
-    if (*name != 0 && strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && text_is_printable(name))
-        return name;
-    free(name);
-    return text_copy("recipe");
-}
-
-/* Names and folders that follow from others, where nothing was said. */
-static void derive_texts(struct recipe *recipe, const char *path)
-{
-    static const char *const keys[] = {"name", "logging.run_dir", "checkpoint.save"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (recipe->origin[row_of(keys[i])].kind != FROM_DEFAULT)
-            continue;
-        struct text text = {0};
-        if (i == 0)
-            recipe->name = name_of_file(path);
-        else if (i == 1)
-            text_add(&text, "runs/%s", recipe->name);
-        else
-            text_add(&text, "%s/checkpoints", recipe->logging.run_dir);
-        if (i == 1)
-            recipe->logging.run_dir = text.chars;
-        if (i == 2)
-            recipe->checkpoint.save = text.chars;
-    }
-}
-
 /* Says that a key is not what was said, and why; who calls it changes the field. */
 static void turn_off(struct loader *loader, const char *key, const char *reason)
 {
@@ -490,11 +455,11 @@ static void turn_off(struct loader *loader, const char *key, const char *reason)
 }
 
 /* What is usable, but not as it was said; and where derived values came from. */
-static void settle(struct loader *loader, const char *path)
+static void settle(struct loader *loader, const char *path, const struct recipe_paths *in_files)
 {
     struct recipe *recipe = loader->recipe;
     struct recipe_parallel *parallel = &recipe->parallel;
-    derive_texts(recipe, path);
+    recipe_derive_paths(recipe, path, in_files, loader->problems);
     for (int i = 0; i < RECIPE_ROWS; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
@@ -532,6 +497,7 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
     set_defaults(loader.recipe);
     bool complete = load_files(&loader, path);
     bool on_gpu = strcmp(loader.recipe->cluster.device, "cuda") == 0;
+    struct recipe_paths in_files = recipe_paths_of(loader.recipe);
     for (size_t i = 0; i < override_count; i++)
         apply_override(&loader, overrides[i], first, (int)i);
     derive_dry_device(loader.recipe, on_gpu);
@@ -544,10 +510,12 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }
     if (problems->errors > before) {
+        recipe_paths_free(&in_files);
         recipe_destroy(loader.recipe);
         return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
     }
-    settle(&loader, path);
+    settle(&loader, path, &in_files);
+    recipe_paths_free(&in_files);
     *out = loader.recipe;
     return OK;
 }

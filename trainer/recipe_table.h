@@ -110,6 +110,18 @@ void recipe_derive(struct recipe *recipe, int world_size);
  * false with a problem when it cannot be used. */
 bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
 
+/* ---- names and folders: recipe_paths.c ---- */
+
+/* What the recipe's files say, before the command line changes it; NULL: not given. */
+struct recipe_paths {
+    char *name, *run_dir;
+};
+struct recipe_paths recipe_paths_of(const struct recipe *recipe);
+void recipe_paths_free(struct recipe_paths *paths);
+/* Fills name, logging.run_dir and checkpoint.save where they were not given. `path`: the recipe's. */
+void recipe_derive_paths(struct recipe *recipe, const char *path, const struct recipe_paths *in_files,
+                         struct problems *problems);
+
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
                   struct problems *problems);

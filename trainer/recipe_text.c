@@ -140,19 +140,40 @@ void origin_text(const struct recipe *recipe, int row, struct text *out)
         text_add(out, "%s", recipe->files.count > 0 ? recipe->files.list[0] : "recipe");
 }
 
+/* A folder that is derived from another key follows that key when the saved recipe is run again under another
+ * name: written out, it would lead into the folders of the run that it was saved by. */
+static bool is_derived_path(const struct recipe *recipe, int row)
+{
+    return recipe->origin[row].kind == FROM_DERIVED &&
+           (row == row_of("logging.run_dir") || row == row_of("checkpoint.save"));
+}
+
+/* The text of a comment that says where a row's value came from. */
+static void add_from(const struct recipe *recipe, int row, struct text *out)
+{
+    enum origin_kind kind = recipe->origin[row].kind;
+    if (kind == FROM_DEFAULT)
+        text_add(out, "default");
+    else if (kind != FROM_DERIVED)
+        origin_text(recipe, row, out);
+    else
+        text_add(out, "derived");
+    if (!is_derived_path(recipe, row))
+        return;
+    text_add(out, ": ");
+    value_text(recipe, &recipe_rows[row], out);
+}
+
 static void add_resolved_row(const struct recipe *recipe, int row, struct text *out)
 {
-    const struct recipe_origin *origin = &recipe->origin[row];
     struct text line = {0}, from = {0};
     text_add(&line, "%s%s: ", row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
              row_name(&recipe_rows[row]));
-    value_text(recipe, &recipe_rows[row], &line);
-    if (origin->kind == FROM_DEFAULT)
-        text_add(&from, "default");
-    else if (origin->kind == FROM_DERIVED)
-        text_add(&from, "derived");
+    if (is_derived_path(recipe, row))
+        text_add(&line, "auto");
     else
-        origin_text(recipe, row, &from);
+        value_text(recipe, &recipe_rows[row], &line);
+    add_from(recipe, row, &from);
     text_add(out, "%-*s # ", COMMENT_COLUMN, line.chars);
     text_add_clean(out, from.chars);
     text_add(out, "\n");

@@ -107,6 +107,51 @@ Test(recipe_text, what_is_written_loads_back_to_the_same)
     }
 }
 
+/* The folders of a run that is started from a saved recipe, with these overrides. */
+static void starts_in(const char *saved, const char *const *overrides, const char *run_dir, const char *save,
+                      const char *warning)
+{
+    struct loaded l = load(saved, overrides, 0);
+    cr_expect_str_eq(l.recipe->logging.run_dir, run_dir);
+    cr_expect_str_eq(l.recipe->checkpoint.save, save);
+    cr_expect(strstr(text_chars(&l.said), warning) != NULL && (*warning != 0 || l.said.length == 0),
+              "not \"%s\" but \"%s\"", warning, text_chars(&l.said));
+    loaded_free(&l);
+}
+
+Test(recipe_text, a_saved_recipe_writes_into_no_other_run)
+{
+    const char *const again[] = {"logging.run_dir=runs/again", NULL}, *const renamed[] = {"name=again", NULL},
+                      *const nothing[] = {NULL},
+                      *const kept[] = {"logging.run_dir=runs/again", "checkpoint.save=runs/base/checkpoints",
+                                       NULL};
+    struct loaded base = load("name: base\n" SMALL, nothing, 0);
+    struct text saved = resolved(base.recipe);
+    cr_expect_not_null(strstr(saved.chars, "  save: auto                                   # derived: "
+                                           "runs/base/checkpoints\n"));
+    cr_expect_not_null(
+        strstr(saved.chars, "  run_dir: auto                                # derived: runs/base\n"));
+    starts_in(saved.chars, nothing, "runs/base", "runs/base/checkpoints", "");
+    starts_in(saved.chars, again, "runs/again", "runs/again/checkpoints", "");
+    starts_in(saved.chars, renamed, "runs/again", "runs/again/checkpoints", "");
+    starts_in(saved.chars, kept, "runs/again", "runs/base/checkpoints", "");
+    // Earlier versions wrote the paths themselves.
+    static const char old[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
+                              "checkpoint: {save: runs/base/checkpoints}\n";
+    starts_in(old, nothing, "runs/base", "runs/base/checkpoints", "");
+    starts_in(old, again, "runs/again", "runs/again/checkpoints",
+              "checkpoint.save runs/base/checkpoints belongs to the logging.run_dir of that file");
+    starts_in(old, renamed, "runs/again", "runs/again/checkpoints",
+              "logging.run_dir runs/base belongs to the name of that file");
+    starts_in(old, kept, "runs/again", "runs/base/checkpoints", "");
+    // A folder of its own stays.
+    static const char own[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
+                              "checkpoint: {save: elsewhere}\n";
+    starts_in(own, again, "runs/again", "elsewhere", "");
+    text_free(&saved);
+    loaded_free(&base);
+}
+
 Test(recipe_text, texts_that_look_like_words_stay_texts)
 {
     struct loaded l =
