@@ -6,6 +6,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/generate.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ static const char help[] =
     "  cuboid generate runs/quickstart --prompt 'Ocean' --tokens 500 --temperature 0.5\n"
     "  cuboid generate runs/quickstart/checkpoints/step-00000100 --prompt 'Ocean' --top-k 1\n"
     "\n"
-    "  --prompt TEXT      what to continue; empty: a document from its beginning\n"
+    "  --prompt TEXT      what to continue; empty: a document from its beginning; -: read standard input\n"
     "  --tokens N         make at most N (default 256)\n"
     "  --temperature T    below 1 the likely becomes likelier; 0 takes the most likely (default 0.8)\n"
     "  --top-k K          draw from the K most likely tokens; 0 from all (default 0)\n"
@@ -106,6 +107,30 @@ static enum status find_of_recipe(const struct recipe *recipe, const char *path,
     return OK;
 }
 
+/* ---- the prompt ---- */
+
+enum { MOST_PROMPT_BYTES = 1 << 26 };
+
+/* --prompt - is standard input, to its end and byte for byte: a last line break is part of the prompt. */
+static enum status read_prompt(const char *prompt, struct text *out)
+{
+    char chunk[1 << 16];
+    size_t got;
+    if (strcmp(prompt, "-") != 0) {
+        text_add(out, "%s", prompt);
+        return OK;
+    }
+    while ((got = fread(chunk, 1, sizeof chunk, stdin)) > 0 && out->length <= MOST_PROMPT_BYTES)
+        text_add_bytes(out, chunk, got);
+    if (out->length > MOST_PROMPT_BYTES)
+        return fail(BAD_USAGE,
+                    "generate: --prompt -: standard input has more than %d bytes; use a shorter one",
+                    MOST_PROMPT_BYTES);
+    return ferror(stdin) == 0
+               ? OK
+               : fail(BAD_USAGE, "generate: --prompt -: standard input cannot be read: %s", strerror(errno));
+}
+
 /* ---- running ---- */
 
 /* One sequence at a time; nothing of the training is looked at. */
@@ -159,14 +184,15 @@ static int load_model(const struct arguments *a, char **checkpoint, struct recip
     return status;
 }
 
-static enum status run(const struct arguments *a, const char *checkpoint, const struct recipe *recipe)
+static enum status run(const struct arguments *a, const struct text *prompt, const char *checkpoint,
+                       const struct recipe *recipe)
 {
     struct generate_options options = {
         .recipe = recipe,
         .transport = "local",
         .checkpoint = checkpoint,
-        .prompt = a->prompt,
-        .prompt_bytes = (int64_t)strlen(a->prompt),
+        .prompt = text_chars(prompt),
+        .prompt_bytes = (int64_t)prompt->length,
         .tokens = a->tokens,
         .sampling = {.temperature = a->temperature,
                      .top_k = a->top_k,
@@ -193,6 +219,7 @@ int cmd_generate(int argc, char **argv)
     struct arguments arguments;
     char *checkpoint = NULL;
     struct recipe *recipe = NULL;
+    struct text prompt = {0};
     int status = exit_status(parse(argc, argv, &arguments));
     if (status == 0 && (arguments.help || arguments.short_help)) {
         fputs(help, stdout);
@@ -200,8 +227,11 @@ int cmd_generate(int argc, char **argv)
         if (status == 0)
             status = load_model(&arguments, &checkpoint, &recipe);
         if (status == 0)
-            status = exit_status(run(&arguments, checkpoint, recipe));
+            status = exit_status(read_prompt(arguments.prompt, &prompt));
+        if (status == 0)
+            status = exit_status(run(&arguments, &prompt, checkpoint, recipe));
     }
+    text_free(&prompt);
     recipe_destroy(recipe);
     free(checkpoint);
     free(arguments.rest);

@@ -278,6 +278,19 @@ def test_full_disk():
         expect("what takes less", "; checkpoint.keep_last 3, and one more is there while" in done.stderr, done)
 
 
+def test_prompt():
+    """--prompt - is standard input, byte for byte."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        says("a run", run(*tiny(folder, "run")), 0)
+        generate = ["generate", f"{folder}/run", "--tokens", "8", "--no-stop", "--prompt"]
+        for prompt in ["Ocean", "a\nb\n", "-x", ""]:
+            given, read = run(*generate[:-1], "--prompt=" + prompt), run(*generate, "-", input=prompt)
+            expect(f"--prompt - of {prompt!r}", (read.returncode, read.stdout) == (0, given.stdout), read)
+        done = run(*generate, "-", stdin=None, preexec_fn=lambda: os.close(0))
+        says("--prompt - without a standard input", done, 2, err="standard input cannot be read")
+
+
 def test_dry_run():
     """The time of a rehearsal grows as the layers do: with every look-up a search, this took a minute."""
     done = run("train", QUICKSTART, "cluster.device=dry", "model.num_layers=16000", "tp=1", "pp=1", "dp=2",
@@ -288,7 +301,7 @@ def test_dry_run():
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
-             test_full_disk, test_dry_run]:
+             test_full_disk, test_prompt, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
