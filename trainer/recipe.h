@@ -207,7 +207,7 @@ struct recipe_cluster {
     int ranks_per_gpu;
     char *matmul_algorithms; // "auto", or a path; NULL: none
     enum matmul_epilogues matmul_epilogues;
-    int threads_per_rank; // 0: the machine's cores divided by its ranks, at least 1
+    int threads_per_rank; // 0: see run_threads()
     char *time;
     char *partition;
 };

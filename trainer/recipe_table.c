@@ -497,8 +497,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("cluster.gpus_per_node", INT, cluster.gpus_per_node, "0", "Ranks on each machine; 0: not said.",
         BETWEEN(0, 1024), .unbuilt = true),
     ROW("cluster.threads_per_rank", INT, cluster.threads_per_rank, "0",
-        "CPU threads of one rank; 0: the machine's cores divided by its ranks. Never changes a bit of the "
-        "result.",
+        "CPU threads of one rank; 0: the CPUs that the job may use on this machine (affinity mask, CPU quota "
+        "of the cgroup), divided by its ranks there. Never changes a bit of the result.",
         BETWEEN(0, 4096)),
     ROW("cluster.time", TEXT, cluster.time, "none", "The time limit of a batch job.", .optional = true,
         .unbuilt = true),

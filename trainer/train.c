@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/train.h"
 
+#include "base/machine.h"
 #include "trainer/checkpoint.h"
 #include "trainer/dry_run.h"
 #include "trainer/learning_rate.h"
@@ -317,7 +318,7 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
     return status;
 }
 
-/* What the ranks that are threads of this process will hold of weights, gradients and moments, before any of
+/* What the ranks of this machine will hold of weights, gradients and moments, before any of
  * it is allocated: Linux promises memory that it does not have, and ends who believes it, or a neighbour. */
 static enum status check_memory(const struct recipe *recipe)
 {
@@ -334,19 +335,21 @@ static enum status check_memory(const struct recipe *recipe)
     double parameters = (double)model_parameters(&recipe->model);
     int once = shared[recipe->parallel.zero_stage], data = recipe->parallel.data_parallel_size;
     double needed = parameters * (once + (double)(bytes - once) * data);
-    double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    struct machine machine;
+    machine_look(&machine);
+    double there = (double)machine.memory_bytes; // or what its cgroup may take of it
     char count[NUMBER_CHARS], most[NUMBER_CHARS];
     if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
         return OK;
     count_text(parameters, count);
     count_text(parameters * there / needed, most);
-    return fail(
-        BAD_RECIPE,
-        "the model has %s parameters; with parallel.data_parallel_size %d%s their values, gradients "
-        "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB; at most %s parameters fit, "
-        "or ranks on several machines (mpirun, srun)",
-        count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage takes less)" : "", bytes,
-        needed / 0x1p30, there / 0x1p30, most);
+    return fail(BAD_RECIPE,
+                "the model has %s parameters; with parallel.data_parallel_size %d%s their values, gradients "
+                "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB for them; at most %s "
+                "parameters fit, "
+                "or ranks on several machines (mpirun, srun)",
+                count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage takes less)" : "",
+                bytes, needed / 0x1p30, there / 0x1p30, most);
 }
 
 /* A reader who goes away (train | head) is no reason to lose a run: what cannot be written fails, as on a
@@ -366,7 +369,9 @@ enum status train(const struct recipe *recipe, int size)
     if (!device_named_computes(recipe->cluster.device))
         return first ? rehearse_run(recipe) : OK;
     outlive_readers();
-    enum status status = launcher.size > 0 ? OK : check_memory(recipe);
+    // Over several machines it is not known which ranks are where.
+    bool here = launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size;
+    enum status status = here ? check_memory(recipe) : OK;
     if (status == OK)
         status = run_create(recipe, true, &job.run);
     if (status == OK)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/worker.h"
 
+#include "base/machine.h"
 #include "kernels/device_plan.h"
 #include "trainer/checkpoint_agree.h"
 #include "trainer/rehearsal.h"
@@ -9,7 +10,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- making ---- */
 
@@ -18,9 +18,13 @@ int run_threads(const struct run *run, int world_size)
     int asked = run->recipe->cluster.threads_per_rank;
     if (asked > 0)
         return asked;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int share = (int)cores / world_size;
-    return share > 1 ? share : 1;
+    struct launcher launcher;
+    struct machine machine;
+    // Under a launcher each process is one rank.
+    bool launched = launcher_find(&launcher) == OK && launcher.size > 0;
+    machine_look(&machine);
+    return machine_threads(&machine, launched ? launcher_local_size(getenv, launcher.size) : world_size,
+                           launched ? 1 : world_size);
 }
 
 struct device_options run_device_options(const struct run *run, int threads)

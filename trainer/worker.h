@@ -47,7 +47,8 @@ void run_destroy(struct run *run);
 /* How a rank's device is opened, but for its index and what it is to reserve. */
 struct device_options run_device_options(const struct run *run, int threads);
 
-/* The compute threads of each of `world_size` ranks: the recipe's, or the machine's cores shared by them. */
+/* The compute threads of each of `world_size` ranks: the recipe's, or the CPUs that this process may use,
+ * shared by the ranks that run on this machine (base/machine.h). */
 int run_threads(const struct run *run, int world_size);
 
 /* The tokenizer that the recipe names. */
