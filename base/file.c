@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Files, whole: read at once, or written so that no reader ever sees half of one. */
-#include "base/text.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,42 +96,13 @@ enum status file_write_atomic(const char *path, const void *bytes, size_t length
     const char *fault = file_place_fault(path);
     if (fault != NULL)
         return fail(IO_ERROR, "%s: %s", path, fault);
-    struct text temporary = {0};
-    text_add(&temporary, "%s.tmp.%ld", path, (long)getpid());
-    int fd = open(temporary.chars, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    bool good = fd >= 0 && write_all(fd, bytes, length) && fsync(fd) == 0;
-    int why = errno;
-    if (fd >= 0 && close(fd) != 0 && good) {
-        good = false;
-        why = errno;
-    }
-    if (good && rename(temporary.chars, path) != 0) {
-        good = false;
-        why = errno;
-    }
-    if (!good && fd >= 0)
-        unlink(temporary.chars);
-    text_free(&temporary);
-    return good ? OK : fail(IO_ERROR, "%s: %s", path, strerror(why));
-}
-
-enum status folder_make(const char *path)
-{
-    struct text part = {0};
-    enum status status = OK;
-    for (const char *c = path; status == OK; c++) {
-        if ((*c == '/' || *c == 0) && c != path) {
-            part.length = 0;
-            text_add_bytes(&part, path, (size_t)(c - path));
-            if (mkdir(part.chars, 0777) != 0 && errno != EEXIST)
-                status = fail(IO_ERROR, "%s: %s", part.chars, strerror(errno));
-        }
-        if (*c == 0)
-            break;
-    }
-    text_free(&part);
-    struct stat info;
-    if (status == OK && (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)))
-        status = fail(IO_ERROR, "%s: not a folder", path);
+    struct file_temporary file;
+    file_temporary_sweep(path);
+    TRY(file_temporary_create(path, &file));
+    enum status status =
+        write_all(file.fd, bytes, length) ? OK : fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    if (status == OK)
+        status = file_temporary_commit(&file, path);
+    file_temporary_discard(&file);
     return status;
 }

@@ -58,9 +58,10 @@ MUST_USE enum status file_read_small(const char *path, size_t most, struct text 
  * would make a plain file of a device, a pipe or a link: only a file gives way to one. */
 const char *file_place_fault(const char *path);
 
-/* Writes `bytes` so that `path` is either its old self or complete: a temporary file beside it, fsync,
- * rename. Nothing half-written is ever seen under `path`, and the temporary file is removed on failure. */
+/* Writes `bytes` so that `path` is either its old self or complete: a temporary file next to it
+ * (base/file.h), fsync, rename, fsync of the folder. The temporary file is removed on failure, and so are
+ * those of processes that were killed at this. */
 MUST_USE enum status file_write_atomic(const char *path, const void *bytes, size_t length);
 
-/* mkdir -p. */
+/* mkdir -p; what it makes is durable. */
 MUST_USE enum status folder_make(const char *path);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint_folder.h"
 
+#include "base/file.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_manifest.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,32 +103,14 @@ static enum status entries_read(const char *save, struct entries *out)
 /* ---- removing ---- */
 
 /* A checkpoint has files and no folders: one that has more in it stays, and its name says what it was. */
-static enum status remove_folder(const char *path)
+static bool any_name(const char *name)
 {
-    DIR *folder = opendir(path);
-    if (folder == NULL)
-        return errno == ENOENT ? OK : fail(IO_ERROR, "%s: %s", path, strerror(errno));
-    struct dirent *found;
-    while ((found = readdir(folder)) != NULL)
-        if (strcmp(found->d_name, ".") != 0 && strcmp(found->d_name, "..") != 0)
-            unlinkat(dirfd(folder), found->d_name, 0); // rmdir says what could not go
-    closedir(folder);
-    return rmdir(path) == 0 ? OK : fail(IO_ERROR, "%s: cannot be removed: %s", path, strerror(errno));
+    return *name != 0;
 }
 
 static enum status move(const char *from, const char *to)
 {
     return rename(from, to) == 0 ? OK : fail(IO_ERROR, "%s: cannot become %s: %s", from, to, strerror(errno));
-}
-
-/* Names become durable when their folder is. A file system that cannot do that does without. */
-static void sync_folder(const char *path)
-{
-    int file = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (file < 0)
-        return;
-    (void)fsync(file);
-    close(file);
 }
 
 static void remove_leftovers(const char *save)
@@ -138,7 +120,7 @@ static void remove_leftovers(const char *save)
     for (size_t i = 0; status == OK && i < entries.count; i++) {
         struct text path = {0};
         folder_of_step(save, entries.list[i].step, entries.list[i].suffix, &path);
-        if (entries.list[i].suffix[0] != 0 && remove_folder(path.chars) != OK)
+        if (entries.list[i].suffix[0] != 0 && folder_remove(path.chars, any_name) != OK)
             fprintf(stderr, "warning: %s\n", fail_text());
         text_free(&path);
     }
@@ -153,8 +135,9 @@ enum status folder_begin(const char *save, int64_t step)
     TRY(folder_make(save));
     remove_leftovers(save);
     folder_of_step(save, step, ".partial", &partial);
-    enum status status =
-        mkdir(partial.chars, 0777) == 0 ? OK : fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
+    enum status status = mkdir(partial.chars, 0777) == 0
+                             ? folder_sync(save)
+                             : fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
     text_free(&partial);
     return status;
 }
@@ -166,16 +149,18 @@ enum status folder_publish(const char *save, int64_t step)
     folder_of_step(save, step, ".partial", &partial);
     folder_of_step(save, step, "", &final);
     folder_of_step(save, step, ".old", &old);
-    sync_folder(partial.chars);
-    bool replaces = stat(final.chars, &info) == 0;
-    enum status status = replaces ? move(final.chars, old.chars) : OK;
+    bool replaces = lstat(final.chars, &info) == 0;
+    enum status status = folder_sync(partial.chars);
+    if (status == OK && replaces)
+        status = move(final.chars, old.chars);
     if (status == OK) {
         status = move(partial.chars, final.chars);
         if (status != OK && replaces)
             (void)rename(old.chars, final.chars);
     }
-    sync_folder(save);
-    if (status == OK && replaces && remove_folder(old.chars) != OK)
+    if (status == OK)
+        status = folder_sync(save);
+    if (status == OK && replaces && folder_remove(old.chars, any_name) != OK)
         fprintf(stderr, "warning: %s\n", fail_text());
     text_free(&partial);
     text_free(&final);
@@ -187,7 +172,7 @@ void folder_abandon(const char *save, int64_t step)
 {
     struct text partial = {0};
     folder_of_step(save, step, ".partial", &partial);
-    if (remove_folder(partial.chars) != OK)
+    if (folder_remove(partial.chars, any_name) != OK)
         fprintf(stderr, "warning: %s\n", fail_text());
     text_free(&partial);
 }
@@ -207,7 +192,7 @@ static void remove_checkpoint(const char *save, int64_t step)
     folder_of_step(save, step, ".removed", &removed);
     enum status status = move(path.chars, removed.chars);
     if (status == OK)
-        status = remove_folder(removed.chars);
+        status = folder_remove(removed.chars, any_name);
     if (status != OK)
         fprintf(stderr, "warning: %s\n", fail_text());
     text_free(&path);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/dataset.h"
 
-#include "base/text.h"
+#include "base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +13,9 @@
 enum { TYPE_I32 = 4, TYPE_U16 = 8, CHUNK = 4096 };
 
 struct dataset_writer {
-    struct text bin_path, idx_path, bin_temporary, idx_temporary;
-    FILE *bin, *idx; // NULL when not open
-    bool bin_made, idx_made;
+    struct text bin_path, idx_path;
+    struct file_temporary bin_file, idx_file;
+    FILE *bin, *idx; // of their descriptors' duplicates; NULL when not open
     int type;
     int64_t vocab_size;
     int32_t *lengths; // of each document so far
@@ -52,22 +53,27 @@ static enum status make_folder_of(const char *prefix)
     return status;
 }
 
+static enum status open_file(const char *path, struct file_temporary *file, FILE **out)
+{
+    file_temporary_sweep(path);
+    TRY(file_temporary_create(path, file));
+    int fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+    *out = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (*out != NULL)
+        return OK;
+    enum status status = fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
 static enum status create_files(struct dataset_writer *w, const char *prefix)
 {
     TRY(make_folder_of(prefix));
     text_add(&w->bin_path, "%s.bin", prefix);
     text_add(&w->idx_path, "%s.idx", prefix);
-    text_add(&w->bin_temporary, "%s.bin.tmp.%ld", prefix, (long)getpid());
-    text_add(&w->idx_temporary, "%s.idx.tmp.%ld", prefix, (long)getpid());
-    w->bin = fopen(w->bin_temporary.chars, "wbe");
-    if (w->bin == NULL)
-        return io_failure(&w->bin_temporary);
-    w->bin_made = true;
-    w->idx = fopen(w->idx_temporary.chars, "wbe");
-    if (w->idx == NULL)
-        return io_failure(&w->idx_temporary);
-    w->idx_made = true;
-    return OK;
+    TRY(open_file(w->bin_path.chars, &w->bin_file, &w->bin));
+    return open_file(w->idx_path.chars, &w->idx_file, &w->idx);
 }
 
 enum status dataset_writer_create(const char *prefix, int64_t vocab_size, struct dataset_writer **out)
@@ -79,6 +85,7 @@ enum status dataset_writer_create(const char *prefix, int64_t vocab_size, struct
     if (w == NULL)
         return fail(NO_MEMORY, "%s: no memory to write it", prefix);
     w->vocab_size = vocab_size;
+    w->bin_file.fd = w->idx_file.fd = -1;
     w->type = vocab_size < 65500 ? TYPE_U16 : TYPE_I32;
     enum status status = create_files(w, prefix);
     if (status == OK)
@@ -105,7 +112,7 @@ static enum status write_chunk(struct dataset_writer *w, const int32_t *ids, int
         id_bytes = sizeof *narrow;
     }
     if (fwrite(bytes, id_bytes, (size_t)count, w->bin) != (size_t)count)
-        return io_failure(&w->bin_temporary);
+        return io_failure(&w->bin_path);
     return OK;
 }
 
@@ -157,7 +164,7 @@ static enum status write_index(struct dataset_writer *w)
     }
     for (int64_t i = 0; i <= w->documents; i++)
         fwrite(&i, sizeof i, 1, w->idx);
-    return ferror(w->idx) ? io_failure(&w->idx_temporary) : OK;
+    return ferror(w->idx) ? io_failure(&w->idx_path) : OK;
 }
 
 enum status dataset_writer_finish(struct dataset_writer *writer)
@@ -166,22 +173,19 @@ enum status dataset_writer_finish(struct dataset_writer *writer)
     if (writer->tokens == 0)
         return fail(BAD_DATA, "%s: there is no text to write, not one token", writer->bin_path.chars);
     TRY(write_index(writer));
-    TRY(close_file(&writer->bin, &writer->bin_temporary));
-    TRY(close_file(&writer->idx, &writer->idx_temporary));
+    TRY(close_file(&writer->bin, &writer->bin_path));
+    TRY(close_file(&writer->idx, &writer->idx_path));
 
     // An older pair loses its index first: at no moment can an index be opened with another's ids.
     if (unlink(writer->idx_path.chars) != 0 && errno != ENOENT)
         return io_failure(&writer->idx_path);
-    if (rename(writer->bin_temporary.chars, writer->bin_path.chars) != 0)
-        return io_failure(&writer->bin_path);
-    writer->bin_made = false;
-    if (rename(writer->idx_temporary.chars, writer->idx_path.chars) != 0) {
-        enum status status = io_failure(&writer->idx_path);
+    TRY(file_temporary_commit(&writer->bin_file, writer->bin_path.chars));
+    enum status status = file_temporary_commit(&writer->idx_file, writer->idx_path.chars);
+    if (status != OK)
         unlink(writer->bin_path.chars);
-        return status;
-    }
-    writer->idx_made = false;
-    return OK;
+    if (status != OK && writer->idx_file.path.length == 0) // it had its name already
+        unlink(writer->idx_path.chars);
+    return status;
 }
 
 void dataset_writer_destroy(struct dataset_writer *writer)
@@ -192,14 +196,10 @@ void dataset_writer_destroy(struct dataset_writer *writer)
         fclose(writer->bin);
     if (writer->idx != NULL)
         fclose(writer->idx);
-    if (writer->bin_made)
-        unlink(writer->bin_temporary.chars);
-    if (writer->idx_made)
-        unlink(writer->idx_temporary.chars);
+    file_temporary_discard(&writer->bin_file);
+    file_temporary_discard(&writer->idx_file);
     text_free(&writer->bin_path);
     text_free(&writer->idx_path);
-    text_free(&writer->bin_temporary);
-    text_free(&writer->idx_temporary);
     free(writer->lengths);
     free(writer);
 }

@@ -3,21 +3,21 @@
  * anywhere begins with zeros and has no name. */
 #include "trainer/safetensors.h"
 
+#include "base/file.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct safetensors_writer {
-    struct text path, temporary;
+    struct text path;
+    struct file_temporary file;
     struct safetensors_tensor *list; // the names are copies
     int count;
     int64_t header_bytes; // before the numbers, the 8 of the length among them
     int64_t bytes;        // of all numbers
     int64_t written;      // of them
-    int file;             // -1: none
-    bool there;           // something lies under the temporary name
 };
 
 static int64_t dims_product(const struct safetensors_tensor *tensor)
@@ -84,7 +84,6 @@ static enum status begin(struct safetensors_writer *w, const char *path,
                          const struct safetensors_tensor *list, int count, size_t metadata_bytes)
 {
     text_add(&w->path, "%s", path);
-    text_add(&w->temporary, "%s.tmp.%ld", path, (long)getpid());
     TRY(copy_list(w, list, count));
     struct text header = {0};
     header_text(w, NULL, 0, &header);
@@ -92,11 +91,7 @@ static enum status begin(struct safetensors_writer *w, const char *path,
     w->header_bytes =
         (wanted + SAFETENSORS_ALIGN_BYTES - 1) / SAFETENSORS_ALIGN_BYTES * SAFETENSORS_ALIGN_BYTES;
     text_free(&header);
-    w->file = open(w->temporary.chars, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (w->file < 0)
-        return failed(w);
-    w->there = true;
-    return OK;
+    return file_temporary_create(path, &w->file);
 }
 
 enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
@@ -105,7 +100,7 @@ enum status safetensors_create(const char *path, const struct safetensors_tensor
     struct safetensors_writer *w = calloc(1, sizeof *w);
     if (w == NULL)
         return fail(NO_MEMORY, "%s: no memory to write it", path);
-    w->file = -1;
+    w->file.fd = -1;
     enum status status = begin(w, path, list, count, metadata_bytes);
     if (status == OK)
         *out = w;
@@ -118,7 +113,7 @@ static enum status write_at(const struct safetensors_writer *w, const char *byte
                             int64_t offset)
 {
     while (length > 0) {
-        ssize_t put = pwrite(w->file, bytes, length, (off_t)offset);
+        ssize_t put = pwrite(w->file.fd, bytes, length, (off_t)offset);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
@@ -157,29 +152,17 @@ enum status safetensors_finish(struct safetensors_writer *w, const struct safete
 {
     CHECK(w->written == w->bytes);
     TRY(write_header(w, metadata, count));
-    // A full disk may be noticed only here, or on closing.
-    if (fsync(w->file) != 0)
-        return failed(w);
-    int file = w->file;
-    w->file = -1;
-    if (close(file) != 0 || rename(w->temporary.chars, w->path.chars) != 0)
-        return failed(w);
-    w->there = false;
-    return OK;
+    return file_temporary_commit(&w->file, w->path.chars);
 }
 
 void safetensors_writer_destroy(struct safetensors_writer *w)
 {
     if (w == NULL)
         return;
-    if (w->file >= 0)
-        close(w->file);
-    if (w->there)
-        unlink(w->temporary.chars);
+    file_temporary_discard(&w->file);
     for (int i = 0; i < w->count; i++)
         free((void *)(uintptr_t)w->list[i].name);
     free(w->list);
     text_free(&w->path);
-    text_free(&w->temporary);
     free(w);
 }

@@ -226,6 +226,35 @@ Test(checkpoint, older_ones_are_removed_and_nothing_else, .init = silence)
     leave(folder);
 }
 
+Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence)
+{
+    char folder[32];
+    struct text names = {0};
+    enter(folder);
+    for (int64_t step = 1; step <= 3; step++)
+        save_one("foreign", step);
+    cr_assert_eq(mkdir("s", 0777) || mkdir("precious", 0777) || mkdir("precious/thesis", 0777), 0);
+    write_tensors("precious/rank-00000.safetensors");
+    cr_assert_eq(symlink("../foreign/step-00000001", "s/step-00000001"), 0);
+    cr_assert_eq(symlink("../precious", "s/step-00000002.partial"), 0);
+    cr_assert_eq(symlink("../precious", "s/step-00000003.partial"), 0);
+    cr_assert_eq(symlink("../foreign/step-00000003", "s/step-00000003"), 0);
+    save_one("s", 2);
+    save_one("s", 3);
+    folder_prune("s", 3, 1);
+    expect_found("s", "s/step-00000003");
+    cr_expect_str_eq(list("precious", &names), "rank-00000.safetensors thesis");
+    cr_expect_str_eq(list("foreign", &names), "step-00000001 step-00000002 step-00000003");
+    for (int64_t step = 1; step <= 3; step++) {
+        struct text path = {0};
+        folder_of_step("foreign", step, "", &path);
+        cr_expect_str_eq(list(path.chars, &names), "manifest.json rank-00000.safetensors");
+        text_free(&path);
+    }
+    text_free(&names);
+    leave(folder);
+}
+
 Test(checkpoint, a_path_is_a_checkpoint_or_a_folder_of_them, .init = silence)
 {
     char folder[32], *found = NULL;

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Between the name of the file and the 16 digits of its token. */
+static const char infix[] = ".cuboid-tmp-";
+enum { TOKEN_DIGITS = 16, MOST_TRIES = 100 };
+
+enum status random_token(uint64_t *out)
+{
+    ssize_t got;
+    while ((got = getrandom(out, sizeof *out, 0)) < 0 && errno == EINTR)
+        ;
+    return got == sizeof *out ? OK : fail(IO_ERROR, "getrandom: %s", strerror(got < 0 ? errno : EIO));
+}
+
+/* Of two processes at once, one that sweeps may have seen the file before it was locked: then it has no name
+ * any more, and another is made. */
+static bool lock_new(int fd)
+{
+    struct stat info;
+    (void)flock(fd, LOCK_EX | LOCK_NB); // a file system without locks is not swept either
+    return fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
+
+enum status file_temporary_create(const char *path, struct file_temporary *out)
+{
+    *out = (struct file_temporary){.fd = -1};
+    for (int i = 0; i < MOST_TRIES; i++) {
+        uint64_t token;
+        TRY(random_token(&token));
+        struct text name = {0};
+        text_add(&name, "%s%s%016" PRIx64, path, infix, token);
+        int fd = open(name.chars, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        int why = errno;
+        if (fd >= 0 && lock_new(fd)) {
+            *out = (struct file_temporary){.path = name, .fd = fd};
+            return OK;
+        }
+        text_free(&name);
+        if (fd >= 0)
+            close(fd);
+        else if (why != EEXIST)
+            return fail(IO_ERROR, "%s: %s", path, strerror(why));
+    }
+    return fail(IO_ERROR, "%s: no temporary name next to it is free", path);
+}
+
+enum status file_temporary_commit(struct file_temporary *file, const char *path)
+{
+    // Locked until it has its name. A full disk may be noticed only by fsync.
+    if (fsync(file->fd) != 0 || rename(file->path.chars, path) != 0)
+        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    text_free(&file->path);
+    int fd = file->fd;
+    file->fd = -1;
+    if (close(fd) != 0)
+        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    return folder_sync_parent(path);
+}
+
+void file_temporary_discard(struct file_temporary *file)
+{
+    if (file->path.length > 0)
+        unlink(file->path.chars);
+    if (file->fd >= 0)
+        close(file->fd);
+    text_free(&file->path);
+    *file = (struct file_temporary){.fd = -1};
+}
+
+/* "manifest.json.cuboid-tmp-3f09c2d4a1b85e67" of "manifest.json". */
+static bool is_temporary_of(const char *name, const char *base)
+{
+    size_t length = strlen(base);
+    if (strncmp(name, base, length) != 0 || strncmp(name + length, infix, sizeof infix - 1) != 0)
+        return false;
+    const char *token = name + length + sizeof infix - 1;
+    return strlen(token) == TOKEN_DIGITS && strspn(token, "0123456789abcdef") == TOKEN_DIGITS;
+}
+
+static void remove_unlocked(int folder, const char *name)
+{
+    struct stat info;
+    int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        unlinkat(folder, name, 0);
+    close(fd);
+}
+
+void file_temporary_sweep(const char *path)
+{
+    struct text folder = {0};
+    const char *slash = strrchr(path, '/');
+    text_add_bytes(&folder, slash != NULL ? path : ".", slash != NULL ? (size_t)(slash - path) + 1 : 1);
+    DIR *entries = opendir(folder.chars);
+    struct dirent *found;
+    while (entries != NULL && (found = readdir(entries)) != NULL)
+        if (is_temporary_of(found->d_name, slash != NULL ? slash + 1 : path))
+            remove_unlocked(dirfd(entries), found->d_name);
+    if (entries != NULL)
+        closedir(entries);
+    text_free(&folder);
+}

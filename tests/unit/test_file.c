@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Temporary files and folders (base/file.h): no link is ever followed, nothing of others is removed, and
+ * content and names are durable in the right order. The order is seen by fsync() and rename() of this
+ * program, which take the place of the C library's and keep a list. */
+#include "base/file.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- calls, as they are made ---- */
+
+enum { CALLS_CHARS = 4096 };
+struct calls {
+    char text[CALLS_CHARS];
+};
+static struct calls *const calls = &(struct calls){""};
+
+static void note(const char *what, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const char *temporary = strstr(name, ".cuboid-tmp-");
+    size_t length = strlen(calls->text), most = sizeof calls->text - length;
+    int chars = temporary != NULL ? (int)(temporary - name) : (int)strlen(name);
+    snprintf(calls->text + length, most, "%s %.*s%s\n", what, chars, name, temporary != NULL ? "*" : "");
+}
+
+int fsync(int fd)
+{
+    char link[64], path[512] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = 0;
+    note("fsync", path);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int rename(const char *from, const char *to)
+{
+    note("rename", to);
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+/* ---- a folder of its own ---- */
+
+static void enter(char folder[32])
+{
+    snprintf(folder, 32, "/tmp/cuboid-files-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+static void leave(const char *folder)
+{
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static void put(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void expect_text(const char *path, const char *text)
+{
+    struct text back = {0};
+    cr_assert_eq(file_read(path, &back), OK, "%s", fail_text());
+    cr_expect_str_eq(back.chars, text, "%s", path);
+    text_free(&back);
+}
+
+static bool there(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+/* ---- temporary files ---- */
+
+Test(file, nobody_can_place_a_link_under_the_temporary_name)
+{
+    char folder[32], guess[64];
+    enter(folder);
+    put("precious", "of somebody else");
+    snprintf(guess, sizeof guess, "report.tmp.%ld", (long)getpid()); // what can be guessed
+    cr_assert_eq(symlink("precious", guess), 0);
+    cr_assert_eq(file_write_atomic("report", "hello", 5), OK);
+    expect_text("report", "hello");
+    expect_text("precious", "of somebody else");
+
+    struct file_temporary first, second;
+    cr_assert_eq(file_temporary_create("report", &first), OK);
+    cr_assert_eq(file_temporary_create("report", &second), OK);
+    cr_expect_str_neq(first.path.chars, second.path.chars);
+    file_temporary_discard(&first);
+    file_temporary_discard(&second);
+    file_temporary_discard(&second);
+    cr_expect(there("report") && there(guess));
+    leave(folder);
+}
+
+Test(file, what_killed_processes_left_is_swept_and_nothing_else)
+{
+    static const char *const stay[] = {
+        "report.cuboid-tmp-0123456789abcde",     "report.cuboid-tmp-0123456789abcdef0",
+        "report.cuboid-tmp-0123456789ABCDEF",    "report.tmp.1234",
+        "other.cuboid-tmp-0123456789abcdef",     "report",
+        "my-report.cuboid-tmp-0123456789abcdef", "report.cuboid-tmp-0123456789abcdef.old",
+    };
+    char folder[32];
+    enter(folder);
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        put(stay[i], "x");
+    put("report.cuboid-tmp-0123456789abcdef", "half of a");
+    cr_assert_eq(symlink("report", "report.cuboid-tmp-1123456789abcdef"), 0);
+    cr_assert_eq(mkdir("report.cuboid-tmp-2123456789abcdef", 0700), 0);
+    struct file_temporary living;
+    cr_assert_eq(file_temporary_create("report", &living), OK);
+    file_temporary_sweep("report");
+    cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        cr_expect(there(stay[i]), "%s", stay[i]);
+    cr_expect(there("report.cuboid-tmp-1123456789abcdef") && there("report.cuboid-tmp-2123456789abcdef"));
+    cr_expect(there(living.path.chars));
+
+    // The next write of the same file does it.
+    put("report.cuboid-tmp-0123456789abcdef", "half of a");
+    cr_assert_eq(file_write_atomic("report", "whole", 5), OK);
+    cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
+    expect_text("report", "whole");
+    file_temporary_discard(&living);
+    leave(folder);
+}
+
+Test(file, content_is_durable_before_its_name_and_the_name_before_the_end)
+{
+    char folder[32];
+    enter(folder);
+    calls->text[0] = 0;
+    cr_assert_eq(folder_make("a/b"), OK);
+    cr_assert_eq(file_write_atomic("a/b/file", "hello", 5), OK);
+    char expected[256];
+    snprintf(expected, sizeof expected, "fsync %s\nfsync a\nfsync file*\nrename file\nfsync b\n",
+             strrchr(folder, '/') + 1);
+    cr_expect_str_eq(calls->text, expected);
+    leave(folder);
+}
+
+/* ---- removing ---- */
+
+static bool any_file(const char *name)
+{
+    return name[0] != 'k';
+}
+
+Test(file, a_folder_is_not_emptied_through_a_link)
+{
+    char folder[32];
+    enter(folder);
+    cr_assert_eq(mkdir("precious", 0700), 0);
+    put("precious/thesis", "x");
+    cr_assert_eq(symlink("precious", "link"), 0);
+    cr_assert_eq(symlink("nowhere", "dangling"), 0);
+    cr_expect_eq(folder_remove("link", any_file), OK, "%s", fail_text());
+    cr_expect_eq(folder_remove("dangling", any_file), OK, "%s", fail_text());
+    cr_expect_not(there("link"));
+    cr_expect_not(there("dangling"));
+    expect_text("precious/thesis", "x");
+    cr_expect_eq(folder_remove("none", any_file), OK);
+    cr_expect_eq(folder_remove("precious/thesis", any_file), IO_ERROR);
+    expect_text("precious/thesis", "x");
+
+    // Links in a folder go as links.
+    cr_assert_eq(mkdir("ours", 0700), 0);
+    put("ours/a", "x");
+    cr_assert_eq(symlink("../precious", "ours/b"), 0);
+    cr_assert_eq(symlink("../precious/thesis", "ours/c"), 0);
+    cr_expect_eq(folder_remove("ours", any_file), OK, "%s", fail_text());
+    cr_expect_not(there("ours"));
+    expect_text("precious/thesis", "x");
+    leave(folder);
+}
+
+Test(file, what_is_not_ours_stays)
+{
+    char folder[32];
+    enter(folder);
+    cr_assert_eq(mkdir("ours", 0700), 0);
+    put("ours/a", "x");
+    put("ours/keep", "x");
+    cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
+    cr_expect_str_eq(fail_text(), "ours: is not removed: it also holds keep");
+    cr_expect_not(there("ours/a"));
+    expect_text("ours/keep", "x");
+    cr_assert_eq(rename("ours/keep", "keep"), 0);
+    cr_assert_eq(mkdir("ours/folder", 0700), 0);
+    cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
+    cr_expect_str_eq(fail_text(), "ours: is not removed: it also holds folder");
+    leave(folder);
+}
