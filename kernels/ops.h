@@ -324,11 +324,20 @@ struct clip {
     struct tensor result;       // f64[4]: loss and gradient norm per token, tokens, loss scale
 };
 
-/* AdamW (1711.05101) on a dense slice. g = gradient * hyper->gradient_scale. `working`, where there is one,
+/* AdamW (1711.05101) on a dense slice. g = gradient * hyper->gradient_scale, and with r = 1 - beta
+ *
+ *     m = (m - r1 m) + r1 g        v = (v - r2 v) + r2 g g
+ *     w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w)
+ *
+ * The host forms r in double precision and rounds it once, and no fp32 beta occurs: 1 - beta from a beta in
+ * fp32 is 1.3e-5 too small for beta = 0.999 and 1.7e-4 too large for 0.9999, and a correct r next to such a
+ * beta lets v drift by as much over 1 / r steps, since the weights of a mean then no longer add up to 1.
+ *
+ * `working`, where there is one,
  * becomes the new weight, rounded: what the layers compute with, and not where updates add up, since one of
  * less than 2^-9 of a weight would be lost in bf16 (1710.03740). */
 struct adamw_hyper { // in device memory; rewritten each step
-    float lr, beta1, beta2, epsilon;
+    float lr, one_minus_beta1, one_minus_beta2, epsilon;
     float correction1, correction2; // 1 - beta^step
     float gradient_scale;           // clip / tokens / loss scale
     float weight_decay;

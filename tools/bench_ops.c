@@ -405,7 +405,7 @@ static void bench_optimizer(struct bench *b)
     a.m = sums(b, count), a.v = ones(b, count);
     if (b->dtype != F32)
         a.working = vector(b, count);
-    const struct adamw_hyper hyper = {1e-4F, 0.9F, 0.95F, 1e-8F, 0.5F, 0.5F, 1e-3F, 0.1F, 0.0F, 1};
+    const struct adamw_hyper hyper = {1e-4F, 0.1F, 0.05F, 1e-8F, 0.5F, 0.5F, 1e-3F, 0.1F, 0.0F, 1};
     a.hyper = filled(b, &hyper, sizeof hyper);
     report(b, "adamw, 32 M", BEST_S(b, adamw(b->stream, a)),
            (28.0 + (b->dtype == F32 ? 0.0 : b->size)) * (double)count, "GB/s", times);

@@ -169,8 +169,7 @@ enum status bound_gradient(const struct params *params, int row, float *const *g
     return OK;
 }
 
-/* What the kernel is given: fp32 of the recipe's numbers, which 1 - beta2 makes a thousand times as far
- * apart. */
+/* What the kernel is given (optimizer_hyper): 1 - beta, not beta, is rounded to fp32. */
 struct adam {
     double lr, beta1, beta2, eps, correction1, correction2, weight_decay;
 };
@@ -179,8 +178,8 @@ static struct adam adam_at(const struct recipe_optimizer *o, int64_t step)
 {
     return (struct adam){
         .lr = (double)(float)learning_rate(o, step),
-        .beta1 = (double)(float)o->adam_beta1,
-        .beta2 = (double)(float)o->adam_beta2,
+        .beta1 = 1.0 - (double)(float)(1.0 - o->adam_beta1),
+        .beta2 = 1.0 - (double)(float)(1.0 - o->adam_beta2),
         .eps = (double)(float)o->adam_eps,
         .correction1 = (double)(float)(1.0 - pow(o->adam_beta1, (double)step)),
         .correction2 = (double)(float)(1.0 - pow(o->adam_beta2, (double)step)),

@@ -290,19 +290,23 @@ enum status optimizer_reduce(struct optimizer *o)
     return put_squares(o);
 }
 
-enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
+struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_t step)
 {
-    const struct recipe_optimizer *recipe = o->config.recipe;
-    o->host_hyper = (struct adamw_hyper){
+    return (struct adamw_hyper){
         .lr = (float)learning_rate(recipe, step),
-        .beta1 = (float)recipe->adam_beta1,
-        .beta2 = (float)recipe->adam_beta2,
+        .one_minus_beta1 = (float)(1.0 - recipe->adam_beta1),
+        .one_minus_beta2 = (float)(1.0 - recipe->adam_beta2),
         .epsilon = (float)recipe->adam_eps,
         .correction1 = (float)(1.0 - pow(recipe->adam_beta1, (double)step)),
         .correction2 = (float)(1.0 - pow(recipe->adam_beta2, (double)step)),
         .weight_decay = (float)recipe->weight_decay,
         .step = (uint64_t)step,
     };
+}
+
+enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
+{
+    o->host_hyper = optimizer_hyper(o->config.recipe, step);
     return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
 }
 

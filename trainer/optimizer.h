@@ -19,6 +19,7 @@
  * The trap: a number that two ranks contribute is counted twice, and only training would show it. */
 #pragma once
 
+#include "kernels/ops.h"
 #include "layers/weights.h"
 #include "parallel/group.h"
 #include "trainer/recipe.h"
@@ -65,6 +66,10 @@ MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_r
 
 /* Sums losses and tokens only: for an evaluation, between optimizer_begin and optimizer_finish. */
 MUST_USE enum status optimizer_reduce_losses(struct optimizer *optimizer);
+
+/* The scalars of AdamW at `step`, formed in double precision and rounded to fp32 once each; gradient_scale
+ * and skip are 0, since they follow from the gradients. */
+struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_t step);
 
 /* The pieces of the above, for an update in another order (post_validation.h). A report is f64: loss[G],
  * tokens[G], squares[rows * tp]; this one is of the rank itself until it is reduced. */

@@ -70,18 +70,16 @@ void cpu_sum(struct device *device, const struct sum_list *op)
 
 enum { ADAMW_BLOCK = 16384 };
 
-/* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g;
- * w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w) */
 static void adamw_block(const struct adamw_hyper *h, float decay, const float *restrict gradient,
                         float *restrict weight, float *restrict m, float *restrict v, int64_t n)
 {
-    const float lr = h->lr, beta1 = h->beta1, beta2 = h->beta2, epsilon = h->epsilon;
-    const float rest1 = 1.0F - beta1, rest2 = 1.0F - beta2, scale = h->gradient_scale;
+    const float lr = h->lr, epsilon = h->epsilon, scale = h->gradient_scale;
+    const float r1 = h->one_minus_beta1, r2 = h->one_minus_beta2;
     const float correction1 = h->correction1, correction2 = h->correction2;
     for (int64_t i = 0; i < n; i++) {
         float g = gradient[i] * scale;
-        m[i] = beta1 * m[i] + rest1 * g;
-        v[i] = beta2 * v[i] + rest2 * g * g;
+        m[i] = m[i] - r1 * m[i] + r1 * g;
+        v[i] = v[i] - r2 * v[i] + r2 * g * g;
         float step = (m[i] / correction1) / (sqrtf(v[i] / correction2) + epsilon);
         weight[i] -= lr * (step + decay * weight[i]);
     }

@@ -72,15 +72,14 @@ template <class T> static vector<T> vector_of(const struct tensor &t)
     return {static_cast<T *>(t.data), reinterpret_cast<uintptr_t>(t.data) % (QUAD * sizeof(T)) == 0};
 }
 
-/* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g;
- * w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w) */
+/* The formulas are in kernels/ops.h; the order of the operations is the CPU's. */
 static __device__ inline void adamw_step(const struct adamw_hyper &h, float weight_decay,
                                          const quad &gradient, quad &w, quad &m, quad &v)
 {
     for (int i = 0; i < QUAD; i++) {
         const float g = gradient.at[i] * h.gradient_scale;
-        m.at[i] = h.beta1 * m.at[i] + (1.0F - h.beta1) * g;
-        v.at[i] = h.beta2 * v.at[i] + (1.0F - h.beta2) * g * g;
+        m.at[i] = m.at[i] - h.one_minus_beta1 * m.at[i] + h.one_minus_beta1 * g;
+        v.at[i] = v.at[i] - h.one_minus_beta2 * v.at[i] + h.one_minus_beta2 * g * g;
         const float step = (m.at[i] / h.correction1) / (sqrtf(v.at[i] / h.correction2) + h.epsilon);
         w.at[i] -= h.lr * (step + weight_decay * w.at[i]);
     }

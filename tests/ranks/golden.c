@@ -66,12 +66,14 @@ static enum status read_data(struct reader *reader, struct golden *out)
         return next_count(reader, 1024, &out->rows);
     if (strcmp(key, "seed") == 0)
         return next_count(reader, 1 << 30, &out->seed);
+    if (strcmp(key, "steps") == 0)
+        return next_count(reader, GOLDEN_STEPS_MAX, &out->steps);
     TRY(next_word(reader));
     if (strcmp(key, "documents") == 0)
         out->documents = strcmp(reader->word, "true") == 0;
     else if (strcmp(key, "mask") == 0)
         out->mask = strcmp(reader->word, "true") == 0;
-    else if (strcmp(key, "steps") != 0 || strcmp(reader->word, "5") != 0)
+    else
         return fail(BAD_DATA, "%s: data %s %s is not understood", reader->path, key, reader->word);
     return OK;
 }
@@ -88,10 +90,10 @@ static enum status read_init(struct reader *reader, struct golden *out)
     return next_number(reader, &init->value);
 }
 
-static enum status read_step(struct reader *reader, double of_step[GOLDEN_STEPS])
+static enum status read_step(struct reader *reader, double of_step[GOLDEN_STEPS_MAX])
 {
     int64_t step = 0;
-    TRY(next_count(reader, GOLDEN_STEPS, &step));
+    TRY(next_count(reader, GOLDEN_STEPS_MAX, &step));
     if (step < 1)
         return fail(BAD_DATA, "%s: there is no step 0", reader->path);
     return next_number(reader, &of_step[step - 1]);
@@ -105,6 +107,7 @@ static enum status read_tensor(struct reader *reader, struct golden *out, bool g
     out->tensor = grown;
     struct golden_tensor *tensor = &out->tensor[out->tensor_count++];
     *tensor = (struct golden_tensor){.gradient = gradient};
+    out->gradient_count += gradient;
     int64_t rows = 0, columns = 0;
     TRY(next_name(reader, tensor->name));
     TRY(next_count(reader, 1 << 12, &rows));
@@ -148,7 +151,7 @@ enum status golden_read(const char *path, struct golden *out)
     while (status == OK && fscanf(reader.file, "%127s", reader.word) == 1)
         status = read_line(&reader, out);
     fclose(reader.file);
-    if (status == OK && (out->init_count == 0 || out->tensor_count == 0 || out->rows == 0))
+    if (status == OK && (out->init_count == 0 || out->tensor_count == 0 || out->rows == 0 || out->steps == 0))
         status = fail(BAD_DATA, "%s has no figures", path);
     return status;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A golden file in memory: what tests/reference/make_golden.py says a tiny model does in five steps, in
+/* A golden file in memory: what tests/reference/make_golden.py says a tiny model does in 5 or 20 steps, in
  * double precision (its docstring has the format and the formulas of the batches), and how far a right run in
  * fp32 may lie from it. */
 #pragma once
@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "trainer/snapshot.h"
 
-enum { GOLDEN_STEPS = 5 };
+enum { GOLDEN_STEPS_MAX = 20 };
 
 struct golden_init {
     char name[PARAM_NAME_CHARS];
@@ -25,11 +25,12 @@ struct golden_tensor {
 struct golden {
     struct text recipe; // its model and, last, its optimizer, as YAML
     int64_t seed, rows; // rows: sequences of a global batch
+    int64_t steps;      // 1 .. GOLDEN_STEPS_MAX
     bool documents, mask;
-    double loss[GOLDEN_STEPS], norm[GOLDEN_STEPS];
+    double loss[GOLDEN_STEPS_MAX], norm[GOLDEN_STEPS_MAX];
     struct golden_init *init;
     struct golden_tensor *tensor;
-    int init_count, tensor_count;
+    int init_count, tensor_count, gradient_count; // gradient_count: of the tensors; 0 in some files
 };
 
 /* BAD_DATA names the file and the word that is not understood. */
@@ -41,7 +42,7 @@ const struct golden_tensor *golden_find(const struct golden *golden, const char 
 
 /* What a run did: the whole model as it began, and behind each step with that step's gradients. */
 struct flight_record {
-    struct snapshot initial, step[GOLDEN_STEPS];
+    struct snapshot initial, step[GOLDEN_STEPS_MAX];
 };
 
 enum golden_quantity {
@@ -50,7 +51,7 @@ enum golden_quantity {
     GOLDEN_LOSS,
     GOLDEN_NORM,
     GOLDEN_GRADIENT, // of step 1
-    GOLDEN_UPDATE,   // every step of AdamW, from the run's own gradients
+    GOLDEN_UPDATE,   // AdamW over all steps, from the run's own gradients: weights, m and v
     GOLDEN_WEIGHT,   // behind the last step
     GOLDEN_QUANTITIES
 };
@@ -69,9 +70,11 @@ enum { GOLDEN_NOISY_RUNS = 8 };
 struct golden_spread {
     int rows;
     double **weight; // [rows][elements], behind the last step
-    double loss[GOLDEN_STEPS], norm[GOLDEN_STEPS];
+    int64_t steps;
+    double loss[GOLDEN_STEPS_MAX], norm[GOLDEN_STEPS_MAX];
 };
-MUST_USE enum status golden_spread_create(const struct snapshot *model, struct golden_spread *out);
+MUST_USE enum status golden_spread_create(const struct snapshot *model, int64_t steps,
+                                          struct golden_spread *out);
 void golden_spread_free(struct golden_spread *spread);
 /* Once for each noisy run. */
 void golden_spread_add(struct golden_spread *spread, const struct flight_record *quiet,

@@ -5,8 +5,8 @@
  *
  *     |g - G| <= 8 sqrt(N) u s          u = 2^-24; N terms of size s on the way; 8 standard deviations
  *
- * AdamW alone is computed anew in double precision in every step, from the run's own gradients and moments:
- * off by the rounding of a few operations.
+ * AdamW alone is computed anew in double precision over all steps, from the run's own gradients: weights and
+ * moments are off by the rounding of a few operations in each step, which is added up (exact_step).
  *
  * The later steps begin from weights that are already off, and how a model takes that no formula says
  * closely. So it is asked: runs on one rank, whose gradients get noise in every step, as large as that bound,
@@ -59,12 +59,6 @@ static double clip_factor(const struct recipe_optimizer *o, double norm)
     return factor < 1.0 ? factor : 1.0;
 }
 
-static double adam_step(const struct recipe_optimizer *o, int step, double m, double v)
-{
-    double m_hat = m / (1.0 - pow(o->adam_beta1, step)), v_hat = v / (1.0 - pow(o->adam_beta2, step));
-    return m_hat / (sqrt(fmax(v_hat, 0.0)) + o->adam_eps);
-}
-
 /* Where the gradient is zero in exact arithmetic, the terms that cancel are one row of scores and one
  * sum over tokens; rounding on the way there does not disturb it. */
 static double terms_of(const struct model_config *model, const struct param *row, double tokens)
@@ -97,30 +91,48 @@ static void compare_initial(struct comparison *c)
     }
 }
 
-/* A step of AdamW from the run's own numbers. 1 - beta is made from a beta in fp32, and so is off by beta /
- * (1 - beta) roundings; in v, under a root, by half of that. */
-static void compare_update(struct comparison *c, int step, int row)
+/* One element under AdamW in double precision, and how far fp32 may be from it: every operation and constant
+ * of the kernel is off by `unit` of its result, to first order. */
+struct exact {
+    double w, m, v, w_error, m_error, v_error;
+};
+
+static void exact_step(struct exact *e, const struct recipe_optimizer *o, int step, double g, double decay)
+{
+    double r1 = 1.0 - o->adam_beta1, r2 = 1.0 - o->adam_beta2;
+    double m = o->adam_beta1 * e->m + r1 * g, v = o->adam_beta2 * e->v + r2 * g * g;
+    // r, its product, the difference and the sum; g comes with two roundings of its own.
+    e->m_error = o->adam_beta1 * e->m_error + unit * ((1.0 + r1) * fabs(e->m) + 4.0 * r1 * fabs(g) + fabs(m));
+    e->v_error = o->adam_beta2 * e->v_error + unit * ((1.0 + r2) * e->v + 7.0 * r2 * g * g + v);
+    e->m = m, e->v = v;
+    double c1 = 1.0 - pow(o->adam_beta1, step), c2 = 1.0 - pow(o->adam_beta2, step);
+    double root = sqrt(v / c2) + o->adam_eps, update = m / c1 / root, decayed = decay * e->w;
+    double update_error = e->m_error / c1 / root + 6.0 * unit * fabs(update);
+    update_error += v > 0.0 ? fabs(update) * e->v_error / (2.0 * v) : 0.0;
+    double w_error = update_error + unit * (3.0 * fabs(update) + 5.0 * fabs(decayed));
+    e->w -= o->lr * (update + decayed);
+    e->w_error = (1.0 + o->lr * decay) * e->w_error + o->lr * w_error + unit * fabs(e->w);
+}
+
+/* AdamW over all steps, of the run's own only the gradients: an error that is the same in each step, such as
+ * a 1 - beta that is formed in fp32, adds up. */
+static void compare_updates(struct comparison *c, int row)
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
-    const struct snapshot *now = &c->record->step[step - 1];
-    const struct snapshot *before = step == 1 ? &c->record->initial : &c->record->step[step - 2];
     const struct param *param = &c->params->rows[row];
-    double scale = clip_factor(o, now->grad_norm) / now->tokens,
-           decay = param->ndim == 2 ? o->weight_decay : 0.0;
-    double b1 = o->adam_beta1, b2 = o->adam_beta2;
-    double roundings = few + b1 / (1.0 - b1) + 0.5 * b2 / (1.0 - b2);
-    for (int64_t i = 0; i < now->count[row]; i++) {
-        double g = (double)now->tensor[SNAPSHOT_GRADIENT][row][i] * scale;
-        double m0 = (double)before->tensor[SNAPSHOT_M][row][i],
-               v0 = (double)before->tensor[SNAPSHOT_V][row][i];
-        double w = (double)before->tensor[SNAPSHOT_WEIGHT][row][i];
-        double m = b1 * m0 + (1.0 - b1) * g, v = b2 * v0 + (1.0 - b2) * g * g;
-        double update = adam_step(o, step, m, v),
-               size = adam_step(o, step, b1 * fabs(m0) + fabs((1.0 - b1) * g), v);
-        double want = w - o->lr * (update + decay * w);
-        double bound = unit * (fabs(want) + roundings * o->lr * (size + decay * fabs(w)));
-        note(c->out, GOLDEN_UPDATE, param->name, fabs((double)now->tensor[SNAPSHOT_WEIGHT][row][i] - want),
-             bound);
+    const double decay = param->ndim == 2 ? o->weight_decay : 0.0;
+    for (int64_t i = 0; i < c->record->initial.count[row]; i++) {
+        struct exact e = {.w = (double)c->record->initial.tensor[SNAPSHOT_WEIGHT][row][i]};
+        for (int step = 1; step <= c->golden->steps; step++) {
+            const struct snapshot *now = &c->record->step[step - 1];
+            double scale = clip_factor(o, now->grad_norm) / now->tokens;
+            exact_step(&e, o, step, (double)now->tensor[SNAPSHOT_GRADIENT][row][i] * scale, decay);
+            const double want[] = {e.w, e.m, e.v}, bound[] = {e.w_error, e.m_error, e.v_error};
+            const enum snapshot_kind kind[] = {SNAPSHOT_WEIGHT, SNAPSHOT_M, SNAPSHOT_V};
+            for (int k = 0; k < 3; k++)
+                note(c->out, GOLDEN_UPDATE, param->name, fabs((double)now->tensor[kind[k]][row][i] - want[k]),
+                     bound[k]);
+        }
     }
 }
 
@@ -128,6 +140,8 @@ static void compare_gradient(struct comparison *c, int row, const float *bound)
 {
     const struct golden_tensor *golden = golden_find(c->golden, c->params->rows[row].name, true);
     const struct snapshot *now = &c->record->step[0];
+    if (c->golden->gradient_count == 0)
+        return;
     if (golden == NULL || golden->count != now->count[row]) {
         note(c->out, GOLDEN_GRADIENT, c->params->rows[row].name, INFINITY, 1.0);
         return;
@@ -143,11 +157,11 @@ static void compare_gradient(struct comparison *c, int row, const float *bound)
 static void compare_weight(struct comparison *c, int row)
 {
     const struct golden_tensor *golden = golden_find(c->golden, c->params->rows[row].name, false);
-    const float *have = c->record->step[GOLDEN_STEPS - 1].tensor[SNAPSHOT_WEIGHT][row];
+    const float *have = c->record->step[c->golden->steps - 1].tensor[SNAPSHOT_WEIGHT][row];
     double lr = c->recipe->optimizer.lr;
     for (int64_t i = 0; golden != NULL && i < golden->count; i++) {
         // Each step rounds the weight once, and a step of about lr a few times.
-        double rounding = GOLDEN_STEPS * unit * (fabs(golden->value[i]) + few * lr);
+        double rounding = (double)c->golden->steps * unit * (fabs(golden->value[i]) + few * lr);
         note(c->out, GOLDEN_WEIGHT, golden->name, fabs((double)have[i] - golden->value[i]),
              rounding + c->spread->weight[row][i]);
     }
@@ -179,9 +193,10 @@ static enum status compare_row(struct comparison *c, int step, int row)
     if (status == OK && step == 1)
         compare_gradient(c, row, bound);
     free(bound);
-    compare_update(c, step, row);
-    if (step == GOLDEN_STEPS)
+    if (step == c->golden->steps) {
+        compare_updates(c, row);
         compare_weight(c, row);
+    }
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
         note(c->out, GOLDEN_REPLICAS, c->params->rows[row].name,
              (double)atomic_load(&now->differs[kind][row]), 0.0);
@@ -195,7 +210,7 @@ enum status golden_compare(const struct golden *golden, const struct recipe *rec
     *out = (struct golden_verdict){0};
     struct comparison c = {golden, recipe, params, record, spread, out};
     compare_initial(&c);
-    for (int step = 1; step <= GOLDEN_STEPS; step++) {
+    for (int step = 1; step <= golden->steps; step++) {
         compare_numbers(&c, step);
         for (int row = 0; row < params->count; row++)
             if (record->initial.count[row] > 0)
@@ -206,9 +221,9 @@ enum status golden_compare(const struct golden *golden, const struct recipe *rec
 
 /* ---- the spread ---- */
 
-enum status golden_spread_create(const struct snapshot *model, struct golden_spread *out)
+enum status golden_spread_create(const struct snapshot *model, int64_t steps, struct golden_spread *out)
 {
-    *out = (struct golden_spread){.rows = model->rows};
+    *out = (struct golden_spread){.rows = model->rows, .steps = steps};
     out->weight = calloc((size_t)model->rows, sizeof *out->weight);
     bool good = out->weight != NULL;
     for (int row = 0; good && row < model->rows; row++) {
@@ -235,12 +250,12 @@ static double joined(double a, double b, double c)
 void golden_spread_add(struct golden_spread *spread, const struct flight_record *quiet,
                        const struct flight_record *noisy)
 {
-    for (int s = 0; s < GOLDEN_STEPS; s++) {
+    for (int s = 0; s < spread->steps; s++) {
         spread->loss[s] = joined(spread->loss[s], noisy->step[s].loss, quiet->step[s].loss);
         spread->norm[s] = joined(spread->norm[s], noisy->step[s].grad_norm, quiet->step[s].grad_norm);
     }
-    float **a = quiet->step[GOLDEN_STEPS - 1].tensor[SNAPSHOT_WEIGHT],
-          **b = noisy->step[GOLDEN_STEPS - 1].tensor[SNAPSHOT_WEIGHT];
+    float **a = quiet->step[spread->steps - 1].tensor[SNAPSHOT_WEIGHT],
+          **b = noisy->step[spread->steps - 1].tensor[SNAPSHOT_WEIGHT];
     for (int row = 0; row < spread->rows; row++)
         for (int64_t i = 0; i < quiet->initial.count[row]; i++)
             spread->weight[row][i] = joined(spread->weight[row][i], (double)a[row][i], (double)b[row][i]);

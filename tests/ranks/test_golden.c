@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = {"gpt2", "llama", "gpt2_documents", "gpt2_mask", "llama_documents"};
+static const char *const names[] = {"gpt2",      "llama",           "gpt2_documents",
+                                    "gpt2_mask", "llama_documents", "gpt2_betas"};
 enum { CASES = sizeof names / sizeof *names, OVERRIDES = 12 };
 
 struct mesh_case {
@@ -68,6 +69,7 @@ static const struct fault faults[] = {
     {"another base of the rotary angles", 1, NOTHING, "model.rotary_base=10010"},
     {"another beta2", 1, NOTHING, "optimizer.adam_beta2=0.951"},
     {"another seed", 0, NOTHING, "seed=1235"},
+    {"1 - beta2 formed in fp32", 5, NOTHING, "optimizer.adam_beta2=0.99900001287460327"}, // 0.999 in fp32
 };
 enum { FAULTS = sizeof faults / sizeof *faults };
 
@@ -266,7 +268,7 @@ static enum status rank_body(struct world *world, void *argument)
     struct worker worker;
     TRY(worker_create(&flight->run, world, true, &worker));
     enum status status = OK;
-    for (int step = 0; status == OK && step < GOLDEN_STEPS; step++) {
+    for (int step = 0; status == OK && step < flight->golden->steps; step++) {
         struct step_result result;
         status = worker_step(&worker, &result);
     }
@@ -283,10 +285,11 @@ static enum status load_recipe(const struct golden *golden, const struct mesh_ca
     struct text yaml = {0};
     text_add(&yaml,
              "name: golden\n%s  lr_decay_style: constant\nseed: %lld\n"
-             "train: {global_batch_size: %lld, train_iters: 5}\n"
+             "train: {global_batch_size: %lld, train_iters: %lld}\n"
              "data: {train: unread}\ntokenizer: {tokenizer_type: none}\n"
              "cluster: {device: %s, threads_per_rank: 1}\n",
-             text_chars(&golden->recipe), (long long)golden->seed, (long long)golden->rows, device);
+             text_chars(&golden->recipe), (long long)golden->seed, (long long)golden->rows,
+             (long long)golden->steps, device);
     char path[] = "/tmp/cuboid-golden-XXXXXX";
     int file = mkstemp(path);
     enum status status = file >= 0 && write(file, yaml.chars, yaml.length) == (ssize_t)yaml.length
@@ -317,7 +320,7 @@ static enum status fly(const struct golden *golden, const struct params *params,
 {
     *flight = (struct flight){.golden = golden, .params = params, .act = act, .noise = noise};
     TRY(snapshot_create(params, &flight->record.initial));
-    for (int s = 0; s < GOLDEN_STEPS; s++)
+    for (int s = 0; s < golden->steps; s++)
         TRY(snapshot_create(params, &flight->record.step[s]));
     TRY(run_create(recipe, false, &flight->run));
     flight->run.hooks = (struct hooks){.context = flight,
@@ -333,7 +336,7 @@ static void land(struct flight *flight)
 {
     run_destroy(&flight->run);
     snapshot_destroy(&flight->record.initial);
-    for (int s = 0; s < GOLDEN_STEPS; s++)
+    for (int s = 0; s < GOLDEN_STEPS_MAX; s++)
         snapshot_destroy(&flight->record.step[s]);
 }
 
@@ -350,7 +353,7 @@ static enum status measure_spread(struct stand *stand, const struct recipe *reci
     struct flight quiet, noisy;
     enum status status = fly(&stand->golden, &stand->params, recipe, NOTHING, 0, &quiet);
     if (status == OK)
-        status = golden_spread_create(&quiet.record.initial, &stand->spread);
+        status = golden_spread_create(&quiet.record.initial, stand->golden.steps, &stand->spread);
     for (int n = 0; status == OK && n < GOLDEN_NOISY_RUNS; n++) {
         status = fly(&stand->golden, &stand->params, recipe, NOISE, n, &noisy);
         if (status == OK)
@@ -433,7 +436,7 @@ int main(int argc, char **argv)
         return 2;
     }
     struct stand stands[CASES] = {0};
-    const char *files = argc > 4 ? argv[4] : "01234";
+    const char *files = argc > 4 ? argv[4] : "012345";
     for (int i = 0; i < CASES; i++)
         if (strchr(files, '0' + i) != NULL)
             MUST(stand_create(argv[1], names[i], argv[2], &stands[i]));

@@ -10,7 +10,7 @@ It begins with its recipe (`model`, `optimizer` and `data` lines, each a
 recipe key and its value), and then has
 
     init NAME i VALUE          element i (row-major) of an initial weight, exact (hexadecimal fp32)
-    loss STEP VALUE            mean loss in nats before the update of STEP = 1..5 (hexadecimal fp64)
+    loss STEP VALUE            mean loss in nats before the update of STEP = 1..STEPS (hexadecimal fp64)
     norm STEP VALUE            global gradient norm before clipping (hexadecimal fp64)
     grad NAME d0 d1            gradient of step 1, unclipped: d0 lines of d1 values follow
     weight NAME d0 d1          weight after the last step, likewise; a vector of n has d0 = n, d1 = 1
@@ -38,7 +38,7 @@ import numpy as np
 
 from reference_gpt import GPT2, LLAMA, Adam, AdamW, Batch, Model, global_norm, initial_weights, loss_and_grads
 
-SEED, STEPS, ROWS, SECOND_DOCUMENT = 1234, 5, 4, 5
+SEED, ROWS, SECOND_DOCUMENT = 1234, 4, 5
 NOISE = 1e-15  # smaller values than this are what fp64 leaves of a zero; the gradients themselves are 5e-8 and more
 
 
@@ -48,6 +48,9 @@ class Case:
     model: Model
     documents: bool = False
     mask: bool = False
+    steps: int = 5
+    adam: Adam = Adam()
+    gradients: bool = True
     weights: bool = True  # the variants leave the final weights out: five losses and norms already carry them
 
 
@@ -57,6 +60,7 @@ CASES = [
     Case("gpt2_documents", GPT2, documents=True, weights=False),
     Case("gpt2_mask", GPT2, mask=True, weights=False),
     Case("llama_documents", LLAMA, documents=True, mask=True, weights=False),
+    Case("gpt2_betas", GPT2, steps=20, adam=Adam(adam_beta2=0.999), gradients=False),  # a recipe's default betas
 ]
 
 
@@ -79,9 +83,9 @@ def train(case):
     """-> (initial weights, losses, norms, gradients of step 1, final weights)"""
     weights = initial_weights(case.model, SEED)
     initial = {name: w.copy() for name, w in weights.items()}
-    optimizer = AdamW(Adam(), weights)
+    optimizer = AdamW(case.adam, weights)
     losses, norms, first_grads = [], [], None
-    for step in range(STEPS):
+    for step in range(case.steps):
         loss, grads = loss_and_grads(case.model, weights, batch_of(case, step))
         first_grads = first_grads or grads
         losses.append(loss)
@@ -106,15 +110,15 @@ def word(value):
 def golden_lines(case):
     initial, losses, norms, grads, weights = train(case)
     lines = []
-    for kind, thing in (("model", case.model), ("optimizer", Adam())):
+    for kind, thing in (("model", case.model), ("optimizer", case.adam)):
         lines += [f"{kind} {f.name} {word(getattr(thing, f.name))}" for f in fields(thing)]
-    data = {"seed": SEED, "steps": STEPS, "rows": ROWS, "documents": case.documents, "mask": case.mask}
+    data = {"seed": SEED, "steps": case.steps, "rows": ROWS, "documents": case.documents, "mask": case.mask}
     lines += [f"data {key} {word(value)}" for key, value in data.items()]
     for name, w in initial.items():
         lines += [f"init {name} {i} {float(w.flat[i]).hex()}" for i in (0, 1, 6, w.size - 1)]
     lines += [f"loss {i} {loss.hex()}" for i, loss in enumerate(map(float, losses), 1)]
     lines += [f"norm {i} {norm.hex()}" for i, norm in enumerate(norms, 1)]
-    for name, g in grads.items():
+    for name, g in grads.items() if case.gradients else ():
         lines += table("grad", name, g)
     if case.weights:
         for name, w in weights.items():
@@ -150,7 +154,7 @@ def first_difference(old_lines, new_lines):
 
 def check_notices(lines):
     """The detector's own test: a digit, a missing line and a changed key must each be refused."""
-    where = next(i for i, line in enumerate(lines) if line.startswith("grad ")) + 1
+    where = next(i for i, line in enumerate(lines) if line.startswith(("grad ", "weight "))) + 1
     first, rest = lines[where].split(" ", 1)
     digit = lines[:where] + [f"{float(first) * (1 + 1e-6):.12g} {rest}"] + lines[where + 1 :]
     key = [line.replace("seed 1234", "seed 1235") for line in lines]

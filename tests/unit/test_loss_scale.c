@@ -189,7 +189,7 @@ Test(loss_scale, clip_takes_it_away_and_sees_overflow)
 Test(loss_scale, adamw_that_is_skipped_changes_nothing)
 {
     struct stand stand = stand_open(2);
-    struct adamw_hyper hyper = {0.1F, 0.9F, 0.95F, 1e-6F, 0.2F, 0.1F, 0.0F, 0.1F, 1.0F, 1};
+    struct adamw_hyper hyper = {0.1F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.0F, 0.1F, 1.0F, 1};
     stand_lend(&stand, &hyper, sizeof hyper);
     float *vectors[4], *before[4];
     uint16_t *working = stand_shorts(&stand, N);

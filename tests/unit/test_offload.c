@@ -224,8 +224,8 @@ static void moments_in_pieces(enum dtype weight)
     struct stream *stream = NULL;
     struct buffer hyper = {0}, here[VECTORS] = {0}, there[VECTORS] = {0};
     struct adamw_hyper values = {.lr = 0.01F,
-                                 .beta1 = 0.9F,
-                                 .beta2 = 0.99F,
+                                 .one_minus_beta1 = 0.1F,
+                                 .one_minus_beta2 = 0.01F,
                                  .epsilon = 1e-8F,
                                  .correction1 = 0.1F,
                                  .correction2 = 0.01F,

@@ -110,7 +110,7 @@ static uint64_t sums(struct stand *stand)
     cr_assert_leq(s.out.dim[0], 64);
     cr_assert_eq(squares(stand->stream, s), OK, "%s", fail_text());
     cr_assert_eq(sum(stand->stream, (struct sum){s.out, tensor_1d(&squared.sum, F64, 1)}), OK);
-    struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
+    struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
     stand_lend(stand, &hyper, sizeof hyper);
     struct adamw a = {.weight = tensor_1d(table.data, F32, ROWS * COLUMNS),
                       .gradient = s.x,

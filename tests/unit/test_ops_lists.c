@@ -158,7 +158,7 @@ Test(ops_lists, adamw)
 {
     for (enum kind kind = IN_FP32; kind <= WITHOUT_MASTERS; kind++) {
         struct stand stand = stand_open(2);
-        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 3};
+        struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 3};
         stand_lend(&stand, &hyper, sizeof hyper);
         const struct vectors before = vectors_of(&stand), each = vectors_of(&stand), all = vectors_of(&stand);
         struct adamw *list = malloc(MEMBERS * sizeof *list);

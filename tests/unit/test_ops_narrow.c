@@ -442,7 +442,7 @@ Test(ops_narrow, adamw_leaves_the_weight_rounded)
     enum { N = 40001 };
     for (int d = 0; d < 2; d++) {
         struct stand stand = stand_open(2);
-        struct adamw_hyper hyper = {0.01F, 0.9F, 0.95F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
+        struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
         float *weight[2];
         uint16_t *working = stand_shorts(&stand, N);
         for (int with = 0; with < 2; with++) {

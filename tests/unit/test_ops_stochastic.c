@@ -94,8 +94,8 @@ struct state {
 static struct adamw_hyper hyper_at(uint64_t step)
 {
     return (struct adamw_hyper){.lr = 0.01F,
-                                .beta1 = 0.9F,
-                                .beta2 = 0.95F,
+                                .one_minus_beta1 = 0.1F,
+                                .one_minus_beta2 = 0.05F,
                                 .epsilon = 1e-6F,
                                 .correction1 = 0.2F,
                                 .correction2 = 0.1F,
@@ -226,8 +226,12 @@ Test(ops_stochastic, small_updates_arrive)
     enum { N = 4096, STEPS = 32 };
     const float unit = 0x1p-7F, start = 1.25F;
     struct stand stand = stand_open(2);
-    struct adamw_hyper hyper = {
-        .lr = unit / 8.0F, .correction1 = 1.0F, .correction2 = 1.0F, .gradient_scale = 1.0F};
+    struct adamw_hyper hyper = {.lr = unit / 8.0F,
+                                .one_minus_beta1 = 1.0F,
+                                .one_minus_beta2 = 1.0F,
+                                .correction1 = 1.0F,
+                                .correction2 = 1.0F,
+                                .gradient_scale = 1.0F};
     struct state s = {stand_shorts(&stand, N), stand_floats(&stand, N), stand_floats(&stand, N),
                       stand_floats(&stand, N)};
     for (int e = 0; e < N; e++) {
