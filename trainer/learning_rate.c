@@ -36,14 +36,13 @@ double learning_rate(const struct recipe_optimizer *o, int64_t step)
         return o->lr * (double)step / (double)warmup;
     if (o->lr_decay_style == LR_CONSTANT)
         return o->lr;
+    if (step > o->lr_decay_iters)
+        return o->min_lr;
     if (o->lr_decay_style == LR_INVERSE_SQUARE_ROOT) {
         double from = warmup > 0 ? (double)warmup : 1.0;
         double lr = o->lr * sqrt(from / (double)step);
         return lr > o->min_lr ? lr : o->min_lr;
     }
-    if (step > o->lr_decay_iters)
-        return o->min_lr;
-
     double progress = (double)(step - warmup) / (double)(o->lr_decay_iters - warmup), share = 0.0;
     switch (o->lr_decay_style) {
     case LR_LINEAR:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The learning rate of a step, as a pure function: warm-up, then decay, then min_lr for ever. Megatron's
- * formulas, counted so that step 1 is the first. */
+/* The learning rate of a step, as a pure function: warm-up, then decay, then min_lr for ever (`constant`:
+ * lr). Megatron's formulas, counted so that step 1 is the first. */
 #pragma once
 
 #include "trainer/recipe.h"

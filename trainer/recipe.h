@@ -117,7 +117,7 @@ struct recipe_optimizer {
     double lr;     // > 0
     double min_lr; // <= lr
     enum lr_decay lr_decay_style;
-    int64_t lr_warmup_iters; // <= lr_decay_iters and <= train_iters; equal to both is allowed
+    int64_t lr_warmup_iters; // <= lr_decay_iters; train_iters may be fewer
     int64_t lr_decay_iters;  // counted from step 1, warm-up included
     enum wsd_decay lr_wsd_decay_style;
     int64_t lr_wsd_decay_iters; // with LR_WSD: 1 <= it <= lr_decay_iters - lr_warmup_iters

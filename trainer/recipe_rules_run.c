@@ -10,24 +10,23 @@
 
 /* ---- the learning rate ---- */
 
-static int64_t shortest_run(const struct recipe *r)
+static int64_t decay_of(const struct recipe *r)
 {
-    int64_t decay = r->optimizer.lr_decay_iters, train = r->train.train_iters;
-    return decay < train ? decay : train;
+    return r->optimizer.lr_decay_iters;
 }
 
+/* Megatron-LM's rule, except for a decay without a single step. A run may end before its warm-up does. */
 static bool warmup_holds(const struct view *v)
 {
-    return v->recipe->optimizer.lr_warmup_iters <= shortest_run(v->recipe);
+    return v->recipe->optimizer.lr_warmup_iters <= decay_of(v->recipe);
 }
 
 static void warmup_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
-    bool decay = r->optimizer.lr_decay_iters < r->train.train_iters;
-    text_add(out, "optimizer.lr_warmup_iters %lld is more than %s %lld",
-             (long long)r->optimizer.lr_warmup_iters,
-             decay ? "optimizer.lr_decay_iters" : "train.train_iters", (long long)shortest_run(r));
+    text_add(out, "optimizer.lr_warmup_iters %lld is more than optimizer.lr_decay_iters %lld%s",
+             (long long)r->optimizer.lr_warmup_iters, (long long)decay_of(r),
+             decay_of(r) == r->train.train_iters ? ", by default train.train_iters" : "");
 }
 
 static int64_t warmup_of(const struct recipe *r)
@@ -524,7 +523,7 @@ const struct rule recipe_run_rules[] = {
     {WARMUP " " DECAY " train.train_iters",
      warmup_holds,
      warmup_say,
-     {{.key = WARMUP, .guess = shortest_run},
+     {{.key = WARMUP, .guess = decay_of},
       {.key = "train.train_iters", .guess = warmup_of},
       {.key = DECAY, .guess = warmup_of}}},
     {WSD " " WARMUP " " DECAY " train.train_iters optimizer.lr_decay_style",

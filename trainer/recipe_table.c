@@ -294,7 +294,7 @@ const struct recipe_row recipe_rows[] = {
         "Steps over which the rate rises from 0.", STEPS),
     ROW("optimizer.lr_decay_iters", COUNT, optimizer.lr_decay_iters, NULL,
         "The step at which the rate reaches min_lr: with min_lr 0 that step, by default the last one, "
-        "changes nothing. "
+        "changes nothing. At least lr_warmup_iters, and more or fewer than train_iters as you like. "
         "Step s of Megatron-LM has what is here the rate of step s - 1, so there it is the first of a "
         "warm-up.",
         BETWEEN(1, 1e12), .derived = "train_iters"),

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The learning rate against figures worked out by hand: lr 1, min_lr 0.1, warm-up 10, decay until 110, so
- * that step 35 is a quarter and step 60 half of the decay. */
+/* The learning rate against Megatron-LM's for 48 combinations of decay style, warm-up and length, which
+ * tests/reference/make_learning_rates.py computes, and against figures worked out by hand: lr 1, min_lr 0.1,
+ * warm-up 10, decay until 110, so that step 35 is a quarter and step 60 half of the decay. */
 #include "trainer/learning_rate.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 static struct recipe_optimizer plain(enum lr_decay style)
 {
@@ -61,6 +64,9 @@ Test(learning_rate, inverse_square_root_is_whole_behind_the_warm_up)
 {
     struct recipe_optimizer o = plain(LR_INVERSE_SQUARE_ROOT);
     is_at(&o, 40, 0.5); // sqrt(10 / 40)
+    is_at(&o, 110, sqrt(10.0 / 110.0));
+    is_at(&o, 111, 0.1); // the decay is over
+    o.lr_decay_iters = 5000;
     is_at(&o, 250, 0.2);
     is_at(&o, 999, 0.100050037531277357);
     is_at(&o, 1000, 0.1);
@@ -125,4 +131,44 @@ Test(learning_rate, takes_a_decay_that_is_all_warm_up)
         is_at(&o, 10, 1.0);
         is_at(&o, 11, style == LR_CONSTANT ? 1.0 : 0.1);
     }
+}
+
+static int named(const char *name, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    return 0; // "-": no WSD
+}
+
+Test(learning_rate, is_megatrons)
+{
+    static const char *const styles[] = {[LR_CONSTANT] = "constant",
+                                         [LR_LINEAR] = "linear",
+                                         [LR_COSINE] = "cosine",
+                                         [LR_INVERSE_SQUARE_ROOT] = "inverse-square-root",
+                                         [LR_WSD] = "WSD"};
+    static const char *const shapes[] = {[WSD_EXPONENTIAL] = "exponential",
+                                         [WSD_LINEAR] = "linear",
+                                         [WSD_COSINE] = "cosine",
+                                         [WSD_MINUS_SQUARE_ROOT] = "minus_sqrt"};
+    FILE *file = fopen(SOURCE_ROOT "/tests/reference/golden_learning_rates.txt", "r");
+    cr_assert_not_null(file);
+    char style[32], shape[32];
+    long long warmup, decay, wsd, step, seen = 0;
+    double want;
+    while (fscanf(file, "%31s %31s %lld %lld %lld %lld %la", style, shape, &warmup, &decay, &wsd, &step,
+                  &want) == 7) {
+        struct recipe_optimizer o = plain((enum lr_decay)named(style, styles, LR_WSD + 1));
+        o.lr_warmup_iters = warmup;
+        o.lr_decay_iters = decay;
+        o.lr_wsd_decay_iters = wsd;
+        o.lr_wsd_decay_style = (enum wsd_decay)named(shape, shapes, WSD_MINUS_SQUARE_ROOT + 1);
+        double got = learning_rate(&o, step);
+        cr_expect(fabs(got - want) <= 1e-15, "%s %s, warm-up %lld, decay %lld, step %lld: %.17g, not %.17g",
+                  style, shape, warmup, decay, step, got, want);
+        seen++;
+    }
+    cr_expect(feof(file) && seen > 48 * 8, "%lld lines", seen);
+    fclose(file);
 }

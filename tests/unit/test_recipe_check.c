@@ -338,10 +338,10 @@ Test(recipe_check, batch)
 
 Test(recipe_check, learning_rate)
 {
-    WITH("command line: optimizer.lr_warmup_iters 20 is more than train.train_iters 10; "
-         "optimizer.lr_warmup_iters 10 "
-         "works\n",
+    WITH("command line: optimizer.lr_warmup_iters 20 is more than optimizer.lr_decay_iters 10, by default "
+         "train.train_iters; optimizer.lr_warmup_iters 10 works\n",
          "optimizer.lr_warmup_iters=20");
+    WITH("", "optimizer.lr_warmup_iters=20", "optimizer.lr_decay_iters=21"); // train.train_iters is 10
     WITH("command line: optimizer.lr_warmup_iters 8 is more than optimizer.lr_decay_iters 5; "
          "optimizer.lr_warmup_iters 5 works\n",
          "optimizer.lr_warmup_iters=8", "optimizer.lr_decay_iters=5");
