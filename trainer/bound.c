@@ -55,6 +55,12 @@ double bound_roundoff(enum dtype working, bool tf32)
     return working == BF16 ? 0x1p-8 : working == F16 ? 0x1p-11 : fp32;
 }
 
+double bound_longest_sum(const struct model_config *m)
+{
+    double query = (double)(m->num_attention_heads * m->kv_channels);
+    return fmax(fmax((double)m->hidden_size, (double)m->ffn_hidden_size), fmax(query, (double)m->seq_length));
+}
+
 double bound_spread(const struct model_config *m, double roundoff, int layer, double tokens)
 {
     double u = unit_roundoff, w = roundoff;
@@ -69,10 +75,12 @@ double bound_logit(const struct params *params, float *const *weights, int64_t h
     return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
 }
 
-double bound_loss(const struct model_config *m, double roundoff, double tokens, double loss, double logit)
+double bound_loss(const struct model_config *m, double roundoff, double tokens, double loss, double logit,
+                  double response)
 {
     double spread = bound_spread(m, roundoff, (int)m->num_layers + 1, tokens);
-    return lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens);
+    return fmax(lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens),
+                lambda * response);
 }
 
 double bound_norm(double norm, double elements)
@@ -124,48 +132,73 @@ int bound_companion(const struct params *params, int row)
     return matrix >= 0 && params->rows[matrix].ndim == 2 ? matrix : -1;
 }
 
-/* Of a vector: its terms have one size, and a bias's at least that of its matrix's row. */
-static void bound_vector(const struct params *params, int row, float *const *gradients, double least,
-                         double factor, float *bound)
+/* What all bounds of one gradient are made of. */
+struct sizes {
+    const struct param *param;
+    const float *gradient, *response; // response: NULL for none
+    double least, spread;
+};
+
+/* spread * the size of the terms, or how far perturbed runs have moved the element and its neighbours. */
+static double bound_of(const struct sizes *s, double terms, double neighbours, int64_t i)
 {
-    int64_t count = params->rows[row].dim[0];
-    int matrix = bound_companion(params, row);
-    double size = fmax(least, bound_rms(gradients[row], count, 1));
+    double moved = s->response != NULL ? fmax(neighbours, (double)s->response[i]) : 0.0;
+    return lambda * fmax(s->spread * fmax(s->least, terms), moved);
+}
+
+/* Of a vector: its terms have one size, and a bias's at least that of its matrix's row. */
+static void bound_vector(const struct params *params, const struct sizes *s, int matrix,
+                         float *const *gradients, float *bound)
+{
+    int64_t count = s->param->dim[0];
+    double size = bound_rms(s->gradient, count, 1),
+           moved = s->response != NULL ? bound_rms(s->response, count, 1) : 0.0;
     for (int64_t i = 0; i < count; i++) {
         int64_t columns = matrix >= 0 ? params->rows[matrix].dim[1] : 0;
         double of_matrix = matrix >= 0 ? bound_rms(gradients[matrix] + i * columns, columns, 1) : 0.0;
-        bound[i] = (float)(factor * fmax(size, of_matrix));
+        bound[i] = (float)bound_of(s, fmax(size, of_matrix), moved, i);
     }
 }
 
-static enum status bound_matrix(const struct param *param, const float *gradient, double least, double factor,
-                                float *bound)
+/* The rms of each column, and behind them that of all. */
+static double *rms_of_columns(const float *x, int64_t rows, int64_t columns)
 {
+    double *rms = calloc((size_t)columns + 1, sizeof *rms);
+    for (int64_t j = 0; rms != NULL && x != NULL && j < columns; j++)
+        rms[j] = bound_rms(x + j, rows, columns);
+    if (rms != NULL && x != NULL)
+        rms[columns] = bound_rms(x, rows * columns, 1);
+    return rms;
+}
+
+static enum status bound_matrix(const struct sizes *s, float *bound)
+{
+    const struct param *param = s->param;
     int64_t rows = param->dim[0], columns = param->dim[1];
-    double *of_column = calloc((size_t)columns, sizeof *of_column),
-           all = bound_rms(gradient, rows * columns, 1);
-    if (of_column == NULL)
-        return fail(NO_MEMORY, "no memory for the bounds of %s", param->name);
-    for (int64_t j = 0; j < columns; j++)
-        of_column[j] = bound_rms(gradient + j, rows, columns);
-    for (int64_t i = 0; i < rows; i++) {
-        double of_row = bound_rms(gradient + i * columns, columns, 1);
+    double *g = rms_of_columns(s->gradient, rows, columns), *d = rms_of_columns(s->response, rows, columns);
+    enum status status = OK;
+    if (g == NULL || d == NULL)
+        status = fail(NO_MEMORY, "no memory for the bounds of %s", param->name);
+    for (int64_t i = 0; status == OK && i < rows; i++) {
+        double of_row = bound_rms(s->gradient + i * columns, columns, 1),
+               moved_row = s->response != NULL ? bound_rms(s->response + i * columns, columns, 1) : 0.0;
         for (int64_t j = 0; j < columns; j++)
             bound[i * columns + j] =
-                (float)(factor * fmax(least, size_of_terms(param, of_row, of_column[j], all)));
+                (float)bound_of(s, size_of_terms(param, of_row, g[j], g[columns]),
+                                size_of_terms(param, moved_row, d[j], d[columns]), i * columns + j);
     }
-    free(of_column);
-    return OK;
+    free(g);
+    free(d);
+    return status;
 }
 
-enum status bound_gradient(const struct params *params, int row, float *const *gradients, double least,
-                           double spread, float *bound)
+enum status bound_gradient(const struct params *params, int row, float *const *gradients,
+                           const float *response, double least, double spread, float *bound)
 {
-    const struct param *param = &params->rows[row];
-    double factor = lambda * spread;
-    if (param->dim[1] != 1)
-        return bound_matrix(param, gradients[row], least, factor, bound);
-    bound_vector(params, row, gradients, least, factor, bound);
+    const struct sizes sizes = {&params->rows[row], gradients[row], response, least, spread};
+    if (params->rows[row].dim[1] != 1)
+        return bound_matrix(&sizes, bound);
+    bound_vector(params, &sizes, bound_companion(params, row), gradients, bound);
     return OK;
 }
 

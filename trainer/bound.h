@@ -16,6 +16,17 @@
  * with C, and one in x_j with R. Hence s = max(R * C / A, R, C). Where a row belongs to a token, its dy_i are
  * that token's own, and C stays out: rare tokens keep their small bounds.
  *
+ * All this counts how errors arise, and takes for granted that the next op hands them on as they are. How
+ * much it magnifies them depends on the weights, and after a few large updates it can be tenfold: an absolute
+ * error of a logit or an attention score is a relative one of its exponential, a norm divides by what is left
+ * of its row, and the gradient of a token that is well predicted is the small rest of 1 - 1. So the step is
+ * also run in perturbed arithmetic (trainer/perturb.h), where each tensor between two ops is off at random by
+ * what rounding makes of it, and what that has done to a gradient is its measured response d. An element's
+ * own share of two runs may be small by chance, so it is the largest of |d| and of R * C / A, R and C as
+ * above, now of d:
+ *
+ *     |g_layout - g_one| <= LAMBDA * max(sqrt(N) * u * s, d)
+ *
  * Two sums cancel by nature, and other tensors tell the size of their terms. A bias has the terms of its
  * matrix's row (the input of q, k, v and fc1 is normalised). The derivatives of a softmax add up to zero:
  * where the values of all tokens agree, nothing is left of the gradients of q and k (and of the key bias
@@ -45,6 +56,8 @@
  * most; they are the same tensors. What is equal in both runs counts for nothing: weights are rounded
  * alike.
  *
+ * The loss likewise has the larger of its two terms and LAMBDA times its own response.
+ *
  * LAMBDA is not tuned per tensor or model. It is how many standard deviations the largest of millions of
  * elements may stray, 8; for a single number, as the loss is, it is 3. */
 #pragma once
@@ -63,6 +76,8 @@ int bound_companion(const struct params *params, int row);
 double bound_roundings(const struct model_config *model, int layer);
 /* u_w; 0 where nothing is rounded that fp32 has not rounded before. */
 double bound_roundoff(enum dtype working, bool tf32);
+/* The terms of the longest sum of any op but those over the vocabulary or over tokens. */
+double bound_longest_sum(const struct model_config *model);
 /* sqrt(N u^2 + R u_w^2): the standard deviation of what an element hangs on, relatively. */
 double bound_spread(const struct model_config *model, double roundoff, int layer, double tokens);
 
@@ -72,10 +87,11 @@ double bound_spread(const struct model_config *model, double roundoff, int layer
 double bound_least(enum dtype working, double tokens);
 
 /* Per element of the gradient of a row: bound[i] for i < rows * columns. gradients: the whole tensors of all
- * rows, since a bias asks its matrix. least: how large the terms are at least, where something else tells; 0
+ * rows, since a bias asks its matrix. response: how far perturbed runs have moved each element of this row
+ * (the rms over the runs), or NULL. least: how large the terms are at least, where something else tells; 0
  * where nothing does. spread: of its layer. */
 MUST_USE enum status bound_gradient(const struct params *params, int row, float *const *gradients,
-                                    double least, double spread, float *bound);
+                                    const float *response, double least, double spread, float *bound);
 
 /* The rms of x[0], x[stride], ...: the size of a sum's terms. */
 double bound_rms(const float *x, int64_t count, int64_t stride);
@@ -83,9 +99,10 @@ double bound_rms(const float *x, int64_t count, int64_t stride);
  * the whole tensors of all rows. */
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size);
 
-/* logit: the rms of the logits, or an estimate of it. */
-double bound_loss(const struct model_config *model, double roundoff, double tokens, double loss,
-                  double logit);
+/* logit: the rms of the logits, or an estimate of it. response: how far perturbed runs have moved the loss.
+ */
+double bound_loss(const struct model_config *model, double roundoff, double tokens, double loss, double logit,
+                  double response);
 
 /* Of a norm against the same gradients' norm: elements of them. */
 double bound_norm(double norm, double elements);

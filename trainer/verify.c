@@ -2,81 +2,59 @@
 #include "trainer/verify.h"
 
 #include "trainer/bound.h"
-#include "trainer/rehearsal.h"
-#include "trainer/snapshot.h"
+#include "trainer/verify_run.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* One step of one of the two runs. */
-struct episode {
-    struct run run;
-    int64_t steps_done;           // before
-    const struct snapshot *begin; // NULL: from the initial weights
-    struct snapshot *initial;     // NULL: not wanted
-    struct snapshot *end;
-    double loss_scale; // 0: none
-    bool skipped;      // it was too large, and there is no end
+/* ---- perturbed runs ---- */
+
+enum { PERTURBED_RUNS = 2 };
+
+/* How far the runs of one step in perturbed arithmetic lie from one rank's, in the rms over them. */
+struct response {
+    int rows;
+    float **gradient; // [rows]: whole tensors, of gradients as they are; NULL where there are none
+    double loss;
 };
 
-/* ---- running ---- */
-
-static enum status take_all(struct snapshot *snapshot, struct worker *worker)
+static enum status response_create(const struct params *params, struct response *out)
 {
-    for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
-        TRY(snapshot_take(snapshot, worker, (enum snapshot_kind)kind));
-    return snapshot_take_amax(snapshot, worker);
-}
-
-static enum status give_state(const struct snapshot *snapshot, struct worker *worker)
-{
-    TRY(snapshot_give(snapshot, worker, SNAPSHOT_WEIGHT));
-    TRY(snapshot_give(snapshot, worker, SNAPSHOT_M));
-    TRY(snapshot_give_amax(snapshot, worker));
-    return snapshot_give(snapshot, worker, SNAPSHOT_V);
-}
-
-static enum status one_step(struct episode *episode, struct world *world, struct worker *worker)
-{
-    struct step_result result;
-    TRY(worker_create(&episode->run, world, true, worker));
-    if (episode->initial != NULL)
-        TRY(snapshot_take(episode->initial, worker, SNAPSHOT_WEIGHT));
-    if (episode->begin != NULL)
-        TRY(give_state(episode->begin, worker));
-    worker->step = episode->steps_done;
-    worker->loss_scale.scale = episode->loss_scale;
-    TRY(worker_step(worker, &result));
-    if (!result.skipped)
-        TRY(take_all(episode->end, worker));
-    if (world->rank == 0) {
-        episode->skipped = result.skipped;
-        episode->end->loss = result.loss;
-        episode->end->grad_norm = result.grad_norm;
-        episode->end->tokens = result.tokens;
-        episode->end->loss_scale = result.loss_scale;
+    *out = (struct response){.rows = params->count};
+    out->gradient = calloc((size_t)params->count, sizeof *out->gradient);
+    bool good = out->gradient != NULL;
+    for (int row = 0; good && row < params->count; row++) {
+        const struct param *param = &params->rows[row];
+        out->gradient[row] =
+            param->tie >= 0 ? NULL : calloc((size_t)(param->dim[0] * param->dim[1]), sizeof(float));
+        good = param->tie >= 0 || out->gradient[row] != NULL;
     }
-    worker_destroy(worker);
-    return OK;
+    return good ? OK : fail(NO_MEMORY, "no memory for what perturbed runs show");
 }
 
-static enum status episode_rank(struct world *world, void *argument)
+static void response_free(struct response *response)
 {
-    struct episode *episode = argument;
-    struct worker worker = {0};
-    return rehearsal_explain(episode->run.recipe, &worker, one_step(episode, world, &worker));
+    for (int row = 0; response->gradient != NULL && row < response->rows; row++)
+        free(response->gradient[row]);
+    free(response->gradient);
+    *response = (struct response){0};
 }
 
-static enum status play(const struct recipe *recipe, struct hooks hooks, struct episode *episode)
+/* Adds a run; the first begins anew. */
+static void response_add(struct response *response, const struct snapshot *one, const struct snapshot *other,
+                         bool first)
 {
-    enum status status = run_create(recipe, true, &episode->run);
-    episode->run.hooks = hooks;
-    const struct world_options options = recipe_world_of_threads(recipe, recipe_world_size(recipe));
-    if (status == OK)
-        status = world_run_as(&options, episode_rank, episode);
-    run_destroy(&episode->run);
-    return status;
+    double loss = other->loss - one->loss, before = first ? 0.0 : response->loss * response->loss;
+    response->loss = sqrt(before + loss * loss / PERTURBED_RUNS);
+    for (int row = 0; row < response->rows; row++)
+        for (int64_t i = 0; i < one->count[row]; i++) {
+            float *r = &response->gradient[row][i];
+            double moved = (double)other->tensor[SNAPSHOT_GRADIENT][row][i] -
+                           (double)one->tensor[SNAPSHOT_GRADIENT][row][i];
+            double sum = first ? 0.0 : (double)*r * (double)*r;
+            *r = (float)sqrt(sum + moved * moved / PERTURBED_RUNS);
+        }
 }
 
 /* ---- comparing ---- */
@@ -86,6 +64,7 @@ struct comparison {
     const struct recipe *recipe;
     const struct params *params;
     const struct snapshot *begin, *one, *layout;
+    const struct response *response;
     int64_t step; // from 1
     struct verify_report *report;
 };
@@ -219,7 +198,7 @@ static enum status bounds_of_row(const struct comparison *c, int row, float **ou
     enum dtype working = recipe_working_dtype(c->recipe);
     double least = fmax(size_before_softmax(c, param), bound_least(working, c->one->tokens));
     return bound_gradient(
-        c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], least,
+        c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], c->response->gradient[row], least,
         bound_spread(&c->recipe->model, roundoff_of(c->recipe), param->layer, c->one->tokens), *out);
 }
 
@@ -264,8 +243,8 @@ static enum status compare_step(const struct comparison *c)
     double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
     c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .loss_bound =
-            bound_loss(&c->recipe->model, roundoff_of(c->recipe), c->one->tokens, c->one->loss, logit),
+        .loss_bound = bound_loss(&c->recipe->model, roundoff_of(c->recipe), c->one->tokens, c->one->loss,
+                                 logit, c->response->loss),
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
     };
@@ -338,10 +317,10 @@ static void summarise(struct verify_report *report)
         }
 }
 
-/* The four copies of the model: the state a step begins from, its two ends, and the layout's initial weights.
- */
+/* The copies of the model: the state a step begins from, its ends, and the layout's initial weights. */
 struct copies {
-    struct snapshot begin, one, layout, initial;
+    struct snapshot begin, one, layout, initial, perturbed;
+    struct response response;
 };
 
 /* Where a search for the loss scale of a step begins. Above 2^17 the gradient of a logit is beyond f16. */
@@ -351,24 +330,55 @@ static double first_scale(const struct recipe *recipe)
     return scale.fixed ? scale.scale : fmin(scale.scale, 0x1p17);
 }
 
-/* One step of both, with half the scale where it overflows in either. */
-static enum status play_both(const struct verify_options *options, struct episode *one,
-                             struct episode *layout, double *scale)
+/* The runs of a step. */
+struct runs {
+    struct episode one, layout, perturbed;
+};
+
+/* Quantized operands jump where they cross from one number of their format to the next: a perturbed run then
+ * shows the size of the jumps, which no other pipeline or data degree makes. */
+static bool is_perturbed(const struct recipe *recipe)
+{
+    struct linear_precision precision = recipe_linear_precision(recipe);
+    return !linear_precision_lowers(&precision);
+}
+
+static enum status play_perturbed(const struct verify_options *options, struct runs *runs,
+                                  struct response *response)
+{
+    runs->perturbed.skipped = false;
+    for (int draw = 1; draw <= PERTURBED_RUNS && !runs->perturbed.skipped; draw++) {
+        if (!is_perturbed(options->one_rank))
+            return OK;
+        runs->perturbed.draw = draw;
+        TRY(episode_play(options->one_rank, (struct hooks){0}, &runs->perturbed));
+        if (!runs->perturbed.skipped)
+            response_add(response, runs->one.end, runs->perturbed.end, draw == 1);
+    }
+    return OK;
+}
+
+/* One step of all, with half the scale where it overflows in any. */
+static enum status play_all(const struct verify_options *options, struct runs *runs,
+                            struct response *response, double *scale)
 {
     const struct recipe_precision *precision = &options->one_rank->precision;
+    struct episode *one = &runs->one, *layout = &runs->layout;
     for (;; *scale = fmax(*scale * 0.5, precision->min_loss_scale)) {
-        one->loss_scale = layout->loss_scale = *scale;
-        TRY(play(options->one_rank, (struct hooks){0}, one));
+        one->loss_scale = layout->loss_scale = runs->perturbed.loss_scale = *scale;
+        TRY(episode_play(options->one_rank, (struct hooks){0}, one));
         if (!one->skipped)
-            TRY(play(options->layout, options->planted, layout));
+            TRY(episode_play(options->layout, options->planted, layout));
         if (!one->skipped && !layout->skipped)
+            TRY(play_perturbed(options, runs, response));
+        if (!one->skipped && !layout->skipped && !runs->perturbed.skipped)
             return OK;
         if (precision->loss_scale > 0.0 || *scale <= precision->min_loss_scale)
             return fail(
                 NOT_FINITE,
                 "step %lld: gradients of %s are not finite with a loss scale of %g, and no smaller one "
                 "is allowed; a smaller precision.%s may work",
-                (long long)one->steps_done + 1, one->skipped ? "one rank" : "this layout", *scale,
+                (long long)one->steps_done + 1, layout->skipped ? "this layout" : "one rank", *scale,
                 precision->loss_scale > 0.0 ? "loss_scale" : "min_loss_scale");
     }
 }
@@ -378,15 +388,25 @@ static enum status verify_steps(const struct verify_options *options, const stru
 {
     double scale = first_scale(options->one_rank);
     for (int s = 0; s < options->steps; s++) {
-        struct episode one = {.steps_done = s, .begin = s > 0 ? &copies->begin : NULL, .end = &copies->one};
-        struct episode layout = {.steps_done = s, .begin = &copies->begin, .end = &copies->layout};
-        one.initial = s == 0 ? &copies->begin : NULL;
-        layout.initial = s == 0 ? &copies->initial : NULL;
-        TRY(play_both(options, &one, &layout, &scale));
+        struct runs runs = {
+            .one = {.steps_done = s, .begin = s > 0 ? &copies->begin : NULL, .end = &copies->one},
+            .layout = {.steps_done = s, .begin = &copies->begin, .end = &copies->layout},
+            .perturbed = {.steps_done = s, .begin = &copies->begin, .end = &copies->perturbed},
+        };
+        runs.one.initial = s == 0 ? &copies->begin : NULL;
+        runs.layout.initial = s == 0 ? &copies->initial : NULL;
+        TRY(play_all(options, &runs, &copies->response, &scale));
         if (s == 0)
             compare_initial(params, &copies->begin, &copies->initial, out);
         struct comparison comparison = {
-            options->one_rank, params, &copies->begin, &copies->one, &copies->layout, s + 1, out,
+            options->one_rank,
+            params,
+            &copies->begin,
+            &copies->one,
+            &copies->layout,
+            &copies->response,
+            s + 1,
+            out,
         };
         TRY(compare_step(&comparison));
         if (options->progress != NULL)
@@ -409,15 +429,19 @@ enum status verify(const struct verify_options *options, struct verify_report *o
     enum status status = params_declare(&options->layout->model, &one_each, false, &params);
     if (status == OK)
         status = report_create(&params, options->steps, out);
-    struct snapshot *all[] = {&copies.begin, &copies.one, &copies.layout, &copies.initial};
-    for (int i = 0; status == OK && i < 4; i++)
+    struct snapshot *all[] = {&copies.begin, &copies.one, &copies.layout, &copies.initial, &copies.perturbed};
+    enum { ALL = sizeof all / sizeof *all };
+    for (int i = 0; status == OK && i < ALL; i++)
         status = snapshot_create(&params, all[i]);
+    if (status == OK)
+        status = response_create(&params, &copies.response);
     if (status == OK)
         status = verify_steps(options, &params, &copies, out);
     if (status == OK)
         summarise(out);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < ALL; i++)
         snapshot_destroy(all[i]);
+    response_free(&copies.response);
     params_free(&params);
     return status;
 }

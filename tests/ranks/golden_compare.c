@@ -74,7 +74,7 @@ enum status golden_gradient_bound(const struct model_config *model, const struct
     *out = calloc((size_t)now->count[row] + 1, sizeof **out);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory for bounds");
-    return bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], 0.0,
+    return bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], NULL, 0.0,
                           unit * sqrt(terms_of(model, &params->rows[row], tokens)), *out);
 }
 
@@ -176,7 +176,7 @@ static void compare_numbers(struct comparison *c, int step)
     double loss = c->golden->loss[step - 1], norm = c->golden->norm[step - 1];
     double logit = bound_logit(c->params, c->record->initial.tensor[SNAPSHOT_WEIGHT], model->hidden_size);
     note(c->out, GOLDEN_LOSS, where, fabs(now->loss - loss),
-         bound_loss(model, 0.0, now->tokens, loss, logit) + c->spread->loss[step - 1]);
+         bound_loss(model, 0.0, now->tokens, loss, logit, 0.0) + c->spread->loss[step - 1]);
     // One number, three standard deviations: as in the loss, the errors of the tokens are independent.
     double rounding = 3.0 * unit * sqrt(bound_terms(model, LAYER_EMBEDDING, now->tokens) / now->tokens);
     note(c->out, GOLDEN_NORM, where, fabs(now->grad_norm - norm),
