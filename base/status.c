@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static _Thread_local char last_text[2048];
@@ -75,12 +74,9 @@ static void publish(bool progress)
 {
     if (watched == NULL)
         return;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     pthread_mutex_lock(&watched->lock);
     watched->who = me;
-    if (progress)
-        watched->since_ns = now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+    watched->progress += progress;
     pthread_mutex_unlock(&watched->lock);
 }
 

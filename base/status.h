@@ -80,7 +80,7 @@ void who_waits(const char *message);
 struct watched {
     pthread_mutex_t lock; // of what follows
     struct who who;
-    int64_t since_ns; // the last progress, on the monotonic clock
+    uint64_t progress; // how often this thread has reported progress
 };
 /* From now on the copy follows this thread; NULL: it does no more. */
 void who_is_watched(struct watched *copy);

@@ -19,40 +19,51 @@ struct watchdog {
     pthread_cond_t stopping;
     bool stop;
     struct pulse *pulses;
-    bool told; // that the job is being ended
+    bool told;   // that the job is being ended
+    bool warned; // that the limit has passed
 };
 
-static int64_t now_ns(void)
+/* On the monotonic clock, which the condition has too. */
+static int64_t wait_monotonic(void *context, pthread_cond_t *stopping, pthread_mutex_t *lock, int64_t ns)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+    enum { BILLION = 1000000000 };
+    struct timespec begin, end, until;
+    (void)context;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    int64_t until_ns = begin.tv_nsec + ns;
+    until = (struct timespec){begin.tv_sec + until_ns / BILLION, until_ns % BILLION};
+    pthread_cond_timedwait(stopping, lock, &until);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (end.tv_sec - begin.tv_sec) * (int64_t)BILLION + end.tv_nsec - begin.tv_nsec;
 }
 
-static struct timespec time_of(int64_t ns)
+/* The nanoseconds that count of those that have passed. */
+static int64_t wait_for(struct watchdog *dog, int64_t ns)
 {
-    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    const struct watchdog_clock *clock = &dog->config.clock;
+    int64_t passed = clock->wait(clock->context, &dog->stopping, &dog->lock, ns);
+    return passed < ns ? passed : ns;
 }
 
-/* One rank's place, and for how many seconds it has been there. */
-static double look(struct pulse *pulse, int64_t now, struct who *who)
+/* Where one rank is; returns for how many seconds it has been there. `passed_ns`: since the last look. */
+static double look(struct pulse *pulse, int64_t passed_ns, struct who *who)
 {
     pthread_mutex_lock(&pulse->watched.lock);
     *who = pulse->watched.who;
-    double still_s = nanosecond * (double)(now - pulse->watched.since_ns);
+    pulse->still_ns = pulse->seen == pulse->watched.progress ? pulse->still_ns + passed_ns : 0;
+    pulse->seen = pulse->watched.progress;
     pthread_mutex_unlock(&pulse->watched.lock);
-    return still_s;
+    return nanosecond * (double)pulse->still_ns;
 }
 
 /* The shortest time that any rank here has been still; negative when nobody is watched. */
-static double least_still(const struct watchdog *dog, bool *all_wait)
+static double least_still(const struct watchdog *dog, int64_t passed_ns, bool *all_wait)
 {
     double least = -1.0;
-    int64_t now = now_ns();
     *all_wait = true;
     for (struct pulse *p = dog->pulses; p != NULL; p = p->next) {
         struct who who;
-        double still_s = look(p, now, &who);
+        double still_s = look(p, passed_ns, &who);
         least = least < 0.0 ? still_s : fmin(least, still_s);
         *all_wait = *all_wait && who.waits[0] != 0;
     }
@@ -62,11 +73,10 @@ static double least_still(const struct watchdog *dog, bool *all_wait)
 /* In one write each, so that the lines of processes do not mix. */
 static void tell(const struct watchdog *dog, const char *why)
 {
-    int64_t now = now_ns();
     for (struct pulse *p = dog->pulses; p != NULL; p = p->next) {
         struct who who;
         char place[WHO_CHARS], line[2 * WHO_CHARS];
-        double still_s = look(p, now, &who);
+        double still_s = look(p, 0, &who);
         snprintf(line, sizeof line, "%s: no progress for %.1f s, waits for %s%s\n", who_text(&who, place),
                  still_s, who.waits[0] != 0 ? who.waits : "no message", why);
         fputs(line, stderr);
@@ -82,19 +92,20 @@ static bool signal_pending(int signal_number)
 }
 
 /* Under the lock. */
-static void look_at_all(struct watchdog *dog)
+static void look_at_all(struct watchdog *dog, int64_t passed_ns)
 {
     bool all_wait;
-    double still_s = least_still(dog, &all_wait), limit_s = dog->config.limit_s;
+    double still_s = least_still(dog, passed_ns, &all_wait), limit_s = dog->config.limit_s;
     if (still_s > ended_s && all_wait && !dog->told && signal_pending(dog->config.exit_signal)) {
         tell(dog, ", and the job is being ended");
         dog->told = true;
     }
-    if (limit_s <= 0.0 || still_s <= limit_s)
+    bool over = limit_s > 0.0 && still_s > limit_s;
+    if (over && !dog->warned)
+        tell(dog, "");
+    dog->warned = over;
+    if (!over || still_s <= limit_s + grace_s)
         return;
-    tell(dog, "");
-    struct timespec grace = time_of((int64_t)(grace_s / nanosecond));
-    nanosleep(&grace, NULL);
     die(__FILE__, __LINE__, "watchdog",
         "no rank of this process has made progress for %.10g s (resilience.heartbeat_timeout_seconds)",
         limit_s);
@@ -102,9 +113,9 @@ static void look_at_all(struct watchdog *dog)
 
 static double seconds_between_looks(const struct watchdog_config *config)
 {
-    double look_s = config->limit_s > 0.0 ? config->limit_s / 4.0 : look_most_s;
+    double look_s = config->limit_s > 0.0 ? config->limit_s / 8.0 : look_most_s;
     if (config->exit_signal != 0)
-        look_s = fmin(look_s, ended_s / 3.0);
+        look_s = fmin(look_s, ended_s / 6.0);
     return fmax(look_least_s, fmin(look_s, look_most_s));
 }
 
@@ -114,10 +125,9 @@ static void *watch(void *argument)
     int64_t between_ns = (int64_t)(seconds_between_looks(&dog->config) / nanosecond);
     pthread_mutex_lock(&dog->lock);
     while (!dog->stop) {
-        struct timespec until = time_of(now_ns() + between_ns);
-        pthread_cond_timedwait(&dog->stopping, &dog->lock, &until);
+        int64_t passed_ns = wait_for(dog, between_ns);
         if (!dog->stop)
-            look_at_all(dog);
+            look_at_all(dog, passed_ns);
     }
     pthread_mutex_unlock(&dog->lock);
     return NULL;
@@ -132,6 +142,8 @@ enum status watchdog_start(const struct watchdog_config *config, struct watchdog
     if (dog == NULL)
         return fail(NO_MEMORY, "no memory for a watchdog");
     dog->config = *config;
+    if (dog->config.clock.wait == NULL)
+        dog->config.clock.wait = wait_monotonic;
     pthread_condattr_t clock;
     CHECK(pthread_condattr_init(&clock) == 0 && pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0);
     CHECK(pthread_mutex_init(&dog->lock, NULL) == 0 && pthread_cond_init(&dog->stopping, &clock) == 0);
@@ -186,6 +198,9 @@ void watchdog_leave(struct watchdog *dog, struct pulse *pulse)
     while (*at != pulse)
         at = &(*at)->next;
     *at = pulse->next;
+    // It may have been what the others waited for: their time begins again.
+    for (struct pulse *p = dog->pulses; p != NULL; p = p->next)
+        p->still_ns = 0;
     pthread_mutex_unlock(&dog->lock);
     who_is_watched(NULL);
     pthread_mutex_destroy(&pulse->watched.lock);

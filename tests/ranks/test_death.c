@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /* How worlds end. This program starts itself, alone or under mpirun, lets a rank fail, vanish or stop in one
- * of several ways while the others wait for it, and checks that all are gone within five seconds, with which
- * words and which exit status.
- *     test_death [MPIRUN]              runs everything
- *     test_death TRANSPORT SIZE CASE   is one of the worlds
- * Compiled ON_THE_EMULATOR its worlds are of nccl, between the GPUs of tests/emulator. */
+ * of several ways while the others wait for it, and checks that all are gone soon, with which words and which
+ * exit status.
+ *     test_death [MPIRUN]                    runs everything
+ *     test_death TRANSPORT SIZE CASE SCENE   is one of the worlds
+ * Compiled ON_THE_EMULATOR its worlds are of nccl, between the GPUs of tests/emulator.
+ *
+ * Soon is within five seconds, or before ten worlds without a failure have come and gone after those: they
+ * are slowed down by whatever else the machine does as the one that fails is. Watchdogs have a clock of the
+ * test's own (death_clock.h). */
+#include "tests/ranks/death_clock.h"
 #include "tests/ranks/ranks.h"
-#include "trainer/watchdog.h"
+#include "tests/support/tiny.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,7 +23,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LIMIT_MS = 5000, EXIT_STATUS = 40 }; // a world that returns ends with EXIT_STATUS + its status
+enum {
+    RANKS = 4,
+    LIMIT_MS = 5000,
+    YARDSTICKS = 10,
+    EXIT_STATUS = 40
+}; // a world that returns ends with EXIT_STATUS + its status
+
+static const double LIMIT_S = 0.8; // of a watchdog on the test's clock: a look is an eighth of it
+enum { LOOKS = 8, GRACE_LOOKS = 10 };
 
 static const char dying[] = "now: "; // printed just before it happens; from here the clock runs
 
@@ -35,6 +49,14 @@ static void say_now(const struct world *world, int rank, const char *what)
 
 /* ---- the worlds ---- */
 
+/* Of a process. */
+struct job {
+    const struct death *death;
+    struct watchdog *watchdog;
+    struct test_clock clock;
+    atomic_int failed; // ranks
+};
+
 static enum status reduce(struct env *env, int64_t count)
 {
     struct buffer x = {0};
@@ -46,103 +68,162 @@ static enum status reduce(struct env *env, int64_t count)
     return status;
 }
 
-static enum status one_fails(struct env *env)
+static _Noreturn void sleep_for_ever(void)
 {
+    for (;;)
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+}
+
+static enum status all_end(struct env *env, struct job *job)
+{
+    (void)job;
+    return reduce(env, 10);
+}
+
+static enum status one_fails(struct env *env, struct job *job)
+{
+    (void)job;
     say_now(env->world, 1, "rank 1 fails");
     return env->world->rank == 1 ? fail(NOT_FINITE, "the loss is not finite") : reduce(env, 10);
 }
 
-static enum status all_fail(struct env *env)
+static enum status all_fail(struct env *env, struct job *job)
 {
+    (void)job;
     say_now(env->world, 0, "all fail");
     return fail(BAD_DATA, "no tokens for rank %d", env->world->rank);
 }
 
 /* Rank 0 is ready to stop; the others take longer to save than a failure would be given. */
-static enum status all_stop(struct env *env)
+static enum status all_stop(struct env *env, struct job *job)
 {
+    (void)job;
     say_now(env->world, 0, "all stop");
     if (env->world->rank > 0)
         nanosleep(&(struct timespec){.tv_nsec = 900 * 1000000}, NULL);
     return fail(STOPPED, "a complete checkpoint was written");
 }
 
-static enum status one_dies(struct env *env)
+static enum status one_dies(struct env *env, struct job *job)
 {
+    (void)job;
     say_now(env->world, 1, "rank 1 dies");
     if (env->world->rank == 1)
         CHECK(env->world->size == 0);
     return reduce(env, 10);
 }
 
-static enum status one_is_killed(struct env *env)
+static enum status one_is_killed(struct env *env, struct job *job)
 {
     say_now(env->world, 1, "rank 1 is killed");
-    if (env->world->rank == 1)
+    if (env->world->rank == 1) {
+        clock_flow(&job->clock);
         raise(SIGKILL);
+    }
     return reduce(env, 10);
 }
 
-static enum status one_lost_step(struct env *env)
+static enum status one_lost_step(struct env *env, struct job *job)
 {
+    (void)job;
     say_now(env->world, 1, "rank 1 brings another count");
     return reduce(env, env->world->rank == 1 ? 11 : 10);
 }
 
-static enum status one_hangs(struct env *env)
+/* It comes when another has already failed. */
+static enum status one_is_lost(struct env *env, struct job *job)
 {
-    who_does("3F7");
-    say_now(env->world, 1, "rank 1 hangs");
-    while (env->world->rank == 1)
-        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    while (env->world->rank == 1 && atomic_load(&job->failed) == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return reduce(env, 10);
 }
 
-/* For much longer than the watchdog's limit, but with a word now and then. */
-static enum status one_is_slow(struct env *env)
+static enum status one_hangs(struct env *env, struct job *job)
 {
-    for (int i = 0; i < 8 && env->world->rank == 1; i++) {
+    if (env->world->rank != 1)
+        return reduce(env, 10);
+    who_does("3F7");
+    clock_others_wait(&job->clock, 1, RANKS);
+    now("rank 1 hangs");
+    clock_pass(&job->clock, 100, false);
+    sleep_for_ever();
+}
+
+/* On the system's clock. */
+static enum status all_hang(struct env *env, struct job *job)
+{
+    (void)job;
+    say_now(env->world, 0, "all hang");
+    sleep_for_ever();
+}
+
+/* For five times the watchdog's limit, but with a word before each limit. Looks are late, as of a process
+ * that was stopped meanwhile. */
+static enum status one_is_slow(struct env *env, struct job *job)
+{
+    if (env->world->rank != 1)
+        return reduce(env, 10);
+    clock_others_wait(&job->clock, 1, RANKS);
+    now("rank 1 is slow");
+    for (int i = 0; i < 5; i++) {
         who_does("slow");
-        nanosleep(&(struct timespec){.tv_nsec = 200 * 1000000}, NULL);
+        clock_pass(&job->clock, 1 + LOOKS, true); // the first of them sees the word
     }
-    say_now(env->world, 1, "rank 1 comes late");
+    clock_leave(&job->clock, job->watchdog, 1);
+    clock_pass(&job->clock, LOOKS, true);
+    clock_enter(&job->clock, job->watchdog, 1);
+    printf("rank 1 comes late\n");
+    return reduce(env, 10);
+}
+
+/* The limit passes, and then there is a word before the end. */
+static enum status one_is_late(struct env *env, struct job *job)
+{
+    if (env->world->rank != 1)
+        return reduce(env, 10);
+    clock_others_wait(&job->clock, 1, RANKS);
+    who_does("3F7");
+    clock_pass(&job->clock, 1 + LOOKS + GRACE_LOOKS, false);
+    who_does("there");
+    clock_pass(&job->clock, 1 + LOOKS, false);
+    now("rank 1 comes late");
     return reduce(env, 10);
 }
 
 static const struct death {
     const char *name;
-    enum status (*body)(struct env *env);
+    enum status (*body)(struct env *env, struct job *job);
     struct watchdog_config watchdog;
+    bool system_clock; // of the watchdog
 } cases[] = {
+    {.name = "all_end", .body = all_end}, // a world by which others are measured
     {.name = "one_fails", .body = one_fails},
     {.name = "all_fail", .body = all_fail},
     {.name = "all_stop", .body = all_stop},
     {.name = "one_dies", .body = one_dies},
     {.name = "one_is_killed", .body = one_is_killed},
     {.name = "one_lost_step", .body = one_lost_step},
-    {.name = "one_is_lost", .body = one_is_slow}, // NCCL says so (EMULATOR_FAIL)
-    {"one_hangs", one_hangs, {.limit_s = 0.8}},
-    {"one_is_slow", one_is_slow, {.limit_s = 0.8}},
-    {"one_is_missed", one_is_killed, {.exit_signal = SIGTERM}},
+    {.name = "one_is_lost", .body = one_is_lost}, // NCCL says so (EMULATOR_FAIL)
+    {"one_hangs", one_hangs, {.limit_s = LIMIT_S}, false},
+    {"all_hang", all_hang, {.limit_s = 0.2}, true},
+    {"one_is_slow", one_is_slow, {.limit_s = LIMIT_S}, false},
+    {"one_is_late", one_is_late, {.limit_s = LIMIT_S}, false},
+    {"one_is_missed", one_is_killed, {.exit_signal = SIGTERM}, false},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-struct job {
-    const struct death *death;
-    struct watchdog *watchdog;
-};
-
 static enum status body(struct world *world, void *argument)
 {
-    const struct job *job = argument;
+    struct job *job = argument;
     struct env env;
-    struct pulse pulse;
     const char *device = world->ops->device != NULL ? world->ops->device : "cpu";
     TRY(env_open(&env, world, &(struct run){.device = device}));
     TRY(reduce(&env, 1)); // past launch
-    watchdog_enter(job->watchdog, &pulse);
-    enum status status = job->death->body(&env);
-    watchdog_leave(job->watchdog, &pulse);
+    clock_enter(&job->clock, job->watchdog, world->rank);
+    enum status status = job->death->body(&env, job);
+    clock_leave(&job->clock, job->watchdog, world->rank);
+    if (status != OK)
+        atomic_fetch_add(&job->failed, 1);
     char text[256];
     snprintf(text, sizeof text, "%s", fail_text());
     TRY(env_close(&env));
@@ -170,9 +251,13 @@ static int be_a_world(char **argv)
         if (strcmp(cases[c].name, argv[3]) == 0)
             job.death = &cases[c];
     CHECK(job.death != NULL);
-    if (job.death->watchdog.exit_signal != 0)
-        block(job.death->watchdog.exit_signal);
-    MUST(watchdog_start(&job.death->watchdog, &job.watchdog));
+    clock_open(&job.clock, argv[4]);
+    struct watchdog_config config = job.death->watchdog;
+    if (config.exit_signal != 0)
+        block(config.exit_signal);
+    if (!job.death->system_clock)
+        config.clock = clock_of(&job.clock);
+    MUST(watchdog_start(&config, &job.watchdog));
     enum status status = world_run(argv[1], size, body, &job);
     watchdog_stop(job.watchdog);
     // As cuboid does: every process says it, as mpirun ends the others at the first that ends with a failure.
@@ -192,52 +277,122 @@ static long long milliseconds(void)
 
 struct outcome {
     char text[16384];
-    long long ms;    // from "now: " to the end of the last process that held our pipe
-    int exit_status; // -1: it had to be ended
+    bool said_now, gone; // gone: all who held our pipe
+    long long ms;        // from "now: ", or the start, to then
+    int exit_status;     // -1: it had to be ended
 };
 
-/* Reads until nobody holds the other end of the pipe: then all ranks are gone. */
-static void listen_until_end(int from, struct outcome *out)
+/* How this program becomes a world. */
+struct way {
+    const char *program, *mpirun, *transport; // mpirun NULL: alone
+    int patience_s; // from mpirun's SIGTERM to its SIGKILL; 0: what it has by itself, a second
+};
+
+struct launched {
+    char folder[TINY_FOLDER_CHARS]; // of its own: for the scene, and for Open MPI's files
+    pid_t child;
+};
+
+static void start_world(const struct way *way, const char *name, int out, struct launched *world)
 {
-    size_t length = 0;
-    long long begin = 0, give_up = milliseconds() + 60000;
-    while (milliseconds() < give_up) {
-        struct pollfd p = {.fd = from, .events = POLLIN};
-        if (poll(&p, 1, 500) <= 0)
-            continue;
-        ssize_t got = read(from, out->text + length, sizeof out->text - 1 - length);
-        if (got <= 0)
-            break;
-        length += (size_t)got;
-        out->text[length] = 0;
-        if (begin == 0 && strstr(out->text, dying) != NULL)
-            begin = milliseconds();
+    char scene[TINY_FOLDER_CHARS + 10], patience[12];
+    const char *root = getenv("TMPDIR");
+    snprintf(world->folder, sizeof world->folder, "%s/death-XXXXXX", root != NULL ? root : "/tmp");
+    CHECK(mkdtemp(world->folder) != NULL);
+    snprintf(scene, sizeof scene, "%s/scene", world->folder);
+    clock_scene(scene);
+    const char *size = way->mpirun != NULL ? "0" : "4"; // 0: the launcher's
+    const char *words[] = {way->mpirun, "-n", "4", way->program, way->transport, size, name, scene, NULL};
+    const char *const *first = way->mpirun != NULL ? words : words + 3;
+    world->child = fork();
+    CHECK(world->child >= 0);
+    if (world->child != 0)
+        return;
+    setpgid(0, 0);
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    setenv("OMPI_MCA_orte_tmpdir_base", world->folder, 1);
+    if (way->patience_s > 0) {
+        snprintf(patience, sizeof patience, "%d", way->patience_s);
+        setenv("OMPI_MCA_odls_base_sigkill_timeout", patience, 1);
     }
-    out->ms = begin == 0 ? -1 : milliseconds() - begin;
+    execvp(first[0], (char *const *)(uintptr_t)first);
+    _exit(127);
 }
 
-static void run_world(char **argv, struct outcome *out)
+/* Its status as waitpid says it. What is left of it ends, if anything. */
+static int end_world(struct launched *world)
 {
+    int status = 0;
+    kill(-world->child, SIGKILL);
+    waitpid(world->child, &status, 0);
+    remove_tree(world->folder);
+    return status;
+}
+/* What measures how long others take here and now. */
+struct yardstick {
+    struct launched world;
+    bool runs;
+    int ended;
+};
+
+/* Starts the next world without a failure when there is none, or the last has ended. */
+static void measure(struct yardstick *y, const struct way *way)
+{
+    siginfo_t info = {.si_pid = 0};
+    if (y->runs && waitid(P_PID, (id_t)y->world.child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid != 0) {
+        end_world(&y->world);
+        y->ended++;
+        y->runs = false;
+    }
+    if (!y->runs && y->ended < YARDSTICKS) {
+        int nowhere = open("/dev/null", O_WRONLY);
+        CHECK(nowhere >= 0);
+        start_world(way, "all_end", nowhere, &y->world);
+        close(nowhere);
+        y->runs = true;
+    }
+}
+
+/* Reads until nobody holds the other end of the pipe: then all ranks are gone. Or until they have had the
+ * time to be. */
+static void listen_until_end(int from, const struct way *way, struct outcome *out)
+{
+    struct yardstick yardstick = {.runs = false};
+    size_t length = 0;
+    long long begin = milliseconds();
+    while (!out->gone && yardstick.ended < YARDSTICKS) {
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        if (milliseconds() - begin > LIMIT_MS + 1000 * way->patience_s)
+            measure(&yardstick, way);
+        if (poll(&p, 1, 100) <= 0)
+            continue;
+        ssize_t got = read(from, out->text + length, sizeof out->text - 1 - length);
+        out->gone = got <= 0;
+        length += got > 0 ? (size_t)got : 0;
+        out->text[length] = 0;
+        if (!out->said_now && strstr(out->text, dying) != NULL) {
+            out->said_now = true;
+            begin = milliseconds();
+        }
+    }
+    if (yardstick.runs)
+        end_world(&yardstick.world);
+    out->ms = milliseconds() - begin;
+}
+
+static void run_world(const struct way *way, const char *name, struct outcome *out)
+{
+    struct launched world;
     int ends[2];
     *out = (struct outcome){.exit_status = -1};
-    CHECK(pipe(ends) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        setpgid(0, 0);
-        dup2(ends[1], STDOUT_FILENO);
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        execvp(argv[0], argv);
-        _exit(127);
-    }
+    CHECK(pipe2(ends, O_CLOEXEC) == 0);
+    start_world(way, name, ends[1], &world);
     close(ends[1]);
-    listen_until_end(ends[0], out);
+    listen_until_end(ends[0], way, out);
     close(ends[0]);
-    kill(-child, SIGKILL); // what is left of it, if anything
-    int status = 0;
-    waitpid(child, &status, 0);
+    int status = end_world(&world);
     out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
@@ -267,9 +422,13 @@ static const struct expectation {
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
     {"local", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
     {"local", "one_lost_step", "lost step", 1, NULL},
+    {"local", "all_hang", ": no progress for 0.2 s, waits for no message\n", 1,
+     "no rank of this process has made progress"},
     {"local", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1,
      "waits for all_reduce all\n"},
     {"local", "one_is_slow", "comes late", EXIT_STATUS + OK, NULL},
+    {"local", "one_is_late", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for 0.9 s", EXIT_STATUS + OK,
+     "comes late"},
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
@@ -298,46 +457,50 @@ static bool says(const char *text, const char *words)
 static bool is_as_expected(const struct outcome *out, const struct expectation *e)
 {
     bool status = e->exit_status == 0 ? out->exit_status > 0 : out->exit_status == e->exit_status;
-    return status && out->ms >= 0 && says(out->text, e->words) &&
+    return status && out->gone && out->said_now && says(out->text, e->words) &&
            (e->also == NULL || says(out->text, e->also));
 }
 
-/* On a machine with much else to do a world can be late, and a slow rank so late with its word that the
- * watchdog is right to end it; they are asked again then. */
-static bool ends_well(char **argv, const struct expectation *e)
+static bool ends_well(const struct way *way, const struct expectation *e)
 {
     struct outcome out = {0};
-    const bool slow = strcmp(e->name, "one_is_slow") == 0;
-    bool good = false, again = true;
-    for (int attempt = 0; attempt < 3 && again; attempt++) {
-        run_world(argv, &out);
-        good = is_as_expected(&out, e);
-        again = good ? out.ms >= LIMIT_MS : slow;
-        printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
-    }
+    run_world(way, e->name, &out);
+    bool good = is_as_expected(&out, e);
+    printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
+    if (!out.gone)
+        printf("FAILED: not gone after the time in which %d worlds without a failure came and went\n",
+               YARDSTICKS);
     if (!good)
         printf("FAILED: expected \"%s\"%s%s in:\n%s\n", e->words, e->also != NULL ? " and " : "",
                e->also != NULL ? e->also : "", out.text);
-    else if (out.ms >= LIMIT_MS)
-        printf("FAILED: three times not gone within %d ms\n", LIMIT_MS);
     fflush(stdout);
-    return good && out.ms < LIMIT_MS;
+    return good;
+}
+
+/* What is said between mpirun's SIGTERM and its SIGKILL may need longer than a second on a machine that has
+ * much else to do. */
+static bool ends_well_in_time(struct way *way, const struct expectation *e)
+{
+    bool good = ends_well(way, e);
+    if (good || strcmp(e->name, "one_is_missed") != 0)
+        return good;
+    way->patience_s = 30;
+    return ends_well(way, e);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 4)
+    if (argc == 5)
         return be_a_world(argv);
     int failures = 0;
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
-        char *name = (char *)(uintptr_t)e->name, *mpirun = argc > 1 ? argv[1] : NULL;
         bool mpi = strstr(e->transport, "mpi") != NULL; // "nccl mpi": a transport that could do without
-        char *transport = strcmp(e->transport, "nccl mpi") == 0 ? "nccl" : (char *)(uintptr_t)e->transport;
-        char *alone[] = {argv[0], transport, "4", name, NULL};
-        char *under[] = {mpirun, "-n", "4", argv[0], transport, "0", name, NULL};
-        if (!mpi || mpirun != NULL)
-            failures += !ends_well(mpi ? under : alone, e);
+        struct way way = {.program = argv[0],
+                          .mpirun = mpi ? argv[1] : NULL,
+                          .transport = strcmp(e->transport, "nccl mpi") == 0 ? "nccl" : e->transport};
+        if (!mpi || argc > 1)
+            failures += !ends_well_in_time(&way, e);
     }
     return failures != 0;
 }

@@ -107,10 +107,15 @@ static int remove_one(const char *path, const struct stat *about, int kind, stru
     return remove(path);
 }
 
+void remove_tree(const char *folder)
+{
+    (void)nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 void tiny_destroy(struct tiny *tiny)
 {
     if (tiny->folder[0] != 0)
-        nftw(tiny->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        remove_tree(tiny->folder);
     tiny->folder[0] = 0;
 }
 

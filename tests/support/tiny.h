@@ -23,6 +23,8 @@ struct tiny {
 /* Makes a new temporary folder and fills it. tiny_destroy removes it with all that lies in it. */
 MUST_USE enum status tiny_create(struct tiny *out);
 void tiny_destroy(struct tiny *tiny);
+/* A folder with all that lies in it. */
+void remove_tree(const char *folder);
 
 /* The family's recipe with overrides: `common`, then `layout`; either may be "". world: the launcher's number
  * of ranks, 0 alone. BAD_RECIPE with all problems in fail_text(). */
