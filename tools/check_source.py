@@ -56,6 +56,7 @@ VENDOR = {
     "nv*.h": ["kernels/cuda/*"],
     "yaml.h": ["trainer/recipe_yaml.c"],
     "jansson.h": ["trainer/*.c"],
+    "xxhash.h": ["trainer/checksum.c"],
     "utf8proc.h": ["trainer/tokenizer*.c"],
     "criterion/*": ["tests/unit/*"],
     "ucontext.h": ["tests/emulator/*"],

@@ -4,9 +4,7 @@
 
 #include "trainer/checkpoint_agree.h"
 #include "trainer/checkpoint_folder.h"
-#include "trainer/checkpoint_manifest.h"
-#include "trainer/checksum.h"
-#include "trainer/safetensors.h"
+#include "trainer/checkpoint_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,12 +18,10 @@ struct job {
     struct worker *worker;
     struct piece *pieces;
     struct slice *slices;
-    struct tensor *sources;             // where each piece is, padded
-    const float **at_hand;              // or where it is in the host's memory; NULL: it is not
-    struct safetensors_tensor *tensors; // as the file lists them
-    struct safetensors_pair *metadata;
-    char (*texts)[PIECE_TEXT_CHARS];
-    int count;
+    struct tensor *sources;     // where each piece is, padded
+    const void **in_host;       // or where it is in the host's memory; NULL: it is not
+    struct state_tensor *state; // that is no parameter
+    int state_count, count;
     float *host; // room for the largest band
 };
 
@@ -34,10 +30,8 @@ static void job_free(struct job *job)
     free(job->pieces);
     free(job->slices);
     free(job->sources);
-    free(job->at_hand);
-    free(job->tensors);
-    free(job->metadata);
-    free(job->texts);
+    free(job->in_host);
+    free(job->state);
     free(job->host);
 }
 
@@ -45,15 +39,12 @@ static void job_free(struct job *job)
 static struct piece *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
 {
     struct piece *piece = &job->pieces[job->count];
-    struct safetensors_tensor *tensor = &job->tensors[job->count];
-    *piece = (struct piece){.ndim = ndim};
     const bool is_narrow = job->sources[job->count].dtype == BF16;
-    *tensor = (struct safetensors_tensor){
-        .name = piece->name, .dtype = is_narrow ? SAFETENSORS_BF16 : SAFETENSORS_F32, .ndim = ndim};
+    *piece = (struct piece){.ndim = ndim, .dtype = is_narrow ? SAFETENSORS_BF16 : SAFETENSORS_F32};
     for (int d = 0; d < SHARD_MAX_DIMS; d++) {
         piece->dim[d] = dim[d];
         piece->begin[d] = slice->begin[d];
-        piece->count[d] = tensor->dim[d] = slice->count[d];
+        piece->count[d] = slice->count[d];
     }
     job->slices[job->count++] = *slice;
     return piece;
@@ -71,19 +62,12 @@ static void job_add_states(struct job *job, const struct owned *owned, const str
     }
 }
 
-/* All ranks have the same histories: the first one writes them. */
-static void job_add_amax(struct job *job)
+/* All ranks have the same: the first one writes it. */
+static void job_add_state_tensors(struct job *job)
 {
-    const struct worker *w = job->worker;
-    for (int row = 0; row < w->params.count && w->world->rank == 0; row++) {
-        int64_t dim[SHARD_MAX_DIMS] = {OPERAND_COUNT, 0};
-        const float *history = amax_history_of(w->amax, row, &dim[1]);
-        if (history == NULL)
-            continue;
-        struct slice whole = {.ndim = 2, .count = {dim[0], dim[1]}, .padded = {dim[0], dim[1]}};
-        job->at_hand[job->count] = history;
-        struct piece *piece = job_add(job, 2, dim, &whole);
-        amax_name(w->params.rows[row].name, piece->name);
+    for (int i = 0; i < job->state_count && job->worker->world->rank == 0; i++) {
+        job->in_host[job->count] = job->state[i].bytes;
+        job->pieces[job->count++] = job->state[i].piece;
     }
 }
 
@@ -96,20 +80,15 @@ static int64_t rows_at_once(const struct slice *slice)
 
 static enum status job_create(struct worker *w, struct job *job)
 {
-    size_t most = (size_t)w->weights.owned_count * STATE_COUNT + (size_t)w->params.count + 1;
     int64_t largest = BAND_ELEMENTS;
-    *job = (struct job){
-        .worker = w,
-        .pieces = calloc(most, sizeof *job->pieces),
-        .slices = calloc(most, sizeof *job->slices),
-        .sources = calloc(most, sizeof *job->sources),
-        .at_hand = calloc(most, sizeof *job->at_hand),
-        .tensors = calloc(most, sizeof *job->tensors),
-        .metadata = calloc(most, sizeof *job->metadata),
-        .texts = calloc(most, sizeof *job->texts),
-    };
-    if (!job->pieces || !job->slices || !job->sources || !job->at_hand || !job->tensors || !job->metadata ||
-        !job->texts)
+    *job = (struct job){.worker = w};
+    TRY(state_list(w, &job->state, &job->state_count));
+    size_t most = (size_t)w->weights.owned_count * STATE_COUNT + (size_t)job->state_count + 1;
+    job->pieces = calloc(most, sizeof *job->pieces);
+    job->slices = calloc(most, sizeof *job->slices);
+    job->sources = calloc(most, sizeof *job->sources);
+    job->in_host = calloc(most, sizeof *job->in_host);
+    if (!job->pieces || !job->slices || !job->sources || !job->in_host)
         return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
     for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
@@ -123,40 +102,21 @@ static enum status job_create(struct worker *w, struct job *job)
         if (largest < slice.padded[1])
             largest = slice.padded[1];
     }
-    job_add_amax(job);
+    job_add_state_tensors(job);
     job->host = malloc((size_t)largest * sizeof *job->host);
     return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
 }
 
-/* The bytes that metadata will take: the checksum is not known yet, and as long as any. */
-static size_t metadata_room(struct job *job)
-{
-    size_t room = 0;
-    for (int i = 0; i < job->count; i++) {
-        piece_text(&job->pieces[i], job->texts[i]);
-        room += strlen(job->pieces[i].name) + strlen(job->texts[i]) + 6;
-    }
-    return room;
-}
-
-static enum status write_at_hand(struct job *job, int index, struct safetensors_writer *writer)
-{
-    size_t bytes = (size_t)piece_elements(&job->pieces[index]) * sizeof **job->at_hand;
-    job->pieces[index].checksum = checksum_of(job->at_hand[index], bytes);
-    return safetensors_append(writer, job->at_hand[index], bytes);
-}
-
 /* The real elements of one piece, without the padding around them: some rows at a time. */
-static enum status write_piece(struct job *job, int index, struct safetensors_writer *writer)
+static enum status write_piece(struct job *job, int index, struct checkpoint_writer *writer)
 {
+    const struct piece *piece = &job->pieces[index];
     const struct slice *slice = &job->slices[index];
     const char *source = job->sources[index].data; // the device's: counted on, never looked into
-    const size_t each = dtype_bytes(job->sources[index].dtype);
+    const size_t each = safetensors_dtype_bytes(piece->dtype);
     struct stream *stream = job->worker->compute;
-    struct checksum sum;
-    checksum_begin(&sum);
-    if (job->at_hand[index] != NULL)
-        return write_at_hand(job, index, writer);
+    if (job->in_host[index] != NULL)
+        return checkpoint_writer_append(writer, job->in_host[index], (size_t)piece_elements(piece) * each);
     for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
         struct slice band = *slice;
         who_does("save");
@@ -165,27 +125,21 @@ static enum status write_piece(struct job *job, int index, struct safetensors_wr
         TRY(copy_to_host(stream, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
         TRY(stream_sync(stream));
         piece_close_gaps(&band, job->host, each);
-        size_t bytes = (size_t)slice_count(&band) * each;
-        checksum_add(&sum, job->host, bytes);
-        TRY(safetensors_append(writer, job->host, bytes));
+        TRY(checkpoint_writer_append(writer, job->host, (size_t)slice_count(&band) * each));
     }
-    job->pieces[index].checksum = checksum_end(&sum);
     return OK;
 }
 
-static enum status write_all(struct job *job, const char *path)
+static enum status write_all(struct job *job, const struct save_identity *identity, const char *path)
 {
-    struct safetensors_writer *writer = NULL;
-    TRY(safetensors_create(path, job->tensors, job->count, metadata_room(job), &writer));
+    struct checkpoint_writer *writer = NULL;
+    TRY(checkpoint_writer_create(path, identity, job->pieces, job->count, &writer));
     enum status status = OK;
-    for (int i = 0; status == OK && i < job->count; i++) {
+    for (int i = 0; status == OK && i < job->count; i++)
         status = write_piece(job, i, writer);
-        job->metadata[i] =
-            (struct safetensors_pair){job->pieces[i].name, piece_text(&job->pieces[i], job->texts[i])};
-    }
     if (status == OK)
-        status = safetensors_finish(writer, job->metadata, job->count);
-    safetensors_writer_destroy(writer);
+        status = checkpoint_writer_finish(writer);
+    checkpoint_writer_destroy(writer);
     return status;
 }
 
@@ -194,7 +148,7 @@ static void file_name(int rank, char out[MANIFEST_FILE_CHARS])
     snprintf(out, MANIFEST_FILE_CHARS, "rank-%05d.safetensors", rank);
 }
 
-static enum status write_rank_file(struct worker *w, const char *folder)
+static enum status write_rank_file(struct worker *w, const struct save_identity *identity, const char *folder)
 {
     struct job job;
     char name[MANIFEST_FILE_CHARS];
@@ -203,7 +157,7 @@ static enum status write_rank_file(struct worker *w, const char *folder)
         struct text path = {0};
         file_name(w->world->rank, name);
         text_add(&path, "%s/%s", folder, name);
-        status = write_all(&job, path.chars);
+        status = write_all(&job, identity, path.chars);
         text_free(&path);
     }
     job_free(&job);
@@ -227,27 +181,25 @@ static enum status check_all_there(const struct worker *w, const struct manifest
     return OK;
 }
 
-static enum status check_amax_there(const struct worker *w, const struct manifest *manifest,
-                                    const char *folder)
+static enum status check_state_there(const struct worker *w, const struct manifest *manifest,
+                                     const char *folder)
 {
-    for (int i = 0; i < w->params.count; i++) {
-        char name[PIECE_NAME_CHARS];
-        int count;
-        int64_t steps;
-        amax_name(w->params.rows[i].name, name);
-        if (amax_history_of(w->amax, i, &steps) != NULL && manifest_find(manifest, name, &count) == NULL)
-            return fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, name);
+    struct state_tensor *state = NULL;
+    int state_count, count;
+    enum status status = state_list(w, &state, &state_count);
+    for (int i = 0; status == OK && i < state_count; i++) {
+        if (manifest_find(manifest, state[i].piece.name, &count) == NULL)
+            status = fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, state[i].piece.name);
     }
-    return OK;
+    free(state);
+    return status;
 }
 
 /* With ZeRO a rank may own nothing that counts, and has written no file. A file that is lost all the same is
  * noticed when the pieces do not make up their tensors. */
 static bool has_written(const struct worker *w, const char *folder, const char *name, int rank)
 {
-    if (rank == 0 && w->amax != NULL)
-        return true;
-    if (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0)
+    if (rank > 0 && (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0))
         return piece_of_rank_any(w->run, &w->params, rank);
     struct text path = {0};
     text_add(&path, "%s/%s", folder, name);
@@ -258,7 +210,6 @@ static bool has_written(const struct worker *w, const char *folder, const char *
 
 static enum status gather_manifest(struct worker *w, const char *folder, struct manifest *manifest)
 {
-    TRY(manifest_begin(w, manifest));
     for (int rank = 0; rank < w->world->size; rank++) {
         char name[MANIFEST_FILE_CHARS];
         file_name(rank, name);
@@ -266,7 +217,7 @@ static enum status gather_manifest(struct worker *w, const char *folder, struct 
             TRY(manifest_add_file(manifest, folder, name));
     }
     TRY(manifest_complete(manifest, folder));
-    TRY(check_amax_there(w, manifest, folder));
+    TRY(check_state_there(w, manifest, folder));
     return check_all_there(w, manifest, folder);
 }
 
@@ -279,20 +230,25 @@ static enum status write_text(const char *folder, const char *name, const struct
     return status;
 }
 
-static enum status complete(struct worker *w, const char *folder)
+static enum status complete(struct worker *w, const struct save_ticket *ticket, const char *folder)
 {
+    static const char recipe_name[] = "recipe.yaml";
     struct manifest manifest = {0};
     struct text text = {0}, resolved = {0};
     recipe_resolved_text(w->run->recipe, &resolved);
-    enum status status = write_text(folder, "recipe.yaml", &resolved);
+    enum status status = write_text(folder, recipe_name, &resolved);
     if (status == OK)
+        status = manifest_begin(w, &ticket->identity, &manifest);
+    if (status == OK) {
+        manifest_set_recipe(&manifest, recipe_name, &resolved);
         status = gather_manifest(w, folder, &manifest);
+    }
     if (status == OK) {
         manifest_text(&manifest, &text);
         status = write_text(folder, "manifest.json", &text);
     }
     if (status == OK)
-        status = folder_publish(w->run->recipe->checkpoint.save, w->step);
+        status = folder_publish(w->run->recipe->checkpoint.save, ticket);
     manifest_free(&manifest);
     text_free(&resolved);
     text_free(&text);
@@ -301,13 +257,35 @@ static enum status complete(struct worker *w, const char *folder)
 
 /* ---- all ranks ---- */
 
-static enum status write_together(struct worker *w)
+/* The first rank's ticket, on every rank, as 32-bit words. */
+static enum status share_ticket(struct worker *w, struct save_ticket *ticket)
+{
+    enum { HALF = 8, RUN_WORDS = (RUN_CHARS - 1) / HALF, SAVE_WORDS = (SAVE_CHARS - 1) / HALF };
+    uint32_t words[RUN_WORDS + SAVE_WORDS + 1] = {0};
+    struct save_identity *identity = &ticket->identity;
+    for (int i = 0; i < RUN_WORDS + SAVE_WORDS && w->world->rank == 0; i++) {
+        char digits[HALF + 1] = {0};
+        memcpy(digits, i < RUN_WORDS ? identity->run + i * HALF : identity->save + (i - RUN_WORDS) * HALF,
+               HALF);
+        words[i] = (uint32_t)strtoul(digits, NULL, 16);
+    }
+    words[RUN_WORDS + SAVE_WORDS] = (uint32_t)ticket->attempt;
+    TRY(worker_share(w, words, RUN_WORDS + SAVE_WORDS + 1));
+    for (int i = 0; i < RUN_WORDS + SAVE_WORDS; i++)
+        snprintf(i < RUN_WORDS ? identity->run + i * HALF : identity->save + (i - RUN_WORDS) * HALF, HALF + 1,
+                 "%08x", words[i]);
+    identity->step = w->step;
+    ticket->attempt = (int)words[RUN_WORDS + SAVE_WORDS];
+    return OK;
+}
+
+static enum status write_together(struct worker *w, const struct save_ticket *ticket)
 {
     struct text folder = {0};
-    folder_of_step(w->run->recipe->checkpoint.save, w->step, ".partial", &folder);
-    enum status status = worker_agree(w, write_rank_file(w, folder.chars));
+    folder_of_ticket(w->run->recipe->checkpoint.save, ticket, &folder);
+    enum status status = worker_agree(w, write_rank_file(w, &ticket->identity, folder.chars));
     if (status == OK)
-        status = worker_agree(w, w->world->rank == 0 ? complete(w, folder.chars) : OK);
+        status = worker_agree(w, w->world->rank == 0 ? complete(w, ticket, folder.chars) : OK);
     text_free(&folder);
     return status;
 }
@@ -325,12 +303,12 @@ static void explain(const struct worker *w, enum status status, struct text *out
 }
 
 /* Nobody writes any more; what failed keeps its reason. */
-static enum status abandon(struct worker *w, enum status status)
+static enum status abandon(struct worker *w, const struct save_ticket *ticket, enum status status)
 {
     struct text reason = {0};
     explain(w, status, &reason);
     if (w->world->rank == 0)
-        folder_abandon(w->run->recipe->checkpoint.save, w->step);
+        folder_abandon(w->run->recipe->checkpoint.save, ticket);
     status = fail(status, "%s", reason.chars);
     text_free(&reason);
     return status;
@@ -344,11 +322,16 @@ enum status checkpoint_save(struct worker *w)
         return OK;
     if (recipe->checkpoint.save == NULL)
         return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no folder to save in");
-    TRY(worker_agree(w, first ? folder_begin(recipe->checkpoint.save, w->step) : OK));
-    enum status status = write_together(w);
+    struct save_ticket ticket = {.attempt = 0};
+    enum status status =
+        worker_agree(w, first ? folder_begin(recipe->checkpoint.save, w->step, &ticket) : OK);
+    if (status == OK)
+        status = share_ticket(w, &ticket);
+    if (status == OK)
+        status = write_together(w, &ticket);
     if (status != OK)
-        return abandon(w, status);
-    if (first && recipe->checkpoint.keep_last > 0)
-        folder_prune(recipe->checkpoint.save, w->step, recipe->checkpoint.keep_last);
+        return abandon(w, &ticket, status);
+    if (first)
+        folder_prune(recipe->checkpoint.save, &ticket, recipe->checkpoint.keep_last);
     return OK;
 }

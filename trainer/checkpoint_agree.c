@@ -29,6 +29,18 @@ enum status worker_agree_max(struct worker *w, double *values, int count)
     return status;
 }
 
+enum status worker_share(struct worker *w, uint32_t *words, int count)
+{
+    double values[AGREE_MAX_VALUES] = {0.0};
+    CHECK(count <= AGREE_MAX_VALUES);
+    for (int i = 0; i < count && w->world->rank == 0; i++)
+        values[i] = (double)words[i];
+    TRY(worker_agree_max(w, values, count));
+    for (int i = 0; i < count; i++)
+        words[i] = (uint32_t)values[i];
+    return OK;
+}
+
 static enum status broadcast(struct worker *w, struct buffer *room, int32_t *note, int root)
 {
     size_t bytes = NOTE_INTS * sizeof *note;

@@ -11,3 +11,6 @@ MUST_USE enum status worker_agree(struct worker *worker, enum status mine);
 /* Collective: each value becomes its maximum over the ranks. */
 enum { AGREE_MAX_VALUES = 8 };
 MUST_USE enum status worker_agree_max(struct worker *worker, double *values, int count);
+
+/* Collective: the words of the first rank, on every rank; at most AGREE_MAX_VALUES. */
+MUST_USE enum status worker_share(struct worker *worker, uint32_t *words, int count);

@@ -4,19 +4,31 @@
 #include "base/file.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_manifest.h"
+#include "trainer/checkpoint_record.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char partial_suffix[] = ".partial";
+enum { MOST_NAMES = 1000 };
+
 void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out)
 {
     text_add(out, "%s/step-%08lld%s", save, (long long)step, suffix);
+}
+
+void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct text *out)
+{
+    folder_of_step(save, ticket->identity.step, partial_suffix, out);
+    if (ticket->attempt > 1)
+        text_add(out, "-%d", ticket->attempt);
 }
 
 bool folder_speaks(void)
@@ -30,23 +42,13 @@ bool folder_speaks(void)
 
 struct entry {
     int64_t step;
-    char suffix[12]; // "" or one of `leftovers`
+    char suffix[24]; // "" or ".partial", ".partial-2" ...
 };
 
 struct entries {
     struct entry *list; // newest step first
     size_t count;
 };
-
-static const char *const leftovers[] = {".partial", ".old", ".removed"};
-
-static bool is_leftover(const char *suffix)
-{
-    for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++)
-        if (strcmp(suffix, leftovers[i]) == 0)
-            return true;
-    return false;
-}
 
 /* "step-00000100.partial" -> 100 and ".partial"; false for any other name. */
 static bool entry_parse(const char *name, struct entry *out)
@@ -56,7 +58,9 @@ static bool entry_parse(const char *name, struct entry *out)
         return false;
     size_t length = strspn(name + 5, "0123456789");
     const char *suffix = name + 5 + length;
-    if (length < 8 || length > 18 || (length > 8 && name[5] == '0') || (*suffix != 0 && !is_leftover(suffix)))
+    if (length < 8 || length > 18 || (length > 8 && name[5] == '0') ||
+        (*suffix != 0 && strncmp(suffix, partial_suffix, sizeof partial_suffix - 1) != 0) ||
+        strlen(suffix) >= sizeof out->suffix)
         return false;
     memcpy(digits, name + 5, length);
     snprintf(out->suffix, sizeof out->suffix, "%s", suffix);
@@ -100,82 +104,222 @@ static enum status entries_read(const char *save, struct entries *out)
     return status;
 }
 
-/* ---- removing ---- */
-
-/* A checkpoint has files and no folders: one that has more in it stays, and its name says what it was. */
-static bool any_name(const char *name)
-{
-    return *name != 0;
-}
+/* ---- names ---- */
 
 static enum status move(const char *from, const char *to)
 {
     return rename(from, to) == 0 ? OK : fail(IO_ERROR, "%s: cannot become %s: %s", from, to, strerror(errno));
 }
 
-static void remove_leftovers(const char *save)
+/* step-00000100.old, or .old-2 and so on: the first that nothing has. */
+static void free_name(const char *save, int64_t step, const char *suffix, struct text *out)
 {
-    struct entries entries;
-    enum status status = entries_read(save, &entries);
-    for (size_t i = 0; status == OK && i < entries.count; i++) {
+    struct stat info;
+    folder_of_step(save, step, suffix, out);
+    size_t length = out->length;
+    for (int i = 2; i <= MOST_NAMES && lstat(out->chars, &info) == 0; i++) {
+        out->length = length;
+        text_add(out, "-%d", i);
+    }
+}
+
+static const char *name_in(const char *save, const struct text *path)
+{
+    return path->chars + strlen(save) + 1;
+}
+
+static void path_of(const char *save, const char *name, struct text *out)
+{
+    text_add(out, "%s/%s", save, name);
+}
+
+/* ---- removing ---- */
+
+/* The files that a save makes, under their final or their temporary names. */
+static bool is_part(const char *name)
+{
+    static const char *const fixed[] = {"manifest.json", "recipe.yaml"};
+    static const char infix[] = ".cuboid-tmp-", ending[] = ".safetensors";
+    const char *rest = NULL;
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (strncmp(name, fixed[i], strlen(fixed[i])) == 0)
+            rest = name + strlen(fixed[i]);
+    if (strncmp(name, "rank-", 5) == 0) {
+        rest = name + 5 + strspn(name + 5, "0123456789");
+        rest = strncmp(rest, ending, sizeof ending - 1) == 0 ? rest + sizeof ending - 1 : NULL;
+    }
+    return rest != NULL && (*rest == 0 || strncmp(rest, infix, sizeof infix - 1) == 0);
+}
+
+static void remove_or_warn(const char *path)
+{
+    if (folder_remove(path, is_part) != OK)
+        fprintf(stderr, "warning: %s\n", fail_text());
+}
+
+enum status folder_clean(const char *save)
+{
+    struct record record;
+    TRY(record_read(save, &record));
+    for (int i = 0; i < record.count; i++) {
         struct text path = {0};
-        folder_of_step(save, entries.list[i].step, entries.list[i].suffix, &path);
-        if (entries.list[i].suffix[0] != 0 && folder_remove(path.chars, any_name) != OK)
-            fprintf(stderr, "warning: %s\n", fail_text());
+        path_of(save, record.unfinished[i], &path);
+        remove_or_warn(path.chars);
         text_free(&path);
     }
-    free(entries.list);
+    return record.count > 0 ? record_set_unfinished(save, NULL) : OK;
 }
 
 /* ---- one save ---- */
 
-enum status folder_begin(const char *save, int64_t step)
+/* A link of that name goes. Another folder is not this run's, and stays. */
+static enum status choose_partial(const char *save, struct save_ticket *out, struct text *path)
+{
+    struct stat info;
+    folder_of_ticket(save, out, path);
+    if (lstat(path->chars, &info) == 0 && S_ISLNK(info.st_mode))
+        TRY(folder_remove(path->chars, is_part));
+    for (out->attempt = 1; out->attempt < MOST_NAMES && lstat(path->chars, &info) == 0;) {
+        out->attempt++;
+        text_free(path);
+        folder_of_ticket(save, out, path);
+    }
+    return OK;
+}
+
+static enum status make_partial(const char *save, struct save_ticket *out)
 {
     struct text partial = {0};
-    TRY(folder_make(save));
-    remove_leftovers(save);
-    folder_of_step(save, step, ".partial", &partial);
-    enum status status = mkdir(partial.chars, 0777) == 0
-                             ? folder_sync(save)
-                             : fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
+    enum status status = choose_partial(save, out, &partial);
+    if (status == OK)
+        status = record_set_unfinished(save, name_in(save, &partial));
+    if (status == OK && mkdir(partial.chars, 0777) != 0)
+        status = fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
+    if (status == OK)
+        status = folder_sync(save);
     text_free(&partial);
     return status;
 }
 
-enum status folder_publish(const char *save, int64_t step)
+enum status folder_begin(const char *save, int64_t step, struct save_ticket *out)
 {
-    struct text partial = {0}, final = {0}, old = {0};
+    struct record record;
+    *out = (struct save_ticket){.identity = {.step = step}};
+    TRY(folder_make(save));
+    TRY(folder_clean(save));
+    TRY(make_partial(save, out));
+    TRY(record_read(save, &record));
+    memcpy(out->identity.run, record.run, sizeof record.run);
+    return random_hex(out->identity.save, SAVE_CHARS - 1);
+}
+
+/* A complete checkpoint of this run and this step. */
+static bool is_own(const char *path, const char *run, int64_t step)
+{
+    struct manifest manifest;
+    bool own = manifest_read(path, &manifest) == OK && strcmp(manifest.identity.run, run) == 0 &&
+               manifest.identity.step == step;
+    manifest_free(&manifest);
+    return own;
+}
+
+/* What has the name makes room: a link goes; this run's own is exchanged, and the older one is then what is
+ * unfinished; anything else is kept under another name. */
+static enum status make_room(const char *save, const struct save_ticket *ticket, const char *partial,
+                             const char *final, bool *exchanged)
+{
     struct stat info;
-    folder_of_step(save, step, ".partial", &partial);
-    folder_of_step(save, step, "", &final);
-    folder_of_step(save, step, ".old", &old);
-    bool replaces = lstat(final.chars, &info) == 0;
-    enum status status = folder_sync(partial.chars);
-    if (status == OK && replaces)
-        status = move(final.chars, old.chars);
-    if (status == OK) {
-        status = move(partial.chars, final.chars);
-        if (status != OK && replaces)
-            (void)rename(old.chars, final.chars);
-    }
+    *exchanged = false;
+    if (lstat(final, &info) != 0)
+        return OK;
+    if (S_ISLNK(info.st_mode))
+        return folder_remove(final, is_part);
+    bool own = is_own(final, ticket->identity.run, ticket->identity.step);
+    *exchanged = own && renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
+    if (*exchanged)
+        return OK;
+    struct text old = {0};
+    free_name(save, ticket->identity.step, ".old", &old);
+    enum status status = move(final, old.chars);
     if (status == OK)
-        status = folder_sync(save);
-    if (status == OK && replaces && folder_remove(old.chars, any_name) != OK)
-        fprintf(stderr, "warning: %s\n", fail_text());
-    text_free(&partial);
-    text_free(&final);
+        fprintf(stderr, "warning: %s was not a complete checkpoint of this run; it is kept as %s\n", final,
+                old.chars);
     text_free(&old);
     return status;
 }
 
-void folder_abandon(const char *save, int64_t step)
+enum status folder_publish(const char *save, const struct save_ticket *ticket)
+{
+    struct text partial = {0}, final = {0};
+    bool exchanged = false;
+    folder_of_ticket(save, ticket, &partial);
+    folder_of_step(save, ticket->identity.step, "", &final);
+    enum status status = folder_sync(partial.chars);
+    if (status == OK)
+        status = make_room(save, ticket, partial.chars, final.chars, &exchanged);
+    if (status == OK && !exchanged)
+        status = move(partial.chars, final.chars);
+    if (status == OK)
+        status = folder_sync(save);
+    if (status == OK && exchanged)
+        remove_or_warn(partial.chars);
+    text_free(&partial);
+    text_free(&final);
+    return status;
+}
+
+void folder_abandon(const char *save, const struct save_ticket *ticket)
 {
     struct text partial = {0};
-    folder_of_step(save, step, ".partial", &partial);
-    if (folder_remove(partial.chars, any_name) != OK)
+    if (ticket->attempt == 0)
+        return;
+    folder_of_ticket(save, ticket, &partial);
+    remove_or_warn(partial.chars);
+    if (record_set_unfinished(save, NULL) != OK)
         fprintf(stderr, "warning: %s\n", fail_text());
     text_free(&partial);
 }
+
+static enum status remove_checkpoint(const char *save, int64_t step)
+{
+    struct text path = {0}, removed = {0};
+    struct stat info;
+    folder_of_step(save, step, "", &path);
+    free_name(save, step, ".removed", &removed);
+    bool is_link = lstat(path.chars, &info) == 0 && S_ISLNK(info.st_mode);
+    enum status status = is_link ? OK : record_set_unfinished(save, name_in(save, &removed));
+    if (status == OK && !is_link)
+        status = move(path.chars, removed.chars);
+    if (status == OK)
+        status = folder_remove(is_link ? path.chars : removed.chars, is_part);
+    text_free(&path);
+    text_free(&removed);
+    return status;
+}
+
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep)
+{
+    struct entries entries;
+    const struct save_identity *identity = &ticket->identity;
+    int64_t complete = 0;
+    if (keep == 0 || entries_read(save, &entries) != OK)
+        entries = (struct entries){0};
+    for (size_t i = 0; i < entries.count; i++) {
+        const struct entry *entry = &entries.list[i];
+        struct text path = {0};
+        folder_of_step(save, entry->step, "", &path);
+        if (entry->suffix[0] == 0 && entry->step <= identity->step &&
+            is_own(path.chars, identity->run, entry->step) && ++complete > keep &&
+            remove_checkpoint(save, entry->step) != OK)
+            fprintf(stderr, "warning: %s\n", fail_text());
+        text_free(&path);
+    }
+    free(entries.list);
+    if (record_set_unfinished(save, NULL) != OK)
+        fprintf(stderr, "warning: %s\n", fail_text());
+}
+
+/* ---- finding ---- */
 
 static bool is_complete(const char *path)
 {
@@ -184,39 +328,6 @@ static bool is_complete(const char *path)
     manifest_free(&manifest);
     return complete;
 }
-
-static void remove_checkpoint(const char *save, int64_t step)
-{
-    struct text path = {0}, removed = {0};
-    folder_of_step(save, step, "", &path);
-    folder_of_step(save, step, ".removed", &removed);
-    enum status status = move(path.chars, removed.chars);
-    if (status == OK)
-        status = folder_remove(removed.chars, any_name);
-    if (status != OK)
-        fprintf(stderr, "warning: %s\n", fail_text());
-    text_free(&path);
-    text_free(&removed);
-}
-
-void folder_prune(const char *save, int64_t step, int64_t keep)
-{
-    struct entries entries;
-    if (entries_read(save, &entries) != OK)
-        entries.count = 0;
-    int64_t complete = 0;
-    for (size_t i = 0; i < entries.count; i++) {
-        const struct entry *entry = &entries.list[i];
-        struct text path = {0};
-        folder_of_step(save, entry->step, "", &path);
-        if (entry->suffix[0] == 0 && entry->step <= step && is_complete(path.chars) && ++complete > keep)
-            remove_checkpoint(save, entry->step);
-        text_free(&path);
-    }
-    free(entries.list);
-}
-
-/* ---- finding ---- */
 
 enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
 {
@@ -231,7 +342,7 @@ enum status folder_newest(const char *save, int64_t below, int64_t *step, struct
             found = entry->step;
         else if (entry->step < below && entry->suffix[0] == 0)
             text_add(skipped, "skipped: %s\n", fail_text());
-        else if (entry->step < below && strcmp(entry->suffix, ".partial") == 0)
+        else if (entry->step < below)
             text_add(skipped, "skipped: %s: its save was not finished\n", path.chars);
         text_free(&path);
     }
@@ -259,16 +370,9 @@ enum status checkpoint_find(const char *save_folder, char **out)
 /* As .broken, or .broken-2 and so on where the same step has been broken before. */
 static void set_aside(const char *save, int64_t step)
 {
-    enum { MOST = 100 };
     struct text path = {0}, broken = {0};
-    struct stat info;
     folder_of_step(save, step, "", &path);
-    folder_of_step(save, step, ".broken", &broken);
-    for (int i = 2; i <= MOST && stat(broken.chars, &info) == 0; i++) {
-        text_free(&broken);
-        folder_of_step(save, step, ".broken-", &broken);
-        text_add(&broken, "%d", i);
-    }
+    free_name(save, step, ".broken", &broken);
     if (move(path.chars, broken.chars) == OK)
         fprintf(stderr, "warning: %s cannot be loaded; it is kept as %s\n", path.chars, broken.chars);
     else

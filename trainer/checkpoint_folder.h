@@ -1,30 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The folder of checkpoints, and how one appears in it.
  *
+ *     checkpoints/run.json                    whose folder this is (checkpoint_record.h)
  *     checkpoints/step-00000100/              complete: it has a whole manifest
  *     checkpoints/step-00000200.partial/      being written, or left behind by a run that was killed
- *     checkpoints/step-00000200.old/          an older one of the same step, for the moment of the exchange
  *     checkpoints/step-00000050.removed/      on its way out
  *     checkpoints/step-00000300.broken/       could not be loaded, and was passed over for an older one: kept
+ *     checkpoints/step-00000400.old/          was in the place of a new one, and not a checkpoint of this
+ * run: kept
  *
  * A checkpoint is written under .partial and gets its name when it is complete; what is removed loses its
- * name first. So a crash at any moment leaves the complete ones complete, and the next save clears the rest
- * away. Only folders named like this are ever touched. All of these are for one rank: the first. */
+ * name first. Both names are recorded before they appear, so a crash at any moment leaves the complete ones
+ * complete, and the next save removes the rest. Removed is only what this run has recorded, and of complete
+ * checkpoints those whose manifest has this run's identity; a symbolic link is unlinked, and its target is
+ * not touched. All of these are for one rank: the first. */
 #pragma once
 
-#include "base/text.h"
+#include "trainer/checkpoint_file.h"
 
 /* SAVE/step-00000100 and a suffix ("" or ".partial"). */
 void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out);
 
-/* Makes SAVE and in it an empty .partial of this step; what earlier runs left behind goes. */
-MUST_USE enum status folder_begin(const char *save, int64_t step);
-/* Gives the .partial its name. */
-MUST_USE enum status folder_publish(const char *save, int64_t step);
-/* Removes the .partial, as far as that goes: for a save that failed. */
-void folder_abandon(const char *save, int64_t step);
-/* Of the complete ones up to `step`, keeps the newest `keep`; a line on standard error where it cannot. */
-void folder_prune(const char *save, int64_t step, int64_t keep);
+/* One save: who makes it, and in which folder: .partial, or .partial-2 and so on when something else has that
+ * name. */
+struct save_ticket {
+    struct save_identity identity;
+    int attempt; // from 1 on; 0: none was begun
+};
+void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct text *out);
+
+/* Makes SAVE and in it an empty folder for this step; what this run left behind when it was killed goes. */
+MUST_USE enum status folder_begin(const char *save, int64_t step, struct save_ticket *out);
+/* Gives the folder its name. */
+MUST_USE enum status folder_publish(const char *save, const struct save_ticket *ticket);
+/* Removes the folder, as far as that goes: for a save that failed. */
+void folder_abandon(const char *save, const struct save_ticket *ticket);
+/* Of this run's complete checkpoints up to this step, keeps the newest `keep`; a line on standard error where
+ * it cannot. 0: all are kept. The save is over then: nothing is unfinished. */
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep);
+/* Removes what this run has recorded as unfinished. */
+MUST_USE enum status folder_clean(const char *save);
 
 /* The newest complete checkpoint of a step below `below`; *step -1 where there is none. What is passed over
  * on the way there gets a line each in `skipped`. */

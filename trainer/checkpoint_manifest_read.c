@@ -3,6 +3,7 @@
  * wrong was written wrong, by a program or by hand; it is checked all the same. */
 #include "trainer/checkpoint_manifest.h"
 #include "trainer/checksum.h"
+#include "trainer/checksum_v1.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -74,16 +75,16 @@ static enum status take_seed(const struct reader *r, const json_t *root)
     return errno == 0 && *end == 0 ? OK : lacks(r, "seed");
 }
 
-/* Both may be missing: then no step was skipped, and no scale was found. */
+/* Both may be missing: then no step was skipped, and no scale was found; version 2 has it elsewhere. */
 static enum status take_loss_scale(const struct reader *r, const json_t *root)
 {
     const json_t *kept = json_object_get(root, "loss_scale"), *scale = json_object_get(kept, "scale");
     struct manifest *m = r->out;
     if (json_object_get(root, "skipped_steps") != NULL)
         TRY(take_count(r, root, "skipped_steps", &m->skipped_steps));
-    if (m->skipped_steps > m->step)
+    if (m->skipped_steps > m->identity.step)
         return lacks(r, "skipped_steps");
-    if (kept == NULL)
+    if (kept == NULL || m->version > 1)
         return OK;
     m->loss_scale.scale = json_number_value(scale);
     if (!(m->loss_scale.scale > 0.0 && m->loss_scale.scale <= LOSS_SCALE_MOST))
@@ -96,7 +97,7 @@ static enum status take_model(const struct reader *r, const json_t *root)
 {
     json_t *model = json_object_get(root, "model"), *value;
     const char *name;
-    if (!json_is_object(model))
+    if (json_object_size(model) == 0)
         return lacks(r, "model");
     r->out->model = calloc(json_object_size(model) + 1, sizeof *r->out->model);
     if (r->out->model == NULL)
@@ -113,22 +114,38 @@ static enum status take_model(const struct reader *r, const json_t *root)
     return OK;
 }
 
+/* Any axes: those of a later program are for people as well. */
 static enum status take_layout(const struct reader *r, const json_t *root)
 {
-    const json_t *layout = json_object_get(root, "layout");
-    struct degrees *d = &r->out->degrees;
-    const struct {
-        const char *key;
-        int *out;
-    } rows[] = {{"tp", &d->tp}, {"cp", &d->cp}, {"ep", &d->ep}, {"dp", &d->dp}, {"pp", &d->pp}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    json_t *layout = json_object_get(root, "layout"), *value;
+    struct manifest *m = r->out;
+    const char *name;
+    if (json_object_size(layout) == 0)
+        return lacks(r, "layout");
+    json_object_foreach(layout, name, value)
+    {
         int64_t degree = 0;
-        TRY(take_count(r, layout, rows[i].key, &degree));
+        struct manifest_axis *axis = &m->layout[m->axis_count];
+        if (m->version == 1 && strcmp(name, "rank_order") == 0)
+            continue;
+        if (m->axis_count == MANIFEST_MOST_AXES || strlen(name) >= sizeof axis->name ||
+            name[strspn(name, "abcdefghijklmnopqrstuvwxyz_0123456789")] != 0)
+            return lacks(r, "an axis of layout");
+        TRY(take_count(r, layout, name, &degree));
         if (degree < 1 || degree > 1 << 24)
-            return lacks(r, rows[i].key);
-        *rows[i].out = (int)degree;
+            return lacks(r, name);
+        memcpy(axis->name, name, strlen(name) + 1);
+        axis->degree = (int)degree;
+        m->axis_count++;
     }
-    return take_text(r, layout, "rank_order", r->out->rank_order, sizeof r->out->rank_order);
+    return take_text(r, m->version == 1 ? layout : root, "rank_order", m->rank_order, sizeof m->rank_order);
+}
+
+static enum status take_dtype(const struct reader *r, const json_t *tensor, struct piece *piece)
+{
+    char text[16];
+    TRY(take_text(r, tensor, "dtype", text, sizeof text));
+    return safetensors_dtype_parse(text, &piece->dtype) ? OK : lacks(r, "dtype");
 }
 
 static enum status take_piece(const struct reader *r, const json_t *tensor, int file, struct piece *piece)
@@ -142,19 +159,25 @@ static enum status take_piece(const struct reader *r, const json_t *tensor, int 
     TRY(take_numbers(r, tensor, "shape", piece->ndim, piece->dim));
     TRY(take_numbers(r, tensor, "begin", piece->ndim, piece->begin));
     TRY(take_numbers(r, tensor, "count", piece->ndim, piece->count));
-    return take_checksum(r, tensor, "checksum", &piece->checksum);
+    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &piece->checksum)
+                                : take_dtype(r, tensor, piece);
 }
 
-static enum status take_file(const struct reader *r, const json_t *entry)
+static enum status take_entry(const struct reader *r, const json_t *entry, const char *checksum,
+                              struct manifest_file *file)
 {
-    struct manifest *m = r->out;
-    struct manifest_file *file = &m->files[m->file_count];
     TRY(take_text(r, entry, "name", file->name, sizeof file->name));
     // A plain name: nothing outside the folder is ever opened.
     if (strchr(file->name, '/') != NULL || file->name[0] == '.')
         return lacks(r, "name of a file");
     TRY(take_count(r, entry, "bytes", &file->bytes));
-    TRY(take_checksum(r, entry, "header", &file->header_checksum));
+    return take_checksum(r, entry, checksum, &file->checksum);
+}
+
+static enum status take_file(const struct reader *r, const json_t *entry)
+{
+    struct manifest *m = r->out;
+    TRY(take_entry(r, entry, "header", &m->files[m->file_count]));
     const json_t *tensors = json_object_get(entry, "tensors");
     if (!json_is_array(tensors))
         return lacks(r, "tensors");
@@ -183,6 +206,22 @@ static enum status take_files(const struct reader *r, const json_t *root)
     return OK;
 }
 
+static enum status take_identity(const struct reader *r, const json_t *root)
+{
+    struct save_identity *identity = &r->out->identity;
+    TRY(take_count(r, root, "step", &identity->step));
+    if (identity->step > MANIFEST_MOST_STEPS)
+        return fail(BAD_CHECKPOINT, "%s: step is %lld; at most %lld works", r->path,
+                    (long long)identity->step, (long long)MANIFEST_MOST_STEPS);
+    if (r->out->version == 1)
+        return OK;
+    TRY(take_text(r, root, "run", identity->run, sizeof identity->run));
+    TRY(take_text(r, root, "save", identity->save, sizeof identity->save));
+    if (!is_hex(identity->run, RUN_CHARS - 1))
+        return lacks(r, "run");
+    return is_hex(identity->save, SAVE_CHARS - 1) ? OK : lacks(r, "save");
+}
+
 static enum status take_all(const struct reader *r, const json_t *root)
 {
     int64_t version = 0;
@@ -190,20 +229,25 @@ static enum status take_all(const struct reader *r, const json_t *root)
     if (format == NULL || strcmp(format, "cuboid checkpoint") != 0)
         return fail(BAD_CHECKPOINT, "%s: not the manifest of a checkpoint", r->path);
     TRY(take_count(r, root, "version", &version));
-    if (version != 1)
-        return fail(BAD_CHECKPOINT, "%s: version %lld of the format; only version 1 is known", r->path,
-                    (long long)version);
-    TRY(take_count(r, root, "step", &r->out->step));
+    if (version < 1 || version > CHECKPOINT_VERSION)
+        return fail(BAD_CHECKPOINT,
+                    "%s: version %lld of the format; this program reads versions 1 to %d, use a newer one",
+                    r->path, (long long)version, CHECKPOINT_VERSION);
+    r->out->version = (int)version;
+    TRY(take_identity(r, root));
     TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
     TRY(take_seed(r, root));
     TRY(take_loss_scale(r, root));
     TRY(take_model(r, root));
     TRY(take_layout(r, root));
+    if (version > 1)
+        TRY(take_entry(r, json_object_get(root, "recipe"), "xxh3", &r->out->recipe));
     TRY(take_files(r, root));
     return manifest_complete(r->out, r->path);
 }
 
-/* The last key is a checksum of all that stands before it. */
+/* The last key is a checksum of all before it: XXH3 in version 2, another in version 1. The version is not
+ * known before the text is parsed, so either may fit. */
 static enum status check_own_checksum(const char *path, const struct text *text)
 {
     static const char key[] = "\"checksum\": \"", end[] = "\"}\n";
@@ -214,24 +258,48 @@ static enum status check_own_checksum(const char *path, const struct text *text)
                     path);
     char hex[HEX_CHARS] = {0};
     uint64_t sum;
+    size_t length = (size_t)(at - text->chars);
     memcpy(hex, at + sizeof key - 1, HEX_CHARS - 1);
-    if (!hex_parse(hex, &sum) || sum != checksum_of(text->chars, (size_t)(at - text->chars)))
-        return fail(BAD_CHECKPOINT, "%s: its checksum does not fit: corrupt, or changed by hand", path);
+    bool fits = hex_parse(hex, &sum) &&
+                (sum == checksum_of(text->chars, length) || sum == checksum_v1_of(text->chars, length));
+    return fits ? OK
+                : fail(BAD_CHECKPOINT, "%s: its checksum does not fit: corrupt, or changed by hand", path);
+}
+
+static enum status check_size(const char *path, int64_t bytes)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+    if (info.st_size != bytes)
+        return fail(BAD_CHECKPOINT, "%s: %lld bytes, and the manifest says %lld", path,
+                    (long long)info.st_size, (long long)bytes);
     return OK;
+}
+
+static enum status check_recipe(const struct manifest *m, const char *path)
+{
+    struct text recipe = {0};
+    TRY(check_size(path, m->recipe.bytes));
+    enum status status = file_read_small(path, (size_t)m->recipe.bytes, &recipe);
+    if (status == OK && checksum_of(text_chars(&recipe), recipe.length) != m->recipe.checksum)
+        status =
+            fail(BAD_CHECKPOINT, "%s: its checksum is not the manifest's: corrupt, or changed by hand", path);
+    text_free(&recipe);
+    return status == IO_ERROR ? BAD_CHECKPOINT : status; // its reason stays
 }
 
 static enum status check_files(const struct manifest *m, const char *folder)
 {
     enum status status = OK;
-    for (int i = 0; status == OK && i < m->file_count; i++) {
+    for (int i = -1; status == OK && i < m->file_count; i++) {
         struct text path = {0};
-        struct stat info;
-        text_add(&path, "%s/%s", folder, m->files[i].name);
-        if (stat(path.chars, &info) != 0)
-            status = fail(BAD_CHECKPOINT, "%s: %s", path.chars, strerror(errno));
-        else if (info.st_size != m->files[i].bytes)
-            status = fail(BAD_CHECKPOINT, "%s: %lld bytes, and the manifest says %lld", path.chars,
-                          (long long)info.st_size, (long long)m->files[i].bytes);
+        const struct manifest_file *file = i < 0 ? &m->recipe : &m->files[i];
+        text_add(&path, "%s/%s", folder, file->name);
+        if (i >= 0)
+            status = check_size(path.chars, file->bytes);
+        else if (file->name[0] != 0)
+            status = check_recipe(m, path.chars);
         text_free(&path);
     }
     return status;

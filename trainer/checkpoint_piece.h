@@ -14,6 +14,7 @@
 #pragma once
 
 #include "layers/weights.h"
+#include "trainer/safetensors.h"
 #include "trainer/worker.h"
 
 /* What is kept of a parameter. */
@@ -32,10 +33,11 @@ struct tensor state_tensor(const struct owned *owned, enum state state);
 struct piece {
     char name[PIECE_NAME_CHARS];
     int file; // index of the file it lies in
+    enum safetensors_dtype dtype;
     int ndim;
     int64_t dim[SHARD_MAX_DIMS];                          // of the whole tensor
     int64_t begin[SHARD_MAX_DIMS], count[SHARD_MAX_DIMS]; // begin 0 and count 1 past ndim
-    uint64_t checksum;                                    // of its bytes
+    uint64_t checksum;                                    // of its bytes, in version 1
 };
 
 int64_t piece_elements(const struct piece *piece);
@@ -47,7 +49,7 @@ bool piece_of_rank(const struct run *run, const struct param *row, int rank, str
 /* True when it writes anything at all; with ZeRO, when it may. */
 bool piece_of_rank_any(const struct run *run, const struct params *params, int rank);
 
-/* "129,0 257,192 00c0ffee00c0ffee": begin, whole shape and checksum. The counts are the file's own shape. */
+/* "129,0 257,192": begin and whole shape. The counts are the file's own shape. */
 enum { PIECE_TEXT_CHARS = 128 };
 const char *piece_text(const struct piece *piece, char out[PIECE_TEXT_CHARS]);
 /* False when `text` is no such thing. ndim and count are left alone. */

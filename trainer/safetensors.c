@@ -2,6 +2,7 @@
 #include "trainer/safetensors.h"
 
 #include "trainer/checksum.h"
+#include "trainer/checksum_v1.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@ struct safetensors {
     struct text path;
     int file;                         // -1: none
     int64_t file_bytes, header_bytes; // header_bytes: before the numbers
-    uint64_t header_checksum;
+    uint64_t header_checksum, header_checksum_v1;
     json_t *header; // names and metadata live in it
     struct safetensors_tensor *list;
     int count;
@@ -44,6 +45,16 @@ const char *safetensors_dtype_name(enum safetensors_dtype dtype)
 size_t safetensors_dtype_bytes(enum safetensors_dtype dtype)
 {
     return dtypes[dtype].bytes;
+}
+
+bool safetensors_dtype_parse(const char *name, enum safetensors_dtype *out)
+{
+    for (int d = 0; d < SAFETENSORS_DTYPES; d++)
+        if (strcmp(dtypes[d].name, name) == 0) {
+            *out = (enum safetensors_dtype)d;
+            return true;
+        }
+    return false;
 }
 
 /* ---- one entry of the header ---- */
@@ -63,11 +74,8 @@ static enum status parse_dtype(const char *path, const json_t *entry, struct saf
     const char *name = json_string_value(json_object_get(entry, "dtype"));
     if (name == NULL)
         return fail(BAD_CHECKPOINT, "%s: tensor %s has no dtype", path, tensor->name);
-    for (int d = 0; d < SAFETENSORS_DTYPES; d++)
-        if (strcmp(dtypes[d].name, name) == 0) {
-            tensor->dtype = (enum safetensors_dtype)d;
-            return OK;
-        }
+    if (safetensors_dtype_parse(name, &tensor->dtype))
+        return OK;
     return fail(BAD_CHECKPOINT, "%s: tensor %s has dtype \"%s\", which is not known; F32 is what is read",
                 path, tensor->name, name_is_plain(name) ? name : "?");
 }
@@ -238,10 +246,11 @@ static enum status read_header(struct safetensors *f)
         return fail(NO_MEMORY, "%s: no memory for a header of %llu bytes", f->path.chars,
                     (unsigned long long)length);
     enum status status = read_at(f, bytes, (size_t)f->header_bytes, 0);
-    if (status == OK)
+    if (status == OK) {
         f->header_checksum = checksum_of(bytes, (size_t)f->header_bytes);
-    if (status == OK)
+        f->header_checksum_v1 = checksum_v1_of(bytes, (size_t)f->header_bytes);
         status = parse_header(f, bytes + 8, (size_t)length);
+    }
     free(bytes);
     return status;
 }
@@ -316,9 +325,19 @@ int64_t safetensors_file_bytes(const struct safetensors *f)
     return f->file_bytes;
 }
 
+int64_t safetensors_data_bytes(const struct safetensors *f)
+{
+    return f->file_bytes - f->header_bytes;
+}
+
 uint64_t safetensors_header_checksum(const struct safetensors *f)
 {
     return f->header_checksum;
+}
+
+uint64_t safetensors_header_checksum_v1(const struct safetensors *f)
+{
+    return f->header_checksum_v1;
 }
 
 enum status safetensors_read(const struct safetensors *f, const struct safetensors_tensor *tensor,
@@ -326,4 +345,11 @@ enum status safetensors_read(const struct safetensors *f, const struct safetenso
 {
     CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
     return read_at(f, out, length, f->header_bytes + tensor->offset_bytes + from);
+}
+
+enum status safetensors_read_data(const struct safetensors *f, int64_t from, size_t length, void *out)
+{
+    CHECK(from >= 0 && from <= safetensors_data_bytes(f) &&
+          length <= (size_t)(safetensors_data_bytes(f) - from));
+    return read_at(f, out, length, f->header_bytes + from);
 }

@@ -40,6 +40,7 @@ enum safetensors_dtype {
 };
 const char *safetensors_dtype_name(enum safetensors_dtype dtype); // "F32"
 size_t safetensors_dtype_bytes(enum safetensors_dtype dtype);
+bool safetensors_dtype_parse(const char *name, enum safetensors_dtype *out);
 
 struct safetensors_tensor {
     const char *name; // printable, without spaces
@@ -66,11 +67,18 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *file
 const char *safetensors_metadata(const struct safetensors *file, const char *key); // or NULL
 
 int64_t safetensors_file_bytes(const struct safetensors *file);
-uint64_t safetensors_header_checksum(const struct safetensors *file); // of all bytes before the numbers
+int64_t safetensors_data_bytes(const struct safetensors *file);
+/* Of all bytes before the numbers; as checkpoints of version 1 have it, too. */
+uint64_t safetensors_header_checksum(const struct safetensors *file);
+uint64_t safetensors_header_checksum_v1(const struct safetensors *file);
 
 /* `length` bytes of the tensor's from `from` on. */
 MUST_USE enum status safetensors_read(const struct safetensors *file, const struct safetensors_tensor *tensor,
                                       int64_t from, size_t length, void *out);
+
+/* `length` bytes of all tensors' from `from` on. */
+MUST_USE enum status safetensors_read_data(const struct safetensors *file, int64_t from, size_t length,
+                                           void *out);
 
 /* ---- writing ---- */
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Checkpoints by whole worlds of ranks, of tiny models.
  *
- *   test_checkpoint local DEVICE    every layout goes on from every other's: what was loaded is compared, to
- * the bit, with whole tensors put together without files; where the arithmetic is the same (equal tp and dp)
- * the next steps are too. And a disk that is full for one rank only. test_checkpoint mpi DEVICE      stopped
- * and resumed, as processes test_checkpoint kill DEVICE     killed again and again while saving: there is
- * always one to go on from
+ * local DEVICE: every layout goes on from every other's. What was loaded is compared, to the bit, with whole
+ * tensors put together without files; where the arithmetic is the same (equal tp and dp) the next steps are
+ * too. And a disk that is full for one rank only.
+ *
+ * mpi DEVICE: stopped and resumed, as processes.
+ *
+ * kill DEVICE: killed again and again while saving; there is always one to go on from.
+ *
+ * convert FOLDER: loads the checkpoint FOLDER by its own recipe, on one rank and on all, and saves it again
+ * in converted-1 and converted-all.
  *
  * A rank that sees something wrong returns, and the world ends with its reason. */
 #include "tests/support/sanitized.h"
@@ -183,7 +188,7 @@ static void remove_all(const char *path)
 
 static int entries(const char *path)
 {
-    int count = -2; // . and ..
+    int count = -3; // ., .. and run.json
     DIR *folder = opendir(path);
     while (folder != NULL && readdir(folder) != NULL)
         count++;
@@ -505,6 +510,48 @@ static enum status mpi(const char *device, const struct launcher *launcher)
     return status;
 }
 
+/* ---- a checkpoint of another version ---- */
+
+static enum status convert_rank(struct world *world, void *argument)
+{
+    const struct episode *episode = argument;
+    struct worker worker;
+    TRY(worker_create(&episode->run, world, true, &worker));
+    enum status status = checkpoint_load(&worker, episode->from, true);
+    if (status == OK)
+        status = checkpoint_save(&worker);
+    worker_destroy(&worker);
+    return status;
+}
+
+static enum status convert_on(const char *folder, const char *save, bool alone)
+{
+    struct problems problems = {0};
+    struct episode episode = {.from = folder};
+    char recipe[300], save_key[60];
+    snprintf(recipe, sizeof recipe, "%s/recipe.yaml", folder);
+    snprintf(save_key, sizeof save_key, "checkpoint.save=%s", save);
+    const char *overrides[] = {save_key, "cluster.threads_per_rank=1", "tp=1"};
+    enum status status = recipe_load(recipe, overrides, alone ? 3 : 2, 0, &episode.recipe, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    TRY(status);
+    TRY(run_create(episode.recipe, false, &episode.run));
+    status = world_run("local", episode.run.mesh.world, convert_rank, &episode);
+    episode_close(&episode);
+    return status;
+}
+
+static int convert(const char *folder)
+{
+    enum status status = convert_on(folder, "converted-1", true);
+    if (status == OK)
+        status = convert_on(folder, "converted-all", false);
+    if (status != OK)
+        fprintf(stderr, "%s\n", fail_text());
+    return status != OK;
+}
+
 static enum status enter(const char *mode, const struct launcher *launcher, char folder[64])
 {
     // Processes of one launcher share a parent, and so the folder.
@@ -527,6 +574,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s local|mpi|kill DEVICE\n", argv[0]);
         return 2;
     }
+    if (strcmp(argv[1], "convert") == 0)
+        return convert(argv[2]);
     signal(SIGXFSZ, SIG_IGN);
     MUST(launcher_find(&launcher));
     MUST(enter(argv[1], &launcher, folder));

@@ -324,30 +324,18 @@ Test(checkpoint_piece, the_cover_is_checked)
 
 Test(checkpoint_piece, text_reads_back_and_nothing_else_does)
 {
-    struct piece piece = {.ndim = 2, .dim = {257, INT64_MAX}, .begin = {129, 0}, .checksum = 0xabcdefU},
-                 back = {0};
+    struct piece piece = {.ndim = 2, .dim = {257, INT64_MAX}, .begin = {129, 0}}, back = {0};
     char text[PIECE_TEXT_CHARS];
-    cr_assert_str_eq(piece_text(&piece, text), "129,0 257,9223372036854775807 0000000000abcdef");
+    cr_assert_str_eq(piece_text(&piece, text), "129,0 257,9223372036854775807");
     cr_assert(piece_parse(text, 2, &back));
-    cr_assert(back.begin[0] == 129 && back.begin[1] == 0 && back.dim[0] == 257 && back.dim[1] == INT64_MAX &&
-              back.checksum == 0xabcdefU);
+    cr_assert(back.begin[0] == 129 && back.begin[1] == 0 && back.dim[0] == 257 && back.dim[1] == INT64_MAX);
     piece.ndim = 1;
-    cr_assert_str_eq(piece_text(&piece, text), "129 257 0000000000abcdef");
+    cr_assert_str_eq(piece_text(&piece, text), "129 257");
     cr_assert(piece_parse(text, 1, &back));
     cr_assert_not(piece_parse(text, 2, &back));
-    const char *const wrong[] = {"",
-                                 "1",
-                                 "1,2",
-                                 "1,2 3,4",
-                                 "1,2 3,4 ",
-                                 "1,2 3,4 00",
-                                 "-1,2 3,4 0000000000abcdef",
-                                 "1,2 3,4 0000000000ABCDEF",
-                                 "1,2 3,4 0000000000abcdef0",
-                                 " 1,2 3,4 0000000000abcdef",
-                                 "1,2  3,4 0000000000abcdef",
-                                 "1,2,3 4 0000000000abcdef",
-                                 "1,99999999999999999999 3,4 0000000000abcdef"};
+    const char *const wrong[] = {"",         "1",         "1,2",       "1,2 3",    "1,2 3,",
+                                 "1,2 3,4 ", "-1,2 3,4",  "1,2 3,4 5", " 1,2 3,4", "1,2  3,4",
+                                 "1,2,3 4",  "1,2 3,4,5", "1,99999999999999999999 3,4"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         cr_expect_not(piece_parse(wrong[i], 2, &back), "%s", wrong[i]);
 }

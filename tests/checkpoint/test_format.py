@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints as other programs see them.
+
+    test_format.py CUBOID TEST_CHECKPOINT SOURCE_ROOT
+
+- The lines of docs/checkpoints.md, exactly as they stand there, assemble the same global tensors from a
+  checkpoint of one rank and from that of a pipeline.
+- Every checksum is what libxxhash says of the bytes that the page names.
+- A checkpoint of version 1 (version-1/, written by a program of that version on two ranks) has, loaded on one rank and
+  on two and saved again, the same tensors bit for bit; the loss scale is a tensor then."""
+import ctypes
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import numpy
+
+CUBOID, CONVERT, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3]
+VERSION_1 = os.path.join(ROOT, "tests", "checkpoint", "version-1")
+MIB = 1 << 20
+
+# Large enough that a file has several MiB and tensors cross their boundaries.
+RECIPE = """
+model: {num_layers: 2, hidden_size: 24, num_attention_heads: 2, seq_length: 8, vocab_size: 9000}
+train: {global_batch_size: 4, micro_batch_size: 1, train_iters: 2}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+tokenizer: {tokenizer_type: none}
+precision: {params_dtype: fp16, matmul_format: hybrid, scaling: delayed, amax_history_len: 3}
+data: {train: text}
+"""
+
+
+def write_data(prefix):
+    """Megatron's indexed dataset of one document."""
+    ids = [i * i % 9000 for i in range(400)]
+    with open(prefix + ".bin", "wb") as file:
+        file.write(struct.pack(f"<{len(ids)}H", *ids))
+    with open(prefix + ".idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(ids), 0, 0, 1))
+
+
+def run(*arguments, **options):
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100, **options)
+    if done.returncode != 0:
+        sys.exit(f"{arguments}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def documented():
+    with open(os.path.join(ROOT, "docs", "checkpoints.md"), encoding="utf-8") as file:
+        lines = re.search(r"<!-- test: assemble -->\n```python\n(.*?)```", file.read(), re.S).group(1)
+    assert lines.count("\n") == 10, lines
+    return compile(lines, "docs/checkpoints.md", "exec")
+
+
+LINES = documented()
+
+
+def assemble(folder):
+    names, arguments = {}, sys.argv
+    sys.argv = ["assemble.py", folder]
+    exec(LINES, names)  # the page is the test's subject
+    sys.argv = arguments
+    return names["tensors"]
+
+
+def same(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def expect_same(left, right, but=()):
+    assert left.keys() - set(but) == right.keys() - set(but), left.keys() ^ right.keys()
+    different = [name for name in left.keys() - set(but) if not same(left[name], right[name])]
+    assert not different, different
+
+
+def xxh3(data):
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_64bits.restype = ctypes.c_uint64
+    return f"{library.XXH3_64bits(data, ctypes.c_size_t(len(data))):016x}"
+
+
+def check_file(folder, entry, manifest):
+    with open(os.path.join(folder, entry["name"]), "rb") as file:
+        raw = file.read()
+    assert len(raw) == entry["bytes"]
+    data = 8 + struct.unpack("<Q", raw[:8])[0]
+    assert xxh3(raw[:data]) == entry["header"] and data % 64 == 0
+    header = json.loads(raw[8:data])
+    metadata = header.pop("__metadata__")
+    assert all(isinstance(value, str) for value in metadata.values())
+    assert metadata["cuboid.version"] == "2" and metadata["cuboid.step"] == str(manifest["step"])
+    assert (metadata["cuboid.run"], metadata["cuboid.save"]) == (manifest["run"], manifest["save"])
+    sums = "".join(xxh3(raw[at:at + MIB]) for at in range(data, len(raw), MIB))
+    assert metadata["cuboid.xxh3"] == sums
+    # As Hugging Face's reader demands: no hole, no overlap, nothing after the last tensor.
+    end = 0
+    for tensor in sorted(header.values(), key=lambda tensor: tensor["data_offsets"]):
+        assert tensor["data_offsets"][0] == end
+        end = tensor["data_offsets"][1]
+    assert data + end == len(raw)
+    for tensor in entry["tensors"]:
+        begin, shape = (",".join(map(str, tensor[key])) for key in ("begin", "shape"))
+        assert metadata[tensor["name"]] == f"{begin} {shape}"
+        assert header[tensor["name"]]["shape"] == tensor["count"]
+        assert header[tensor["name"]]["dtype"] == tensor["dtype"]
+    return len(sums) // 16
+
+
+def check_checksums(folder):
+    """Returns the number of blocks in the largest file."""
+    with open(os.path.join(folder, "manifest.json"), "rb") as file:
+        text = file.read()
+    manifest = json.loads(text)
+    assert manifest["version"] == 2 and xxh3(text[:text.rindex(b'"checksum"')]) == manifest["checksum"]
+    with open(os.path.join(folder, manifest["recipe"]["name"]), "rb") as file:
+        recipe = file.read()
+    assert (len(recipe), xxh3(recipe)) == (manifest["recipe"]["bytes"], manifest["recipe"]["xxh3"])
+    return max(check_file(folder, entry, manifest) for entry in manifest["files"])
+
+
+def test_layouts():
+    write_data("text")
+    with open("recipe.yaml", "w", encoding="utf-8") as file:
+        file.write(RECIPE)
+    for name, keys in (("one", []), ("many", ["pp=2", "dp=2", "parallel.zero_stage=1"])):
+        run(CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", "cluster.threads_per_rank=1", *keys)
+    folders = [f"{name}/checkpoints/step-00000002" for name in ("one", "many")]
+    blocks = [check_checksums(folder) for folder in folders]
+    assert blocks[0] > 2 and blocks[1] > 1, blocks
+    one, many = (assemble(folder) for folder in folders)
+    expect_same(one, many)
+    assert one["embedding.weight"].shape == (9000, 24) and numpy.isfinite(one["embedding.weight"]).all()
+    assert one["precision.loss_scale"].dtype == "<f8" and one["precision.amax.layers.0.mlp.fc1.weight"].shape == (3, 3)
+
+
+def test_version_1():
+    shutil.copytree(VERSION_1, "old")
+    run(CONVERT, "convert", "old")
+    old = assemble("old")
+    # 20 parameters with two moments each, and the histories of 6 weights.
+    assert len(old) == 66 and "precision.loss_scale" not in old, len(old)
+    for name in ("converted-1", "converted-all"):
+        folder = f"{name}/step-00000003"
+        check_checksums(folder)
+        new = assemble(folder)
+        expect_same(old, new, but=["precision.loss_scale"])
+        assert new["precision.loss_scale"].tolist() == [2048.0, 1.0, 2.0]
+    with open("converted-all/step-00000003/manifest.json", encoding="utf-8") as file:
+        assert len(json.load(file)["files"]) == 2
+    # A wrong byte in each of its files is noticed.
+    for name in sorted(os.listdir("old")):
+        with open(os.path.join("old", name), "r+b") as file:
+            raw = file.read()
+            at = len(raw) - len(raw) // 4
+            file.seek(at)
+            file.write(bytes([raw[at] ^ 4]))
+            file.flush()
+            done = subprocess.run([CONVERT, "convert", "old"], capture_output=True, text=True, check=False)
+            assert name == "recipe.yaml" or (done.returncode == 1 and f"old/{name}" in done.stderr), done.stderr
+            file.seek(at)
+            file.write(raw[at:at + 1])
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    test_layouts()
+    test_version_1()
+    os.chdir("/")
+print("checkpoints: ok")
