@@ -385,7 +385,8 @@ struct magnitude {
  * rounds nothing, or what a published recipe says, in fp32 operation by operation. */
 enum scale_rule {
     SCALE_POWER_OF_TWO, // the least 2^e with a <= largest * 2^e; 1 where a is 0
-    SCALE_E8M0,         // 2^(floor(log2 a) - exponent of the largest), e8m0: Microscaling 1.0, section 6.3
+    SCALE_E8M0_DOWN,    // 2^(floor(log2 a) - exponent of the largest), e8m0: Microscaling 1.0, section 6.3
+    SCALE_E8M0_UP,      // the least 2^e with a <= largest * 2^e, e8m0: 2506.08027
     SCALE_E4M3, // two levels (NVFP4, 2509.25149, appendix C): with up = largest * 448 / the tensor's a,
                 // each block has code = e4m3(a / largest * up), and the scale is code * (1 / up)
     SCALE_FULL, // max(a, 1e-5) / largest, in fp32 (BitNet b1.58)

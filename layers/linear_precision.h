@@ -28,9 +28,13 @@ enum product_format {
  * steps before, or a block's. The others bring their own. */
 enum scaling { SCALING_TENSORWISE, SCALING_DELAYED, SCALING_BLOCKWISE };
 
+/* Which of the two powers of two next to (largest magnitude) / (largest number) an mxfp8 scale is. */
+enum scale_rounding { SCALE_ROUNDS_UP, SCALE_ROUNDS_DOWN };
+
 struct linear_precision {
     enum product_format format[PRODUCT_COUNT];
     enum scaling scaling;
+    enum scale_rounding mxfp8_scale_rounding;
     int64_t num_layers, high_first, high_last; // so many layers at either end stay as they are,
     char *const *high;                         // and those with these names
     size_t high_count;

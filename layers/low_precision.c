@@ -23,7 +23,7 @@ struct rule {
     {                                                           \
         .lowers = true, .format = NUMBER_##format_, __VA_ARGS__ \
     }
-#define MX TO(E4M3, .scale = SCALE_E8M0, .along = 32, .across = 1)
+#define MX TO(E4M3, .scale = SCALE_E8M0_UP, .along = 32, .across = 1)
 #define FP4(across_, ...) \
     TO(E2M1, .scale = SCALE_E4M3, .magnitude = OF_TENSOR, .along = 16, .across = (across_), __VA_ARGS__)
 
@@ -51,6 +51,8 @@ static struct rule rule_of(const struct linear_precision *precision, enum produc
     enum product_format format = precision->format[product];
     struct rule rule = own_rules[format][operand];
     rule.transformed = rule.transformed && product == PRODUCT_GRAD_WEIGHT;
+    if (format == PRODUCT_MXFP8 && precision->mxfp8_scale_rounding == SCALE_ROUNDS_DOWN)
+        rule.scale = SCALE_E8M0_DOWN;
     if (!is_told(format))
         return rule;
     switch (precision->scaling) {

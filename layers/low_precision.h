@@ -14,10 +14,11 @@
  *     e4m3       E4M3             E4M3               E4M3             a tensor, or 128 x 1 (w: 128 x 128)
  *     e5m2       E5M2             E5M2               E5M2             the same
  *     hybrid     E4M3             E4M3               E5M2             the same
- *     mxfp8      E4M3             E4M3               E4M3             32 x 1, scales E8M0: OCP Microscaling
+ *     mxfp8      E4M3             E4M3               E4M3             32 x 1, scales E8M0, rounded up or down
  *     nvfp4      E2M1             E2M1, 16 x 16      E2M1 stochastic  16 x 1, scales E4M3 and of the tensor
  *     ternary    int8, a token    -1 0 1, a tensor   as it is
  *
+ * mxfp8 is OCP Microscaling 1.0, which rounds its scales down; 2506.08027 rounds them up.
  * 128 x 1 is DeepSeek-V3's (2412.19437), nvfp4 is 2509.25149's, with a random Hadamard transform of blocks of
  * 16 tokens on both operands of grad_weight; ternary is BitNet b1.58's (2402.17764), whose gradients pass
  * through the rounding. Every operand is rounded from what the layer has, for each direction anew.

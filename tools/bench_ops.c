@@ -375,7 +375,7 @@ static void bench_formats(struct bench *b)
     const double once = b->size * elements(t, h), out = 4.0 * elements(t, h);
     struct quantise q = {.in = matrix(b, t, h),
                          .out = matrix_of(b, F32, t, h),
-                         .scale = SCALE_E8M0,
+                         .scale = SCALE_E8M0_UP,
                          .block_rows = 1,
                          .block_columns = 32,
                          .period = b->sequence,

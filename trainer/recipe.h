@@ -138,6 +138,7 @@ struct recipe_precision {
     enum product_format matmul_format;
     int forward_format, grad_input_format, grad_weight_format; // enum product_format, or PRODUCT_SAME
     enum recipe_scaling scaling;
+    enum scale_rounding mxfp8_scale_rounding;
     int64_t amax_history_len; // of SCALE_DELAYED, in steps
     enum amax_algorithm amax_compute_algo;
     int64_t margin;
@@ -221,7 +222,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 132 }; // rows of the table: an origin for each
+enum { RECIPE_ROWS = 133 }; // rows of the table: an origin for each
 
 struct recipe {
     char *name;

@@ -20,6 +20,7 @@ struct linear_precision recipe_linear_precision(const struct recipe *recipe)
     };
     struct linear_precision precision = {
         .scaling = scalings[p->scaling],
+        .mxfp8_scale_rounding = p->mxfp8_scale_rounding,
         .num_layers = recipe->model.num_layers,
         .high_first = p->high_precision_first_layers,
         .high_last = p->high_precision_last_layers,

@@ -87,6 +87,8 @@ static const struct choice scalings[] = {IS("auto", SCALE_AUTO),
                                          IS("delayed", SCALE_DELAYED),
                                          IS("blockwise", SCALE_BLOCKWISE),
                                          {0}};
+static const struct choice scale_roundings[] = {
+    IS("up", SCALE_ROUNDS_UP), IS("down", SCALE_ROUNDS_DOWN), {0}};
 static const struct choice amax_algorithms[] = {
     IS("max", AMAX_MAX), IS("most_recent", AMAX_MOST_RECENT), {0}};
 static const struct choice tokenizers[] = {
@@ -352,6 +354,10 @@ const struct recipe_row recipe_rows[] = {
         "What shares a scale in e4m3, e5m2 and hybrid: a tensor as it is now, as it was, or 128 elements. "
         "`auto`: tensorwise for these; mxfp8, nvfp4 and ternary have their own.",
         .choices = scalings, .aliases = "fp8_recipe"),
+    ROW("precision.mxfp8_scale_rounding", CHOICE, precision.mxfp8_scale_rounding, "up",
+        "How the scales of mxfp8 become powers of two: `up`, so that no element saturates (2506.08027), or "
+        "`down`, as in the OCP Microscaling specification, with which training can diverge.",
+        .choices = scale_roundings),
     ROW("precision.amax_history_len", COUNT, precision.amax_history_len, "1024",
         "With scaling delayed: of so many steps the largest magnitudes are remembered.", BETWEEN(1, 65536),
         .aliases = "fp8_amax_history_len"),

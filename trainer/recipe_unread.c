@@ -31,6 +31,15 @@ static bool not_lowered(const struct recipe *r)
     return !linear_precision_lowers(&precision);
 }
 
+static bool not_mxfp8(const struct recipe *r)
+{
+    struct linear_precision precision = recipe_linear_precision(r);
+    for (int i = 0; i < PRODUCT_COUNT; i++)
+        if (precision.format[i] == PRODUCT_MXFP8)
+            return false;
+    return true;
+}
+
 static bool not_delayed(const struct recipe *r)
 {
     return r->precision.scaling != SCALE_DELAYED;
@@ -151,6 +160,7 @@ static const struct unread {
     {"precision.scaling precision.high_precision_layers precision.high_precision_first_layers "
      "precision.high_precision_last_layers",
      not_lowered, "precision.matmul_format", "no multiplication has another format"},
+    {"precision.mxfp8_scale_rounding", not_mxfp8, "precision.matmul_format", "only mxfp8 looks at it"},
     {"precision.amax_history_len precision.amax_compute_algo precision.margin", not_delayed,
      "precision.scaling", "only delayed looks at it"},
     {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",

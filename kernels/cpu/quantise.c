@@ -47,15 +47,15 @@ static struct factor factor_of(const struct job *job, float a)
     float fraction = frexpf(a, &exponent), largest = job->facts->largest;
     if (!isfinite(a))
         return (struct factor){NAN, NAN};
+    float largest_fraction = frexpf(largest, &largest_exponent);
+    const int least = exponent - largest_exponent + (fraction > largest_fraction); // a <= largest * 2^least
     switch (job->op->scale) {
     case SCALE_POWER_OF_TWO:
-        if (a == 0.0F)
-            return (struct factor){1.0F, 1.0F};
-        float largest_fraction = frexpf(largest, &largest_exponent);
-        return power_of_two(exponent - largest_exponent + (fraction > largest_fraction));
-    case SCALE_E8M0: {
-        float scale =
-            a == 0.0F ? 1.0F : e8m0_decode(e8m0_encode(exponent - 1 - job->facts->largest_exponent));
+        return a == 0.0F ? (struct factor){1.0F, 1.0F} : power_of_two(least);
+    case SCALE_E8M0_DOWN:
+    case SCALE_E8M0_UP: {
+        int e = job->op->scale == SCALE_E8M0_UP ? least : exponent - 1 - job->facts->largest_exponent;
+        float scale = a == 0.0F ? 1.0F : e8m0_decode(e8m0_encode(e));
         return (struct factor){1.0F / scale, scale};
     }
     case SCALE_E4M3: {
@@ -64,8 +64,8 @@ static struct factor factor_of(const struct job *job, float a)
         return (struct factor){code > 0.0F ? 1.0F / (code * job->whole) : 0.0F, code};
     }
     case SCALE_FULL: {
-        float least = a < 1e-5F ? 1e-5F : a;
-        return (struct factor){largest / least, least / largest};
+        float most = a < 1e-5F ? 1e-5F : a;
+        return (struct factor){largest / most, most / largest};
     }
     }
     die(__FILE__, __LINE__, "scale rule", "%d is none", (int)job->op->scale);

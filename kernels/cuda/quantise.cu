@@ -76,14 +76,15 @@ static __device__ struct factor factor_of(const struct formatting &f, float a, f
         return {NAN, NAN};
     uint32_t fraction = 0, of_largest = 0;
     const int exponent = exponent_of(a, &fraction);
-    switch (f.scale) {
+    const int least = exponent - exponent_of(f.largest, &of_largest) + (fraction > of_largest ? 1 : 0);
+    switch (f.scale) { // a <= largest * 2^least
     case SCALE_POWER_OF_TWO: {
-        const int e = exponent - exponent_of(f.largest, &of_largest) + (fraction > of_largest ? 1 : 0);
-        const int clamped = e < -126 ? -126 : e > 127 ? 127 : e;
+        const int clamped = least < -126 ? -126 : least > 127 ? 127 : least;
         return a == 0.0F ? factor{1.0F, 1.0F} : factor{power(-clamped), power(clamped)};
     }
-    case SCALE_E8M0: {
-        const int e = exponent - f.largest_exponent;
+    case SCALE_E8M0_DOWN:
+    case SCALE_E8M0_UP: {
+        const int e = f.scale == SCALE_E8M0_UP ? least : exponent - f.largest_exponent;
         const float scale = a == 0.0F ? 1.0F : power(e < -127 ? -127 : e > 127 ? 127 : e);
         return {1.0F / scale, scale};
     }
@@ -94,8 +95,8 @@ static __device__ struct factor factor_of(const struct formatting &f, float a, f
     case SCALE_FULL:
         break;
     }
-    const float least = a < 1e-5F ? 1e-5F : a;
-    return {f.largest / least, least / f.largest};
+    const float most = a < 1e-5F ? 1e-5F : a;
+    return {f.largest / most, most / f.largest};
 }
 
 static __device__ float up_of(const struct formatting &f)

@@ -290,16 +290,16 @@ static struct linear_precision all_products(enum product_format format, enum sca
 
 /* ---- what a format says of an operand, written down a second time ---- */
 
-static struct quantise expected(enum product_format format, enum scaling scaling, enum product product,
-                                int operand)
+static struct quantise expected(const struct linear_precision *precision, enum product product, int operand)
 {
+    const enum product_format format = precision->format[product];
     static const enum number_format of_gradients[] = {
         [PRODUCT_E4M3] = NUMBER_E4M3, [PRODUCT_E5M2] = NUMBER_E5M2, [PRODUCT_HYBRID] = NUMBER_E5M2};
     bool rows = product == PRODUCT_GRAD_WEIGHT || (product == PRODUCT_GRAD_INPUT && operand == OF_W);
     struct quantise q = {.format = NUMBER_E4M3, .scale = SCALE_POWER_OF_TWO};
     int64_t along = 0, across = 1;
     if (format == PRODUCT_MXFP8) {
-        q.scale = SCALE_E8M0;
+        q.scale = precision->mxfp8_scale_rounding == SCALE_ROUNDS_UP ? SCALE_E8M0_UP : SCALE_E8M0_DOWN;
         along = 32;
     } else if (format == PRODUCT_NVFP4) {
         q.format = NUMBER_E2M1;
@@ -313,7 +313,7 @@ static struct quantise expected(enum product_format format, enum scaling scaling
         q.format = operand == OF_DY         ? of_gradients[format]
                    : format == PRODUCT_E5M2 ? NUMBER_E5M2
                                             : NUMBER_E4M3;
-        along = scaling == SCALING_BLOCKWISE ? 128 : 0;
+        along = precision->scaling == SCALING_BLOCKWISE ? 128 : 0;
         across = operand == OF_W ? 128 : 1;
     }
     q.block_rows = along == 0 ? 0 : rows ? along : across;
@@ -326,9 +326,8 @@ struct judge {
     struct stream *stream;
     const struct lowered *got;
     const struct numbers *numbers;
-    enum product_format format;
-    enum scaling scaling;
-    const float *seen; // [OPERANDS]
+    struct linear_precision precision; // the same in all products
+    const float *seen;                 // [OPERANDS]
 };
 
 /* x of the first layer, or the weights or gradients of v alone: how many elements are not as they should be.
@@ -342,7 +341,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
     int64_t wrong = 0;
     CHECK(out != NULL);
     struct tensor source = tensor_2d((float *)(uintptr_t)in, F32, rows, columns);
-    struct quantise q = expected(j->format, j->scaling, product, operand);
+    struct quantise q = expected(&j->precision, product, operand);
     q.in = source;
     q.out = tensor_2d(out, F32, rows, columns);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -350,7 +349,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
         sum += rint(fabs((double)in[i]) * 0x1p24);
     }
     q.magnitude = tensor_1d(&largest, F32, 1);
-    if (j->scaling == SCALING_DELAYED) {
+    if (j->precision.scaling == SCALING_DELAYED) {
         float seen = j->seen[operand];
         wrong += memcmp(&seen, &largest, sizeof seen) != 0;
         largest = amax_used[operand];
@@ -389,7 +388,8 @@ static int64_t judge_format(const struct judge *j)
     philox_normal(philox_named(3, "layers.1.attention.v.weight"), 0, 0, KV * HIDDEN, w);
     for (int64_t i = 0; i < KV * HIDDEN; i++)
         w[i] *= 0.02F;
-    bool fp4 = j->format == PRODUCT_NVFP4, has_dy = !fp4 && j->format != PRODUCT_TERNARY;
+    enum product_format format = j->precision.format[0];
+    bool fp4 = format == PRODUCT_NVFP4, has_dy = !fp4 && format != PRODUCT_TERNARY;
     wrong += mistakes(j, PRODUCT_FORWARD, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
     wrong += fp4 ? 0 : mistakes(j, PRODUCT_GRAD_WEIGHT, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
     wrong += mistakes(j, PRODUCT_FORWARD, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
@@ -405,15 +405,17 @@ static const struct {
     const char *name;
     enum product_format format;
     enum scaling scaling;
-} formats[] = {{"e4m3", PRODUCT_E4M3, SCALING_TENSORWISE},
-               {"e5m2", PRODUCT_E5M2, SCALING_TENSORWISE},
-               {"hybrid", PRODUCT_HYBRID, SCALING_TENSORWISE},
-               {"hybrid, blockwise", PRODUCT_HYBRID, SCALING_BLOCKWISE},
-               {"e4m3, delayed", PRODUCT_E4M3, SCALING_DELAYED},
-               {"hybrid, delayed", PRODUCT_HYBRID, SCALING_DELAYED},
-               {"mxfp8", PRODUCT_MXFP8, SCALING_TENSORWISE},
-               {"nvfp4", PRODUCT_NVFP4, SCALING_TENSORWISE},
-               {"ternary", PRODUCT_TERNARY, SCALING_TENSORWISE}};
+    enum scale_rounding rounding;
+} formats[] = {{"e4m3", PRODUCT_E4M3, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"e5m2", PRODUCT_E5M2, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"hybrid", PRODUCT_HYBRID, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"hybrid, blockwise", PRODUCT_HYBRID, SCALING_BLOCKWISE, SCALE_ROUNDS_UP},
+               {"e4m3, delayed", PRODUCT_E4M3, SCALING_DELAYED, SCALE_ROUNDS_UP},
+               {"hybrid, delayed", PRODUCT_HYBRID, SCALING_DELAYED, SCALE_ROUNDS_UP},
+               {"mxfp8", PRODUCT_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"mxfp8, down", PRODUCT_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_DOWN},
+               {"nvfp4", PRODUCT_NVFP4, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"ternary", PRODUCT_TERNARY, SCALING_TENSORWISE, SCALE_ROUNDS_UP}};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 static int check_layer(void)
@@ -430,8 +432,8 @@ static int check_layer(void)
     for (int f = 0; f < FORMATS; f++) {
         struct trial trial = {
             .precision = all_products(formats[f].format, formats[f].scaling), .numbers = numbers, .out = one};
-        judge.format = formats[f].format;
-        judge.scaling = formats[f].scaling;
+        trial.precision.mxfp8_scale_rounding = formats[f].rounding;
+        judge.precision = trial.precision;
         MUST(world_run_threads(1, rank_main, &trial));
         float seen[OPERANDS];
         memcpy(seen, trial.seen, sizeof seen);
@@ -497,6 +499,7 @@ static const struct alike groups[] = {
     // Each of these must do something, and keeping all layers high must do nothing.
     {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
     {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
+    {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", "precision.mxfp8_scale_rounding=down"}, true},
     {TINY_GPT,
      "precision.params_dtype=fp16 precision.initial_loss_scale=1024 precision.matmul_format=hybrid "
      "precision.scaling=delayed" STEPS,

@@ -58,7 +58,11 @@ static struct scaled reference_scale(const struct quantise *q, int64_t row, doub
         while (ldexp(largest, e) < a)
             e++;
         return power(a > 0.0 ? e : 0);
-    case SCALE_E8M0:
+    case SCALE_E8M0_UP:
+        while (ldexp(largest, e - 1) < a)
+            e++;
+        return power(a > 0.0 ? e - 1 : 0); // from 2^-127 on
+    case SCALE_E8M0_DOWN:
         while (ldexp(1.0, e + 1) <= a)
             e++;
         return power(a > 0.0 ? e - (q->format == NUMBER_E4M3 ? 8 : q->format == NUMBER_E5M2 ? 15 : 2) : 0);
@@ -212,17 +216,21 @@ static void check_shape(const struct shape *s, int threads, int shift)
 Test(ops_numbers, blocks_share_the_scale_that_their_rule_gives)
 {
     static const struct shape shapes[] = {
-        {NUMBER_E4M3, SCALE_E8M0, 1, 32, 0, 3, 70},
-        {NUMBER_E4M3, SCALE_E8M0, 32, 1, 0, 70, 5},
-        {NUMBER_E4M3, SCALE_E8M0, 32, 1, 40, 100, 3},
-        {NUMBER_E5M2, SCALE_E8M0, 1, 32, 0, 2, 64},
+        {NUMBER_E4M3, SCALE_E8M0_DOWN, 1, 32, 0, 3, 70},
+        {NUMBER_E4M3, SCALE_E8M0_DOWN, 32, 1, 0, 70, 5},
+        {NUMBER_E4M3, SCALE_E8M0_DOWN, 32, 1, 40, 100, 3},
+        {NUMBER_E5M2, SCALE_E8M0_DOWN, 1, 32, 0, 2, 64},
+        {NUMBER_E4M3, SCALE_E8M0_UP, 1, 32, 0, 3, 70},
+        {NUMBER_E4M3, SCALE_E8M0_UP, 32, 1, 0, 70, 5},
+        {NUMBER_E4M3, SCALE_E8M0_UP, 32, 1, 40, 100, 3},
+        {NUMBER_E5M2, SCALE_E8M0_UP, 1, 32, 0, 2, 64},
         {NUMBER_E4M3, SCALE_POWER_OF_TWO, 1, 128, 0, 3, 200},
         {NUMBER_E5M2, SCALE_POWER_OF_TWO, 128, 1, 0, 150, 2},
         {NUMBER_E4M3, SCALE_POWER_OF_TWO, 16, 16, 0, 20, 40},
         {NUMBER_E2M1, SCALE_E4M3, 1, 16, 0, 4, 40},
         {NUMBER_E2M1, SCALE_E4M3, 16, 1, 24, 50, 6},
         {NUMBER_E2M1, SCALE_E4M3, 16, 16, 0, 33, 33},
-        {NUMBER_E2M1, SCALE_E8M0, 1, 32, 0, 2, 33},
+        {NUMBER_E2M1, SCALE_E8M0_DOWN, 1, 32, 0, 2, 33},
         {NUMBER_E4M3, SCALE_POWER_OF_TWO, 0, 0, 0, 7, 11},
         {NUMBER_E5M2, SCALE_POWER_OF_TWO, 0, 0, 0, 1, 300},
     };
@@ -246,7 +254,14 @@ Test(ops_numbers, the_rules_hold_where_exponents_end)
         MUST(quantise(stand.stream, q));
         MUST(stream_sync(stand.stream));
         cr_expect_eq(mistakes(&q, out, 2), 0, "%g gives %g", (double)x[0], (double)out[0]);
-        q.scale = SCALE_E8M0;
+        q.scale = SCALE_E8M0_UP;
+        MUST(quantise(stand.stream, q));
+        MUST(stream_sync(stand.stream));
+        cr_expect_eq(mistakes(&q, out, 2), 0, "%g gives %g", (double)x[0], (double)out[0]);
+        bool inside = values[i] >= 0x1p-110F && values[i] < 0x1p127F; // rounded up, the last has no float
+        cr_expect(!inside || fabsf(out[0] - x[0]) <= 0x1p-4F * x[0], "%g saturates at %g", (double)x[0],
+                  (double)out[0]);
+        q.scale = SCALE_E8M0_DOWN;
         MUST(quantise(stand.stream, q));
         MUST(stream_sync(stand.stream));
         cr_expect(values[i] < 0x1p-110F || mistakes(&q, out, 2) == 0, "%g gives %g", (double)x[0],
@@ -340,7 +355,7 @@ Test(ops_numbers, what_is_not_finite_shows)
         x[40] = bad[i];
         struct quantise q = {.in = tensor_2d(x, F32, 2, 64),
                              .out = tensor_2d(out, F32, 2, 64),
-                             .scale = SCALE_E8M0,
+                             .scale = SCALE_E8M0_UP,
                              .block_rows = 1,
                              .block_columns = 32};
         MUST(quantise(stand.stream, q));
@@ -455,7 +470,7 @@ Test(ops_numbers, threads_change_no_bit)
         out[i] = stand_floats(stand, ROWS * COLUMNS);
         struct quantise q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
                              .out = tensor_2d(out[i], F32, ROWS, COLUMNS),
-                             .scale = SCALE_E8M0,
+                             .scale = SCALE_E8M0_UP,
                              .block_rows = 32,
                              .block_columns = 1,
                              .period = 100};
@@ -491,5 +506,33 @@ Test(ops_numbers, doors_refuse_what_could_not_be)
     cr_expect_eq(magnitude(stand.stream,
                            (struct magnitude){.kind = MAGNITUDE_SUM, .in = t, .out = tensor_1d(x, F32, 1)}),
                  BAD_ARGUMENT);
+    stand_close(&stand);
+}
+
+/* What rounding down costs: magnitudes above 448 of a scale saturate, by up to an eighth; up, none does. */
+Test(ops_numbers, an_mxfp8_scale_is_rounded_up_or_down)
+{
+    struct stand stand = stand_open(1);
+    float *x = stand_floats(&stand, 32), *out = stand_floats(&stand, 32);
+    const struct {
+        enum scale_rule rule;
+        float largest, becomes; // 500 in steps of 32 up to 448, or of 64 up to 896
+    } cases[] = {{SCALE_E8M0_DOWN, 500.0F, 448.0F}, {SCALE_E8M0_UP, 500.0F, 512.0F},
+                 {SCALE_E8M0_DOWN, 448.0F, 448.0F}, {SCALE_E8M0_UP, 448.0F, 448.0F},
+                 {SCALE_E8M0_DOWN, 300.0F, 288.0F}, {SCALE_E8M0_UP, 300.0F, 288.0F}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (int i = 0; i < 32; i++)
+            x[i] = i == 9 ? -cases[c].largest : 1.0F;
+        struct quantise q = {.in = tensor_2d(x, F32, 1, 32),
+                             .out = tensor_2d(out, F32, 1, 32),
+                             .format = NUMBER_E4M3,
+                             .scale = cases[c].rule,
+                             .block_rows = 1,
+                             .block_columns = 32};
+        MUST(quantise(stand.stream, q));
+        MUST(stream_sync(stand.stream));
+        cr_expect_eq(out[9], -cases[c].becomes, "%g becomes %g", (double)x[9], (double)out[9]);
+        cr_expect_eq(out[8], 1.0F);
+    }
     stand_close(&stand);
 }

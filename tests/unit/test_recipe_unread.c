@@ -64,6 +64,11 @@ Test(recipe_unread, one_key_of_a_kind)
               "looks at it"),
          "model.rotary_base=500000");
     WITH("", "model.rotary_base=500000", "model.position_embedding_type=rope");
+    WITH(
+        LINE("precision.mxfp8_scale_rounding has no effect: precision.matmul_format is nvfp4, and only mxfp8 "
+             "looks at it"),
+        "precision.mxfp8_scale_rounding=down", "precision.matmul_format=nvfp4");
+    WITH("", "precision.mxfp8_scale_rounding=down", "precision.grad_input_format=mxfp8");
     WITH(NOT_TIMED("start") NOT_TIMED("end"), "profile.profile_step_start=3", "profile.profile_step_end=4");
     WITH("", "profile.profile_step_start=3", "profile.profile_step_end=4", "profile.timeline=true");
     WITH(
