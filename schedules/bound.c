@@ -124,6 +124,18 @@ static double by_area(const struct trip *t, int rank, int limit)
     return t->forward[schedule_stage(s, rank, 0)] + least;
 }
 
+static double by_rest(const struct trip *t, int rank)
+{
+    const struct schedule *s = t->s;
+    double rest = 0.0, bound = 0.0;
+    for (int chunk = 0; chunk < s->v; chunk++) {
+        int stage = schedule_stage(s, rank, chunk);
+        rest += s->m * t->cost[stage].both;
+        bound = fmax(bound, t->backward[stage] + rest);
+    }
+    return bound;
+}
+
 enum status schedule_bound(const struct schedule *s, const struct cost_table *costs, int limit, double *out)
 {
     if (s->chunks != s->v)
@@ -144,9 +156,10 @@ enum status schedule_bound(const struct schedule *s, const struct cost_table *co
     if (limit > (int64_t)s->m * s->v)
         limit = s->m * s->v;
     double bound = 0.0;
-    for (int rank = 0; rank < s->p; rank++)
-        bound = fmax(
-            bound, fmax(by_work(&t, rank, limit), fmax(by_turns(&t, rank, limit), by_area(&t, rank, limit))));
+    for (int rank = 0; rank < s->p; rank++) {
+        bound = fmax(bound, fmax(by_work(&t, rank, limit), by_turns(&t, rank, limit)));
+        bound = fmax(bound, fmax(by_area(&t, rank, limit), by_rest(&t, rank)));
+    }
     free(times);
     free(t.cost);
     *out = bound;

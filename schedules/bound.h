@@ -35,6 +35,11 @@
  *
  *     bound 3 = F(a) + the least over n <= L of A/n + d·(n-1)/2
  *
+ *   rest    The first I of chunk c begins at I(c) or later, that of an earlier chunk later still. So all I
+ *           and W of a .. c come after I(c):
+ *
+ *     bound 4 = the largest over c of I(c) + m times the I and W of a .. c
+ *
  * Where a B takes less than I and W (cost_table.b), the shorter of both counts where time must pass, and the
  * longer where it can be filled. The bound is for lists without overlapped pairs where pair_overlap is not 0,
  * and blocking transfers only make things longer. */

@@ -15,6 +15,12 @@
  *     rank 0:  F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3         peak min(2p-1, m)
  *     rank 1:  . F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
  *
+ * With m < 2p-1 a rank runs out of F while an I still comes only every other unit: its W begin right after
+ * its last F, in between. For f = i = w = 1 the makespan is the larger of 3m + p-1 and 2m + 2p-1, and no
+ * schedule is shorter: the last rank begins after p-1 units, and rank 0 has its first I after 2p-1.
+ *
+ *     p 3, m 4, rank 1:  . F0 F1 F2 I0 F3 I1 W0 I2 W1 I3 W2 W3
+ *
  * With v chunks ZB-H1 goes round as the interleaved schedule does (PyTorch's InterleavedZeroBubble); its
  * forwards are further ahead by what the loop needs. */
 #include "schedules/family.h"
@@ -54,8 +60,10 @@ static int zb_h1_peak(const struct schedule *s, int rank)
 
 static void zb_h2(struct schedule *s)
 {
-    for (int rank = 0; rank < s->p; rank++)
-        split_one_f_one_b(s, rank, 2 * (s->p - 1 - rank), 2 * rank);
+    for (int rank = 0; rank < s->p; rank++) {
+        int ahead = 2 * (s->p - 1 - rank), left = s->m - 1 - ahead; // forwards after the first I
+        split_one_f_one_b(s, rank, ahead, left < 0 ? 0 : least(2 * rank, left));
+    }
 }
 
 static int zb_h2_peak(const struct schedule *s, int rank)

@@ -38,8 +38,8 @@ Test(csv, is_written_as_a_table_of_time)
 {
     expect_written(build("1f1b", 2, 3, 0), "0F0,0F1,,0B0,0F2,0B1,,0B2\n"
                                            ",1F0,1B0,1F1,1B1,1F2,1B2\n");
-    expect_written(build("zb-v", 2, 1, 0), "0F0,,,3F0,3I0,3W0,,,0I0,0W0\n"
-                                           ",1F0,2F0,,,2I0,2W0,1I0,1W0\n");
+    expect_written(build("zb-v", 2, 1, 0), "0F0,,,3F0,3I0,3W0,,0I0,0W0\n"
+                                           ",1F0,2F0,,,2I0,1I0,2W0,1W0\n");
     expect_written(build("dualpipev", 1, 3, 0),
                    "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,(0F2;1B1)OVERLAP_F_B,(1F2;0B1)OVERLAP_F_B,1B2,0I2,"
                    "0W2\n");
