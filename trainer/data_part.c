@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { RUN = 32 * PART_BLOCK }; // documents looked up at a time where all are
+/* Documents looked up at a time: where all are, and at most where a sample is read. */
+enum { RUN = 32 * PART_BLOCK, SAMPLE_RUN = 8 * PART_BLOCK };
 
 static struct philox order_named(uint64_t seed, const char *name, const char *what)
 {
@@ -109,14 +110,23 @@ static int64_t find_place(const int64_t *starts, int64_t blocks, int64_t place)
     return low;
 }
 
+/* How many documents are looked up at once for `count` tokens: a whole number of blocks that nearly always is
+ * enough, since the permutation is computed for many at less than the price of one each. */
+static int64_t documents_for(const struct part *part, int64_t count)
+{
+    double about = 0.75 * PART_BLOCK + (double)count * (double)part->documents / (double)part->tokens;
+    int64_t blocks = about < SAMPLE_RUN ? (int64_t)(about / PART_BLOCK) + 1 : SAMPLE_RUN / PART_BLOCK;
+    return blocks * PART_BLOCK;
+}
+
 /* tokens[count] from `place` on, across documents. */
 static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t place,
                             int64_t count, int64_t vocab_size, int32_t *tokens)
 {
-    for (int64_t block = find_place(starts, block_count(part), place); count > 0; block++) {
-        int64_t documents[PART_BLOCK];
-        int64_t many = documents_at(part, epoch, block * PART_BLOCK, PART_BLOCK, documents);
-        int64_t begin = starts[block];
+    const int64_t block = find_place(starts, block_count(part), place);
+    int64_t begin = starts[block], documents[SAMPLE_RUN];
+    for (int64_t at = block * PART_BLOCK, many; count > 0; at += many) {
+        many = documents_at(part, epoch, at, documents_for(part, count), documents);
         for (int64_t i = 0; i < many && count > 0; i++) {
             int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - place;
             take = take < count ? take : count;

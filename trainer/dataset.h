@@ -18,8 +18,10 @@
  * ids; that redundancy is checked in full when a dataset is opened, together with every count against
  * the real sizes of both files, so that later reads need no checks of places.
  *
- * The trap: the files are mapped, not read. Cutting a file short while it is open ends the process
- * with a bus error; write a new dataset under a new name, or through dataset_writer, which renames. */
+ * The index is read into memory when a dataset is opened, and ids are read from the open .bin file (pread): a
+ * file that is truncated, or a disk that fails, is an error of that read and no signal. The trap: a file that
+ * is rewritten in place while it is open gives other ids without a word; write a new dataset under a new
+ * name, or through dataset_writer, which renames. */
 #pragma once
 
 #include "base/status.h"
@@ -43,9 +45,18 @@ int64_t dataset_start(const struct dataset *dataset, int64_t document);
 int64_t dataset_length(const struct dataset *dataset, int64_t document);
 
 /* ids [begin, begin + count) of a document into `out`. An id outside [0, vocab_size) is BAD_DATA, and the
- * text names the file, the document, the position in it and the id. */
+ * text names the file, the document, the position in it and the id; IO_ERROR when the file cannot be read or
+ * has been truncated. Threads may read at once. */
 MUST_USE enum status dataset_read(const struct dataset *dataset, int64_t document, int64_t begin,
                                   int64_t count, int64_t vocab_size, int32_t *out);
+
+/* What the files were when they were opened: sizes, and the checksum of the whole .idx file. */
+int64_t dataset_index_bytes(const struct dataset *dataset);
+uint64_t dataset_index_checksum(const struct dataset *dataset);
+int64_t dataset_bin_bytes(const struct dataset *dataset);
+
+/* `count` bytes of the .bin file from byte `at` on, inside its size. IO_ERROR names the file and the byte. */
+MUST_USE enum status dataset_read_bytes(const struct dataset *dataset, int64_t at, size_t count, void *out);
 
 /* Writes a dataset without holding it in memory (4 bytes a document). Ids are written as uint16 when
  * vocab_size is below 65500, as int32 otherwise: Megatron's rule. Both files have temporary names

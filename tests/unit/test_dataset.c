@@ -279,6 +279,25 @@ Test(dataset, every_cut_is_refused)
     fixture_free(&f);
 }
 
+/* Both files lose their ends while they are open, as when somebody copies another dataset over them. */
+Test(dataset, a_truncation_while_it_is_open_is_an_error_of_the_read)
+{
+    struct fixture f = fixture_make();
+    put_both(&f);
+    struct dataset *d = NULL;
+    int32_t ids[6];
+    cr_assert_eq(dataset_open(f.prefix.chars, &d), OK);
+    cr_assert_eq(truncate(f.bin.chars, 14), 0);
+    cr_assert_eq(truncate(f.idx.chars, 0), 0);
+    cr_assert_eq(dataset_read(d, 1, 0, 2, 50257, ids), OK);
+    cr_assert_eq(dataset_read(d, 2, 0, 6, 50257, ids), IO_ERROR);
+    cr_assert(strstr(fail_text(), f.bin.chars) != NULL && strstr(fail_text(), "byte 14") != NULL &&
+                  strstr(fail_text(), "had 24 bytes") != NULL,
+              "%s", fail_text());
+    dataset_close(d);
+    fixture_free(&f);
+}
+
 Test(dataset, noise_is_refused)
 {
     struct fixture f = fixture_make();
