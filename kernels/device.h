@@ -64,6 +64,9 @@ struct device_options {
     bool tf32;                     // of fp32 may round their operands to TF32 (10 bits of fraction)
     const char *matmul_algorithms; // a file that keeps which algorithm was the fastest; "auto"; NULL: none
     enum matmul_epilogues epilogues;
+    // Of a kernel whose blocks each loop over tiles of work: at most so many blocks; 0: one for each
+    // multiprocessor. Only tests set it, so that few tiles make many iterations. Results do not depend on it.
+    int most_blocks;
 };
 
 /* Opens the device of one rank. NOT_SUPPORTED names the devices of this build. A device, its streams and

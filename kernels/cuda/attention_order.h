@@ -51,13 +51,16 @@ static inline struct order order_of(const struct attention_forward *op, int rows
             static_cast<int>(together < all ? together : all)};
 }
 
-/* As many blocks as multiprocessors, or as portions. */
+/* As many blocks as multiprocessors, or as portions; fewer where a test asks for it. */
 static inline enum status blocks_for(const struct cuda_queue *queue, const struct order &order, dim3 *out)
 {
     int device, processors;
     TRY(cuda_check(queue, cudaGetDevice(&device), "cudaGetDevice"));
     TRY(cuda_check(queue, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                    "cudaDeviceGetAttribute"));
-    *out = dim3(static_cast<unsigned>(order.portions() < processors ? order.portions() : processors));
+    int blocks = order.portions() < processors ? order.portions() : processors;
+    if (queue->most_blocks > 0 && blocks > queue->most_blocks)
+        blocks = queue->most_blocks;
+    *out = dim3(static_cast<unsigned>(blocks));
     return OK;
 }

@@ -31,6 +31,7 @@ struct cuda_queue {
     struct cuda_attention *attention;
     bool tf32;                  // for products of fp32 matrices
     cuda_tensor_encoder encode; // NULL: a GPU without the instructions of wgmma.h
+    int most_blocks;            // device_options.most_blocks
 };
 
 /* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)", or NO_DEVICE_MEMORY

@@ -70,6 +70,7 @@ struct cuda_device {
     struct cuda_attention *attention;
     bool tf32;
     cuda_tensor_encoder encode;
+    int most_blocks;
     struct cuda_stream *streams;
     struct message_mark message[MESSAGES]; // [first, last) are not known to be passed, modulo MESSAGES
     uint32_t first_message, last_message;
@@ -157,6 +158,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
     if (d == NULL)
         return fail(NO_MEMORY, "no memory for a cuda device");
     d->tf32 = options->tf32;
+    d->most_blocks = options->most_blocks;
     enum status status = cuda_pool_create(options->reserve_bytes, &d->pool);
     if (status == OK)
         status = cuda_staging_create(&d->staging);
@@ -240,7 +242,8 @@ static enum status cuda_stream_open(struct stream *stream)
                                    .library = device_of(stream)->library,
                                    .attention = device_of(stream)->attention,
                                    .tf32 = device_of(stream)->tf32,
-                                   .encode = device_of(stream)->encode};
+                                   .encode = device_of(stream)->encode,
+                                   .most_blocks = device_of(stream)->most_blocks};
     enum status status = cuda_check(NULL, cudaStreamCreateWithFlags(&s->queue.stream, cudaStreamNonBlocking),
                                     "cudaStreamCreateWithFlags");
     for (int i = 0; status == OK && i < MARKS; i++)

@@ -62,6 +62,7 @@ struct async {
     int barriers, loads;
     struct emulator_piece memory; // dynamic shared memory
     char *seen;                   // the same, as products and copies see it
+    bool fenced[MOST_WARPS];      // by a lane, and not settled yet
 };
 
 /* This block's. */
@@ -123,7 +124,16 @@ const void *emulator_seen(uint32_t address)
 
 void emulator_async_fence(void)
 {
-    const struct async *a = here();
+    here()->fenced[thread() / EMULATOR_LANES] = true;
+}
+
+/* One copy for all lanes of a warp that fence before they meet. */
+void async_settle(struct async *a, unsigned of_thread)
+{
+    const unsigned warp = of_thread / EMULATOR_LANES;
+    if (a == NULL || !a->fenced[warp])
+        return;
+    a->fenced[warp] = false;
     memcpy(a->seen, a->memory.data, a->memory.bytes);
 }
 
@@ -173,6 +183,7 @@ static void end_phase(struct mbarrier *b)
 void emulator_mbarrier_arrive(uint64_t *at, int bytes, const char *file, int line)
 {
     struct mbarrier *b = barrier_at(at, file, line);
+    async_settle(here(), thread());
     if (b->pending == 0)
         refuse(file, line, "more arrivals at an mbarrier than its phase has");
     b->bytes += bytes;
@@ -218,6 +229,7 @@ void emulator_named_barrier(int number, int threads, bool waits, const char *fil
     if (number < 1 || number >= NAMED || threads % EMULATOR_LANES != 0 || threads < EMULATOR_LANES)
         refuse(file, line, "named barriers are 1 to 15, of whole warps");
     struct named *b = &here()->named[number];
+    async_settle(here(), thread());
     const struct round_wait wait = {b, b->round};
     if (b->arrived > 0 && b->threads != threads)
         refuse(file, line, "a named barrier with another number of threads than others want");
@@ -241,6 +253,7 @@ void emulator_named_barrier(int number, int threads, bool waits, const char *fil
 static void begin_load(struct async *a, struct load *load, void *to, uint64_t *barrier, size_t alignment,
                        const char *file, int line)
 {
+    async_settle(a, thread());
     load->to = to;
     load->barrier = barrier_at(barrier, file, line);
     if (!load->barrier->fenced)
@@ -507,6 +520,7 @@ void async_end_block(struct async *a)
     free(a->seen);
     a->seen = NULL;
     a->barriers = 0;
+    memset(a->fenced, 0, sizeof a->fenced);
     memset(a->named, 0, sizeof a->named);
     for (int i = 0; i < MOST_WARPS; i++) {
         if (a->warp[i] != NULL) {

@@ -22,6 +22,9 @@ struct async;
 void async_destroy(struct async *async); // takes NULL
 /* The oldest copy under way arrives, or another one, by `order`. False: there is none. */
 bool async_move(struct async *async, uint32_t order);
+/* What this thread's warp has fenced is seen by products and copies: before anything of it is known to
+ * others. */
+void async_settle(struct async *async, unsigned thread); // takes NULL
 /* The block is done: ends the program if something is left under way. */
 void async_end_block(struct async *async);
 

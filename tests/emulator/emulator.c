@@ -188,6 +188,7 @@ static void run_threads(void)
     for (;;) {
         struct emulator *e = current;
         e->body(e->context);
+        async_settle(e->async, e->now->index.x);
         e->now->state = DONE;
         e->free_stack[e->free_stacks++] = e->now->stack;
         give_way(e);
@@ -256,6 +257,7 @@ static bool release_warp(struct emulator *e, unsigned first)
     }
     if (end - first < LANES)
         refuse(e, one, one, "a warp of fewer than 32 threads");
+    async_settle(e->async, first);
     for (unsigned i = first; i < end; i++)
         e->fiber[i].state = READY;
     return true;
@@ -442,6 +444,8 @@ const struct emulator_index *emulator_grid_size(void)
 
 static void wait_at(struct emulator *e, enum fiber_state state, const char *file, int line)
 {
+    if (state != AT_WARP) // there all lanes settle at once
+        async_settle(e->async, e->now->index.x);
     e->now->state = state;
     e->now->file = file;
     e->now->line = line;

@@ -323,13 +323,22 @@ cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int number)
     return check_device(number);
 }
 
+/* Few unless EMULATOR_PROCESSORS says how many, so that blocks which share out work have several pieces of
+ * it.
+ */
+static int processors(void)
+{
+    const char *count = getenv("EMULATOR_PROCESSORS");
+    return count != NULL ? (int)strtol(count, NULL, 10) : 2;
+}
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int number)
 {
     const char *capability = getenv("EMULATOR_CAPABILITY");
     const long tenths = lround(10.0 * (capability != NULL ? strtod(capability, NULL) : 9.0));
     *value = (int)(attribute == cudaDevAttrComputeCapabilityMajor ? tenths / 10 : tenths % 10);
     if (attribute == cudaDevAttrMultiProcessorCount)
-        *value = 2; // few, so that blocks which share out work have several pieces of it
+        *value = processors();
     else if (result_of("cudaDeviceGetAttribute", cudaErrorNoDevice) != cudaSuccess)
         *value = 7; // an old one
     return check_device(number);

@@ -16,7 +16,9 @@ enum { GUARD = 80 }; // floats on either side; more than a vector, and a multipl
 static struct device_options options_of(const char *name, int threads)
 {
     const char *attention = getenv("CUBOID_TEST_ATTENTION");
+    const char *blocks = getenv("CUBOID_TEST_BLOCKS");
     struct device_options options = {.name = name, .threads = threads, .attention = ATTENTION_OWN};
+    options.most_blocks = blocks != NULL ? (int)strtol(blocks, NULL, 10) : 0;
     if (attention != NULL && strcmp(attention, "own") != 0) {
         options.attention = strcmp(attention, "auto") == 0  ? ATTENTION_AUTO
                             : strcmp(attention, "mma") == 0 ? ATTENTION_OWN_MMA

@@ -5,6 +5,7 @@
  * ways to compare.
  *
  * CUBOID_TEST_ATTENTION says whose attention: own (unless it says else), mma, cudnn, cudnn-any-order, auto.
+ * CUBOID_TEST_BLOCKS is device_options.most_blocks.
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: what is read or written beside it shows
  *

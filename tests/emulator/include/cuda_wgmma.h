@@ -56,25 +56,51 @@ template <class T> void emulated_left(const emulator_product *p, float out[16][1
     }
 }
 
+/* d of all lanes, as a matrix: in, or back. */
+template <int COLUMNS> void emulated_sums(const emulator_product *p, bool in, float (&sums)[16][COLUMNS])
+{
+    for (int lane = 0; lane < 32; lane++) {
+        float *const d = p->d[lane];
+        for (int i = 0; i < p->n / 8; i++) {
+            float *const up = &sums[lane / 4][8 * i + 2 * (lane % 4)], *const down = up + 8 * COLUMNS;
+            float *const at[4] = {up, up + 1, down, down + 1};
+            for (int j = 0; j < 4; j++) {
+                if (in)
+                    *at[j] = p->accumulate ? d[4 * i + j] : 0.0F;
+                else
+                    d[4 * i + j] = *at[j];
+            }
+        }
+    }
+}
+
 /* One warp's rows; terms in the order of k, as mma_m16n8k16 does. */
 template <class T> void emulated_multiply(const emulator_product *p)
 {
-    enum { MOST_COLUMNS = 256 };
-    float a[16][16], b[MOST_COLUMNS][16];
+    enum { MOST_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler adds up side by side
+    float a[16][16], b[MOST_COLUMNS][16], across[16][MOST_COLUMNS], sums[16][MOST_COLUMNS];
     if (p->left[0] != nullptr)
         emulated_left<T>(p, a);
     else
         emulated_operand<T>(p, p->a, p->transpose_a, p->warp % 4 * 16, 16, a);
     emulated_operand<T>(p, p->b, p->transpose_b, 0, p->n, b);
-    for (int lane = 0; lane < 32; lane++) {
-        for (int i = 0; i < p->n / 2; i++) {
-            const int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + 2 * (lane % 4) + i % 2;
-            float sum = p->accumulate ? p->d[lane][i] : 0.0F;
+    for (int k = 0; k < 16; k++)
+        for (int column = 0; column < p->n; column++)
+            across[k][column] = b[column][k];
+    emulated_sums(p, true, sums);
+    for (int row = 0; row < 16; row++) {
+        for (int begin = 0; begin < p->n; begin += TOGETHER) {
+            float sum[TOGETHER];
+            for (int i = 0; i < TOGETHER; i++)
+                sum[i] = sums[row][begin + i];
             for (int k = 0; k < 16; k++)
-                sum += a[row][k] * b[column][k];
-            p->d[lane][i] = sum;
+                for (int i = 0; i < TOGETHER; i++)
+                    sum[i] += a[row][k] * across[k][begin + i];
+            for (int i = 0; i < TOGETHER; i++)
+                sums[row][begin + i] = sum[i];
         }
     }
+    emulated_sums(p, false, sums);
 }
 
 template <class T, int N>
