@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /* How fast the ops run at a model's sizes, beside what memory allows:
  *
- *     bench_ops [device=cpu] [type=f32] [model=gpt2] [threads=2] [batch=4] [sequence=256]
+ *     bench_ops [device=cpu] [type=f32] [model=gpt2] [threads=2] [batch=4] [sequence=256] [rotate=0]
  *     bench_ops device=cuda type=bf16 model=gpt3-1.3b batch=4 sequence=2048
  *
  * Each line: milliseconds (the best of several runs), the rate, for what moves memory its share of the
  * ceiling's rate, and what a microbatch of the whole model spends in the op, with the optimizer's share at 8
- * microbatches a step. A line's buffers are those of one layer, so, as in training, what fits the caches is
- * read from there and can beat the ceiling. Where ops are not done when a call returns, a run is ten of them.
+ * microbatches a step. On a CPU a line's buffers are those of one layer, so, as in training, what fits the
+ * caches is read from there and can beat the ceiling. Where ops are not done when a call returns, on GPUs, a
+ * run is ten of them, and each takes the next copy of its operands: `rotate` megabytes of each, so that rates
+ * are those of memory (bench_buffers.h). attention=cudnn: cuDNN's attention only, where our own is not to be
+ * run.
  *
  * The last lines set the sum beside the model's matrix multiplications, and products that make what comes
  * behind them beside those that leave it to other kernels. */
-#include "kernels/narrow.h"
-#include "kernels/ops.h"
+#include "tools/bench_buffers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { V = 50257, V_PADDED = 50304, MICROBATCHES = 8, RUNS = 7, BUFFERS_MAX = 24 };
+enum { V = 50257, V_PADDED = 50304, MICROBATCHES = 8, RUNS = 7 };
 
 struct model {
     const char *name;
@@ -35,15 +37,14 @@ static const struct model models[] = {
 enum { MODELS = sizeof models / sizeof *models };
 
 struct bench {
-    struct device *device;
-    struct stream *stream;
+    struct bench_memory memory;
+    struct stream *stream; // of the device that is measured
     struct model model;
     enum dtype dtype; // of activations and weights
     double size;      // bytes of one of them
-    int64_t batch, sequence, tokens;
+    int64_t batch, sequence, tokens, rotate_mb;
     int calls; // to a run
-    struct buffer buffer[BUFFERS_MAX];
-    int buffers;
+    bool own_attention;
     double total_ms; // of a microbatch
     double ceiling;  // bytes a second
     // Of other devices, whose attention is cuDNN's, or our own with mma.sync; NULL: there is none.
@@ -58,23 +59,6 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void *memory(struct bench *b, int64_t bytes)
-{
-    CHECK(b->buffers < BUFFERS_MAX);
-    struct buffer *buffer = &b->buffer[b->buffers++];
-    MUST(buffer_alloc(b->device, PART_WORKSPACE, (size_t)bytes, buffer));
-    return buffer->data;
-}
-
-/* From the host, by way of the device's own copy. */
-static void *filled(struct bench *b, const void *from, size_t bytes)
-{
-    void *data = memory(b, (int64_t)bytes);
-    MUST(copy_to_device(b->stream, data, from, bytes));
-    MUST(stream_sync(b->stream));
-    return data;
-}
-
 static void *host(int64_t bytes)
 {
     void *data = malloc((size_t)bytes + 1);
@@ -82,19 +66,9 @@ static void *host(int64_t bytes)
     return data;
 }
 
-/* Of everyday size and either sign. */
 static struct tensor matrix_of(struct bench *b, enum dtype dtype, int64_t rows, int64_t columns)
 {
-    int64_t count = rows * columns;
-    float *x = host(count * (int64_t)sizeof *x);
-    void *narrow = host(count * (int64_t)sizeof *x);
-    for (int64_t i = 0; i < count; i++)
-        x[i] = 0.02F * (float)((uint32_t)((uint64_t)i * 2654435761U >> 9) % 127U) - 1.26F;
-    narrow_floats(dtype, x, narrow, count);
-    void *data = filled(b, narrow, (size_t)count * dtype_bytes(dtype));
-    free(x);
-    free(narrow);
-    return tensor_2d(data, dtype, rows, columns);
+    return bench_normals(&b->memory, dtype, rows, columns);
 }
 
 static struct tensor matrix(struct bench *b, int64_t rows, int64_t columns)
@@ -118,7 +92,7 @@ static struct tensor ones(struct bench *b, int64_t count)
     float *x = host(count * (int64_t)sizeof *x);
     for (int64_t i = 0; i < count; i++)
         x[i] = 1.0F;
-    void *data = filled(b, x, (size_t)count * sizeof *x);
+    void *data = bench_filled(&b->memory, x, (size_t)count * sizeof *x);
     free(x);
     return tensor_1d(data, F32, count);
 }
@@ -128,7 +102,7 @@ static int32_t *numbers(struct bench *b, int64_t below)
     int32_t *n = host(b->tokens * (int64_t)sizeof *n);
     for (int64_t t = 0; t < b->tokens; t++)
         n[t] = (int32_t)(t * 7919 % below);
-    int32_t *data = filled(b, n, (size_t)b->tokens * sizeof *n);
+    int32_t *data = bench_filled(&b->memory, n, (size_t)b->tokens * sizeof *n);
     free(n);
     return data;
 }
@@ -138,15 +112,9 @@ static int64_t *samples(struct bench *b)
     int64_t *n = host(b->tokens * (int64_t)sizeof *n);
     for (int64_t t = 0; t < b->tokens; t++)
         n[t] = t / b->sequence;
-    int64_t *data = filled(b, n, (size_t)b->tokens * sizeof *n);
+    int64_t *data = bench_filled(&b->memory, n, (size_t)b->tokens * sizeof *n);
     free(n);
     return data;
-}
-
-static void release(struct bench *b)
-{
-    while (b->buffers > 0)
-        buffer_free(&b->buffer[--b->buffers]);
 }
 
 static double elements(int64_t rows, int64_t columns)
@@ -168,13 +136,16 @@ static double report(struct bench *b, const char *name, double s, double amount,
     return s;
 }
 
-#define BEST_S(b, call)                                                   \
+/* Of one call with the struct `args`, which is rotated before each. */
+#define BEST_S(b, args, call)                                             \
     ({                                                                    \
         double best_ = INFINITY;                                          \
         for (int run_ = 0; run_ < RUNS; run_++) {                         \
             double begin_ = now_s();                                      \
-            for (int call_ = 0; call_ < (b)->calls; call_++)              \
+            for (int call_ = 0; call_ < (b)->calls; call_++) {            \
+                bench_rotate(&(b)->memory, &(args), sizeof(args));        \
                 MUST(call);                                               \
+            }                                                             \
             MUST(stream_sync((b)->stream));                               \
             best_ = fmin(best_, (now_s() - begin_) / (double)(b)->calls); \
         }                                                                 \
@@ -204,9 +175,9 @@ static void bench_norms(struct bench *b)
     const double once = b->size * elements(b->tokens, b->model.hidden), times = (double)b->model.layers + 1;
     struct norm_forward f = norm_ahead(b, matrix(b, b->tokens, b->model.hidden));
     struct norm_backward n = norm_back(b, &f);
-    report(b, "norm_forward", BEST_S(b, norm_forward(b->stream, f)), 2.0 * once, "GB/s", times);
-    report(b, "norm_backward", BEST_S(b, norm_backward(b->stream, n)), 4.0 * once, "GB/s", times);
-    release(b);
+    report(b, "norm_forward", BEST_S(b, f, norm_forward(b->stream, f)), 2.0 * once, "GB/s", times);
+    report(b, "norm_backward", BEST_S(b, n, norm_backward(b->stream, n)), 4.0 * once, "GB/s", times);
+    bench_release(&b->memory);
 }
 
 static void bench_activation(struct bench *b, enum activation_kind kind, const char *name, double times)
@@ -215,11 +186,11 @@ static void bench_activation(struct bench *b, enum activation_kind kind, const c
     struct activation_forward f = {.kind = kind, .x = matrix(b, t, width), .y = matrix(b, t, ffn)};
     struct activation_backward n = {.kind = kind, .x = f.x, .dy = f.y, .dx = matrix(b, t, width)};
     printf("%s:\n", name);
-    report(b, "  activation_forward", BEST_S(b, activation_forward(b->stream, f)),
+    report(b, "  activation_forward", BEST_S(b, f, activation_forward(b->stream, f)),
            b->size * elements(t, width + ffn), "GB/s", times);
-    report(b, "  activation_backward", BEST_S(b, activation_backward(b->stream, n)),
+    report(b, "  activation_backward", BEST_S(b, n, activation_backward(b->stream, n)),
            b->size * elements(t, 2 * width + ffn), "GB/s", times);
-    release(b);
+    bench_release(&b->memory);
 }
 
 static void bench_residual(struct bench *b, float probability, double times)
@@ -233,9 +204,9 @@ static void bench_residual(struct bench *b, float probability, double times)
     f.out = f.residual;
     struct residual_backward n = {.dout = f.x, .dx = matrix(b, t, h), .dropout = d};
     printf("dropout %g:\n", (double)probability);
-    report(b, "  residual_forward", BEST_S(b, residual_forward(b->stream, f)), 3.0 * b->size * elements(t, h),
-           "GB/s", times);
-    report(b, "  residual_backward", BEST_S(b, residual_backward(b->stream, n)),
+    report(b, "  residual_forward", BEST_S(b, f, residual_forward(b->stream, f)),
+           3.0 * b->size * elements(t, h), "GB/s", times);
+    report(b, "  residual_backward", BEST_S(b, n, residual_backward(b->stream, n)),
            2.0 * b->size * elements(t, h), "GB/s", times);
 
     // With a block's second norm. Where nothing is dropped, dx goes to the branch alone.
@@ -244,11 +215,11 @@ static void bench_residual(struct bench *b, float probability, double times)
     if (probability == 0.0F)
         back.norm.dx = n.dx;
     back.residual.dout = back.norm.dx;
-    report(b, "  residual_norm_forward", BEST_S(b, residual_norm_forward(b->stream, pair)),
+    report(b, "  residual_norm_forward", BEST_S(b, pair, residual_norm_forward(b->stream, pair)),
            4.0 * b->size * elements(t, h), "GB/s", times);
-    report(b, "  residual_norm_backward", BEST_S(b, residual_norm_backward(b->stream, back)),
+    report(b, "  residual_norm_backward", BEST_S(b, back, residual_norm_backward(b->stream, back)),
            (probability == 0.0F ? 4.0 : 5.0) * b->size * elements(t, h), "GB/s", times);
-    release(b);
+    bench_release(&b->memory);
 }
 
 static void bench_column_sums(struct bench *b)
@@ -256,9 +227,9 @@ static void bench_column_sums(struct bench *b)
     const int64_t h = b->model.hidden, widths[] = {h, 3 * h, b->model.ffn}, times[] = {2, 1, 1};
     for (int i = 0; i < 3; i++) {
         struct column_sum c = {.in = matrix(b, b->tokens, widths[i]), .out = sums(b, widths[i])};
-        report(b, "column_sum", BEST_S(b, column_sum(b->stream, c)), b->size * elements(b->tokens, widths[i]),
-               "GB/s", (double)(times[i] * b->model.layers));
-        release(b);
+        report(b, "column_sum", BEST_S(b, c, column_sum(b->stream, c)),
+               b->size * elements(b->tokens, widths[i]), "GB/s", (double)(times[i] * b->model.layers));
+        bench_release(&b->memory);
     }
 }
 
@@ -267,12 +238,12 @@ static void bench_embedding(struct bench *b)
     int64_t h = b->model.hidden;
     struct embedding_forward f = {.table = matrix(b, V, h), .id = numbers(b, V), .rows = V};
     f.out = matrix(b, b->tokens, h);
-    report(b, "embedding_forward", BEST_S(b, embedding_forward(b->stream, f)),
+    report(b, "embedding_forward", BEST_S(b, f, embedding_forward(b->stream, f)),
            2.0 * b->size * elements(b->tokens, h), "GB/s", 2);
     struct embedding_backward n = {.id = f.id, .rows = V, .dout = f.out, .dtable = matrix_of(b, F32, V, h)};
-    report(b, "embedding_backward", BEST_S(b, embedding_backward(b->stream, n)),
+    report(b, "embedding_backward", BEST_S(b, n, embedding_backward(b->stream, n)),
            (8.0 + b->size) * elements(b->tokens, h), "GB/s", 2);
-    release(b);
+    bench_release(&b->memory);
 }
 
 static void bench_rope(struct bench *b)
@@ -282,17 +253,17 @@ static void bench_rope(struct bench *b)
                      .position = numbers(b, b->sequence),
                      .head_dim = b->model.head_dim,
                      .base = 1e4};
-    report(b, "rope", BEST_S(b, rope(b->stream, r)), 2.0 * b->size * elements(b->tokens, h), "GB/s", 0);
-    release(b);
+    report(b, "rope", BEST_S(b, r, rope(b->stream, r)), 2.0 * b->size * elements(b->tokens, h), "GB/s", 0);
+    bench_release(&b->memory);
 }
 
 /* Forward and back, whoever's they are. */
 static void attention_lines(struct bench *b, struct attention_backward n, double product_flops, double times,
                             double seconds[2])
 {
-    seconds[0] = BEST_S(b, attention_forward(b->stream, n.forward));
+    seconds[0] = BEST_S(b, n, attention_forward(b->stream, n.forward));
     report(b, "  attention_forward", seconds[0], 2 * product_flops, "GFLOP/s", times);
-    seconds[1] = BEST_S(b, attention_backward(b->stream, n));
+    seconds[1] = BEST_S(b, n, attention_backward(b->stream, n));
     report(b, "  attention_backward", seconds[1], 5 * product_flops, "GFLOP/s", times);
 }
 
@@ -347,7 +318,7 @@ static void bench_attention(struct bench *b, float probability, double times)
     n.forward = f;
     attention_lines(b, n, product_flops, times, own);
     compare_attention(b, n, product_flops, own);
-    release(b);
+    bench_release(&b->memory);
 }
 
 static void bench_loss(struct bench *b)
@@ -360,11 +331,11 @@ static void bench_loss(struct bench *b)
         .logits = logits, .max = max, .label = label, .columns = V, .sum = sum, .target = target};
     struct loss_backward n = {.logits = logits, .max = max, .sum = sum, .label = label, .columns = V};
     n.mask = ones(b, t).data;
-    report(b, "loss_max", BEST_S(b, loss_max(b->stream, m)), b->size * elements(t, V), "GB/s", 1);
-    report(b, "loss_sum", BEST_S(b, loss_sum(b->stream, s)), b->size * elements(t, V), "GB/s", 1);
-    report(b, "loss_backward", BEST_S(b, loss_backward(b->stream, n)), 2.0 * b->size * elements(t, V), "GB/s",
-           1);
-    release(b);
+    report(b, "loss_max", BEST_S(b, m, loss_max(b->stream, m)), b->size * elements(t, V), "GB/s", 1);
+    report(b, "loss_sum", BEST_S(b, s, loss_sum(b->stream, s)), b->size * elements(t, V), "GB/s", 1);
+    report(b, "loss_backward", BEST_S(b, n, loss_backward(b->stream, n)), 2.0 * b->size * elements(t, V),
+           "GB/s", 1);
+    bench_release(&b->memory);
 }
 
 /* What goes before a multiplication in a small number format: of x [T, H], along its sum. Blocks read it
@@ -380,21 +351,22 @@ static void bench_formats(struct bench *b)
                          .block_columns = 32,
                          .period = b->sequence,
                          .magnitude = sums(b, 1)};
-    report(b, "quantise, mxfp8, rows", BEST_S(b, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    report(b, "quantise, mxfp8, rows", BEST_S(b, q, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
     q.block_rows = 32, q.block_columns = 1;
-    report(b, "quantise, mxfp8, columns", BEST_S(b, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    report(b, "quantise, mxfp8, columns", BEST_S(b, q, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
     q.format = NUMBER_E2M1, q.scale = SCALE_E4M3, q.block_rows = 16;
     q.sample = samples(b), q.place = numbers(b, b->sequence), q.columns = h;
-    report(b, "quantise, nvfp4, stochastic", BEST_S(b, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    report(b, "quantise, nvfp4, stochastic", BEST_S(b, q, quantise(b->stream, q)), 2.0 * once + out, "GB/s",
+           0);
     q = (struct quantise){.in = q.in, .out = q.out, .magnitude = q.magnitude};
-    report(b, "quantise, tensorwise", BEST_S(b, quantise(b->stream, q)), once + out, "GB/s", 0);
+    report(b, "quantise, tensorwise", BEST_S(b, q, quantise(b->stream, q)), once + out, "GB/s", 0);
     struct magnitude m = {.in = q.in, .out = q.magnitude};
-    report(b, "magnitude", BEST_S(b, magnitude(b->stream, m)), once, "GB/s", 0);
+    report(b, "magnitude", BEST_S(b, m, magnitude(b->stream, m)), once, "GB/s", 0);
     if (t % HADAMARD_ROWS == 0) {
         struct hadamard transform = {.in = q.in, .out = q.out};
-        report(b, "hadamard", BEST_S(b, hadamard(b->stream, transform)), once + out, "GB/s", 0);
+        report(b, "hadamard", BEST_S(b, transform, hadamard(b->stream, transform)), once + out, "GB/s", 0);
     }
-    release(b);
+    bench_release(&b->memory);
 }
 
 static void bench_optimizer(struct bench *b)
@@ -406,13 +378,14 @@ static void bench_optimizer(struct bench *b)
     if (b->dtype != F32)
         a.working = vector(b, count);
     const struct adamw_hyper hyper = {1e-4F, 0.1F, 0.05F, 1e-8F, 0.5F, 0.5F, 1e-3F, 0.1F, 0.0F, 1};
-    a.hyper = filled(b, &hyper, sizeof hyper);
-    report(b, "adamw, 32 M", BEST_S(b, adamw(b->stream, a)),
+    a.hyper = bench_filled(&b->memory, &hyper, sizeof hyper);
+    report(b, "adamw, 32 M", BEST_S(b, a, adamw(b->stream, a)),
            (28.0 + (b->dtype == F32 ? 0.0 : b->size)) * (double)count, "GB/s", times);
     int64_t blocks = squares_blocks(a.gradient);
-    struct squares s = {.x = a.gradient, .out = tensor_1d(memory(b, blocks * 8), F64, blocks)};
-    report(b, "squares, 32 M", BEST_S(b, squares(b->stream, s)), 4.0 * (double)count, "GB/s", times);
-    release(b);
+    struct squares s = {.x = a.gradient,
+                        .out = tensor_1d(bench_take(&b->memory, (size_t)blocks * 8), F64, blocks)};
+    report(b, "squares, 32 M", BEST_S(b, s, squares(b->stream, s)), 4.0 * (double)count, "GB/s", times);
+    bench_release(&b->memory);
 }
 
 /* The ceiling: a copy of memory that no cache holds. Where it is the processor that copies, an add, which
@@ -421,12 +394,13 @@ static void bench_ceiling(struct bench *b, bool at_once)
 {
     const int64_t count = 64 << 20;
     struct tensor in = sums(b, count), out = sums(b, count);
-    double s = at_once ? BEST_S(b, add(b->stream, (struct add){in, out}))
-                       : BEST_S(b, copy(b->stream, (struct copy){in, out}));
+    struct add sum = {in, out};
+    struct copy whole = {in, out};
+    double s = at_once ? BEST_S(b, sum, add(b->stream, sum)) : BEST_S(b, whole, copy(b->stream, whole));
     double bytes = (at_once ? 12.0 : 8.0) * (double)count;
     b->ceiling = bytes / s;
     report(b, at_once ? "add, 512 MB: the ceiling" : "copy, 512 MB: the ceiling", s, bytes, "GB/s", 0);
-    release(b);
+    bench_release(&b->memory);
 }
 
 /* y = x w^T, dx = dy w, dw += dy^T x, and how long the model's multiplications of this shape take. */
@@ -434,14 +408,15 @@ static double bench_gemm(struct bench *b, int64_t n, int64_t k, double times)
 {
     struct tensor x = matrix(b, b->tokens, k), w = matrix(b, n, k), y = matrix(b, b->tokens, n),
                   dw = matrix_of(b, F32, n, k);
-    double s = BEST_S(b, gemm(b->stream, (struct gemm){.a = x, .b = w, .c = y, .transpose_b = true}));
-    s += BEST_S(b, gemm(b->stream, (struct gemm){.a = y, .b = w, .c = x}));
-    s += BEST_S(
-        b, gemm(b->stream, (struct gemm){.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true}));
+    struct gemm forward = {.a = x, .b = w, .c = y, .transpose_b = true}, input = {.a = y, .b = w, .c = x},
+                weight = {.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true};
+    double s = BEST_S(b, forward, gemm(b->stream, forward));
+    s += BEST_S(b, input, gemm(b->stream, input));
+    s += BEST_S(b, weight, gemm(b->stream, weight));
     printf("gemm %6lld x %4lld, all three     %9.3f ms %8.1f GFLOP/s  x %-6.4g %9.2f ms\n", (long long)n,
            (long long)k, s * 1e3, 6.0 * elements(b->tokens, n) * (double)k / s * 1e-9, times,
            times * s * 1e3);
-    release(b);
+    bench_release(&b->memory);
     return times * s * 1e3;
 }
 
@@ -450,7 +425,8 @@ static void compare_epilogue(struct bench *b, const char *name, struct gemm args
 {
     struct bench other = *b;
     other.stream = b->fused;
-    double apart = BEST_S(b, gemm(b->stream, args)), fused = BEST_S(&other, gemm(other.stream, args));
+    double apart = BEST_S(b, args, gemm(b->stream, args)),
+           fused = BEST_S(&other, args, gemm(other.stream, args));
     printf("%-28s apart %9.3f ms, fused %9.3f ms  x %-6lld saves %8.2f ms\n", name, apart * 1e3, fused * 1e3,
            (long long)b->model.layers, (double)b->model.layers * (apart - fused) * 1e3);
 }
@@ -471,7 +447,7 @@ static void bench_epilogues(struct bench *b)
     args.transpose_a = args.accumulate = true;
     args.epilogue.bias_gradient = sums(b, ffn);
     compare_epilogue(b, "fc1's dw, and its bias's", args);
-    release(b);
+    bench_release(&b->memory);
 }
 
 /* "key=value" into *value; false: another key. */
@@ -510,6 +486,15 @@ static bool parse(struct bench *b, struct device_options *options, const char *a
         }
         return false;
     }
+    if (option(argument, "attention", &value)) {
+        b->own_attention = strcmp(value, "own") == 0;
+        options->attention = b->own_attention ? ATTENTION_OWN : ATTENTION_CUDNN;
+        return b->own_attention || strcmp(value, "cudnn") == 0;
+    }
+    if (option(argument, "rotate", &value)) {
+        b->rotate_mb = strtol(value, NULL, 10);
+        return b->rotate_mb >= 0;
+    }
     if (option(argument, "threads", &value))
         return (options->threads = (int)strtol(value, NULL, 10)) >= 1;
     if (option(argument, "batch", &value))
@@ -530,7 +515,8 @@ static void bench_all(struct bench *b)
     bench_column_sums(b);
     bench_embedding(b);
     bench_rope(b);
-    bench_attention(b, 0.1F, 0);
+    if (b->own_attention) // cuDNN's knows no dropout of ours
+        bench_attention(b, 0.1F, 0);
     bench_attention(b, 0.0F, layers);
     bench_loss(b);
     bench_optimizer(b);
@@ -563,14 +549,16 @@ static struct device *open_other(struct device_options options, enum attention_b
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32};
+    struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32, .own_attention = true};
+    b.rotate_mb = -1;
     struct device_options options = {.name = "cpu", .threads = 2, .attention = ATTENTION_OWN};
     struct device *cudnn = NULL, *mma = NULL, *fused = NULL;
     for (int i = 1; i < argc; i++) {
         if (!parse(&b, &options, argv[i])) {
             fprintf(stderr,
                     "bench_ops: %s: it takes device=NAME, type=f32|bf16|f16, threads=, batch= and "
-                    "sequence= from 1, and model=gpt2|gpt3-1.3b|llama3-8b\n",
+                    "sequence= from 1, model=gpt2|gpt3-1.3b|llama3-8b, rotate=MEGABYTES and "
+                    "attention=own|cudnn\n",
                     argv[i]);
             return 2;
         }
@@ -579,19 +567,26 @@ int main(int argc, char **argv)
     b.tokens = b.batch * b.sequence;
     b.size = (double)dtype_bytes(b.dtype);
     b.calls = at_once ? 1 : 10;
-    MUST(device_open(&options, &b.device));
-    MUST(stream_create(b.device, "bench", &b.stream));
+    if (b.rotate_mb < 0)
+        b.rotate_mb = at_once ? 0 : BENCH_ROTATE_MB;
+    options.any_order = !b.own_attention; // cuDNN's faster engines
+    MUST(device_open(&options, &b.memory.device));
+    MUST(stream_create(b.memory.device, "bench", &b.stream));
+    b.memory.stream = b.stream;
+    b.memory.rotate_bytes = (size_t)b.rotate_mb * 1000000;
     printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
            (long long)b.batch, (long long)b.sequence);
     if (device_named_computes(options.name) && !device_named_is_of_host(options.name)) {
-        cudnn = open_other(options, ATTENTION_CUDNN, EPILOGUES_APART, &b.cudnn);
-        mma = open_other(options, ATTENTION_OWN_MMA, EPILOGUES_APART, &b.mma);
+        if (b.own_attention) {
+            cudnn = open_other(options, ATTENTION_CUDNN, EPILOGUES_APART, &b.cudnn);
+            mma = open_other(options, ATTENTION_OWN_MMA, EPILOGUES_APART, &b.mma);
+        }
         fused = open_other(options, ATTENTION_OWN, EPILOGUES_FUSED, &b.fused);
     }
     bench_ceiling(&b, at_once);
     bench_all(&b);
     struct stream *streams[] = {b.cudnn, b.mma, b.fused, b.stream};
-    struct device *devices[] = {cudnn, mma, fused, b.device};
+    struct device *devices[] = {cudnn, mma, fused, b.memory.device};
     for (int i = 0; i < 4; i++) {
         stream_destroy(streams[i]);
         device_close(devices[i]);

@@ -103,6 +103,7 @@ HOMED = {
 EXEMPT = {
     ("state", "base/status.c"): "the last failure and the place of a thread belong to the thread, as errno does",
     ("state", "kernels/cuda/count_calls.c"): "a call of CUDA has no place for who counts it; not of the program itself",
+    ("state", "tests/support/mirror.c"): "a GPU is opened once in a process, however many tests use it",
     ("state", "tests/emulator/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
     ("state", "tests/emulator/emulator.c"): "threadIdx is the running thread's, on a GPU as well",
     ("state", "tests/emulator/graph.c"): "a capture is its thread's, as cudaStreamCaptureModeThreadLocal has it",

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOANS = 512 };
+enum { LOANS = 512, OPENED = 16 };
 
 struct loan {
     char *host;
@@ -14,8 +14,18 @@ struct loan {
     struct buffer copy; // {0}: no op has named it yet
 };
 
+/* A device that this process has opened for a mirror. Opening a GPU takes a context, libraries and 32 MiB of
+ * pinned memory, and a test opens hundreds of mirrors: so it stays open until the process ends, for those
+ * after it. */
+static struct opened {
+    struct device_options options;
+    char name[16];         // of the options
+    struct device *device; // NULL: free
+    struct stream *stream;
+} opened[OPENED];
+
 struct mirror {
-    struct device *device;
+    struct device *device; // of `opened`
     struct stream *stream;
     struct loan loan[LOANS];
     int loans;
@@ -26,14 +36,42 @@ static struct mirror *mirror_of(struct device *device)
     return device->state;
 }
 
+static bool same_options(const struct device_options *a, const struct device_options *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->threads == b->threads && a->index == b->index &&
+           a->attention == b->attention && a->any_order == b->any_order && a->tf32 == b->tf32 &&
+           a->epilogues == b->epilogues && a->most_blocks == b->most_blocks;
+}
+
+/* The device with these options: open already, or opened now. */
+static enum status find_device(const struct device_options *options, struct opened **out)
+{
+    CHECK(strlen(options->name) < sizeof opened->name && options->matmul_algorithms == NULL &&
+          options->stands_for == NULL && options->reserve_bytes == 0);
+    int i = 0;
+    while (opened[i].device != NULL && !same_options(&opened[i].options, options))
+        CHECK(++i < OPENED);
+    struct opened *o = &opened[i];
+    *out = o;
+    if (o->device != NULL)
+        return OK;
+    o->options = *options;
+    o->options.name = memcpy(o->name, options->name, strlen(options->name) + 1);
+    TRY(device_open(options, &o->device));
+    return stream_create(o->device, "test", &o->stream);
+}
+
 static enum status open_nothing(struct device *device, const struct device_options *options)
 {
     struct mirror *m = calloc(1, sizeof *m);
     CHECK(m != NULL);
     device->state = m;
-    TRY(device_open(options, &m->device));
+    struct opened *o;
+    TRY(find_device(options, &o));
+    m->device = o->device;
+    m->stream = o->stream;
     device->has_epilogues = m->device->has_epilogues;
-    return stream_create(m->device, "test", &m->stream);
+    return OK;
 }
 
 static void close_all(struct device *device)
@@ -41,8 +79,6 @@ static void close_all(struct device *device)
     struct mirror *m = mirror_of(device);
     for (int i = 0; i < m->loans; i++)
         buffer_free(&m->loan[i].copy);
-    stream_destroy(m->stream);
-    device_close(m->device);
     free(m);
 }
 

@@ -11,7 +11,9 @@
 
 #include "kernels/device.h"
 
-/* Opens the device `name` behind a mirror. */
+/* Opens a mirror of the device `options->name`. The device itself is opened once in a process for the same
+ * options, and stays open: mirrors that are open at a time share it, and its memory is given back when they
+ * close. */
 MUST_USE enum status mirror_open(const struct device_options *options, struct device **out);
 
 /* Host memory that ops on this device may name, until it closes. Nothing where `device` is no mirror. */

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Tests of ops on a GPU (tests/support/mirror.h) open hundreds of stands: the GPU itself is opened once in a
+ * process. The emulator counts what is asked of it. */
+#include "tests/emulator/include/cuda_runtime_api.h"
+#include "tests/support/mirror.h"
+#include "tests/support/ops_stand.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+enum { COUNT = 1000 };
+
+/* One op of a stand, from opening to closing. */
+static void add_once(const char *attention)
+{
+    setenv("CUBOID_TEST_DEVICE", "cuda", 1);
+    setenv("CUBOID_TEST_ATTENTION", attention, 1);
+    struct stand stand = stand_open(1);
+    struct add a = {.in = tensor_1d(stand_normals(&stand, "in", COUNT, 1.0), F32, COUNT),
+                    .out = tensor_1d(stand_normals(&stand, "out", COUNT, 1.0), F32, COUNT)};
+    const float before = ((float *)a.out.data)[7], added = ((float *)a.in.data)[7];
+    cr_assert_eq(add(stand.stream, a), OK, "%s", fail_text());
+    cr_expect_eq(((float *)a.out.data)[7], before + added);
+    stand_close(&stand);
+}
+
+/* Neither pinned memory nor device memory is asked for again. */
+Test(mirror, a_gpu_is_opened_once)
+{
+    add_once("own");
+    const struct emulator_calls first = emulator_calls();
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1); // it would not open again
+    for (int i = 0; i < 100; i++)
+        add_once("own");
+    unsetenv("EMULATOR_FAIL");
+    cr_expect_eq(emulator_calls().allocations, first.allocations);
+    cr_expect_eq(emulator_calls().pieces, first.pieces);
+}
+
+/* Other options are another device; the first one stays. */
+Test(mirror, options_have_a_device_each)
+{
+    add_once("own");
+    add_once("mma");
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1);
+    add_once("own");
+    add_once("mma");
+    unsetenv("EMULATOR_FAIL");
+}
+
+/* Two at a time do not see each other's arrays, and closing one leaves the other. */
+Test(mirror, stands_share_a_device)
+{
+    setenv("CUBOID_TEST_DEVICE", "cuda", 1);
+    struct stand one = stand_open(1), other = stand_open(1);
+    float *x = stand_normals(&one, "x", COUNT, 1.0), *y = stand_normals(&other, "y", COUNT, 1.0);
+    const float before = x[3] + x[3], also = y[3] + y[3];
+    cr_assert_eq(add(one.stream, (struct add){tensor_1d(x, F32, COUNT), tensor_1d(x, F32, COUNT)}), OK);
+    cr_expect_eq(x[3], before);
+    stand_close(&one);
+    cr_assert_eq(add(other.stream, (struct add){tensor_1d(y, F32, COUNT), tensor_1d(y, F32, COUNT)}), OK);
+    cr_expect_eq(y[3], also);
+    stand_close(&other);
+}
