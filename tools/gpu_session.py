@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/gpu_report.py stands on: a report that is whole at every moment, and programs that are run with a limit.
+"""The base of tools/gpu_report.py: a report that is complete on disk after every line, a log of bounded size, and
+programs that run with a time limit.
 
-The trap: libraries that came along are for Cuboid's programs only. A PyTorch, an nvidia-smi or a compiler of the
-machine that met an older libstdc++ of ours on its way would fail, so LD_LIBRARY_PATH is set for ours alone."""
+The trap: libraries that come along in an archive are for Cuboid's programs only. PyTorch, nvidia-smi and compilers of
+the machine would fail with an older libstdc++, so LD_LIBRARY_PATH is set for our programs alone."""
 import glob
 import os
 import re
@@ -17,18 +18,22 @@ from gpu_wanted import Wanted
 ONE_RANK = ["dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false", "pipeline.schedule=1f1b"]
 QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none", "checkpoint.save_interval=0",
          "checkpoint.keep_last=0"]
-LOG_CHARS = 200000  # of one command
+LOG_BYTES = 12 << 20  # of all commands together
+COMMAND_BYTES = 200000  # of one command, at most
+OUTPUT_BYTES = 8 << 20  # of one command's output that is looked at
+LINE_CHARS = 400  # of a line in the report
 TINY = ["model.hidden_size=24", "model.kv_channels=8", "model.ffn_hidden_size=32", "model.seq_length=16"]
+CUDNN = "model.attention_backend=cudnn"
 
 
 # ---- the report ----
 
 class Report:
-    """Rows of one table, sections behind it, and the ends of what failed. On disk it is whole at every moment."""
+    """Rows of one table, then sections, then the last lines of what failed. The file is complete at every moment."""
 
     def __init__(self, path, title, machine):
         self.path, self.title, self.machine = path, title, machine
-        self.rows, self.sections, self.failures, self.missed = [], [], [], []
+        self.rows, self.sections, self.failures, self.missed = [], {}, [], []
         self.wanted = Wanted()
         self.state = "not finished"
 
@@ -38,7 +43,8 @@ class Report:
         self.save()
 
     def section(self, title, text):
-        self.sections.append(f"## {title}\n\n{text.rstrip()}\n")
+        """A section of the same title is replaced."""
+        self.sections[title] = f"## {title}\n\n{text.rstrip()}\n"
         self.save()
 
     def failed(self, name, why, output=""):
@@ -56,18 +62,58 @@ class Report:
     def text(self):
         lines = [f"# {self.title}", "", self.machine, "", f"State: {self.state}.", "", *self.wanted.lines(), "",
                  "| check | result |", "|---|---|", *self.rows, ""]
-        for section in self.sections:
-            lines += [section]
+        lines += self.sections.values()
         if self.failures:
             lines.append("## What failed\n")
         for name, output in self.failures:
-            lines += [f"{name}:", "", *("    " + line for line in output.splitlines()[-40:]), ""]
+            lines += [f"{name}:", "",
+                      *("    " + line[:LINE_CHARS] for line in output.splitlines()[-40:]), ""]
         return "\n".join(lines)
 
     def save(self):
         with open(self.path + ".new", "w") as out:
             out.write(self.text())
         os.replace(self.path + ".new", self.path)
+
+
+class Log:
+    """Head and tail of what every command printed. Each takes a small share of what the others left, so hundreds of
+    long outputs leave some room for the last one."""
+
+    def __init__(self, path, limit=LOG_BYTES):
+        self.name, self.left = path, limit
+        self.file = open(path, "wb")
+
+    def add(self, title, output):
+        room = min(COMMAND_BYTES, self.left // 32)
+        if room < 200:
+            return
+        entry = b"%s\n%s\n" % (cut(f"=== {title}".encode(), room // 4),
+                               cut(output.encode(errors="replace"), room // 2))
+        self.left -= len(entry)
+        self.file.write(entry)
+        self.file.flush()
+
+
+def cut(output, room):
+    """`output`, a bytes object; where it is longer than `room`, its two ends with a note in between."""
+    if len(output) <= room:
+        return output
+    note = f"\n... {len(output) - room} bytes of {len(output)} left out ...\n".encode()
+    half = room // 2
+    return output[:half] + note + output[len(output) - half:]
+
+
+def read_ends(file):
+    """What a command wrote, as text; of a very long output the two ends."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= OUTPUT_BYTES:
+        return file.read().decode(errors="replace")
+    head = file.read(OUTPUT_BYTES // 2)
+    file.seek(size - OUTPUT_BYTES // 2)
+    note = f"\n... {size - OUTPUT_BYTES} bytes of {size} left out ...\n"
+    return head.decode(errors="replace") + note + file.read().decode(errors="replace")
 
 
 def last_of_each(overrides):
@@ -79,19 +125,49 @@ def as_code(text):
     return "\n".join("    " + line for line in text.rstrip().splitlines())
 
 
-def end_group(process):
-    """mpirun ends its ranks when it is asked to; what is left after that is killed."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
+# ---- processes ----
+
+def processes_of(session):
+    """Process ids of a session, which children keep even where they form process groups of their own, as mpirun's
+    ranks do."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
         try:
-            os.killpg(process.pid, how)
-            process.wait(5)
-        except (subprocess.TimeoutExpired, ProcessLookupError):
-            pass
+            with open(f"/proc/{name}/stat") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(name))
+    return found
+
+
+def end_session(process, patience=5.0):
+    """Ends all processes that `process`, the leader of a session, has started. mpirun ends its ranks on SIGTERM; what
+    is left then is killed. -> whether all of them are gone: one in a call of a driver may not be."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        for pid in processes_of(process.pid):
+            try:
+                os.kill(pid, how)
+            except ProcessLookupError:
+                pass
+        end = time.monotonic() + patience
+        while process.poll() is None or processes_of(process.pid):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        else:
+            return True
+    return False
 
 
 class Outcome:
-    def __init__(self, status, out, seconds):
-        self.status, self.out, self.seconds = status, out, seconds
+    """Of a command. status None: it ran out of time."""
+
+    def __init__(self, status, out, seconds, gone=True):
+        self.status, self.out, self.seconds, self.gone = status, out, seconds, gone
 
     @property
     def good(self):
@@ -99,21 +175,31 @@ class Outcome:
 
     @property
     def why(self):
-        return "out of time" if self.status is None else f"status {self.status}"
+        if self.status is not None:
+            return f"status {self.status}"
+        return "out of time" if self.gone else "out of time, and it does not end"
 
 
 class Session:
-    """A folder of programs, the report, and the time that is left."""
+    """A folder of programs, the report, and the time that is left. `scale` multiplies every limit."""
 
-    def __init__(self, folder, report, seconds, gpu_name="", gpu_bytes=0, tiny=False):
-        self.folder, self.report, self.tiny = folder, report, tiny
+    def __init__(self, folder, report, seconds, gpu_name="", gpu_bytes=0, tiny=False, scale=1.0):
+        self.folder, self.report, self.tiny, self.scale = folder, report, tiny, scale
         self.gpu_name, self.gpu_bytes = gpu_name, gpu_bytes
         self.end = time.monotonic() + seconds
         self.part_end = self.end
         self.work = tempfile.mkdtemp(prefix="gpu-check-")
-        self.log = open(os.path.splitext(report.path)[0] + ".log", "w")
+        self.log = Log(os.path.splitext(report.path)[0] + ".log")
         self.device = os.environ.get("GPU_CHECK_DEVICE", "cuda")
+        self.attention = []  # an override for all training on the GPU in two-byte types
+        self.running = None
+        self.broken = []  # (name, command, limit, env) of each check that failed
         self.cube = {}  # of a type: one rank's loss, its bound, the first schedule's steps
+        self.figures = {}  # of a model's name and a way: training_figures()
+        self.measured = []  # (model, figures) of part train, for part torch
+
+    def begin_part(self, limit):
+        self.part_end = time.monotonic() + limit * self.scale
 
     def left(self):
         return min(self.end, self.part_end) - time.monotonic()
@@ -122,7 +208,7 @@ class Session:
         return os.path.join(self.folder, *names)
 
     def libraries(self):
-        """What a program that came along finds its libraries by."""
+        """Where a program that came along finds its libraries."""
         folders = [os.environ.get(name, "") for name in ("GPU_CHECK_LIBRARIES", "LD_LIBRARY_PATH")]
         known = ":".join(folder for folder in folders if folder)
         return {"LD_LIBRARY_PATH": known} if known else {}
@@ -132,7 +218,7 @@ class Session:
         return any(os.path.exists(os.path.join(folder, name)) for folder in folders)
 
     def tool(self, name):
-        """Where a program of CUDA's is; None: nowhere."""
+        """The path of one of CUDA's programs, or None."""
         found = [shutil.which(name), *glob.glob(f"/usr/local/cuda*/bin/{name}"), *glob.glob(f"/opt/nvidia/*/{name}")]
         return next((path for path in found if path and os.access(path, os.X_OK)), None)
 
@@ -159,37 +245,47 @@ class Session:
         return [mpirun, "--bind-to", "none", "-n", str(ranks)], [f"cluster.ranks_per_gpu={-(-ranks // gpus)}"]
 
     def run(self, command, limit, env=None):
-        """Its output and status, None when it ran out of time: then its whole process group is ended."""
+        """Its output and status. When it runs out of time, its whole session of processes is ended."""
         begin = time.monotonic()
-        limit = min(limit, self.left())
+        limit = min(limit * self.scale, self.left())
         if limit < 1:
             return Outcome(None, "", 0.0)
         ours = self.libraries() if command[0].startswith(self.folder + os.sep) else {}
-        with tempfile.TemporaryFile("w+", errors="replace") as out:
+        gone = True
+        with tempfile.TemporaryFile() as out:
             try:
-                process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **ours, **(env or {})},
-                                           stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+                self.running = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **ours, **(env or {})},
+                                                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                                start_new_session=True)
             except OSError as error:
                 return Outcome(127, str(error), 0.0)
             try:
-                status = process.wait(limit)
+                status = self.running.wait(limit)
             except subprocess.TimeoutExpired:
-                end_group(process)
                 status = None
-            out.seek(0)
-            text = out.read()
-        self.log.write(f"=== {' '.join(command)}: {status}\n{text[-LOG_CHARS:]}\n")
-        self.log.flush()
-        return Outcome(status, text, time.monotonic() - begin)
+            if status is None or processes_of(self.running.pid):
+                gone = end_session(self.running, 5.0 * min(1.0, self.scale))
+            text = read_ends(out)
+        self.log.add(f"{' '.join(command)}: {status}", text)
+        return Outcome(status, text, time.monotonic() - begin, gone)
+
+    def stop(self):
+        """The end of what runs now, when this program is told to end."""
+        if self.running is not None and self.running.poll() is None:
+            end_session(self.running, 1.0)
 
     def check(self, name, command, limit, env=None):
-        """A row of the report; the end of the output is kept when it failed."""
+        """A row of the report. The last lines of the output are kept when it failed."""
         outcome = self.run(command, limit, env)
         if outcome.good:
             self.report.row(name, f"ok, {outcome.seconds:.0f} s")
         else:
-            self.report.failed(name, f"{outcome.why}, {outcome.seconds:.0f} s", outcome.out)
+            self.note_failure(name, command, limit, env, outcome)
         return outcome
+
+    def note_failure(self, name, command, limit, env, outcome):
+        self.broken.append((name, command, limit, env))
+        self.report.failed(name, f"{outcome.why}, {outcome.seconds:.0f} s", outcome.out)
 
     def cuboid(self, *arguments):
         return [self.path("bin", "cuboid"), *arguments]
@@ -199,7 +295,9 @@ class Session:
         folder = os.path.join(self.work, "run-" + name)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        overrides = last_of_each([*QUIET, f"logging.run_dir={folder}", *overrides])
+        narrow = {"precision.params_dtype=bf16", "precision.params_dtype=fp16"} & set(overrides)
+        attention = self.attention if narrow and f"cluster.device={self.device}" in overrides else []
+        overrides = last_of_each([*QUIET, f"logging.run_dir={folder}", *overrides, *attention])
         return [*launcher, *self.cuboid("train", self.path("recipes", recipe), *overrides)], folder
 
     def small(self, *overrides, steps=4):

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 TOOLS = os.path.abspath(sys.argv[1])
@@ -17,7 +18,10 @@ sys.path.insert(0, TOOLS)
 sys.dont_write_bytecode = True
 import gpu_figures  # noqa: E402
 import gpu_report  # noqa: E402
+import gpu_runs  # noqa: E402
 import gpu_session  # noqa: E402
+import gpu_tests  # noqa: E402
+import gpu_training  # noqa: E402
 import gpu_wanted  # noqa: E402
 
 RATES = """\
@@ -88,6 +92,24 @@ case $1 in
 *) echo "NVIDIA H200, 580.1, 143771 MiB" ;;
 esac
 """
+# Of two tests. FAKE_TEST: what the one to fail is, of which kind; it says what it was started with.
+TESTED = r"""#!/bin/sh
+[ "$1" != --list ] || { printf 'suite: 2 tests\n├── is_one\n└── is_cudnns_too\n'; exit 0; }
+echo "tested ${0##*/} $2 kind ${CUBOID_TEST_KIND:-none} blocking ${CUDA_LAUNCH_BLOCKING:-0}"
+case "$FAKE_TEST" in
+"${0##*/} ${2#*/} $CUBOID_TEST_KIND") exit 1 ;;
+"hang ${0##*/} ${2#*/} $CUBOID_TEST_KIND") exec python3 "${0%/bin/*}/hang.py" ;;
+esac
+"""
+# A kernel that never ends: neither do its processes on SIGTERM, and one of them has a process group of its own.
+HANG = """import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setpgid(0, 0)
+with open(os.path.dirname(__file__) + "/hung", "a") as out:
+    out.write(f"{os.getpid()}\\n")
+time.sleep(100)
+"""
 TORCH = 'import json\nprint(json.dumps({"tokens_per_s": 800.0, "step_time_s": 0.6}))\nprint("a warning at the end")\n'
 # Has no room for more than 24 layers, and wants to meet the machine's libraries only.
 SMALL_TORCH = """import os, sys
@@ -97,6 +119,14 @@ if "--layers" in sys.argv and int(sys.argv[sys.argv.index("--layers") + 1]) > 24
 """ + TORCH
 # A launcher of one: whatever follows -n N.
 MPIRUN = '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nshift 2\nexec "$@"\n'
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Figures(unittest.TestCase):
@@ -182,8 +212,8 @@ class Reports(unittest.TestCase):
         self.write("bin/cuboid.planned", DRY.format(all="2.0 GiB"))
         self.write("rates", RATES)
         self.program("bin/bench_ops", f"#!/bin/sh\ncat {self.folder}/rates\n")
-        for name in ["golden", *gpu_report.TESTS]:
-            self.program("bin/test_" + name, "#!/bin/sh\necho tested\n")
+        for name in ["golden", *gpu_tests.TESTS]:
+            self.program("bin/test_" + name, TESTED)
         self.program("path/nvidia-smi", SMI)
         self.program("path/mpirun", MPIRUN)
         self.program("path/compute-sanitizer", "#!/bin/sh\nexit 9\n")
@@ -209,12 +239,12 @@ class Reports(unittest.TestCase):
             return done.returncode, text.read()
 
     def test_all_is_well(self):
-        status, text = self.run_parts("doctor golden train rates bits waits nccl ops")
+        status, text = self.run_parts("doctor attention gemm golden first ops bits waits train torch rates nccl")
         self.assertEqual(status, 0, text)
         self.assertTrue(os.path.getsize(f"{self.folder}/report.log") > 1000)
         for words in ("bf16: 50 % model FLOPs utilisation | reached | 51.0 %, reaches 50 |",
                       "| GPT-2 124M: 1.1 x PyTorch's tokens a second | reached | 125.0 %, reaches 110 |",
-                      f"all types, odd shapes, poisoned outputs | reached | all {len(gpu_report.TESTS)} |",
+                      f"all types, odd shapes, poisoned outputs | reached | all {len(gpu_tests.TESTS)} |",
                       "at three models' sizes in bf16 and one's in fp32 | not reached | bf16, gpt2: column_sum 75, ",
                       "forward and back, at three models' sizes | reached | all 3 |",
                       "within the bf16 bound of one rank's | reached | all 11 |",
@@ -234,11 +264,106 @@ class Reports(unittest.TestCase):
                       "| gemm on the GPU | ok", "State: 0 failed, 0 below their targets."):
             self.assertIn(words, text)
 
+    def test_an_attention_that_fails_is_replaced(self):
+        """Later parts train with cuDNN's attention, where that is there and its own tests pass."""
+        os.mkdir(f"{self.folder}/lib")
+        self.write("lib/libcudnn.so.9", "")
+        self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", '#!/bin/sh\necho "$@" >>"${0%/*}/said"'))
+        self.program("bin/bench_ops",
+                     f"#!/bin/sh\necho bench $* >>{self.folder}/bin/said\ncat {self.folder}/rates\n")
+        known = {"GPU_CHECK_LIBRARIES": f"{self.folder}/lib"}
+        status, text = self.run_parts("attention first bits golden rates", **known,
+                                      FAKE_TEST="test_attention_narrow is_one own")
+        self.assertEqual(status, 1)
+        self.assertIn("| attention_narrow, is_one, the GPU's best kernels | **FAILED** (status 1", text)
+        self.assertIn("| attention_narrow, is_one, mma.sync | ok", text)
+        self.assertIn("| attention of later parts | **cuDNN's** (model.attention_backend=cudnn): our own failed is_one",
+                      text)
+        with open(f"{self.folder}/bin/said") as said:
+            lines = said.read().splitlines()
+        bf16 = [line for line in lines if "precision.params_dtype=bf16" in line]
+        self.assertGreater(len(bf16), 5)
+        for line in lines:
+            self.assertEqual("model.attention_backend=cudnn" in line, line in bf16, line)
+            self.assertEqual(" attention=cudnn" in line, line.startswith("bench"), line)
+        for fake, why in (("test_attention_narrow is_one mma", None), ("test_ops_attention is_one ", None),
+                          ("test_attention_narrow is_* own", None)):
+            os.remove(f"{self.folder}/bin/said")
+            status, text = self.run_parts("attention first", **known, FAKE_TEST=fake)
+            self.assertNotIn("attention of later parts", text)
+        status, text = self.run_parts("attention first", FAKE_TEST="test_attention_narrow is_one own")
+        self.assertIn("| attention of later parts | our own, which failed is_one: no libcudnn.so.9 here |", text)
+
+    def test_what_hangs_is_killed_and_the_next_part_runs(self):
+        self.write("hang.py", HANG)
+        status, text = self.run_parts("attention gemm again", FAKE_TEST="hang test_attention_narrow is_one own",
+                                      GPU_CHECK_SCALE="0.1")
+        self.assertEqual(status, 1)
+        self.assertIn("| attention_narrow, is_one, the GPU's best kernels | **FAILED** (out of time, ", text)
+        self.assertIn("| attention_narrow, is_one, mma.sync | ok", text)
+        self.assertIn("| gemm on the GPU | ok", text)
+        self.assertIn("again, launches one by one: attention_narrow, is_one, the GPU's best kernels | fails again (out",
+                      text)
+        with open(f"{self.folder}/hung") as pids:
+            for pid in pids.read().split():
+                self.assertFalse(is_alive(pid), pid)
+
+    def test_the_clock_counts_from_the_first_line(self):
+        begin = time.time()
+        status, text = self.run_parts("doctor gemm", GPU_CHECK_BEGAN=f"{begin - 538:.0f}")
+        self.assertIn("| part gemm | not run: no time left (GPU_CHECK=gemm runs it alone) |", text)
+        status, text = self.run_parts("gemm", GPU_CHECK_BEGAN=f"{begin - 500:.0f}")
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"\| seconds before the first part, of all \| 50[0-9] of 540 \|")
+
+    def test_a_signal_leaves_a_whole_report(self):
+        self.write("hang.py", HANG)
+        path = f"{self.folder}/report.md"
+        process = subprocess.Popen([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, path],
+                                   env={**os.environ, "PATH": f"{self.folder}/path:{os.environ['PATH']}",
+                                        "GPU_CHECK": "gemm attention", "TMPDIR": self.folder,
+                                        "FAKE_TEST": "hang test_attention_narrow is_one own"},
+                                   stdout=subprocess.DEVNULL)
+        while not os.path.exists(f"{self.folder}/hung"):
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        process.terminate()
+        self.assertEqual(process.wait(30), 1)
+        with open(path) as report:
+            text = report.read()
+        self.assertIn("| gemm on the GPU | ok", text)
+        self.assertIn("| not finished; in part attention | **FAILED** (stopped by a signal) |", text)
+        with open(f"{self.folder}/hung") as pids:
+            for pid in pids.read().split():
+                self.assertFalse(is_alive(pid), pid)
+
+    def test_logs_are_bounded(self):
+        """Of each command the two ends, of all together no more than the limit; the last ones have room, too."""
+        log = gpu_session.Log(f"{self.folder}/big.log", 1 << 20)
+        for i in range(200):
+            log.add(f"command {i}", f"first of {i}\n" + "x" * 300000 + f"\nlast of {i}\n")
+        log.file.close()
+        with open(log.name) as text:
+            said = text.read()
+        self.assertLess(len(said), 1 << 20)
+        self.assertTrue(said.startswith("=== command 0\nfirst of 0\n"))
+        self.assertTrue(re.search(r"\n\.\.\. [0-9]+ bytes of 300022 left out \.\.\.\n", said))
+        for i in (0, 199):
+            self.assertTrue(f"last of {i}\n" in said)
+        self.assertEqual(gpu_session.LOG_BYTES, 12 << 20)
+        self.program("bin/cuboid", "#!/bin/sh\necho first line\nyes | head -c 20000000\necho last line\n")
+        self.run_parts("doctor")
+        with open(f"{self.folder}/report.log") as out:
+            said = out.read()
+        self.assertLess(len(said), 500000)
+        for words in ("first line\n", "last line\n", "left out ...\n"):
+            self.assertTrue(words in said, words)
+
     def test_libraries_that_came_along_are_for_ours_only(self):
         self.write("gpu_torch.py", SMALL_TORCH)
         self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", "#!/bin/sh\ncase $LD_LIBRARY_PATH in */ours:*) ;; "
                                                    "*) exit 3 ;; esac"))
-        status, text = self.run_parts("train", GPU_CHECK_LIBRARIES=f"{self.folder}/ours:/opt/blas")
+        status, text = self.run_parts("train torch", GPU_CHECK_LIBRARIES=f"{self.folder}/ours:/opt/blas")
         self.assertEqual(status, 0, text)
         for words in ("| PyTorch, llama3-8b | out of memory; both again with 24 layers |",
                       "| llama3-8b | 24 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 %",
@@ -267,7 +392,7 @@ class Reports(unittest.TestCase):
 
     def test_a_sanitizer_that_finds_nothing(self):
         self.program("path/compute-sanitizer", "#!/bin/sh\n")
-        status, text = self.run_parts("sanitizer")
+        status, text = self.run_parts("memcheck racecheck")
         self.assertEqual(status, 0, text)
         self.assertIn("memcheck finds nothing in the op suite | reached | all 6 |", text)
         self.assertIn("racecheck finds nothing in the op suite | reached | all 4 |", text)
@@ -275,14 +400,14 @@ class Reports(unittest.TestCase):
     def test_the_figures_count_what_the_parts_do(self):
         with open(f"{TOOLS}/gpu_check") as script:
             packed = re.search(r"^tests=\(([^)]*)\)", script.read(), re.MULTILINE).group(1).split()
-        self.assertEqual(packed, gpu_report.TESTS)
-        self.assertEqual(gpu_wanted.FIGURES["ops"][1], len(gpu_report.TESTS))
-        self.assertEqual(gpu_wanted.FIGURES["cube bf16"][1], len(gpu_report.SCHEDULES))
-        for model in gpu_report.MODELS:
+        self.assertEqual(packed, gpu_tests.TESTS)
+        self.assertEqual(gpu_wanted.FIGURES["ops"][1], len(gpu_tests.TESTS))
+        self.assertEqual(gpu_wanted.FIGURES["cube bf16"][1], len(gpu_runs.SCHEDULES))
+        for model in gpu_training.MODELS:
             self.assertIn(f" {model.target:g} %", gpu_wanted.FIGURES[f"{model.name} mfu"][0])
 
     def test_failures_are_told_and_cost_nobody_else(self):
-        status, text = self.run_parts("sanitizer nccl ops", FAKE_FAIL="pipeline.schedule=zb-v")
+        status, text = self.run_parts("memcheck nccl gemm", FAKE_FAIL="pipeline.schedule=zb-v")
         self.assertEqual(status, 1)
         self.assertIn("| ops_rows, memcheck | **FAILED** (status 9", text)
         self.assertIn("| 2 x 2 x 2, bf16, zb-v | **FAILED** (status 1, 0 s) |", text)
@@ -318,7 +443,7 @@ class Reports(unittest.TestCase):
         self.write("gpu_torch.py", 'import sys\nsys.exit("this Python has no PyTorch")\n')
         self.program("bin/cuboid", PROGRAM.replace("0.51", "0.31"))
         self.write("bin/cuboid.dry", "no table")
-        status, text = self.run_parts("train")
+        status, text = self.run_parts("train torch")
         self.assertIn("| gpt3-1.3b, model FLOPs utilisation | 31.0 %, **below** 50 |", text)
         self.assertIn("| PyTorch, gpt2-124m | not run: this Python has no PyTorch |", text)
         self.assertIn("| llama3-8b, layers that fit | **FAILED**", text)
@@ -335,11 +460,11 @@ class Reports(unittest.TestCase):
         done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
                               env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor golden ops bits waits train",
+        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor attention gemm golden first ops",
                       done.stderr)
 
     def test_the_report_is_whole_at_every_moment(self):
-        report = gpu_report.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
+        report = gpu_session.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
         report.row("first", "ok")
         with open(f"{self.folder}/partial.md") as text:
             said = text.read()

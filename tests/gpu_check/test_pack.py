@@ -27,6 +27,12 @@ cat
 """
 
 
+SETUP = """#!/bin/sh
+[ ! -e "$HERE/built" ] && echo "$@" >"$HERE/set up"
+[ -z "$FAKE_NO_APT" ] || { echo "apt could not install meson" >&2; exit 1; }
+"""
+
+
 class Pack(unittest.TestCase):
     def setUp(self):
         self.place = tempfile.mkdtemp()
@@ -41,7 +47,7 @@ class Pack(unittest.TestCase):
                 shutil.copy(os.path.join(ROOT, "tools", name), f"{self.place}/tree/tools")
         fakes = {"meson": "#!/bin/sh\nmkdir build-gpu\n", "ninja": NINJA, "xz": XZ, "strip": "#!/bin/sh\n",
                  "ldd": "#!/bin/sh\n", "ompi_info": "#!/bin/sh\necho path:its:$HERE/mpi\n",
-                 "mpirun": "#!/bin/sh\n", "orted": "#!/bin/sh\n"}
+                 "mpirun": "#!/bin/sh\n", "orted": "#!/bin/sh\n", "nvcc": "#!/bin/sh\n", "../tree/tools/setup": SETUP}
         for name, text in fakes.items():
             with open(f"{self.place}/fake/{name}", "w", encoding="ascii") as file:
                 file.write(text)
@@ -83,6 +89,17 @@ class Pack(unittest.TestCase):
         text = process.communicate(timeout=60)
         self.assertEqual((process.returncode, os.listdir(f"{self.place}/out"), os.listdir(f"{self.place}/left")),
                          (1, [], []), text)
+
+    def test_what_building_needs_is_installed_first(self):
+        status, text = self.pack(f"{self.place}/out/a")
+        self.assertEqual(status, 0, text)
+        with open(f"{self.place}/set up", encoding="ascii") as file:
+            self.assertEqual(file.read(), "--gpu\n")
+        os.remove(f"{self.place}/built")
+        status, text = self.pack(f"{self.place}/out/b", FAKE_NO_APT="1")
+        self.assertEqual((status, os.listdir(f"{self.place}/out")), (2, ["a"]), text)
+        self.assertIn("apt could not install meson", text)
+        self.assertFalse(os.path.exists(f"{self.place}/built"))
 
     def test_no_place_for_it_is_said_before_the_build(self):
         os.mkfifo(f"{self.place}/pipe")
