@@ -20,7 +20,7 @@ failures = []
 
 
 def expect(what, status, *arguments):
-    run = subprocess.run([*COMPARE, *arguments], capture_output=True, text=True, check=False, timeout=100)
+    run = subprocess.run([*COMPARE, *arguments], capture_output=True, text=True, check=False)
     if run.returncode != status:
         failures.append(f"{what}: status {run.returncode}, not {status}\n{run.stdout}{run.stderr}")
     return run.stdout

@@ -3,6 +3,8 @@
 """cuboid under mpirun, as a shell has it: what all processes know is said once, what one knows is said too and
 nobody hangs, and the signal that mpirun forwards ends with a checkpoint and 75.
 
+Nothing here has a limit of time: what hangs is ended by the test's own (meson).
+
     test_mpirun.py CUBOID MPIRUN"""
 import glob
 import json
@@ -39,7 +41,7 @@ def mpirun(*programs):
     words = [MPIRUN]
     for count, arguments in programs:
         words += [*([":"] if len(words) > 1 else []), "-n", str(count), CUBOID, "train", *arguments]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout
 
 
@@ -73,13 +75,12 @@ def test_said_by_one():
 def test_forwarded_signal():
     words = [MPIRUN, "-n", "4", CUBOID, "train", "a.yaml", "logging.run_dir=runs/c", "resilience.exit_signal=SIGUSR1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
-        began = time.monotonic()
         while not (os.path.exists("runs/c/metrics.jsonl") and os.path.getsize("runs/c/metrics.jsonl") > 0):
-            if run.poll() is not None or time.monotonic() - began > 40:
+            if run.poll() is not None:
                 break
             time.sleep(0.05)
         run.send_signal(signal.SIGUSR1)
-        text = run.communicate(timeout=60)[0]
+        text = run.communicate()[0]
     expect("SIGUSR1", run.returncode == 75 and count(text, "cuboid: ") == 1 and "asked to stop: step" in text and
            len(glob.glob("runs/c/checkpoints/step-????????/manifest.json")) == 1, run.returncode, text)
     with open("runs/c/metrics.jsonl", encoding="ascii") as lines:
@@ -94,6 +95,7 @@ def test_forwarded_signal():
 
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
+    os.environ["OMPI_MCA_orte_tmpdir_base"] = folder  # not the folder that other tests' runs share
     with open("a.yaml", "w", encoding="ascii") as file:
         file.write(RECIPE)
     with open("text.txt", "w", encoding="ascii") as file:

@@ -43,7 +43,7 @@ class Libraries(unittest.TestCase):
 
     def run_program(self, *words, **machine):
         return subprocess.run([interpreter(), "--inhibit-cache", CUBOID, *words], text=True, capture_output=True,
-                              timeout=60, check=False, cwd=self.folder,
+                              check=False, cwd=self.folder,
                               env={**os.environ, "LD_LIBRARY_PATH": self.libraries, "EMULATOR_GPUS": "2", **machine})
 
     def train(self, *overrides, **machine):

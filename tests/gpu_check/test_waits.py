@@ -46,7 +46,7 @@ class Steps(unittest.TestCase):
         run = tempfile.mkdtemp() + "/run"
         out = subprocess.run([program, "train", f"{ROOT}/recipes/quickstart.yaml", f"data.train={self.folder}/text",
                               f"logging.run_dir={run}", *SMALL, *overrides], capture_output=True, text=True, check=True,
-                             timeout=60, env={**os.environ, "EMULATOR_STREAMS": "late", "COUNT_HOLD_S": hold_s,
+                             env={**os.environ, "EMULATOR_STREAMS": "late", "COUNT_HOLD_S": hold_s,
                                               "PLANT": plant}).stdout
         steps = step_calls(out)
         self.assertEqual([step["step"] for step in steps], [1, 2, 3, 4], out)

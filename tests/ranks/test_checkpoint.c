@@ -406,6 +406,12 @@ static void pause_ms(long ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {.si_pid = 0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
 static enum status killed(const char *device)
 {
     char *found = NULL;
@@ -415,7 +421,7 @@ static enum status killed(const char *device)
         if (pid == 0)
             child(device);
         // Two saves later than where it began, and then at no moment in particular.
-        for (int waited = 0; waited < 30000; waited += 5) {
+        for (;;) {
             struct text path = {0};
             struct dirent **names = NULL;
             text_add(&path, "%s", "saves");
@@ -428,7 +434,7 @@ static enum status killed(const char *device)
             }
             free(names);
             text_free(&path);
-            if (newest >= last + 2 || waitpid(pid, NULL, WNOHANG) == pid)
+            if (newest >= last + 2 || has_ended(pid))
                 break;
             pause_ms(5);
         }
