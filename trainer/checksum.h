@@ -8,3 +8,10 @@
 #include <stdint.h>
 
 uint64_t checksum_of(const void *bytes, size_t length);
+
+/* The same of a stream, in parts of any length. */
+struct checksum;
+struct checksum *checksum_begin(void); // NULL when there is no memory
+void checksum_add(struct checksum *sum, const void *bytes, size_t length);
+uint64_t checksum_now(const struct checksum *sum);
+void checksum_free(struct checksum *sum); // takes NULL

@@ -29,7 +29,7 @@ struct reader {
     const char *path, *bin_path;
     int64_t bytes, at; // of the file; read so far
     int64_t bin_bytes;
-    struct checksum sum;
+    struct checksum *sum;
     unsigned char *chunk;
 };
 
@@ -48,7 +48,7 @@ static enum status take(struct reader *r, void *out, size_t count)
                         r->path, r->at + (int64_t)have, r->bytes);
         have += (size_t)got;
     }
-    checksum_add(&r->sum, out, count);
+    checksum_add(r->sum, out, count);
     r->at += (int64_t)count;
     return OK;
 }
@@ -226,7 +226,7 @@ static enum status read_arrays(struct reader *r, struct dataset_index *d, int32_
     TRY(read_rest(r));
     add_starts(d);
     d->file_bytes = r->bytes;
-    d->checksum = checksum_end(&r->sum);
+    d->checksum = checksum_now(r->sum);
     return OK;
 }
 
@@ -252,11 +252,12 @@ enum status index_read(int fd, const char *path, int64_t bytes, const char *bin_
                        .bin_path = bin_path,
                        .bytes = bytes,
                        .bin_bytes = bin_bytes,
-                       .chunk = malloc(CHUNK_BYTES)};
+                       .chunk = malloc(CHUNK_BYTES),
+                       .sum = checksum_begin()};
     struct dataset_index index = {0};
-    checksum_begin(&r.sum);
-    enum status status =
-        r.chunk == NULL ? fail(NO_MEMORY, "%s: no memory to read it", path) : read_all(&r, &index);
+    enum status status = r.chunk == NULL || r.sum == NULL ? fail(NO_MEMORY, "%s: no memory to read it", path)
+                                                          : read_all(&r, &index);
+    checksum_free(r.sum);
     free(r.chunk);
     if (status == OK)
         *out = index;
