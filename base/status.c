@@ -24,6 +24,7 @@ static const char *const names[] = {
     [NOT_FINITE] = "not finite",
     [PEER_LOST] = "peer lost",
     [STOPPED] = "stopped",
+    [INTERRUPTED] = "interrupted",
     [OUT_OF_BOUND] = "out of bound",
 };
 _Static_assert(sizeof names / sizeof *names == STATUS_COUNT, "one name for each status");

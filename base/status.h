@@ -33,6 +33,7 @@ enum status {
     NOT_FINITE,       // NaN or infinity in the loss or in a gradient
     PEER_LOST,        // another rank died, or its message did not come
     STOPPED,          // asked to stop; a complete checkpoint was written
+    INTERRUPTED,      // asked to stop, and there is no complete checkpoint to continue from
     OUT_OF_BOUND,     // a comparison that should hold did not
     STATUS_COUNT
 };

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/metrics.h"
 
-#include <errno.h>
+#include "trainer/metrics_file.h"
+
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct metrics {
     struct metrics_config config;
-    FILE *file;
-    struct text path;
+    struct metrics_file *file;
     bool terminal;
     int64_t steps, tokens;        // of this process
     double time_s, recent_time_s; // in steps; since the last line
@@ -54,41 +52,6 @@ double model_causal_share(const struct model_config *m)
     return 1.0 - 0.5 * attention_flops(m) / model_flops_per_token(m);
 }
 
-/* Keeps the lines of an earlier part of the run up to the step it continues from: later ones are about to be
- * made again. */
-static enum status keep_earlier_lines(const char *path, int64_t first_step)
-{
-    struct text all = {0}, kept = {0};
-    TRY(file_read(path, &all));
-    for (const char *line = text_chars(&all); *line != 0;) {
-        const char *end = strchr(line, '\n'), *key = strstr(line, "\"step\": ");
-        if (end == NULL)
-            break; // torn by a crash
-        if (key != NULL && key < end && strtoll(key + 8, NULL, 10) < first_step)
-            text_add_bytes(&kept, line, (size_t)(end + 1 - line));
-        line = end + 1;
-    }
-    enum status status = file_write_atomic(path, text_chars(&kept), kept.length);
-    text_free(&all);
-    text_free(&kept);
-    return status;
-}
-
-static enum status cannot_write(const struct metrics *m)
-{
-    return fail(IO_ERROR, "logging.run_dir: %s: %s", m->path.chars, strerror(errno));
-}
-
-static enum status open_file(struct metrics *m)
-{
-    text_add(&m->path, "%s/metrics.jsonl", m->config.recipe->logging.run_dir);
-    struct stat info;
-    if (stat(m->path.chars, &info) == 0)
-        TRY(keep_earlier_lines(m->path.chars, m->config.first_step));
-    m->file = fopen(m->path.chars, "a");
-    return m->file != NULL ? OK : cannot_write(m);
-}
-
 enum status metrics_open(const struct metrics_config *config, struct metrics **out)
 {
     struct metrics *m = calloc(1, sizeof *m);
@@ -98,7 +61,13 @@ enum status metrics_open(const struct metrics_config *config, struct metrics **o
     // A launcher gives its ranks a terminal of their own, whatever its output is.
     m->terminal = isatty(STDOUT_FILENO) == 1 && !config->launched;
     m->best_valid = INFINITY;
-    enum status status = open_file(m);
+    const struct metrics_file_config file = {
+        .run_dir = config->recipe->logging.run_dir,
+        .save = config->recipe->checkpoint.save,
+        .first_step = config->first_step,
+        .continues = config->continues,
+    };
+    enum status status = metrics_file_open(&file, &m->file);
     if (status == OK)
         *out = m;
     else
@@ -124,7 +93,8 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     add_number(&line, "loss", r->loss);
     add_number(&line, "grad_norm", r->grad_norm);
     add_number(&line, "lr", r->lr);
-    text_add(&line, ", \"tokens\": %lld", (long long)r->tokens);
+    text_add(&line, ", \"tokens\": %lld, \"loss_tokens\": %lld", (long long)r->tokens,
+             (long long)r->loss_tokens);
     add_number(&line, "step_time_s", r->step_time_s);
     add_number(&line, "tokens_per_s", r->step_time_s > 0.0 ? (double)r->tokens / r->step_time_s : NAN);
     add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
@@ -150,9 +120,16 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     if (r->has_valid)
         add_number(&line, "valid_loss", r->valid_loss);
     text_add(&line, "}\n");
-    bool good = fwrite(line.chars, 1, line.length, m->file) == line.length && fflush(m->file) == 0;
+    enum status status = metrics_file_append(m->file, &line);
     text_free(&line);
-    return good ? OK : cannot_write(m);
+    return status;
+}
+
+/* "none" where no token counts. */
+static const char *loss_text(double loss, char out[NUMBER_CHARS])
+{
+    snprintf(out, NUMBER_CHARS, isnan(loss) ? "none" : "%.4f", loss);
+    return out;
 }
 
 /* "step 120/400  loss 2.3145  valid 2.41  grad 0.91  lr 0.00300  23.1 K tok/s  1 min 20 s left" */
@@ -160,13 +137,13 @@ static void show(struct metrics *m, const struct step_record *r, bool stays)
 {
     int64_t total = m->config.recipe->train.train_iters;
     double mean_s = m->recent_time_s / (double)m->recent_steps;
-    char speed[NUMBER_CHARS], left[NUMBER_CHARS];
+    char speed[NUMBER_CHARS], left[NUMBER_CHARS], loss[NUMBER_CHARS];
     count_text((double)m->recent_tokens / m->recent_time_s, speed);
     seconds_text(mean_s * (double)(total - r->step), left);
-    printf("%sstep %*lld/%lld  loss %.4f", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4,
-           (long long)r->step, (long long)total, r->loss);
+    printf("%sstep %*lld/%lld  loss %s", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4,
+           (long long)r->step, (long long)total, loss_text(r->loss, loss));
     if (r->has_valid)
-        printf("  valid %.4f", r->valid_loss);
+        printf("  valid %s", loss_text(r->valid_loss, loss));
     if (r->skipped)
         printf("  grad overflow");
     else
@@ -208,6 +185,16 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     return OK;
 }
 
+enum status metrics_sync(struct metrics *metrics)
+{
+    return metrics_file_sync(metrics->file);
+}
+
+bool metrics_are_lost(const struct metrics *metrics)
+{
+    return metrics_file_is_lost(metrics->file);
+}
+
 /* Of all ranks' peak, where it is known. */
 static void print_share(const struct metrics *m, double tokens_per_s)
 {
@@ -222,7 +209,8 @@ static void print_share(const struct metrics *m, double tokens_per_s)
 
 void metrics_summary(struct metrics *m, const char *why)
 {
-    char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS];
+    char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS],
+        loss[NUMBER_CHARS];
     if (m->terminal)
         fputs("\r\x1b[K", stdout);
     printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps,
@@ -232,7 +220,7 @@ void metrics_summary(struct metrics *m, const char *why)
         printf(", %s tok/s, %s model FLOP/s", count_text(rate, speed),
                count_text(rate * m->config.flops_per_token, flops));
         print_share(m, rate);
-        printf("last loss %.4f at step %lld", m->last.loss, (long long)m->last.step);
+        printf("last loss %s at step %lld", loss_text(m->last.loss, loss), (long long)m->last.step);
         if (isfinite(m->best_valid))
             printf(", best validation loss %.4f", m->best_valid);
     }
@@ -242,7 +230,7 @@ void metrics_summary(struct metrics *m, const char *why)
     if (m->last.loss_scale > 0.0)
         printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", m->last.loss_scale,
                (long long)m->skipped, (long long)m->steps);
-    printf("\nmetrics: %s\n", m->path.chars);
+    printf("\nmetrics: %s\n", metrics_file_path(m->file));
     fflush(stdout);
 }
 
@@ -250,8 +238,6 @@ void metrics_close(struct metrics *metrics)
 {
     if (metrics == NULL)
         return;
-    if (metrics->file != NULL)
-        fclose(metrics->file);
-    text_free(&metrics->path);
+    metrics_file_close(metrics->file);
     free(metrics);
 }

@@ -13,9 +13,10 @@ struct metrics;
 /* One step, counted from 1. */
 struct step_record {
     int64_t step;
-    double loss; // nats per token, before the update
+    double loss; // nats per token, before the update; NAN: no token counts
     double grad_norm, lr;
-    int64_t tokens; // of this step, over the world
+    int64_t tokens;      // of this step, over the world: all that the model reads
+    int64_t loss_tokens; // of these: that count in the loss
     double step_time_s;
     double bubble_fraction;              // of the rank that waits longest; NAN where nobody can know
     int64_t memory_peak_bytes;           // the most of any rank
@@ -36,10 +37,16 @@ struct metrics_config {
     int64_t first_step;
     double flops_per_token;
     int world;
-    bool launched; // by mpirun or srun: no progress line
+    bool launched;  // by mpirun or srun: no progress line
+    bool continues; // the run that the folder holds, from a checkpoint of its own
 };
 MUST_USE enum status metrics_open(const struct metrics_config *config, struct metrics **out);
+/* IO_ERROR: the line is kept, and written with the next one. */
 MUST_USE enum status metrics_step(struct metrics *metrics, const struct step_record *record);
+/* Before a checkpoint, and at the end: every line so far is on the disk (trainer/metrics_file.h). */
+MUST_USE enum status metrics_sync(struct metrics *metrics);
+/* The folder of the run was removed or renamed: another run may have its name now. */
+bool metrics_are_lost(const struct metrics *metrics);
 /* The closing summary. `why`: "done", or why it stopped. */
 void metrics_summary(struct metrics *metrics, const char *why);
 void metrics_close(struct metrics *metrics); // takes NULL

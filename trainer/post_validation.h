@@ -45,7 +45,7 @@
 
 /* What every rank says of itself when its list is done; all hear the maximum of each. */
 enum remark {
-    REMARK_STOP,
+    REMARK_REQUEST, // enum request
     REMARK_BUBBLE,
     REMARK_MEMORY,                                 // peak bytes
     REMARK_PARTS,                                  // those of each part
@@ -53,6 +53,8 @@ enum remark {
     REMARK_SLOT_BYTES = REMARK_SLOTS + SLOT_KINDS, // ... and the bytes of all of them
     REMARK_COUNT = REMARK_SLOT_BYTES + SLOT_KINDS
 };
+/* What a rank asks of all: the most that any of them asks is done. */
+enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };
 
 struct post_validation_config {
     struct world *world;

@@ -173,7 +173,8 @@ struct recipe_tokenizer {
 struct recipe_checkpoint {
     char *save;            // the folder; NULL: none is ever written
     char *load;            // "auto": the newest in `save`, if there is one; NULL: start afresh; or a folder
-    int64_t save_interval; // in steps; 0: only when the run ends
+    int64_t save_interval; // in steps; 0: not by steps
+    double save_minutes;   // since the last one; 0: not by time
     int64_t keep_last;     // 0: all
     bool async_save;
 };
@@ -194,7 +195,7 @@ struct recipe_profile {
 struct recipe_resilience {
     bool check_for_nan_in_loss_and_grad;
     double heartbeat_timeout_seconds; // of a process whose ranks make no progress; 0: wait for ever
-    int exit_signal;                  // SIGTERM, ...; 0: none. Save, then exit 75.
+    struct recipe_names exit_signal;  // SIGTERM, ...: save, then exit 75
 };
 
 struct recipe_cluster {

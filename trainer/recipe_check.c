@@ -87,7 +87,7 @@ static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT]
     if (!said[SAID_VOCAB])
         model->vocab_size = rule_tokenizer_vocab(r);
     if (!said[SAID_DECAY])
-        r->optimizer.lr_decay_iters = r->train.train_iters;
+        r->optimizer.lr_decay_iters = r->train.train_iters > 0 ? r->train.train_iters : 1;
     if (!said[SAID_DP]) {
         int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size *
                          parallel->context_parallel_size;

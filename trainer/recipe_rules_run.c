@@ -15,10 +15,16 @@ static int64_t decay_of(const struct recipe *r)
     return r->optimizer.lr_decay_iters;
 }
 
+/* No step is made, and no learning rate is asked for. */
+static bool never_steps(const struct recipe *r)
+{
+    return r->train.train_iters == 0;
+}
+
 /* Megatron-LM's rule, except for a decay without a single step. A run may end before its warm-up does. */
 static bool warmup_holds(const struct view *v)
 {
-    return v->recipe->optimizer.lr_warmup_iters <= decay_of(v->recipe);
+    return never_steps(v->recipe) || v->recipe->optimizer.lr_warmup_iters <= decay_of(v->recipe);
 }
 
 static void warmup_say(const struct view *v, struct text *out)
@@ -42,7 +48,7 @@ static int64_t room_for_wsd(const struct recipe *r)
 static bool wsd_holds(const struct view *v)
 {
     const struct recipe_optimizer *o = &v->recipe->optimizer;
-    return o->lr_decay_style != LR_WSD ||
+    return o->lr_decay_style != LR_WSD || never_steps(v->recipe) ||
            (o->lr_wsd_decay_iters >= 1 && o->lr_wsd_decay_iters <= room_for_wsd(v->recipe));
 }
 
@@ -207,8 +213,9 @@ static void name_say(const struct view *v, struct text *out)
 static bool profile_holds(const struct view *v)
 {
     const struct recipe_profile *p = &v->recipe->profile;
-    return !p->timeline || (p->profile_step_start <= v->recipe->train.train_iters &&
-                            (p->profile_step_end == 0 || p->profile_step_end >= p->profile_step_start));
+    return !p->timeline || never_steps(v->recipe) ||
+           (p->profile_step_start <= v->recipe->train.train_iters &&
+            (p->profile_step_end == 0 || p->profile_step_end >= p->profile_step_start));
 }
 
 static void profile_say(const struct view *v, struct text *out)

@@ -93,9 +93,8 @@ static const struct choice amax_algorithms[] = {
     IS("max", AMAX_MAX), IS("most_recent", AMAX_MOST_RECENT), {0}};
 static const struct choice tokenizers[] = {
     IS("byte", TOKENIZER_BYTE), IS("GPT2BPE", TOKENIZER_GPT2_BPE), IS("none", TOKENIZER_NONE), {0}};
-static const struct choice signals[] = {IS("SIGTERM", SIGTERM), IS("SIGUSR1", SIGUSR1),
-                                        IS("SIGUSR2", SIGUSR2), IS("SIGINT", SIGINT),
-                                        IS("none", 0),          {0}};
+static const struct choice signals[] = {
+    IS("SIGTERM", SIGTERM), IS("SIGINT", SIGINT), IS("SIGUSR1", SIGUSR1), IS("SIGUSR2", SIGUSR2), {0}};
 
 /* Key, type, field, default, help; then the rest of the row. */
 #define ROW(key_, type_, field_, fallback_, help_, ...)                                \
@@ -277,7 +276,8 @@ const struct recipe_row recipe_rows[] = {
         "B, samples that pass a stage together.", BETWEEN(1, 1e6)),
     ROW("train.global_batch_size", COUNT, train.global_batch_size, NULL,
         "Samples in one step, over all ranks.", BETWEEN(1, 1e8), .example = "32"),
-    ROW("train.train_iters", COUNT, train.train_iters, NULL, "Steps.", BETWEEN(1, 1e12),
+    ROW("train.train_iters", COUNT, train.train_iters, NULL,
+        "Steps; 0: saves the weights before the first step, and ends.", BETWEEN(0, 1e12),
         .aliases = "max_steps", .example = "1000"),
     ROW("train.eval_interval", COUNT, train.eval_interval, "0",
         "Evaluates on the validation part every this many steps; 0: never.", STEPS),
@@ -429,11 +429,17 @@ const struct recipe_row recipe_rows[] = {
         .derived = "RUN_DIR/checkpoints", .optional = true),
     ROW("checkpoint.load", TEXT, checkpoint.load, "auto",
         "`auto`: continues from the newest checkpoint in `save` that can be loaded, if there is one. `none`: "
-        "starts afresh. Or a folder, which must hold one.",
+        "starts afresh. Or a folder, which must hold one: the run begins with it, and once it has newer ones "
+        "of its own in `save`, it continues from those.",
         .optional = true),
     ROW("checkpoint.save_interval", COUNT, checkpoint.save_interval, "0",
-        "Steps between checkpoints; 0: only when the run ends.", STEPS),
-    ROW("checkpoint.keep_last", COUNT, checkpoint.keep_last, "0",
+        "Steps between checkpoints; 0: by `save_minutes` only, and when the run ends.", STEPS),
+    ROW("checkpoint.save_minutes", REAL, checkpoint.save_minutes, "30",
+        "Saves after the first step that ends this many minutes after the last checkpoint, or after the "
+        "start; "
+        "0: never. Rank 0's clock decides for all.",
+        NOT_NEGATIVE),
+    ROW("checkpoint.keep_last", COUNT, checkpoint.keep_last, "2",
         "Older ones are removed when a newer is complete; 0: all are kept.", BETWEEN(0, 1e6)),
     ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false", "Writes while training goes on.",
         .unbuilt = true),
@@ -464,8 +470,9 @@ const struct recipe_row recipe_rows[] = {
         "When no rank of a process has made progress for this long, it says who waits for what, and ends. "
         "Longer than a rank ever waits for others, such as for one that writes a checkpoint. 0: never.",
         NOT_NEGATIVE),
-    ROW("resilience.exit_signal", CHOICE, resilience.exit_signal, "SIGTERM",
-        "On this signal the run saves and exits with status 75. mpirun forwards SIGUSR1, and follows a "
+    ROW("resilience.exit_signal", NAMES, resilience.exit_signal, "[SIGTERM, SIGINT]",
+        "On one of these signals the run saves after the running step and exits with status 75; before the "
+        "first step it ends at once. A second SIGINT ends it at once. mpirun forwards SIGUSR1, and follows a "
         "SIGTERM with SIGKILL.",
         .choices = signals),
 

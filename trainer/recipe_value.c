@@ -313,12 +313,14 @@ static bool parse_name(const struct recipe_row *row, const struct node *node, ch
 static bool parse_names(const struct recipe_row *row, const struct node *node, struct recipe_names *out,
                         struct text *why)
 {
-    if (node->kind != NODE_LIST)
+    const bool one = node->kind == NODE_SCALAR && row->choices != NULL; // a name stands for a list of one
+    if (node->kind != NODE_LIST && !one)
         return refuse(row, node, why);
-    struct recipe_names names = {.list = allocate(node->count, sizeof *names.list), .count = node->count};
+    const size_t count = one ? 1 : node->count;
+    struct recipe_names names = {.list = allocate(count, sizeof *names.list), .count = count};
     struct text inner = {0};
-    for (size_t i = 0; i < node->count; i++)
-        if (!parse_name(row, node->child[i], &names.list[i], &inner)) {
+    for (size_t i = 0; i < count; i++)
+        if (!parse_name(row, one ? node : node->child[i], &names.list[i], &inner)) {
             free_names(&names);
             return refuse_inside("entry", i, &inner, why);
         }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run_folder.h"
 
+#include "trainer/checkpoint.h"
 #include "trainer/checkpoint_folder.h"
+#include "trainer/checkpoint_manifest.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,54 +112,99 @@ static bool is_taken(const char *folder)
     return yes;
 }
 
-/* Whether an earlier run is continued, as far as the files say. */
-static enum status check_earlier(const struct recipe *recipe)
+static bool is_used(const char *folder)
 {
-    const char *folder = recipe->logging.run_dir;
-    struct text path = {0};
     struct stat info;
+    struct text path = {0};
     text_add(&path, "%s/metrics.jsonl", folder);
     bool used = stat(path.chars, &info) == 0;
     text_free(&path);
-    if (!used)
-        return OK;
-    if (recipe->checkpoint.load == NULL)
-        return fail(BAD_RECIPE,
-                    "logging.run_dir: %s holds an earlier run, and checkpoint.load=none starts afresh; "
-                    "choose another "
-                    "folder: logging.run_dir=%s-2",
-                    folder, folder);
-    if (!is_auto(recipe))
-        return OK; // goes on from a checkpoint that it names
-    int64_t step = -1;
-    struct text skipped = {0};
-    enum status status = OK;
-    if (recipe->checkpoint.save != NULL)
-        status = folder_newest(recipe->checkpoint.save, INT64_MAX, &step, &skipped);
-    if (step < 0 && folder_speaks()) // who continues says it then
-        fputs(text_chars(&skipped), stderr);
-    text_free(&skipped);
-    if (status == IO_ERROR)
-        return about("checkpoint.save");
-    TRY(status);
-    return step >= 0
-               ? OK
-               : fail(BAD_RECIPE,
-                      "logging.run_dir: %s holds an earlier run, and no complete checkpoint in %s to "
-                      "continue it "
-                      "from; choose another folder: logging.run_dir=%s-2",
-                      folder, recipe->checkpoint.save != NULL ? recipe->checkpoint.save : "(none is saved)",
-                      folder);
+    return used;
 }
 
-enum status run_folder_check(const struct recipe *recipe)
+/* Checkpoints in the folder's usual place, of a run that saved there: `save` is elsewhere, or none is. */
+static enum status refuse_other_place(const struct recipe *recipe)
+{
+    int64_t step = -1;
+    struct text usual = {0}, skipped = {0};
+    text_add(&usual, "%s/checkpoints", recipe->logging.run_dir);
+    enum status status = folder_newest(usual.chars, INT64_MAX, &step, &skipped);
+    if (status == OK && step >= 0)
+        status =
+            fail(BAD_RECIPE,
+                 "logging.run_dir: %s holds an earlier run with a checkpoint of step %lld in %s, and "
+                 "checkpoint.save is %s; use checkpoint.save=auto to continue it, or another folder: "
+                 "logging.run_dir=%s-2",
+                 recipe->logging.run_dir, (long long)step, usual.chars,
+                 recipe->checkpoint.save != NULL ? recipe->checkpoint.save : "none", recipe->logging.run_dir);
+    text_free(&usual);
+    text_free(&skipped);
+    return status;
+}
+
+/* Whether an earlier run is continued or begins again, as far as the files say. */
+static enum status check_earlier(const struct recipe *recipe, int64_t newest)
 {
     const char *folder = recipe->logging.run_dir;
-    if (recipe->checkpoint.load != NULL && !is_auto(recipe))
-        TRY(check_named(recipe->checkpoint.load));
-    enum status status = check_earlier(recipe);
-    // Before its first checkpoint a run that is alive looks like one that has ended, which may be removed.
+    if (!is_used(folder))
+        return OK;
+    if (recipe->checkpoint.load == NULL && newest >= 0)
+        return fail(BAD_RECIPE,
+                    "logging.run_dir: %s holds an earlier run, saved up to step %lld, and "
+                    "checkpoint.load=none starts afresh; use checkpoint.load=auto to continue it, or another "
+                    "folder: logging.run_dir=%s-2",
+                    folder, (long long)newest, folder);
+    return newest < 0 && (recipe->checkpoint.load == NULL || is_auto(recipe)) ? refuse_other_place(recipe)
+                                                                              : OK;
+}
+
+/* The newest complete checkpoint in checkpoint.save. */
+static enum status find_newest(const struct recipe *recipe, int64_t *step)
+{
+    struct text skipped = {0};
+    *step = -1;
+    if (recipe->checkpoint.save == NULL)
+        return OK;
+    enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
+    text_free(&skipped); // whoever loads reports it
+    return status == IO_ERROR ? about("checkpoint.save") : status;
+}
+
+/* The step of the checkpoint that checkpoint.load names, -1 where it cannot be read. */
+static int64_t step_of(const char *load)
+{
+    char *path = NULL;
+    struct manifest manifest = {0};
+    int64_t step = -1;
+    if (checkpoint_resolve(load, &path) == OK && manifest_read(path, &manifest) == OK)
+        step = manifest.step;
+    manifest_free(&manifest);
+    free(path);
+    return step;
+}
+
+enum status run_folder_check(const struct recipe *recipe, struct run_folder *out)
+{
+    const char *folder = recipe->logging.run_dir, *load = recipe->checkpoint.load;
+    bool named = load != NULL && !is_auto(recipe);
+    *out = (struct run_folder){.newest = -1};
+    enum status status = find_newest(recipe, &out->newest);
+    out->continues = load != NULL && out->newest >= 0 && (!named || out->newest > step_of(load));
+    if (status == OK && named && !out->continues)
+        status = check_named(load);
+    if (status == OK)
+        status = check_earlier(recipe, out->newest);
+    if (status == OK && out->continues)
+        text_add(&out->from, "step %lld is saved in %s", (long long)out->newest, recipe->checkpoint.save);
+    else if (status == OK && named)
+        text_add(&out->from, "step %lld is saved in %s", (long long)step_of(load), load);
+    // Before its first checkpoint a run that is alive looks like one that has ended.
     return status != OK && is_taken(folder) ? taken(folder) : status;
+}
+
+void run_folder_free(struct run_folder *folder)
+{
+    text_free(&folder->from);
 }
 
 enum status run_folder_claim(const struct recipe *recipe, int *descriptor)

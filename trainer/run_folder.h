@@ -5,9 +5,18 @@
 
 #include "trainer/recipe.h"
 
+/* What a run begins with. */
+struct run_folder {
+    int64_t newest;   // step of the newest complete checkpoint in checkpoint.save; -1: there is none
+    bool continues;   // with that one: checkpoint.load is auto, or names an older one
+    struct text from; // "step 7 is saved in runs/a/checkpoints"; empty: it begins with nothing
+};
+void run_folder_free(struct run_folder *folder);
+
 /* BAD_RECIPE when the folder holds a run that this recipe does not continue, or that is still writing there,
- * or the checkpoint that it names is no folder. */
-MUST_USE enum status run_folder_check(const struct recipe *recipe);
+ * or the checkpoint that it names is no folder. A run of which no complete checkpoint is left begins again.
+ */
+MUST_USE enum status run_folder_check(const struct recipe *recipe, struct run_folder *out);
 
 /* Makes the folder and keeps it locked until the descriptor is closed, or the process ends however it ends.
  * BAD_RECIPE when another process has it. Makes the folder of checkpoints too: that they cannot be written is

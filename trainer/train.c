@@ -3,6 +3,7 @@
 
 #include "base/machine.h"
 #include "trainer/checkpoint.h"
+#include "trainer/checkpoint_agree.h"
 #include "trainer/dry_run.h"
 #include "trainer/learning_rate.h"
 #include "trainer/metrics.h"
@@ -12,9 +13,7 @@
 #include "trainer/timeline_write.h"
 #include "trainer/watchdog.h"
 
-#include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,31 +28,15 @@ struct session {
     struct metrics *metrics; // rank 0
     struct text choices;     // rank 0's device's, as they were last said
     struct text broken;      // why there are no more lines of metrics; empty: there are
-    bool stepped;
+    const struct run_folder *folder;
+    int64_t saved; // the last step that was; -1: none
+    bool stepped, warned;
+    bool save_due; // agreed on by all ranks: as soon as no step is run ahead
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool speaks(const struct session *s)
 {
     return s->worker.world->rank == 0;
-}
-
-/* ---- signals ---- */
-
-/* The exit signal is blocked in every thread, and asked for between steps (REMARK_STOP) and between the
- * batches of an evaluation: no handler, no global. */
-static void block_signal(int signal_number)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signal_number);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
 /* ---- one rank ---- */
@@ -72,18 +55,28 @@ static enum status load_named(struct session *s, const char *path)
     return status;
 }
 
-static enum status load_checkpoint(struct session *s)
+/* With the run's own newest checkpoint, where it has one that checkpoint.load does not name a newer one than.
+ * *own: it was that. */
+static enum status load_checkpoint(struct session *s, bool *own)
 {
     const char *load = s->worker.run->recipe->checkpoint.load;
+    bool is_auto = load != NULL && strcmp(load, "auto") == 0;
+    double continues = speaks(s) && s->folder->continues ? 1.0 : 0.0;
     char *path = NULL;
+    *own = false;
     if (load == NULL)
         return OK;
-    if (strcmp(load, "auto") == 0)
+    if (!is_auto)
+        TRY(worker_agree_max(&s->worker, &continues, 1));
+    if (is_auto || continues > 0.0)
         TRY(checkpoint_continue(&s->worker, &path));
-    else
+    *own = path != NULL;
+    if (!*own && !is_auto)
         TRY(load_named(s, load));
-    if (speaks(s) && (path != NULL || strcmp(load, "auto") != 0))
-        printf("continues from %s, step %lld\n", path != NULL ? path : load, (long long)s->worker.step);
+    if (speaks(s) && (*own || !is_auto))
+        printf("continues from %s, step %lld%s%s\n", *own ? path : load, (long long)s->worker.step,
+               *own && !is_auto ? ", which is newer than checkpoint.load " : "",
+               *own && !is_auto ? load : "");
     free(path);
     return OK;
 }
@@ -91,11 +84,12 @@ static enum status load_checkpoint(struct session *s)
 static enum status begin(struct session *s)
 {
     const struct recipe *recipe = s->worker.run->recipe;
-    TRY(load_checkpoint(s));
+    bool own;
+    TRY(load_checkpoint(s, &own));
     if (!speaks(s))
         return OK;
     TRY(run_folder_write_recipe(recipe));
-    if (s->worker.step >= recipe->train.train_iters)
+    if (s->worker.step >= recipe->train.train_iters && (s->worker.step > 0 || own))
         printf("nothing to do: step %lld is done, and train.train_iters is %lld\n", (long long)s->worker.step,
                (long long)recipe->train.train_iters);
     struct launcher launcher;
@@ -106,6 +100,7 @@ static enum status begin(struct session *s)
         .flops_per_token = model_flops_per_token(&recipe->model),
         .world = s->worker.world->size,
         .launched = launcher.size > 0,
+        .continues = own || s->folder->newest >= 0,
     };
     TRY(metrics_open(&config, &s->metrics));
     return OK;
@@ -143,18 +138,64 @@ static enum status say_choices(struct session *s)
     return status;
 }
 
-/* One disk is full, and that of the checkpoints may have room: all ranks stop after the next step, which is
- * saved, and then this is a failure. */
-static enum status write_metrics(struct session *s, const struct step_record *record)
+static bool lies_in(const char *path, const char *folder)
 {
-    if (s->broken.length > 0)
-        return OK;
-    enum status status = metrics_step(s->metrics, record);
-    if (status == OK || s->worker.run->recipe->checkpoint.save == NULL)
+    size_t length = strlen(folder);
+    return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
+}
+
+/* One disk is full, and that of the checkpoints may have room: all ranks stop after the next step, which is
+ * saved, and then this is a failure. Where the folder itself is gone, and the checkpoints with it, another
+ * run may be using the name, and nothing more is written. */
+static enum status outlive(struct session *s, enum status status)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    const char *save = recipe->checkpoint.save;
+    if (status == OK || save == NULL ||
+        (metrics_are_lost(s->metrics) && lies_in(save, recipe->logging.run_dir)))
         return status;
-    text_add(&s->broken, "%s", fail_text());
+    if (s->broken.length == 0)
+        text_add(&s->broken, "%s", fail_text());
     s->worker.wants_stop = true;
     return OK;
+}
+
+/* Every line of metrics up to a checkpoint is on the disk before it. */
+static enum status sync_metrics(struct session *s)
+{
+    enum status status = metrics_sync(s->metrics);
+    return metrics_are_lost(s->metrics) ? outlive(s, status) : status;
+}
+
+/* The first rank's clock decides when to save next. */
+static void plan_save(struct session *s)
+{
+    const struct recipe_checkpoint *checkpoint = &s->worker.run->recipe->checkpoint;
+    if (speaks(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
+        s->worker.save_at_s = monotonic_s() + 60.0 * checkpoint->save_minutes;
+    s->save_due = false;
+}
+
+static enum status save(struct session *s)
+{
+    TRY(worker_agree(&s->worker, speaks(s) ? sync_metrics(s) : OK));
+    TRY(checkpoint_save(&s->worker));
+    s->saved = s->worker.step;
+    plan_save(s);
+    return OK;
+}
+
+/* All padding or masked: a step that changes the weights by their decay and the moments only. */
+static void warn_of_no_loss(struct session *s, const struct step_record *record)
+{
+    if (record->loss_tokens > 0 || s->warned)
+        return;
+    fprintf(
+        stderr,
+        "warning: step %lld: no token of the batch counts in the loss (data.eod_mask_loss, or masked data): "
+        "loss null, gradients 0; metrics.jsonl has \"loss_tokens\" for each step\n",
+        (long long)record->step);
+    s->warned = true;
 }
 
 static bool evaluates_after(const struct recipe *recipe, int64_t step)
@@ -164,38 +205,33 @@ static bool evaluates_after(const struct recipe *recipe, int64_t step)
 }
 
 /* Nothing but the next step follows. */
-static bool goes_on_after(const struct recipe *recipe, int64_t step)
+static bool goes_on_after(const struct session *s, int64_t step)
 {
+    const struct recipe *recipe = s->worker.run->recipe;
     bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
-    return step < recipe->train.train_iters && !saves && !evaluates_after(recipe, step);
+    return step < recipe->train.train_iters && !saves && !s->save_due && !evaluates_after(recipe, step);
 }
 
-static enum status one_step(struct session *s, bool *stop)
+/* What metrics.jsonl has of a step, without an evaluation. */
+static struct step_record record_of(const struct worker *w, const struct step_result *result, double time_s)
 {
-    struct worker *w = &s->worker;
     const struct recipe *recipe = w->run->recipe;
-    double start = now_s();
-    struct step_result result;
-    if (goes_on_after(recipe, w->step + 1))
-        TRY(worker_step_and_on(w, &result));
-    else
-        TRY(worker_step(w, &result));
-    TRY(worker_check_finite(w, &result));
     struct step_record record = {
         .step = w->step,
-        .loss = result.loss,
-        .grad_norm = result.grad_norm,
-        .lr = learning_rate(&recipe->optimizer, worker_updates(w) + result.skipped),
+        .loss = result->tokens > 0.0 ? result->loss : NAN,
+        .grad_norm = result->grad_norm,
+        .lr = learning_rate(&recipe->optimizer, worker_updates(w) + result->skipped),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
-        .step_time_s = now_s() - start,
+        .loss_tokens = (int64_t)result->tokens,
+        .step_time_s = time_s,
         .bubble_fraction = device_named_runs_at_once(recipe->cluster.device)
                                ? timeline_bubble_fraction(w->remarks[REMARK_BUBBLE])
                                : NAN,
         .memory_peak_bytes = (int64_t)w->remarks[REMARK_MEMORY],
         .has_rollbacks = w->validation != NULL,
-        .rollbacks = result.rollbacks,
-        .loss_scale = w->loss_scale.scale > 0.0 ? result.loss_scale : 0.0,
-        .skipped = result.skipped,
+        .rollbacks = result->rollbacks,
+        .loss_scale = w->loss_scale.scale > 0.0 ? result->loss_scale : 0.0,
+        .skipped = result->skipped,
         .has_valid = evaluates_after(recipe, w->step),
     };
     for (int part = 0; part < PART_COUNT; part++)
@@ -203,44 +239,76 @@ static enum status one_step(struct session *s, bool *stop)
     for (int kind = 0; kind < SLOT_KINDS; kind++)
         record.slots[kind] = (struct slot_use){(int64_t)w->remarks[REMARK_SLOTS + kind],
                                                (int64_t)w->remarks[REMARK_SLOT_BYTES + kind]};
-    *stop = w->remarks[REMARK_STOP] > 0.0;
+    return record;
+}
+
+static enum status one_step(struct session *s, bool *stop)
+{
+    struct worker *w = &s->worker;
+    double start = monotonic_s();
+    struct step_result result;
+    if (goes_on_after(s, w->step + 1))
+        TRY(worker_step_and_on(w, &result));
+    else
+        TRY(worker_step(w, &result));
+    TRY(worker_check_finite(w, &result));
+    struct step_record record = record_of(w, &result, monotonic_s() - start);
+    *stop = w->remarks[REMARK_REQUEST] >= (double)REQUEST_STOP;
+    s->save_due = s->save_due || w->remarks[REMARK_REQUEST] >= (double)REQUEST_SAVE;
     if (record.has_valid)
         TRY(worker_evaluate(w, &record.valid_loss, stop));
     record.has_valid = record.has_valid && !*stop;
     if (speaks(s) && !s->stepped)
         TRY(say_choices(s));
-    if (speaks(s))
-        TRY(write_metrics(s, &record));
-    if (timeline_wanted(recipe, w->step))
+    if (speaks(s)) {
+        warn_of_no_loss(s, &record);
+        TRY(outlive(s, metrics_step(s->metrics, &record)));
+    }
+    if (timeline_wanted(w->run->recipe, w->step))
         TRY(timeline_write(w));
     return OK;
+}
+
+/* How a run ends that may have been asked to stop. */
+static enum status outcome(const struct session *s, bool stop)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    long long step = (long long)s->worker.step;
+    if (s->broken.length > 0)
+        return fail(IO_ERROR, "%s; step %lld is saved in %s", s->broken.chars, step, recipe->checkpoint.save);
+    if (!stop || s->worker.step >= recipe->train.train_iters)
+        return OK;
+    if (recipe->checkpoint.save == NULL)
+        return fail(INTERRUPTED,
+                    "asked to stop after step %lld, and checkpoint.save is none: nothing is saved", step);
+    return fail(STOPPED, "asked to stop: step %lld is saved in %s", step, recipe->checkpoint.save);
 }
 
 static enum status loop(struct session *s)
 {
     struct worker *w = &s->worker;
     const struct recipe *recipe = w->run->recipe;
-    int64_t saved = w->step;
     bool stop = false, saves = recipe->checkpoint.save != NULL;
+    s->saved = s->folder->newest;
+    plan_save(s);
+    stop_training(w->run->stop);
+    if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saved < 0)
+        TRY(save(s));
     while (w->step < recipe->train.train_iters && !stop) {
         TRY(one_step(s, &stop));
         bool last = stop || w->step == recipe->train.train_iters;
-        if (!saves || (!last && !due(recipe->checkpoint.save_interval, w->step)))
-            continue;
-        TRY(checkpoint_save(w));
-        saved = w->step;
+        // What post-validation has run ahead of the next step stays valid only if that step follows.
+        bool now = s->save_due && !w->ahead;
+        if (saves && (last || now || due(recipe->checkpoint.save_interval, w->step)))
+            TRY(save(s));
     }
     // Ranks may still hand each other the last step's weights, out of memory that is about to go.
     TRY(stream_sync(w->compute));
     if (speaks(s) && s->stepped)
         TRY(say_choices(s));
-    if (s->broken.length > 0)
-        return fail(IO_ERROR, "%s; step %lld is saved in %s", s->broken.chars, (long long)w->step,
-                    recipe->checkpoint.save);
-    if (stop && w->step < recipe->train.train_iters && saves && saved == w->step)
-        return fail(STOPPED, "asked to stop: step %lld is saved in %s", (long long)w->step,
-                    recipe->checkpoint.save);
-    return OK;
+    if (speaks(s) && s->broken.length == 0)
+        TRY(metrics_sync(s->metrics));
+    return outcome(s, stop);
 }
 
 /* What the ranks of this process share. `status` and `why`: whether it could begin. A process that could not,
@@ -249,6 +317,7 @@ struct job {
     struct run run;
     enum status status;
     struct text why;
+    struct run_folder folder;
     atomic_int ranks;             // that have ended well
     atomic_llong allocated_bytes; // by them, at most
     struct watchdog *watchdog;    // NULL: none is asked for
@@ -264,7 +333,7 @@ static enum status run_rank(struct session *session, const struct job *job, stru
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
-    struct session session = {0};
+    struct session session = {.folder = &job->folder};
     struct pulse pulse;
     if (job->status != OK)
         return fail(job->status, "%s", text_chars(&job->why));
@@ -303,10 +372,8 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
 {
     struct watchdog_config config = {
         .limit_s = recipe->resilience.heartbeat_timeout_seconds,
-        .exit_signal = launched && recipe->resilience.exit_signal == SIGTERM ? SIGTERM : 0,
+        .stop = launched ? job->run.stop : NULL,
     };
-    if (recipe->resilience.exit_signal != 0)
-        block_signal(recipe->resilience.exit_signal);
     if (job->status == OK) {
         job->status = watchdog_start(&config, &job->watchdog);
         if (job->status != OK)
@@ -359,43 +426,62 @@ static void outlive_readers(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-enum status train(const struct recipe *recipe, int size)
+/* Everything before ranks start. *folder: the lock of the run's folder. */
+static enum status prepare(struct job *job, const struct recipe *recipe, struct stop *stop, int *folder)
 {
-    struct job job = {.ranks = 0};
-    struct launcher launcher = {.rank = -1};
-    int folder = -1;
+    struct launcher launcher;
     TRY(launcher_find(&launcher));
     bool first = launcher.rank <= 0;
-    if (!device_named_computes(recipe->cluster.device))
-        return first ? rehearse_run(recipe) : OK;
-    outlive_readers();
     // Over several machines it is not known which ranks are where.
-    bool here = launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size;
-    enum status status = here ? check_memory(recipe) : OK;
-    if (status == OK)
-        status = run_create(recipe, true, &job.run);
-    if (status == OK)
-        status = run_folder_check(recipe);
-    if (status == OK && first)
-        status = run_folder_claim(recipe, &folder);
-    if (status == OK && first) {
-        report_layout(&job.run, stdout);
-        status = report_offload(&job.run, stderr);
-    }
+    if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
+        TRY(check_memory(recipe));
+    TRY(run_create(recipe, true, &job->run));
+    job->run.stop = stop;
+    TRY(run_folder_check(recipe, &job->folder));
+    stop_set_checkpoint(stop, text_chars(&job->folder.from));
+    if (!first)
+        return OK;
+    TRY(run_folder_claim(recipe, folder));
+    report_layout(&job->run, stdout);
+    TRY(report_offload(&job->run, stderr));
     // Between GPUs the transport takes some too, which the formula does not know.
-    if (status == OK && first)
-        status = device_named_reserves(recipe->cluster.device) ? dry_run_table(&job.run, stdout)
-                                                               : report_formula(&job.run, stdout);
-    job.status = status;
+    return device_named_reserves(recipe->cluster.device) ? dry_run_table(&job->run, stdout)
+                                                         : report_formula(&job->run, stdout);
+}
+
+static enum status train_until_stopped(const struct recipe *recipe, int size, const struct launcher *launcher,
+                                       struct stop *stop)
+{
+    struct job job = {.ranks = 0};
+    int folder = -1;
+    bool first = launcher->rank <= 0;
+    enum status status = job.status = prepare(&job, recipe, stop, &folder);
     if (status != OK)
         text_add(&job.why, "%s", fail_text());
-    if (status == OK || launcher.size > 1)
-        status = run_world(&job, recipe, launcher.size > 0, size);
+    if (status == OK || launcher->size > 1)
+        status = run_world(&job, recipe, launcher->size > 0, size);
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
     run_destroy(&job.run);
+    run_folder_free(&job.folder);
     text_free(&job.why);
     if (folder >= 0)
         close(folder);
+    return status;
+}
+
+enum status train(const struct recipe *recipe, int size)
+{
+    struct launcher launcher = {.rank = -1};
+    struct stop *stop = NULL;
+    TRY(launcher_find(&launcher));
+    TRY(stop_create(&recipe->resilience.exit_signal, launcher.rank <= 0, &stop));
+    outlive_readers();
+    enum status status = OK;
+    if (device_named_computes(recipe->cluster.device))
+        status = train_until_stopped(recipe, size, &launcher, stop);
+    else if (launcher.rank <= 0)
+        status = rehearse_run(recipe);
+    stop_destroy(stop);
     return status;
 }

@@ -83,20 +83,12 @@ static void tell(const struct watchdog *dog, const char *why)
     }
 }
 
-static bool signal_pending(int signal_number)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigpending(&set);
-    return signal_number != 0 && sigismember(&set, signal_number) == 1;
-}
-
 /* Under the lock. */
 static void look_at_all(struct watchdog *dog, int64_t passed_ns)
 {
     bool all_wait;
     double still_s = least_still(dog, passed_ns, &all_wait), limit_s = dog->config.limit_s;
-    if (still_s > ended_s && all_wait && !dog->told && signal_pending(dog->config.exit_signal)) {
+    if (still_s > ended_s && all_wait && !dog->told && stop_came(dog->config.stop, SIGTERM)) {
         tell(dog, ", and the job is being ended");
         dog->told = true;
     }
@@ -114,7 +106,7 @@ static void look_at_all(struct watchdog *dog, int64_t passed_ns)
 static double seconds_between_looks(const struct watchdog_config *config)
 {
     double look_s = config->limit_s > 0.0 ? config->limit_s / 8.0 : look_most_s;
-    if (config->exit_signal != 0)
+    if (config->stop != NULL)
         look_s = fmin(look_s, ended_s / 6.0);
     return fmax(look_least_s, fmin(look_s, look_most_s));
 }
@@ -136,7 +128,7 @@ static void *watch(void *argument)
 enum status watchdog_start(const struct watchdog_config *config, struct watchdog **out)
 {
     *out = NULL;
-    if (config->limit_s <= 0.0 && config->exit_signal == 0)
+    if (config->limit_s <= 0.0 && config->stop == NULL)
         return OK;
     struct watchdog *dog = calloc(1, sizeof *dog);
     if (dog == NULL)

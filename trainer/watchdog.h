@@ -22,7 +22,7 @@
  */
 #pragma once
 
-#include "base/status.h"
+#include "trainer/stop.h"
 
 /* How the watchdog's thread waits; a test decides by its own how much time passes. */
 struct watchdog_clock {
@@ -34,7 +34,7 @@ struct watchdog_clock {
 
 struct watchdog_config {
     double limit_s;              // 0: never ends the process
-    int exit_signal;             // of a launched process, blocked in every thread; 0: none is looked for
+    const struct stop *stop;     // of a launched process: whether SIGTERM has come; NULL: none is looked for
     struct watchdog_clock clock; // {NULL}: the monotonic clock
 };
 

@@ -7,9 +7,9 @@
 #include "trainer/rehearsal.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- making ---- */
 
@@ -355,18 +355,23 @@ static enum status run_step(struct worker *w)
     return call_step_hook(hooks->reduced, w, step);
 }
 
-static bool signal_came(int signal_number)
+double monotonic_s(void)
 {
-    if (signal_number == 0)
-        return false;
-    sigset_t set;
-    sigpending(&set); // stays pending, so that every rank of the process sees it
-    return sigismember(&set, signal_number) == 1;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static bool wants_stop(const struct worker *w)
 {
-    return w->wants_stop || signal_came(w->run->recipe->resilience.exit_signal);
+    return w->wants_stop || stop_requested(w->run->stop);
+}
+
+static enum request request_of(const struct worker *w)
+{
+    if (wants_stop(w))
+        return REQUEST_STOP;
+    return w->save_at_s > 0.0 && monotonic_s() >= w->save_at_s ? REQUEST_SAVE : REQUEST_NOTHING;
 }
 
 /* Of all chunks together. */
@@ -388,7 +393,7 @@ static void remark(const struct worker *w, double remarks[REMARK_COUNT])
 {
     struct step_times times = executor_times(w->executor);
     double span = times.last_end_s - times.first_start_s;
-    remarks[REMARK_STOP] = wants_stop(w) ? 1.0 : 0.0;
+    remarks[REMARK_REQUEST] = (double)request_of(w);
     remarks[REMARK_BUBBLE] = timeline_bubble_remark(span, times.busy_s);
     struct memory_use use = device_memory(w->device);
     remarks[REMARK_MEMORY] = (double)use.peak_total_bytes;
@@ -553,6 +558,6 @@ enum status worker_evaluate(struct worker *w, double *loss, bool *stop)
         sum += result.loss * result.tokens;
         tokens += result.tokens;
     }
-    *loss = tokens > 0.0 ? sum / tokens : 0.0;
+    *loss = tokens > 0.0 ? sum / tokens : NAN;
     return OK;
 }

@@ -14,6 +14,7 @@
 #include "trainer/optimizer.h"
 #include "trainer/post_validation.h"
 #include "trainer/recipe.h"
+#include "trainer/stop.h"
 
 struct worker;
 
@@ -38,6 +39,7 @@ struct run {
     struct mesh mesh;
     struct hooks hooks;
     bool is_rehearsal; // on the device that plans, whatever the recipe says
+    struct stop *stop; // NULL: no signal is listened to
 };
 
 /* Opens the data and builds the schedule; whatever is wrong is said here, before any rank starts. */
@@ -70,7 +72,8 @@ struct worker {
     struct batches batches;
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the first forwards of the next step are done
-    bool wants_stop;                    // asks all ranks to stop, as the exit signal does
+    bool wants_stop;                    // asks all ranks to stop, as an exit signal does
+    double save_at_s;                   // asks all ranks to save after the step that ends then; 0: never
     double remarks[REMARK_COUNT];       // of the last step, the maximum of all ranks'
     struct buffer remarks_buffer;
     struct loss_scale loss_scale; // of the next step
@@ -79,6 +82,8 @@ struct worker {
     int64_t step;                 // steps done
     int64_t skipped;              // of these: nothing was updated
 };
+
+double monotonic_s(void);
 
 /* training false: weights and forward passes only. */
 MUST_USE enum status worker_create(const struct run *run, struct world *world, bool training,
@@ -99,7 +104,8 @@ int64_t worker_updates(const struct worker *worker);
  * checked; and for gradients alone where the step was skipped and a loss scale can still fall. */
 MUST_USE enum status worker_check_finite(const struct worker *worker, const struct step_result *result);
 
-/* The mean loss per token over the validation part: eval_iters global batches, the same each time. They may
- * take hours, so the exit signal is asked for before each: `stop`, on all ranks alike, and there is no loss.
+/* The mean loss per token over the validation part (NAN where no token counts): eval_iters global batches,
+ * the same each time. They may take hours, so the exit signal is asked for before each: `stop`, on all ranks
+ * alike, and there is no loss.
  */
 MUST_USE enum status worker_evaluate(struct worker *worker, double *loss, bool *stop);

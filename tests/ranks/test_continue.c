@@ -16,9 +16,9 @@
 
 enum { MOST_STEPS = 8, RANKS = 4 };
 
-static const char common[] =
-    "cluster.threads_per_rank=1 train.eval_interval=0 "
-    "optimizer.lr_decay_iters=8 checkpoint.save_interval=1 resilience.heartbeat_timeout_seconds=60";
+static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
+                             "optimizer.lr_decay_iters=8 checkpoint.save_interval=1 checkpoint.keep_last=0 "
+                             "resilience.heartbeat_timeout_seconds=60";
 
 struct scene {
     struct tiny tiny;

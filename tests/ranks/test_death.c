@@ -195,6 +195,7 @@ static const struct death {
     enum status (*body)(struct env *env, struct job *job);
     struct watchdog_config watchdog;
     bool system_clock; // of the watchdog
+    bool stops;        // SIGTERM asks it to
 } cases[] = {
     {.name = "all_end", .body = all_end}, // a world by which others are measured
     {.name = "one_fails", .body = one_fails},
@@ -204,11 +205,11 @@ static const struct death {
     {.name = "one_is_killed", .body = one_is_killed},
     {.name = "one_lost_step", .body = one_lost_step},
     {.name = "one_is_lost", .body = one_is_lost}, // NCCL says so (EMULATOR_FAIL)
-    {"one_hangs", one_hangs, {.limit_s = LIMIT_S}, false},
-    {"all_hang", all_hang, {.limit_s = 0.2}, true},
-    {"one_is_slow", one_is_slow, {.limit_s = LIMIT_S}, false},
-    {"one_is_late", one_is_late, {.limit_s = LIMIT_S}, false},
-    {"one_is_missed", one_is_killed, {.exit_signal = SIGTERM}, false},
+    {.name = "one_hangs", .body = one_hangs, .watchdog = {.limit_s = LIMIT_S}},
+    {.name = "all_hang", .body = all_hang, .watchdog = {.limit_s = 0.2}, .system_clock = true},
+    {.name = "one_is_slow", .body = one_is_slow, .watchdog = {.limit_s = LIMIT_S}},
+    {.name = "one_is_late", .body = one_is_late, .watchdog = {.limit_s = LIMIT_S}},
+    {.name = "one_is_missed", .body = one_is_killed, .stops = true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -231,12 +232,13 @@ static enum status body(struct world *world, void *argument)
 }
 
 /* As a trainer does. */
-static void block(int signal_number)
+static struct stop *receive_sigterm(void)
 {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signal_number);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    struct stop *stop = NULL;
+    MUST(stop_create(&(struct recipe_names){.list = (char *[]){(char[]){"SIGTERM"}}, .count = 1}, false,
+                     &stop));
+    stop_training(stop);
+    return stop;
 }
 
 static int be_a_world(char **argv)
@@ -253,13 +255,15 @@ static int be_a_world(char **argv)
     CHECK(job.death != NULL);
     clock_open(&job.clock, argv[4]);
     struct watchdog_config config = job.death->watchdog;
-    if (config.exit_signal != 0)
-        block(config.exit_signal);
+    struct stop *stop = NULL;
+    if (job.death->stops)
+        config.stop = stop = receive_sigterm();
     if (!job.death->system_clock)
         config.clock = clock_of(&job.clock);
     MUST(watchdog_start(&config, &job.watchdog));
     enum status status = world_run(argv[1], size, body, &job);
     watchdog_stop(job.watchdog);
+    stop_destroy(stop);
     // As cuboid does: every process says it, as mpirun ends the others at the first that ends with a failure.
     if (status != OK)
         fprintf(stderr, "%s\n", fail_text());

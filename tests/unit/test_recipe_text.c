@@ -97,6 +97,7 @@ Test(recipe_text, what_is_written_loads_back_to_the_same)
          NULL},
         {"name=\xc3\xa9t\xc3\xa9", "checkpoint.save=none", "checkpoint.load=none", "data.valid=[]", NULL},
         {"data.valid=[v, w]", "train.eval_interval=3", "resilience.exit_signal=none", NULL},
+        {"resilience.exit_signal=[SIGUSR2, SIGINT]", "checkpoint.save_minutes=0.5", NULL},
         {"tokenizer.tokenizer_type=GPT2BPE", "tokenizer.vocab_file=true", "tokenizer.merge_file=1.5", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that are killed, interrupted, or lose their disk, and the same command again: nothing is lost that was saved,
+a run without a checkpoint begins again, and every end has a status and a line.
+
+    test_restart.py CUBOID"""
+import glob
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+CUBOID = os.path.abspath(sys.argv[1])
+RECIPE = """\
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8}
+train: {global_batch_size: 2, train_iters: 1000000}
+optimizer: {lr: 1e-3, lr_decay_style: constant}
+data: {train: text, split: "1"}
+cluster: {threads_per_rank: 1}
+logging: {log_interval: 1000000}
+"""
+failures = []
+
+
+def words(name, *keys):
+    return [CUBOID, "train", "a.yaml", f"logging.run_dir={name}", *keys]
+
+
+def train(name, *keys, **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, **options}
+    return subprocess.run(words(name, *keys), text=True, check=False, **options)
+
+
+def begin(name, *keys, until=None, **options):
+    """A run that has come to the point where `until` holds, by default to a line of metrics of its own."""
+    path = f"{name}/metrics.jsonl"
+    before = os.stat(path).st_ino if os.path.exists(path) else None
+    until = until or (lambda: os.path.exists(path) and os.path.getsize(path) > 0 and os.stat(path).st_ino != before)
+    child = subprocess.Popen(words(name, *keys), stderr=subprocess.PIPE,
+                             **{"stdout": subprocess.DEVNULL, "text": True, **options})
+    deadline = time.monotonic() + 40
+    while child.poll() is None and not until() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return child
+
+
+def end(child, *signals):
+    for number in signals:
+        child.send_signal(number)
+        time.sleep(0.1)
+    try:
+        out, err = child.communicate(timeout=40)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+def expect(what, truth, done=None):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: {done!r:.1500}")
+
+
+def says(what, done, status, out="", err=""):
+    expect(what, done.returncode == status and out in (done.stdout or "") and err in done.stderr, done)
+
+
+def steps(name):
+    with open(f"{name}/metrics.jsonl", encoding="ascii") as lines:
+        return [json.loads(line)["step"] for line in lines]
+
+
+def losses(name):
+    with open(f"{name}/metrics.jsonl", encoding="ascii") as lines:
+        return [json.loads(line)["loss"] for line in lines]
+
+
+def saved(name):
+    return sorted(entry for entry in os.listdir(f"{name}/checkpoints") if entry.startswith("step-"))
+
+
+def whole(name):
+    """Those that are complete, and are not on their way in or out."""
+    return sorted(os.path.basename(os.path.dirname(path)) for path in
+                  glob.glob(f"{name}/checkpoints/step-????????/manifest.json"))
+
+
+def is_whole(name):
+    made = steps(name)
+    return made == list(range(1, len(made) + 1))
+
+
+def test_killed_before_its_first_checkpoint():
+    """With every default; twice, so that the second start finds what the first restart has kept."""
+    for turn in range(3):
+        child = begin("early")
+        done = end(child, signal.SIGKILL)
+        expect(f"kill {turn}", done.returncode == -signal.SIGKILL and not saved("early"), done)
+    expect("both earlier metrics are kept", all(os.path.getsize(f"early/metrics-{turn}.jsonl") for turn in (1, 2)))
+    done = train("early", "train.train_iters=2")
+    says("the same command again", done, 0, out="early holds no complete checkpoint of its own: starts again from "
+         "step 1; the earlier metrics are kept as early/metrics-3.jsonl\n")
+    expect("its metrics", steps("early") == [1, 2] and saved("early") == ["step-00000002"])
+    says("and again", train("early", "train.train_iters=2"), 0, out="nothing to do: step 2 is done")
+    says("afresh over a checkpoint", train("early", "checkpoint.load=none"), 2,
+         err="early holds an earlier run, saved up to step 2, and checkpoint.load=none starts afresh")
+    says("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to continue")
+
+
+def test_saves_by_time():
+    """All ranks after the same step, and the newest two are kept; also where the next step is run ahead."""
+    for name, keys in [("timed", ["dp=2"]), ("ahead", ["pp=2", "pipeline.optimizer_post_validation=true"])]:
+        child = begin(name, "checkpoint.save_minutes=0.0004", *keys,
+                      until=lambda n=name: len(whole(n)) > 1)
+        done = end(child, signal.SIGKILL)
+        expect(f"{name}: saved while it ran", done.returncode == -signal.SIGKILL and len(whole(name)) >= 2, done)
+        last = int(whole(name)[-1][5:])
+        done = train(name, f"train.train_iters={last + 3}", *keys)
+        says(f"{name}: continues", done, 0, out=f"step {last}\n")
+        expect(f"{name}: metrics", is_whole(name) and len(steps(name)) == last + 3)
+        expect(f"{name}: two are kept", len(saved(name)) == 2, saved(name))
+    done = train("untimed", "checkpoint.save_minutes=0", "train.train_iters=100")
+    expect("never by time", done.returncode == 0 and saved("untimed") == ["step-00000100"], done)
+
+
+def test_signals():
+    for number, keys in [(signal.SIGTERM, []), (signal.SIGINT, []),
+                         (signal.SIGUSR2, ["resilience.exit_signal=[SIGUSR2, SIGTERM]"]),
+                         (signal.SIGUSR1, ["resilience.exit_signal=SIGUSR1"])]:
+        name = number.name
+        says(name, end(begin(name, *keys), number), 75, err="asked to stop: step ")
+        expect(f"{name}: saved", saved(name) and int(saved(name)[0][5:]) == len(steps(name)) and is_whole(name))
+    done = end(begin("unlisted"), signal.SIGUSR1)
+    says("a signal that is not in the list", done, -signal.SIGUSR1)
+    done = end(begin("unsaved", "checkpoint.save=none"), signal.SIGINT)
+    says("nothing is saved", done, 1, err="and checkpoint.save is none: nothing is saved")
+    # A step that takes minutes.
+    child = begin("twice", "train.global_batch_size=2000", "train.micro_batch_size=20", "model.hidden_size=256",
+                  "model.num_layers=8", "model.seq_length=64", until=lambda: os.path.exists("twice/metrics.jsonl"))
+    time.sleep(0.3)
+    start = time.monotonic()
+    done = end(child, signal.SIGINT, signal.SIGINT)
+    says("a second SIGINT", done, 1, err="a second SIGINT: ended at once")
+    expect("the first one is announced", "SIGINT: the running step is finished and saved" in done.stderr, done)
+    expect("at once", time.monotonic() - start < 10, done)
+
+
+def test_signal_during_start():
+    """The report of the layout goes to a pipe that is full, so the start takes as long as it likes."""
+    train("saved", "train.train_iters=2")
+    for name, status, line in [("new", 1, "nothing was trained; there is no checkpoint yet"),
+                               ("saved", 75, "nothing was trained; step 2 is saved in saved/checkpoints")]:
+        for number in signal.SIGTERM, signal.SIGINT:
+            reads, writes = os.pipe()
+            os.set_blocking(writes, False)
+            try:
+                while os.write(writes, b"x" * 4096):
+                    pass
+            except BlockingIOError:
+                os.set_blocking(writes, True)
+            child = begin(name, stdout=writes, until=lambda n=name: os.path.exists(f"{n}/lock"))
+            time.sleep(0.2)
+            done = end(child, number)
+            os.close(writes)
+            os.close(reads)
+            says(f"{number.name} during the start of {name}", done, status,
+                 err=f"cuboid: {number.name} before the first step: {line}\n")
+
+
+def test_damaged_metrics():
+    keys = ["checkpoint.save_interval=2"]
+    train("torn", "train.train_iters=6", *keys)
+    with open("torn/metrics.jsonl", "rb") as file:
+        lines = file.readlines()
+    lines[2] = lines[2][:20] + b"\0\0\0" + lines[2][23:]
+    with open("torn/metrics.jsonl", "wb") as file:
+        file.writelines([*lines, b'{"step": 7, "lo'])
+    before = b"".join([*lines, b'{"step": 7, "lo'])
+    done = train("torn", "train.train_iters=8", *keys)
+    says("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is torn or damaged (2 in all) and is "
+         "left out; the file as it was is kept as torn/metrics-1.jsonl\n")
+    expect("a missing line", "torn/metrics.jsonl has no line of step 3 (1 of the steps up to 6 are missing)" in
+           done.stderr, done)
+    with open("torn/metrics-1.jsonl", "rb") as file:
+        expect("as it was", file.read() == before)
+    expect("what is left", steps("torn") == [1, 2, 4, 5, 6, 7, 8], steps("torn"))
+
+
+def test_full_disk():
+    """Of the metrics: the lines that found no room are there after the next start."""
+    def no_file_beyond(size):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        return limit
+
+    done = train("full", preexec_fn=no_file_beyond(300000))
+    last = int(saved("full")[-1][5:])
+    says("metrics on a full disk", done, 1, err=f"; step {last} is saved in full/checkpoints")
+    with open("full/metrics.jsonl", "rb") as file:
+        expect("no torn line", file.read().endswith(b"}\n"))
+    done = train("full", f"train.train_iters={last + 2}")
+    says("with room again", done, 0, out=f"step {last}\n")
+    expect("every line is there", is_whole("full") and len(steps("full")) == last + 2, steps("full")[-5:])
+    expect("nothing waits any more", not os.path.exists("full/checkpoints/metrics-unwritten.jsonl"))
+
+
+def test_folder_is_removed():
+    done = begin("gone", "dp=2")
+    os.rename("gone", "moved")
+    done = end(done)
+    says("a folder that is moved away", done, 1, err="logging.run_dir: gone was removed or renamed")
+    expect("it is not made again", not os.path.exists("gone"), done)
+    child = begin("gone", "checkpoint.save=kept")
+    shutil.rmtree("gone")
+    done = end(child)
+    says("checkpoints elsewhere", done, 1, err="gone was removed or renamed")
+    expect("they are kept", len(saved_in("kept")) == 1 and "is saved in kept" in done.stderr, done)
+
+
+def saved_in(folder):
+    return [entry for entry in os.listdir(folder) if entry.startswith("step-")]
+
+
+def test_named_checkpoint():
+    train("first", "train.train_iters=6", "checkpoint.save_interval=2", "checkpoint.keep_last=0")
+    load = "checkpoint.load=first/checkpoints/step-00000004"
+    says("from a named one", train("second", load, "train.train_iters=8"), 0,
+         out="continues from first/checkpoints/step-00000004, step 4\n")
+    expect("its metrics", steps("second") == [5, 6, 7, 8])
+    done = train("second", load, "train.train_iters=10")
+    says("the same again", done, 0, out="continues from second/checkpoints/step-00000008, step 8, which is newer than "
+         "checkpoint.load first/checkpoints/step-00000004\n")
+    shutil.rmtree("first")
+    says("and without the first", train("second", load, "train.train_iters=12"), 0, out="step 10, which is newer")
+    expect("all its metrics", steps("second") == list(range(5, 13)))
+
+
+def test_saved_recipe():
+    """A run that is made again from the recipe that another one has written."""
+    train("base", "train.train_iters=4", "checkpoint.save_interval=1", "checkpoint.keep_last=0")
+    before = saved("base")
+    done = subprocess.run([CUBOID, "train", "base/recipe.yaml", "logging.run_dir=again", "checkpoint.keep_last=1"],
+                          capture_output=True, text=True, timeout=60, check=False)
+    says("the saved recipe", done, 0)
+    expect("a folder of its own", saved("base") == before and saved("again") == ["step-00000004"], done)
+    expect("the same losses", losses("again") == losses("base"), done)
+
+
+def test_weights_before_step_1():
+    for keys in [["dp=2"], ["dp=2"]]:
+        done = train("zero", "train.train_iters=0", *keys)
+        says("train_iters 0", done, 0)
+        expect("its checkpoint", saved("zero") == ["step-00000000"] and steps("zero") == [], done)
+    says("a warm-up is not asked for", train("warm", "train.train_iters=0", "optimizer.lr_warmup_iters=5"), 0)
+    says("goes on", train("zero", "train.train_iters=3", "dp=2"), 0, out="zero/checkpoints/step-00000000, step 0\n")
+    train("never", "train.train_iters=3", "dp=2")
+    expect("as if it had not stopped", losses("zero") == losses("never") and len(losses("zero")) == 3)
+
+
+def test_masked_batch():
+    """Ends of documents only: nothing to predict that counts."""
+    with open("ends.bin", "wb") as file:
+        file.write(struct.pack("<64H", *[256] * 64))
+    with open("ends.idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<i", 64) + struct.pack("<q", 0) +
+                   struct.pack("<2q", 0, 1))
+    done = train("masked", "data.train=ends", "data.eod_mask_loss=true", "train.train_iters=3")
+    says("a batch that is masked entirely", done, 0, err="warning: step 1: no token of the batch counts in the loss")
+    expect("said once", done.stderr.count("counts in the loss") == 1, done)
+    with open("masked/metrics.jsonl", encoding="ascii") as lines:
+        rows = [json.loads(line) for line in lines]
+    expect("its metrics", all((row["loss"], row["tokens"], row["loss_tokens"]) == (None, 16, 0) for row in rows), rows)
+    done = train("unmasked", "train.train_iters=1")
+    with open("unmasked/metrics.jsonl", encoding="ascii") as lines:
+        row = json.loads(next(lines))
+    expect("all count", row["tokens"] == row["loss_tokens"] == 16 and done.stderr == "", row)
+
+
+with tempfile.TemporaryDirectory() as top:
+    os.chdir(top)
+    with open("a.yaml", "w", encoding="ascii") as recipe:
+        recipe.write(RECIPE)
+    with open("text.txt", "w", encoding="ascii") as text:
+        text.write("The ocean is wide, and so is the sky. " * 100)
+    subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
+    for test in [test_killed_before_its_first_checkpoint, test_saves_by_time, test_signals, test_signal_during_start,
+                 test_damaged_metrics, test_full_disk, test_folder_is_removed, test_named_checkpoint,
+                 test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
+        begun = time.monotonic()
+        test()
+        print(f"{test.__name__} {time.monotonic() - begun:.1f} s")
+    os.chdir("/")
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
