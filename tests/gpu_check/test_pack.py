@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu_check --pack over programs that only pretend to build: what a cut leaves behind.
+"""tools/gpu_check: --pack over programs that only pretend to build, and what an archive does before it measures.
 
     test_pack.py SOURCE_ROOT"""
 import os
@@ -108,6 +108,59 @@ class Pack(unittest.TestCase):
             self.assertEqual(status, 2, text)
             self.assertIn(why, text)
         self.assertFalse(os.path.exists(f"{self.place}/built"))
+
+
+# Prints libraries, folder and report, and when the clock began.
+PYTHON = """#!/bin/sh
+echo "libraries $GPU_CHECK_LIBRARIES"
+echo "report $3 began $GPU_CHECK_BEGAN"
+"""
+FIND = """#!/bin/sh
+echo search >>"$HERE/searches"
+printf '%s\\n' 'libcudnn.so.9 /opt/a' 'libcublasLt.so.13 /opt/a' 'libcudnn.so.9 /opt/b' 'libnccl.so.2 /opt/c'
+"""
+
+
+class Run(unittest.TestCase):
+    """What an archive's script does before it measures, with a python3 that only prints."""
+
+    def setUp(self):
+        self.place = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.place)
+        os.makedirs(f"{self.place}/out")
+        shutil.copy(os.path.join(ROOT, "tools", "gpu_check"), f"{self.place}/run")
+        for name, text in {"python3": PYTHON, "find": FIND, "nvidia-smi": "#!/bin/sh\nsleep 1\necho GPU 0\n"}.items():
+            with open(f"{self.place}/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+            os.chmod(file.name, 0o755)
+
+    def run_it(self, *words, **environment):
+        kept = {name: value for name, value in os.environ.items() if name not in ("OUT", "GPU_CHECK_LIBRARIES")}
+        done = subprocess.run([f"{self.place}/run", *words], capture_output=True, text=True, timeout=60, check=True,
+                              env={**kept, "PATH": f"{self.place}:{os.environ['PATH']}", "HERE": self.place,
+                                   **environment})
+        return done.stdout
+
+    def test_one_search_finds_all_libraries(self):
+        said = self.run_it()
+        self.assertIn(f"libraries {self.place}/lib:/opt/a:/opt/c\n", said)
+        with open(f"{self.place}/searches", encoding="ascii") as file:
+            self.assertEqual(file.read(), "search\n")
+        self.assertIn("libraries /known\n", self.run_it(GPU_CHECK_LIBRARIES="/known"))
+        with open(f"{self.place}/searches", encoding="ascii") as file:
+            self.assertEqual(file.read(), "search\n")
+
+    def test_the_report_goes_where_it_outlives_the_machine(self):
+        self.assertRegex(self.run_it(), rf"report {self.place}/report/[0-9-]+\.md began")
+        self.assertRegex(self.run_it(OUT=f"{self.place}/out"), rf"report {self.place}/out/report/[0-9-]+\.md began")
+        self.assertIn(f"report {self.place}/mine.md began", self.run_it(f"{self.place}/mine.md",
+                                                                        OUT=f"{self.place}/out"))
+
+    def test_the_clock_begins_with_the_script(self):
+        before = int(time.time())
+        began = int(self.run_it().rsplit(" ", 1)[1])
+        self.assertLessEqual(before, began)
+        self.assertLessEqual(began, int(time.time()) - 1)  # nvidia-smi took a second
 
 
 unittest.main(argv=sys.argv[:1])
