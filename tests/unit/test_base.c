@@ -148,7 +148,7 @@ Test(text, printable_is_shown_as_it_is)
 }
 
 /* What has no end is not read, and what only begins when somebody writes is not waited for. */
-Test(file, reads_small_files_and_nothing_else, .timeout = 10)
+Test(file, reads_small_files_and_nothing_else)
 {
     char folder[] = "/tmp/cuboid-test-XXXXXX";
     cr_assert_not_null(mkdtemp(folder));

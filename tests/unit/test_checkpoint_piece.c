@@ -202,7 +202,7 @@ static void check_pair(const struct model_config *model, const struct where *fro
     plan_close(&reader);
 }
 
-Test(checkpoint_piece, any_layout_loads_on_any_other, .timeout = 100)
+Test(checkpoint_piece, any_layout_loads_on_any_other)
 {
     for (int m = 0; m < MODELS; m++)
         for (int from = 0; from < LAYOUTS; from++)

@@ -184,7 +184,7 @@ static int put_bad_files(void)
 }
 
 /* A pipe that nobody writes to is refused, and not waited for. */
-Test(data_command, refusals_have_their_status, .init = silence, .timeout = 30)
+Test(data_command, refusals_have_their_status, .init = silence)
 {
     char folder[32];
     enter(folder);

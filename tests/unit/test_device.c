@@ -258,12 +258,12 @@ static void a_partner_needs_another_stream(const char *name)
     device_close(device);
 }
 
-Test(stream, blocking_serves_every_stream_cpu, .timeout = 20)
+Test(stream, blocking_serves_every_stream_cpu)
 {
     a_partner_needs_another_stream("cpu");
 }
 
-Test(stream, blocking_serves_every_stream_strict, .timeout = 20)
+Test(stream, blocking_serves_every_stream_strict)
 {
     a_partner_needs_another_stream("strict");
 }

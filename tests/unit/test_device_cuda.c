@@ -268,7 +268,7 @@ Test(device_cuda, an_event_that_is_long_past)
 }
 
 /* A message starts when the GPU has passed what lies before it, and what lies behind it waits. */
-Test(device_cuda, a_message_takes_its_turn, .timeout = 20)
+Test(device_cuda, a_message_takes_its_turn)
 {
     struct device *device = open_device();
     struct stream *stream = open_stream(device, "edge");
@@ -292,7 +292,7 @@ Test(device_cuda, a_message_takes_its_turn, .timeout = 20)
     device_close(device);
 }
 
-Test(device_cuda, blocking_serves_every_stream, .timeout = 20)
+Test(device_cuda, blocking_serves_every_stream)
 {
     struct device *device = open_device();
     fake_partner_needs_another_stream(device);
@@ -300,7 +300,7 @@ Test(device_cuda, blocking_serves_every_stream, .timeout = 20)
 }
 
 /* An event recorded before a message that never comes waits for what lies before it only. */
-Test(device_cuda, an_old_event_does_not_wait_for_later_messages, .timeout = 20)
+Test(device_cuda, an_old_event_does_not_wait_for_later_messages)
 {
     struct device *device = open_device();
     struct stream *edge = open_stream(device, "edge"), *compute = open_stream(device, "compute");
