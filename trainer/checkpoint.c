@@ -4,6 +4,7 @@
 
 #include "trainer/checkpoint_agree.h"
 #include "trainer/checkpoint_folder.h"
+#include "trainer/checkpoint_lock.h"
 #include "trainer/checkpoint_state.h"
 
 #include <stdio.h>
@@ -248,6 +249,8 @@ static enum status complete(struct worker *w, const struct save_ticket *ticket, 
         status = write_text(folder, "manifest.json", &text);
     }
     if (status == OK)
+        status = checkpoint_lock_check(w->run->checkpoint_lock);
+    if (status == OK)
         status = folder_publish(w->run->recipe->checkpoint.save, ticket);
     manifest_free(&manifest);
     text_free(&resolved);
@@ -314,6 +317,12 @@ static enum status abandon(struct worker *w, const struct save_ticket *ticket, e
     return status;
 }
 
+static enum status begin_save(struct worker *w, struct save_ticket *ticket)
+{
+    TRY(checkpoint_lock_check(w->run->checkpoint_lock));
+    return folder_begin(w->run->recipe->checkpoint.save, w->step, ticket);
+}
+
 enum status checkpoint_save(struct worker *w)
 {
     const struct recipe *recipe = w->run->recipe;
@@ -323,8 +332,7 @@ enum status checkpoint_save(struct worker *w)
     if (recipe->checkpoint.save == NULL)
         return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no folder to save in");
     struct save_ticket ticket = {.attempt = 0};
-    enum status status =
-        worker_agree(w, first ? folder_begin(recipe->checkpoint.save, w->step, &ticket) : OK);
+    enum status status = worker_agree(w, first ? begin_save(w, &ticket) : OK);
     if (status == OK)
         status = share_ticket(w, &ticket);
     if (status == OK)

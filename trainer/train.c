@@ -4,6 +4,7 @@
 #include "base/machine.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_agree.h"
+#include "trainer/checkpoint_lock.h"
 #include "trainer/dry_run.h"
 #include "trainer/learning_rate.h"
 #include "trainer/metrics.h"
@@ -426,6 +427,15 @@ static void outlive_readers(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
+static enum status lock_checkpoints(const struct recipe *recipe, struct run *run)
+{
+    const struct checkpoint_lock_options options = {
+        .save = recipe->checkpoint.save,
+        .run_dir = recipe->logging.run_dir,
+    };
+    return options.save != NULL ? checkpoint_lock_take(&options, &run->checkpoint_lock) : OK;
+}
+
 /* Everything before ranks start. *folder: the lock of the run's folder. */
 static enum status prepare(struct job *job, const struct recipe *recipe, struct stop *stop, int *folder)
 {
@@ -442,6 +452,7 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     if (!first)
         return OK;
     TRY(run_folder_claim(recipe, folder));
+    TRY(lock_checkpoints(recipe, &job->run));
     report_layout(&job->run, stdout);
     TRY(report_offload(&job->run, stderr));
     // Between GPUs the transport takes some too, which the formula does not know.
@@ -462,6 +473,7 @@ static enum status train_until_stopped(const struct recipe *recipe, int size, co
         status = run_world(&job, recipe, launcher->size > 0, size);
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
+    checkpoint_lock_release(job.run.checkpoint_lock);
     run_destroy(&job.run);
     run_folder_free(&job.folder);
     text_free(&job.why);

@@ -16,6 +16,7 @@
 #include "trainer/recipe.h"
 #include "trainer/stop.h"
 
+struct checkpoint_lock;
 struct worker;
 
 /* Each may be NULL. `step` counts from 1; what is loaded to evaluate has step 0. */
@@ -38,8 +39,9 @@ struct run {
     int *stage_first_layer; // [stages + 1]
     struct mesh mesh;
     struct hooks hooks;
-    bool is_rehearsal; // on the device that plans, whatever the recipe says
-    struct stop *stop; // NULL: no signal is listened to
+    struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
+    bool is_rehearsal;                       // on the device that plans, whatever the recipe says
+    struct stop *stop;                       // NULL: no signal is listened to
 };
 
 /* Opens the data and builds the schedule; whatever is wrong is said here, before any rank starts. */

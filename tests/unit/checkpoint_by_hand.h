@@ -7,6 +7,7 @@
 #include "trainer/checkpoint_manifest.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -119,4 +120,11 @@ static inline void save_and_keep(const char *save, int64_t step, int64_t keep)
 static inline void save_one(const char *save, int64_t step)
 {
     save_and_keep(save, step, 0);
+}
+
+static inline void silence(void)
+{
+    int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDERR_FILENO);
+    close(nowhere);
 }

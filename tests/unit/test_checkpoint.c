@@ -19,13 +19,6 @@ static void expect_found(const char *save, const char *expected)
     free(found);
 }
 
-static void silence(void)
-{
-    int nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, STDERR_FILENO);
-    close(nowhere);
-}
-
 /* ---- the folder ---- */
 
 Test(checkpoint, the_newest_complete_one_is_found, .init = silence)

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Two runs and one folder of checkpoints: the second one is refused while the first lives, a killed one can be
+started again at once, and nothing of others is removed.
+
+    test_two_runs.py CUBOID"""
+import glob
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+CUBOID = os.path.abspath(sys.argv[1])
+PROCESSES = []
+RECIPE = """
+model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 12}
+train: {global_batch_size: 2, micro_batch_size: 1, train_iters: 1000000}
+optimizer: {lr: 1e-3, lr_decay_style: constant}
+tokenizer: {tokenizer_type: none}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+checkpoint: {save: saves, save_interval: 5, keep_last: 2}
+"""
+
+
+def write_data(prefix):
+    """Megatron's indexed dataset of one document."""
+    ids = [i * i % 12 for i in range(400)]
+    with open(prefix + ".bin", "wb") as file:
+        file.write(struct.pack(f"<{len(ids)}H", *ids))
+    with open(prefix + ".idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(ids), 0, 0, 1))
+
+
+def start(run_dir):
+    with open(f"{run_dir}.log", "ab") as log:
+        process = subprocess.Popen([CUBOID, "train", "recipe.yaml", f"logging.run_dir={run_dir}"], stdout=log,
+                                   stderr=subprocess.STDOUT)
+    PROCESSES.append(process)
+    return process
+
+
+def complete():
+    return glob.glob("saves/step-????????/manifest.json")
+
+
+def wait_for_new(before, process):
+    end = time.monotonic() + 60
+    while not set(complete()) - set(before):
+        assert process.poll() is None and time.monotonic() < end, open("a.log", encoding="utf-8").read()
+        time.sleep(0.01)
+
+
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def refused(run_dir, *words):
+    done = start(run_dir)
+    status = done.wait(timeout=20)
+    with open(f"{run_dir}.log", encoding="utf-8") as log:
+        text = log.read()
+    assert status == 2 and all(word in text for word in words), (status, text)
+
+
+def main():
+    with open("recipe.yaml", "w", encoding="utf-8") as file:
+        file.write(RECIPE)
+    write_data("text")
+    first = start("a")
+    wait_for_new([], first)
+    refused("b", f"checkpoint.save: another run is writing in saves: pid {first.pid} on ", "checkpoint.save=saves-2")
+    # What the user has put there stays.
+    before = complete()
+    mine = ["saves/step-00000003.old", "saves/step-00000004.removed", "saves/step-00000002.partial"]
+    for name in mine:
+        os.makedirs(name + "/folder")
+    os.mkdir("precious")
+    for name in ("rank-00000.safetensors", "manifest.json", "thesis"):
+        open(f"precious/{name}", "w", encoding="utf-8").close()
+    os.symlink("../precious", "saves/step-00000001")
+    wait_for_new(before, first)
+    kill(first)
+    for _ in range(3):  # at once, as a job that is queued again
+        before = complete()
+        first = start("a")
+        wait_for_new(before, first)
+        wait_for_new(complete(), first)  # the one before is pruned when this is there
+        kill(first)
+    with open("a.log", encoding="utf-8") as log:
+        text = log.read()
+    assert text.count("continues from saves/step-") == 3, text
+    refused("c", "checkpoint.save: saves belongs to another run than logging.run_dir c")
+    assert len(complete()) <= 3 + 1 and all(os.path.isdir(name + "/folder") for name in mine), os.listdir("saves")
+    assert sorted(os.listdir("precious")) == ["manifest.json", "rank-00000.safetensors", "thesis"]
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    try:
+        main()
+    finally:
+        for started in PROCESSES:
+            kill(started)
+    os.chdir("/")
+print("two runs: ok")
