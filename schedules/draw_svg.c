@@ -158,9 +158,9 @@ static void draw_rank(struct picture *x, int rank)
                 "<rect class=\"path\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"/>\n",
                 fine(box.x), fine(box.y), fine(box.width), fine(box.height));
     }
-    text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %d</text>\n",
+    text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %.4g</text>\n",
              fine(LEFT + x->width + 12), fine(y + 17), span > 0.0 ? 100.0 * total->bubble / span : 0.0,
-             total->peak);
+             (double)total->peak / x->drawing->schedule->v);
 }
 
 /* ---- around them ---- */
@@ -228,8 +228,9 @@ static void draw_title(struct picture *x)
              "%%), peak ",
              fine(x->top - 13), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit, sim->bubble,
              *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
-    text_add(x->out, least < most ? "%d to %d" : "%d", least < most ? least : most, most);
-    text_add(x->out, " microbatches%s%s", s->chunks > 1 ? " of a chunk" : "",
+    if (least < most)
+        text_add(x->out, "%.4g to ", (double)least / s->v);
+    text_add(x->out, "%.4g microbatch%s%s", (double)most / s->v, most == s->v ? "" : "es",
              x->options->note != NULL ? "; " : "");
     add_escaped(x->out, x->options->note != NULL ? x->options->note : "");
     text_add(x->out, "</text>\n");

@@ -3,6 +3,7 @@
 
 #include "schedules/family.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ struct chart {
     bool colour;
     int width;    // columns of the time axis
     double scale; // columns for a unit of time
+    int *room;    // [ACTION_KIND_COUNT][stages] columns of the narrowest cell of a kind and stage
     char *glyph;  // [width] the row being drawn
     int *style;   // [width]
 };
@@ -48,12 +50,36 @@ static int background_of(int style)
     return palette[cell / 4].background[cell / 2 % 2][cell % 2];
 }
 
+static int digits(int number)
+{
+    int count = 1;
+    for (; number > 9; number /= 10)
+        count++;
+    return count;
+}
+
+static int *room_of(const struct chart *c, struct action a)
+{
+    return &c->room[(size_t)a.kind * (size_t)c->s->stages + (size_t)a.stage];
+}
+
+/* "7F10", "F10", with colours "10" (they tell the kind), without "F": the first that fits the narrowest cell
+ * of this kind and stage, so that cells of one length are labelled alike although columns are rounded. With
+ * colours all microbatches have the form of the last one. */
 static void label(const struct chart *c, struct action a, char out[ACTION_CHARS])
 {
-    if (c->s->chunks > 1)
+    int room = *room_of(c, a), number = digits(c->colour ? c->s->m - 1 : a.microbatch);
+    int stage = c->s->chunks > 1 ? digits(a.stage) : 0;
+    const char *kind = action_fact(a.kind)->text;
+    out[0] = 0;
+    if (stage > 0 && stage + 1 + number <= room)
         action_text(a, out);
-    else
-        snprintf(out, ACTION_CHARS, "%s%d", action_fact(a.kind)->text, a.microbatch);
+    else if (1 + number <= room)
+        snprintf(out, ACTION_CHARS, "%s%d", kind, a.microbatch);
+    else if (c->colour && number <= room)
+        snprintf(out, ACTION_CHARS, "%d", a.microbatch);
+    else if (!c->colour && room > 0)
+        snprintf(out, ACTION_CHARS, "%s", kind);
 }
 
 static int column(const struct chart *c, double time)
@@ -62,24 +88,47 @@ static int column(const struct chart *c, double time)
     return at < 0.0 ? 0 : at > c->width ? c->width : (int)at;
 }
 
-/* One action into the row: its label, then a line as long as it lasts, then a gap where colours do not
- * already tell neighbours apart. `of` and `part`: an overlapped pair shares its time, half each. */
-static void draw_cell(const struct chart *c, struct action a, struct action_time time, int part, int of)
+struct cell {
+    int first, room; // columns
+};
+
+/* Of action `index` of a rank. An overlapped pair shares its time, half each. */
+static struct cell cell_of(const struct chart *c, int rank, int index)
 {
-    double share = (time.end - time.start) / of;
-    int first = column(c, time.start + share * part), last = column(c, time.start + share * (part + 1));
+    const struct action *a = &c->s->ranks[rank].actions[index];
+    const struct action_time *time = &c->sim->times[c->sim->first[rank] + index];
+    int part = index > 0 && a[-1].overlaps_next ? 1 : 0;
+    double share = (time->end - time->start) / (part == 1 || a->overlaps_next ? 2 : 1);
+    int first = column(c, time->start + share * part);
+    return (struct cell){first, column(c, time->start + share * (part + 1)) - first};
+}
+
+static void measure_cells(const struct chart *c)
+{
+    for (int i = 0; i < ACTION_KIND_COUNT * c->s->stages; i++)
+        c->room[i] = INT_MAX;
+    for (int rank = 0; rank < c->s->p; rank++)
+        for (int i = 0; i < c->s->ranks[rank].count; i++) {
+            int room = cell_of(c, rank, i).room, *least = room_of(c, c->s->ranks[rank].actions[i]);
+            *least = room < *least ? room : *least;
+        }
+}
+
+/* One action into the row: its label, then a line as long as it lasts, then a gap where colours do not
+ * already tell neighbours apart. */
+static void draw_cell(const struct chart *c, int rank, int index)
+{
+    struct action a = c->s->ranks[rank].actions[index];
+    struct cell cell = cell_of(c, rank, index);
+    bool critical = c->sim->times[c->sim->first[rank] + index].critical;
     char text[ACTION_CHARS];
     label(c, a, text);
-    int length = (int)strlen(text), room = last - first;
-    if (length > room && !c->colour) {
-        snprintf(text, sizeof text, "%s", action_fact(a.kind)->text);
-        length = (int)strlen(text);
-    }
-    for (int i = 0; i < room; i++) {
-        bool gap = !c->colour && i == room - 1 && room > length;
+    int length = (int)strlen(text);
+    for (int i = 0; i < cell.room; i++) {
+        bool gap = !c->colour && i == cell.room - 1 && cell.room > length;
         char fill = c->colour || gap ? ' ' : '-';
-        c->glyph[first + i] = length <= room && i < length ? text[i] : fill;
-        c->style[first + i] = style_of(c->s, a) | (time.critical ? STYLE_CRITICAL : 0);
+        c->glyph[cell.first + i] = i < length ? text[i] : fill;
+        c->style[cell.first + i] = style_of(c->s, a) | (critical ? STYLE_CRITICAL : 0);
     }
 }
 
@@ -104,7 +153,6 @@ static void emit_row(const struct chart *c, struct text *out)
 static void draw_rank(const struct chart *c, int rank, struct text *out)
 {
     const struct action_list *list = &c->s->ranks[rank];
-    const struct action_time *times = c->sim->times + c->sim->first[rank];
     const struct rank_time *total = &c->sim->ranks[rank];
     int first = column(c, total->first_start), last = column(c, total->last_end);
     for (int i = 0; i < c->width; i++) {
@@ -112,18 +160,14 @@ static void draw_rank(const struct chart *c, int rank, struct text *out)
         c->glyph[i] = idle ? '.' : ' ';
         c->style[i] = idle ? STYLE_IDLE : STYLE_BLANK;
     }
-    for (int i = 0; i < list->count; i++) {
-        if (!action_fact(list->actions[i].kind)->computes)
-            continue;
-        bool first_of_pair = list->actions[i].overlaps_next;
-        bool second_of_pair = i > 0 && list->actions[i - 1].overlaps_next;
-        draw_cell(c, list->actions[i], times[i], second_of_pair ? 1 : 0,
-                  first_of_pair || second_of_pair ? 2 : 1);
-    }
+    for (int i = 0; i < list->count; i++)
+        if (action_fact(list->actions[i].kind)->computes)
+            draw_cell(c, rank, i);
     double span = total->last_end - total->first_start;
     text_add(out, "rank %-3d|", rank);
     emit_row(c, out);
-    text_add(out, "| %5.1f %%  peak %d\n", span > 0.0 ? 100.0 * total->busy / span : 100.0, total->peak);
+    text_add(out, "| %5.1f %% idle  peak %.4g\n", span > 0.0 ? 100.0 * total->bubble / span : 0.0,
+             (double)total->peak / c->s->v);
 }
 
 /* Numbers under the chart, at round times, not closer than twelve columns. */
@@ -158,9 +202,9 @@ static void draw_title(const struct chart *c, struct text *out)
             used[s->ranks[rank].actions[i].kind] = true;
     }
     double span = c->sim->ranks[worst].last_end - c->sim->ranks[worst].first_start;
-    text_add(out, "%s   p %d, m %d, v %d   makespan %.10g, bubble %.10g (%.1f %%), peak %d",
+    text_add(out, "%s   p %d, m %d, v %d   makespan %.10g, bubble %.10g (%.1f %%), peak %.4g microbatch%s",
              s->family->about.name, s->p, s->m, s->v, c->sim->makespan, c->sim->bubble,
-             span > 0.0 ? 100.0 * c->sim->bubble / span : 0.0, peak);
+             span > 0.0 ? 100.0 * c->sim->bubble / span : 0.0, (double)peak / s->v, peak == s->v ? "" : "es");
     for (int kind = 0; c->colour && kind < ACTION_KIND_COUNT; kind++)
         if (used[kind] && palette[kind].legend != NULL)
             text_add(out, "   \033[38;5;16;48;5;%dm %s \033[0m", palette[kind].background[0][1],
@@ -168,19 +212,12 @@ static void draw_title(const struct chart *c, struct text *out)
     text_add(out, "\n");
 }
 
-static int digits(int number)
-{
-    int count = 1;
-    for (; number > 9; number /= 10)
-        count++;
-    return count;
-}
-
-/* So many columns for a unit of time that the shortest action shows its label and a gap, or as many as
- * the terminal has. */
+/* So many columns for a unit of time that the shortest action shows its label and a gap. Where the terminal
+ * has fewer, whole columns for the shortest action, so that equal cells stay equal; else as many as there
+ * are. */
 static void choose_scale(struct chart *c, int columns)
 {
-    double wanted = 0.0;
+    double wanted = 0.0, shortest = 0.0;
     for (int rank = 0; rank < c->s->p; rank++) {
         const struct action_time *times = c->sim->times + c->sim->first[rank];
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
@@ -191,17 +228,20 @@ static void choose_scale(struct chart *c, int columns)
             int length = 1 + digits(a.microbatch) + (c->s->chunks > 1 ? digits(a.stage) : 0); // of label()
             double per_unit = (length + 1.0) / time;
             wanted = per_unit > wanted ? per_unit : wanted;
+            shortest = shortest <= 0.0 || time < shortest ? time : shortest;
         }
     }
-    // Besides the chart: "rank 12 |" and "|  75.0 %  peak 16".
-    enum { MARGIN = 28, LEAST = 20 };
+    // Besides the chart: "rank 12 |" and "|  75.0 % idle  peak 10.5".
+    enum { MARGIN = 34, LEAST = 20 };
     int most = columns - MARGIN > LEAST ? columns - MARGIN : LEAST;
     double makespan = c->sim->makespan > 0.0 ? c->sim->makespan : 1.0;
     double fits = most / makespan;
     if (wanted > 0.0 && ceil(wanted) <= fits)
         c->scale = ceil(wanted);
     else
-        c->scale = fits >= 1.0 ? floor(fits) : fits; // whole columns for a unit keep equal cells equal
+        c->scale = fits * shortest >= 1.0 ? floor(fits * shortest) / shortest
+                   : fits >= 1.0          ? floor(fits)
+                                          : fits;
     c->width = (int)floor(makespan * c->scale + 0.5);
 }
 
@@ -212,11 +252,14 @@ void draw_text(const struct schedule *s, const struct simulation *sim, const str
     choose_scale(&c, options->columns > 0 ? options->columns : 120);
     c.glyph = malloc((size_t)c.width + 1);
     c.style = calloc((size_t)c.width + 1, sizeof *c.style);
-    CHECK(c.glyph != NULL && c.style != NULL);
+    c.room = calloc(ACTION_KIND_COUNT * (size_t)s->stages, sizeof *c.room);
+    CHECK(c.glyph != NULL && c.style != NULL && c.room != NULL);
+    measure_cells(&c);
     draw_title(&c, out);
     for (int rank = 0; rank < s->p; rank++)
         draw_rank(&c, rank, out);
     draw_axis(&c, out);
+    free(c.room);
     free(c.style);
     free(c.glyph);
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A simulated schedule as a chart for the terminal: a row per rank, time from left to right.
  *
- *     1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2
- *     rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  75.0 %  peak 2
- *     rank 1  |   F0 B0--- F1 B1--- F2 B2---       | 100.0 %  peak 1
+ *     1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2 microbatches
+ *     rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  25.0 % idle  peak 2
+ *     rank 1  |   F0 B0--- F1 B1--- F2 B2---       |   0.0 % idle  peak 1
  *              0              5              10
  *
  * A cell says kind and microbatch, and the stage too ("4F0") where a rank has several. With colours the
  * kind is the hue, the chunk its lightness, and neighbours of one kind alternate. When the terminal is
- * too narrow for that the chart is squeezed: labels that do not fit lose their digits, then themselves.
- * What lies on the critical path is underlined, where there are colours. */
+ * too narrow for that the chart is squeezed: labels lose the stage, then the kind (with colours) or the
+ * microbatch (without), then go. Cells of one length are labelled alike. After a row: how much of the time
+ * between the rank's first action and its last it waits, and its peak activations in microbatches of all its
+ * chunks. What lies on the critical path is underlined, where there are colours. */
 #pragma once
 
 #include "schedules/simulate.h"

@@ -38,6 +38,9 @@ static const char help[] =
     "  --text   a chart, a row per rank (default). F forward, B backward; or I backward for the input and\n"
     "           W backward for the weights. The digits are the microbatch's, in front of the letter the "
     "stage's.\n"
+    "           Where they do not fit, the stage is left out first, then the letter (or, without colours, "
+    "the "
+    "digits)\n"
     "  --times  a line per action: rank, place in its list, what it is, when it begins and ends\n"
     "  --csv    the schedule as such a file, without its transfers\n"
     "  --json   what --times has, with the totals\n"
@@ -66,7 +69,11 @@ static const char help[] =
     "\n"
     "The bubble is the time a rank waits between its first action and its last, of the rank that waits "
     "longest.\n"
-    "The peak is how many microbatches' activations a rank holds at once, over all its chunks.\n";
+    "A rank's idle share is its bubble over that time.\n"
+    "The peak is how many microbatches' activations a rank holds at once: those of all its chunks; one "
+    "chunk's\n"
+    "count 1/V.\n"
+    "Colours go to a terminal alone, and not where NO_COLOR is set or TERM is dumb.\n";
 
 enum { SVG, TRACE, OUTPUTS };
 

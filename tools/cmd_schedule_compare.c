@@ -151,9 +151,9 @@ static void print_table(const struct comparison *c, const struct entry *entries,
     add_costs(&c->whole, 0, &title);
     printf("p %d, m %d; %s\n\n", c->p, c->m, title.chars);
     text_free(&title);
-    printf("%-12s %2s %10s %9s %17s %12s\n", "schedule", "v", "makespan", "bubble", "peak activations",
+    printf("%-12s %2s %10s %9s %17s %12s\n", "schedule", "v", "makespan", "bubble", "peak microbatches",
            "messages");
-    printf("%-12s %2s %10s %9s %17s %12s\n", "", "", "", "", "whole (chunks)", "sent");
+    printf("%-12s %2s %10s %9s %17s %12s\n", "", "", "", "", "(chunks)", "sent");
     for (int i = 0; i < count && entries[i].refusal == NULL; i++) {
         const struct entry *e = &entries[i];
         char peak[NUMBER_CHARS];

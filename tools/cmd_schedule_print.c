@@ -6,6 +6,8 @@
 #include "schedules/draw_text.h"
 #include "tools/cmd_schedule_costs.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -32,6 +34,13 @@ double bubble_fraction(const struct simulation *sim)
     return span > 0.0 ? worst->bubble / span : 0.0;
 }
 
+bool terminal_colours(int file)
+{
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    bool wanted = no_color == NULL || *no_color == 0; // no-color.org
+    return wanted && isatty(file) == 1 && term != NULL && *term != 0 && strcmp(term, "dumb") != 0;
+}
+
 void print_schedule_text(const struct played *played)
 {
     const struct schedule *s = played->schedule;
@@ -39,14 +48,15 @@ void print_schedule_text(const struct played *played)
     enum { SHOWN_RANKS = 32 };
     struct text out = {0};
     struct winsize window = {0};
-    bool terminal = isatty(STDOUT_FILENO) == 1;
-    if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0)
+    if (isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0)
         window.ws_col = 0;
-    draw_text(s, sim, &(struct draw_options){.columns = window.ws_col, .colour = terminal}, &out);
+    draw_text(s, sim,
+              &(struct draw_options){.columns = window.ws_col, .colour = terminal_colours(STDOUT_FILENO)},
+              &out);
     text_add(&out, "makespan %.10g, bubble %.10g on rank %d (%.1f %%), peaks", sim->makespan, sim->bubble,
              worst_rank(sim), 100.0 * bubble_fraction(sim));
     for (int rank = 0; rank < sim->p && rank < SHOWN_RANKS; rank++)
-        text_add(&out, " %d", sim->ranks[rank].peak);
+        text_add(&out, " %.4g", (double)sim->ranks[rank].peak / s->v);
     text_add(&out, "%s\ncritical path: ", sim->p > SHOWN_RANKS ? " ..." : "");
     draw_path(s, sim, &out);
     text_add(&out, "\n");
@@ -119,7 +129,7 @@ void print_schedule_json(const struct played *played)
     const struct schedule *s = played->schedule;
     const struct simulation *sim = played->simulation;
     const struct cost_table *costs = played->whole;
-    char a[NUMBER_CHARS], b[NUMBER_CHARS], c[NUMBER_CHARS], d[NUMBER_CHARS];
+    char a[NUMBER_CHARS], b[NUMBER_CHARS], c[NUMBER_CHARS], d[NUMBER_CHARS], e[NUMBER_CHARS];
     struct text name = {0};
     text_add_json(&name, played->name);
     printf("{\"schedule\": %s, \"p\": %d, \"m\": %d, \"v\": %d,\n", name.chars, s->p, s->m, s->v);
@@ -135,9 +145,10 @@ void print_schedule_json(const struct played *played)
     for (int rank = 0; rank < s->p; rank++) {
         const struct rank_time *time = &sim->ranks[rank];
         printf("%s\n  {\"rank\": %d, \"first_start\": %s, \"last_end\": %s, \"busy\": %s, \"bubble\": %s, "
-               "\"peak\": %d, \"actions\": [",
+               "\"peak\": %d, \"peak_whole\": %s, \"actions\": [",
                rank > 0 ? "," : "", rank, number_text(time->first_start, a), number_text(time->last_end, b),
-               number_text(time->busy, c), number_text(time->bubble, d), time->peak);
+               number_text(time->busy, c), number_text(time->bubble, d), time->peak,
+               number_text((double)time->peak / s->v, e));
         json_actions(s, sim, rank);
         printf("]}");
     }

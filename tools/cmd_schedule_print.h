@@ -17,6 +17,10 @@ struct played {
 int worst_rank(const struct simulation *simulation);
 double bubble_fraction(const struct simulation *simulation);
 
+/* Whether `file` is a terminal that is to get colours: not where NO_COLOR is set, or TERM is dumb or missing.
+ */
+bool terminal_colours(int file);
+
 void print_schedule_list(void);
 void print_schedule_text(const struct played *played);  // the chart, the totals, the critical path
 void print_schedule_times(const struct played *played); // a line per action

@@ -2,12 +2,14 @@
 /* Command lines: options, cuboid schedule whole, and what cuboid generate refuses before it has a model. */
 #include "tools/cmd_generate.h"
 #include "tools/cmd_schedule.h"
+#include "tools/cmd_schedule_print.h"
 #include "tools/cmd_schedule_progress.h"
 #include "tools/options.h"
 #include "tools/recipe_argument.h"
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -109,13 +111,35 @@ Test(options, say_what_works)
 Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_stdout)
 {
     cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 2 -m 2"), 0);
-    cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   makespan 9, bubble 3 (33.3 %), peak 2\n"
-                            "rank 0  |F0 F1 ......B0--- ...B1--- |  66.7 %  peak 2\n"
-                            "rank 1  |   F0 B0--- F1 B1---       | 100.0 %  peak 1\n"
+    cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   makespan 9, bubble 3 (33.3 %), peak 2 microbatches\n"
+                            "rank 0  |F0 F1 ......B0--- ...B1--- |  33.3 % idle  peak 2\n"
+                            "rank 1  |   F0 B0--- F1 B1---       |   0.0 % idle  peak 1\n"
                             "         0              5\n"
                             "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 .. 1B1 (4); rank 0: 0B1\n"
                             "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
+}
+
+/* no-color.org: set and not empty. */
+Test(schedule_command, colours_a_terminal_that_wants_them)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY), plain = open("/dev/null", O_WRONLY);
+    cr_assert(master >= 0 && plain >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    cr_assert_geq(terminal, 0);
+    cr_assert(setenv("TERM", "xterm-256color", 1) == 0 && unsetenv("NO_COLOR") == 0);
+    cr_expect(terminal_colours(terminal) && !terminal_colours(plain));
+    cr_assert_eq(setenv("NO_COLOR", "1", 1), 0);
+    cr_expect(!terminal_colours(terminal));
+    cr_assert_eq(setenv("NO_COLOR", "", 1), 0);
+    cr_expect(terminal_colours(terminal));
+    cr_assert_eq(setenv("TERM", "dumb", 1), 0);
+    cr_expect(!terminal_colours(terminal));
+    cr_assert_eq(unsetenv("TERM"), 0);
+    cr_expect(!terminal_colours(terminal));
+    close(terminal);
+    close(plain);
+    close(master);
 }
 
 /* By hand: rank 1 has F at 2.5 to 4.5, I to 5.5, W to 6.5; rank 0 its I from 6 to 7, W to 8.
@@ -145,6 +169,7 @@ Test(schedule_command, writes_json, .init = cr_redirect_stdout)
         " \"makespan\": 3, \"bubble\": 0, \"bubble_fraction\": 0,\n"
         " \"ranks\": [\n"
         "  {\"rank\": 0, \"first_start\": 0, \"last_end\": 3, \"busy\": 3, \"bubble\": 0, \"peak\": 1, "
+        "\"peak_whole\": 1, "
         "\"actions\": [\n"
         "      {\"action\": \"0F0\", \"kind\": \"F\", \"stage\": 0, \"chunk\": 0, \"microbatch\": 0, "
         "\"start\": 0, \"end\": 1, \"critical\": true},\n"
@@ -163,9 +188,9 @@ Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
     unlink("/tmp/cuboid-test.csv");
     cr_assert_stdout_eq_str("0F0,,,0B0\n,1F0,1B0\n"
                             "0F0,,,0B0\n,1F0,1B0\n"
-                            "file   p 2, m 1, v 1   makespan 6, bubble 3 (50.0 %), peak 1\n"
-                            "rank 0  |F0 .........B0--- |  50.0 %  peak 1\n"
-                            "rank 1  |   F0 B0---       | 100.0 %  peak 1\n"
+                            "file   p 2, m 1, v 1   makespan 6, bubble 3 (50.0 %), peak 1 microbatch\n"
+                            "rank 0  |F0 .........B0--- |  50.0 % idle  peak 1\n"
+                            "rank 1  |   F0 B0---       |   0.0 % idle  peak 1\n"
                             "         0              5\n"
                             "makespan 6, bubble 3 on rank 0 (50.0 %), peaks 1 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n"
@@ -177,19 +202,20 @@ Test(schedule_command, costs_are_those_of_a_whole_rank, .init = cr_redirect_stdo
 {
     cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --times --cost f=2,i=4,w=6"), 0);
     cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --cost f=2,i=4,w=6"), 0);
-    cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
-                            "0,0,0F0,F,0,0,0,,0,1,1\n"
-                            "0,1,1F0,F,1,1,0,,1,2,1\n"
-                            "0,2,1I0,I,1,1,0,,2,4,1\n"
-                            "0,3,1W0,W,1,1,0,,4,7,1\n"
-                            "0,4,0I0,I,0,0,0,,7,9,1\n"
-                            "0,5,0W0,W,0,0,0,,9,12,1\n"
-                            "zb-v   p 1, m 1, v 2   makespan 12, bubble 0 (0.0 %), peak 2\n"
-                            "rank 0  |0F0 1F0 1I0---- 1W0-------- 0I0---- 0W0-------- | 100.0 %  peak 2\n"
-                            "         0                   5                   10\n"
-                            "makespan 12, bubble 0 on rank 0 (0.0 %), peaks 2\n"
-                            "critical path: rank 0: 0F0 .. 0W0 (6)\n"
-                            "F, I, W of a whole rank: 2, 4, 6 (of a chunk 1/2 of that); a message: 0\n");
+    cr_assert_stdout_eq_str(
+        "rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+        "0,0,0F0,F,0,0,0,,0,1,1\n"
+        "0,1,1F0,F,1,1,0,,1,2,1\n"
+        "0,2,1I0,I,1,1,0,,2,4,1\n"
+        "0,3,1W0,W,1,1,0,,4,7,1\n"
+        "0,4,0I0,I,0,0,0,,7,9,1\n"
+        "0,5,0W0,W,0,0,0,,9,12,1\n"
+        "zb-v   p 1, m 1, v 2   makespan 12, bubble 0 (0.0 %), peak 1 microbatch\n"
+        "rank 0  |0F0 1F0 1I0---- 1W0-------- 0I0---- 0W0-------- |   0.0 % idle  peak 1\n"
+        "         0                   5                   10\n"
+        "makespan 12, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+        "critical path: rank 0: 0F0 .. 0W0 (6)\n"
+        "F, I, W of a whole rank: 2, 4, 6 (of a chunk 1/2 of that); a message: 0\n");
 }
 
 /* By hand: one microbatch after the other, 7 each. */
@@ -197,9 +223,9 @@ Test(schedule_command, searches, .init = cr_redirect_stdout)
 {
     cr_assert_eq(run(cmd_schedule, "schedule auto -p 2 -m 2 -v 1 --memory-limit 1 --cost i=2"), 0);
     cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 -v 2 --csv"), 0);
-    cr_assert_stdout_eq_str("auto   p 2, m 2, v 1   makespan 14, bubble 6 (42.9 %), peak 1\n"
-                            "rank 0  |F0 .........I0--- W0 F1 .........I1--- W1 |  57.1 %  peak 1\n"
-                            "rank 1  |   F0 I0--- W0 .........F1 I1--- W1       |  72.7 %  peak 1\n"
+    cr_assert_stdout_eq_str("auto   p 2, m 2, v 1   makespan 14, bubble 6 (42.9 %), peak 1 microbatch\n"
+                            "rank 0  |F0 .........I0--- W0 F1 .........I1--- W1 |  42.9 % idle  peak 1\n"
+                            "rank 1  |   F0 I0--- W0 .........F1 I1--- W1       |  27.3 % idle  peak 1\n"
                             "         0              5              10\n"
                             "makespan 14, bubble 6 on rank 0 (42.9 %), peaks 1 1\n"
                             "critical path: rank 0: 0F0; rank 1: 1F0 1I0; rank 0: 0I0 .. 0F1 (3); rank 1: "
@@ -299,10 +325,10 @@ Test(schedule_command, takes_the_times_of_each_stage, .init = cr_redirect_stdout
                             "1,2,1I0,I,1,0,0,,3.5,4.5,1\n"
                             "1,3,1SEND_B0,SEND_B,1,0,0,0,4.5,5,0\n"
                             "1,4,1W0,W,1,0,0,,4.5,7.5,1\n"
-                            "auto   p 1, m 1, v 2   makespan 8, bubble 0 (0.0 %), peak 2\n"
-                            "rank 0  |0F0 1F0---- 1B0------------ 0B0 | 100.0 %  peak 2\n"
+                            "auto   p 1, m 1, v 2   makespan 8, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "rank 0  |0F0 1F0---- 1B0------------ 0B0 |   0.0 % idle  peak 1\n"
                             "         0                   5\n"
-                            "makespan 8, bubble 0 on rank 0 (0.0 %), peaks 2\n"
+                            "makespan 8, bubble 0 on rank 0 (0.0 %), peaks 1\n"
                             "critical path: rank 0: 0F0 .. 0B0 (4)\n"
                             "F, I, W of each stage: as its file says; a message: 0\n"
                             "{\"schedule\": \"zb-v\", \"p\": 1, \"m\": 1, \"v\": 2,\n"
@@ -311,7 +337,7 @@ Test(schedule_command, takes_the_times_of_each_stage, .init = cr_redirect_stdout
                             " \"makespan\": 8, \"bubble\": 0, \"bubble_fraction\": 0,\n"
                             " \"ranks\": [\n"
                             "  {\"rank\": 0, \"first_start\": 0, \"last_end\": 8, \"busy\": 8, \"bubble\": "
-                            "0, \"peak\": 2, \"actions\": [\n"
+                            "0, \"peak\": 2, \"peak_whole\": 1, \"actions\": [\n"
                             "      {\"action\": \"0F0\", \"kind\": \"F\", \"stage\": 0, \"chunk\": 0, "
                             "\"microbatch\": 0, \"start\": 0, \"end\": 1, \"critical\": true},\n"
                             "      {\"action\": \"1F0\", \"kind\": \"F\", \"stage\": 1, \"chunk\": 1, "

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "schedules/draw.h"
 #include "schedules/draw_text.h"
 #include "schedules/edges.h"
 #include "tests/unit/schedule_tools.h"
@@ -354,15 +355,70 @@ static void expect_chart(const char *name, int p, int m, int columns, const char
 Test(draw, a_chart_for_the_terminal)
 {
     expect_chart("1f1b", 2, 3, 100,
-                 "1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2\n"
-                 "rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  75.0 %  peak 2\n"
-                 "rank 1  |   F0 B0--- F1 B1--- F2 B2---       | 100.0 %  peak 1\n"
+                 "1f1b   p 2, m 3, v 1   makespan 12, bubble 3 (25.0 %), peak 2 microbatches\n"
+                 "rank 0  |F0 F1 ......B0--- F2 B1--- ...B2--- |  25.0 % idle  peak 2\n"
+                 "rank 1  |   F0 B0--- F1 B1--- F2 B2---       |   0.0 % idle  peak 1\n"
                  "         0              5              10\n");
     expect_chart("zb-h1", 2, 3, 45,
-                 "zb-h1   p 2, m 3, v 1   makespan 10, bubble 1 (10.0 %), peak 2\n"
-                 "rank 0  |F0F1..I0W0F2I1W1I2W2|  90.0 %  peak 2\n"
-                 "rank 1  |  F0I0F1I1W0F2I2W1W2| 100.0 %  peak 2\n"
+                 "zb-h1   p 2, m 3, v 1   makespan 10, bubble 1 (10.0 %), peak 2 microbatches\n"
+                 "rank 0  |F0F1..I0W0F2I1W1I2W2|  10.0 % idle  peak 2\n"
+                 "rank 1  |  F0I0F1I1W0F2I2W1W2|   0.0 % idle  peak 2\n"
                  "         0\n");
+}
+
+/* 126 columns for 51 cells of half a unit: two each, in which "F7" fits and "7F7" does not. */
+Test(draw, cells_of_one_length_are_labelled_alike)
+{
+    struct schedule *s = build("zb-v", 4, 8, 0);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = {0.5, 0.5, 0.5}});
+    struct text text = {0};
+    draw_text(s, sim, &(struct draw_options){.columns = 160}, &text);
+    const char *row = strstr(text_chars(&text), "rank 3");
+    cr_assert_not_null(row);
+    cr_assert_eq(strncmp(row, "rank 3  |      F0F0F1F1F2F2F3F3I0W0F4I0W0F4I1W1F5I1W1F5I2W2F6I2W2F6", 64), 0,
+                 "%s", row);
+    text_free(&text);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+
+    // 16 microbatches in two columns: with colours all lose the kind's letter, not only those from 10 on.
+    s = build("1f1b", 4, 16, 0);
+    sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
+    draw_text(s, sim, &(struct draw_options){.columns = 160, .colour = true}, &text);
+    cr_assert_not_null(strstr(text_chars(&text), "m10\033"), "no forward is labelled 10");
+    cr_assert_null(strstr(text_chars(&text), "mF9\033"), "forward 9 has another form than forward 10");
+    cr_assert_not_null(strstr(text_chars(&text), "m9 \033"), "no forward is labelled 9");
+    text_free(&text);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+/* Idle share and peak of each rank. */
+Test(draw, chart_and_picture_give_the_same_figures)
+{
+    static const char *const names[] = {"1f1b", "zb-v", "v-half", "dualpipe", "interleaved"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct schedule *s = build(names[i], 4, 5, 0);
+        struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1.5, 0.5}});
+        struct text chart = {0}, picture = {0}, said = {0};
+        draw_text(s, sim, &(struct draw_options){.columns = 0}, &chart);
+        draw_svg(&(struct drawing){names[i], s, sim}, 1, &(struct svg_options){.critical = false}, &picture);
+        for (int rank = 0; rank < s->p; rank++) {
+            const struct rank_time *r = &sim->ranks[rank];
+            double idle = 100.0 * r->bubble / (r->last_end - r->first_start), peak = (double)r->peak / s->v;
+            said.length = 0;
+            text_add(&said, "| %5.1f %% idle  peak %.4g\n", idle, peak);
+            cr_expect_not_null(strstr(text_chars(&chart), said.chars), "%s: %s", said.chars, chart.chars);
+            said.length = 0;
+            text_add(&said, ">%.1f %% idle, peak %.4g</text>", idle, peak);
+            cr_expect_not_null(strstr(text_chars(&picture), said.chars), "%s", said.chars);
+        }
+        text_free(&said);
+        text_free(&picture);
+        text_free(&chart);
+        simulation_destroy(sim);
+        schedule_destroy(s);
+    }
 }
 
 /* Whatever the width, every row is as wide as the others, and colours are only an addition. */
