@@ -177,7 +177,7 @@ static int64_t step_of(const char *load)
     struct manifest manifest = {0};
     int64_t step = -1;
     if (checkpoint_resolve(load, &path) == OK && manifest_read(path, &manifest) == OK)
-        step = manifest.step;
+        step = manifest.identity.step;
     manifest_free(&manifest);
     free(path);
     return step;
