@@ -13,18 +13,25 @@ static const char help[] =
     "\n"
     "Runs the recipe's layout and one rank on the same data, as threads of this process, and compares every "
     "loss,\n"
-    "gradient norm, gradient, weight and moment: how far apart, which bound applies (docs/verify.md says "
-    "where it\n"
-    "comes from), and error / bound. Each step begins from one rank's weights, so errors do not pile up.\n"
+    "gradient norm, gradient, weight and moment with a derived bound (docs/verify.md). Each step begins from "
+    "one "
+    "rank's\n"
+    "weights, so errors do not accumulate. One rank computes each step twice more in perturbed arithmetic, "
+    "to "
+    "measure\n"
+    "how far rounding errors are magnified.\n"
     "\n"
-    "  --steps N   how many steps (default 3)\n"
-    "  --all       a line for every parameter, not only the worst\n"
+    "  --steps N   number of steps (default 3)\n"
+    "  --all       print a line for every parameter\n"
     "\n"
-    "With a small number format (precision.matmul_format) on several tensor-parallel ranks, these stay: the "
-    "layout is\n"
-    "compared with one data rank and one pipeline stage of as many (docs/verify.md says why).\n"
+    "The table is in the order of a forward pass; hints name what this layout cannot expose.\n"
     "\n"
-    "Exit status: 0 when all lie within their bounds, 1 when one does not.\n";
+    "With a low-precision format (precision.matmul_format) and tp > 1, the layout is compared with the same "
+    "tp, dp=1 "
+    "and\n"
+    "pp=1, since last-bit differences between tp degrees change quantized values.\n"
+    "\n"
+    "Exit status: 0 when all are within bounds, 1 when one is not, 2 for a recipe that cannot be verified.\n";
 
 struct arguments {
     int64_t steps;
@@ -59,26 +66,24 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
             BAD_RECIPE, "cluster.device %s computes nothing that could be compared; cluster.device cpu works",
             layout->cluster.device));
     int tp = one_rank->parallel.tensor_parallel_size;
+    const char *key = NULL, *format = recipe_quantized_format(layout, &key);
     if (tp > 1 && recipe_world_size(layout) == tp)
-        return exit_status(fail(
-            BAD_RECIPE,
-            "parallel.tensor_parallel_size %d adds in another order than one rank, and a format of section "
-            "precision turns that last bit of an fp32 number into one of its own: no bound is of use, and "
-            "this layout is nothing else. With more pipeline or data ranks those are compared; "
-            "parallel.tensor_parallel_size 1 verifies the format, and precision.matmul_format none the "
-            "layout",
-            tp));
+        return exit_status(
+            fail(BAD_RECIPE,
+                 "cannot verify tp=%d with %s: last-bit differences change quantized values; add pp or "
+                 "dp, or set %s=none",
+                 tp, format, key));
     if (tp > 1)
-        printf(
-            "parallel.tensor_parallel_size %d is kept in what the layout is compared with, since its format "
-            "has no bound over tensor-parallel ranks; precision.matmul_format none compares with one rank\n",
-            tp);
+        printf("compared with tp=%d, not with one rank: last-bit differences change the quantized values of "
+               "%s; set "
+               "%s=none to compare with one rank\n",
+               tp, format, key);
     printf("%s: %d ranks against %d, %d steps\n", layout->name, recipe_world_size(layout), tp, options.steps);
     int status = exit_status(verify(&options, &report));
     if (status == 0) {
         verify_print(&report, arguments->all, stdout);
-        printf("%s: the largest error is %.3f of its bound; %d outside\n",
-               report.outside == 0 ? "equal" : "DIFFERENT", report.largest, report.outside);
+        verify_print_hints(layout, options.steps, stdout);
+        verify_print_verdict(&report, stdout);
         status = report.outside == 0 ? 0 : 1;
     }
     verify_report_free(&report);

@@ -299,6 +299,8 @@ int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
 
 /* What the precision keys say about the linear layers. The names belong to the recipe. */
 struct linear_precision recipe_linear_precision(const struct recipe *recipe);
+/* The name of the first format other than none, and the key that sets it; NULL where there is none. */
+const char *recipe_quantized_format(const struct recipe *recipe, const char **key);
 
 /* The layers on all stages before `stage`: the index of its first. */
 int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);

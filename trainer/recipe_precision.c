@@ -40,6 +40,17 @@ static const char *key_of(const struct recipe *r, int product)
     return said[product] == PRODUCT_SAME ? "precision.matmul_format" : product_keys[product];
 }
 
+const char *recipe_quantized_format(const struct recipe *recipe, const char **key)
+{
+    struct linear_precision precision = recipe_linear_precision(recipe);
+    for (int i = 0; i < PRODUCT_COUNT; i++)
+        if (precision.format[i] != PRODUCT_AS_IT_IS) {
+            *key = key_of(recipe, i);
+            return format_names[precision.format[i]];
+        }
+    return NULL;
+}
+
 /* ---- scaling ---- */
 
 /* The first product whose format brings its own scales; -1 when none does. */

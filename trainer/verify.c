@@ -299,22 +299,24 @@ static double ratio_of(double a, double b, double bound)
     return isnan(ratio) ? INFINITY : ratio;
 }
 
+static void count_ratio(struct verify_report *report, double ratio)
+{
+    report->outside += ratio > 1.0;
+    report->unbounded += isinf(ratio);
+    if (isfinite(ratio))
+        report->largest = fmax(report->largest, ratio);
+}
+
 static void summarise(struct verify_report *report)
 {
     for (int s = 0; s < report->steps; s++) {
         const struct verify_step *step = &report->step[s];
-        double worst[] = {ratio_of(step->loss[0], step->loss[1], step->loss_bound),
-                          ratio_of(step->norm[0], step->norm[1], step->norm_bound)};
-        for (int i = 0; i < 2; i++) {
-            report->largest = fmax(report->largest, worst[i]);
-            report->outside += worst[i] > 1.0;
-        }
+        count_ratio(report, ratio_of(step->loss[0], step->loss[1], step->loss_bound));
+        count_ratio(report, ratio_of(step->norm[0], step->norm[1], step->norm_bound));
     }
     for (int q = 0; q < VERIFY_QUANTITIES; q++)
-        for (int row = 0; row < report->rows; row++) {
-            report->largest = fmax(report->largest, report->worst[q][row].ratio);
-            report->outside += report->worst[q][row].ratio > 1.0;
-        }
+        for (int row = 0; row < report->rows; row++)
+            count_ratio(report, report->worst[q][row].ratio);
 }
 
 /* The copies of the model: the state a step begins from, its ends, and the layout's initial weights. */
@@ -383,6 +385,14 @@ static enum status play_all(const struct verify_options *options, struct runs *r
     }
 }
 
+static void print_progress(const struct verify_options *options, int step, const struct snapshot *layout,
+                           const struct snapshot *one)
+{
+    const char *reference = recipe_world_size(options->one_rank) > 1 ? "one replica" : "one rank";
+    fprintf(options->progress, "step %d/%d  loss %.9g (%s %.9g)  gradient norm %.9g (%s %.9g)\n", step,
+            options->steps, layout->loss, reference, one->loss, layout->grad_norm, reference, one->grad_norm);
+}
+
 static enum status verify_steps(const struct verify_options *options, const struct params *params,
                                 struct copies *copies, struct verify_report *out)
 {
@@ -410,10 +420,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
         };
         TRY(compare_step(&comparison));
         if (options->progress != NULL)
-            fprintf(options->progress, "step %d/%d  loss %.9g (%s %.9g)  grad norm %.9g (%.9g)\n", s + 1,
-                    options->steps, copies->layout.loss,
-                    recipe_world_size(options->one_rank) > 1 ? "one replica" : "one rank", copies->one.loss,
-                    copies->layout.grad_norm, copies->one.grad_norm);
+            print_progress(options, s + 1, &copies->layout, &copies->one);
         struct snapshot begin = copies->begin; // the next step begins where one rank's ended
         copies->begin = copies->one;
         copies->one = begin;

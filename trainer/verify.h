@@ -42,8 +42,9 @@ struct verify_report {
     char (*names)[PARAM_NAME_CHARS];
     struct verify_worst *worst[VERIFY_QUANTITIES]; // [rows]
     struct verify_step *step;                      // [steps]
-    double largest;                                // of all ratios
+    double largest;                                // of all finite ratios
     int outside;                                   // how many comparisons lie outside
+    int unbounded;                                 // of these: not finite, or not bit-identical
 };
 
 /* one_rank: the same recipe with every degree 1, or, where a small number format leaves no bound for another
@@ -59,5 +60,10 @@ struct verify_options {
 /* OK when it could be compared, whatever came out: look at report->outside. */
 MUST_USE enum status verify(const struct verify_options *options, struct verify_report *out);
 void verify_report_free(struct verify_report *report);
-/* The table, worst rows first; all: every row. */
+/* The table, in the order of a forward pass: all that is outside and the worst of the others; all: every row.
+ */
 void verify_print(const struct verify_report *report, bool all, FILE *to);
+/* One line: "PASS: ..." or "FAIL: ...". */
+void verify_print_verdict(const struct verify_report *report, FILE *to);
+/* Which faults this layout and so many steps of it cannot expose. */
+void verify_print_hints(const struct recipe *layout, int steps, FILE *to);

@@ -43,6 +43,15 @@ static void perturb_rank(struct play *play, struct world *world, struct worker *
     perturb_device(p, worker->device);
 }
 
+/* Weights that a snapshot replaces before the first step need no random numbers. */
+static enum status draw_nothing(void *context, struct worker *worker)
+{
+    (void)context;
+    for (int row = 0; row < worker->params.count; row++)
+        worker->params.rows[row].init = INIT_ZERO;
+    return OK;
+}
+
 static enum status one_step(struct play *play, struct world *world, struct worker *worker)
 {
     struct episode *episode = play->episode;
@@ -89,6 +98,8 @@ enum status episode_play(const struct recipe *recipe, struct hooks hooks, struct
     }
     enum status status = run_create(recipe, true, &play.run);
     play.run.hooks = hooks;
+    if (episode->begin != NULL && episode->initial == NULL && hooks.declared == NULL)
+        play.run.hooks.declared = draw_nothing;
     const struct world_options options = recipe_world_of_threads(recipe, ranks);
     if (status == OK)
         status = world_run_as(&options, play_rank, &play);

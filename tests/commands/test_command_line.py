@@ -92,7 +92,7 @@ def test_typing_mistakes():
     says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="compared; cluster.device cpu works")
     says("verify of a format over nothing but tp",
          run("verify", QUICKSTART, "precision.matmul_format=mxfp8", "dp=1", "pp=1"), 2,
-         err="parallel.tensor_parallel_size 1 verifies the format")
+         err="cannot verify tp=2 with mxfp8: last-bit differences")
     once = run("verify", QUICKSTART, "tp=1", "parallel.sequence_parallel=false", "memory.recompute_num_layers=2",
                "data.train=nothing", "--steps=1")
     expect("verify warns once", once.stderr.count("has no effect") == 1, once)
