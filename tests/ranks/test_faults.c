@@ -6,6 +6,7 @@
  * The trap: a fault that a rank plants in memory it shares with others would be another fault. Hooks run on
  * every rank at once and touch their own worker only. The device is the cpu: its streams run at once, and
  * what lies on it can be written from here once a stream is synchronised. */
+#include "tests/ranks/faults.h"
 #include "tests/support/tiny_verify.h"
 
 #include <limits.h>
@@ -25,13 +26,12 @@ static struct param *row_named(struct worker *w, const char *name)
     return &w->params.rows[row];
 }
 
-/* NULL where this rank does not hold it. */
-static struct held *held_named(struct worker *w, const char *name)
+struct held *held_named(struct worker *w, const char *name)
 {
     return weights_held(&w->weights, params_find(&w->params, name));
 }
 
-static enum status scale(struct worker *w, struct tensor t, float factor)
+enum status scale(struct worker *w, struct tensor t, float factor)
 {
     TRY(stream_sync(w->compute));
     float *x = t.data;
@@ -44,22 +44,6 @@ static enum status scale_gradient(struct worker *w, const char *name, float fact
 {
     struct held *held = held_named(w, name);
     return held != NULL ? scale(w, held->gradient, factor) : OK;
-}
-
-static int64_t tokens_of(const struct worker *w)
-{
-    return w->batches.rows * w->batches.seq_length;
-}
-
-/* The arrays of a microbatch, to be written. */
-static int32_t *ids(const int32_t *array)
-{
-    return (int32_t *)(uintptr_t)array;
-}
-
-static float *masks(const struct batch *batch)
-{
-    return (float *)(uintptr_t)batch->loss_mask;
 }
 
 /* ---- what a parameter's row says ---- */
@@ -182,6 +166,11 @@ static enum status data_together(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
+static enum status data_twice(void *context, struct worker *w, int64_t step)
+{
+    return group_all_reduce(w->groups->data, w->compute, w->weights.flat_gradient, REDUCE_SUM);
+}
+
 /* One data rank adds up one gradient elsewhere, and the sum over data gets zeros from it. */
 static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
 
@@ -273,152 +262,6 @@ static enum status one_twin_speaks(void *context, struct worker *w, int64_t step
     return OK;
 }
 
-/* ---- microbatches ---- */
-
-static enum status dropout_by_slot(void *context, struct worker *w, int64_t step)
-{
-    TRY(stream_sync(w->compute));
-    for (int j = 0; j < w->batches.count; j++) {
-        int64_t *sample = (int64_t *)(uintptr_t)w->batches.list[j].sample;
-        for (int64_t t = 0; t < tokens_of(w); t++)
-            sample[t] = j * w->batches.rows + t / w->batches.seq_length;
-    }
-    return OK;
-}
-
-/* Each microbatch's loss divided by its own number of tokens. */
-static enum status mean_of_means(void *context, struct worker *w, int64_t step)
-{
-    TRY(stream_sync(w->compute));
-    for (int j = 0; j < w->batches.count; j++) {
-        float *mask = masks(&w->batches.list[j]), sum = 0.0F;
-        for (int64_t t = 0; t < tokens_of(w); t++)
-            sum += mask[t];
-        for (int64_t t = 0; t < tokens_of(w); t++)
-            mask[t] *= (float)tokens_of(w) / sum;
-    }
-    return OK;
-}
-
-static enum status read_again(struct worker *w, int dp_rank, int64_t step)
-{
-    const struct recipe *recipe = w->run->recipe;
-    struct batch_place place = {
-        .step = (uint64_t)step - 1,
-        .global_batch_size = recipe->train.global_batch_size,
-        .micro_batch_size = recipe->train.micro_batch_size,
-        .dp_size = w->mesh.degrees.dp,
-        .dp_rank = dp_rank,
-    };
-    return batches_load(&w->batches, w->compute, w->run->data, DATA_TRAIN, &place,
-                        recipe->data.reset_attention_mask);
-}
-
-/* Two tp ranks take each other's data coordinate. */
-static enum status data_swapped(void *context, struct worker *w, int64_t step)
-{
-    const struct place place = w->groups->place;
-    return place.tp == 1 ? read_again(w, w->mesh.degrees.dp - 1 - place.dp, step) : OK;
-}
-
-/* The groups follow one order of ranks, the data another. */
-static enum status order_swapped(void *context, struct worker *w, int64_t step)
-{
-    struct mesh other;
-    TRY(mesh_create(w->mesh.degrees, "dp-tp-cp-ep-pp", &other));
-    return read_again(w, mesh_place(&other, MESH_DENSE, w->world->rank).dp, step);
-}
-
-/* One microbatch twice, and its neighbour never. */
-static enum status microbatch_lost(void *context, struct worker *w, int64_t step)
-{
-    if (w->groups->place.dp == 0)
-        return OK;
-    TRY(stream_sync(w->compute));
-    char *images = w->batches.device.data;
-    memcpy(images + w->batches.batch_bytes, images, w->batches.batch_bytes);
-    return OK;
-}
-
-/* The head's ranks compare the second microbatch with the first one's labels, and the other way round. */
-static enum status labels_of_another(void *context, struct worker *w, int64_t step)
-{
-    struct batch *list = w->batches.list;
-    const int32_t *label = list[0].label;
-    list[0].label = list[1].label;
-    list[1].label = label;
-    return OK;
-}
-
-static enum status labels_shifted(void *context, struct worker *w, int64_t step)
-{
-    if (w->groups->place.tp != 1)
-        return OK;
-    TRY(stream_sync(w->compute));
-    for (int j = 0; j < w->batches.count; j++) {
-        int32_t *label = ids(w->batches.list[j].label);
-        memmove(label, label + 1, (size_t)(tokens_of(w) - 1) * sizeof *label);
-    }
-    return OK;
-}
-
-static enum status documents_forgotten(void *context, struct worker *w, int64_t step)
-{
-    for (int j = 0; j < w->batches.count; j++)
-        w->batches.list[j].document = NULL;
-    return OK;
-}
-
-static enum status positions_go_on(void *context, struct worker *w, int64_t step)
-{
-    TRY(stream_sync(w->compute));
-    for (int j = 0; j < w->batches.count; j++)
-        for (int64_t t = 0; t < tokens_of(w); t++)
-            ids(w->batches.list[j].position)[t] = (int32_t)(t % w->batches.seq_length);
-    return OK;
-}
-
-static enum status mask_forgotten(void *context, struct worker *w, int64_t step)
-{
-    if (w->groups->place.dp == 0)
-        return OK;
-    TRY(stream_sync(w->compute));
-    for (int j = 0; j < w->batches.count; j++)
-        for (int64_t t = 0; t < tokens_of(w); t++)
-            masks(&w->batches.list[j])[t] = 1.0F;
-    return OK;
-}
-
-/* ---- layers ---- */
-
-/* Every tp rank takes itself for the first: tokens and heads are numbered from zero on each. */
-static enum status numbered_from_zero(void *context, struct worker *w)
-{
-    w->groups->tp->rank = 0;
-    return OK;
-}
-
-static enum status numbered_again(void *context, struct worker *w, int64_t step)
-{
-    w->groups->tp->rank = w->groups->place.tp;
-    return OK;
-}
-
-/* The bias of a row layer, added before the reduction: tp times. */
-static const char row_bias[] = "layers.1.mlp.fc2.bias";
-
-static enum status bias_grows(void *context, struct worker *w, int64_t step)
-{
-    struct held *held = held_named(w, row_bias);
-    return held != NULL ? scale(w, held->weight, 2.0F) : OK;
-}
-
-static enum status bias_shrinks(void *context, struct worker *w, int64_t step)
-{
-    struct held *held = held_named(w, row_bias);
-    return held != NULL ? scale(w, held->weight, 0.5F) : OK;
-}
-
 /* ---- the list ---- */
 
 struct fault {
@@ -442,6 +285,12 @@ struct bed {
 
 static const struct fault in_square[] = {
     {"a tie counted twice", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"gradients added over data twice", {.executed = data_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
+    {"a row layer without its all-reduce",
+     {.built = row_sum_lost, .executed = row_sum_found},
+     QUANTITY_LOSS,
+     NULL},
+    {"all data ranks read the first one's samples", {.loaded = data_of_first}, QUANTITY_LOSS, NULL},
     {"a gradient scaled by tp", {.executed = scaled_by_tp}, VERIFY_GRADIENT, "layers.2.attention.proj.bias"},
     {"a whole gradient added over tp",
      {.declared = reduced_though_whole},
@@ -496,6 +345,11 @@ static const struct fault in_pipeline[] = {
      VERIFY_GRADIENT,
      "position.weight"},
     {"a tie never added", {.executed = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
+    {"the learning rate of another step on one stage",
+     {.declared = rate_of_another_step, .stepped = rate_of_this_step},
+     VERIFY_WEIGHT,
+     "layers.4.mlp.fc1.weight"},
+    {"an activation slot too short", {.built = slots_overlap}, VERIFY_GRADIENT, NULL},
     {"a tied copy drawn apart", {.built = copy_drawn_apart}, VERIFY_REPLICAS, "embedding.weight"},
     {"labels of another microbatch", {.loaded = labels_of_another}, QUANTITY_LOSS, NULL},
     END,
@@ -508,6 +362,14 @@ static const struct fault in_replicated[] = {
      "layers.0.attention.k.weight"},
     {"dropout by the microbatch's slot", {.loaded = dropout_by_slot}, QUANTITY_LOSS, NULL},
     {"attention dropout by the local head",
+     {.built = numbered_from_zero, .executed = numbered_again},
+     QUANTITY_LOSS,
+     NULL},
+    END,
+};
+
+static const struct fault in_dropped[] = {
+    {"hidden dropout by the local token",
      {.built = numbered_from_zero, .executed = numbered_again},
      QUANTITY_LOSS,
      NULL},
@@ -541,10 +403,14 @@ static const struct bed beds[] = {
     {{TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "tp=2 pp=2 parallel.sequence_parallel=true", ""}, in_pipeline, 0},
     {{TINY_LLAMA, "train.micro_batch_size=1 model.attention_dropout=0.2", "tp=4", ""}, in_replicated, 0},
+    {{TINY_LLAMA, "train.micro_batch_size=1 model.hidden_dropout=0.2", "tp=2 parallel.sequence_parallel=true",
+      ""},
+     in_dropped,
+     0},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_ways, 0},
-    {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 8},
-    {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 5},
+    {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
+    {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},
 };
 
 /* ---- running ---- */
