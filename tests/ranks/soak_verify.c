@@ -53,7 +53,7 @@ static void draw_model(struct draw *d, bool llama)
     add_to(d->common,
            "model.num_layers=%d model.hidden_size=%d model.num_attention_heads=%d model.num_query_groups=%d "
            "model.kv_channels=%d model.ffn_hidden_size=%d model.seq_length=%d ",
-           1 + choice(d, 5), 8 + 4 * choice(d, 8), head_count,
+           1 + choice(d, 4), 8 + 4 * choice(d, 6), head_count,
            choice(d, 2) ? head_count : head_count / divisor, 2 + 2 * choice(d, 4), 12 + 4 * choice(d, 12),
            4 + choice(d, 21));
     add_to(d->common, "model.init_method_std=%.3g ", 0.02 * pow(10.0, uniform(d)));
@@ -112,6 +112,7 @@ static void draw_layout(struct draw *d)
     static const char *const schedules[] = {"gpipe",    "1f1b",      "zb-h1", "zb-h2",
                                             "dualpipe", "dualpipev", "zb-v"};
     int tp = 1 + choice(d, 4), pp = 1 + choice(d, 3), dp = 1 << choice(d, 3);
+    add_to(d->common, "train.global_batch_size=%d cluster.threads_per_rank=1 ", 4 << choice(d, 2));
     add_to(d->layout, "tp=%d pp=%d dp=%d ", tp, pp, dp);
     if (tp > 1 && choice(d, 2))
         add_to(d->layout, "parallel.sequence_parallel=true ");
@@ -122,7 +123,7 @@ static void draw_layout(struct draw *d)
     if (pp > 1)
         add_to(d->layout, "pipeline.schedule=%s ", schedules[choice(d, 7)]);
     add_to(d->layout, "train.micro_batch_size=%d ", 1 << choice(d, 3));
-    add_to(d->one, "train.micro_batch_size=%d ", 1 << choice(d, 4));
+    add_to(d->one, "train.micro_batch_size=%d ", 1 << choice(d, 3));
     if (choice(d, 10) == 0)
         add_to(d->layout, "cluster.device=strict ");
 }
