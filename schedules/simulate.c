@@ -97,6 +97,8 @@ static double duration(const struct machine *x, struct action a)
     const struct action_fact *fact = action_fact(a.kind);
     const struct cost_table *costs = x->costs;
     struct stage_cost cost = costs->of_stage != NULL ? costs->of_stage[a.stage] : costs->chunk;
+    if (fact->backs_input && fact->backs_weight && costs->b_of_stage != NULL)
+        return costs->b_of_stage[a.stage];
     double whole = (fact->forwards ? cost.f : 0.0) + (fact->backs_input ? cost.i : 0.0) +
                    (fact->backs_weight ? cost.w : 0.0);
     return fact->backs_input && fact->backs_weight && costs->b > 0.0 ? whole * costs->b : whole;

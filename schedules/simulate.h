@@ -26,6 +26,8 @@ struct cost_table {
     struct stage_cost chunk;           // F, I and W of any stage, unless of_stage says more
     const struct stage_cost *of_stage; // [stages], or NULL
     double b;                          // of a B, as a multiple of i + w; 0 means 1
+    const double *b_of_stage;          // [stages] of a B, instead of that; NULL: none
+    bool b_alone;                      // only f and a B are known: i and w are halves of it
     double latency;                    // of a message, on its way
     double wire;                       // of a message, on its edge, which carries one at a time
     double pair_overlap;               // two overlapped actions take: 0 their sum, 1 the longer of them

@@ -48,9 +48,11 @@ static const char help[] =
     "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond. FILE - "
     "is\n"
     "           standard output, for one of the two\n"
-    "  --cost   f=1,i=1,w=1,comm=0 and any part of it: what F, I and W of a microbatch take on a whole rank "
-    "(a\n"
-    "           B is I and W together), and a message between ranks. A chunk takes 1/V of it, so that\n"
+    "  --cost   f=1,i=1,w=1,comm=0 and any part of it: what F, I and W of a microbatch take on a whole rank, "
+    "and\n"
+    "           a message between ranks. A B takes I and W together, or what b=2 says; with b alone, for a "
+    "schedule\n"
+    "           without I and W of their own. A chunk takes 1/V of it, so that\n"
     "           schedules with different V do the same work\n"
     "  --cost-file\n"
     "           the times of each stage instead, for one schedule: a line for each, stage,f,i,w, as "
@@ -252,6 +254,15 @@ static enum status settle_v(struct arguments *a)
 /* Playing it once more, and drawing it, takes the rest of the time. */
 enum { BUILT_PERCENT = 75 };
 
+static bool has_halves(const struct schedule *s)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            if (s->ranks[rank].actions[i].kind == BACKWARD_INPUT)
+                return true;
+    return false;
+}
+
 static enum status run_one(const struct arguments *a, const struct cost_table *whole)
 {
     struct schedule *schedule = NULL;
@@ -262,6 +273,8 @@ static enum status run_one(const struct arguments *a, const struct cost_table *w
     enum status status = get(a, whole, &reporter.progress, &schedule);
     if (status == OK)
         status = check_stages(a, schedule->p, schedule->v);
+    if (status == OK)
+        status = check_costs(whole, a->name, has_halves(schedule));
     if (status == OK) {
         struct cost_table costs = costs_of_chunks(whole, schedule->v);
         status = simulate(schedule, &costs, NULL, &simulation);
@@ -299,6 +312,9 @@ static enum status run(struct arguments *a)
     whole.of_stage = file.of_stage;
     a->stages = file.count;
     enum status status = settle_v(a);
+    if (status == OK && !is_file(a->name)) // these are never without I and W, or may have them
+        status =
+            check_costs(&whole, a->name, strcmp(a->name, "auto") == 0 || strcmp(a->name, "compare") == 0);
     if (status == OK)
         status = run_with(a, &whole);
     stage_costs_free(&file);

@@ -172,11 +172,10 @@ static void print_table(const struct comparison *c, const struct entry *entries,
 
 static void print_json(const struct comparison *c, const struct entry *entries, int count)
 {
-    char a[NUMBER_CHARS], b[NUMBER_CHARS], w[NUMBER_CHARS], d[NUMBER_CHARS];
-    printf("{\"p\": %d, \"m\": %d, \"cost\": {\"f\": %s, \"i\": %s, \"w\": %s, \"comm\": %s},\n "
-           "\"schedules\": [",
-           c->p, c->m, number_text(c->whole.chunk.f, a), number_text(c->whole.chunk.i, b),
-           number_text(c->whole.chunk.w, w), number_text(c->whole.wire, d));
+    char a[NUMBER_CHARS], b[NUMBER_CHARS], w[NUMBER_CHARS];
+    printf("{\"p\": %d, \"m\": %d, ", c->p, c->m);
+    print_json_costs(&c->whole);
+    printf(",\n \"schedules\": [");
     for (int i = 0; i < count; i++) {
         const struct entry *e = &entries[i];
         struct text refusal = {0};

@@ -136,10 +136,11 @@ void print_schedule_json(const struct played *played)
     text_free(&name);
     if (costs->of_stage != NULL)
         json_stage_costs(s, costs);
-    else
-        printf(" \"cost\": {\"f\": %s, \"i\": %s, \"w\": %s, \"comm\": %s},\n",
-               number_text(costs->chunk.f, a), number_text(costs->chunk.i, b), number_text(costs->chunk.w, c),
-               number_text(costs->wire, d));
+    else {
+        printf(" ");
+        print_json_costs(costs);
+        printf(",\n");
+    }
     printf(" \"makespan\": %s, \"bubble\": %s, \"bubble_fraction\": %s,\n \"ranks\": [",
            number_text(sim->makespan, a), number_text(sim->bubble, b), number_text(bubble_fraction(sim), c));
     for (int rank = 0; rank < s->p; rank++) {

@@ -123,25 +123,42 @@ static double shortest_message(const struct schedule *s, const struct simulation
 }
 
 void timeline_costs(const struct schedule *s, const struct simulation *measured, struct stage_cost *of_stage,
-                    struct cost_table *out)
+                    double *b_of_stage, struct cost_table *out)
 {
-    double whole = 0.0, halves = 0.0; // of all B: what they took, and what their I and W would
     for (int stage = 0; stage < s->stages; stage++) {
         struct sums sums = {0};
         add_times(s, measured, stage, &sums);
-        bool split = sums.count[BACKWARD_INPUT] > 0;
-        double half = 0.5 * mean(&sums, BACKWARD);
         of_stage[stage] = (struct stage_cost){
-            .f = mean(&sums, FORWARD),
-            .i = split ? mean(&sums, BACKWARD_INPUT) : half,
-            .w = split ? mean(&sums, BACKWARD_WEIGHT) : half,
-        };
-        whole += sums.time[BACKWARD];
-        halves += (double)sums.count[BACKWARD] * (of_stage[stage].i + of_stage[stage].w);
+            .f = mean(&sums, FORWARD), .i = mean(&sums, BACKWARD_INPUT), .w = mean(&sums, BACKWARD_WEIGHT)};
+        b_of_stage[stage] = mean(&sums, BACKWARD);
     }
     *out = (struct cost_table){
-        .of_stage = of_stage,
-        .b = halves > 0.0 ? whole / halves : 0.0,
-        .latency = shortest_message(s, measured),
-    };
+        .of_stage = of_stage, .b_of_stage = b_of_stage, .latency = shortest_message(s, measured)};
+}
+
+static bool has_kind(const struct schedule *s, enum action_kind kind)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            if (s->ranks[rank].actions[i].kind == kind)
+                return true;
+    return false;
+}
+
+void timeline_costs_text(const struct schedule *s, const struct cost_table *costs, struct text *out)
+{
+    struct stage_cost whole = {0};
+    double b = 0.0;
+    for (int stage = 0; stage < s->stages; stage++) {
+        whole.f += costs->of_stage[stage].f / s->p;
+        whole.i += costs->of_stage[stage].i / s->p;
+        whole.w += costs->of_stage[stage].w / s->p;
+        b += costs->b_of_stage[stage] / s->p;
+    }
+    text_add(out, "f=%.4g", whole.f);
+    if (has_kind(s, BACKWARD_INPUT))
+        text_add(out, ",i=%.4g,w=%.4g", whole.i, whole.w);
+    if (has_kind(s, BACKWARD))
+        text_add(out, ",b=%.4g", b);
+    text_add(out, ",comm=%.4g", costs->latency);
 }

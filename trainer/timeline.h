@@ -54,8 +54,13 @@ double timeline_bubble_fraction(double remark);
 
 /* ---- what the simulator would have said ---- */
 
-/* The costs that were measured: the mean F, I and W of every stage, and of a message the shortest time
- * between the action that made a value and the one on another rank that took it. of_stage: [stages], to be
- * filled; it belongs to `out` from then on. A B whose stage has no I of its own counts as half I, half W. */
+/* The costs that were measured: the mean F, I, W and B of every stage, 0 where it has none of a kind, and of
+ * a message the shortest time between the action that made a value and the one on another rank that took it.
+ * A B is measured as a whole; how much of it is I and how much W is not known. of_stage and b_of_stage:
+ * [stages], to be filled; `out` points to them from then on. */
 void timeline_costs(const struct schedule *schedule, const struct simulation *measured,
-                    struct stage_cost *of_stage, struct cost_table *out);
+                    struct stage_cost *of_stage, double *b_of_stage, struct cost_table *out);
+
+/* "f=2,i=1,w=1,b=2,comm=0.1", as --cost takes them, of a whole rank: the mean over ranks of what their stages
+ * take. Names only the kinds that the schedule has. */
+void timeline_costs_text(const struct schedule *schedule, const struct cost_table *costs, struct text *out);

@@ -144,19 +144,22 @@ static enum status predict(const struct worker *w, const struct simulation *meas
                            size_t room, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
-    struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage), whole = {0};
-    if (of_stage == NULL)
-        return fail(NO_MEMORY, "no memory for the costs of %d stages", s->stages);
-    struct cost_table costs;
-    timeline_costs(s, measured, of_stage, &costs);
-    for (int stage = 0; stage < s->stages; stage++) {
-        whole.f += of_stage[stage].f / s->p;
-        whole.i += of_stage[stage].i / s->p;
-        whole.w += of_stage[stage].w / s->p;
+    struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage);
+    double *b_of_stage = calloc((size_t)s->stages, sizeof *b_of_stage);
+    enum status status = of_stage != NULL && b_of_stage != NULL
+                             ? OK
+                             : fail(NO_MEMORY, "no memory for the costs of %d stages", s->stages);
+    if (status == OK) {
+        struct cost_table costs;
+        struct text said = {0};
+        timeline_costs(s, measured, of_stage, b_of_stage, &costs);
+        timeline_costs_text(s, &costs, &said);
+        snprintf(title, room, "step %lld, simulated with %s as measured: %s", (long long)w->step,
+                 text_chars(&said), s->family->about.name);
+        text_free(&said);
+        status = simulate(s, &costs, NULL, out);
     }
-    snprintf(title, room, "step %lld, simulated with f=%.4g,i=%.4g,w=%.4g,comm=%.4g as measured: %s",
-             (long long)w->step, whole.f, whole.i, whole.w, costs.latency, s->family->about.name);
-    enum status status = simulate(s, &costs, NULL, out);
+    free(b_of_stage);
     free(of_stage);
     return status;
 }

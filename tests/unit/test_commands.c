@@ -120,6 +120,34 @@ Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_std
                             "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
 }
 
+/* A measured B is one time: it is not halved for schedules that need I and W. */
+Test(schedule_command, takes_the_time_of_a_whole_backward, .init = cr_redirect_stdout)
+{
+    cr_redirect_stderr();
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost f=1,b=3"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost b=1.5,i=1,w=1"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 1 -m 1 --cost b=3"), 2);
+    cr_assert_eq(run(cmd_schedule, "schedule compare -p 1 -m 1 --cost b=3"), 2);
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost b=3,i=1"), 2);
+    cr_assert_stderr_eq_str(
+        "cuboid: schedule: zb-h1 has I and W apart, and --cost has only b, the time of both; add i= and w=\n"
+        "cuboid: schedule: compare has I and W apart, and --cost has only b, the time of both; add i= and "
+        "w=\n"
+        "cuboid: schedule: --cost b=3,i=1: with b, give both i and w, or neither\n");
+    cr_assert_stdout_eq_str("1f1b   p 1, m 1, v 1   makespan 4, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "rank 0  |F0 B0------ |   0.0 % idle  peak 1\n"
+                            "         0\n"
+                            "makespan 4, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "critical path: rank 0: 0F0 0B0\n"
+                            "F, B of a whole rank: 1, 3; a message: 0\n"
+                            "1f1b   p 1, m 1, v 1   makespan 2.5, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "rank 0  |F0 B0-- |   0.0 % idle  peak 1\n"
+                            "         0\n"
+                            "makespan 2.5, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "critical path: rank 0: 0F0 0B0\n"
+                            "F, I, W, B of a whole rank: 1, 1, 1, 1.5; a message: 0\n");
+}
+
 /* no-color.org: set and not empty. */
 Test(schedule_command, colours_a_terminal_that_wants_them)
 {
@@ -270,10 +298,10 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
         "cuboid: schedule: --text, --times, --csv and --json exclude each other\n"
         "cuboid: schedule: -p 0: a whole number from 1 to 65536 works\n"
-        "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
+        "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it\n"
         "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
         "cuboid: schedule: --cost says f twice\n"
-        "cuboid: schedule: --cost \"\": f=1,i=1,w=1,comm=0 works, and any part of it\n"
+        "cuboid: schedule: --cost \"\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it\n"
         "cuboid: schedule: -p 65537: a whole number from 1 to 65536 works\n"
         "cuboid: schedule: -p is given twice: which of 4 and 8?\n"
         "cuboid: schedule: --cost f=0,i=0,w=0: something must take time\n"

@@ -65,17 +65,21 @@ static void comes_back(struct dice *dice, struct schedule_options options)
     struct schedule *s = build_with(options);
     struct stage_cost *given = calloc((size_t)s->stages, sizeof *given);
     struct stage_cost *found = calloc((size_t)s->stages, sizeof *found);
-    cr_assert(given != NULL && found != NULL);
+    double *whole = calloc((size_t)s->stages, sizeof *whole);
+    bool split = strncmp(options.name, "zb", 2) == 0;
+    cr_assert(given != NULL && found != NULL && whole != NULL);
     for (int stage = 0; stage < s->stages; stage++)
         given[stage] = (struct stage_cost){throw_dice(dice, 1, 16) / 8.0, throw_dice(dice, 1, 16) / 8.0,
                                            throw_dice(dice, 1, 16) / 8.0};
     struct cost_table costs = {.of_stage = given, .latency = throw_dice(dice, 0, 8) / 8.0}, read;
     struct simulation *first = simulated(s, costs);
-    timeline_costs(s, first, found, &read);
-    cr_assert_eq(read.of_stage, found);
+    timeline_costs(s, first, found, whole, &read);
+    cr_assert(read.of_stage == found && read.b_of_stage == whole);
     for (int stage = 0; stage < s->stages; stage++) {
         cr_assert_eq(found[stage].f, given[stage].f);
-        cr_assert_eq(found[stage].i + found[stage].w, given[stage].i + given[stage].w);
+        cr_assert_eq(found[stage].i, split ? given[stage].i : 0.0);
+        cr_assert_eq(found[stage].w, split ? given[stage].w : 0.0);
+        cr_assert_eq(whole[stage], split ? 0.0 : given[stage].i + given[stage].w);
     }
     cr_assert(read.latency >= costs.latency || s->p == 1);
     read.latency = costs.latency;
@@ -85,6 +89,7 @@ static void comes_back(struct dice *dice, struct schedule_options options)
     simulation_destroy(second);
     free(given);
     free(found);
+    free(whole);
     schedule_destroy(s);
 }
 
@@ -133,12 +138,18 @@ Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
     cr_assert_eq(sim->bubble, 7.25);
     cr_assert_eq(sim->ranks[1].bubble, 0.0);
     struct stage_cost of_stage[2];
+    double whole[2];
     struct cost_table costs;
-    timeline_costs(s, sim, of_stage, &costs);
+    timeline_costs(s, sim, of_stage, whole, &costs);
     cr_assert_eq(costs.latency, 0.5);
     cr_assert_eq(of_stage[1].f, 2.0);
-    cr_assert_eq(of_stage[1].i, 2.0);
-    cr_assert_eq(of_stage[1].w, 2.0);
+    cr_assert_eq(of_stage[1].i, 0.0); // nobody measured it
+    cr_assert_eq(of_stage[1].w, 0.0);
+    cr_assert_eq(whole[1], 4.0);
+    struct text said = {0};
+    timeline_costs_text(s, &costs, &said);
+    cr_assert_str_eq(said.chars, "f=1.5,b=3.5,comm=0.5");
+    text_free(&said);
     simulation_destroy(sim);
     schedule_destroy(s);
 }
