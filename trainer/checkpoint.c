@@ -6,6 +6,7 @@
 #include "trainer/checkpoint_folder.h"
 #include "trainer/checkpoint_lock.h"
 #include "trainer/checkpoint_state.h"
+#include "trainer/data_fingerprint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,6 +232,16 @@ static enum status write_text(const char *folder, const char *name, const struct
     return status;
 }
 
+/* What the datasets were when they were opened. */
+static enum status write_fingerprint(struct worker *w, const char *folder)
+{
+    const struct text *fingerprint;
+    if (w->run->data == NULL)
+        return OK;
+    TRY(data_fingerprint(w->run->data, &fingerprint));
+    return write_text(folder, "data.json", fingerprint);
+}
+
 static enum status complete(struct worker *w, const struct save_ticket *ticket, const char *folder)
 {
     static const char recipe_name[] = "recipe.yaml";
@@ -238,6 +249,8 @@ static enum status complete(struct worker *w, const struct save_ticket *ticket, 
     struct text text = {0}, resolved = {0};
     recipe_resolved_text(w->run->recipe, &resolved);
     enum status status = write_text(folder, recipe_name, &resolved);
+    if (status == OK)
+        status = write_fingerprint(w, folder);
     if (status == OK)
         status = manifest_begin(w, &ticket->identity, &manifest);
     if (status == OK) {

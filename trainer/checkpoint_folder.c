@@ -138,7 +138,7 @@ static void path_of(const char *save, const char *name, struct text *out)
 /* The files that a save makes, under their final or their temporary names. */
 static bool is_part(const char *name)
 {
-    static const char *const fixed[] = {"manifest.json", "recipe.yaml"};
+    static const char *const fixed[] = {"manifest.json", "recipe.yaml", "data.json"};
     static const char infix[] = ".cuboid-tmp-", ending[] = ".safetensors";
     const char *rest = NULL;
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)

@@ -5,6 +5,7 @@
 #include "trainer/checkpoint_agree.h"
 #include "trainer/checkpoint_folder.h"
 #include "trainer/checkpoint_state.h"
+#include "trainer/data_fingerprint.h"
 #include "trainer/host_floats.h"
 
 #include <stdio.h>
@@ -127,6 +128,8 @@ static enum status load_here(struct worker *w, const char *path, bool with_optim
     enum status status = source_open(folder, &source);
     if (status == OK)
         status = manifest_check_model(&source.manifest, w->run->recipe, folder);
+    if (status == OK && with_optimizer && w->world->rank == 0 && w->run->data != NULL)
+        status = data_fingerprint_check(w->run->data, folder, w->run->recipe->data.strict);
     out->fits = status == OK;
     if (status == OK)
         status = load_slices(w, &source, with_optimizer);
@@ -205,6 +208,12 @@ enum status checkpoint_continue(struct worker *w, char **out)
     int64_t step = -1, below = INT64_MAX;
     enum status status = OK;
     *out = NULL;
+    if (first && broken &&
+        w->run->data != NULL) { // as it is at the beginning, for the checkpoints of this run
+        const struct text *fingerprint;
+        status = data_fingerprint(w->run->data, &fingerprint);
+    }
+    TRY(worker_agree(w, status));
     while (broken) {
         TRY(find_together(w, below, &step));
         if (step < 0 && status != OK)

@@ -31,6 +31,7 @@ struct data {
     char split[64]; // as it was given, for messages; "" with a list for validation
     struct data_list train, valid;
     struct data_mix mixes[DATA_SPLITS];
+    struct text fingerprint;
 };
 
 static const char *const split_names[DATA_SPLITS] = {"train", "valid", "test"};
@@ -226,6 +227,7 @@ void data_close(struct data *data)
         free_mix(&data->mixes[i]);
     close_list(&data->train);
     close_list(&data->valid);
+    text_free(&data->fingerprint);
     free(data);
 }
 
@@ -275,6 +277,17 @@ int64_t data_epoch_samples(const struct data *data, enum data_split split)
     for (int i = 0; i < data->mixes[split].count; i++)
         samples += data->mixes[split].parts[i].samples;
     return samples;
+}
+
+const struct dataset *data_source(const struct data *data, enum data_split list, int i)
+{
+    const struct data_list *sources = list == DATA_TRAIN ? &data->train : &data->valid;
+    return i < sources->count ? sources->datasets[i] : NULL;
+}
+
+struct text *data_fingerprint_room(struct data *data)
+{
+    return &data->fingerprint;
 }
 
 void data_describe(const struct data *data, struct text *out)

@@ -23,6 +23,8 @@
 
 #include <stdint.h>
 
+struct dataset;
+
 enum data_split { DATA_TRAIN, DATA_VALID, DATA_TEST, DATA_SPLITS };
 
 /* A dataset (PREFIX of PREFIX.bin and .idx), and its share of the samples relative to the others. */
@@ -64,6 +66,11 @@ MUST_USE enum status data_require(const struct data *data, enum data_split split
 
 /* Samples in one epoch of all sources of a split together; 0 when there is none. */
 int64_t data_epoch_samples(const struct data *data, enum data_split split);
+
+/* Source `i` of data.train or data.valid; NULL beyond the last. */
+const struct dataset *data_source(const struct data *data, enum data_split list, int i);
+/* Where data_fingerprint.h keeps its text; empty at first, and freed with the data. */
+struct text *data_fingerprint_room(struct data *data);
 
 /* One line for each source of a split that has documents: how many, tokens, samples of an epoch, share. */
 void data_describe(const struct data *data, struct text *out);

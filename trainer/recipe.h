@@ -162,6 +162,7 @@ struct recipe_data {
     bool reset_attention_mask;
     bool reset_position_ids;
     bool eod_mask_loss;
+    bool strict; // refuses to resume on data that is not what made the checkpoint
 };
 
 struct recipe_tokenizer {
@@ -274,6 +275,12 @@ void problems_free(struct problems *problems);
  * BAD_RECIPE, `problems` has at least one error and *out is untouched; on OK it may have warnings. */
 MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
                                  int world_size, struct recipe **out, struct problems *problems);
+
+/* The same, for a command that runs the recipe: each file that it names and that is not there is an error,
+ * too, and all are reported at once. */
+MUST_USE enum status recipe_load_with_files(const char *path, const char *const *overrides,
+                                            size_t override_count, int world_size, struct recipe **out,
+                                            struct problems *problems);
 
 /* Takes NULL. */
 void recipe_destroy(struct recipe *recipe);

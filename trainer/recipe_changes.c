@@ -10,7 +10,7 @@ static const char *const sections[] = {"model", "optimizer", "data", "precision"
 static const char *const single_keys[] = {"seed", "tokenizer.tokenizer_type"};
 /* Padding, the choice of a kernel, and what only a beginning looks at. */
 static const char *const idle_keys[] = {"model.make_vocab_size_divisible_by", "model.attention_backend",
-                                        "model.init_method_std"};
+                                        "model.init_method_std", "data.strict"};
 static const char *const decay_keys[] = {"optimizer.min_lr", "optimizer.lr_decay_iters"};
 static const char *const wsd_keys[] = {"optimizer.lr_wsd_decay_style", "optimizer.lr_wsd_decay_iters"};
 

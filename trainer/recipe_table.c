@@ -415,6 +415,10 @@ const struct recipe_row recipe_rows[] = {
         "Positions begin again with each document."),
     ROW("data.eod_mask_loss", BOOL, data.eod_mask_loss, "false",
         "What follows the end of a document is no target."),
+    ROW("data.strict", BOOL, data.strict, "false",
+        "Refuse to resume from a checkpoint whose datasets differ from those of this run, as far as sizes, "
+        "the "
+        "index and a sample of 64 blocks of each tell. `false` warns."),
 
     ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
         "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257. `none`: the ids "
