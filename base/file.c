@@ -44,7 +44,12 @@ enum status file_read_small(const char *path, size_t most, struct text *out)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // else a pipe is waited for until somebody writes
     if (fd < 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    if (fstat(fd, &info) != 0) {
+        enum status status = fail(IO_ERROR, "%s: %s", path, strerror(errno));
+        close(fd);
+        return status;
+    }
+    if (!S_ISREG(info.st_mode)) {
         close(fd);
         return fail(IO_ERROR, "%s: is a %s; a file works", path,
                     S_ISDIR(info.st_mode)    ? "folder"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/status.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,10 +49,12 @@ int status_exit(enum status status)
 
 enum status fail(enum status status, const char *format, ...)
 {
+    char raw[sizeof last_text]; // names and values in it come from files and command lines
     va_list args;
     va_start(args, format);
-    vsnprintf(last_text, sizeof last_text, format, args);
+    vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
+    text_printable(raw, last_text, sizeof last_text);
     return status;
 }
 

@@ -45,7 +45,9 @@ const char *status_name(enum status status);
  * request with a complete checkpoint, 1 whatever else. */
 int status_exit(enum status status);
 
-/* Keeps the sentence for fail_text() of this thread, and returns `status`. One line, no full stop. */
+/* Keeps the sentence for fail_text() of this thread, and returns `status`. One line, no full stop. Control
+ * characters and bytes that are not UTF-8 become \xNN: whatever a name or a file holds, a terminal may show
+ * it. */
 enum status fail(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* What the last fail() of this thread said; "" before the first. Valid until the next fail(). */

@@ -106,6 +106,25 @@ void text_add_printable(struct text *text, const char *bytes, size_t length)
     }
 }
 
+void text_printable(const char *string, char *out, size_t capacity)
+{
+    size_t left = strlen(string), length = 0;
+    while (left > 0) {
+        int shown = printable_length(string, left);
+        size_t need = shown > 0 ? (size_t)shown : 4;
+        if (length + need >= capacity)
+            break;
+        if (shown > 0)
+            memcpy(out + length, string, need);
+        else
+            snprintf(out + length, need + 1, "\\x%02x", (unsigned)(unsigned char)*string);
+        length += need;
+        string += shown > 0 ? shown : 1;
+        left -= shown > 0 ? (size_t)shown : 1;
+    }
+    out[length] = 0;
+}
+
 const char *text_chars(const struct text *text)
 {
     return text->chars != NULL ? text->chars : "";
@@ -256,8 +275,8 @@ static int edit_distance(const char *a, const char *b)
 
 const char *nearest_name(const char *name, const char *const *names, size_t count)
 {
-    // Near enough: a third of the letters may be wrong, or one is a part of the other.
-    int best = (int)strlen(name) / 3 + 1;
+    // Near enough: a quarter of the letters may be wrong, or one, or one is a part of the other.
+    int best = (int)strlen(name) / 4 + 1;
     const char *found = NULL;
     for (size_t i = 0; i < count; i++) {
         int distance = edit_distance(name, names[i]);

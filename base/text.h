@@ -22,6 +22,8 @@ void text_add_bytes(struct text *text, const char *bytes, size_t length);
 void text_add_json(struct text *text, const char *string);
 /* As it may be shown anywhere: control characters, and bytes that are not UTF-8, become \xNN. */
 void text_add_printable(struct text *text, const char *bytes, size_t length);
+/* The same into out[capacity], without memory of its own; what has no room is left out. */
+void text_printable(const char *string, char *out, size_t capacity);
 const char *text_chars(const struct text *text);
 void text_free(struct text *text);
 

@@ -95,11 +95,13 @@ static int refuse_command(const char *name)
         names[i] = commands[i].name;
     const char *near = nearest_name(name, names, COMMAND_COUNT);
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
-        fprintf(stderr, "cuboid: what to do with %s? cuboid train %s; cuboid --help lists the commands\n",
-                name, name);
+        (void)fail(BAD_USAGE,
+                   "%s is a recipe, not a command; use cuboid train %s; cuboid --help lists the commands",
+                   name, name);
     else
-        fprintf(stderr, "cuboid: there is no command %s%s%s%s; cuboid --help lists them\n", name,
-                near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
+        (void)fail(BAD_USAGE, "there is no command %s%s%s%s; cuboid --help lists them", name,
+                   near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
+    fprintf(stderr, "cuboid: %s\n", fail_text());
     return 2;
 }
 

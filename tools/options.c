@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/options.h"
 
+#include "trainer/recipe.h"
+
 #include <string.h>
 
 enum { MOST_OPTIONS = 32 };
@@ -25,7 +27,14 @@ static enum status unknown(const char *command, const char *argument, const stru
         names[i] = options[i].name;
         text_add(&list, "%s%s", i > 0 ? ", " : "", names[i]);
     }
-    const char *near = nearest_name(argument, names, (size_t)count);
+    const char *near = nearest_name(argument, names, (size_t)count), *bare = argument + strspn(argument, "-");
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(bare, "="), bare);
+    if (recipe_key(key) != NULL) {
+        text_free(&list);
+        return fail(BAD_USAGE, "%s: %s is no option but a recipe key, which has no dashes: %s=VALUE", command,
+                    argument, key);
+    }
     enum status status = fail(BAD_USAGE, "%s: there is no option %s%s%s%s; it takes %s", command, argument,
                               near != NULL ? ", did you mean " : "", near != NULL ? near : "",
                               near != NULL ? "?" : "", list.chars);

@@ -29,8 +29,15 @@ static void meet_to_fail(const struct launcher *launcher, const struct problems 
 static int load_argument(int argc, char **argv, bool alone, bool warns, struct recipe **recipe, int *size)
 {
     if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
-        if (argc >= 2 && argv[1][0] != 0)
-            fprintf(stderr, "cuboid %s: there is no option %s\n", argv[0], argv[1]);
+        if (argc >= 2 && argv[1][0] != 0) {
+            const char *name = argv[1] + strspn(argv[1], "-");
+            char key[64];
+            snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+            (void)fail(BAD_USAGE, "there is no option %s%s%s%s", argv[1],
+                       recipe_key(key) != NULL ? "; recipe keys have no dashes, and follow the recipe: " : "",
+                       recipe_key(key) != NULL ? key : "", recipe_key(key) != NULL ? "=VALUE" : "");
+            fprintf(stderr, "cuboid %s: %s\n", argv[0], fail_text());
+        }
         fprintf(stderr, "cuboid %s: which recipe? cuboid %s recipes/quickstart.yaml\n", argv[0], argv[0]);
         return 2;
     }
@@ -40,8 +47,9 @@ static int load_argument(int argc, char **argv, bool alone, bool warns, struct r
         return 2;
     }
     struct problems problems = {0};
-    enum status status = recipe_load(argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2),
-                                     launcher.size, recipe, &problems);
+    bool runs = warns && (strcmp(argv[0], "train") == 0 || strcmp(argv[0], "verify") == 0);
+    enum status status = (runs ? recipe_load_with_files : recipe_load)(
+        argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2), launcher.size, recipe, &problems);
     if (launcher.rank <= 0 && (status != OK || warns))
         problems_print(&problems, stderr);
     if (status != OK)

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MAX_FILES = 16, SHOWN = 60 };
 
@@ -122,6 +121,16 @@ static size_t names_of(const char *section, const char *names[RECIPE_ROWS + RECI
     return count;
 }
 
+/* "; the keys of tokenizer are tokenizer_type, vocab_file, merge_file" */
+static void add_keys_of(const char *section, struct text *out)
+{
+    const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
+    size_t count = names_of(section, names);
+    text_add(out, "; the keys of %s are", section);
+    for (size_t i = 0; i < count; i++)
+        text_add(out, "%s %s", i > 0 ? "," : "", names[i]);
+}
+
 /* "WHERE: unknown key train.lr; optimizer.lr is meant?" */
 static void refuse_key(struct loader *loader, const char *where, const char *section, const char *name)
 {
@@ -138,10 +147,15 @@ static void refuse_key(struct loader *loader, const char *where, const char *sec
     if (row < 0 && near == NULL)
         row = row_near(name);
     struct text hint = {0};
-    if (near != NULL)
+    const char *feature = row < 0 ? recipe_missing_feature(name) : NULL;
+    if (feature != NULL)
+        text_add(&hint, ": %s", feature);
+    else if (near != NULL)
         text_add(&hint, "; is %s%s%s meant?", section, dot, near);
     else if (row >= 0)
         text_add(&hint, "; is %s meant?", recipe_rows[row].key);
+    else if (*section != 0)
+        add_keys_of(section, &hint);
     problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
                  text_chars(&hint));
     text_free(&hint);
@@ -247,34 +261,6 @@ static bool apply_layer(struct loader *loader, const struct layer *layer)
 
 /* ---- files ---- */
 
-/* Reads at most one byte more than a recipe may have, whatever the file is or says of itself. */
-static bool read_bounded(const char *path, struct text *out, struct layer *layer)
-{
-    FILE *file = fopen(path, "rb");
-    struct stat about;
-    bool good = file != NULL && fstat(fileno(file), &about) == 0;
-    if (good && S_ISDIR(about.st_mode)) {
-        errno = EISDIR;
-        good = false;
-    }
-    char block[8192];
-    size_t got = 1;
-    while (good && got > 0 && out->length <= YAML_MAX_BYTES) {
-        got = fread(block, 1, sizeof block, file);
-        text_add_bytes(out, block, got);
-        good = ferror(file) == 0;
-    }
-    int reason = errno;
-    if (file != NULL)
-        fclose(file);
-    errno = reason;
-    if (good) {
-        layer->device = about.st_dev;
-        layer->inode = about.st_ino;
-    }
-    return good;
-}
-
 static const char *keep_path(struct recipe *recipe, char *path)
 {
     struct recipe_names *files = &recipe->files;
@@ -319,8 +305,9 @@ static bool read_layer(struct loader *loader, char *path, const char *from, stru
     struct layer *layer = &layers[count];
     struct text bytes = {0};
     layer->path = keep_path(loader->recipe, path);
-    if (!read_bounded(path, &bytes, layer)) {
-        problems_add(loader->problems, "%s%s: %s", from, path, strerror(errno));
+    const char *fault = recipe_file_read(path, &bytes, &layer->device, &layer->inode);
+    if (fault != NULL) {
+        problems_add(loader->problems, "%s%s: %s", from, path, fault);
         text_free(&bytes);
         return false;
     }
@@ -380,6 +367,25 @@ static struct node *override_value(struct loader *loader, const char *key, const
                      key, SHOWN, value);
     problems_free(&problems);
     return node;
+}
+
+/* "--tp=2", or "--tp" and then "2", as options of other programs are written; `next` is "2". True when it is
+ * one of these; *takes_next: so is `next`. */
+static bool refuse_dashes(struct loader *loader, const char *override, const char *next, bool *takes_next)
+{
+    const char *name = override + strspn(override, "-"), *equals = strchr(name, '=');
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+    *takes_next = false;
+    if (name == override || row_find_dotted(key) < 0)
+        return false;
+    *takes_next = equals == NULL && next != NULL && *next != '-' && strchr(next, '=') == NULL;
+    problems_add(loader->problems, "command line: %.*s: keys have no dashes; use %s=%.*s", SHOWN, override,
+                 key, SHOWN,
+                 equals != NULL ? equals + 1
+                 : *takes_next  ? next
+                                : "VALUE");
+    return true;
 }
 
 static void apply_override(struct loader *loader, const char *override, int first[RECIPE_ROWS], int index)
@@ -486,8 +492,8 @@ static void derive_dry_device(struct recipe *recipe, bool on_gpu)
     recipe->origin[row].kind = FROM_DERIVED;
 }
 
-enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,
-                        struct recipe **out, struct problems *problems)
+static enum status load(const char *path, const char *const *overrides, size_t override_count, int world_size,
+                        bool files, struct recipe **out, struct problems *problems)
 {
     size_t before = problems->errors;
     int first[RECIPE_ROWS] = {0};
@@ -498,8 +504,13 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
     bool complete = load_files(&loader, path);
     bool on_gpu = strcmp(loader.recipe->cluster.device, "cuda") == 0;
     struct recipe_paths in_files = recipe_paths_of(loader.recipe);
+    bool takes_next = false;
     for (size_t i = 0; i < override_count; i++)
-        apply_override(&loader, overrides[i], first, (int)i);
+        if (refuse_dashes(&loader, overrides[i], i + 1 < override_count ? overrides[i + 1] : NULL,
+                          &takes_next))
+            i += takes_next ? 1 : 0;
+        else
+            apply_override(&loader, overrides[i], first, (int)i);
     derive_dry_device(loader.recipe, on_gpu);
 
     // Half a recipe would make whole sentences about keys that stand in the other half.
@@ -509,6 +520,8 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
         recipe_derive(loader.recipe, world_size);
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }
+    if (files)
+        recipe_check_files(loader.recipe, !complete, problems);
     if (problems->errors > before) {
         recipe_paths_free(&in_files);
         recipe_destroy(loader.recipe);
@@ -518,6 +531,18 @@ enum status recipe_load(const char *path, const char *const *overrides, size_t o
     recipe_paths_free(&in_files);
     *out = loader.recipe;
     return OK;
+}
+
+enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,
+                        struct recipe **out, struct problems *problems)
+{
+    return load(path, overrides, override_count, world_size, false, out, problems);
+}
+
+enum status recipe_load_with_files(const char *path, const char *const *overrides, size_t override_count,
+                                   int world_size, struct recipe **out, struct problems *problems)
+{
+    return load(path, overrides, override_count, world_size, true, out, problems);
 }
 
 void recipe_destroy(struct recipe *recipe)

@@ -9,7 +9,9 @@
 #pragma once
 
 #include "trainer/recipe.h"
+
 #include "trainer/recipe_yaml.h"
+#include <sys/types.h>
 
 enum row_type {
     ROW_BASE,    // the file this one is merged over; no field
@@ -125,6 +127,21 @@ void recipe_derive_paths(struct recipe *recipe, const char *path, const struct r
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
                   struct problems *problems);
+
+/* Why `path`, a recipe, cannot be read; NULL when it was, up to one byte more than a recipe may have. It is a
+ * regular file, or a pipe without a name (`<(...)`, /dev/stdin) that is written to: nothing else is waited
+ * for. */
+const char *recipe_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode);
+/* A problem for each file that the recipe names, that its run reads, and that is not there; also of the
+ * schedule, which otherwise has been read already. */
+void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems);
+/* What an unknown key asks for, where that is known and not there: "mixture of experts is not implemented";
+ * else NULL. */
+const char *recipe_missing_feature(const char *name);
+
+/* The one of names[0..count) that a value means: by what other programs call it, or else the nearest; NULL.
+ */
+const char *recipe_near_choice(const char *value, const char *const *names, size_t count);
 
 /* Warns of what a recipe says to no effect: recipe_unread.c. */
 void recipe_warn_unread(const struct recipe *recipe, struct problems *problems);

@@ -261,7 +261,7 @@ static bool parse_choice(const struct recipe_row *row, const struct node *node, 
             names[count++] = c->name;
     }
     refuse(row, node, why);
-    const char *near = node->kind == NODE_SCALAR ? nearest_name(node->text, names, count) : NULL;
+    const char *near = node->kind == NODE_SCALAR ? recipe_near_choice(node->text, names, count) : NULL;
     if (near != NULL)
         text_add(why, "; is %s meant?", near);
     return false;

@@ -118,12 +118,27 @@ Test(text, parsing_takes_the_whole_string_or_nothing)
     cr_assert(!integer_parse("1.5", &i) && !integer_parse("99999999999999999999", &i));
 }
 
+Test(status, fail_keeps_nothing_that_a_terminal_obeys)
+{
+    (void)fail(BAD_USAGE, "%s: \xC3\xA9", "a\x1b[31m\n\xC2\x9b\xFF\x7F\r");
+    cr_assert_str_eq(fail_text(), "a\\x1b[31m\\x0a\\xc2\\x9b\\xff\\x7f\\x0d: \xC3\xA9");
+    (void)fail(BAD_USAGE, "%s again", fail_text()); // its own last text
+    cr_assert_str_eq(fail_text(), "a\\x1b[31m\\x0a\\xc2\\x9b\\xff\\x7f\\x0d: \xC3\xA9 again");
+    char many[5000];
+    memset(many, '\x1b', sizeof many - 1);
+    many[sizeof many - 1] = 0;
+    (void)fail(BAD_USAGE, "%s", many);
+    cr_assert(strlen(fail_text()) < 2048 && strlen(fail_text()) % 4 == 0);
+}
+
 Test(text, nearest_name_finds_what_was_meant)
 {
     const char *const names[] = {"tensor_parallel_size", "pipeline_parallel_size", "seed"};
     cr_assert_str_eq(nearest_name("tensor_paralel_size", names, 3), "tensor_parallel_size");
     cr_assert_str_eq(nearest_name("sede", names, 3), "seed");
     cr_assert_null(nearest_name("zebra", names, 3));
+    const char *const layers[] = {"num_layers"};
+    cr_assert_null(nearest_name("num_experts", layers, 1));
 }
 
 Test(text, json_strings_escape_and_mend)
