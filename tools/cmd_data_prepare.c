@@ -53,6 +53,8 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     return OK;
 }
 
+enum { PIECE_BYTES = 1 << 20 }; // of text, encoded at once
+
 /* What goes through a prepare. */
 struct pump {
     const struct tokenizer *tokenizer;
@@ -92,10 +94,14 @@ static enum status pump_encode(struct pump *p, int64_t length)
 static enum status pump_piece(void *context, const char *bytes, int64_t length)
 {
     struct pump *p = context;
-    text_add_bytes(&p->held, bytes, (size_t)length);
-    if (p->held.length < 1 << 20)
-        return OK;
-    return pump_encode(p, encoder_cut(p->encoder, p->held.chars, (int64_t)p->held.length));
+    // A piece at a time: its ids take four times its bytes.
+    for (int64_t part; length > 0; bytes += part, length -= part) {
+        part = length < PIECE_BYTES ? length : PIECE_BYTES;
+        text_add_bytes(&p->held, bytes, (size_t)part);
+        if (p->held.length >= PIECE_BYTES)
+            TRY(pump_encode(p, encoder_cut(p->encoder, p->held.chars, (int64_t)p->held.length)));
+    }
+    return OK;
 }
 
 static enum status pump_end_document(void *context)
@@ -183,12 +189,15 @@ static void print_summary(const struct pump *p, const char *prefix)
 {
     char size[NUMBER_CHARS], time[NUMBER_CHARS];
     double spent = now_s() - p->began_s;
+    struct text shown = {0};
+    text_add_printable(&shown, prefix, strlen(prefix));
     printf("%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
            " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s\n",
-           prefix, prefix, p->documents, p->documents == 1 ? "" : "s", p->token_count,
+           shown.chars, shown.chars, p->documents, p->documents == 1 ? "" : "s", p->token_count,
            tokenizer_name(p->tokenizer), bytes_text(p->text_bytes, size),
            (double)p->text_bytes / (double)p->token_count, seconds_text(spent, time),
            (double)p->read_bytes * 1e-6 / spent);
+    text_free(&shown);
     if (p->documents < 20)
         printf("A train/valid split cuts between documents; with %" PRId64
                " it is coarse or impossible (--documents, "

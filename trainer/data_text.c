@@ -2,11 +2,11 @@
 #include "trainer/data_text.h"
 
 #include "base/text.h"
+#include "trainer/json_line.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,21 +113,24 @@ static enum status read_plain(struct reader *r, const char *bytes, int64_t lengt
     return fail(BAD_ARGUMENT, "%s: no rule cuts it into documents", r->name);
 }
 
-/* The text of one parsed line. */
-static enum status take_object(struct reader *r, const json_t *object)
+/* The text of a line that is JSON. */
+static enum status take_object(struct reader *r, const struct json_line *line)
 {
-    if (!json_is_object(object))
+    if (line->found == LINE_NO_OBJECT)
         return fail(BAD_DATA,
                     "%s, line %" PRId64
                     ": not a JSON object; JSON Lines wants {\"%s\": \"...\"} on each line",
                     r->name, r->line_number, r->options->json_key);
-    const json_t *value = json_object_get(object, r->options->json_key);
-    if (!json_is_string(value))
+    if (line->found != LINE_STRING)
         return fail(BAD_DATA,
                     "%s, line %" PRId64
                     ": the object has no %s\"%s\"; --json-key names the key that holds the text",
-                    r->name, r->line_number, value != NULL ? "string under " : "", r->options->json_key);
-    TRY(piece(r, json_string_value(value), (int64_t)json_string_length(value)));
+                    r->name, r->line_number, line->found == LINE_NO_STRING ? "string under " : "",
+                    r->options->json_key);
+    char decoded[1 << 14];
+    int64_t at = line->begin, got;
+    while ((got = json_line_decode(line, &at, decoded, sizeof decoded)) > 0)
+        TRY(piece(r, decoded, got));
     return end_document(r);
 }
 
@@ -143,15 +146,26 @@ static enum status read_json_line(struct reader *r, const char *bytes, int64_t l
         blank++;
     if (blank == length)
         return OK;
-    json_error_t why;
-    json_t *object = json_loadb(bytes, (size_t)length, JSON_ALLOW_NUL, &why);
-    if (object == NULL)
+    struct json_line line;
+    if (!json_line_parse(bytes, length, r->options->json_key, &line))
         return fail(BAD_DATA,
-                    "%s, line %" PRId64 ", column %d: %s; JSON Lines wants one whole object on each line",
-                    r->name, r->line_number, why.column, why.text);
-    enum status status = take_object(r, object);
-    json_decref(object);
-    return status;
+                    "%s, line %" PRId64 ", column %" PRId64
+                    ": %s; JSON Lines wants one whole object on each line",
+                    r->name, r->line_number, line.at + 1, line.problem);
+    return take_object(r, &line);
+}
+
+/* The beginning of a line whose end is in a later chunk. */
+static enum status keep_line(struct reader *r, const char *bytes, size_t length)
+{
+    if (length > TEXT_MOST_LINE_BYTES - r->line.length)
+        return fail(BAD_DATA,
+                    "%s, line %" PRId64
+                    ": longer than %d MiB, the most that a line of JSON may have; split the "
+                    "document, or give it as plain text",
+                    r->name, r->line_number + 1, TEXT_MOST_LINE_BYTES >> 20);
+    text_add_bytes(&r->line, bytes, length);
+    return OK;
 }
 
 static enum status read_json_lines(struct reader *r, const char *bytes, int64_t length)
@@ -159,14 +173,12 @@ static enum status read_json_lines(struct reader *r, const char *bytes, int64_t 
     const char *end = bytes + length;
     for (;;) {
         const char *line_end = memchr(bytes, '\n', (size_t)(end - bytes));
-        if (line_end == NULL) {
-            text_add_bytes(&r->line, bytes, (size_t)(end - bytes));
-            return OK;
-        }
+        if (line_end == NULL)
+            return keep_line(r, bytes, (size_t)(end - bytes));
         if (r->line.length == 0) {
             TRY(read_json_line(r, bytes, line_end - bytes));
         } else {
-            text_add_bytes(&r->line, bytes, (size_t)(line_end - bytes));
+            TRY(keep_line(r, bytes, (size_t)(line_end - bytes)));
             TRY(read_json_line(r, r->line.chars, (int64_t)r->line.length));
             r->line.length = 0;
         }

@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+enum { TEXT_MOST_LINE_BYTES = 1 << 30 }; // of JSON Lines: a line is held in memory, once
+
 enum text_format { TEXT_BY_NAME, TEXT_PLAIN, TEXT_JSON_LINES }; // by name: JSON for .jsonl, .ndjson and .json
 
 enum text_documents {
