@@ -230,6 +230,58 @@ Test(checkpoint_manifest, a_manifest_that_was_written_wrong_is_refused_for_its_r
     leave(folder);
 }
 
+/* ---- the header of a file ---- */
+
+/* One wrong thing in the metadata, of the same length as the right one. */
+Test(checkpoint_manifest, a_file_says_what_it_is)
+{
+    static const char *const cases[][3] = {
+        {"\"cuboid.version\":\"2\"", "\"cuboid.version\":\"3\"",
+         "cuboid.version in its metadata is missing or wrong"},
+        {"\"cuboid.version\"", "\"cuboid.Version\"", "cuboid.version in its metadata is missing or wrong"},
+        {"\"cuboid.run\":\"", "\"cuboid.run\":\"x", "cuboid.run in its metadata is missing or wrong"},
+        {"\"cuboid.save\":\"", "\"cuboid.save\":\"-", "cuboid.save in its metadata is missing or wrong"},
+        {"\"cuboid.step\":\"12\"", "\"cuboid.step\":\"-2\"",
+         "cuboid.step in its metadata is missing or wrong"},
+        {"\"cuboid.step\":\"12\"", "\"cuboid.step\":\"1e\"",
+         "cuboid.step in its metadata is missing or wrong"},
+        {"\"cuboid.xxh3\":\"", "\"cuboid.xxh3\":\"g", "cuboid.xxh3 in its metadata is missing or wrong"},
+        {"\"cuboid.xxh3\"", "\"cuboid.xxh4\"", "cuboid.xxh3 in its metadata is missing or wrong"},
+    };
+    static const char path[] = "s/step-00000012/rank-00000.safetensors";
+    char folder[32];
+    struct text good = {0};
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(file_read(path, &good), OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct checkpoint_file *file = NULL;
+        struct text changed = {0};
+        text_add_bytes(&changed, good.chars, good.length);
+        char *at = memmem(changed.chars, changed.length, cases[i][0], strlen(cases[i][0]));
+        cr_assert_not_null(at);
+        memcpy(at, cases[i][1], strlen(cases[i][1])); // over what follows
+        write_in("s/step-00000012", "rank-00000.safetensors", changed.chars, changed.length);
+        cr_expect_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), BAD_CHECKPOINT, "%s",
+                     cases[i][1]);
+        cr_expect(strncmp(fail_text(), path, strlen(path)) == 0 && strstr(fail_text(), cases[i][2]) != NULL,
+                  "%s", fail_text());
+        text_free(&changed);
+    }
+    // A wrong byte of the data is found when its block is read, whichever tensor is wanted.
+    struct checkpoint_file *file = NULL;
+    float numbers[4];
+    good.chars[good.length - 1] ^= 1;
+    write_in("s/step-00000012", "rank-00000.safetensors", good.chars, good.length);
+    cr_assert_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), OK, "%s", fail_text());
+    const struct safetensors_tensor *first = safetensors_at(checkpoint_file_tensors(file), 0);
+    cr_expect_eq(checkpoint_file_read(file, first, 0, sizeof numbers, numbers), BAD_CHECKPOINT);
+    cr_expect_not_null(strstr(fail_text(), ": the checksum of MiB 0 of its data is "), "%s", fail_text());
+    checkpoint_file_close(file);
+    text_free(&good);
+    leave(folder);
+}
+
 /* ---- pieces that tile a tensor ---- */
 
 static struct piece rectangle(int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t size)

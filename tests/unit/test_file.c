@@ -4,9 +4,9 @@
  * program, which take the place of the C library's and keep a list. */
 #include "base/file.h"
 
-#include <criterion/criterion.h>
+#include "tests/unit/checkpoint_by_hand.h"
+
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -47,28 +47,7 @@ int rename(const char *from, const char *to)
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
-/* ---- a folder of its own ---- */
-
-static void enter(char folder[32])
-{
-    snprintf(folder, 32, "/tmp/cuboid-files-XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(chdir(folder), 0);
-}
-
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
-{
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
-static void leave(const char *folder)
-{
-    cr_assert_eq(chdir("/"), 0);
-    cr_assert_eq(nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
-}
+/* ---- files ---- */
 
 static void put(const char *path, const char *text)
 {
@@ -159,6 +138,25 @@ Test(file, content_is_durable_before_its_name_and_the_name_before_the_end)
     snprintf(expected, sizeof expected, "fsync %s\nfsync a\nfsync file*\nrename file\nfsync b\n",
              strrchr(folder, '/') + 1);
     cr_expect_str_eq(calls->text, expected);
+    leave(folder);
+}
+
+/* What is in the folder is durable before it has its name, and the name before the save is over. */
+Test(file, a_checkpoint_is_durable_before_its_name)
+{
+    char folder[32];
+    enter(folder);
+    save_one("s", 1);
+    calls->text[0] = 0;
+    save_one("s", 2);
+    cr_expect_str_eq(calls->text, "fsync run.json*\nrename run.json\nfsync s\n"
+                                  "fsync s\n" // step-00000002.partial
+                                  "fsync rank-00000.safetensors*\nrename rank-00000.safetensors\n"
+                                  "fsync step-00000002.partial\n"
+                                  "fsync recipe.yaml*\nrename recipe.yaml\nfsync step-00000002.partial\n"
+                                  "fsync manifest.json*\nrename manifest.json\nfsync step-00000002.partial\n"
+                                  "fsync step-00000002.partial\nrename step-00000002\nfsync s\n"
+                                  "fsync run.json*\nrename run.json\nfsync s\n");
     leave(folder);
 }
 
