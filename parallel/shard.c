@@ -37,12 +37,12 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
         int index = coordinate(place, cut->axes), part = index / cut->replicas;
         CHECK(part < cut->parts && cut->dim < ndim);
         int64_t whole = dim[cut->dim];
-        int64_t share = round_up((whole + cut->parts - 1) / cut->parts, cut->multiple);
+        int64_t share = (whole + cut->parts - 1) / cut->parts;
         int64_t begin = share * part < whole ? share * part : whole;
         int64_t end = begin + share < whole ? begin + share : whole;
         slice.begin[cut->dim] = begin;
         slice.count[cut->dim] = end - begin;
-        slice.padded[cut->dim] = share;
+        slice.padded[cut->dim] = round_up(share, cut->multiple);
         slice.first = slice.first && index % cut->replicas == 0;
         tp_seen = tp_seen || cut->axes == AXIS_TP;
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Which part of a named tensor a rank holds. One dimension is cut into `parts` consecutive shares of
- * ceil(n / parts) indices, rounded up to `multiple`; the last shares may be short, or empty, and are
- * padded in memory only. Where parts are fewer than the ranks on the axis, `replicas` neighbouring
+ * ceil(n / parts) indices; the last shares may be short, or empty. In memory each share is padded to
+ * ceil(n / parts), rounded up to `multiple`: padding does not move the cuts, so sums over shares do not
+ * depend on it. Where parts are fewer than the ranks on the axis, `replicas` neighbouring
  * ranks hold the same share (key/value heads under a larger tp).
  *     V 50257, tp 4:           shares of 12565 rows; the last holds 12562 and pads 3
  *     4 kv heads, tp 8:        parts 4, replicas 2: ranks 0,1 -> share 0, ranks 2,3 -> share 1, ...
@@ -17,7 +18,7 @@ struct cut {
     int axes;         // AXIS_...: along which axis of the mesh it is cut; one axis
     int parts;        // shares
     int replicas;     // ranks that hold each share; parts * replicas is the axis' degree
-    int64_t multiple; // a share is rounded up to this many indices; 1 where nothing asks for more
+    int64_t multiple; // a share is padded to a multiple of this many indices; 1 where nothing asks for more
 };
 
 enum { SHARD_MAX_DIMS = 2 };

@@ -470,6 +470,7 @@ static void settle(struct loader *loader, const char *path, const struct recipe_
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
     recipe_warn_unread(recipe, loader->problems);
+    recipe_warn_alignment(recipe, loader->problems);
     if (parallel->sequence_parallel && parallel->tensor_parallel_size == 1) {
         turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");
         parallel->sequence_parallel = false;

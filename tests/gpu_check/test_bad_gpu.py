@@ -16,7 +16,7 @@ SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_dec
          "data.split=100,0,0", "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2",
          "model.num_query_groups=2", "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8",
          "train.global_batch_size=2", "dp=1", "tp=1", "pp=1", "parallel.sequence_parallel=false",
-         "cluster.device=cuda"]
+         "cluster.device=cuda", "model.make_vocab_size_divisible_by=8"]
 
 
 class Machines(unittest.TestCase):

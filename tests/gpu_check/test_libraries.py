@@ -16,7 +16,8 @@ SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_dec
          "data.split=100,0,0", "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2",
          "model.num_query_groups=2", "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8",
          "train.global_batch_size=2", "tp=1", "pp=1", "parallel.sequence_parallel=false", "cluster.device=cuda",
-         "cluster.transport=nccl", "dp=2", "precision.params_dtype=bf16", "checkpoint.save=none"]
+         "cluster.transport=nccl", "dp=2", "precision.params_dtype=bf16", "checkpoint.save=none",
+         "model.make_vocab_size_divisible_by=8"]
 FILES = {"libcublasLt.so.13": CUBLASLT, "libcudnn.so.9": CUDNN, "libnccl.so.2": NCCL}
 WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it wants cuBLASLt 13.0 or newer", "cluster.device cpu"],
           "libcudnn.so.9": ["model.attention_backend cudnn: ", "it wants cuDNN 9.15.1 or newer",

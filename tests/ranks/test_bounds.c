@@ -23,6 +23,7 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, "model.num_query_groups=3", "tp=3", ""},
     {TINY_LLAMA, "", "tp=4", ""}, // two ranks for each key/value head
     {TINY_LLAMA, "model.num_query_groups=1 model.make_vocab_size_divisible_by=16", "tp=4 dp=2", ""},
+    {TINY_LLAMA, "", "tp=12", ""}, // two ranks hold none of the 37 rows of the vocabulary
     {TINY_LLAMA, "", "dp=4 parallel.zero_stage=3", ""},
     // Sequence parallel.
     {TINY_GPT, "", "tp=2" SP, ""},

@@ -77,9 +77,11 @@ static const char *const wide_processes[] = {"parallel.bucket_size_mb=0.0001",
                                              "pp=2 parallel.rank_order=dp-pp-tp-cp-ep",
                                              "parallel.zero_stage=1 parallel.bucket_size_mb=0.002", NULL};
 
-/* More ranks than key/value groups; a vocabulary of which one rank gets nothing. */
+/* More ranks than key/value groups; padding of the vocabulary, which does not move what ranks hold of it. */
 static const char *const replicated[] = {
     "",
+    "model.make_vocab_size_divisible_by=16 parallel.rank_order=dp-tp-cp-ep-pp",
+    "model.make_vocab_size_divisible_by=128 pp=2",
     "pp=2 pipeline.layout=[3,2]",
     "cluster.device=strict",
     "pp=2 parallel.rank_order=pp-tp-cp-ep-dp",
@@ -240,9 +242,9 @@ static const struct alike groups[] = {
      wide_processes,
      wide_pipelines,
      {"parallel.rank_order=dp-tp-cp-ep-pp parallel.zero_stage=1", "pp=2 pipeline.schedule=zb-h1"}},
-    {"llama, tp 4, replicated heads, an empty share",
+    {"llama, tp 4, replicated heads, padding",
      TINY_LLAMA,
-     "tp=4 model.make_vocab_size_divisible_by=16",
+     "tp=4",
      replicated,
      replicated_processes,
      none,

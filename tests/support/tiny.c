@@ -22,7 +22,8 @@ static const char *const model_text[] = {
         "model: {num_layers: 5, hidden_size: 24, num_attention_heads: 12, kv_channels: 4, "
         "ffn_hidden_size: 48,\n"
         "  seq_length: 12, position_embedding_type: learned_absolute, normalization: LayerNorm,\n"
-        "  activation: gelu, add_bias_linear: true, tie_word_embeddings: true, init_method_std: 0.15}\n"
+        "  activation: gelu, add_bias_linear: true, tie_word_embeddings: true, init_method_std: 0.15,\n"
+        "  make_vocab_size_divisible_by: 1}\n"
         "tokenizer: {tokenizer_type: byte}\n",
     [TINY_LLAMA] =
         "name: tiny-llama\n"
@@ -31,7 +32,7 @@ static const char *const model_text[] = {
         "kv_channels: 4,\n"
         "  ffn_hidden_size: 36, seq_length: 12, position_embedding_type: rope, normalization: RMSNorm,\n"
         "  activation: swiglu, add_bias_linear: false, tie_word_embeddings: false, init_method_std: 0.15,\n"
-        "  vocab_size: 37}\n"
+        "  vocab_size: 37, make_vocab_size_divisible_by: 1}\n"
         "tokenizer: {tokenizer_type: none}\n",
 };
 

@@ -205,6 +205,23 @@ static void covers_once(const struct param *row, int tp, int64_t multiple)
     free(times);
 }
 
+/* Padding is memory only: which rows a rank holds does not depend on it, and so no sum over shares does. */
+Test(param, padding_moves_no_row)
+{
+    for (int tp = 1; tp <= 8; tp++)
+        for (int r = 0; r < tp; r++)
+            for (int64_t rows = 1; rows < 300; rows += 37) {
+                const int64_t dim[] = {rows, 4};
+                struct cut cut = {.axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
+                const struct slice tight = shard_slice(2, dim, &cut, 1, (struct place){.tp = r});
+                cut.multiple = 128;
+                const struct slice padded = shard_slice(2, dim, &cut, 1, (struct place){.tp = r});
+                cr_assert(tight.begin[0] == padded.begin[0] && tight.count[0] == padded.count[0] &&
+                              padded.padded[0] % 128 == 0 && padded.padded[0] >= tight.padded[0],
+                          "%lld rows, tp %d/%d", (long long)rows, r, tp);
+            }
+}
+
 /* All ranks must have shares of one size: messages count on it. */
 static void shares_are_equal(const struct param *row, int tp)
 {
