@@ -54,7 +54,14 @@ struct warp {
     } lane[EMULATOR_LANES];
 };
 
+/* Of a product of a warpgroup: what the first of its warps has read as a. */
+struct left_read {
+    int number, warps;
+    uint64_t digest;
+};
+
 struct async {
+    struct left_read left[MOST_WARPS / WARPGROUP_WARPS][MOST_PRODUCTS]; // modulo
     struct mbarrier barrier[MOST_BARRIERS];
     struct load load[MOST_LOADS];
     struct named named[NAMED];
@@ -420,6 +427,7 @@ void emulator_product_begin(const struct emulator_product *product, float *d, co
     struct emulator_product mine = *product, *p = &w->product[number % MOST_PRODUCTS];
     mine.warp = (int)(thread() / EMULATOR_LANES);
     mine.group = w->lane[lane].groups;
+    mine.number = number;
     mine.file = file;
     mine.line = line;
     if (!w->lane[lane].fenced)
@@ -458,6 +466,22 @@ static void do_product(struct emulator_product *p)
     free(p->before);
     p->before = NULL;
     p->multiply(p);
+}
+
+void emulator_product_left(const struct emulator_product *p, const void *rows, size_t bytes)
+{
+    uint64_t digest = 0, word;
+    struct left_read *read = &here()->left[p->warp / WARPGROUP_WARPS][p->number % MOST_PRODUCTS];
+    for (size_t i = 0; i < bytes; i += sizeof word) {
+        memcpy(&word, (const char *)rows + i, sizeof word);
+        digest = (digest ^ word) * 0x100000001b3U;
+    }
+    if (read->warps == 0 || read->number != p->number)
+        *read = (struct left_read){p->number, 0, digest};
+    if (read->digest != digest)
+        emulator_product_die(
+            p, "rows of its left operand have changed, and others of the warpgroup have read them");
+    read->warps = (read->warps + 1) % WARPGROUP_WARPS;
 }
 
 /* All lanes have come here; the first that goes on does it for all. */
@@ -521,6 +545,7 @@ void async_end_block(struct async *a)
     a->seen = NULL;
     a->barriers = 0;
     memset(a->fenced, 0, sizeof a->fenced);
+    memset(a->left, 0, sizeof a->left);
     memset(a->named, 0, sizeof a->named);
     for (int i = 0; i < MOST_WARPS; i++) {
         if (a->warp[i] != NULL) {

@@ -50,7 +50,7 @@ struct emulator_product {
     uint64_t a, b; // operands in shared memory
     int n;
     bool transpose_a, transpose_b, accumulate;
-    int warp, group;
+    int warp, group, number;
     float *d[EMULATOR_LANES];             // n / 2 of each lane
     const uint32_t *left[EMULATOR_LANES]; // a in registers, or NULL
     float *before; // what d was, of all lanes; NULL: an earlier product that is under way leaves it
@@ -60,6 +60,10 @@ struct emulator_product {
 /* What all lanes say alike stands in `product`; d and left are this lane's. */
 void emulator_product_begin(const struct emulator_product *product, float *d, const uint32_t *left,
                             const char *file, int line);
+/* What a warp reads of all 64 rows of a in shared memory: which warp of the four reads which of them CUDA
+ * does not say, so nobody may change any before all have waited. Ends the program when they differ from those
+ * of another warp. */
+void emulator_product_left(const struct emulator_product *product, const void *rows, size_t bytes);
 void emulator_product_fence(void);
 void emulator_product_commit(void);
 void emulator_product_wait(int groups, const char *file, int line);

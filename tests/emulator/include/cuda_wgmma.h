@@ -45,7 +45,7 @@ void emulated_operand(const emulator_product *p, uint64_t operand, bool transpos
 }
 
 /* a of registers: this warp's 16 rows. */
-template <class T> void emulated_left(const emulator_product *p, float out[16][16])
+template <class T> void emulated_left(const emulator_product *p, float (*out)[16])
 {
     for (int lane = 0; lane < 32; lane++) {
         for (int i = 0; i < 8; i++) {
@@ -78,11 +78,14 @@ template <int COLUMNS> void emulated_sums(const emulator_product *p, bool in, fl
 template <class T> void emulated_multiply(const emulator_product *p)
 {
     enum { MOST_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler adds up side by side
-    float a[16][16], b[MOST_COLUMNS][16], across[16][MOST_COLUMNS], sums[16][MOST_COLUMNS];
+    float all[64][16], b[MOST_COLUMNS][16], across[16][MOST_COLUMNS], sums[16][MOST_COLUMNS];
+    float(*const a)[16] = all + p->warp % 4 * 16; // this warp's rows
     if (p->left[0] != nullptr)
         emulated_left<T>(p, a);
-    else
-        emulated_operand<T>(p, p->a, p->transpose_a, p->warp % 4 * 16, 16, a);
+    else {
+        emulated_operand<T>(p, p->a, p->transpose_a, 0, 64, all);
+        emulator_product_left(p, all, sizeof all);
+    }
     emulated_operand<T>(p, p->b, p->transpose_b, 0, p->n, b);
     for (int k = 0; k < 16; k++)
         for (int column = 0; column < p->n; column++)
