@@ -23,7 +23,7 @@ enum { RENEW_MS = 10000, EXPIRES_MS = 60000, POLL_MS = 100, NS_PER_MS = 1000000,
 struct checkpoint_lock {
     struct text save, path; // the folder; owner.json in it
     struct owner self;
-    int fd;       // of SAVE/lock; -1: none
+    int fd;       // of SAVE/owner.lock; -1: none
     bool flocked; // and it is locked
     int64_t renew_ms, expires_ms;
     atomic_bool lost;
@@ -252,7 +252,7 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
 {
     struct text path = {0};
     struct owner owner;
-    text_add(&path, "%s/lock", l->save.chars);
+    text_add(&path, "%s/owner.lock", l->save.chars);
     l->fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     enum status status = l->fd >= 0 ? OK : fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     text_free(&path);

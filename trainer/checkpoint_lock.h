@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A folder of checkpoints belongs to one run, and one process at a time writes in it.
  *
- *   SAVE/lock         locked with flock() while a run is alive: exact, and released however the process ends
+ *   SAVE/owner.lock   locked with flock() while a run is alive: exact, and released however the process ends
  *   SAVE/owner.json   the lease: host, pid and job of that run; its time is renewed every 10 s, and it is
  * removed when the run ends SAVE/run.json     the identity of the run (checkpoint_record.h), the same as in
  * logging.run_dir

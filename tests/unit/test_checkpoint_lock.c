@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,7 +73,7 @@ Test(checkpoint_lock, a_second_run_is_refused)
         cr_expect_eq(checkpoint_lock_check(lock), OK);
         checkpoint_lock_release(lock);
         expect_taken(&kinds[kind]);
-        cr_expect_str_eq(list("s", &names), "lock");
+        cr_expect_str_eq(list("s", &names), "owner.lock");
         leave(folder);
     }
     text_free(&names);
@@ -230,6 +231,14 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     expect_taken(&b);
     cr_assert(record_read("a/s", &first) == OK && record_read("b", &second) == OK);
     cr_expect_str_eq(first.run, second.run);
+    // One folder may be both.
+    struct checkpoint_lock_options both = {.save = "d", .run_dir = "d"};
+    cr_assert_eq(mkdir("d", 0777), 0);
+    int run_lock = open("d/lock", O_RDWR | O_CREAT, 0666); // as the run has it
+    cr_assert(run_lock >= 0 && flock(run_lock, LOCK_EX | LOCK_NB) == 0);
+    expect_taken(&both);
+    expect_taken(&both);
+    close(run_lock);
     // Moved and copied together they stay together.
     cr_assert_eq(rename("b", "c"), 0);
     struct checkpoint_lock_options c = {.save = "c/s", .run_dir = "c"};
@@ -245,7 +254,7 @@ Test(checkpoint_lock, what_was_unfinished_is_removed)
     enter(folder);
     begin("s", 3);
     expect_taken(&kinds[0]);
-    cr_expect_str_eq(list("s", &names), "lock run.json");
+    cr_expect_str_eq(list("s", &names), "owner.lock run.json");
     text_free(&names);
     leave(folder);
 }
