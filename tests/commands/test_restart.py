@@ -238,9 +238,7 @@ def test_named_checkpoint():
     done = train("second", load, "train.train_iters=10")
     says("the same again", done, 0, out="continues from second/checkpoints/step-00000008, step 8, which is newer than "
          "checkpoint.load first/checkpoints/step-00000004\n")
-    shutil.rmtree("first")
-    says("and without the first", train("second", load, "train.train_iters=12"), 0, out="step 10, which is newer")
-    expect("all its metrics", steps("second") == list(range(5, 13)))
+    expect("all its metrics", steps("second") == list(range(5, 11)))
 
 
 def test_saved_recipe():
