@@ -150,8 +150,24 @@ static int settle_output(int status)
     return 1;
 }
 
+/* std::set_new_handler() of the C++ library, where one is linked: oneDNN is written in C++, and an allocation
+ * of its own that fails ends in abort(), since no caller in C can catch an exception. */
+extern void (*set_new_handler(void (*handler)(void)))(void) __asm__("_ZSt15set_new_handlerPFvvE")
+    __attribute__((weak));
+
+static void end_without_memory(void)
+{
+    static const char line[] =
+        "cuboid: out of memory: a library cannot allocate; raise the limit (ulimit -v), or "
+        "use a smaller model or fewer ranks per machine\n";
+    (void)!write(STDERR_FILENO, line, sizeof line - 1);
+    _exit(1);
+}
+
 int main(int argc, char **argv)
 {
+    if (set_new_handler != NULL)
+        (void)set_new_handler(end_without_memory);
     // A file that may not grow further is an error of the write, to be said in words, and no signal's
     // business.
     signal(SIGXFSZ, SIG_IGN);

@@ -47,7 +47,7 @@ static int load_argument(int argc, char **argv, bool alone, bool warns, struct r
         return 2;
     }
     struct problems problems = {0};
-    bool runs = warns && (strcmp(argv[0], "train") == 0 || strcmp(argv[0], "verify") == 0);
+    bool runs = warns && strcmp(argv[0], "train") == 0;
     enum status status = (runs ? recipe_load_with_files : recipe_load)(
         argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2), launcher.size, recipe, &problems);
     if (launcher.rank <= 0 && (status != OK || warns))

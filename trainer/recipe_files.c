@@ -69,18 +69,20 @@ const char *recipe_file_read(const char *path, struct text *out, dev_t *device, 
 
 /* ---- files that a recipe names ---- */
 
-static void check_path(const struct recipe *recipe, const char *key, const char *path,
+static bool check_path(const struct recipe *recipe, const char *key, const char *path,
                        struct problems *problems)
 {
     struct text where = {0};
     if (access(path, R_OK) == 0)
-        return;
+        return true;
     int why = errno;
     origin_text(recipe, row_of(key), &where);
     problems_add(problems, "%s: %s: %s: %s", text_chars(&where), key, path, strerror(why));
     text_free(&where);
+    return false;
 }
 
+/* Of a source that is not there one file is named. */
 static void check_sources(const struct recipe *recipe, const char *key, const struct recipe_sources *sources,
                           struct problems *problems)
 {
@@ -91,10 +93,11 @@ static void check_sources(const struct recipe *recipe, const char *key, const st
         for (int e = 0; e < 2; e++)
             if (length > 4 && strcmp(path + length - 4, endings[e]) == 0)
                 length -= 4;
-        for (int e = 0; e < 2; e++) {
+        bool there = true;
+        for (int e = 0; e < 2 && there; e++) {
             struct text file = {0};
             text_add(&file, "%.*s%s", (int)length, path, endings[e]);
-            check_path(recipe, key, file.chars, problems);
+            there = check_path(recipe, key, file.chars, problems);
             text_free(&file);
         }
     }

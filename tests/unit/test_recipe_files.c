@@ -46,7 +46,6 @@ Test(recipe_files, files_that_are_not_there_are_reported_together)
         "tokenizer.merge_file=/no/merges.txt", "checkpoint.load=/no/step-1",
         "pipeline.schedule_file=/no/s.csv"};
     const char *const expected[] = {"data.train: /no/a.idx",
-                                    "data.train: /no/a.bin",
                                     "data.train: /no/b.idx",
                                     "data.valid: /no/v.idx",
                                     "tokenizer.vocab_file: /no/vocab.json",
