@@ -73,6 +73,10 @@ MUST_USE enum status schedule_add_transfers_by(struct schedule *schedule, const 
 /* A list that grows. False when there is no memory. */
 bool action_list_add(struct action_list *list, struct action action);
 
+/* The lists of zb-v, and for m < 2p-1 their makespan where every action of a chunk takes one unit. */
+void zb_v_lists(struct schedule *schedule);
+int64_t zb_v_units(int p, int m);
+
 /* Reasons that several families share. */
 const char *refuses_nothing(const struct schedule_options *options);
 const char *refuses_many_chunks(const struct schedule_options *options);

@@ -275,7 +275,10 @@ static void limited(struct schedule *s, chunks_of *limit, int together)
             shortest = find_block(&x, together, &best);
     }
     x.emit = true;
-    if (shortest < NEVER)
+    // So few microbatches that all of them fit at once: the limit is none.
+    if (good && 2 * s->m <= x.limit && 2 * s->m <= x.first_limit && zb_v_units(s->p, s->m) < shortest)
+        zb_v_lists(s);
+    else if (shortest < NEVER)
         play(&x, &best, NEVER);
     else if (good)
         one_after_the_other(s);

@@ -181,7 +181,15 @@ static void insert_weights(struct schedule *s, int limit)
     free(x.ranks);
 }
 
-static void zb_v(struct schedule *s)
+int64_t zb_v_units(int p, int m)
+{
+    int64_t full = (int64_t)6 * m + p - 1, last = (int64_t)4 * m + 3 * p - 1,
+            first = (int64_t)2 * m + 4 * p - 1;
+    int64_t longest = full > last ? full : last;
+    return longest > first ? longest : first;
+}
+
+void zb_v_lists(struct schedule *s)
 {
     bool few = s->m < 2 * s->p - 1;
     for (int rank = 0; rank < s->p; rank++)
@@ -208,6 +216,6 @@ const struct family family_zb_v = {
     .placement = PLACE_V,
     .default_v = 2,
     .refuses = refuses_other_than_two_chunks,
-    .generate = zb_v,
+    .generate = zb_v_lists,
     .peak_claim = zb_v_peak,
 };

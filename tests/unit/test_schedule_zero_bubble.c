@@ -52,6 +52,28 @@ Test(zero_bubble, nothing_is_shorter)
                 expect_least(v_shaped != 0, pipes[i], m);
 }
 
+/* Where all microbatches fit in the limit of v-half or v-min they have no reason to be longer than zb-v. */
+Test(zero_bubble, limits_that_do_not_bind)
+{
+    static const char *const names[] = {"v-half", "v-min"};
+    int compared = 0;
+    for (int p = 2; p <= 12; p++)
+        for (int m = 1; m <= p; m++)
+            for (int i = 0; i < 2; i++) {
+                struct schedule *s = build(names[i], p, m, 0);
+                struct simulation *sim = simulated(s, units);
+                bool fits = true;
+                for (int rank = 0; rank < p; rank++)
+                    fits = fits && s->family->peak_claim(s, rank) == 2 * m;
+                cr_assert(!fits || sim->makespan == least_makespan(true, p, m), "%s p %d m %d: %g", names[i],
+                          p, m, sim->makespan);
+                compared += fits ? 1 : 0;
+                simulation_destroy(sim);
+                schedule_destroy(s);
+            }
+    cr_assert_geq(compared, 20);
+}
+
 /* The bound of bound.h knows what both families reach. */
 Test(zero_bubble, bound_is_reached)
 {
