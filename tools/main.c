@@ -152,16 +152,13 @@ static int settle_output(int status)
 
 /* std::set_new_handler() of the C++ library, where one is linked: oneDNN is written in C++, and an allocation
  * of its own that fails ends in abort(), since no caller in C can catch an exception. */
-extern void (*set_new_handler(void (*handler)(void)))(void) __asm__("_ZSt15set_new_handlerPFvvE")
-    __attribute__((weak));
+__attribute__((weak)) void *set_new_handler(void (*handler)(void)) __asm__("_ZSt15set_new_handlerPFvvE");
 
 static void end_without_memory(void)
 {
-    static const char line[] =
-        "cuboid: out of memory: a library cannot allocate; raise the limit (ulimit -v), or "
-        "use a smaller model or fewer ranks per machine\n";
-    (void)!write(STDERR_FILENO, line, sizeof line - 1);
-    _exit(1);
+    die_of(NO_MEMORY,
+           "out of memory: a library cannot allocate; raise the limit (ulimit -v), or use a smaller model "
+           "or fewer ranks per machine");
 }
 
 int main(int argc, char **argv)
