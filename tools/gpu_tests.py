@@ -13,7 +13,7 @@ MEMCHECK = [("ops_rows", "*/norm_*ward"), ("attention_narrow", "*/bits*"), ("ops
             ("ops_attention", "*/*"), ("ops_bits", "*/*")]
 RACECHECK = [("ops_rows", "*/norm_*ward"), ("attention_narrow", "*/bits*"), ("ops_sums", "*/*"),
              ("ops_attention", "*/forward_and*")]
-ONE_TEST_S = 25  # of attention: one that hangs costs no more
+ONE_TEST_S = 45  # of attention: one that hangs costs no more
 
 
 def part_doctor(s):
