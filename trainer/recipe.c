@@ -461,11 +461,10 @@ static void turn_off(struct loader *loader, const char *key, const char *reason)
 }
 
 /* What is usable, but not as it was said; and where derived values came from. */
-static void settle(struct loader *loader, const char *path, const struct recipe_paths *in_files)
+static void settle(struct loader *loader)
 {
     struct recipe *recipe = loader->recipe;
     struct recipe_parallel *parallel = &recipe->parallel;
-    recipe_derive_paths(recipe, path, in_files, loader->problems);
     for (int i = 0; i < RECIPE_ROWS; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
@@ -521,15 +520,15 @@ static enum status load(const char *path, const char *const *overrides, size_t o
         recipe_derive(loader.recipe, world_size);
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }
+    recipe_derive_paths(loader.recipe, path, &in_files, problems);
+    recipe_paths_free(&in_files);
     if (files)
         recipe_check_files(loader.recipe, !complete, problems);
     if (problems->errors > before) {
-        recipe_paths_free(&in_files);
         recipe_destroy(loader.recipe);
         return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
     }
-    settle(&loader, path, &in_files);
-    recipe_paths_free(&in_files);
+    settle(&loader);
     *out = loader.recipe;
     return OK;
 }

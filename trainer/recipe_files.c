@@ -103,6 +103,14 @@ static void check_sources(const struct recipe *recipe, const char *key, const st
     }
 }
 
+/* A run that has checkpoints of its own resumes from those, so the one that it began with may be gone.
+ * run_folder_check() decides then. */
+static bool has_checkpoint_folder(const struct recipe *recipe)
+{
+    const char *save = recipe->checkpoint.save;
+    return save != NULL && access(save, F_OK) == 0;
+}
+
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems)
 {
     const char *load = recipe->checkpoint.load, *vocab = recipe->tokenizer.vocab_file;
@@ -116,7 +124,7 @@ void recipe_check_files(const struct recipe *recipe, bool schedule, struct probl
         check_path(recipe, "tokenizer.vocab_file", vocab, problems);
     if (recipe->tokenizer.merge_file != NULL)
         check_path(recipe, "tokenizer.merge_file", recipe->tokenizer.merge_file, problems);
-    if (load != NULL && strcmp(load, "auto") != 0)
+    if (load != NULL && strcmp(load, "auto") != 0 && !has_checkpoint_folder(recipe))
         check_path(recipe, "checkpoint.load", load, problems);
 }
 

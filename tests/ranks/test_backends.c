@@ -27,7 +27,7 @@ static enum status run_of(const struct tiny *tiny, enum tiny_family family, cons
     const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
     // Logits begin as sums of normalised inputs times the head's first weights.
     const double logit = sqrt((double)recipe->model.hidden_size) * recipe->model.init_method_std;
-    *bound = bound_loss(&recipe->model, BF16, tokens, out->loss[0], logit, 0.0);
+    *bound = bound_loss(&recipe->model, bound_roundoff(BF16, false), tokens, out->loss[0], logit, 0.0);
     recipe_destroy(recipe);
     return status;
 }

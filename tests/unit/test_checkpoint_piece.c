@@ -333,9 +333,19 @@ Test(checkpoint_piece, text_reads_back_and_nothing_else_does)
     cr_assert_str_eq(piece_text(&piece, text), "129 257");
     cr_assert(piece_parse(text, 1, &back));
     cr_assert_not(piece_parse(text, 2, &back));
-    const char *const wrong[] = {"",         "1",         "1,2",       "1,2 3",    "1,2 3,",
-                                 "1,2 3,4 ", "-1,2 3,4",  "1,2 3,4 5", " 1,2 3,4", "1,2  3,4",
-                                 "1,2,3 4",  "1,2 3,4,5", "1,99999999999999999999 3,4"};
+    const char *const wrong[] = {"",
+                                 "1",
+                                 "1,2",
+                                 "1,2 3",
+                                 "1,2 3,",
+                                 "1,2 3,4 ",
+                                 "-1,2 3,4",
+                                 "1,2 3,4 5",
+                                 " 1,2 3,4",
+                                 "1,2  3,4",
+                                 "1,2,3 4",
+                                 "1,2 3,4,5",
+                                 "1,99999999999999999999 3,4"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         cr_expect_not(piece_parse(wrong[i], 2, &back), "%s", wrong[i]);
 }
