@@ -33,6 +33,7 @@ struct chart {
     bool colour;
     int width;    // columns of the time axis
     double scale; // columns for a unit of time
+    bool crowded; // an action has no column of its own
     int *room;    // [ACTION_KIND_COUNT][stages] columns of the narrowest cell of a kind and stage
     char *glyph;  // [width] the row being drawn
     int *style;   // [width]
@@ -64,8 +65,9 @@ static int *room_of(const struct chart *c, struct action a)
 }
 
 /* "7F10", "F10", with colours "10" (they tell the kind), without "F": the first that fits the narrowest cell
- * of this kind and stage, so that cells of one length are labelled alike although columns are rounded. With
- * colours all microbatches have the form of the last one. */
+ * of this kind and stage, so that cells of one length are labelled alike although columns are rounded. Where
+ * the narrowest has no column, cells without colours are "F" all the same: they would look idle. With colours
+ * all microbatches have the form of the last one. */
 static void label(const struct chart *c, struct action a, char out[ACTION_CHARS])
 {
     int room = *room_of(c, a), number = digits(c->colour ? c->s->m - 1 : a.microbatch);
@@ -78,7 +80,7 @@ static void label(const struct chart *c, struct action a, char out[ACTION_CHARS]
         snprintf(out, ACTION_CHARS, "%s%d", kind, a.microbatch);
     else if (c->colour && number <= room)
         snprintf(out, ACTION_CHARS, "%d", a.microbatch);
-    else if (!c->colour && room > 0)
+    else if (!c->colour)
         snprintf(out, ACTION_CHARS, "%s", kind);
 }
 
@@ -103,7 +105,7 @@ static struct cell cell_of(const struct chart *c, int rank, int index)
     return (struct cell){first, column(c, time->start + share * (part + 1)) - first};
 }
 
-static void measure_cells(const struct chart *c)
+static void measure_cells(struct chart *c)
 {
     for (int i = 0; i < ACTION_KIND_COUNT * c->s->stages; i++)
         c->room[i] = INT_MAX;
@@ -111,6 +113,8 @@ static void measure_cells(const struct chart *c)
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
             int room = cell_of(c, rank, i).room, *least = room_of(c, c->s->ranks[rank].actions[i]);
             *least = room < *least ? room : *least;
+            c->crowded =
+                c->crowded || (room == 0 && action_fact(c->s->ranks[rank].actions[i].kind)->computes);
         }
 }
 
@@ -125,8 +129,8 @@ static void draw_cell(const struct chart *c, int rank, int index)
     label(c, a, text);
     int length = (int)strlen(text);
     for (int i = 0; i < cell.room; i++) {
-        bool gap = !c->colour && i == cell.room - 1 && cell.room > length;
-        char fill = c->colour || gap ? ' ' : '-';
+        bool gap = !c->colour && i == cell.room - 1 && cell.room > length && !c->crowded;
+        char fill = c->colour || gap ? ' ' : c->crowded ? text[0] : '-';
         c->glyph[cell.first + i] = i < length ? text[i] : fill;
         c->style[cell.first + i] = style_of(c->s, a) | (critical ? STYLE_CRITICAL : 0);
     }
@@ -259,6 +263,8 @@ void draw_text(const struct schedule *s, const struct simulation *sim, const str
     for (int rank = 0; rank < s->p; rank++)
         draw_rank(&c, rank, out);
     draw_axis(&c, out);
+    if (c.crowded)
+        text_add(out, "too narrow for every action: use a wider terminal, or --svg FILE\n");
     free(c.room);
     free(c.style);
     free(c.glyph);

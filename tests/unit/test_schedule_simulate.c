@@ -366,6 +366,26 @@ Test(draw, a_chart_for_the_terminal)
                  "         0\n");
 }
 
+/* Where an action has less than a column: only what is idle looks so. */
+Test(draw, a_busy_column_of_a_crowded_chart_has_a_letter)
+{
+    struct schedule *s = build("zb-v", 4, 64, 0);
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = {0.5, 0.5, 0.5}});
+    struct text text = {0};
+    draw_text(s, sim, &(struct draw_options){.columns = 80}, &text);
+    const char *row = strstr(text_chars(&text), "rank 3  |");
+    cr_assert_not_null(row);
+    row = strchr(row, '|') + 1;
+    row += strspn(row, " ");
+    size_t busy = strspn(row, "FIW");
+    cr_expect(row[busy] == '|' && busy > 40, "%s", text.chars);
+    cr_expect_not_null(
+        strstr(text.chars, "too narrow for every action: use a wider terminal, or --svg FILE"));
+    text_free(&text);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
 /* 126 columns for 51 cells of half a unit: two each, in which "F7" fits and "7F7" does not. */
 Test(draw, cells_of_one_length_are_labelled_alike)
 {
