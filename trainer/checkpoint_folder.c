@@ -321,12 +321,34 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
 
 /* ---- finding ---- */
 
-static bool is_complete(const char *path)
+/* A link counts where it leads to a checkpoint of this run, which somebody has moved to another disk. */
+static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
+{
+    struct record record;
+    struct stat info;
+    if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
+        return OK;
+    TRY(record_read(save, &record));
+    bool own = record.run[0] != 0 && strcmp(record.run, manifest->identity.run) == 0;
+    return own ? OK
+               : fail(BAD_CHECKPOINT,
+                      "%s: a symbolic link, and not to a checkpoint of this run; to begin with it use "
+                      "checkpoint.load=%s",
+                      path, path);
+}
+
+/* Whether the entry of this step is a complete checkpoint of it. */
+static enum status check_complete(const char *save, const char *path, int64_t step)
 {
     struct manifest manifest;
-    bool complete = manifest_read(path, &manifest) == OK;
+    enum status status = manifest_read(path, &manifest);
+    if (status == OK && manifest.identity.step != step)
+        status = fail(BAD_CHECKPOINT, "%s: holds step %lld, not the step of its name; rename it", path,
+                      (long long)manifest.identity.step);
+    if (status == OK)
+        status = check_link(save, path, &manifest);
     manifest_free(&manifest);
-    return complete;
+    return status;
 }
 
 enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
@@ -338,7 +360,8 @@ enum status folder_newest(const char *save, int64_t below, int64_t *step, struct
         struct text path = {0};
         const struct entry *entry = &entries.list[i];
         folder_of_step(save, entry->step, entry->suffix, &path);
-        if (entry->step < below && entry->suffix[0] == 0 && is_complete(path.chars))
+        if (entry->step < below && entry->suffix[0] == 0 &&
+            check_complete(save, path.chars, entry->step) == OK)
             found = entry->step;
         else if (entry->step < below && entry->suffix[0] == 0)
             text_add(skipped, "skipped: %s\n", fail_text());

@@ -206,6 +206,26 @@ Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence
     leave(folder);
 }
 
+/* In the way of a run that resumes: checkpoints of others, and one under the name of another step. */
+Test(checkpoint, what_is_not_this_runs_is_passed_over, .init = silence)
+{
+    char folder[32];
+    enter(folder);
+    save_one("foreign", 7);
+    save_one("s", 3);
+    save_one("s", 4);
+    cr_assert_eq(symlink("../foreign/step-00000007", "s/step-00000007"), 0);
+    expect_found("s", "s/step-00000004");
+    cr_assert_eq(rename("s/step-00000003", "s/step-00000009"), 0);
+    expect_found("s", "s/step-00000004");
+    // Moved to another disk by the user, who left a link.
+    cr_assert_eq(mkdir("archive", 0777) || rename("s/step-00000004", "archive/four") ||
+                     symlink("../archive/four", "s/step-00000004"),
+                 0);
+    expect_found("s", "s/step-00000004");
+    leave(folder);
+}
+
 /* Two processes that make the same step of the same run, each of which thinks that it is alone. */
 Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
 {
