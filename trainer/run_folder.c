@@ -4,6 +4,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_folder.h"
 #include "trainer/checkpoint_manifest.h"
+#include "trainer/checkpoint_owner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,10 +94,33 @@ static enum status check_named(const char *load)
 
 static enum status taken(const char *folder)
 {
-    return fail(BAD_RECIPE,
-                "logging.run_dir: another run is writing in %s; wait for it, or choose another folder: "
-                "logging.run_dir=%s-2",
-                folder, folder);
+    struct text path = {0}, who = {0};
+    struct owner owner;
+    text_add(&path, "%s/lock", folder);
+    if (owner_read(path.chars, &owner) == OK && owner.token[0] != 0) {
+        text_add(&who, ": ");
+        owner_describe(&owner, &who);
+    }
+    enum status status = fail(BAD_RECIPE,
+                              "logging.run_dir: another run is writing in %s%s; wait for it, or choose "
+                              "another folder: logging.run_dir=%s-2",
+                              folder, text_chars(&who), folder);
+    text_free(&path);
+    text_free(&who);
+    return status;
+}
+
+/* Writes into the lock file who holds it. A disk without room is no reason to fail: it is only named. */
+static void sign(int fd)
+{
+    struct owner self;
+    struct text text = {0};
+    if (owner_self(&self) == OK) {
+        owner_text(&self, &text);
+        if (ftruncate(fd, 0) != 0 || pwrite(fd, text_chars(&text), text.length, 0) < 0)
+            errno = 0;
+    }
+    text_free(&text);
 }
 
 /* Shared, so that processes that look at the same time do not take each other for that run. */
@@ -219,6 +243,8 @@ enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
         status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
     else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
         status = taken(folder);
+    else
+        sign(fd);
     text_free(&path);
     if (status == OK && recipe->checkpoint.save != NULL)
         status = make("checkpoint.save", recipe->checkpoint.save);

@@ -231,7 +231,7 @@ def test_an_evaluation_is_broken_off():
             words = tiny(folder, ranks, ranks, "data.split=80,20,0", "train.eval_interval=1",
                          "train.eval_iters=1000000000000")
             child = begin(words, f"{folder}/{ranks}/metrics.jsonl", stdout=subprocess.DEVNULL)
-            says("a second run", run(*words), 2, err=f"another run is writing in {folder}/{ranks};")
+            says("a second run", run(*words), 2, err=f"another run is writing in {folder}/{ranks}: pid {child.pid} on ")
             child.send_signal(signal.SIGTERM)
             done = end(child)
             says("SIGTERM in an evaluation", done, 75, err="asked to stop: step 1 is saved")

@@ -39,7 +39,9 @@ Test(run_folder, has_one_run_at_a_time)
     int first = -1, second = -1;
     cr_assert_eq(run_folder_claim(&recipe, &first), OK);
     cr_assert_eq(run_folder_claim(&recipe, &second), BAD_RECIPE);
-    cr_assert_not_null(strstr(fail_text(), "another run is writing in /tmp/cuboid-folder-"));
+    char who[128];
+    snprintf(who, sizeof who, "another run is writing in %s: pid %d on ", folder, (int)getpid());
+    cr_assert_not_null(strstr(fail_text(), who), "%s", fail_text());
     cr_assert_eq(second, -1);
     close(first);
     cr_assert_eq(run_folder_claim(&recipe, &second), OK);
