@@ -102,9 +102,9 @@ static enum status report_damage(const struct metrics_file *file, const struct k
     }
     int64_t tail = first_step - 1 - kept->last, missing = kept->missing + (tail > 0 ? tail : 0);
     if (missing > 0)
-        fprintf(stderr, "warning: %s has no line of step %lld (%lld of the steps up to %lld are missing)\n",
-                file->path.chars, (long long)(kept->missing > 0 ? kept->first_missing : kept->last + 1),
-                (long long)missing, (long long)(first_step - 1));
+        fprintf(stderr, "warning: %s lacks %lld of the steps up to %lld; the first is step %lld\n",
+                file->path.chars, (long long)missing, (long long)(first_step - 1),
+                (long long)(kept->missing > 0 ? kept->first_missing : kept->last + 1));
     return OK;
 }
 

@@ -134,6 +134,8 @@ void verify_print(const struct verify_report *report, bool all, FILE *to)
     if (count > shown)
         fprintf(to, "  ... and %d more, %s (--all prints them)\n", count - shown,
                 outside > shown ? "some outside" : "none worse");
+    if (count == 0)
+        fputs("  every gradient, weight and moment is bit-identical (--all prints them)\n", to);
     fputs("gradient norm: as the layout reports it, against the fp64 norm of the layout's own gradients\n",
           to);
     if (report->outside > 0)

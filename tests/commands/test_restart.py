@@ -191,7 +191,7 @@ def test_damaged_metrics():
     done = train("torn", "train.train_iters=8", *keys)
     says("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is torn or damaged (2 in all) and is "
          "left out; the file as it was is kept as torn/metrics-1.jsonl\n")
-    expect("a missing line", "torn/metrics.jsonl has no line of step 3 (1 of the steps up to 6 are missing)" in
+    expect("a missing line", "torn/metrics.jsonl lacks 1 of the steps up to 6; the first is step 3" in
            done.stderr, done)
     with open("torn/metrics-1.jsonl", "rb") as file:
         expect("as it was", file.read() == before)
