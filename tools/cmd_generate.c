@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char help[] =
     "cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT\n"
@@ -29,7 +30,10 @@ static const char help[] =
     "  --seed N           another seed, another text (default: the recipe's)\n"
     "  --no-stop          go on when the model ends the document\n"
     "\n"
-    "The text goes to standard output, a closing line with speed and checkpoint to standard error.\n";
+    "Prompt and text go to standard output, then a newline; a closing line with speed and checkpoint goes "
+    "to\n"
+    "standard error. A pipe or a file gets the bytes unchanged. On a terminal, control characters and bytes\n"
+    "that are not UTF-8 are shown as U+FFFD.\n";
 
 struct arguments {
     const char *prompt;
@@ -200,6 +204,7 @@ static enum status run(const struct arguments *a, const struct text *prompt, con
                      .seed = a->seed >= 0 ? (uint64_t)a->seed : recipe->seed},
         .no_stop = a->no_stop,
         .to = stdout,
+        .raw = isatty(STDOUT_FILENO) != 1,
     };
     struct generate_result result = {0};
     TRY(generate(&options, &result));

@@ -153,7 +153,7 @@ static void maker_free(struct maker *maker)
 static enum status maker_create(struct job *job, struct worker *w, struct maker *out)
 {
     int64_t vocab = job->recipe.model.vocab_size, known = tokenizer_vocab_size(job->tokenizer);
-    *out = (struct maker){.printer = {.to = job->options->to}};
+    *out = (struct maker){.printer = {.to = job->options->to, .raw = job->options->raw}};
     out->logits = calloc((size_t)vocab, sizeof *out->logits);
     if (out->logits == NULL)
         return fail(NO_MEMORY, "no memory for %lld logits", (long long)vocab);

@@ -21,7 +21,8 @@ struct generate_options {
     int64_t tokens; // at most so many new ones
     struct sampling sampling;
     bool no_stop; // goes on past the end of a document
-    FILE *to;     // prompt and text, as UTF-8
+    FILE *to;     // prompt and text
+    bool raw;     // bytes as they are; otherwise UTF-8 without control characters, for a terminal
 };
 
 struct generate_result {

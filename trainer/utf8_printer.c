@@ -50,7 +50,11 @@ static size_t convert(const char *bytes, size_t length, bool all, struct text *o
 static enum status print(struct utf8_printer *p, bool all)
 {
     struct text out = {0};
-    size_t used = convert(text_chars(&p->pending), p->pending.length, all, &out);
+    size_t used = p->pending.length;
+    if (p->raw)
+        text_add_bytes(&out, text_chars(&p->pending), used);
+    else
+        used = convert(text_chars(&p->pending), p->pending.length, all, &out);
     if (used > 0) {
         p->pending.length -= used;
         memmove(p->pending.chars, p->pending.chars + used, p->pending.length + 1);

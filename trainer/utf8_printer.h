@@ -5,13 +5,14 @@
  *
  * A token may end in the middle of a character: its bytes wait for the rest. What is no UTF-8 becomes U+FFFD,
  * and so do control characters other than tab, newline and return: a model may say anything, and a terminal
- * obeys some of it. */
+ * obeys some of it. A raw printer is for files and pipes: it writes every byte unchanged and at once. */
 #pragma once
 
 #include "base/text.h"
 
 struct utf8_printer {
     FILE *to;
+    bool raw;            // writes the bytes as they are
     struct text pending; // bytes that may begin a character
 };
 

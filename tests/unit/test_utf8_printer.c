@@ -81,6 +81,22 @@ Test(utf8_printer, waits_for_the_rest_of_a_character)
     free(memory);
 }
 
+Test(utf8_printer, raw_bytes_are_unchanged)
+{
+    static const char bytes[] = "\x1B[31m\xFF\0\xC3";
+    char *memory = NULL;
+    size_t size = 0;
+    struct utf8_printer printer = {.to = open_memstream(&memory, &size), .raw = true};
+    for (size_t i = 0; i < sizeof bytes - 1; i++) {
+        cr_assert_eq(utf8_print(&printer, bytes + i, 1), OK);
+        cr_assert_eq(size, i + 1);
+    }
+    cr_assert_eq(utf8_print_end(&printer), OK);
+    cr_expect(size == sizeof bytes - 1 && memcmp(memory, bytes, size) == 0);
+    fclose(printer.to);
+    free(memory);
+}
+
 Test(utf8_printer, says_that_a_disk_is_full)
 {
     struct utf8_printer printer = {.to = fopen("/dev/full", "w")};
