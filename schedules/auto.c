@@ -5,7 +5,8 @@
  *     1. every named family that keeps to the limit, as it is, so that the outcome is never longer than any
  * of them (but for the one that holds weights twice);
  *     2. for each placement, the pipe played on a clock under many rules (auto_play.c), and the best of all
- * so far improved step by step (auto_improve.c), unless it is as short as any schedule can be (bound.h);
+ * so far improved step by step (auto_improve.c), unless it is as short as any schedule can be (bound.h); on
+ * the V with two chunks and a limit below 2p chunks, then also the building blocks of v_limited.c;
  *     3. whatever simulate() finds shortest, transfers included; of equals the one that holds least, then the
  *        one with the least bubble.
  *
@@ -23,7 +24,14 @@
 #include <string.h>
 
 /* How many actions are run, of either kind of search, for each placement. */
-enum { PLAYED = 3000000, PLAYED_EACH = 3000, MOVED = 12000000, MOVED_EACH = 12000 };
+enum {
+    BLOCKS = 4000000,
+    BLOCKS_LEAST = 400,
+    PLAYED = 3000000,
+    PLAYED_EACH = 3000,
+    MOVED = 12000000,
+    MOVED_EACH = 12000
+};
 /* What a named family costs, as measured. */
 enum { NAMED_EACH = 10 };
 enum { PLACEMENTS = 2, FULL_PIPES = 2 };
@@ -233,6 +241,8 @@ static enum status search_within(struct hunt *h, int place, int limit, int64_t g
     known = improve(x, known, goal, moved, steps);
     spend(h, moved);
     x->limit = h->limit;
+    if (steps == h->steps[place])
+        h->known[place] = known;
     bool fuse = h->costs.b > 0.0 && h->costs.b < 1.0; // then it is shorter than its steps
     double least = (double)known / x->second;
     if (known == PIPE_NEVER ||
@@ -240,6 +250,29 @@ static enum status search_within(struct hunt *h, int place, int limit, int64_t g
         return OK;
     TRY(offer_steps(h, place, steps, false));
     return fuse ? offer_steps(h, place, steps, true) : OK;
+}
+
+/* The building blocks of v_limited.c at this limit. One that is shorter than the steps found so far is
+ * improved too, and only replaces what was found where it is better. */
+static enum status search_blocks(struct hunt *h, int place, int64_t goal)
+{
+    struct pipe *x = h->pipes[place];
+    struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
+    struct schedule *s = NULL;
+    TRY(schedule_create(placements[place], &o, &s));
+    bool found = v_limited_lists(s, h->limit, BLOCKS);
+    enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of auto") : OK;
+    if (status == OK && found)
+        steps_of_schedule(x, s, h->other);
+    schedule_destroy(s);
+    spend(h, BLOCKS);
+    int64_t time = status == OK && found ? pipe_time(x, h->other, NULL) : PIPE_NEVER;
+    if (time >= h->known[place])
+        return status;
+    int64_t moved = budget(x->actions, MOVED, MOVED_EACH);
+    time = improve(x, time, goal, moved, h->other);
+    spend(h, moved);
+    return offer_steps(h, place, h->other, false);
 }
 
 /* True where nothing is left to find: as short as can be, in no more than `limit` chunks. */
@@ -263,7 +296,9 @@ static enum status search_place(struct hunt *h, int place)
             TRY(search_within(h, place, (int)(pipes * full), goal, PIPE_NEVER, h->other));
     if (done(h, bound, h->limit))
         return OK;
-    return search_within(h, place, h->limit, goal, h->known[place], h->steps[place]);
+    TRY(search_within(h, place, h->limit, goal, h->known[place], h->steps[place]));
+    bool blocks = place == 1 && h->v == 2 && h->limit < 2 * x->p && x->actions <= BLOCKS / BLOCKS_LEAST;
+    return blocks && !done(h, bound, h->limit) ? search_blocks(h, place, goal) : OK;
 }
 
 /* ---- one v ---- */
@@ -326,7 +361,8 @@ static double effort_of(const struct schedule_options *o, int v)
     int searches = (v == 1 || o->p == 1 ? 1 : PLACEMENTS) * (o->memory_limit > 0.0 ? 1 : 1 + FULL_PIPES);
     while (schedule_about((int)families) != NULL)
         families++;
-    return (double)(families * NAMED_EACH * actions) +
+    double blocks = v == 2 && o->p > 1 ? BLOCKS + (double)budget(actions, MOVED, MOVED_EACH) : 0.0;
+    return blocks + (double)(families * NAMED_EACH * actions) +
            searches * (double)(budget(actions, PLAYED, PLAYED_EACH) + budget(actions, MOVED, MOVED_EACH));
 }
 

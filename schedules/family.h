@@ -76,6 +76,9 @@ bool action_list_add(struct action_list *list, struct action action);
 /* The lists of zb-v, and for m < 2p-1 their makespan where every action of a chunk takes one unit. */
 void zb_v_lists(struct schedule *schedule);
 int64_t zb_v_units(int p, int m);
+/* The lists of the shortest building block found on the V in which no rank holds more than `limit` chunks,
+ * where every action takes one unit; the search plays about `units` actions. False: none was found. */
+bool v_limited_lists(struct schedule *schedule, int limit, int64_t units);
 
 /* Reasons that several families share. */
 const char *refuses_nothing(const struct schedule_options *options);

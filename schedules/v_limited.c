@@ -29,7 +29,8 @@ enum { PERIOD = 6, NEVER = INT_MAX / 2 };
 enum { SHORT_PIPE = 30, MOST_UNITS = 300000000, FEWEST = 64 };
 
 struct block {
-    int step[KINDS];
+    int step[2][KINDS]; // from a rank to the next: those before rank `split`, and the others
+    int split;
     int turn[KINDS - 1];
     int spare[2];   // activations that an F_DOWN, F_UP out of turn leaves free; NEVER: none goes out of turn
     bool any_input; // an I may go out of turn
@@ -58,6 +59,13 @@ static int stage_of(const struct player *x, int rank, int kind)
     return kind == F_DOWN || kind == I_UP ? rank : 2 * x->p - 1 - rank;
 }
 
+/* The units that `kind` takes from rank 0 to `rank`, or back. */
+static int way_to(const struct block *b, int rank, int kind)
+{
+    int before = rank < b->split ? rank : b->split;
+    return before * b->step[0][kind] + (rank - before) * b->step[1][kind];
+}
+
 /* Puts the block on every rank; false where two of its actions would fall on one unit. */
 static bool place_block(struct player *x, const struct block *b)
 {
@@ -68,8 +76,9 @@ static bool place_block(struct player *x, const struct block *b)
         int begin = 0;
         for (int kind = 0; kind < KINDS; kind++) {
             bool downwards = kind == F_DOWN || kind == I_DOWN;
-            r->start[kind] = begin + (downwards ? rank : x->p - 1 - rank) * b->step[kind];
-            begin += (x->p - 1) * b->step[kind] + (kind + 1 < KINDS ? b->turn[kind] : 0);
+            int whole = way_to(b, x->p - 1, kind), here = way_to(b, rank, kind);
+            r->start[kind] = begin + (downwards ? here : whole - here);
+            begin += whole + (kind + 1 < KINDS ? b->turn[kind] : 0);
             unsigned unit = 1U << (r->start[kind] % PERIOD);
             if ((taken & unit) != 0)
                 return false;
@@ -162,11 +171,13 @@ static int play(struct player *x, const struct block *b, int longest)
     return left == 0 ? now : NEVER;
 }
 
+static const int spares[][2] = {{NEVER, NEVER}, {2, 0}, {1, 0}, {0, 0}, {3, 1}, {1, 1}, {2, 1}};
+enum { SPARES = sizeof spares / sizeof *spares, STEPS = 6 };
+
 /* Candidate `index` for F and I of a chunk taking `together` units a rank; false past the last. */
 static bool candidate(int index, int together, struct block *b)
 {
-    static const int spares[][2] = {{NEVER, NEVER}, {2, 0}, {1, 0}, {0, 0}, {3, 1}, {1, 1}, {2, 1}};
-    enum { SPARES = sizeof spares / sizeof *spares, TURNS = PERIOD * PERIOD * PERIOD };
+    enum { TURNS = PERIOD * PERIOD * PERIOD };
     int first = index % 2, second = index / 2 % 2, way = index / 4;
     if (together == 2) { // one step each: nothing to choose
         first = second = 0;
@@ -176,7 +187,8 @@ static bool candidate(int index, int together, struct block *b)
     if (turns >= TURNS)
         return false;
     *b =
-        (struct block){.step = {together - 1 - first, 1 + second, together - 1 - second, 1 + first},
+        (struct block){.step = {{together - 1 - first, 1 + second, together - 1 - second, 1 + first}},
+                       .split = INT_MAX,
                        .turn = {1 + turns % PERIOD, 1 + turns / PERIOD % PERIOD, 1 + turns / PERIOD / PERIOD},
                        .spare = {spares[spare][0], spares[spare][1]},
                        .any_input = way % 2 == 0};
@@ -253,16 +265,32 @@ static void one_after_the_other(struct schedule *s)
     }
 }
 
+/* Frees the player's tables; the player may be only partly made. */
+static void free_player(struct player *x)
+{
+    free(x->input_order);
+    free(x->made[1]);
+    free(x->made[0]);
+    free(x->ranks);
+}
+
+static bool make_player(struct player *x, struct schedule *s)
+{
+    size_t cells = (size_t)s->stages * (size_t)s->m;
+    *x = (struct player){.s = s, .p = s->p, .m = s->m};
+    x->ranks = calloc((size_t)s->p, sizeof *x->ranks);
+    x->made[0] = calloc(cells, sizeof *x->made[0]);
+    x->made[1] = calloc(cells, sizeof *x->made[1]);
+    x->input_order = calloc(cells, sizeof *x->input_order);
+    bool good = x->ranks != NULL && x->made[0] != NULL && x->made[1] != NULL && x->input_order != NULL;
+    s->out_of_memory = s->out_of_memory || !good;
+    return good;
+}
+
 static void limited(struct schedule *s, chunks_of *limit, int together)
 {
-    struct player x = {.s = s};
-    size_t cells = (size_t)s->stages * (size_t)s->m;
-    x.ranks = calloc((size_t)s->p, sizeof *x.ranks);
-    x.made[0] = calloc(cells, sizeof *x.made[0]);
-    x.made[1] = calloc(cells, sizeof *x.made[1]);
-    x.input_order = calloc(cells, sizeof *x.input_order);
-    bool good = x.ranks != NULL && x.made[0] != NULL && x.made[1] != NULL && x.input_order != NULL;
-    s->out_of_memory = s->out_of_memory || !good;
+    struct player x;
+    bool good = make_player(&x, s);
 
     // Once the pipe is full the play repeats, so a short one mostly tells which block is best.
     struct block best;
@@ -282,10 +310,65 @@ static void limited(struct schedule *s, chunks_of *limit, int together)
         play(&x, &best, NEVER);
     else if (good)
         one_after_the_other(s);
-    free(x.input_order);
-    free(x.made[1]);
-    free(x.made[0]);
-    free(x.ranks);
+    free_player(&x);
+}
+
+/* The steps of half a block: `index` of those in which F and I of a chunk take 2 to 4 units together. */
+static void set_steps(int index, int *step)
+{
+    static const int ways[][2] = {{1, 1}, {1, 2}, {2, 1}, {1, 3}, {2, 2}, {3, 1}};
+    const int *of_0 = ways[index % STEPS], *of_1 = ways[index / STEPS];
+    step[F_DOWN] = of_0[0];
+    step[I_UP] = of_0[1];
+    step[F_UP] = of_1[0];
+    step[I_DOWN] = of_1[1];
+}
+
+/* Plays a block with every turn and every spare. */
+static void consider(struct player *x, struct block *b, struct block *best, int *shortest, int64_t *units)
+{
+    enum { TURNS = PERIOD * PERIOD * PERIOD };
+    for (int turns = 0; turns<TURNS && * units> 0; turns++) {
+        b->turn[0] = 1 + turns % PERIOD;
+        b->turn[1] = 1 + turns / PERIOD % PERIOD;
+        b->turn[2] = 1 + turns / PERIOD / PERIOD;
+        *units -= x->p;
+        if (!place_block(x, b))
+            continue;
+        for (int way = 0; way < 2 * SPARES; way++) {
+            b->spare[0] = spares[way / 2][0];
+            b->spare[1] = spares[way / 2][1];
+            b->any_input = way % 2 == 0;
+            int makespan = play(x, b, *shortest);
+            *units -= (int64_t)PERIOD * x->p * x->m;
+            if (makespan >= *shortest)
+                continue;
+            *shortest = makespan;
+            *best = *b;
+        }
+    }
+}
+
+/* For any limit, also an odd one: the blocks of v-half and v-min, and blocks whose steps change at one rank.
+ */
+bool v_limited_lists(struct schedule *s, int limit, int64_t units)
+{
+    struct player x;
+    struct block b = {.split = 1}, best = b;
+    int shortest = NEVER;
+    bool good = make_player(&x, s);
+    x.limit = x.first_limit = limit;
+    for (int n = 0; good && n < STEPS * STEPS * STEPS * STEPS; n++) {
+        set_steps(n % (STEPS * STEPS), b.step[0]);
+        set_steps(n / (STEPS * STEPS), b.step[1]);
+        for (b.split = 1; b.split < x.p && units > 0; b.split++)
+            consider(&x, &b, &best, &shortest, &units);
+    }
+    x.emit = true;
+    if (shortest < NEVER)
+        play(&x, &best, NEVER);
+    free_player(&x);
+    return shortest < NEVER;
 }
 
 static int at_most_all(const struct schedule *s, int limit)
