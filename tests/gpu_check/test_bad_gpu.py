@@ -70,6 +70,10 @@ class Machines(unittest.TestCase):
             for word in "tensor_parallel_size", "params_dtype", "of GPU", "step ":
                 self.assertNotIn(word, done.stderr)
 
+    def saved(self):
+        names = os.listdir(f"{self.run_dir}/checkpoints")
+        return sorted(name for name in names if name.startswith("step-"))
+
     def losses(self):
         with open(f"{self.run_dir}/metrics.jsonl", encoding="utf-8") as lines:
             return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line}
@@ -101,8 +105,7 @@ class Machines(unittest.TestCase):
                 for word in [f"step {at}, ", " of the GPU's 1.00 GiB are free", f"; rank {gpu} has ",
                              f" of GPU {gpu} (", "less is taken with ", "memory.offload_optimizer true", *words]:
                     self.assertIn(word, said[0])
-                self.assertEqual(sorted(os.listdir(f"{self.run_dir}/checkpoints")),
-                                 [f"step-{step:08}" for step in range(1, at)])
+                self.assertEqual(self.saved(), [f"step-{step:08}" for step in range(1, at)])
                 done = self.cuboid(*keys, *overrides, GPUS="2", run_dir=self.run_dir)
                 self.assertIn(f"/step-{at - 1:08}, step {at - 1}\n", done.stdout)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -118,7 +121,7 @@ class Machines(unittest.TestCase):
         self.assertEqual(len(said), 1, done.stderr)
         for word in "rank 1: step 3, ", "are free", "; rank 1 has ", "less is taken with ":
             self.assertIn(word, said[0])
-        self.assertEqual(sorted(os.listdir(f"{self.run_dir}/checkpoints")), ["step-00000001", "step-00000002"])
+        self.assertEqual(self.saved(), ["step-00000001", "step-00000002"])
 
     def test_several(self):
         two = ["dp=2", "cluster.transport=nccl"]

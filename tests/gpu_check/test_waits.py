@@ -91,7 +91,7 @@ class Steps(unittest.TestCase):
             for end in ("bin", "idx"):
                 os.symlink(f"{self.folder}/text.{end}", f"{session.work}/text.{end}")
             gpu_report.part_waits(session)
-            session.log.close()
+            session.log.file.close()
             self.assertEqual(report.wanted.state("waits")[0], state, report.text())
             self.assertIn(said, report.wanted.state("waits")[1])
             self.assertRegex(report.wanted.state("graph memory")[1], r"^4\.0 MiB beside the plan's [0-9.]+ KiB; ")
