@@ -174,7 +174,10 @@ static int examine(const char *profile)
     status = write_profile(profile, device, transport, ranks, &ceilings);
     if (status != OK)
         return exit_status(status);
-    printf("profile     %s\n", profile);
+    struct text shown = {0};
+    text_add_printable(&shown, profile, strlen(profile));
+    printf("profile     %s\n", text_chars(&shown));
+    text_free(&shown);
     return 0;
 }
 

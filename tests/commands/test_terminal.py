@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Generated text: its bytes to a pipe or a file, and only printable characters to a terminal.
+"""Generated text: its bytes to a pipe or a file, and only printable characters to a terminal. Names of files are
+printed without control characters, wherever they go.
 
     test_terminal.py CUBOID SOURCE_ROOT"""
 import errno
@@ -60,6 +61,14 @@ def test_generated_text(folder):
     expect("a terminal gets no control characters", not any(is_control(c) for c in text), shown)
 
 
+def test_names_of_files(folder):
+    os.rename(f"{folder}/run", f"{folder}/r\x1b[31m")
+    done = subprocess.run([CUBOID, "generate", f"{folder}/r\x1b[31m", "--prompt", "a", "--tokens", "1"],
+                          capture_output=True, check=True)
+    expect("generate's checkpoint", b"r\\x1b[31m/checkpoints" in done.stderr and b"\x1b" not in done.stderr,
+           done.stderr)
+
+
 def is_control(character):
     return character not in "\t\r\n" and (ord(character) < 32 or 127 <= ord(character) < 160)
 
@@ -72,5 +81,6 @@ with tempfile.TemporaryDirectory() as root:
     subprocess.run([CUBOID, "train", f"{ROOT}/recipes/quickstart.yaml", *TINY, f"data.train={root}/text",
                     f"logging.run_dir={root}/run"], check=True, stdout=subprocess.DEVNULL)
     test_generated_text(root)
+    test_names_of_files(root)
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
