@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/bpe.h"
 
+#include "trainer/json_read.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -61,8 +63,7 @@ static enum status read_vocabulary_file(struct loader *l)
     if (status == OK) {
         json_error_t why;
         size_t mark = mark_length(&file);
-        l->vocabulary =
-            json_loadb(text_chars(&file) + mark, file.length - mark, JSON_REJECT_DUPLICATES, &why);
+        l->vocabulary = json_read(text_chars(&file) + mark, file.length - mark, JSON_REJECT_DUPLICATES, &why);
         if (l->vocabulary == NULL)
             status =
                 fail(BAD_DATA, "%s, line %d, column %d: %s", l->vocab_file, why.line, why.column, why.text);

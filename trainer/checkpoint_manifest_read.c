@@ -4,6 +4,7 @@
 #include "trainer/checkpoint_manifest.h"
 #include "trainer/checksum.h"
 #include "trainer/checksum_v1.h"
+#include "trainer/json_read.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -309,7 +310,7 @@ static enum status parse(const char *path, const struct text *text, struct manif
 {
     json_error_t error;
     TRY(check_own_checksum(path, text));
-    json_t *root = json_loadb(text->chars, text->length, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = json_read(text->chars, text->length, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL)
         return fail(BAD_CHECKPOINT, "%s, line %d: not JSON: corrupt", path, error.line);
     enum status status = take_all(&(struct reader){path, out}, root);

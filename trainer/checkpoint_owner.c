@@ -2,6 +2,7 @@
 #include "trainer/checkpoint_owner.h"
 
 #include "base/file.h"
+#include "trainer/json_read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -121,7 +122,7 @@ static bool take_text(const json_t *root, const char *key, size_t size, char *ou
 
 static bool parse(const struct text *text, struct owner *out)
 {
-    json_t *root = json_loadb(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = json_read(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
     const json_t *pid = json_object_get(root, "pid"), *started = json_object_get(root, "started");
     bool good = take_text(root, "token", sizeof out->token, out->token) && out->token[0] != 0 &&
                 take_text(root, "host", sizeof out->host, out->host) &&

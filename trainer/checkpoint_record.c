@@ -2,6 +2,7 @@
 #include "trainer/checkpoint_record.h"
 
 #include "base/file.h"
+#include "trainer/json_read.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -26,7 +27,7 @@ static bool take_names(const json_t *list, struct record *out)
 
 static bool parse(const struct text *text, struct record *out)
 {
-    json_t *root = json_loadb(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = json_read(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *run = json_string_value(json_object_get(root, "run"));
     bool good = format != NULL && strcmp(format, "cuboid run") == 0 && run != NULL &&

@@ -3,6 +3,7 @@
 
 #include "trainer/checksum.h"
 #include "trainer/dataset.h"
+#include "trainer/json_read.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -199,7 +200,7 @@ static enum status compare(const struct data *data, const char *path, const stru
                            struct text *changes)
 {
     json_error_t why;
-    json_t *root = json_loadb(text_chars(file), file->length, 0, &why);
+    json_t *root = json_read(text_chars(file), file->length, 0, &why);
     enum status status = OK;
     if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
         text_add(changes, "%s: not a record of datasets, version 1: whether the data changed is not known",

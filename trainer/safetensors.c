@@ -3,6 +3,7 @@
 
 #include "trainer/checksum.h"
 #include "trainer/checksum_v1.h"
+#include "trainer/json_read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -214,7 +215,7 @@ static enum status read_at(const struct safetensors *f, void *out, size_t length
 static enum status parse_header(struct safetensors *f, const char *bytes, size_t length)
 {
     json_error_t error;
-    f->header = json_loadb(bytes, length, JSON_REJECT_DUPLICATES, &error);
+    f->header = json_read(bytes, length, JSON_REJECT_DUPLICATES, &error);
     if (f->header == NULL && json_error_code(&error) == json_error_duplicate_key)
         return fail(BAD_CHECKPOINT, "%s, byte %d: the header has a name twice", f->path.chars,
                     error.position + 8);
