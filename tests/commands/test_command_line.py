@@ -32,7 +32,8 @@ def tiny(folder, name, *keys):
 
 
 def run(*arguments, **options):
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    # Generated text is any bytes, and compared as those.
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "errors": "surrogateescape", **options}
     return subprocess.run([CUBOID, *arguments], text=True, check=False, **options)
 
 

@@ -26,7 +26,8 @@ static void note(const char *what, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     const char *temporary = strstr(name, ".cuboid-tmp-");
-    size_t length = strlen(calls->text), most = sizeof calls->text - length;
+    // Not strlen(), which clang takes for that of the initial text.
+    size_t length = strnlen(calls->text, CALLS_CHARS), most = sizeof calls->text - length;
     int chars = temporary != NULL ? (int)(temporary - name) : (int)strlen(name);
     snprintf(calls->text + length, most, "%s %.*s%s\n", what, chars, name, temporary != NULL ? "*" : "");
 }
