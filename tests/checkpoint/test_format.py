@@ -9,11 +9,11 @@
 - Every checksum is what libxxhash says of the bytes that the page names.
 - A checkpoint of version 1 (version-1/, written by a program of that version on two ranks) has, loaded on one rank and
   on two and saved again, the same tensors bit for bit; the loss scale is a tensor then."""
+import base64
 import ctypes
 import json
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -140,8 +140,19 @@ def test_layouts():
     assert one["precision.loss_scale"].dtype == "<f8" and one["precision.amax.layers.0.mlp.fc1.weight"].shape == (3, 3)
 
 
+def restore(folder):
+    """The checkpoint of version 1, whose tensors stand in the source tree as base64."""
+    os.mkdir(folder)
+    for name in os.listdir(VERSION_1):
+        with open(os.path.join(VERSION_1, name), "rb") as file:
+            content = file.read()
+        plain = name.removesuffix(".base64")
+        with open(os.path.join(folder, plain), "wb") as file:
+            file.write(content if plain == name else base64.b64decode(content))
+
+
 def test_version_1():
-    shutil.copytree(VERSION_1, "old")
+    restore("old")
     run(CONVERT, "convert", "old")
     old = assemble("old")
     # 20 parameters with two moments each, and the histories of 6 weights.
