@@ -6,9 +6,9 @@
  *     ... write to .fd ...
  *     file_temporary_commit                        fsync, rename, fsync of the folder
  *
- * The name is unpredictable and opened with O_EXCL and O_NOFOLLOW, so that nobody who can write in the folder
- * can place a file or a link there first. While it is open the file is locked (flock): a temporary file of
- * this name that is not locked belongs to a process that was killed, and file_temporary_sweep() removes it.
+ * The name is unpredictable and opened with O_EXCL and O_NOFOLLOW, so another user with write access to the
+ * folder cannot create a file or a link of that name first. The file is locked (flock) while it is open: an
+ * unlocked temporary file was left by a killed process, and file_temporary_sweep() removes it.
  */
 #pragma once
 
@@ -23,21 +23,21 @@ struct file_temporary {
 MUST_USE enum status file_temporary_create(const char *path, struct file_temporary *out);
 /* Makes the content durable, then the name. On failure the file is still there, under its temporary name. */
 MUST_USE enum status file_temporary_commit(struct file_temporary *file, const char *path);
-/* Closes the file and removes it unless it was committed. Takes what was created, once or several times. */
+/* Closes the file and removes it unless it was committed. May be called more than once. */
 void file_temporary_discard(struct file_temporary *file);
-/* Removes the temporary files of `path` that processes left behind when they were killed. Where the file
- * system knows no locks, none is removed. */
+/* Removes the temporary files of `path` that killed processes have left. On a file system without locks
+ * none is removed. */
 void file_temporary_sweep(const char *path);
 
-/* A random number from the system, for names that nobody else can choose. */
+/* A random number from getrandom(), for unpredictable names. */
 MUST_USE enum status random_token(uint64_t *out);
 
-/* fsync of a folder, which makes the names in it durable. A file system that has no such call is taken as it
- * is; any other failure is an IO_ERROR. */
+/* fsync of a folder, which makes the names in it durable. OK on a file system that does not support it; any
+ * other failure is an IO_ERROR. */
 MUST_USE enum status folder_sync(const char *path);
 MUST_USE enum status folder_sync_parent(const char *path);
 
-/* Removes the files in the folder `path` whose names `is_ours` accepts, then the folder. A symbolic link at
- * `path` is removed itself, with a line on standard error, and what it points to stays as it is; so does a
- * file that is not ours, and with it the folder: IO_ERROR names it. OK when nothing is there. */
+/* Removes the files in the folder `path` whose names `is_ours` accepts, then the folder. If
+ * `path` is a symbolic link, the link is removed, with a line on standard error, and its target is not
+ * touched. Any other file is kept, and so is the folder: IO_ERROR names it. OK when `path` does not exist. */
 MUST_USE enum status folder_remove(const char *path, bool (*is_ours)(const char *name));

@@ -183,8 +183,8 @@ static int affinity_of(pid_t process)
     return count;
 }
 
-/* A launcher that binds its processes gives each a part of its own mask; one that does not hands it on. Open
- * MPI says which, also where a shell stands between it and this process. */
+/* A launcher that binds its processes gives each a part of its own mask; others pass their mask on. Open MPI
+ * reports which it does, even with a shell between mpirun and this process. */
 static int shared_cpus(int cpus, int online)
 {
     const char *bound = getenv("OMPI_MCA_orte_bound_at_launch");

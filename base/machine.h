@@ -5,8 +5,8 @@
  *            (docker --cpus, a Slurm or Kubernetes limit)
  *   memory   the machine's, and the memory limit of the cgroup
  *
- * The functions in the middle take the contents of the kernel's files and of the environment as text, so that
- * tests have them for machines that are not at hand. Everything that cannot be read is no limit. */
+ * Parsing functions take the contents of the kernel's files and of the environment as text, so tests can
+ * cover other machines. A limit that cannot be read counts as no limit. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ struct machine {
 void machine_look(struct machine *out);
 
 /* CPU threads of each of `ranks` ranks of this machine, of which `here` are threads of this process: an equal
- * share of what they have together, and no more than this process may run on. At least 1. */
+ * share of the CPUs of the job, at most those this process may run on. At least 1. */
 int machine_threads(const struct machine *machine, int ranks, int here);
 
 /* ---- the kernel's texts ---- */
@@ -43,7 +43,7 @@ int64_t cgroup_memory_max(const char *text);
 /* ---- the launcher's ---- */
 
 /* The ranks that run on this node by Slurm's "4(x2),3", the tasks of each node in the order of nodes;
- * -1 where that says nothing of `node`. */
+ * -1 if `text` has no entry for `node`. */
 int64_t slurm_tasks_of_node(const char *text, int64_t node);
 /* The processes of this job on this machine, as the environment has it (get: getenv): Open MPI's
  * OMPI_COMM_WORLD_LOCAL_SIZE, or of SLURM_STEP_TASKS_PER_NODE the entry SLURM_NODEID; `size`, the whole job,
