@@ -3,7 +3,8 @@
  * to the bit: losses, gradient norms, final weights and moments, validation loss. Within a group of layouts
  * tp, dp and the size of a microbatch are the same; what differs is the pipeline, its cuts and its schedule,
  * the order of ranks, buckets, threads, the device's cruelty, and whether ranks are threads or processes.
- *     test_layouts [MPIRUN] */
+ *     test_layouts            ranks are threads
+ *     test_layouts MPIRUN     ranks are processes, against one run whose ranks are threads */
 #include "schedules/schedule.h"
 #include "tests/support/launched.h"
 #include "tests/support/sanitized.h"
@@ -517,32 +518,39 @@ static void check_flipped(struct test *test, const struct alike *group, const st
     text_free(&why);
 }
 
+static void check_threads(struct test *test, const struct alike *group, const struct trace *reference)
+{
+    struct trace trace = {.steps = 0};
+    struct trace_options often = {.transport = "local", .evaluates_often = true};
+    if (!UNDER_SANITIZER) { // they prove the test, not the trainer
+        check_flipped(test, group, reference);
+        check_loaded(test, group, reference);
+    }
+    bool odd = (group - groups) % 2 == 1; // under a sanitizer the one or the other
+    if (!UNDER_SANITIZER || !odd) {
+        enum status status = run(&test->tiny, group, group->layouts[0], &often, &trace);
+        judge(test, group, "evaluating after each step", status, reference, &trace);
+    }
+    if (!UNDER_SANITIZER || odd)
+        check_resumed(test, group, group->resumed[0], group->resumed[1], reference);
+    for (int i = 1; group->layouts[i] != NULL; i++)
+        if (!UNDER_SANITIZER || i % 4 == 1)
+            check(test, group, group->layouts[i], reference);
+    // Under a sanitizer test_schedules has had them all.
+    for (int i = 0; !UNDER_SANITIZER && group->pipelines[i] != NULL; i++)
+        check_schedules(test, group, group->pipelines[i], reference);
+}
+
 static void check_group(struct test *test, const struct alike *group)
 {
-    struct trace reference = {.steps = 0}, trace = {.steps = 0};
-    struct trace_options often = {.transport = "local", .evaluates_often = true};
+    struct trace reference = {.steps = 0};
     int runs = test->runs, failures = test->failures;
     enum status status = run(&test->tiny, group, group->layouts[0], &local, &reference);
     judge(test, group, group->layouts[0], status, &reference, &reference);
     if (status != OK)
         return;
-    if (!UNDER_SANITIZER) { // they prove the test, not the trainer
-        check_flipped(test, group, &reference);
-        check_loaded(test, group, &reference);
-    }
-    bool odd = (group - groups) % 2 == 1; // under a sanitizer the one or the other
-    if (!UNDER_SANITIZER || !odd) {
-        status = run(&test->tiny, group, group->layouts[0], &often, &trace);
-        judge(test, group, "evaluating after each step", status, &reference, &trace);
-    }
-    if (!UNDER_SANITIZER || odd)
-        check_resumed(test, group, group->resumed[0], group->resumed[1], &reference);
-    for (int i = 1; group->layouts[i] != NULL; i++)
-        if (!UNDER_SANITIZER || i % 4 == 1)
-            check(test, group, group->layouts[i], &reference);
-    // Under a sanitizer test_schedules has had them all.
-    for (int i = 0; !UNDER_SANITIZER && group->pipelines[i] != NULL; i++)
-        check_schedules(test, group, group->pipelines[i], &reference);
+    if (test->mpirun == NULL)
+        check_threads(test, group, &reference);
     for (int i = 0; test->mpirun != NULL && group->processes[i] != NULL; i++)
         check_processes(test, group, group->processes[i], &reference);
     printf("%s: %d runs, loss %.9g to %.9g, %d differ\n", group->name, test->runs - runs, reference.loss[0],
@@ -557,7 +565,8 @@ int main(int argc, char **argv)
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
-        check_group(&test, &groups[g]);
+        if (test.mpirun == NULL || groups[g].processes[0] != NULL)
+            check_group(&test, &groups[g]);
     tiny_destroy(&test.tiny);
     printf("%d runs, %d failures\n", test.runs, test.failures);
     return test.failures != 0;
