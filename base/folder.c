@@ -71,17 +71,13 @@ static enum status remove_link(const char *path)
     ssize_t length = readlink(path, target, sizeof target - 1);
     if (length < 0)
         return fail(IO_ERROR, "%s: not a folder", path);
-    struct text shown = {0};
-    text_add_printable(&shown, target, (size_t)length);
-    enum status status = OK;
+    target[length] = 0;
     if (unlink(path) != 0)
-        status = fail(IO_ERROR, "%s: the symbolic link cannot be removed: %s", path, strerror(errno));
-    else
-        fprintf(stderr,
-                "warning: %s was a symbolic link to %s; the link is removed, its target is not touched\n",
-                path, shown.chars);
-    text_free(&shown);
-    return status;
+        return fail(IO_ERROR, "%s: the symbolic link cannot be removed: %s", path, strerror(errno));
+    print_line(stderr,
+               "warning: %s was a symbolic link to %s; the link is removed, its target is not touched", path,
+               target);
+    return OK;
 }
 
 static bool is_dot(const char *name)

@@ -111,13 +111,14 @@ enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 /* `where` comes behind the reason. */
 static _Noreturn void end_process(int exit, const char *why, const char *where)
 {
-    char place[WHO_CHARS] = "cuboid";
+    char place[WHO_CHARS] = "cuboid", shown[WHY_CHARS];
+    text_printable(why, shown, sizeof shown);
     if (me.rank >= 0)
         who_text(&me, place);
     // One write, so that the lines of several dying ranks do not mix. No exit handlers: the other
     // ranks of this process still run, and would see their world torn down under them.
     char line_text[WHY_CHARS + 2400];
-    int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", place, why, where);
+    int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", place, shown, where);
     if (length > 0) {
         ssize_t ignored = write(STDERR_FILENO, line_text, (size_t)length);
         (void)ignored;

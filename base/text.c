@@ -30,18 +30,24 @@ void text_add_bytes(struct text *text, const char *bytes, size_t length)
     text->chars[text->length] = 0;
 }
 
-void text_add(struct text *text, const char *format, ...)
+static void text_vadd(struct text *text, const char *format, va_list args)
 {
-    va_list args, again;
-    va_start(args, format);
+    va_list again;
     va_copy(again, args);
     int length = vsnprintf(NULL, 0, format, args);
-    va_end(args);
     CHECK(length >= 0);
     text_reserve(text, (size_t)length);
     vsnprintf(text->chars + text->length, (size_t)length + 1, format, again);
     va_end(again);
     text->length += (size_t)length;
+}
+
+void text_add(struct text *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    text_vadd(text, format, args);
+    va_end(args);
 }
 
 /* The length of the UTF-8 sequence at `s`, or 0 when it is not one (RFC 3629, table 3-7 of Unicode). */
@@ -123,6 +129,20 @@ void text_printable(const char *string, char *out, size_t capacity)
         left -= shown > 0 ? (size_t)shown : 1;
     }
     out[length] = 0;
+}
+
+void print_line(FILE *to, const char *format, ...)
+{
+    struct text raw = {0}, line = {0};
+    va_list args;
+    va_start(args, format);
+    text_vadd(&raw, format, args);
+    va_end(args);
+    text_add_printable(&line, raw.chars, raw.length);
+    text_add_bytes(&line, "\n", 1);
+    fwrite(line.chars, 1, line.length, to);
+    text_free(&raw);
+    text_free(&line);
 }
 
 const char *text_chars(const struct text *text)

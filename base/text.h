@@ -24,6 +24,10 @@ void text_add_json(struct text *text, const char *string);
 void text_add_printable(struct text *text, const char *bytes, size_t length);
 /* The same into out[capacity], without memory of its own; what has no room is left out. */
 void text_printable(const char *string, char *out, size_t capacity);
+/* Prints one line, and its newline, in one write where `to` is not buffered. Escapes as text_add_printable()
+ * does, so that a path, a variable of the environment or any other text of the user cannot control a
+ * terminal: every line that holds one is printed through here, or is the text of a fail(). */
+void print_line(FILE *to, const char *format, ...) PRINTF_LIKE(2, 3);
 const char *text_chars(const struct text *text);
 void text_free(struct text *text);
 

@@ -339,6 +339,14 @@ def banned_call(source):
 
 
 @rule(*C_FILES)
+def escaped_warning(source):
+    """A warning is printed by print_line(), which escapes control characters in the user's text."""
+    for match in re.finditer(r'(?<!\w)f(?:printf|puts)\s*\([^"();]*"(?:warning|error|skipped): ',
+                             source.code_with_strings):
+        yield source.line_of(match.start()), "a warning is printed by print_line(), which escapes control characters"
+
+
+@rule(*C_FILES)
 def state(source):
     """No mutable variable outlives a function: ranks can be threads of one process."""
     for start, _, text, body in top_level(source):

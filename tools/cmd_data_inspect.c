@@ -82,10 +82,8 @@ static enum status print_document(const struct dataset *d, int64_t document,
 static enum status inspect(const struct dataset *d, const struct data_options *o, int64_t shown)
 {
     char size[NUMBER_CHARS];
-    struct text prefix = {0};
-    text_add_printable(&prefix, dataset_prefix(d), strlen(dataset_prefix(d)));
-    printf("%s.bin, %s.idx: a Megatron indexed dataset, version 1\n", prefix.chars, prefix.chars);
-    text_free(&prefix);
+    print_line(stdout, "%s.bin, %s.idx: a Megatron indexed dataset, version 1", dataset_prefix(d),
+               dataset_prefix(d));
     printf("ids are    %s, %s of them\n", dataset_type_name(d), count_text((double)dataset_tokens(d), size));
     printf("tokens     %" PRId64 "\ndocuments  %" PRId64 "\n", dataset_tokens(d), dataset_documents(d));
     if (dataset_sequences(d) != dataset_documents(d))

@@ -189,15 +189,13 @@ static void print_summary(const struct pump *p, const char *prefix)
 {
     char size[NUMBER_CHARS], time[NUMBER_CHARS];
     double spent = now_s() - p->began_s;
-    struct text shown = {0};
-    text_add_printable(&shown, prefix, strlen(prefix));
-    printf("%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
-           " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s\n",
-           shown.chars, shown.chars, p->documents, p->documents == 1 ? "" : "s", p->token_count,
-           tokenizer_name(p->tokenizer), bytes_text(p->text_bytes, size),
-           (double)p->text_bytes / (double)p->token_count, seconds_text(spent, time),
-           (double)p->read_bytes * 1e-6 / spent);
-    text_free(&shown);
+    print_line(stdout,
+               "%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
+               " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s",
+               prefix, prefix, p->documents, p->documents == 1 ? "" : "s", p->token_count,
+               tokenizer_name(p->tokenizer), bytes_text(p->text_bytes, size),
+               (double)p->text_bytes / (double)p->token_count, seconds_text(spent, time),
+               (double)p->read_bytes * 1e-6 / spent);
     if (p->documents < 20)
         printf("A train/valid split cuts between documents; with %" PRId64
                " it is coarse or impossible (--documents, "

@@ -66,8 +66,8 @@ static void print_traps(void)
     static const char *const traps[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"};
     for (size_t i = 0; i < sizeof traps / sizeof *traps; i++)
         if (getenv(traps[i]) != NULL)
-            printf("            %s=%s is set, and may slow OpenBLAS down; unset it\n", traps[i],
-                   getenv(traps[i]));
+            print_line(stdout, "            %s=%s is set, and may slow OpenBLAS down; unset it", traps[i],
+                       getenv(traps[i]));
 }
 
 static void print_cpu(void)
@@ -174,10 +174,7 @@ static int examine(const char *profile)
     status = write_profile(profile, device, transport, ranks, &ceilings);
     if (status != OK)
         return exit_status(status);
-    struct text shown = {0};
-    text_add_printable(&shown, profile, strlen(profile));
-    printf("profile     %s\n", text_chars(&shown));
-    text_free(&shown);
+    print_line(stdout, "profile     %s", profile);
     return 0;
 }
 

@@ -211,14 +211,11 @@ static enum status run(const struct arguments *a, const struct text *prompt, con
     putchar('\n');
     fflush(stdout);
     char time[NUMBER_CHARS];
-    struct text shown = {0};
-    text_add_printable(&shown, checkpoint, strlen(checkpoint));
-    fprintf(stderr, "made %lld token%s%s in %s (%.0f tokens/s), after a prompt of %lld; %s, seed %llu\n",
-            (long long)result.tokens, result.tokens == 1 ? "" : "s",
-            result.stopped ? ", to the end of the document," : "", seconds_text(result.seconds, time),
-            result.seconds > 0.0 ? (double)result.tokens / result.seconds : 0.0,
-            (long long)result.prompt_tokens, text_chars(&shown), (unsigned long long)options.sampling.seed);
-    text_free(&shown);
+    print_line(stderr, "made %lld token%s%s in %s (%.0f tokens/s), after a prompt of %lld; %s, seed %llu",
+               (long long)result.tokens, result.tokens == 1 ? "" : "s",
+               result.stopped ? ", to the end of the document," : "", seconds_text(result.seconds, time),
+               result.seconds > 0.0 ? (double)result.tokens / result.seconds : 0.0,
+               (long long)result.prompt_tokens, checkpoint, (unsigned long long)options.sampling.seed);
     return OK;
 }
 

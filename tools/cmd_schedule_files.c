@@ -115,10 +115,7 @@ enum status output_write(const struct output *o, const struct text *content, boo
         return OK;
     }
     TRY(file_write_atomic(o->path, content->chars, content->length));
-    struct text name = {0};
-    text_add_printable(&name, o->path, strlen(o->path));
     if (say)
-        printf("%s: %zu bytes\n", text_chars(&name), content->length);
-    text_free(&name);
+        print_line(stdout, "%s: %zu bytes", o->path, content->length);
     return OK;
 }

@@ -144,11 +144,8 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
 
 int exit_status(enum status status)
 {
-    struct text shown = {0}; // names of files, for instance, may have anything in them
-    text_add_printable(&shown, fail_text(), strlen(fail_text()));
     if (status != OK)
-        fprintf(stderr, "cuboid: %s\n", text_chars(&shown));
-    text_free(&shown);
+        fprintf(stderr, "cuboid: %s\n", fail_text());
     return status_exit(status);
 }
 

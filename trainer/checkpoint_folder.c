@@ -154,7 +154,7 @@ static bool is_part(const char *name)
 static void remove_or_warn(const char *path)
 {
     if (folder_remove(path, is_part) != OK)
-        fprintf(stderr, "warning: %s\n", fail_text());
+        print_line(stderr, "warning: %s", fail_text());
 }
 
 enum status folder_clean(const char *save)
@@ -242,8 +242,8 @@ static enum status make_room(const char *save, const struct save_ticket *ticket,
     free_name(save, ticket->identity.step, ".old", &old);
     enum status status = move(final, old.chars);
     if (status == OK)
-        fprintf(stderr, "warning: %s was not a complete checkpoint of this run; it is kept as %s\n", final,
-                old.chars);
+        print_line(stderr, "warning: %s was not a complete checkpoint of this run; it is kept as %s", final,
+                   old.chars);
     text_free(&old);
     return status;
 }
@@ -276,7 +276,7 @@ void folder_abandon(const char *save, const struct save_ticket *ticket)
     folder_of_ticket(save, ticket, &partial);
     remove_or_warn(partial.chars);
     if (record_set_unfinished(save, NULL) != OK)
-        fprintf(stderr, "warning: %s\n", fail_text());
+        print_line(stderr, "warning: %s", fail_text());
     text_free(&partial);
 }
 
@@ -311,12 +311,12 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
         if (entry->suffix[0] == 0 && entry->step <= identity->step &&
             is_own(path.chars, identity->run, entry->step) && ++complete > keep &&
             remove_checkpoint(save, entry->step) != OK)
-            fprintf(stderr, "warning: %s\n", fail_text());
+            print_line(stderr, "warning: %s", fail_text());
         text_free(&path);
     }
     free(entries.list);
     if (record_set_unfinished(save, NULL) != OK)
-        fprintf(stderr, "warning: %s\n", fail_text());
+        print_line(stderr, "warning: %s", fail_text());
 }
 
 /* ---- finding ---- */
@@ -360,13 +360,15 @@ enum status folder_newest(const char *save, int64_t below, int64_t *step, struct
         struct text path = {0};
         const struct entry *entry = &entries.list[i];
         folder_of_step(save, entry->step, entry->suffix, &path);
-        if (entry->step < below && entry->suffix[0] == 0 &&
-            check_complete(save, path.chars, entry->step) == OK)
-            found = entry->step;
-        else if (entry->step < below && entry->suffix[0] == 0)
-            text_add(skipped, "skipped: %s\n", fail_text());
-        else if (entry->step < below)
-            text_add(skipped, "skipped: %s: its save was not finished\n", path.chars);
+        if (entry->step < below) {
+            enum status usable = entry->suffix[0] == 0
+                                     ? check_complete(save, path.chars, entry->step)
+                                     : fail(BAD_CHECKPOINT, "%s: its save was not finished", path.chars);
+            if (usable == OK)
+                found = entry->step;
+            else
+                text_add(skipped, "skipped: %s\n", fail_text());
+        }
         text_free(&path);
     }
     free(entries.list);
@@ -397,9 +399,9 @@ static void set_aside(const char *save, int64_t step)
     folder_of_step(save, step, "", &path);
     free_name(save, step, ".broken", &broken);
     if (move(path.chars, broken.chars) == OK)
-        fprintf(stderr, "warning: %s cannot be loaded; it is kept as %s\n", path.chars, broken.chars);
+        print_line(stderr, "warning: %s cannot be loaded; it is kept as %s", path.chars, broken.chars);
     else
-        fprintf(stderr, "warning: %s\n", fail_text());
+        print_line(stderr, "warning: %s", fail_text());
     text_free(&path);
     text_free(&broken);
 }

@@ -86,10 +86,10 @@ static void warn_of_samples(const struct worker *w, const struct source *s)
     int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
     int64_t step = s->manifest.identity.step;
     if (step > 0 && (samples % batch != 0 || samples / batch != step))
-        fprintf(
+        print_line(
             stderr,
             "warning: %s was made with train.global_batch_size %lld, and now it is %lld: the data does not "
-            "go on after sample %lld, where it stopped\n",
+            "go on after sample %lld, where it stopped",
             s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
 }
 
@@ -227,7 +227,7 @@ enum status checkpoint_continue(struct worker *w, char **out)
         folder_of_step(save, step, "", &path);
         status = load_together(w, path.chars, true, &broken);
         if (broken && first)
-            fprintf(stderr, "warning: %s\n", fail_text());
+            print_line(stderr, "warning: %s", fail_text());
         if (status == OK)
             *out = path.chars;
         else

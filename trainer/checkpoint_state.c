@@ -90,10 +90,11 @@ enum status state_load_amax(struct worker *w, struct source *s)
         TRY(status);
     }
     if (missing > 0 && w->world->rank == 0)
-        fprintf(stderr,
-                "warning: %s has no history of magnitudes for %d weights: precision.scaling delayed begins "
-                "with scales of 1\n",
-                s->folder, missing);
+        print_line(
+            stderr,
+            "warning: %s has no history of magnitudes for %d weights: precision.scaling delayed begins "
+            "with scales of 1",
+            s->folder, missing);
     return amax_history_settle(w->amax);
 }
 

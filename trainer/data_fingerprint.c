@@ -242,13 +242,11 @@ enum status data_fingerprint_check(struct data *data, const char *folder, bool s
     for (const char *line = changes.chars; status == OK && line != NULL && !strict;
          line = *end != 0 ? end + 1 : NULL) {
         end = line + strcspn(line, "\n");
-        struct text shown = {0};
-        text_add_printable(&shown, line, (size_t)(end - line));
-        fprintf(stderr,
-                "warning: the data is not what made %s: %s; restore it to continue with the same samples "
-                "(data.strict=true refuses)\n",
-                folder, shown.chars);
-        text_free(&shown);
+        print_line(
+            stderr,
+            "warning: the data is not what made %s: %.*s; restore it to continue with the same samples "
+            "(data.strict=true refuses)",
+            folder, (int)(end - line), line);
     }
     if (status == OK && strict && changes.length > 0) {
         for (char *c = changes.chars; *c != 0; c++)

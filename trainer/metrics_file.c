@@ -93,18 +93,19 @@ static enum status report_damage(const struct metrics_file *file, const struct k
         free_name(file->run_dir.chars, &copy);
         enum status status = file_write_atomic(copy.chars, all->chars, all->length);
         if (status == OK)
-            fprintf(stderr,
-                    "warning: %s: line %d is torn or damaged (%d in all) and is left out; the file as it was "
-                    "is kept as %s\n",
-                    file->path.chars, kept->first_bad, kept->bad, copy.chars);
+            print_line(
+                stderr,
+                "warning: %s: line %d is torn or damaged (%d in all) and is left out; the file as it was "
+                "is kept as %s",
+                file->path.chars, kept->first_bad, kept->bad, copy.chars);
         text_free(&copy);
         TRY(status);
     }
     int64_t tail = first_step - 1 - kept->last, missing = kept->missing + (tail > 0 ? tail : 0);
     if (missing > 0)
-        fprintf(stderr, "warning: %s lacks %lld of the steps up to %lld; the first is step %lld\n",
-                file->path.chars, (long long)missing, (long long)(first_step - 1),
-                (long long)(kept->missing > 0 ? kept->first_missing : kept->last + 1));
+        print_line(stderr, "warning: %s lacks %lld of the steps up to %lld; the first is step %lld",
+                   file->path.chars, (long long)missing, (long long)(first_step - 1),
+                   (long long)(kept->missing > 0 ? kept->first_missing : kept->last + 1));
     return OK;
 }
 
@@ -144,9 +145,9 @@ static enum status put_aside(const struct metrics_file *file, int64_t first_step
                              : fail(IO_ERROR, "logging.run_dir: %s: cannot become %s: %s", file->path.chars,
                                     kept.chars, strerror(errno));
     if (status == OK)
-        printf("%s holds no complete checkpoint of its own: starts again from step %lld%s%s\n",
-               file->run_dir.chars, (long long)first_step,
-               bytes > 0 ? "; the earlier metrics are kept as " : "", bytes > 0 ? kept.chars : "");
+        print_line(stdout, "%s holds no complete checkpoint of its own: starts again from step %lld%s%s",
+                   file->run_dir.chars, (long long)first_step,
+                   bytes > 0 ? "; the earlier metrics are kept as " : "", bytes > 0 ? kept.chars : "");
     text_free(&kept);
     return status;
 }

@@ -72,7 +72,7 @@ void problems_warn(struct problems *problems, const char *format, ...)
 void problems_print(const struct problems *problems, FILE *to)
 {
     for (size_t i = 0; i < problems->count; i++)
-        fprintf(to, "%s: %s\n", problems->list[i].warning ? "warning" : "error", problems->list[i].text);
+        print_line(to, "%s: %s", problems->list[i].warning ? "warning" : "error", problems->list[i].text);
 }
 
 void problems_free(struct problems *problems)

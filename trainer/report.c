@@ -182,9 +182,10 @@ enum status report_offload(const struct run *run, FILE *to)
     if (run->recipe->memory.offload_activations)
         TRY(anything_leaves(run, &any));
     if (!any)
-        fprintf(to, "warning: memory.offload_activations has no effect: in this schedule every backward pass "
-                    "follows its forward at once, or nearly; a pipeline of three or more ranks, or of more "
-                    "microbatches at once, would have something to send away\n");
+        print_line(to,
+                   "warning: memory.offload_activations has no effect: in this schedule every backward pass "
+                   "follows its forward at once, or nearly; a pipeline of three or more ranks, or of more "
+                   "microbatches at once, would have something to send away");
     return OK;
 }
 

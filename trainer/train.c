@@ -75,9 +75,9 @@ static enum status load_checkpoint(struct session *s, bool *own)
     if (!*own && !is_auto)
         TRY(load_named(s, load));
     if (speaks(s) && (*own || !is_auto))
-        printf("continues from %s, step %lld%s%s\n", *own ? path : load, (long long)s->worker.step,
-               *own && !is_auto ? ", which is newer than checkpoint.load " : "",
-               *own && !is_auto ? load : "");
+        print_line(stdout, "continues from %s, step %lld%s%s", *own ? path : load, (long long)s->worker.step,
+                   *own && !is_auto ? ", which is newer than checkpoint.load " : "",
+                   *own && !is_auto ? load : "");
     free(path);
     return OK;
 }
@@ -191,10 +191,10 @@ static void warn_of_no_loss(struct session *s, const struct step_record *record)
 {
     if (record->loss_tokens > 0 || s->warned)
         return;
-    fprintf(
+    print_line(
         stderr,
         "warning: step %lld: no token of the batch counts in the loss (data.eod_mask_loss, or masked data): "
-        "loss null, gradients 0; metrics.jsonl has \"loss_tokens\" for each step\n",
+        "loss null, gradients 0; metrics.jsonl has \"loss_tokens\" for each step",
         (long long)record->step);
     s->warned = true;
 }

@@ -59,7 +59,7 @@ static const char *verdict_of(double error, double bound)
     return error <= bound ? "" : isnan(error) ? "  OUTSIDE: not finite" : "  OUTSIDE";
 }
 
-static void print_line(const struct verify_report *report, const struct line *line, FILE *to)
+static void print_report_line(const struct verify_report *report, const struct line *line, FILE *to)
 {
     const char *name = report->names[line->row], *quantity = quantity_names[line->quantity];
     const struct verify_worst *w = &line->worst;
@@ -130,7 +130,7 @@ void verify_print(const struct verify_report *report, bool all, FILE *to)
     fprintf(to, "  %-34s %-9s %10s %10s %9s\n", "worst element of", "", "error", "bound", "ratio");
     print_steps(report, to);
     for (int i = 0; i < shown; i++)
-        print_line(report, &lines[i], to);
+        print_report_line(report, &lines[i], to);
     if (count > shown)
         fprintf(to, "  ... and %d more, %s (--all prints them)\n", count - shown,
                 outside > shown ? "some outside" : "none worse");

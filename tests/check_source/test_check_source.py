@@ -40,6 +40,8 @@ FAULTS = [
     ("banned-call", "base/a.c", "int f(const char *a)\n{\n    return atoi (a);\n}\n", 4),
     ("banned-call", "trainer/a.c", "void f(void)\n{\n    exit(1);\n}\n", 4),
     ("banned-call", "layers/a.c", "void f(int x)\n{\n    assert(x > 0);\n}\n", 4),
+    ("escaped-warning", "trainer/a.c",
+     'void f(const char *s)\n{\n    fprintf(stderr,\n            "warning: %s\\n", s);\n}\n', 4),
     ("state", "base/a.c", "int counter;\n", 2),
     ("state", "base/a.c", "static int table[4] = {1, 2};\n", 2),
     ("state", "base/a.c", "/* first */\n\nstatic const char *names[] = {\n    \"a\",\n};\n", 4),
@@ -89,6 +91,7 @@ INNOCENT = {
     + "void run(struct x *x, int (*body)(struct x *x, void *argument), void *argument)\n{\n"
     + "    static const int weights[] = {1, 2};\n    x->exit(1);\n    my_strcpy(x);\n}\n"
     + "#define LOOP(n) \\\n    for (int i = 0; i < (n); i++) { \\\n    }\n"
+    + 'void say(const char *s)\n{\n    print_line(stderr, "warning: %s", s);\n    fprintf(stderr, "%s", s);\n}\n'
     + "int after(void)\n{\n    return '{' + '\"';\n}\n"
     + LONG_FUNCTION.replace("    g();\n", "", 1)
     + LONG_FUNCTION.replace("    g();\n", "    case A:\n", 1).replace("f(", "walk("),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Generated text: its bytes to a pipe or a file, and only printable characters to a terminal. Names of files are
-printed without control characters, wherever they go.
+"""Generated text: its bytes to a pipe or a file, and only printable characters to a terminal. Text of the
+user (arguments, paths, variables, values of recipes) is printed without control characters, wherever it goes.
 
     test_terminal.py CUBOID SOURCE_ROOT"""
 import errno
@@ -61,12 +61,46 @@ def test_generated_text(folder):
     expect("a terminal gets no control characters", not any(is_control(c) for c in text), shown)
 
 
-def test_names_of_files(folder):
-    os.rename(f"{folder}/run", f"{folder}/r\x1b[31m")
-    done = subprocess.run([CUBOID, "generate", f"{folder}/r\x1b[31m", "--prompt", "a", "--tokens", "1"],
-                          capture_output=True, check=True)
-    expect("generate's checkpoint", b"r\\x1b[31m/checkpoints" in done.stderr and b"\x1b" not in done.stderr,
-           done.stderr)
+ESCAPE = "\x1b[31m"  # makes the text after it red
+
+
+def test_text_of_the_user(folder):
+    """Arguments, paths, variables and values of recipes with a control character in them: none reaches the output."""
+    recipe, red = f"{ROOT}/recipes/quickstart.yaml", f"{folder}/r{ESCAPE}"
+    os.rename(f"{folder}/run", red)
+    os.mkdir(f"{red}/checkpoints/step-00000009.partial")  # a save that was not finished
+    os.mkdir(f"{red}/checkpoints/step-00000008")  # no checkpoint
+    with open(f"{folder}/{ESCAPE}.yaml", "w", encoding="utf-8") as out:
+        out.write(f'base: {recipe}\nname: "a\\e[31m"\nunknown{ESCAPE}: 1\n')
+    with open(f"{folder}/a{ESCAPE}.txt", "w", encoding="utf-8") as out:
+        out.write("text\n")
+    shown = "\\x1b[31m"
+    for words, expected in [
+            (["generate", red, "--prompt", "a", "--tokens", "1"], f"skipped: {folder}/r{shown}/checkpoints/step-"),
+            (["generate", red, "--prompt", "a", "--tokens", "1"], f"; {folder}/r{shown}/checkpoints/step-"),
+            (["generate", f"{red}-no", "--prompt", "a"], "r?[31m-no"),
+            (["doctor"], f"OPENBLAS_CORETYPE={shown} is set"),
+            (["doctor", ESCAPE], shown),
+            ([ESCAPE], shown),
+            (["train", f"{folder}/{ESCAPE}.yaml"], "control character"),
+            (["train", f"{folder}/no{ESCAPE}.yaml"], "no?[31m.yaml"),
+            (["train", recipe, *TINY, f"data.train={red}"], "data.train"),
+            (["train", recipe, *TINY, f"logging.run_dir={red}"], "logging.run_dir"),
+            (["train", recipe, f"tp={ESCAPE}"], "tensor_parallel_size"),
+            (["train", recipe, f"{ESCAPE}=1"], "[31m"),
+            (["verify", recipe, f"--{ESCAPE}"], shown),
+            (["recipe", recipe, f"name={ESCAPE}"], "name"),
+            (["schedule", ESCAPE, "-p", "2", "-m", "2"], shown),
+            (["schedule", "1f1b", "-p", "2", "-m", "2", "--svg", f"{folder}/c{ESCAPE}"], f"c{shown}: "),
+            (["schedule", f"{folder}/no{ESCAPE}", "-p", "2", "-m", "2"], shown),
+            (["data", "prepare", f"{folder}/a{ESCAPE}.txt", "-o", f"{folder}/o{ESCAPE}"], f"o{shown}.bin"),
+            (["data", "inspect", f"{folder}/o{ESCAPE}"], f"o{shown}.bin"),
+            (["data", ESCAPE], shown)]:
+        done = subprocess.run([CUBOID, *words], capture_output=True, check=False, cwd=folder,
+                              env={**os.environ, "OPENBLAS_CORETYPE": ESCAPE})
+        seen = done.stdout + done.stderr
+        expect(f"{words}: {expected}", expected.encode() in seen, seen)
+        expect(f"{words}: no control characters", not any(is_control(c) for c in seen.decode()), seen)
 
 
 def is_control(character):
@@ -81,6 +115,6 @@ with tempfile.TemporaryDirectory() as root:
     subprocess.run([CUBOID, "train", f"{ROOT}/recipes/quickstart.yaml", *TINY, f"data.train={root}/text",
                     f"logging.run_dir={root}/run"], check=True, stdout=subprocess.DEVNULL)
     test_generated_text(root)
-    test_names_of_files(root)
+    test_text_of_the_user(root)
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
