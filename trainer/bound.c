@@ -160,7 +160,7 @@ static void bound_vector(const struct params *params, const struct sizes *s, int
     }
 }
 
-/* The rms of each column, and behind them that of all. */
+/* The rms of each column, followed by that of all. */
 static double *rms_of_columns(const float *x, int64_t rows, int64_t columns)
 {
     double *rms = calloc((size_t)columns + 1, sizeof *rms);

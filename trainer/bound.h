@@ -16,10 +16,10 @@
  * with C, and one in x_j with R. Hence s = max(R * C / A, R, C). Where a row belongs to a token, its dy_i are
  * that token's own, and C stays out: rare tokens keep their small bounds.
  *
- * All this counts how errors arise, and takes for granted that the next op hands them on as they are. How
- * much it magnifies them depends on the weights, and after a few large updates it can be tenfold: an absolute
- * error of a logit or an attention score is a relative one of its exponential, a norm divides by what is left
- * of its row, and the gradient of a token that is well predicted is the small rest of 1 - 1. So the step is
+ * All this counts how errors arise, and assumes that the next op propagates them unchanged. How much it
+ * magnifies them depends on the weights, and after a few large updates it can be tenfold: an absolute error
+ * of a logit or an attention score is a relative error of its exponential, a norm divides by the magnitude of
+ * its row, and the gradient of a well-predicted token is the small difference 1 - 1. So the step is
  * also run in perturbed arithmetic (trainer/perturb.h), where each tensor between two ops is off at random by
  * what rounding makes of it, and what that has done to a gradient is its measured response d. An element's
  * own share of two runs may be small by chance, so it is the largest of |d| and of R * C / A, R and C as

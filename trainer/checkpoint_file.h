@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One file of a checkpoint, format version 2: a safetensors file whose metadata says which run wrote it in
- * which save, where each of its tensors lies in the global one, and what the data's checksums are. It can be
+/* One file of a checkpoint, format version 2: a safetensors file whose metadata has the run and the save that
+ * wrote it, the offset of each of its tensors in the global one, and the checksums of the data. It can be
  * verified by itself; the manifest (checkpoint_manifest.h) only lists files.
  *
  *   "cuboid.version": "2"
  *   "cuboid.run":     32 hexadecimal digits, the identity of the run
- *   "cuboid.save":    16 hexadecimal digits, drawn anew for each save
+ *   "cuboid.save":    16 hexadecimal digits, a new random number for each save
  *   "cuboid.step":    "100"
- *   "cuboid.xxh3":    16 digits for each MiB of the data that follows the header, the last one as short as it
- * is "head.weight":    "129,0 257,192", begin and shape of the global tensor; one entry for each tensor
+ *   "cuboid.xxh3":    16 digits for each MiB of the data after the header; the last block may be shorter
+ *   "head.weight":    "129,0 257,192", begin and shape of the global tensor; one entry for each tensor
  *
  * Version 1 had one checksum for each tensor, kept in the manifest, and no identity; its files are read here
- * as they are, and the caller compares.
+ * unchecked, and the caller compares the checksums.
  *
  * Data is read in whole MiB, each compared with its checksum before a byte of it is used. */
 #pragma once
@@ -21,7 +21,7 @@
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_BLOCK_BYTES = 1 << 20 };
 enum { RUN_CHARS = 33, SAVE_CHARS = 17 };
 
-/* Who wrote a checkpoint: all files of one have the same. In version 1 run and save are "". */
+/* The run, save and step of a checkpoint, the same in all of its files. In version 1 run and save are "". */
 struct save_identity {
     char run[RUN_CHARS], save[SAVE_CHARS];
     int64_t step;

@@ -3,17 +3,16 @@
  *
  *     checkpoints/run.json                    whose folder this is (checkpoint_record.h)
  *     checkpoints/step-00000100/              complete: it has a whole manifest
- *     checkpoints/step-00000200.partial/      being written, or left behind by a run that was killed
- *     checkpoints/step-00000050.removed/      on its way out
- *     checkpoints/step-00000300.broken/       could not be loaded, and was passed over for an older one: kept
- *     checkpoints/step-00000400.old/          was in the place of a new one, and not a checkpoint of this
- * run: kept
+ *     checkpoints/step-00000200.partial/      being written, or left by a run that was killed
+ *     checkpoints/step-00000050.removed/      being removed
+ *     checkpoints/step-00000300.broken/       could not be loaded; an older one was loaded instead: kept
+ *     checkpoints/step-00000400.old/          had the name of a new one, but is not of this run: kept
  *
  * A checkpoint is written under .partial and gets its name when it is complete; what is removed loses its
  * name first. Both names are recorded before they appear, so a crash at any moment leaves the complete ones
- * complete, and the next save removes the rest. Removed is only what this run has recorded, and of complete
- * checkpoints those whose manifest has this run's identity; a symbolic link is unlinked, and its target is
- * not touched. All of these are for one rank: the first. */
+ * complete, and the next save removes the rest. Only folders that this run has recorded are removed, and
+ * complete checkpoints only if their manifest has this run's identity; a symbolic link is unlinked, and its
+ * target is not touched. All of these are for one rank: the first. */
 #pragma once
 
 #include "trainer/checkpoint_file.h"
@@ -21,7 +20,7 @@
 /* SAVE/step-00000100 and a suffix ("" or ".partial"). */
 void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out);
 
-/* One save: who makes it, and in which folder: .partial, or .partial-2 and so on when something else has that
+/* One save: its identity and its folder: .partial, or .partial-2 and so on when something else has that
  * name. */
 struct save_ticket {
     struct save_identity identity;
@@ -29,7 +28,7 @@ struct save_ticket {
 };
 void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct text *out);
 
-/* Makes SAVE and in it an empty folder for this step; what this run left behind when it was killed goes. */
+/* Makes SAVE and in it an empty folder for this step; removes what this run left when it was killed. */
 MUST_USE enum status folder_begin(const char *save, int64_t step, struct save_ticket *out);
 /* Gives the folder its name. */
 MUST_USE enum status folder_publish(const char *save, const struct save_ticket *ticket);

@@ -34,7 +34,7 @@ struct checkpoint_lock {
     bool ending;
 };
 
-/* ---- who else ---- */
+/* ---- other owners ---- */
 
 static enum status taken_by(const struct checkpoint_lock *l, const struct owner *owner)
 {
@@ -67,7 +67,7 @@ static enum status file_system_now(const struct checkpoint_lock *l, int64_t *out
     return status;
 }
 
-/* Of another machine: alive when its lease is renewed before it has expired. */
+/* On another machine: active if its lease is renewed before it expires. */
 static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct owner *owner)
 {
     int64_t now, waited_ms = 0;
@@ -94,7 +94,7 @@ static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct
     return OK;
 }
 
-/* With the lock in hand, a process of this machine that had it is gone. */
+/* Once the lock is held, a process of this machine that held it has exited. */
 static enum status wait_for(const struct checkpoint_lock *l, const struct owner *owner)
 {
     if (owner->token[0] == 0)
@@ -106,7 +106,7 @@ static enum status wait_for(const struct checkpoint_lock *l, const struct owner 
 
 /* ---- the lease ---- */
 
-/* Moves away the lease that was seen. Another that has come in between is put back. */
+/* Removes the lease that was read. One that was placed since is restored. */
 static enum status remove_seen(const struct checkpoint_lock *l, const struct owner *seen)
 {
     struct text aside = {0};
@@ -182,7 +182,7 @@ static void renew(struct checkpoint_lock *l)
         atomic_store(&l->lost, true);
 }
 
-static void *renew_again_and_again(void *argument)
+static void *renew_loop(void *argument)
 {
     struct checkpoint_lock *l = argument;
     pthread_mutex_lock(&l->mutex);
@@ -199,7 +199,7 @@ static void *renew_again_and_again(void *argument)
     return NULL;
 }
 
-/* No signal is for this thread: the run waits for them elsewhere. */
+/* This thread blocks all signals: the run receives them elsewhere. */
 static enum status start_renewing(struct checkpoint_lock *l)
 {
     sigset_t all, before;
@@ -211,7 +211,7 @@ static enum status start_renewing(struct checkpoint_lock *l)
     pthread_condattr_destroy(&attributes);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int why = pthread_create(&l->thread, NULL, renew_again_and_again, l);
+    int why = pthread_create(&l->thread, NULL, renew_loop, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     l->renews = why == 0;
     return why == 0 ? OK : fail(NO_MEMORY, "a thread cannot be started: %s", strerror(why));
@@ -305,7 +305,7 @@ enum status checkpoint_lock_check(const struct checkpoint_lock *l)
     if (l == NULL || (is_mine(l, &owner) && !atomic_load(&l->lost)))
         return OK;
     TRY(owner_read(l->path.chars, &owner));
-    if (owner.token[0] == 0 && !atomic_load(&l->lost)) { // somebody removed it by hand
+    if (owner.token[0] == 0 && !atomic_load(&l->lost)) { // removed by hand
         TRY(remove_seen(l, &owner));
         TRY(place(l, &mine));
     }

@@ -14,8 +14,8 @@
  *        "count": [129, 192]}, ...]}],
  *    "checksum": "<of everything before this key>"}
  *
- * The layout maps each axis to its degree; it is for people, and nothing is loaded by it. How files look
- * inside is no matter of the manifest (checkpoint_file.h). Version 1 is read, too: it has the layout's order
+ * The layout maps each axis to its degree; it is informational: nothing is loaded by it. The manifest does
+ * not depend on the layout of files (checkpoint_file.h). Version 1 is read, too: it has the rank order
  * inside the layout, no run, no save and no recipe, one checksum for each tensor, and the loss scale, which
  * is a tensor in version 2. */
 #pragma once

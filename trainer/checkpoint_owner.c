@@ -135,7 +135,7 @@ static bool parse(const struct text *text, struct owner *out)
     return good;
 }
 
-/* Opened anew each time: that is when a network file system looks at its server. */
+/* Reopened each time: a network file system then revalidates its cache. */
 enum status owner_read(const char *path, struct owner *out)
 {
     struct stat info;

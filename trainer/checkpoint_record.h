@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* SAVE/run.json: what the run that owns a folder of checkpoints has to remember of itself.
+/* SAVE/run.json: the persistent state of the run that owns a folder of checkpoints.
  *
  *   {"format": "cuboid run", "version": 1, "run": "<32 digits>", "unfinished": ["step-00000200.partial"]}
  *
- * `run` is the identity of the run: drawn once, the same whenever it is continued, and in the manifest of
+ * `run` is the identity of the run: drawn once, the same whenever it is resumed, and in the manifest of
  * each of its checkpoints. `unfinished` names the folders that this run is making or removing: it is written
  * before such a folder appears, so that after a kill the next save knows which ones are its own. A folder
  * that is not listed here is never removed, whatever its name is. */
@@ -19,7 +19,7 @@ struct record {
     int count;
 };
 
-/* Without a record, or with one that cannot be understood (a warning says so), *out is empty. */
+/* Without a record, or with one that cannot be parsed (which prints a warning), *out is empty. */
 MUST_USE enum status record_read(const char *save, struct record *out);
 MUST_USE enum status record_write(const char *save, const struct record *record);
 /* The record with exactly these unfinished folders, NULL for none. */

@@ -13,9 +13,9 @@ static uint64_t rotate(uint64_t word, int bits)
     return word << bits | word >> (64 - bits);
 }
 
-/* A product carries changes upwards only: one of the uppermost bit would stay a change of one bit, which the
- * next word could undo. Three rotations (an odd number of them is one-to-one) bring it down first, and no
- * change of fewer than 43 bits in a word comes out of this step as one of the uppermost bit alone. */
+/* A multiplication propagates changes upwards only: one of the uppermost bit would stay a change of one bit,
+ * which the next word could undo. Three rotations (an odd number of them is one-to-one) bring it down first,
+ * and no change of fewer than 43 bits in a word comes out of this step as one of the uppermost bit alone. */
 static uint64_t mix(uint64_t lane, uint64_t word)
 {
     lane ^= word;

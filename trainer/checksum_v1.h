@@ -6,8 +6,8 @@
  *       lane ^= word;  lane ^= lane rotated by 23 ^ lane rotated by 41;  lane *= odd
  *
  * Each step is one-to-one in the lane and in the word, so a change within one word always changes the sum;
- * any other change goes unseen once in 2^64. It finds torn and rotten files. It is no signature: whoever
- * wants to can make two streams of one sum. */
+ * any other change goes unseen once in 2^64. It finds torn and rotten files. It is no signature: two
+ * streams with the same checksum can be constructed. */
 #pragma once
 
 #include <stddef.h>

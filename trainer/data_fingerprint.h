@@ -22,10 +22,10 @@ enum { FINGERPRINT_BLOCKS = 64, FINGERPRINT_BLOCK_BYTES = 1 << 16 };
 MUST_USE enum status data_fingerprint(struct data *data, const struct text **out);
 
 /* Compares with FOLDER/data.json. What differs is added to `changes`, one line for each source, without an
- * end of line before the first and after the last; nothing when all is as it was. A checkpoint without that
- * file is taken as it is; one that cannot be read is a line. */
+ * end of line before the first and after the last; nothing when nothing changed. A checkpoint without that
+ * file is not compared; one that cannot be read is a line. */
 MUST_USE enum status data_fingerprint_compare(struct data *data, const char *folder, struct text *changes);
 
-/* The same, with what follows from it: a warning on standard error for each line, or, with data.strict,
+/* The same, and reports it: a warning on standard error for each line, or, with data.strict,
  * BAD_DATA. */
 MUST_USE enum status data_fingerprint_check(struct data *data, const char *folder, bool strict);

@@ -20,7 +20,7 @@
  *
  * The index is read into memory when a dataset is opened, and ids are read from the open .bin file (pread): a
  * file that is truncated, or a disk that fails, is an error of that read and no signal. The trap: a file that
- * is rewritten in place while it is open gives other ids without a word; write a new dataset under a new
+ * is rewritten in place while it is open gives other ids without an error; write a new dataset under a new
  * name, or through dataset_writer, which renames. */
 #pragma once
 

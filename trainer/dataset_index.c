@@ -68,7 +68,7 @@ static int64_t load_i64(const unsigned char *array, int64_t i)
     return value;
 }
 
-/* The fixed part; no count is believed before the file's size agrees. */
+/* The fixed part; every count is checked against the file's size. */
 static enum status read_header(struct reader *r, struct dataset_index *d)
 {
     unsigned char header[HEADER_BYTES];

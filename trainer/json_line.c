@@ -27,7 +27,7 @@ static void skip_space(struct scanner *s)
         s->at++;
 }
 
-/* The next byte, or 0 at the end; a zero byte stands nowhere in JSON. */
+/* The next byte, or 0 at the end; JSON has no zero bytes. */
 static char peek(const struct scanner *s)
 {
     return s->at < s->end ? *s->at : 0;
@@ -58,7 +58,7 @@ static int hex4(const char *at, const char *end)
     return value;
 }
 
-/* The code point that an escape beginning at `at` (the backslash) stands for, and the length of the escape;
+/* The code point of the escape that begins at `at` (the backslash), and the length of the escape;
  * -1 when it is none. Surrogates come in pairs. */
 static int escape(const char *at, const char *end, int *length)
 {
@@ -80,7 +80,7 @@ static int escape(const char *at, const char *end, int *length)
     return second < 0xDC00 || second > 0xDFFF ? -1 : 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
 }
 
-/* A string, from its first quote on, to behind its last. */
+/* A string, from its first quote to after its last. */
 static bool scan_string(struct scanner *s, const char **begin, const char **end)
 {
     if (peek(s) != '"')
@@ -177,7 +177,7 @@ static bool scan_name(struct scanner *s, const char **begin, const char **end)
     return true;
 }
 
-/* Behind a value inside closers[0..*depth): its commas and closing brackets, up to where the next value
+/* After a value inside closers[0..*depth): its commas and closing brackets, up to where the next value
  * begins. False for an error. */
 static bool scan_after(struct scanner *s, char *closers, int *depth)
 {
@@ -227,7 +227,7 @@ static bool scan_value(struct scanner *s)
     return true;
 }
 
-/* Whether the name that stands at [begin, end) is `key`. */
+/* Whether the name at [begin, end) is `key`. */
 static bool is_key(const char *begin, const char *end, const char *key)
 {
     struct json_line name = {.bytes = begin, .length = end - begin, .begin = 0, .end = end - begin};
@@ -318,7 +318,7 @@ int64_t json_line_decode(const struct json_line *line, int64_t *at, char *out, i
             *at += length;
             continue;
         }
-        // As many bytes as stand for themselves.
+        // All bytes up to the next escape.
         int64_t most = line->end - *at < capacity - count ? line->end - *at : capacity - count;
         const char *next = memchr(from, '\\', (size_t)most);
         int64_t plain = next != NULL ? next - from : most;

@@ -27,6 +27,6 @@ struct json_line {
 /* False when the line is no JSON: see `at` and `problem`. `key` is UTF-8. */
 bool json_line_parse(const char *bytes, int64_t length, const char *key, struct json_line *out);
 
-/* The next decoded bytes of the string into out[0..capacity), and from where to go on in *at, which is
+/* The next decoded bytes of the string into out[0..capacity), and the position of the next in *at, which is
  * `begin` at first: returns how many, 0 at the end of the string. Capacity is at least 4. */
 int64_t json_line_decode(const struct json_line *line, int64_t *at, char *out, int64_t capacity);

@@ -17,10 +17,10 @@ struct metrics_file {
     int fd;
     off_t bytes; // of whole lines
     bool lost;
-    time_t looked; // for the file in its place
+    time_t looked; // when the path was last checked
     struct text path, run_dir;
     struct text unwritten;      // lines that wait for room
-    struct text unwritten_path; // where they go if there is none; empty: nowhere
+    struct text unwritten_path; // where they are saved if the disk stays full; empty: nowhere
 };
 
 /* ---- reading what is there ---- */
@@ -135,7 +135,7 @@ static enum status trim(const struct metrics_file *file, int64_t first_step)
     return status;
 }
 
-/* The folder holds a run of which no checkpoint is left. */
+/* For a run without a complete checkpoint. */
 static enum status put_aside(const struct metrics_file *file, int64_t first_step, off_t bytes)
 {
     struct text kept = {0};
@@ -215,7 +215,7 @@ static enum status look(struct metrics_file *file)
                       file->run_dir.chars);
 }
 
-/* All that waits, or nothing: what has got to the disk of half a line is cut off again. */
+/* Writes all pending lines or none: a partial write is truncated. */
 static enum status flush(struct metrics_file *file)
 {
     const char *from = text_chars(&file->unwritten);

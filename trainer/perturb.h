@@ -3,14 +3,14 @@
  * so that a run on it shows how far rounding errors can move what it computes. Monte Carlo arithmetic
  * (Parker, Pierce and Eggert 2000, doi:10.1109/5992.852391) with perturbations of the results only.
  *
- *     op              y = 1.5         perturbed y = 1.5 (1 +- sqrt(n) u)     f32, n terms in its sum
- *                                     perturbed y = 1.5, or one unit in the last place up or down     bf16,
- * f16
+ *     exact y   perturbed y
+ *     1.5       1.5 (1 +- sqrt(n) u)             f32, n terms in its sum
+ *     1.5       one unit in the last place up    bf16, f16
+ *               or down
  *
- * Perturbed are activations and their gradients: every tensor that the next op reads. An element that is the
- * small rest of large terms is reached through those terms, since the op before has perturbed each of them.
- * Not perturbed are weights and their gradients, and zeros, which stay zeros in every layout (masks,
- * padding).
+ * Activations and their gradients are perturbed: every tensor that the next op reads. An element that is the
+ * small difference of large terms is covered by those terms, which the previous op has perturbed. Weights and
+ * their gradients are not perturbed, nor are zeros, which stay zeros in every layout (masks, padding).
  *
  * It works on every device that computes: the table of a device is replaced by one whose ops submit to the
  * device, wait, and change the result in host memory. */
@@ -26,7 +26,7 @@ struct perturbation {
     struct philox generator;
     uint64_t count;  // tensors perturbed so far
     double terms;    // n of an op that does not state its own, and at least
-    double roundoff; // of f32 tensors, beside sqrt(n) * 2^-24
+    double roundoff; // of f32 tensors, in addition to sqrt(n) * 2^-24
     void *host;      // where a tensor is changed that the host cannot reach
     size_t host_bytes;
 };

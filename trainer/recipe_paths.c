@@ -68,7 +68,7 @@ static bool is_stale(const struct recipe *recipe, const char *key, const char *v
     return stale;
 }
 
-/* Derives a value anew that was written out in a file. */
+/* Derives a value again that a file gives explicitly. */
 static void rederive(struct recipe *recipe, const char *key, char **field, char *derived, const char *source,
                      struct problems *problems)
 {

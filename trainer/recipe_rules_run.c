@@ -15,7 +15,7 @@ static int64_t decay_of(const struct recipe *r)
     return r->optimizer.lr_decay_iters;
 }
 
-/* No step is made, and no learning rate is asked for. */
+/* No step is made, and no learning rate is needed. */
 static bool never_steps(const struct recipe *r)
 {
     return r->train.train_iters == 0;

@@ -145,7 +145,7 @@ const char *recipe_near_choice(const char *value, const char *const *names, size
 
 /* Warns of what a recipe says to no effect: recipe_unread.c. */
 void recipe_warn_unread(const struct recipe *recipe, struct problems *problems);
-/* On a GPU, or a dry device that stands for one, warns of rows that slow matrix multiplications down:
+/* On a GPU, or a dry device that models one, warns of rows that slow matrix multiplications down:
  * recipe_alignment.c. */
 void recipe_warn_alignment(const struct recipe *recipe, struct problems *problems);
 

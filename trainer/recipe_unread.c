@@ -169,8 +169,8 @@ static const struct unread {
     {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
      "only full looks at it"},
     {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective looks at it"},
-    {"checkpoint.keep_last checkpoint.save_minutes", never_saved, "checkpoint.save",
-     "there is nothing to remove"},
+    {"checkpoint.keep_last", never_saved, "checkpoint.save", "there is nothing to remove"},
+    {"checkpoint.save_minutes", never_saved, "checkpoint.save", "nothing is saved"},
     {"profile.profile_step_start profile.profile_step_end", not_timed, "profile.timeline",
      "no timeline is written"},
 };

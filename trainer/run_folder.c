@@ -110,15 +110,15 @@ static enum status taken(const char *folder)
     return status;
 }
 
-/* Writes into the lock file who holds it. A disk without room is no reason to fail: it is only named. */
+/* Writes the owner into the lock file, for messages only: a full disk is no error. */
 static void sign(int fd)
 {
     struct owner self;
     struct text text = {0};
     if (owner_self(&self) == OK) {
         owner_text(&self, &text);
-        if (ftruncate(fd, 0) != 0 || pwrite(fd, text_chars(&text), text.length, 0) < 0)
-            errno = 0;
+        if (ftruncate(fd, 0) == 0)
+            (void)!pwrite(fd, text_chars(&text), text.length, 0);
     }
     text_free(&text);
 }
@@ -146,7 +146,7 @@ static bool is_used(const char *folder)
     return used;
 }
 
-/* Checkpoints in the folder's usual place, of a run that saved there: `save` is elsewhere, or none is. */
+/* Refuses when the run's default folder holds checkpoints, but `save` is another folder or none. */
 static enum status refuse_other_place(const struct recipe *recipe)
 {
     int64_t step = -1;
@@ -166,7 +166,7 @@ static enum status refuse_other_place(const struct recipe *recipe)
     return status;
 }
 
-/* Whether an earlier run is continued or begins again, as far as the files say. */
+/* Whether an earlier run is resumed or restarted, as far as the files tell. */
 static enum status check_earlier(const struct recipe *recipe, int64_t newest)
 {
     const char *folder = recipe->logging.run_dir;
@@ -190,7 +190,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
     if (recipe->checkpoint.save == NULL)
         return OK;
     enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
-    text_free(&skipped); // whoever loads reports it
+    text_free(&skipped); // loading reports it
     return status == IO_ERROR ? about("checkpoint.save") : status;
 }
 

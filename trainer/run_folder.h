@@ -5,11 +5,11 @@
 
 #include "trainer/recipe.h"
 
-/* What a run begins with. */
+/* The initial state of a run. */
 struct run_folder {
     int64_t newest;   // step of the newest complete checkpoint in checkpoint.save; -1: there is none
     bool continues;   // with that one: checkpoint.load is auto, or names an older one
-    struct text from; // "step 7 is saved in runs/a/checkpoints"; empty: it begins with nothing
+    struct text from; // "step 7 is saved in runs/a/checkpoints"; empty: it starts from scratch
 };
 void run_folder_free(struct run_folder *folder);
 

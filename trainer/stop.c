@@ -22,8 +22,8 @@ enum { KNOWN = sizeof known / sizeof *known };
 
 struct stop {
     pthread_t thread;
-    int signals, wake; // file descriptors
-    bool speaks;
+    int signals, wake;    // file descriptors
+    bool is_primary;      // prints for the job
     atomic_int came;      // the first signal; 0: none
     pthread_mutex_t lock; // of what follows
     bool training;
@@ -38,11 +38,11 @@ static const char *name_of(int number)
     return "a signal";
 }
 
-/* The process that prints goes first, because a launcher ends the job with the first one that exits; another
- * one is heard only if that has not got the signal. */
-static void let_speak(const struct stop *stop)
+/* The primary process exits first, because a launcher ends the job with the first process that exits; the
+ * message of another one is printed only if the primary has not received the signal. */
+static void wait_for_primary(const struct stop *stop)
 {
-    if (!stop->speaks)
+    if (!stop->is_primary)
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
 }
 
@@ -50,7 +50,7 @@ static void let_speak(const struct stop *stop)
 static _Noreturn void end_before_training(const struct stop *stop, int number)
 {
     bool saved = stop->checkpoint.length > 0;
-    let_speak(stop);
+    wait_for_primary(stop);
     die_of(saved ? STOPPED : INTERRUPTED, "%s before the first step: nothing was trained; %s",
            name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
 }
@@ -67,7 +67,7 @@ static void receive(struct stop *stop, int number)
         text_add(&line,
                  "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
                  name_of(number), number == SIGINT ? "a second SIGINT" : "SIGINT twice");
-        if (stop->speaks)
+        if (stop->is_primary)
             (void)!write(STDERR_FILENO, line.chars, line.length);
     }
     text_free(&line);
@@ -86,7 +86,7 @@ static void *wait_for_signals(void *argument)
             continue;
         interrupts += (int)info.ssi_signo == SIGINT;
         if (interrupts > 1) {
-            let_speak(stop);
+            wait_for_primary(stop);
             die_of(INTERRUPTED,
                    "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
         }
@@ -118,7 +118,7 @@ static void block_only(const sigset_t *listed)
     pthread_sigmask(SIG_UNBLOCK, &others, NULL);
 }
 
-enum status stop_create(const struct recipe_names *signals, bool speaks, struct stop **out)
+enum status stop_create(const struct recipe_names *signals, bool is_primary, struct stop **out)
 {
     sigset_t set;
     set_of(signals, &set);
@@ -127,7 +127,7 @@ enum status stop_create(const struct recipe_names *signals, bool speaks, struct 
     if (stop == NULL)
         return fail(NO_MEMORY, "no memory for the exit signals");
     CHECK(pthread_mutex_init(&stop->lock, NULL) == 0);
-    stop->speaks = speaks;
+    stop->is_primary = is_primary;
     stop->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     stop->wake = eventfd(0, EFD_CLOEXEC);
     if (stop->signals >= 0 && stop->wake >= 0 &&

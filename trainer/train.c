@@ -56,8 +56,7 @@ static enum status load_named(struct session *s, const char *path)
     return status;
 }
 
-/* With the run's own newest checkpoint, where it has one that checkpoint.load does not name a newer one than.
- * *own: it was that. */
+/* Loads the run's own newest checkpoint (then *own), unless checkpoint.load names one that is as new. */
 static enum status load_checkpoint(struct session *s, bool *own)
 {
     const char *load = s->worker.run->recipe->checkpoint.load;
@@ -145,10 +144,10 @@ static bool lies_in(const char *path, const char *folder)
     return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
-/* One disk is full, and that of the checkpoints may have room: all ranks stop after the next step, which is
- * saved, and then this is a failure. Where the folder itself is gone, and the checkpoints with it, another
- * run may be using the name, and nothing more is written. */
-static enum status outlive(struct session *s, enum status status)
+/* Metrics cannot be written, but the disk of the checkpoints may have room: all ranks stop after the next
+ * step, which is saved, and then this is a failure. When the folder itself was removed, and the checkpoints
+ * with it, another run may be using the name, and nothing more is written. */
+static enum status stop_after_failure(struct session *s, enum status status)
 {
     const struct recipe *recipe = s->worker.run->recipe;
     const char *save = recipe->checkpoint.save;
@@ -165,7 +164,7 @@ static enum status outlive(struct session *s, enum status status)
 static enum status sync_metrics(struct session *s)
 {
     enum status status = metrics_sync(s->metrics);
-    return metrics_are_lost(s->metrics) ? outlive(s, status) : status;
+    return metrics_are_lost(s->metrics) ? stop_after_failure(s, status) : status;
 }
 
 /* The first rank's clock decides when to save next. */
@@ -263,14 +262,14 @@ static enum status one_step(struct session *s, bool *stop)
         TRY(say_choices(s));
     if (speaks(s)) {
         warn_of_no_loss(s, &record);
-        TRY(outlive(s, metrics_step(s->metrics, &record)));
+        TRY(stop_after_failure(s, metrics_step(s->metrics, &record)));
     }
     if (timeline_wanted(w->run->recipe, w->step))
         TRY(timeline_write(w));
     return OK;
 }
 
-/* How a run ends that may have been asked to stop. */
+/* The status of a run that has ended, by itself or on request. */
 static enum status outcome(const struct session *s, bool stop)
 {
     const struct recipe *recipe = s->worker.run->recipe;

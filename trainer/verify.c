@@ -41,7 +41,7 @@ static void response_free(struct response *response)
     *response = (struct response){0};
 }
 
-/* Adds a run; the first begins anew. */
+/* Adds a run; the first resets the response. */
 static void response_add(struct response *response, const struct snapshot *one, const struct snapshot *other,
                          bool first)
 {
@@ -337,8 +337,8 @@ struct runs {
     struct episode one, layout, perturbed;
 };
 
-/* Quantized operands jump where they cross from one number of their format to the next: a perturbed run then
- * shows the size of the jumps, which no other pipeline or data degree makes. */
+/* Quantized operands jump where they cross from one value of their format to the next: a perturbed run would
+ * measure these jumps, which no other pipeline or data degree causes. */
 static bool is_perturbed(const struct recipe *recipe)
 {
     struct linear_precision precision = recipe_linear_precision(recipe);

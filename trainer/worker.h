@@ -75,8 +75,8 @@ struct worker {
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the first forwards of the next step are done
     bool wants_stop;                    // asks all ranks to stop, as an exit signal does
-    double save_at_s;                   // asks all ranks to save after the step that ends then; 0: never
-    double remarks[REMARK_COUNT];       // of the last step, the maximum of all ranks'
+    double save_at_s; // asks all ranks to save after the first step that ends at or after this; 0: never
+    double remarks[REMARK_COUNT]; // of the last step, the maximum of all ranks'
     struct buffer remarks_buffer;
     struct loss_scale loss_scale; // of the next step
     struct buffer scale_buffer;   // f32 on the device; none without a loss scale
