@@ -146,3 +146,8 @@ _Noreturn void die_of(enum status status, const char *format, ...)
     va_end(args);
     end_process(status_exit(status), why, "");
 }
+
+_Noreturn void exit_silently(enum status status)
+{
+    _exit(status_exit(status));
+}

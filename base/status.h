@@ -95,6 +95,9 @@ _Noreturn void die(const char *file, int line, const char *what, const char *for
 /* The same with status_exit(status), for a failure that the others cannot hear of: whoever runs the program
  * may have caused it, so it says no place in the source. */
 _Noreturn void die_of(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Ends the process with the exit status of `status`, without a message: another process reports the reason.
+ */
+_Noreturn void exit_silently(enum status status);
 
 /* For promises, in every build. */
 #define CHECK(promise) ((promise) ? (void)0 : die(__FILE__, __LINE__, #promise, "is false"))

@@ -38,28 +38,33 @@ static const char *name_of(int number)
     return "a signal";
 }
 
-/* The primary process exits first, because a launcher ends the job with the first process that exits; the
- * message of another one is printed only if the primary has not received the signal. */
-static void wait_for_primary(const struct stop *stop)
+/* Only one process reports a signal that all of them received. The launcher ends the job when the first
+ * process exits, so the others give that one a second; they report only a signal that somebody sent to them
+ * alone. A signal from the launcher itself (mpirun ends a job because one of its ranks failed) needs no
+ * report of theirs. */
+static void wait_for_primary(const struct stop *stop, pid_t sender)
 {
-    if (!stop->is_primary)
-        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    if (stop->is_primary)
+        return;
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    if (sender == getppid())
+        exit_silently(INTERRUPTED);
 }
 
 /* Under the lock, which is not released: no rank begins a step meanwhile. */
-static _Noreturn void end_before_training(const struct stop *stop, int number)
+static _Noreturn void end_before_training(const struct stop *stop, int number, pid_t sender)
 {
     bool saved = stop->checkpoint.length > 0;
-    wait_for_primary(stop);
+    wait_for_primary(stop, sender);
     die_of(saved ? STOPPED : INTERRUPTED, "%s before the first step: nothing was trained; %s",
            name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
 }
 
-static void receive(struct stop *stop, int number)
+static void receive(struct stop *stop, int number, pid_t sender)
 {
     pthread_mutex_lock(&stop->lock);
     if (!stop->training)
-        end_before_training(stop, number);
+        end_before_training(stop, number, sender);
     pthread_mutex_unlock(&stop->lock);
     int none = 0;
     struct text line = {0};
@@ -86,11 +91,11 @@ static void *wait_for_signals(void *argument)
             continue;
         interrupts += (int)info.ssi_signo == SIGINT;
         if (interrupts > 1) {
-            wait_for_primary(stop);
+            wait_for_primary(stop, (pid_t)info.ssi_pid);
             die_of(INTERRUPTED,
                    "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
         }
-        receive(stop, (int)info.ssi_signo);
+        receive(stop, (int)info.ssi_signo, (pid_t)info.ssi_pid);
     }
     return NULL;
 }
