@@ -3,7 +3,7 @@
 they see of it; a figure that is made of several is reached when all of them have been seen, and were good."""
 
 FIGURES = {  # name: (what is to be shown, how many sights make it whole)
-    "ops": ("every op against double precision: all types, odd shapes, poisoned outputs", 14),
+    "ops": ("every op against double precision: all types, odd shapes, poisoned outputs", 15),
     "memcheck": ("compute-sanitizer memcheck finds nothing in the op suite", 6),
     "racecheck": ("compute-sanitizer racecheck finds nothing in the op suite", 4),
     "gpt3-1.3b mfu": ("GPT-3 1.3B, sequences of 2048, bf16: 50 % model FLOPs utilisation", 1),

@@ -263,6 +263,11 @@ class Reports(unittest.TestCase):
                       "schedule's bits",
                       "| gemm on the GPU | ok", "State: 0 failed, 0 below their targets."):
             self.assertIn(words, text)
+        rows = [text.index(f"\n| {row}") for row in
+                ("doctor |", "attention_narrow, is_one", "gemm on the GPU", "golden figures", "training, gpt2-124m",
+                 "ops_rows on the GPU", "6 steps, bf16, once", "calls of a step", "training, gpt3-1.3b", "gpt2-124m, Cub",
+                 "rates, bf16", "2 x 2 x 2, bf16, 1f1b")]
+        self.assertEqual(rows, sorted(rows), text)
 
     def test_an_attention_that_fails_is_replaced(self):
         """Later parts train with cuDNN's attention, where that is there and its own tests pass."""
@@ -405,6 +410,16 @@ class Reports(unittest.TestCase):
         self.assertEqual(gpu_wanted.FIGURES["cube bf16"][1], len(gpu_runs.SCHEDULES))
         for model in gpu_training.MODELS:
             self.assertIn(f" {model.target:g} %", gpu_wanted.FIGURES[f"{model.name} mfu"][0])
+
+    def test_parts_come_in_the_order_of_what_they_tell(self):
+        first = ["doctor", "attention", "gemm", "golden", "first"]
+        self.assertEqual(list(gpu_report.PARTS), [*first, "ops", "bits", "waits", "train", "torch", "rates", "memcheck",
+                                                  "nccl", "again", "racecheck"])
+        with open(f"{os.path.dirname(TOOLS)}/docs/cuda.md") as text:
+            told = re.findall(r"^\| (\w+) \| .* \| (\d+) \|$", text.read(), re.MULTILINE)
+        self.assertEqual([row for row in told if row[0] in gpu_report.PARTS],
+                         [(name, str(limit)) for name, (_, limit) in gpu_report.PARTS.items()])
+        self.assertEqual(gpu_report.chosen_parts(""), list(gpu_report.PARTS))
 
     def test_failures_are_told_and_cost_nobody_else(self):
         status, text = self.run_parts("memcheck nccl gemm", FAKE_FAIL="pipeline.schedule=zb-v")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test that can run on the cuda device is one that tools/gpu_check runs, or one named here with the reason. Which
+ones can is read from the build: they are linked with the stand of the op tests, or with the emulated GPU.
+
+    test_device_tests.py BUILD_ROOT SOURCE_ROOT"""
+import os
+import re
+import sys
+import unittest
+
+BUILD, ROOT = (os.path.abspath(word) for word in sys.argv[1:3])
+sys.path.insert(0, f"{ROOT}/tools")
+sys.dont_write_bytecode = True
+import gpu_tests  # noqa: E402
+
+EMULATOR = "asks the emulator: what it counts, or what it makes fail"
+TRAININGS = "golden, bits and nccl train with the same layers and transports"
+NOT_RUN = {
+    "unit/emulator": EMULATOR, "unit/mma": EMULATOR, "unit/wgmma": EMULATOR, "unit/wgmma_left": EMULATOR,
+    "unit/attention_backend": EMULATOR, "unit/device_cuda": EMULATOR, "unit/gemm_choose": EMULATOR,
+    "unit/graphs": EMULATOR, "unit/mirror": EMULATOR, "unit/perturb": EMULATOR,
+    "unit/ops_reference": "of the references themselves, in double precision", "unit/weights": "runs no ops",
+    "ranks/backends": EMULATOR, "ranks/death": EMULATOR, "ranks/gpu_step": EMULATOR, "ranks/graphs": EMULATOR,
+    "ranks/nccl": EMULATOR, "ranks/verify_gpu": EMULATOR,
+    "ranks/comm": TRAININGS, "ranks/pipeline": TRAININGS, "ranks/sharded": TRAININGS, "ranks/formats": TRAININGS,
+    "ranks/layers": TRAININGS, "ranks/layer_order": TRAININGS,
+}
+RUN = {f"unit/{name}" for name in gpu_tests.TESTS} | {"ranks/golden"}
+DEVICE = r"\btests/(?:support/libops_support\w*|emulator/libemulated_gpu)\.a\b"
+
+
+def device_tests(ninja):
+    """The programs of tests/unit and tests/ranks that are linked so, by the source of their main()."""
+    found = set()
+    for line in re.findall(r"^build tests/(?:unit|ranks)/\w+: c(?:pp)?_LINKER .*$", ninja, re.MULTILINE):
+        if re.search(DEVICE, line):
+            found |= set(re.findall(r"tests/(unit|ranks)/\w+\.p/test_(\w+)\.c(?:pp)?\.o\b", line))
+    return {"/".join(name) for name in found}
+
+
+class DeviceTests(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with open(f"{BUILD}/build.ninja", encoding="utf-8") as text:
+            cls.ninja = text.read()
+
+    def test_each_is_run_or_has_a_reason_why_not(self):
+        built = device_tests(self.ninja)
+        self.assertGreater(len(built), len(gpu_tests.TESTS))
+        self.assertEqual(sorted(built - RUN - set(NOT_RUN)), [],
+                         "add them to tools/gpu_check and tools/gpu_tests.py, or to NOT_RUN here")
+        self.assertEqual(sorted(set(gpu_tests.TESTS) - {name[5:] for name in built}), [], "no such tests in the build")
+
+    def test_reasons_are_for_tests_that_exist_and_are_not_run(self):
+        self.assertEqual(sorted(RUN & set(NOT_RUN)), [])
+        for name in NOT_RUN:
+            path = f"{ROOT}/tests/{name.replace('/', '/test_')}"
+            self.assertTrue(os.path.exists(path + ".c") or os.path.exists(path + ".cpp"), path)
+
+    def test_the_rehearsal_builds_all(self):
+        """tests/gpu_check/rehearse runs the same list, each linked with the emulated GPU."""
+        if not re.search(r"^build tests/emulator/libemulated_gpu\.a: ", self.ninja, re.MULTILINE):
+            self.skipTest("no emulator in this build")
+        mirrored = re.findall(r"^build tests/unit/mirrored_(\w+): ", self.ninja, re.MULTILINE)
+        self.assertEqual(sorted(mirrored), sorted(gpu_tests.TESTS))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
