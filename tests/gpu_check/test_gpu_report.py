@@ -265,8 +265,8 @@ class Reports(unittest.TestCase):
             self.assertIn(words, text)
         rows = [text.index(f"\n| {row}") for row in
                 ("doctor |", "attention_narrow, is_one", "gemm on the GPU", "golden figures", "training, gpt2-124m",
-                 "ops_rows on the GPU", "6 steps, bf16, once", "calls of a step", "training, gpt3-1.3b", "gpt2-124m, Cub",
-                 "rates, bf16", "2 x 2 x 2, bf16, 1f1b")]
+                 "ops_rows on the GPU", "6 steps, bf16, once", "calls of a step", "training, gpt3-1.3b",
+                 "gpt2-124m, Cub", "rates, bf16", "2 x 2 x 2, bf16, 1f1b")]
         self.assertEqual(rows, sorted(rows), text)
 
     def test_an_attention_that_fails_is_replaced(self):
