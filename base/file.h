@@ -29,6 +29,10 @@ void file_temporary_discard(struct file_temporary *file);
  * none is removed. */
 void file_temporary_sweep(const char *path);
 
+/* The length of the final name in a temporary name, "manifest.json" of
+ * "manifest.json.cuboid-tmp-3f09c2d4a1b85e67"; that of the whole name if it is not temporary. */
+size_t file_temporary_base_length(const char *name);
+
 /* A random number from getrandom(), for unpredictable names. */
 MUST_USE enum status random_token(uint64_t *out);
 

@@ -79,14 +79,22 @@ void file_temporary_discard(struct file_temporary *file)
     *file = (struct file_temporary){.fd = -1};
 }
 
+size_t file_temporary_base_length(const char *name)
+{
+    const size_t whole = strlen(name), ending = sizeof infix - 1 + TOKEN_DIGITS;
+    if (whole <= ending)
+        return whole;
+    const char *at = name + whole - ending, *token = at + sizeof infix - 1;
+    bool temporary =
+        strncmp(at, infix, sizeof infix - 1) == 0 && strspn(token, "0123456789abcdef") == TOKEN_DIGITS;
+    return temporary ? whole - ending : whole;
+}
+
 /* "manifest.json.cuboid-tmp-3f09c2d4a1b85e67" of "manifest.json". */
 static bool is_temporary_of(const char *name, const char *base)
 {
-    size_t length = strlen(base);
-    if (strncmp(name, base, length) != 0 || strncmp(name + length, infix, sizeof infix - 1) != 0)
-        return false;
-    const char *token = name + length + sizeof infix - 1;
-    return strlen(token) == TOKEN_DIGITS && strspn(token, "0123456789abcdef") == TOKEN_DIGITS;
+    size_t length = file_temporary_base_length(name);
+    return name[length] != 0 && strlen(base) == length && strncmp(name, base, length) == 0;
 }
 
 static void remove_unlocked(int folder, const char *name)

@@ -139,16 +139,15 @@ static void path_of(const char *save, const char *name, struct text *out)
 static bool is_part(const char *name)
 {
     static const char *const fixed[] = {"manifest.json", "recipe.yaml", "data.json"};
-    static const char infix[] = ".cuboid-tmp-", ending[] = ".safetensors";
-    const char *rest = NULL;
+    static const char rank[] = "rank-", ending[] = ".safetensors";
+    const size_t length = file_temporary_base_length(name);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        if (strncmp(name, fixed[i], strlen(fixed[i])) == 0)
-            rest = name + strlen(fixed[i]);
-    if (strncmp(name, "rank-", 5) == 0) {
-        rest = name + 5 + strspn(name + 5, "0123456789");
-        rest = strncmp(rest, ending, sizeof ending - 1) == 0 ? rest + sizeof ending - 1 : NULL;
-    }
-    return rest != NULL && (*rest == 0 || strncmp(rest, infix, sizeof infix - 1) == 0);
+        if (length == strlen(fixed[i]) && strncmp(name, fixed[i], length) == 0)
+            return true;
+    if (strncmp(name, rank, sizeof rank - 1) != 0)
+        return false;
+    size_t digits = sizeof rank - 1 + strspn(name + sizeof rank - 1, "0123456789");
+    return length == digits + sizeof ending - 1 && strncmp(name + digits, ending, sizeof ending - 1) == 0;
 }
 
 static void remove_or_warn(const char *path)

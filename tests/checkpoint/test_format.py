@@ -4,7 +4,7 @@
 
     test_format.py CUBOID TEST_CHECKPOINT SOURCE_ROOT
 
-- The lines of docs/checkpoints.md, exactly as they stand there, assemble the same global tensors from a
+- The lines of docs/checkpoints.md, exactly as printed there, assemble the same global tensors from a
   checkpoint of one rank and from that of a pipeline.
 - Every checksum is what libxxhash says of the bytes that the page names.
 - A checkpoint of version 1 (version-1/, written by a program of that version on two ranks) has, loaded on one rank and
@@ -21,6 +21,10 @@ import tempfile
 
 import numpy
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
 CUBOID, CONVERT, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3]
 VERSION_1 = os.path.join(ROOT, "tests", "checkpoint", "version-1")
 MIB = 1 << 20
@@ -34,15 +38,6 @@ tokenizer: {tokenizer_type: none}
 precision: {params_dtype: fp16, matmul_format: hybrid, scaling: delayed, amax_history_len: 3}
 data: {train: text}
 """
-
-
-def write_data(prefix):
-    """Megatron's indexed dataset of one document."""
-    ids = [i * i % 9000 for i in range(400)]
-    with open(prefix + ".bin", "wb") as file:
-        file.write(struct.pack(f"<{len(ids)}H", *ids))
-    with open(prefix + ".idx", "wb") as file:
-        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(ids), 0, 0, 1))
 
 
 def run(*arguments, **options):
@@ -126,7 +121,7 @@ def check_checksums(folder):
 
 
 def test_layouts():
-    write_data("text")
+    write_dataset("text", [i * i % 9000 for i in range(400)])
     with open("recipe.yaml", "w", encoding="utf-8") as file:
         file.write(RECIPE)
     for name, keys in (("one", []), ("many", ["pp=2", "dp=2", "parallel.zero_stage=1"])):
@@ -141,7 +136,7 @@ def test_layouts():
 
 
 def restore(folder):
-    """The checkpoint of version 1, whose tensors stand in the source tree as base64."""
+    """The checkpoint of version 1, whose tensors are stored in the source tree as base64."""
     os.mkdir(folder)
     for name in os.listdir(VERSION_1):
         with open(os.path.join(VERSION_1, name), "rb") as file:

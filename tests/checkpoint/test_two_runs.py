@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs and one folder of checkpoints: the second one is refused while the first lives, a killed one can be
-started again at once, and nothing of others is removed.
+"""Two runs and one folder of checkpoints: the second one is refused while the first is active, a killed one can be
+restarted at once, and files of others are not removed.
 
     test_two_runs.py CUBOID"""
 import glob
 import os
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
 
 CUBOID = os.path.abspath(sys.argv[1])
 PROCESSES = []
@@ -24,15 +27,6 @@ data: {train: text}
 cluster: {threads_per_rank: 1}
 checkpoint: {save: saves, save_interval: 5, keep_last: 2}
 """
-
-
-def write_data(prefix):
-    """Megatron's indexed dataset of one document."""
-    ids = [i * i % 12 for i in range(400)]
-    with open(prefix + ".bin", "wb") as file:
-        file.write(struct.pack(f"<{len(ids)}H", *ids))
-    with open(prefix + ".idx", "wb") as file:
-        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(ids), 0, 0, 1))
 
 
 def start(run_dir):
@@ -70,7 +64,7 @@ def refused(run_dir, *words):
 def main():
     with open("recipe.yaml", "w", encoding="utf-8") as file:
         file.write(RECIPE)
-    write_data("text")
+    write_dataset("text", [i * i % 12 for i in range(400)])
     first = start("a")
     wait_for_new([], first)
     refused("b", f"checkpoint.save: another run is writing in saves: pid {first.pid} on ", "checkpoint.save=saves-2")

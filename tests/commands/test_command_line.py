@@ -13,6 +13,10 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import no_file_beyond  # noqa: E402
+
 CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
 COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "doctor"]
@@ -255,12 +259,6 @@ def test_nobody_reads():
 
 def test_full_disk():
     """A file that may not grow stands for a disk that is full: of metrics, then of checkpoints."""
-    def no_file_beyond(size):
-        def limit():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        return limit
-
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
         done = run(*tiny(folder, "run", "dp=2", "train.train_iters=1000"),

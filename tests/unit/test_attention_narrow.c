@@ -368,31 +368,46 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_portions)
     unsetenv("CUBOID_TEST_BLOCKS");
 }
 
+/* A trial whose backward pass has run, and a copy of the output of its forward pass. */
+struct computed {
+    struct trial c;
+    uint16_t *out;
+};
+
+static struct computed computed_of(struct shape shape)
+{
+    struct computed done = {.c = trial_of(shape, BF16)};
+    const int64_t count = done.c.tokens * done.c.width;
+    done.out = stand_shorts(&done.c.stand, count);
+    run_forward(&done.c);
+    memcpy(done.out, done.c.op.forward.out.data, (size_t)count * sizeof *done.out);
+    run_backward(&done.c);
+    return done;
+}
+
+static void expect_same_bits(const struct computed *a, const struct computed *b, const char *what)
+{
+    const size_t tokens = (size_t)a->c.tokens * sizeof(uint16_t), q = (size_t)a->c.width;
+    cr_expect_eq(memcmp(a->out, b->out, tokens * q), 0, "%s", what);
+    cr_expect_eq(memcmp(a->c.op.dq.data, b->c.op.dq.data, tokens * (q + 2 * (size_t)a->c.group_width)), 0,
+                 "%s", what);
+}
+
 /* A block that goes through all of the work gives the bits of many that have one portion each. */
 Test(attention_narrow, bits_do_not_depend_on_the_number_of_blocks)
 {
     static const char *const blocks[] = {"1", "2", "1000000"};
-    struct trial c[3];
-    uint16_t *out[3];
+    struct computed done[3];
     if (!takes_kind(0))
         return;
     for (int i = 0; i < 3; i++) {
         setenv("CUBOID_TEST_BLOCKS", blocks[i], 1);
-        c[i] = trial_of((struct shape){1, 200, 2, 1, 64, 70, 0.25F}, BF16);
-        const int64_t count = c[i].tokens * c[i].width;
-        out[i] = stand_shorts(&c[i].stand, count);
-        run_forward(&c[i]);
-        memcpy(out[i], c[i].op.forward.out.data, (size_t)count * sizeof *out[i]);
-        run_backward(&c[i]);
+        done[i] = computed_of((struct shape){1, 200, 2, 1, 64, 70, 0.25F});
     }
-    const size_t tokens = (size_t)c[0].tokens * sizeof(uint16_t), q = (size_t)c[0].width;
-    for (int i = 1; i < 3; i++) {
-        cr_expect_eq(memcmp(out[0], out[i], tokens * q), 0, "%s blocks", blocks[i]);
-        cr_expect_eq(memcmp(c[0].op.dq.data, c[i].op.dq.data, tokens * (q + 2 * (size_t)c[0].group_width)), 0,
-                     "%s blocks", blocks[i]);
-    }
+    for (int i = 1; i < 3; i++)
+        expect_same_bits(&done[0], &done[i], blocks[i]);
     for (int i = 0; i < 3; i++)
-        stand_close(&c[i].stand);
+        stand_close(&done[i].c.stand);
     unsetenv("CUBOID_TEST_BLOCKS");
 }
 
@@ -460,25 +475,16 @@ Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
 {
     const char *const orders[] = {"forward", "reverse"};
     for (int kind = 0; kind < kind_count(); kind++) {
-        struct trial c[2];
-        uint16_t *out[2];
+        struct computed done[2];
         if (!takes_kind(kind))
             continue;
         for (int i = 0; i < 2; i++) {
             setenv("EMULATOR_ORDER", orders[i], 1);
-            c[i] = trial_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F}, BF16);
-            const int64_t count = c[i].tokens * c[i].width;
-            out[i] = stand_shorts(&c[i].stand, count);
-            run_forward(&c[i]);
-            memcpy(out[i], c[i].op.forward.out.data, (size_t)count * sizeof *out[i]);
-            run_backward(&c[i]);
+            done[i] = computed_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F});
         }
-        const size_t tokens = (size_t)c[0].tokens * sizeof(uint16_t), q = (size_t)c[0].width;
-        cr_expect_eq(memcmp(out[0], out[1], tokens * q), 0, "%s", kinds[kind]);
-        cr_expect_eq(memcmp(c[0].op.dq.data, c[1].op.dq.data, tokens * (q + 2 * (size_t)c[0].group_width)), 0,
-                     "%s", kinds[kind]);
-        stand_close(&c[0].stand);
-        stand_close(&c[1].stand);
+        expect_same_bits(&done[0], &done[1], kinds[kind]);
+        stand_close(&done[0].c.stand);
+        stand_close(&done[1].c.stand);
     }
 }
 

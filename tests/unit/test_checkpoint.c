@@ -125,6 +125,26 @@ Test(checkpoint, a_removal_that_was_interrupted_is_finished)
     text_free(&names);
 }
 
+/* A save writes names like these, but not these. */
+Test(checkpoint, files_that_no_save_writes_are_kept, .init = silence)
+{
+    static const char *const names[] = {"manifest.json.cuboid-tmp-mine", "manifest.json.bak",
+                                        "rank-00000.safetensors.cuboid-tmp-0123456789abcdef0",
+                                        "rank-.safetensors.old", "data.jsonl"};
+    char folder[32];
+    struct text left = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        enter(folder);
+        save_one("s", 1);
+        write_in("s/step-00000001", names[i], "x", 1);
+        save_and_keep("s", 2, 1);
+        cr_expect_str_eq(list("s", &left), "run.json step-00000001.removed step-00000002", "%s", names[i]);
+        cr_expect_str_eq(list("s/step-00000001.removed", &left), names[i]);
+        leave(folder);
+    }
+    text_free(&left);
+}
+
 Test(checkpoint, a_save_of_the_same_step_replaces_it, .init = silence)
 {
     char folder[32];

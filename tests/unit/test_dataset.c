@@ -74,6 +74,14 @@ static void put_both(const struct fixture *f)
     put(f->idx.chars, megatron_idx, sizeof megatron_idx);
 }
 
+static struct dataset *open_both(const struct fixture *f)
+{
+    struct dataset *d = NULL;
+    put_both(f);
+    cr_assert_eq(dataset_open(f->prefix.chars, &d), OK, "%s", fail_text());
+    return d;
+}
+
 /* Opens, and reads every id when it opens. A failure must name one of the two files. */
 static enum status open_and_read(const struct fixture *f)
 {
@@ -224,10 +232,8 @@ Test(dataset, writes_what_megatron_writes)
 Test(dataset, an_id_outside_the_vocabulary_is_named)
 {
     struct fixture f = fixture_make();
-    put_both(&f);
-    struct dataset *d = NULL;
+    struct dataset *d = open_both(&f);
     int32_t ids[6];
-    cr_assert_eq(dataset_open(f.prefix.chars, &d), OK);
     cr_assert_eq(dataset_read(d, 2, 1, 4, 501, ids), OK);
     cr_assert_eq(dataset_read(d, 2, 1, 4, 500, ids), BAD_DATA);
     cr_assert(strstr(fail_text(), "document 2, position 4: token id 500 ") != NULL, "%s", fail_text());
@@ -283,10 +289,8 @@ Test(dataset, every_cut_is_refused)
 Test(dataset, a_truncation_while_it_is_open_is_an_error_of_the_read)
 {
     struct fixture f = fixture_make();
-    put_both(&f);
-    struct dataset *d = NULL;
+    struct dataset *d = open_both(&f);
     int32_t ids[6];
-    cr_assert_eq(dataset_open(f.prefix.chars, &d), OK);
     cr_assert_eq(truncate(f.bin.chars, 14), 0);
     cr_assert_eq(truncate(f.idx.chars, 0), 0);
     cr_assert_eq(dataset_read(d, 1, 0, 2, 50257, ids), OK);
