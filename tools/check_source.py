@@ -102,6 +102,7 @@ HOMED = {
 # (rule, path) that may be broken, and why.
 EXEMPT = {
     ("state", "base/status.c"): "the last failure and the place of a thread belong to the thread, as errno does",
+    ("state", "kernels/cpu/blas_onednn.c"): "a signal handler has no place for what it needs",
     ("state", "kernels/cuda/count_calls.c"): "a call of CUDA has no place for who counts it; not of the program itself",
     ("state", "tests/support/mirror.c"): "a GPU is opened once in a process, however many tests use it",
     ("state", "tests/emulator/cudnn.c"): "the last refusal belongs to the thread, as in the real library",

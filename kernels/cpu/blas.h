@@ -16,6 +16,9 @@ struct blas_panel {
     enum dtype c_type; // bf16 or f32
     const void *bias;  // bf16[n], added before c is rounded; NULL: none
 };
+/* Before the calls below. A library that crashes when the address space is exhausted then ends the process
+ * with a message instead. */
+void blas_open(void);
 /* fp32 throughout. */
 void blas_sgemm(const struct blas_panel *panel, int threads);
 /* bf16 a and b, added up in fp32, rounded once. k > 0. Only where blas_has_bf16(): in this library, and

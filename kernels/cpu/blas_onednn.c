@@ -3,31 +3,75 @@
 #include "kernels/cpu/cpu.h"
 
 #include <dnnl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 /* oneDNN threads with libgomp, whose number of threads belongs to the calling thread. Declared here
  * because omp.h comes with a compiler's own OpenMP, which need not be installed. */
 void omp_set_num_threads(int threads);
 
+/* oneDNN generates machine code at run time, into buffers of 320 KiB from mmap() (17 MiB in all for
+ * fp32: 2.6.3 with AVX-512). It does not check whether mmap() failed, and writes to address 0. Under a limit
+ * of the address space that fault is reported as what it is. Asking for room beforehand is not enough: other
+ * threads allocate meanwhile, 64 MiB at once for an arena of malloc(). */
+enum { CODE_BYTES = 1 << 20 };             // a write to less than this is one to a buffer that mmap() refused
+static _Thread_local volatile bool inside; // this thread is in oneDNN
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct sigaction before; // for every other fault
+
+static void report_fault(int number, siginfo_t *info, void *context)
+{
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    (void)context;
+    if (inside && (uintptr_t)info->si_addr < CODE_BYTES && getrlimit(RLIMIT_AS, &limit) == 0)
+        die_of(NO_MEMORY,
+               "out of memory: the address space is limited to %llu KiB (ulimit -v), and oneDNN has no room "
+               "to generate its code; raise the limit, or use a smaller model or fewer ranks per machine",
+               (unsigned long long)(limit.rlim_cur >> 10));
+    (void)sigaction(number, &before, NULL); // the instruction faults again
+}
+
+static void open_once(void)
+{
+    struct rlimit limit;
+    struct sigaction action = {.sa_sigaction = report_fault, .sa_flags = SA_SIGINFO};
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        (void)sigaction(SIGSEGV, &action, &before);
+}
+
+void blas_open(void)
+{
+    pthread_once(&once, open_once);
+}
+
+/* What a call of oneDNN ended with. */
+static void check(dnnl_status_t status, const char *call)
+{
+    if (status == dnnl_out_of_memory)
+        die_of(NO_MEMORY,
+               "out of memory: %s of oneDNN cannot allocate; raise the limit (ulimit -v), or use a "
+               "smaller model or fewer ranks per machine",
+               call);
+    if (status != dnnl_success)
+        die(__FILE__, __LINE__, call, "oneDNN says %d", (int)status);
+}
+
 void blas_sgemm(const struct blas_panel *p, int threads)
 {
     omp_set_num_threads(threads);
+    inside = true;
     dnnl_status_t status =
         dnnl_sgemm(p->transpose_a ? 'T' : 'N', p->transpose_b ? 'T' : 'N', p->m, p->n, p->k, 1.0F, p->a,
                    p->lda, p->b, p->ldb, p->accumulate ? 1.0F : 0.0F, p->c, p->ldc);
-    if (status != dnnl_success)
-        die(__FILE__, __LINE__, "dnnl_sgemm", "oneDNN says %d", (int)status);
+    inside = false;
+    check(status, "dnnl_sgemm");
 }
 
 bool blas_has_bf16(void)
 {
     int isa = (int)dnnl_get_effective_cpu_isa();
     return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-}
-
-static void check(dnnl_status_t status, const char *call)
-{
-    if (status != dnnl_success)
-        die(__FILE__, __LINE__, call, "oneDNN says %d", (int)status);
 }
 
 /* oneDNN 3 made its structs opaque: a description of memory is a pointer that someone has to free. */
@@ -137,6 +181,7 @@ static void product_destroy(struct product *x)
 void blas_bf16(const struct blas_panel *p, int threads)
 {
     struct product x = {0};
+    inside = true;
     omp_set_num_threads(threads);
     prepare(&x, p);
     const dnnl_exec_arg_t operands[] = {{DNNL_ARG_SRC, x.a.memory},
@@ -147,6 +192,7 @@ void blas_bf16(const struct blas_panel *p, int threads)
           "primitive_execute");
     check(dnnl_stream_wait(x.stream), "stream_wait");
     product_destroy(&x);
+    inside = false;
 }
 
 const char *cpu_blas_name(void)

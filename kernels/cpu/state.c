@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What all ops of a device share: its threads, and one piece of temporary memory that grows to the largest
  * that was asked for. */
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/cpu.h"
 
 enum status cpu_state_open(struct device *device, struct cpu_state *state)
 {
+    blas_open();
     return cpu_pool_create(device->threads, &state->pool);
 }
 

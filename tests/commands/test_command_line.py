@@ -289,7 +289,8 @@ def test_prompt():
 
 
 def test_memory_runs_out():
-    """An allocation that fails in a C++ library is a line and a status, and no abort(). (A sanitizer needs more than
+    """Without enough address space a run ends with a line and a status, never by a signal, at whatever point it is:
+    where libraries are loaded, threads start, code is generated, or the model is trained. (A sanitizer needs more than
     any of these limits, and ends by itself.)"""
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
@@ -297,9 +298,9 @@ def test_memory_runs_out():
         with open(f"{folder}/text.txt", "w") as file:
             file.write("one word after another, " * 40)
         run("data", "prepare", f"{folder}/text.txt", "-o", f"{folder}/text")
-        for megabytes in (72, 80, 88, 96, 104, 112, 120):
-            done = run(*tiny(folder, f"m{megabytes}", "tp=2"), preexec_fn=limit)
-            expect(f"train in {megabytes} MiB", done.returncode != -signal.SIGABRT, done)
+        for megabytes in (40, 56, 64, 72, 76, 80, 84, 86, 88, 92, 96, 100, 104, 112, 120, 136):
+            done = run(*tiny(folder, f"m{megabytes}", "tp=1" if megabytes % 8 else "tp=2"), preexec_fn=limit)
+            expect(f"train in {megabytes} MiB", done.returncode == 0 or (done.returncode > 0 and done.stderr), done)
 
 
 def test_dry_run():
