@@ -5,7 +5,9 @@
 #include "base/file.h"
 
 #include "tests/unit/checkpoint_by_hand.h"
+#include "trainer/recipe_table.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +50,21 @@ int rename(const char *from, const char *to)
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
+/* Of a file called "faulty": fails. */
+int fstat(int fd, struct stat *info)
+{
+    char link[64], path[512] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = 0;
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL && strcmp(slash, "/faulty") == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return fstatat(fd, "", info, AT_EMPTY_PATH);
+}
+
 /* ---- files ---- */
 
 static void put(const char *path, const char *text)
@@ -69,6 +86,23 @@ static bool there(const char *path)
 {
     struct stat info;
     return lstat(path, &info) == 0;
+}
+
+Test(file, a_failing_fstat_is_reported_as_that)
+{
+    char folder[32];
+    struct text text = {0};
+    dev_t device;
+    ino_t inode;
+    enter(folder);
+    put("faulty", "tp: 2");
+    cr_expect_eq(file_read("faulty", &text), IO_ERROR);
+    cr_expect_str_eq(fail_text(), "faulty: Input/output error");
+    const char *fault = recipe_file_read("faulty", &text, &device, &inode);
+    cr_assert_not_null(fault);
+    cr_expect_str_eq(fault, "Input/output error");
+    text_free(&text);
+    leave(folder);
 }
 
 /* ---- temporary files ---- */
