@@ -35,6 +35,8 @@ int cmd_recipe(int argc, char **argv)
     struct problems problems = {0};
     enum status status =
         recipe_load(argv[1], (const char *const *)argv + 2, (size_t)argc - 2, 0, &recipe, &problems);
+    if (status == OK)
+        recipe_warn_of_files(recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     if (status != OK)

@@ -282,6 +282,9 @@ MUST_USE enum status recipe_load_with_files(const char *path, const char *const 
                                             size_t override_count, int world_size, struct recipe **out,
                                             struct problems *problems);
 
+/* A warning for each file that a run of the recipe reads, and that is not there. */
+void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems);
+
 /* Takes NULL. */
 void recipe_destroy(struct recipe *recipe);
 

@@ -176,6 +176,19 @@ def test_more_than_the_machine_has():
         expect("nothing is left of it", not os.path.exists(os.path.join(folder, "run")), done)
 
 
+def test_recipe_warns_of_missing_files():
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["recipe", QUICKSTART, f"data.train={folder}/none"]
+        done = run(*words)
+        says("recipe without its data", done, 0, out="train_iters:",
+             err=f"warning: command line: data.train: {folder}/none.idx: No such file or directory\n")
+        for ending in (".idx", ".bin"):
+            with open(f"{folder}/none{ending}", "w", encoding="utf-8"):
+                pass
+        says("recipe with its data", run(*words), 0, out="train_iters:")
+        expect("no warning", "none.idx" not in run(*words).stderr, done)
+
+
 def test_input_that_will_not_do():
     """Status 2, in one line, whether a file is not there, is torn or is something else. A rank that has failed gives
     nothing back, for the process ends: a sanitizer is not to look for that."""
@@ -322,7 +335,7 @@ def test_dry_run():
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
-             test_full_disk, test_prompt, test_memory_runs_out, test_dry_run]:
+             test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_memory_runs_out, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)
