@@ -30,9 +30,9 @@ struct session {
     struct text choices;     // rank 0's device's, as they were last said
     struct text broken;      // why there are no more lines of metrics; empty: there are
     const struct run_folder *folder;
-    int64_t saved; // the last step that was; -1: none
-    bool stepped, warned;
-    bool save_due; // agreed on by all ranks: as soon as no step is run ahead
+    int64_t saved;                  // the last step that was; -1: none
+    bool stepped, warned, complete; // complete: no step was left to train
+    bool save_due;                  // agreed on by all ranks: as soon as no step is run ahead
 };
 
 static bool speaks(const struct session *s)
@@ -89,7 +89,8 @@ static enum status begin(struct session *s)
     if (!speaks(s))
         return OK;
     TRY(run_folder_write_recipe(recipe));
-    if (s->worker.step >= recipe->train.train_iters && (s->worker.step > 0 || own))
+    s->complete = s->worker.step >= recipe->train.train_iters && (s->worker.step > 0 || own);
+    if (s->complete)
         printf("nothing to do: step %lld is done, and train.train_iters is %lld\n", (long long)s->worker.step,
                (long long)recipe->train.train_iters);
     struct launcher launcher;
@@ -344,7 +345,7 @@ static enum status rank_main(struct world *world, void *argument)
     // After a failure peers may still be using what this rank shares with them; the process ends now.
     if (status != OK && status != STOPPED)
         return status;
-    if (session.metrics != NULL)
+    if (session.metrics != NULL && !session.complete)
         metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
     atomic_fetch_add(&job->ranks, 1);
     atomic_fetch_add(&job->allocated_bytes, device_memory(session.worker.device).peak_total_bytes);

@@ -110,7 +110,9 @@ def test_killed_before_its_first_checkpoint():
     says("the same command again", done, 0, out="early holds no complete checkpoint of its own: starts again from "
          "step 1; the earlier metrics are kept as early/metrics-3.jsonl\n")
     expect("its metrics", steps("early") == [1, 2] and saved("early") == ["step-00000002"])
-    says("and again", train("early", "train.train_iters=2"), 0, out="nothing to do: step 2 is done")
+    done = train("early", "train.train_iters=2")
+    says("and again", done, 0, out="nothing to do: step 2 is done")
+    expect("no summary of 0 steps", "done: 0 steps" not in done.stdout, done)
     says("afresh over a checkpoint", train("early", "checkpoint.load=none"), 2,
          err="early holds an earlier run, saved up to step 2, and checkpoint.load=none starts afresh")
     says("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to continue")
