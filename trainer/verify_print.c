@@ -143,12 +143,40 @@ void verify_print(const struct verify_report *report, bool all, FILE *to)
     free(lines);
 }
 
+/* The quantity with the largest finite ratio. That of a weight is close to 1 in a correct layout, too, where
+ * its gradient is smaller than its bound. */
+static const char *worst_quantity(const struct verify_report *report)
+{
+    const char *worst = "loss";
+    double largest = 0.0;
+    for (int s = 0; s < report->steps; s++) {
+        const struct verify_step *step = &report->step[s];
+        double loss = fabs(step->loss[0] - step->loss[1]) / step->loss_bound;
+        double norm = fabs(step->norm[0] - step->norm[1]) / step->norm_bound;
+        if (isfinite(loss))
+            largest = fmax(largest, loss);
+        if (isfinite(norm) && norm > largest) {
+            largest = norm;
+            worst = "gradient norm";
+        }
+    }
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        for (int row = 0; row < report->rows; row++)
+            if (isfinite(report->worst[q][row].ratio) && report->worst[q][row].ratio > largest) {
+                largest = report->worst[q][row].ratio;
+                worst = quantity_names[q];
+            }
+    return worst;
+}
+
 void verify_print_verdict(const struct verify_report *report, FILE *to)
 {
     if (report->outside == 0)
-        fprintf(to, "PASS: all within bounds (worst error/bound %.3f)\n", report->largest);
+        fprintf(to, "PASS: all within bounds (worst error/bound %.3f, %s)\n", report->largest,
+                worst_quantity(report));
     else if (report->unbounded == 0)
-        fprintf(to, "FAIL: %d outside bounds (worst error/bound %.4g)\n", report->outside, report->largest);
+        fprintf(to, "FAIL: %d outside bounds (worst error/bound %.4g, %s)\n", report->outside,
+                report->largest, worst_quantity(report));
     else
         fprintf(
             to,

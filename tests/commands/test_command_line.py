@@ -189,6 +189,17 @@ def test_recipe_warns_of_missing_files():
         expect("no warning", "none.idx" not in run(*words).stderr, done)
 
 
+def test_verify_has_steps_of_its_own():
+    with tempfile.TemporaryDirectory() as folder:
+        run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
+        words = tiny(folder, "run", "tp=2")[1:]
+        done = run("verify", *words, "--steps", "1")
+        says("verify with train.train_iters", done, 0, out="PASS: all within bounds (worst error/bound ",
+             err="warning: command line: train.train_iters has no effect on verify; set --steps N\n")
+        done = run("verify", *(word for word in words if "iters" not in word), "--steps", "1")
+        expect("no warning", done.returncode == 0 and "train_iters" not in done.stderr, done)
+
+
 def test_input_that_will_not_do():
     """Status 2, in one line, whether a file is not there, is torn or is something else. A rank that has failed gives
     nothing back, for the process ends: a sanitizer is not to look for that."""
@@ -335,7 +346,8 @@ def test_dry_run():
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
-             test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_memory_runs_out, test_dry_run]:
+             test_full_disk, test_prompt, test_recipe_warns_of_missing_files,
+             test_verify_has_steps_of_its_own, test_memory_runs_out, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)

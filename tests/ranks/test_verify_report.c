@@ -75,7 +75,7 @@ static void check_clean(struct test *test)
     char *text = printed(&made.report);
     expect(test, has_in_order(text, "embedding.weight", "layers.0.norm1.weight", "head.weight"),
            "lines are in forward order, not in that of their ratios", text);
-    expect(test, strstr(text, "PASS: all within bounds (worst error/bound 0.986)\n") != NULL,
+    expect(test, strstr(text, "PASS: all within bounds (worst error/bound 0.986, gradient)\n") != NULL,
            "a clean run passes", text);
     expect(test, strstr(text, "against the fp64 norm of the layout's own gradients") != NULL,
            "the two gradient norms are named", text);
@@ -102,8 +102,8 @@ static void check_outside(struct test *test)
     made.report.outside = 1;
     made.report.largest = 12.5;
     text = printed(&made.report);
-    expect(test, strstr(text, "FAIL: 1 outside bounds (worst error/bound 12.5)\n") != NULL, "a fault fails",
-           text);
+    expect(test, strstr(text, "FAIL: 1 outside bounds (worst error/bound 12.5, gradient)\n") != NULL,
+           "a fault fails", text);
     expect(test, strstr(text, "the backward pass runs from the head to the embedding") != NULL,
            "gradients alone: where to look", text);
     free(text);
