@@ -11,7 +11,7 @@
  * and patterns.
  *
  * The trap: arguments are read as words, and a word that is an address in one of the buffers is moved.
- * Structs may hold no other pointers into them, behind which further pointers are. */
+ * Structs may not point to memory that holds further pointers into the buffers. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -33,7 +33,7 @@ struct bench_memory {
     uint32_t fills; // so far: each has numbers of its own
 };
 
-/* The first copy of a buffer, unset. A benchmark dies for want of memory. */
+/* The first copy of a buffer, unset. Exits when there is no memory. */
 void *bench_take(struct bench_memory *m, size_t bytes);
 /* The same, every copy as at `from`, in the host's memory. */
 void *bench_filled(struct bench_memory *m, const void *from, size_t bytes);

@@ -515,7 +515,7 @@ static void bench_all(struct bench *b)
     bench_column_sums(b);
     bench_embedding(b);
     bench_rope(b);
-    if (b->own_attention) // cuDNN's knows no dropout of ours
+    if (b->own_attention) // cuDNN's attention does not implement our dropout
         bench_attention(b, 0.1F, 0);
     bench_attention(b, 0.0F, layers);
     bench_loss(b);

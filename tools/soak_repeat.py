@@ -37,7 +37,7 @@ def busy(processes):
 
 
 class Repeated:
-    """A test of a build, and the log of its runs: it starts anew when the executable is another."""
+    """A test of a build, and the log of its runs: a different executable starts a new log."""
 
     def __init__(self, build, test, load, threads):
         self.name, self.build, self.load = test["name"], build, load

@@ -320,7 +320,7 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
 
 /* ---- finding ---- */
 
-/* A link counts where it leads to a checkpoint of this run, which somebody has moved to another disk. */
+/* A link is valid if it leads to a checkpoint of this run, such as one moved to another disk. */
 static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
 {
     struct record record;

@@ -208,8 +208,8 @@ enum status checkpoint_continue(struct worker *w, char **out)
     int64_t step = -1, below = INT64_MAX;
     enum status status = OK;
     *out = NULL;
-    if (first && broken &&
-        w->run->data != NULL) { // as it is at the beginning, for the checkpoints of this run
+    // Fingerprinted at the start, for the checkpoints of this run.
+    if (first && broken && w->run->data != NULL) {
         const struct text *fingerprint;
         status = data_fingerprint(w->run->data, &fingerprint);
     }

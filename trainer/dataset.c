@@ -176,7 +176,7 @@ enum status dataset_read_bytes(const struct dataset *dataset, int64_t at, size_t
     return OK;
 }
 
-/* Id `i` of an array of ids as they stand in the file. */
+/* Id `i` of an array of ids as stored in the file. */
 static int64_t load_id(const struct dataset_index *index, const void *ids, int64_t i)
 {
     int64_t value = 0;

@@ -145,7 +145,7 @@ static enum status put_aside(const struct metrics_file *file, int64_t first_step
                              : fail(IO_ERROR, "logging.run_dir: %s: cannot become %s: %s", file->path.chars,
                                     kept.chars, strerror(errno));
     if (status == OK)
-        print_line(stdout, "%s holds no complete checkpoint of its own: starts again from step %lld%s%s",
+        print_line(stdout, "%s has no complete checkpoint of its own: restarting from step %lld%s%s",
                    file->run_dir.chars, (long long)first_step,
                    bytes > 0 ? "; the earlier metrics are kept as " : "", bytes > 0 ? kept.chars : "");
     text_free(&kept);

@@ -222,7 +222,7 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
         text_add(&out->from, "step %lld is saved in %s", (long long)out->newest, recipe->checkpoint.save);
     else if (status == OK && named)
         text_add(&out->from, "step %lld is saved in %s", (long long)step_of(load), load);
-    // Before its first checkpoint a run that is alive looks like one that has ended.
+    // Before its first checkpoint an active run looks like one that has ended.
     return status != OK && is_taken(folder) ? taken(folder) : status;
 }
 

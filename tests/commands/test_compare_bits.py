@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/compare_bits finds an executable equal to itself, and a stand-in that trains a little differently not.
+"""tools/compare_bits reports an executable as equal to itself, and a wrapper that trains slightly differently as not.
 
     test_compare_bits.py CUBOID SOURCE_ROOT"""
 import os
@@ -10,7 +10,7 @@ import tempfile
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 COMPARE = [sys.executable, os.path.join(ROOT, "tools", "compare_bits"), CUBOID]
-STAND_IN = """#!/bin/sh
+WRAPPER = """#!/bin/sh
 case $1 in
 train) exec {cuboid} "$@" {change} ;;
 *) exec {cuboid} "$@" ;;
@@ -29,21 +29,21 @@ def expect(what, status, *arguments):
 with tempfile.TemporaryDirectory() as folder:
     other = os.path.join(folder, "cuboid")
 
-    def stand_in(change):
+    def wrapper(change):
         with open(other, "w", encoding="ascii") as out:
-            out.write(STAND_IN.format(cuboid=CUBOID, change=change))
+            out.write(WRAPPER.format(cuboid=CUBOID, change=change))
         os.chmod(other, 0o755)
         return other
 
     expect("equal", 0, CUBOID, "gpt zero 1", "llama resumed")
-    said = expect("other samples", 1, stand_in("seed=2"), "gpt dp 2")
+    said = expect("other samples", 1, wrapper("seed=2"), "gpt dp 2")
     if "step 1" not in said:
         failures.append(f"other samples: the first step is not named in {said!r}")
-    said = expect("other weights", 1, stand_in("optimizer.lr_warmup_iters=2 optimizer.weight_decay=0.02"), "gpt dp 2")
+    said = expect("other weights", 1, wrapper("optimizer.lr_warmup_iters=2 optimizer.weight_decay=0.02"), "gpt dp 2")
     if "DIFFERENT" not in said:
         failures.append(f"other weights: {said!r}")
     expect("no such case", 2, CUBOID, "no such case")
-    expect("a failing run", 1, stand_in("tp=77"), "gpt dp 2")
+    expect("a failing run", 1, wrapper("tp=77"), "gpt dp 2")
 expect("no executable", 2, os.path.join(ROOT, "README.md"))
 
 print("\n".join(failures) or "ok")

@@ -107,7 +107,7 @@ def test_killed_before_its_first_checkpoint():
         expect(f"kill {turn}", done.returncode == -signal.SIGKILL and not saved("early"), done)
     expect("both earlier metrics are kept", all(os.path.getsize(f"early/metrics-{turn}.jsonl") for turn in (1, 2)))
     done = train("early", "train.train_iters=2")
-    says("the same command again", done, 0, out="early holds no complete checkpoint of its own: starts again from "
+    says("the same command again", done, 0, out="early has no complete checkpoint of its own: restarting from "
          "step 1; the earlier metrics are kept as early/metrics-3.jsonl\n")
     expect("its metrics", steps("early") == [1, 2] and saved("early") == ["step-00000002"])
     done = train("early", "train.train_iters=2")

@@ -5,7 +5,7 @@
  *
  *     |g - G| <= 8 sqrt(N) u s          u = 2^-24; N terms of size s on the way; 8 standard deviations
  *
- * AdamW alone is computed anew in double precision over all steps, from the run's own gradients: weights and
+ * AdamW alone is recomputed in double precision over all steps, from the run's own gradients: weights and
  * moments are off by the rounding of a few operations in each step, which is added up (exact_step).
  *
  * The later steps begin from weights that are already off, and how a model takes that no formula says

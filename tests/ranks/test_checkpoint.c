@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Checkpoints by whole worlds of ranks, of tiny models.
  *
- * local DEVICE: every layout goes on from every other's. What was loaded is compared, to the bit, with whole
+ * local DEVICE: every layout resumes from every other's. What was loaded is compared bitwise with whole
  * tensors put together without files; where the arithmetic is the same (equal tp and dp) the next steps are
  * too. And a disk that is full for one rank only.
  *
  * mpi DEVICE: stopped and resumed, as processes.
  *
- * kill DEVICE: killed again and again while saving; there is always one to go on from.
+ * kill DEVICE: killed repeatedly while saving; there is always a checkpoint to resume from.
  *
  * convert FOLDER: loads the checkpoint FOLDER by its own recipe, on one rank and on all, and saves it again
  * in converted-1 and converted-all.

@@ -3,7 +3,7 @@
 """Writes golden_learning_rates.txt: Megatron-LM's rates for 48 combinations of decay style, warm-up and length.
 
     make_learning_rates.py            writes the file
-    make_learning_rates.py --check    computes it anew and compares; exit status 1 when the file is not current
+    make_learning_rates.py --check    recomputes it and compares; exit status 1 when the file is not current
 
 A line is `STYLE WSD_STYLE WARMUP DECAY WSD_DECAY STEP RATE`, with lr 1 and min_lr 0.1, STEP counted from 1 and
 the rate as a hexadecimal double.  The definition, with w the warm-up, d the decay length and n the step:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The folder of checkpoints, with checkpoints made by hand: what is complete and what is not, and what a save
- * may remove and when. What ranks do together is in tests/ranks/test_checkpoint.c. */
+/* The folder of checkpoints, with checkpoints made by hand: which are complete, and which files a save may
+ * remove and when. What ranks do together is in tests/ranks/test_checkpoint.c. */
 #include "trainer/checkpoint.h"
 
 #include "tests/unit/checkpoint_by_hand.h"
@@ -47,7 +47,7 @@ Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
     begin("s", 500);
     expect_found("s", "s/step-00000100");
 
-    // Names that are nobody's.
+    // Names that are no checkpoint's.
     const char *const names[] = {"s/step-",          "s/step-1",        "s/step-00000600x",
                                  "s/step-000000700", "s/Step-00000800", "s/step-9999999999999999999"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -58,7 +58,7 @@ Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
     leave(folder);
 }
 
-Test(checkpoint, what_this_run_left_behind_goes_and_all_else_stays, .init = silence)
+Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = silence)
 {
     static const char *const theirs[] = {
         "s/step-00000001.old",  "s/step-00000001.removed",   "s/step-00000003.old",
@@ -195,15 +195,15 @@ Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence
 {
     char folder[32];
     struct text names = {0};
-    struct save_identity nobody = {.step = 1};
+    struct save_identity foreign = {.step = 1};
     enter(folder);
     for (int64_t step = 1; step <= 4; step++)
         save_one("foreign", step);
     save_one("s", 1);
     cr_assert_eq(mkdir("precious", 0777) || mkdir("precious/thesis", 0777) || mkdir("archive", 0777), 0);
-    snprintf(nobody.run, sizeof nobody.run, "%032d", 0);
-    snprintf(nobody.save, sizeof nobody.save, "%016d", 0);
-    write_tensors("precious/rank-00000.safetensors", &nobody);
+    snprintf(foreign.run, sizeof foreign.run, "%032d", 0);
+    snprintf(foreign.save, sizeof foreign.save, "%016d", 0);
+    write_tensors("precious/rank-00000.safetensors", &foreign);
     // Moved away by the user, who left a link.
     cr_assert_eq(rename("s/step-00000001", "archive/step-00000001"), 0);
     cr_assert_eq(symlink("../archive/step-00000001", "s/step-00000001"), 0);

@@ -99,7 +99,7 @@ static void fixture_free(struct fixture *f)
     unlink(idx.chars);
     unlink(f->bin.chars);
     unlink(f->record.chars);
-    cr_assert_eq(rmdir(f->folder), 0, "something was left behind in %s", f->folder);
+    cr_assert_eq(rmdir(f->folder), 0, "files are left in %s", f->folder);
     text_free(&idx);
     text_free(&f->prefix);
     text_free(&f->bin);

@@ -285,7 +285,7 @@ Test(dataset, every_cut_is_refused)
     fixture_free(&f);
 }
 
-/* Both files lose their ends while they are open, as when somebody copies another dataset over them. */
+/* Both files are truncated while they are open, as by a copy of another dataset over them. */
 Test(dataset, a_truncation_while_it_is_open_is_an_error_of_the_read)
 {
     struct fixture f = fixture_make();

@@ -107,16 +107,16 @@ Test(file, a_failing_fstat_is_reported_as_that)
 
 /* ---- temporary files ---- */
 
-Test(file, nobody_can_place_a_link_under_the_temporary_name)
+Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
 {
     char folder[32], guess[64];
     enter(folder);
-    put("precious", "of somebody else");
+    put("precious", "of another user");
     snprintf(guess, sizeof guess, "report.tmp.%ld", (long)getpid()); // what can be guessed
     cr_assert_eq(symlink("precious", guess), 0);
     cr_assert_eq(file_write_atomic("report", "hello", 5), OK);
     expect_text("report", "hello");
-    expect_text("precious", "of somebody else");
+    expect_text("precious", "of another user");
 
     struct file_temporary first, second;
     cr_assert_eq(file_temporary_create("report", &first), OK);

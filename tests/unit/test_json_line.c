@@ -82,7 +82,7 @@ Test(json_line, every_beginning_of_a_line_is_refused_or_as_jansson_has_it)
 {
     for (size_t s = 0; s < sizeof seeds / sizeof *seeds; s++)
         for (size_t length = 0; length <= strlen(seeds[s]); length++) {
-            char *exact = malloc(length + 1); // so that a read behind the end is seen
+            char *exact = malloc(length + 1); // so that a read past the end is detected
             memcpy(exact, seeds[s], length);
             compare(exact, length);
             free(exact);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tests of ops on a GPU (tests/support/mirror.h) open hundreds of stands: the GPU itself is opened once in a
- * process. The emulator counts what is asked of it. */
+/* Tests of ops on a GPU (tests/support/mirror.h) open hundreds of fixtures: the GPU itself is opened once in
+ * a process. The emulator counts the calls. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/support/mirror.h"
 #include "tests/support/ops_stand.h"
@@ -10,7 +10,7 @@
 
 enum { COUNT = 1000 };
 
-/* One op of a stand, from opening to closing. */
+/* One op of a fixture, from opening to closing. */
 static void add_once(const char *attention)
 {
     setenv("CUBOID_TEST_DEVICE", "cuda", 1);

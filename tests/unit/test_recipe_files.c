@@ -4,8 +4,8 @@
 
 #include <sys/stat.h>
 
-/* Nobody writes to it: an open() or a read() that waits would wait for ever. */
-Test(recipe_files, a_pipe_that_nobody_writes_to_is_not_waited_for, .timeout = 20)
+/* The pipe has no writer: a blocking open() or read() would never return. */
+Test(recipe_files, a_pipe_without_a_writer_is_not_waited_for, .timeout = 20)
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};

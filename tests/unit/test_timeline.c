@@ -143,7 +143,7 @@ Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
     timeline_costs(s, sim, of_stage, whole, &costs);
     cr_assert_eq(costs.latency, 0.5);
     cr_assert_eq(of_stage[1].f, 2.0);
-    cr_assert_eq(of_stage[1].i, 0.0); // nobody measured it
+    cr_assert_eq(of_stage[1].i, 0.0); // not measured
     cr_assert_eq(of_stage[1].w, 0.0);
     cr_assert_eq(whole[1], 4.0);
     struct text said = {0};
