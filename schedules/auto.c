@@ -6,7 +6,8 @@
  * of them (but for the one that holds weights twice);
  *     2. for each placement, the pipe played on a clock under many rules (auto_play.c), and the best of all
  * so far improved step by step (auto_improve.c), unless it is as short as any schedule can be (bound.h); on
- * the V with two chunks and a limit below 2p chunks, then also the building blocks of v_limited.c;
+ * the V with two chunks and a limit below 2p chunks, then also the building blocks of v_limited.c, without
+ * and with a reserve for chunk 1;
  *     3. whatever simulate() finds shortest, transfers included; of equals the one that holds least, then the
  *        one with the least bubble.
  *
@@ -27,6 +28,7 @@
 enum {
     BLOCKS = 4000000,
     BLOCKS_LEAST = 400,
+    RESERVED = 8000000,
     PLAYED = 3000000,
     PLAYED_EACH = 3000,
     MOVED = 12000000,
@@ -254,24 +256,26 @@ static enum status search_within(struct hunt *h, int place, int limit, int64_t g
 
 /* The building blocks of v_limited.c at this limit. One that is shorter than the steps found so far is
  * improved too, and only replaces what was found where it is better. */
-static enum status search_blocks(struct hunt *h, int place, int64_t goal)
+static enum status search_blocks(struct hunt *h, int place, bool reserve, int64_t goal)
 {
     struct pipe *x = h->pipes[place];
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
     struct schedule *s = NULL;
     TRY(schedule_create(placements[place], &o, &s));
-    bool found = v_limited_lists(s, h->limit, BLOCKS);
+    int64_t units = reserve ? RESERVED : BLOCKS;
+    bool found = v_limited_lists(s, h->limit, reserve, units);
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of auto") : OK;
     if (status == OK && found)
         steps_of_schedule(x, s, h->other);
     schedule_destroy(s);
-    spend(h, BLOCKS);
+    spend(h, units);
     int64_t time = status == OK && found ? pipe_time(x, h->other, NULL) : PIPE_NEVER;
     if (time >= h->known[place])
         return status;
     int64_t moved = budget(x->actions, MOVED, MOVED_EACH);
     time = improve(x, time, goal, moved, h->other);
     spend(h, moved);
+    h->known[place] = time;
     return offer_steps(h, place, h->other, false);
 }
 
@@ -297,8 +301,14 @@ static enum status search_place(struct hunt *h, int place)
     if (done(h, bound, h->limit))
         return OK;
     TRY(search_within(h, place, h->limit, goal, h->known[place], h->steps[place]));
-    bool blocks = place == 1 && h->v == 2 && h->limit < 2 * x->p && x->actions <= BLOCKS / BLOCKS_LEAST;
-    return blocks && !done(h, bound, h->limit) ? search_blocks(h, place, goal) : OK;
+    bool blocks = place == 1 && h->v == 2 && h->limit < 2 * x->p;
+    if (blocks && x->actions <= BLOCKS / BLOCKS_LEAST && !done(h, bound, h->limit))
+        TRY(search_blocks(h, place, false, goal));
+    // Blocks with a reserve are searched in a pipe of few microbatches, so only their play takes longer.
+    bool affordable =
+        (int64_t)6 * x->p * (x->p + 1) <= RESERVED / BLOCKS_LEAST && x->actions <= RESERVED / 40;
+    blocks = blocks && affordable;
+    return blocks && !done(h, bound, h->limit) ? search_blocks(h, place, true, goal) : OK;
 }
 
 /* ---- one v ---- */
@@ -361,7 +371,8 @@ static double effort_of(const struct schedule_options *o, int v)
     int searches = (v == 1 || o->p == 1 ? 1 : PLACEMENTS) * (o->memory_limit > 0.0 ? 1 : 1 + FULL_PIPES);
     while (schedule_about((int)families) != NULL)
         families++;
-    double blocks = v == 2 && o->p > 1 ? BLOCKS + (double)budget(actions, MOVED, MOVED_EACH) : 0.0;
+    double blocks =
+        v == 2 && o->p > 1 ? BLOCKS + RESERVED + 2.0 * (double)budget(actions, MOVED, MOVED_EACH) : 0.0;
     return blocks + (double)(families * NAMED_EACH * actions) +
            searches * (double)(budget(actions, PLAYED, PLAYED_EACH) + budget(actions, MOVED, MOVED_EACH));
 }

@@ -23,6 +23,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum kind { F_DOWN, F_UP, I_DOWN, I_UP, KINDS }; // F of chunk 0, of chunk 1; I of chunk 1, of chunk 0
 enum { PERIOD = 6, NEVER = INT_MAX / 2 };
@@ -33,6 +34,7 @@ struct block {
     int split;
     int turn[KINDS - 1];
     int spare[2];   // activations that an F_DOWN, F_UP out of turn leaves free; NEVER: none goes out of turn
+    bool reserve;   // instead of `spare`: an F_DOWN out of turn leaves free what chunk 1 needs, reserve_of()
     bool any_input; // an I may go out of turn
 };
 
@@ -40,6 +42,8 @@ struct rank_state {
     int start[KINDS]; // of microbatch 0, in the block
     int done[KINDS];  // microbatches
     int held;
+    int held_up; // activations of chunk 1 among them
+    int idle;    // units without an action before the last one
     int weights; // W done; those of `inputs` are in the order of their I
     int inputs;
 };
@@ -98,6 +102,23 @@ static bool ready(const struct player *x, int rank, int kind, int microbatch, in
            (stage == last || i[(stage + 1) * x->m + microbatch] <= now);
 }
 
+/* The activations that an F_DOWN out of turn leaves free for chunk 1. While the pipe fills, the first
+ * microbatch comes back to the last ranks soonest: rank r has r + 1 activations of chunk 1 for it, at most
+ * half of all. A constant spare is too much for rank 0 or too little for the last. */
+static int reserve_of(const struct player *x, int rank)
+{
+    int share = rank + 1 < x->limit / 2 ? rank + 1 : x->limit / 2;
+    int free = share - x->ranks[rank].held_up;
+    return free > 0 ? free : 0;
+}
+
+static int spare_of(const struct player *x, const struct block *b, int rank, int kind)
+{
+    if (!b->reserve)
+        return b->spare[kind];
+    return kind == F_DOWN ? reserve_of(x, rank) : 0;
+}
+
 /* What the rank does now, or KINDS: nothing but a W is possible. */
 static int choose(const struct player *x, const struct block *b, int rank, int now)
 {
@@ -114,7 +135,7 @@ static int choose(const struct player *x, const struct block *b, int rank, int n
     for (int n = 0; n < count; n++) {
         int kind = order[n];
         bool forwards = kind == F_DOWN || kind == F_UP;
-        int spare = n == 0 ? 0 : forwards ? b->spare[kind] : 0;
+        int spare = n == 0 ? 0 : forwards ? spare_of(x, b, rank, kind) : 0;
         bool allowed = forwards ? spare < NEVER && r->held + spare < limit : n == 0 || b->any_input;
         if (allowed && ready(x, rank, kind, r->done[kind], now))
             return kind;
@@ -139,18 +160,30 @@ static bool play_unit(struct player *x, const struct block *b, int rank, int now
             return false;
         int cell = inputs[r->weights++];
         r->held--;
+        r->held_up -= cell / x->m < x->p ? 0 : 1;
         emit(x, BACKWARD_WEIGHT, cell / x->m, cell % x->m);
         return true;
     }
     int stage = stage_of(x, rank, kind), microbatch = r->done[kind]++, cell = stage * x->m + microbatch;
     bool forwards = kind == F_DOWN || kind == F_UP;
     x->made[forwards ? 0 : 1][cell] = now + 1;
-    if (forwards)
+    if (forwards) {
         r->held++;
-    else
+        r->held_up += kind == F_UP ? 1 : 0;
+    } else {
         inputs[r->inputs++] = cell;
+    }
     emit(x, forwards ? FORWARD : BACKWARD_INPUT, stage, microbatch);
     return true;
+}
+
+/* Counts an idle unit of a rank; true where its work can no longer end by `longest`. */
+static bool is_too_late(struct player *x, int rank, int longest)
+{
+    struct rank_state *r = &x->ranks[rank];
+    if (r->weights < 2 * x->m)
+        r->idle++;
+    return r->idle + PERIOD * x->m > longest;
 }
 
 /* The makespan of a block, or NEVER when it stops or takes longer than `longest`. */
@@ -164,7 +197,10 @@ static int play(struct player *x, const struct block *b, int longest)
     for (; left > 0 && now < longest; now++) {
         int before = left;
         for (int rank = 0; rank < x->p; rank++)
-            left -= play_unit(x, b, rank, now) ? 1 : 0;
+            if (play_unit(x, b, rank, now))
+                left--;
+            else if (is_too_late(x, rank, longest))
+                return NEVER;
         if (left == before)
             return NEVER;
     }
@@ -324,51 +360,103 @@ static void set_steps(int index, int *step)
     step[I_DOWN] = of_1[1];
 }
 
+/* The search of a block for any limit. */
+struct block_search {
+    struct player *x;
+    int m, short_m; // microbatches of the pipe, and of the shorter one that is played first
+    int in_short;   // the shortest play of short_m
+    int shortest;   // and of m
+    struct block best;
+    int64_t units; // left to play
+};
+
+static int play_counted(struct block_search *z, const struct block *b, int m, int longest)
+{
+    z->x->m = m;
+    z->units -= (int64_t)PERIOD * z->x->p * m;
+    return play(z->x, b, longest);
+}
+
+/* Once the pipe is full the play repeats, so the whole pipe is played only where a short one is no longer
+ * than the others; of equals only until the whole one is as much longer as it has more microbatches. */
+static void try_block(struct block_search *z, const struct block *b)
+{
+    if (z->short_m < z->m) {
+        bool repeats = z->shortest <= z->in_short + PERIOD * (z->m - z->short_m);
+        int in_short = play_counted(z, b, z->short_m, repeats ? z->in_short - 1 : z->in_short);
+        if (in_short == NEVER)
+            return;
+        z->in_short = in_short;
+    }
+    int makespan = play_counted(z, b, z->m, z->shortest);
+    if (makespan >= z->shortest)
+        return;
+    z->shortest = makespan;
+    z->best = *b;
+}
+
 /* Plays a block with every turn and every spare. */
-static void consider(struct player *x, struct block *b, struct block *best, int *shortest, int64_t *units)
+static void try_turns(struct block_search *z, struct block *b)
 {
     enum { TURNS = PERIOD * PERIOD * PERIOD };
-    for (int turns = 0; turns<TURNS && * units> 0; turns++) {
+    for (int turns = 0; turns < TURNS && z->units > 0; turns++) {
         b->turn[0] = 1 + turns % PERIOD;
         b->turn[1] = 1 + turns / PERIOD % PERIOD;
         b->turn[2] = 1 + turns / PERIOD / PERIOD;
-        *units -= x->p;
-        if (!place_block(x, b))
+        z->units -= b->reserve ? 1 : z->x->p;
+        if (!place_block(z->x, b))
             continue;
-        for (int way = 0; way < 2 * SPARES; way++) {
+        for (int way = 0; way < (b->reserve ? 2 : 2 * SPARES); way++) {
             b->spare[0] = spares[way / 2][0];
             b->spare[1] = spares[way / 2][1];
             b->any_input = way % 2 == 0;
-            int makespan = play(x, b, *shortest);
-            *units -= (int64_t)PERIOD * x->p * x->m;
-            if (makespan >= *shortest)
-                continue;
-            *shortest = makespan;
-            *best = *b;
+            try_block(z, b);
         }
     }
 }
 
+/* The steps of block `index`; false past the last. With a reserve those come first in which F of chunk 0 and
+ * I of chunk 1 take up to LONGEST_STEP units a rank and the other two take one. */
+static bool set_block(int index, struct block *b)
+{
+    enum { LONGEST_STEP = 5, ALIKE = LONGEST_STEP * LONGEST_STEP };
+    if (b->reserve && index < ALIKE) {
+        for (int half = 0; half < 2; half++) {
+            int *step = b->step[half], units = 1 + (half == 0 ? index % LONGEST_STEP : index / LONGEST_STEP);
+            step[F_DOWN] = step[I_DOWN] = units;
+            step[F_UP] = step[I_UP] = 1;
+        }
+        return true;
+    }
+    index -= b->reserve ? ALIKE : 0;
+    set_steps(index % (STEPS * STEPS), b->step[0]);
+    set_steps(index / (STEPS * STEPS), b->step[1]);
+    return index < STEPS * STEPS * STEPS * STEPS;
+}
+
 /* For any limit, also an odd one: the blocks of v-half and v-min, and blocks whose steps change at one rank.
  */
-bool v_limited_lists(struct schedule *s, int limit, int64_t units)
+bool v_limited_lists(struct schedule *s, int limit, bool reserve, int64_t units)
 {
     struct player x;
-    struct block b = {.split = 1}, best = b;
-    int shortest = NEVER;
     bool good = make_player(&x, s);
     x.limit = x.first_limit = limit;
-    for (int n = 0; good && n < STEPS * STEPS * STEPS * STEPS; n++) {
-        set_steps(n % (STEPS * STEPS), b.step[0]);
-        set_steps(n / (STEPS * STEPS), b.step[1]);
-        for (b.split = 1; b.split < x.p && units > 0; b.split++)
-            consider(&x, &b, &best, &shortest, &units);
+    int goal = reserve && s->m >= s->p ? goal_of(&x) : 0;
+    struct block_search z = {.x = &x, .m = s->m, .in_short = NEVER, .shortest = NEVER, .units = units};
+    struct block b = {.split = 1, .reserve = reserve};
+    z.short_m = reserve && s->m > s->p + 1 ? s->p + 1 : s->m;
+    for (int n = 0; good && set_block(n, &b); n++) {
+        bool uniform = memcmp(b.step[0], b.step[1], sizeof b.step[0]) == 0; // then a split changes nothing
+        int splits = reserve && uniform ? 2 : x.p;
+        for (b.split = 1; b.split < splits && z.units > 0 && z.shortest > goal; b.split++)
+            try_turns(&z, &b);
     }
     x.emit = true;
-    if (shortest < NEVER)
-        play(&x, &best, NEVER);
+    x.m = s->m;
+    if (z.shortest < NEVER)
+        play(&x, &z.best, NEVER);
     free_player(&x);
-    return shortest < NEVER;
+    return z.shortest < NEVER;
 }
 
 static int at_most_all(const struct schedule *s, int limit)
