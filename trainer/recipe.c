@@ -369,19 +369,24 @@ static struct node *override_value(struct loader *loader, const char *key, const
     return node;
 }
 
-/* "--tp=2", or "--tp" and then "2", as options of other programs are written; `next` is "2". True when it is
- * one of these; *takes_next: so is `next`. */
-static bool refuse_dashes(struct loader *loader, const char *override, const char *next, bool *takes_next)
+/* "--tp=2", or "--tp" or "tp" and then "2", as other programs have it; `next` is "2". Also "--lr" for
+ * optimizer.lr, and "--train-iters". True when it is one of these; *takes_next: so is `next`. */
+static bool refuse_option(struct loader *loader, const char *override, const char *next, bool *takes_next)
 {
     const char *name = override + strspn(override, "-"), *equals = strchr(name, '=');
+    bool dashes = name != override;
     char key[64];
     snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+    for (char *c = key; dashes && *c != 0; c++)
+        *c = *c == '-' ? '_' : *c;
+    int called = row_find_dotted(key) < 0 ? row_called(key) : -1;
     *takes_next = false;
-    if (name == override || row_find_dotted(key) < 0)
+    if ((!dashes && equals != NULL) || (called < 0 && row_find_dotted(key) < 0))
         return false;
     *takes_next = equals == NULL && next != NULL && *next != '-' && strchr(next, '=') == NULL;
-    problems_add(loader->problems, "command line: %.*s: keys have no dashes; use %s=%.*s", SHOWN, override,
-                 key, SHOWN,
+    problems_add(loader->problems, "command line: %.*s%s; use %s=%.*s", SHOWN, override,
+                 dashes ? ": keys have no dashes" : " is not key=value",
+                 called >= 0 ? recipe_rows[called].key : key, SHOWN,
                  equals != NULL ? equals + 1
                  : *takes_next  ? next
                                 : "VALUE");
@@ -443,7 +448,9 @@ static void find_missing(struct loader *loader, const char *path)
         bool given = loader->recipe->origin[i].kind != FROM_DEFAULT;
         bool empty = row->type == ROW_SOURCES && loader->recipe->data.train.count == 0;
         if (row->fallback == NULL && row->derived == NULL && !loader->bad[i] && (!given || empty)) {
-            problems_add(loader->problems, "%s: %s must be given, like %s", path, row->key, row->example);
+            bool here = loader->recipe->origin[i].kind == FROM_COMMAND_LINE; // emptied
+            problems_add(loader->problems, "%s: %s must be given, like %s", here ? "command line" : path,
+                         row->key, row->example);
             loader->bad[i] = true;
         }
     }
@@ -506,7 +513,7 @@ static enum status load(const char *path, const char *const *overrides, size_t o
     struct recipe_paths in_files = recipe_paths_of(loader.recipe);
     bool takes_next = false;
     for (size_t i = 0; i < override_count; i++)
-        if (refuse_dashes(&loader, overrides[i], i + 1 < override_count ? overrides[i + 1] : NULL,
+        if (refuse_option(&loader, overrides[i], i + 1 < override_count ? overrides[i + 1] : NULL,
                           &takes_next))
             i += takes_next ? 1 : 0;
         else

@@ -161,7 +161,9 @@ const char *recipe_missing_feature(const char *name)
 
 const char *recipe_near_choice(const char *value, const char *const *names, size_t count)
 {
-    static const char *const pairs[][2] = {{"gpu", "cuda"}, {"GPU", "cuda"}, {"nvidia", "cuda"}};
+    static const char *const pairs[][2] = {{"gpu", "cuda"},     {"GPU", "cuda"},  {"nvidia", "cuda"},
+                                           {"float16", "fp16"}, {"half", "fp16"}, {"bfloat16", "bf16"},
+                                           {"float32", "fp32"}};
     for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
         for (size_t i = 0; i < count && strcmp(value, pairs[p][0]) == 0; i++)
             if (strcmp(names[i], pairs[p][1]) == 0)

@@ -176,6 +176,18 @@ def test_more_than_the_machine_has():
         expect("nothing is left of it", not os.path.exists(os.path.join(folder, "run")), done)
 
 
+def test_settings_as_other_programs_have_them():
+    for words, hint in [(["--lr", "3"], "--lr: keys have no dashes; use optimizer.lr=3"),
+                        (["--lr=3"], "--lr=3: keys have no dashes; use optimizer.lr=3"),
+                        (["--train-iters", "5"], "--train-iters: keys have no dashes; use train.train_iters=5"),
+                        (["tp", "2"], "tp is not key=value; use tp=2"),
+                        (["lr"], "lr is not key=value; use optimizer.lr=VALUE"),
+                        (["data.train="], "data.train must be given, like data/quickstart")]:
+        done = run("recipe", QUICKSTART, *words)
+        expect(f"{words}", (done.returncode, done.stderr) == (2, f"error: command line: {hint}\n"), done)
+    says("float16", run("recipe", QUICKSTART, "precision.params_dtype=float16"), 2, err="fp16")
+
+
 def test_recipe_warns_of_missing_files():
     with tempfile.TemporaryDirectory() as folder:
         words = ["recipe", QUICKSTART, f"data.train={folder}/none"]
@@ -347,7 +359,8 @@ for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_nu
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files,
-             test_verify_has_steps_of_its_own, test_memory_runs_out, test_dry_run]:
+             test_settings_as_other_programs_have_them, test_verify_has_steps_of_its_own,
+             test_memory_runs_out, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)

@@ -389,7 +389,7 @@ Test(recipe, what_must_be_given)
                       "R: data.train must be given, like data/quickstart\n";
     SAYS("", all);
     SAYS("# nothing\n---\nmodel:\n", all);
-    OVERRIDE_SAYS("data.train=[]", "R: data.train must be given, like data/quickstart\n");
+    OVERRIDE_SAYS("data.train=[]", "command line: data.train must be given, like data/quickstart\n");
 }
 
 Test(recipe, all_problems_are_reported_at_once)
