@@ -79,7 +79,7 @@ void who_does(const char *action);
 /* The message that it sleeps for; "" when that has come. */
 void who_waits(const char *message);
 
-/* A copy of a thread's place, for a thread that watches over others (trainer/watchdog.h). */
+/* A copy of a thread's place, for a thread that watches over others (trainer/engine/watchdog.h). */
 struct watched {
     pthread_mutex_t lock; // of what follows
     struct who who;

@@ -27,7 +27,7 @@ enum part {
     PART_MASTERS, // weights in fp32 that the optimizer changes, where those that multiply are narrower
     PART_GRADIENTS,
     PART_MOMENTS,       // Adam's; where they are the host's, the window that they pass through
-    PART_ACTIVATIONS,   // of microbatches in flight, each in its slots (trainer/stash.h)
+    PART_ACTIVATIONS,   // of microbatches in flight, each in its slots (trainer/engine/stash.h)
     PART_BUCKETS,       // whole weights and gradients of a layer, where data ranks share them out
     PART_COMMUNICATION, // what transports work in, and what is packed for a message
     PART_WORKSPACE,     // of layers and kernels, within one action

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #ifdef HAVE_CUDA
-#include "kernels/cuda/look.h"
+#include "kernels/cuda/runtime/look.h"
 #else
 static enum status cuda_look_count(int *out)
 {

@@ -4,7 +4,7 @@
  * the softmax needs no message. With fewer key/value heads than ranks, neighbours hold the same ones. */
 #pragma once
 
-#include "layers/linear.h"
+#include "layers/linear/linear.h"
 
 struct attention {
     struct column_linear qkv;

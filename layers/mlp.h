@@ -3,7 +3,7 @@
  * side), the activation, a row layer back. */
 #pragma once
 
-#include "layers/linear.h"
+#include "layers/linear/linear.h"
 
 struct mlp {
     struct column_linear in;

@@ -3,7 +3,7 @@
  *
  * Two families are two settings of these fields. GPT-2/3: learned positions, LayerNorm, GELU, biases,
  * tied embeddings. Llama: RoPE, RMSNorm, SwiGLU, grouped queries, no biases, untied. The recipe checks
- * the values (trainer/recipe_check.c); layers may rely on every promise written beside a field.
+ * the values (trainer/recipe/recipe_check.c); layers may rely on every promise written beside a field.
  *
  * The trap: no degree of parallelism belongs here. A field that changed with the layout would let the
  * layout change what is computed. */

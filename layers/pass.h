@@ -26,9 +26,9 @@
 #pragma once
 
 #include "kernels/ops.h"
-#include "layers/linear_precision.h"
+#include "layers/linear/linear_precision.h"
+#include "layers/parameters/weights.h"
 #include "layers/recompute.h"
-#include "layers/weights.h"
 #include "parallel/group.h"
 
 enum home {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/stage.h"
 
-#include "layers/sharded.h"
+#include "layers/parameters/sharded.h"
 
 #include <stdlib.h>
 

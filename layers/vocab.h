@@ -7,7 +7,7 @@
  * the number of tokens of the global batch happens once, in the optimizer. */
 #pragma once
 
-#include "layers/linear.h"
+#include "layers/linear/linear.h"
 #include "layers/norm.h"
 
 struct embedding {

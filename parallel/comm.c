@@ -3,7 +3,7 @@
 #include "parallel/comm.h"
 
 #include "base/text.h"
-#include "parallel/transports.h"
+#include "parallel/transports/transports.h"
 
 #include <limits.h>
 #include <stdio.h>

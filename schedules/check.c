@@ -6,7 +6,7 @@
  *
  * The trap is the order of the rules: each relies on what those before it have excluded. */
 #include "schedules/edges.h"
-#include "schedules/family.h"
+#include "schedules/families/family.h"
 #include "schedules/simulate.h"
 
 #include <stdlib.h>

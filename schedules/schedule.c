@@ -2,7 +2,7 @@
 /* The placement, and the lists themselves. */
 #include "schedules/schedule.h"
 
-#include "schedules/family.h"
+#include "schedules/families/family.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -24,7 +24,7 @@
  *
  * The trap: an overlapped pair is one event. Nothing may come between its two actions. */
 #include "schedules/edges.h"
-#include "schedules/family.h"
+#include "schedules/families/family.h"
 #include "schedules/simulate.h"
 
 #include <stdlib.h>

@@ -35,29 +35,30 @@ MAY_INCLUDE = {
 
 # Headers that are private to their folder: who else may include them (the registry that lists them).
 PRIVATE = {
-    "kernels/cpu/*": ["kernels/device*.c", "kernels/registry.c", "kernels/strict/*", "kernels/dry/*"],
+    "kernels/cpu/*": ["kernels/device*.c", "kernels/registry.c", "kernels/strict/*", "kernels/dry/*",
+                      "tools/benchmarks/bench_gemm.c"],
     "kernels/strict/*": ["kernels/device*.c", "kernels/registry.c"],
     "kernels/dry/*": ["kernels/device*.c", "kernels/registry.c"],
-    "kernels/cuda/*": ["kernels/device*.c", "kernels/registry.c", "parallel/comm_nccl*"],
+    "kernels/cuda/*": ["kernels/device*.c", "kernels/registry.c", "parallel/transports/nccl/*"],
 }
 
 # Where each library's headers may appear: nothing else of the program knows the library.
 VENDOR = {
-    "mpi.h": ["parallel/comm_mpi*"],
-    "nccl.h": ["parallel/comm_nccl*"],
-    "cblas.h": ["kernels/cpu/blas_openblas.c"],
-    "dnnl*.h": ["kernels/cpu/blas_onednn.c"],
+    "mpi.h": ["parallel/transports/mpi/*"],
+    "nccl.h": ["parallel/transports/nccl/*"],
+    "cblas.h": ["kernels/cpu/matmul/blas_openblas.c"],
+    "dnnl*.h": ["kernels/cpu/matmul/blas_onednn.c"],
     "omp.h": ["kernels/cpu/*"],
     "immintrin.h": ["kernels/cpu/*"],
-    "cu*.h": ["kernels/cuda/*", "parallel/comm_nccl*"],
+    "cu*.h": ["kernels/cuda/*", "parallel/transports/nccl/*"],
     "cu*.hpp": ["kernels/cuda/*"],
-    "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/look.c"],
+    "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/look.c"],
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],
-    "yaml.h": ["trainer/recipe_yaml.c"],
-    "jansson.h": ["trainer/*.c", "tests/unit/test_json_line.c"],
-    "xxhash.h": ["trainer/checksum.c"],
-    "utf8proc.h": ["trainer/tokenizer*.c"],
+    "yaml.h": ["trainer/recipe/recipe_yaml.c"],
+    "jansson.h": ["trainer/*.c", "tests/unit/data/test_json_line.c"],
+    "xxhash.h": ["trainer/files/checksum.c"],
+    "utf8proc.h": ["trainer/tokenizer/*.c"],
     "criterion/*": ["tests/unit/*"],
     "ucontext.h": ["tests/emulator/*"],
     "new": ["tests/emulator/*"],
@@ -76,7 +77,7 @@ SYSTEM = set("""
 BACKENDS = {"cpu", "cuda", "strict", "dry", "local", "mpi", "nccl"}
 KNOWS_BACKENDS = ["kernels/cpu/*", "kernels/cuda/*", "kernels/strict/*", "kernels/dry/*", "kernels/device*.c",
                   "kernels/registry.c", "parallel/comm*.c",
-                  "parallel/transports.h", "trainer/recipe*", "tools/*", "tests/*"]
+                  "parallel/transports/*", "trainer/recipe/*", "tools/*", "tests/*"]
 
 BANNED = {
     "strcpy": "snprintf or text_add knows the size", "strcat": "text_add grows", "strncpy": "it may not terminate",
@@ -94,7 +95,7 @@ BANNED = {
 # Calls with a home: (where they may stand, what to do elsewhere).
 HOMED = {
     "assert": (["tests/*"], "CHECK is for promises, in every build"),
-    "exit": (["base/*", "tools/main.c", "tests/*"], "return a status; die() in a world"),
+    "exit": (["base/*", "tools/cli/main.c", "tests/*"], "return a status; die() in a world"),
     "_exit": (["base/*", "tests/*"], "return a status; die() in a world"),
     "abort": (["base/*", "tests/*"], "return a status; die() in a world"),
 }
@@ -102,16 +103,18 @@ HOMED = {
 # (rule, path) that may be broken, and why.
 EXEMPT = {
     ("state", "base/status.c"): "the last failure and the place of a thread belong to the thread, as errno does",
-    ("state", "kernels/cpu/blas_onednn.c"): "a signal handler has no place for what it needs",
-    ("state", "kernels/cuda/count_calls.c"): "a call of CUDA has no place for who counts it; not of the program itself",
+    ("state", "kernels/cpu/matmul/blas_onednn.c"): "a signal handler has no place for what it needs",
+    ("state", "kernels/cuda/runtime/count_calls.c"):
+        "a call of CUDA has no place for who counts it; not of the program itself",
     ("state", "tests/support/mirror.c"): "a GPU is opened once in a process, however many tests use it",
-    ("state", "tests/emulator/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
-    ("state", "tests/emulator/emulator.c"): "threadIdx is the running thread's, on a GPU as well",
-    ("state", "tests/emulator/graph.c"): "a capture is its thread's, as cudaStreamCaptureModeThreadLocal has it",
-    ("state", "tests/emulator/launch.c"): "CUDA's last error belongs to the thread, as errno does",
-    ("state", "tests/emulator/nccl.c"): "the order of a GPU's messages is its thread's, whichever comm they are of",
-    ("state", "tests/emulator/nvtx.c"): "ranges nest for each thread, as NVTX has it",
-    ("state", "tests/emulator/runtime.c"): "a GPU's memory is the process's, however many devices are opened",
+    ("state", "tests/emulator/cudnn/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
+    ("state", "tests/emulator/gpu/emulator.c"): "threadIdx is the running thread's, on a GPU as well",
+    ("state", "tests/emulator/gpu/graph.c"): "a capture is its thread's, as cudaStreamCaptureModeThreadLocal has it",
+    ("state", "tests/emulator/gpu/launch.c"): "CUDA's last error belongs to the thread, as errno does",
+    ("state", "tests/emulator/nccl/nccl.c"):
+        "the order of a GPU's messages is its thread's, whichever comm they are of",
+    ("state", "tests/emulator/gpu/nvtx.c"): "ranges nest for each thread, as NVTX has it",
+    ("state", "tests/emulator/gpu/runtime.c"): "a GPU's memory is the process's, however many devices are opened",
 }
 
 MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|work|Users)/\w|(?<![\w./])/tmp/w" + r"t\b|\.\./share" + r"d\b")

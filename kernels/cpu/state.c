@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What all ops of a device share: its threads, and one piece of temporary memory that grows to the largest
  * that was asked for. */
-#include "kernels/cpu/blas.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul/blas.h"
 
 enum status cpu_state_open(struct device *device, struct cpu_state *state)
 {

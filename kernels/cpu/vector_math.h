@@ -9,7 +9,7 @@
  * the row lies.
  *
  * The functions take no branches. Bounds, over every float, in units in the last place of the result
- * (tests/unit/test_vector_math.c holds them to it, against libm in double precision):
+ * (tests/unit/kernels/test_vector_math.c holds them to it, against libm in double precision):
  *     vec_exp            2 ulp; results below 2^-126 are 0; -inf gives 0, +inf and overflow inf, NaN NaN
  *     vec_sigmoid        4 ulp, its slope 5; as exp
  *     vec_normal_cdf     7 ulp down to x = -1; absolute 2^-22 everywhere (a tail's relative error grows

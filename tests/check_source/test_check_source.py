@@ -21,7 +21,7 @@ FAULTS = [
     ("direction", "kernels/a.c", '#include "layers/norm.h"\n', 2),
     ("direction", "schedules/a.c", '#include "base/text.h"\n#include "kernels/ops.h"\n', 3),
     ("direction", "base/a.c", '#include "kernels/ops.h"\n', 2),
-    ("direction", "layers/a.c", '#include "trainer/recipe.h"\n', 2),
+    ("direction", "layers/a.c", '#include "trainer/recipe/recipe.h"\n', 2),
     ("direction", "stray/a.c", '#include "base/text.h"\n', 2),
     ("private", "layers/a.c", '#include "kernels/cpu/gemm.h"\n', 2),
     ("private", "trainer/a.c", '#include "kernels/strict/late.h"\n', 2),
@@ -35,7 +35,7 @@ FAULTS = [
     ("header-of-c", "tests/unit/a.c", '#include "base/other.c"\n', 2),
     ("pragma-once", "base/a.h", "#ifndef A_H\n#define A_H\n#endif\n", 1),
     ("backend-name", "layers/a.c", 'int f(const char *s)\n{\n    return strcmp(s, "cuda") == 0;\n}\n', 4),
-    ("backend-name", "trainer/train.c", "#ifdef HAVE_MPI\n#endif\n", 2),
+    ("backend-name", "trainer/run/train.c", "#ifdef HAVE_MPI\n#endif\n", 2),
     ("banned-call", "base/a.c", "void f(char *a, const char *b)\n{\n    strcpy(a, b);\n}\n", 4),
     ("banned-call", "base/a.c", "int f(const char *a)\n{\n    return atoi (a);\n}\n", 4),
     ("banned-call", "trainer/a.c", "void f(void)\n{\n    exit(1);\n}\n", 4),
@@ -95,14 +95,14 @@ INNOCENT = {
     + "int after(void)\n{\n    return '{' + '\"';\n}\n"
     + LONG_FUNCTION.replace("    g();\n", "", 1)
     + LONG_FUNCTION.replace("    g();\n", "    case A:\n", 1).replace("f(", "walk("),
-    "kernels/cpu/blas_onednn.c": LICENCE + "#include <dnnl.h>\n#include <omp.h>\n",
+    "kernels/cpu/matmul/blas_onednn.c": LICENCE + "#include <dnnl.h>\n#include <omp.h>\n",
     "parallel/comm.c": LICENCE + '#ifdef HAVE_MPI\nconst char *f(void)\n{\n    return "local";\n}\n#endif\n',
     "layers/norm.c": LICENCE + '// the "cuda" device\nconst char *f(void)\n{\n    return "the cpu is fine";\n}\n',
     "tests/unit/test_x.c": LICENCE
     + "#include <criterion/criterion.h>\nTest(x, y)\n{\n    assert(1);\n    exit(0);\n}\n",
     "tools/run": SCRIPT + "mktemp -d /tmp/XXXXXX\n",
     "docs/page.md": "See https://example.org/home/page and a very long line. " + "word " * 40 + "end\n",
-    "tests/reference/golden_x.txt": "1\t2 \n",
+    "tests/oracle/golden_x.txt": "1\t2 \n",
 }
 
 
@@ -125,7 +125,7 @@ def plant(name, path, text):
     elif path.endswith(".py"):
         text = SCRIPT.splitlines(True)[1] + text
     with tempfile.TemporaryDirectory() as root:
-        for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe", "kernels/cpu/gemm",
+        for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe/recipe", "kernels/cpu/gemm",
                        "kernels/strict/late"):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)

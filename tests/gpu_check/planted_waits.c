@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What kernels/cuda/count_calls.c has to find: the environment variable PLANT says what the host does once in
+/* What count_calls.c has to find: the environment variable PLANT says what the host does once in
  * each step, in the range "update". */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/runtime/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>

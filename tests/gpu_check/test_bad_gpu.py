@@ -24,7 +24,7 @@ class Machines(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = cls.temporary.name
-        text = os.path.join(ROOT, "trainer", "recipe_table.c")
+        text = os.path.join(ROOT, "trainer", "recipe", "recipe_table.c")
         subprocess.run([CUBOID, "data", "prepare", text, "-o", f"{cls.folder}/text"], check=True, capture_output=True)
 
     @classmethod

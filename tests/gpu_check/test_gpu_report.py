@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu_report.py without a GPU: its figures from canned texts, and whole reports over programs that only pretend.
+"""gpu_report.py without a GPU: its figures from canned texts, and whole reports over programs that only pretend.
 
     test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: what prints the real texts"""
 import json
@@ -403,7 +403,7 @@ class Reports(unittest.TestCase):
         self.assertIn("racecheck finds nothing in the op suite | reached | all 4 |", text)
 
     def test_the_figures_count_what_the_parts_do(self):
-        with open(f"{TOOLS}/gpu_check") as script:
+        with open(f"{TOOLS}/../gpu_check") as script:
             packed = re.search(r"^tests=\(([^)]*)\)", script.read(), re.MULTILINE).group(1).split()
         self.assertEqual(packed, gpu_tests.TESTS)
         self.assertEqual(gpu_wanted.FIGURES["ops"][1], len(gpu_tests.TESTS))
@@ -415,7 +415,7 @@ class Reports(unittest.TestCase):
         first = ["doctor", "attention", "gemm", "golden", "first"]
         self.assertEqual(list(gpu_report.PARTS), [*first, "ops", "bits", "waits", "train", "torch", "rates", "memcheck",
                                                   "nccl", "again", "racecheck"])
-        with open(f"{os.path.dirname(TOOLS)}/docs/cuda.md") as text:
+        with open(f"{os.path.dirname(os.path.dirname(TOOLS))}/docs/cuda.md") as text:
             told = re.findall(r"^\| (\w+) \| .* \| (\d+) \|$", text.read(), re.MULTILINE)
         self.assertEqual([row for row in told if row[0] in gpu_report.PARTS],
                          [(name, str(limit)) for name, (_, limit) in gpu_report.PARTS.items()])

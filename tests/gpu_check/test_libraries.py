@@ -40,7 +40,7 @@ class Libraries(unittest.TestCase):
         os.mkdir(self.libraries)
         for name, path in FILES.items():
             os.symlink(path, f"{self.libraries}/{name}")
-        self.run_program("data", "prepare", f"{ROOT}/trainer/recipe_table.c", "-o", f"{self.folder}/text")
+        self.run_program("data", "prepare", f"{ROOT}/trainer/recipe/recipe_table.c", "-o", f"{self.folder}/text")
 
     def run_program(self, *words, **machine):
         return subprocess.run([interpreter(), "--inhibit-cache", CUBOID, *words], text=True, capture_output=True,

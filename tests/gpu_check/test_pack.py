@@ -2,6 +2,7 @@
 """tools/gpu_check: --pack over programs that only pretend to build, and what an archive does before it measures.
 
     test_pack.py SOURCE_ROOT"""
+import glob
 import os
 import shutil
 import signal
@@ -37,14 +38,13 @@ class Pack(unittest.TestCase):
     def setUp(self):
         self.place = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.place)
-        for folder in ["fake", "left", "mpi", "out", "tree/tools"]:
+        for folder in ["fake", "left", "mpi", "out", "tree/tools/gpu"]:
             os.makedirs(f"{self.place}/{folder}")
-        for folder in ["recipes", "trainer", "tests/reference"]:
+        for folder in ["recipes", "trainer", "tests/oracle"]:
             os.makedirs(os.path.dirname(f"{self.place}/tree/{folder}"), exist_ok=True)
             os.symlink(os.path.join(ROOT, folder), f"{self.place}/tree/{folder}")
-        for name in os.listdir(os.path.join(ROOT, "tools")):
-            if name.startswith("gpu_") and os.path.isfile(os.path.join(ROOT, "tools", name)):
-                shutil.copy(os.path.join(ROOT, "tools", name), f"{self.place}/tree/tools")
+        for name in ["gpu_check", *glob.glob("gpu/gpu_*.py", root_dir=os.path.join(ROOT, "tools"))]:
+            shutil.copy(os.path.join(ROOT, "tools", name), f"{self.place}/tree/tools/{name}")
         fakes = {"meson": "#!/bin/sh\nmkdir build-gpu\n", "ninja": NINJA, "xz": XZ, "strip": "#!/bin/sh\n",
                  "ldd": "#!/bin/sh\n", "ompi_info": "#!/bin/sh\necho path:its:$HERE/mpi\n",
                  "mpirun": "#!/bin/sh\n", "orted": "#!/bin/sh\n", "nvcc": "#!/bin/sh\n", "../tree/tools/setup": SETUP}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step asks of CUDA, as kernels/cuda/count_calls.c sees it, on the emulator: nothing that waits, unless it
+"""What each step asks of CUDA, as count_calls.c sees it, on the emulator: nothing that waits, unless it
 was planted; and that there is no call which it does not know.
 
     test_waits.py CUBOID_COUNTED PLANTED_WAITS SOURCE_ROOT"""
@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 COUNTED, PLANTED, ROOT = (os.path.abspath(word) for word in sys.argv[1:4])
-sys.path.insert(0, f"{ROOT}/tools")
+sys.path.insert(0, f"{ROOT}/tools/gpu")
 sys.dont_write_bytecode = True
 import gpu_report  # noqa: E402
 from gpu_figures import step_calls, waits_as_meant  # noqa: E402
@@ -35,7 +35,8 @@ class Steps(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = tempfile.tempdir = cls.temporary.name
-        subprocess.run([COUNTED, "data", "prepare", f"{ROOT}/trainer/recipe_table.c", "-o", f"{cls.folder}/text"],
+        subprocess.run([COUNTED, "data", "prepare", f"{ROOT}/trainer/recipe/recipe_table.c", "-o",
+                        f"{cls.folder}/text"],
                        check=True, capture_output=True)
 
     @classmethod
@@ -100,7 +101,7 @@ class Steps(unittest.TestCase):
         """The emulator has all that the program calls."""
         with open(f"{ROOT}/tests/emulator/include/cuda_runtime_api.h", encoding="utf-8") as text:
             there = set(re.findall(r"^[a-z][\w ]*[ *](cuda\w+)\(", text.read(), re.MULTILINE))
-        with open(f"{ROOT}/kernels/cuda/count_calls.c", encoding="utf-8") as text:
+        with open(f"{ROOT}/kernels/cuda/runtime/count_calls.c", encoding="utf-8") as text:
             counted = set(re.findall(r"^CALL\((cuda[A-Z]\w+),", text.read(), re.MULTILINE))
         self.assertEqual(there, counted | RETURN_AT_ONCE)
         self.assertFalse(counted & RETURN_AT_ONCE)

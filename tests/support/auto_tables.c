@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "schedules/bound.h"
-#include "schedules/family.h"
+#include "schedules/families/family.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 enum { GUARD = 80 }; // floats on either side; more than a vector, and a multiple of its alignment
 
 #ifdef STAND_EMULATED // the cuda device, with the emulator for a GPU
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/runtime/device_cuda.h"
 #endif
 
 static struct device_options options_of(const char *name, int threads)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What the ops mean, written down a second time: double precision, one loop per index, dense arrays, no
  * care for speed, no line shared with kernels/. The backward functions are themselves proven, by finite
- * differences of the forward ones (tests/unit/test_ops_reference.c).
+ * differences of the forward ones (tests/unit/kernels/test_ops_reference.c).
  *
  * Gradients are overwritten here, also where an op adds. Letters as in kernels/ops.h. */
 #pragma once

@@ -2,7 +2,7 @@
 #include "tests/support/tiny.h"
 
 #include "base/philox.h"
-#include "trainer/dataset.h"
+#include "trainer/data/dataset.h"
 
 #include <ftw.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "tests/support/sanitized.h"
-#include "trainer/recipe.h"
+#include "trainer/recipe/recipe.h"
 
 enum tiny_family { TINY_GPT, TINY_LLAMA };
 

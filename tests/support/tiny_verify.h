@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tests/support/tiny.h"
-#include "trainer/verify.h"
+#include "trainer/verify/verify.h"
 
 /* `common` holds for both; `layout` for the layout; `one` for the one rank, beside what makes it one
  * (but for a tp that it says itself). */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/trace.h"
 
-#include "trainer/checkpoint.h"
-#include "trainer/host_floats.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/engine/host_floats.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The functions of kernels/cuda/mma.h in software. What each lane holds of a matrix is said there; here it is
+/* The functions of mma.h in software. What each lane holds of a matrix is said there; here it is
  * written down a second time, and test_mma.cpp compares both with plain matrix products. */
 #pragma once
 
-#include "tests/emulator/async.h"
+#include "tests/emulator/gpu/async.h"
 
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 

@@ -2,7 +2,7 @@
 /* The part of CUDA C++ that kernels/cuda/ uses, for a compiler of C++. */
 #pragma once
 
-#include "tests/emulator/emulator.h"
+#include "tests/emulator/gpu/emulator.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include <math.h>

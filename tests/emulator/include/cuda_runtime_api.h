@@ -7,12 +7,12 @@
  * that follows a device's address ends at once, as on a GPU. (CPU transports do follow it: for one rank.)
  *
  * EMULATOR_GPUS=N gives the machine N GPUs; a thread has one at a time, as a rank does. What is on its
- * streams moves while that thread calls: a stream stands still at a message of NCCL's (tests/emulator/nccl.c)
+ * streams moves while that thread calls: a stream stands still at a message of NCCL's (nccl.c)
  * until its partners have come to theirs.
  *
  * EMULATOR_CAPABILITY=8.0 makes them such GPUs; without it they are of 9.0, with the instructions of wgmma.h.
  *
- * The environment variable EMULATOR_FAIL=CALL makes that call fail (tests/emulator/faults.c), for tests of
+ * The environment variable EMULATOR_FAIL=CALL makes that call fail (faults.c), for tests of
  * messages: cudaMalloc, cudaGetDeviceCount for a machine without a GPU (EMULATOR_DRIVER=12040: with a driver
  * of CUDA 12.4, or 0: with none), or cudaGetDeviceProperties for one whose last is another.
  */

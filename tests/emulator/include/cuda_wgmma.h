@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The functions of kernels/cuda/wgmma.h in software, strict: an operand's descriptor is taken apart as the
+/* The functions of wgmma.h in software, strict: an operand's descriptor is taken apart as the
  * PTX ISA says, and read where it says, when the product is waited for (async.h); test_wgmma.cpp compares
  * with plain products. */
 #pragma once

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention, backward (2307.08691): the probabilities are made again from q, k and lse.
+ *
+ *     p = e^(scale q k^T - lse);   dp = dropout(dout v^T);   ds = p (dp - delta) scale
+ *     delta = sum of dout * out over the head;   dq = ds k;   dk = ds^T q;   dv = dropout(p)^T dout
+ *
+ * A task is one group of one sequence: k and v are shared by the group's query heads, and their gradients
+ * get a share from each, in the order of heads, queries, so one thread must add them. */
+#include "kernels/cpu/attention/attention_block.h"
+
+struct backward {
+    const struct attention_backward *op;
+    struct slots slots;
+    int64_t heads, groups, width; // width: D filled up to whole vectors
+};
+
+/* One task's memory. Lines of `width` floats, but for the turned ones. */
+struct desk {
+    float *key, *dkey, *dvalue;        // [S][width]: this group's
+    float *query_turned, *dout_turned; // [width][64]; the queries scaled
+    float *query, *dout, *dquery;      // [64][width]
+    float *p, *ds, *factor;            // [64 keys][64 queries]
+    float *room;                       // [64][D] where operands are not fp32: one of them, widened
+    float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
+};
+
+static int64_t desk_floats(const struct attention_forward *op, int64_t width)
+{
+    int64_t block = ATTENTION_BLOCK * width;
+    return 3 * op->sequence * width + 5 * block + 3 * ATTENTION_BLOCK * ATTENTION_BLOCK +
+           block_room(op->q, block);
+}
+
+static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t width)
+{
+    const int64_t block = ATTENTION_BLOCK * width, square = ATTENTION_BLOCK * ATTENTION_BLOCK;
+    desk->key = memory;
+    desk->dkey = desk->key + sequence * width;
+    desk->dvalue = desk->dkey + sequence * width;
+    desk->query_turned = desk->dvalue + sequence * width;
+    desk->dout_turned = desk->query_turned + block;
+    desk->query = desk->dout_turned + block;
+    desk->dout = desk->query + block;
+    desk->dquery = desk->dout + block;
+    desk->p = desk->dquery + block;
+    desk->ds = desk->p + square;
+    desk->factor = desk->ds + square;
+    desk->room = desk->factor + square;
+    memset(desk->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
+}
+
+/* p and dp of the queries of vector v become dropout(p) and ds. */
+static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
+{
+    const bool drops = t->op->dropout.probability > 0.0F;
+    veci document = attention_tile_documents(t, v);
+    vec lse = vec_load(desk->lse + v * LANES), delta = vec_load(desk->delta + v * LANES);
+    const float scale = t->op->scale;
+    for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
+        int64_t at = k * ATTENTION_BLOCK + v * LANES;
+        vec p = vec_exp(vec_load(desk->p + at) - lse), dp = vec_load(desk->ds + at);
+        if (t->masked)
+            p = vec_select(attention_tile_sees(t, v, k, document), p, vec_all(0.0F));
+        vec kept = p;
+        if (drops) {
+            vec factor = vec_load(desk->factor + at);
+            dp *= factor;
+            kept *= factor;
+        }
+        vec_store(desk->p + at, kept);
+        vec_store(desk->ds + at, p * (dp - delta) * scale);
+    }
+}
+
+/* scores[keys][queries] = rows of k or v times the queries or dout, turned. */
+static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group,
+                          const float *turned, float *room, float *score)
+{
+    const struct attention_forward *op = t->op;
+    struct block_rows keys = block_rows(rows, t->sequence * op->sequence + t->key, group * op->head_dim,
+                                        t->keys, op->head_dim, room);
+    block_product(&(struct block_product){.rows = t->keys,
+                                          .columns = blocks_of(t->queries, LANES) * LANES,
+                                          .terms = op->head_dim,
+                                          .a = keys.data,
+                                          .a_row = keys.stride,
+                                          .a_term = 1,
+                                          .b = turned,
+                                          .b_row = ATTENTION_BLOCK,
+                                          .c = score,
+                                          .c_row = ATTENTION_BLOCK,
+                                          .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
+}
+
+/* The share of this block of queries in the gradients of k or v. */
+static void key_product(const struct attention_tile *t, const float *score, const float *rows, int64_t width,
+                        float *gradient)
+{
+    block_product(&(struct block_product){.rows = t->keys,
+                                          .columns = width,
+                                          .terms = t->queries,
+                                          .a = score,
+                                          .a_row = ATTENTION_BLOCK,
+                                          .a_term = 1,
+                                          .b = rows,
+                                          .b_row = width,
+                                          .c = gradient + t->key * width,
+                                          .c_row = width,
+                                          .accumulate = true,
+                                          .triangle = t->diagonal ? TERMS_FROM_ROW : WHOLE});
+}
+
+static void backward_tile(const struct backward *job, const struct attention_tile *t, struct desk *desk)
+{
+    int64_t group = t->head / (job->heads / job->groups), width = job->width;
+    score_product(t, t->op->k, group, desk->query_turned, desk->room, desk->p);
+    score_product(t, t->op->v, group, desk->dout_turned, desk->room, desk->ds);
+    if (t->op->dropout.probability > 0.0F)
+        attention_tile_dropout(t, desk->factor);
+    for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++)
+        softmax_lanes(t, desk, v);
+
+    key_product(t, desk->p, desk->dout, width, desk->dvalue);
+    key_product(t, desk->ds, desk->query, width, desk->dkey);
+    block_product(&(struct block_product){.rows = t->queries,
+                                          .columns = width,
+                                          .terms = t->keys,
+                                          .a = desk->ds,
+                                          .a_row = 1,
+                                          .a_term = ATTENTION_BLOCK,
+                                          .b = desk->key + t->key * width,
+                                          .b_row = width,
+                                          .c = desk->dquery,
+                                          .c_row = width,
+                                          .accumulate = true,
+                                          .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
+}
+
+/* Brings in a block of queries, its dout, lse and delta. */
+static void load_queries(const struct backward *job, const struct attention_tile *t, struct desk *desk)
+{
+    const struct attention_forward *op = t->op;
+    int64_t first = t->sequence * op->sequence + t->query, column = t->head * op->head_dim, d = op->head_dim;
+    struct block_rows q = block_rows(op->q, first, column, t->queries, d, desk->room);
+    block_transpose(q, t->queries, d, op->scale, desk->query_turned);
+    block_pad(q, t->queries, d, desk->query, job->width);
+    struct block_rows dout = block_rows(job->op->dout, first, column, t->queries, d, desk->room);
+    block_transpose(dout, t->queries, d, 1.0F, desk->dout_turned);
+    block_pad(dout, t->queries, d, desk->dout, job->width);
+    struct block_rows outs = block_rows(op->out, first, column, t->queries, d, desk->room);
+    memset(desk->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
+
+    for (int64_t q_index = 0; q_index < ATTENTION_BLOCK; q_index++) {
+        desk->lse[q_index] = desk->delta[q_index] = 0.0F;
+        if (q_index >= t->queries)
+            continue;
+        const float *out = outs.data + q_index * outs.stride, *line = desk->dout + q_index * job->width;
+        vec sum = {0};
+        for (int64_t i = 0; i < d; i += LANES)
+            sum = vec_fma(vec_load_part(out + i, min_i64(LANES, d - i)), vec_load(line + i), sum);
+        desk->delta[q_index] = vec_sum(sum);
+        desk->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
+    }
+}
+
+static void backward_head(const struct backward *job, int64_t sequence, int64_t head, struct desk *desk)
+{
+    const struct attention_forward *op = &job->op->forward;
+    for (int64_t query = 0; query < op->sequence; query += ATTENTION_BLOCK) {
+        struct attention_tile t = attention_tile(op, sequence, head, query, query);
+        load_queries(job, &t, desk);
+        for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
+            t = attention_tile(op, sequence, head, query, key);
+            if (!attention_tile_is_empty(&t))
+                backward_tile(job, &t, desk);
+        }
+        block_store(job->op->dq, sequence * op->sequence + query, head * op->head_dim, desk->dquery,
+                    job->width, t.queries, op->head_dim);
+    }
+}
+
+static void group_task(void *context, int64_t task)
+{
+    const struct backward *job = context;
+    const struct attention_forward *op = &job->op->forward;
+    int64_t sequence = task / job->groups, group = task % job->groups, each = job->heads / job->groups;
+    int64_t row = sequence * op->sequence, column = group * op->head_dim;
+    int which;
+    struct desk desk;
+    desk_lay(&desk, slot_take(&job->slots, &which), op->sequence, job->width);
+    for (int64_t key = 0; key < op->sequence; key += ATTENTION_BLOCK) {
+        int64_t keys = min_i64(ATTENTION_BLOCK, op->sequence - key);
+        block_pad(block_rows(op->k, row + key, column, keys, op->head_dim, desk.room), keys, op->head_dim,
+                  desk.key + key * job->width, job->width);
+    }
+    for (int64_t head = group * each; head < (group + 1) * each; head++)
+        backward_head(job, sequence, head, &desk);
+    block_store(job->op->dk, row, column, desk.dkey, job->width, op->sequence, op->head_dim);
+    block_store(job->op->dv, row, column, desk.dvalue, job->width, op->sequence, op->head_dim);
+    slot_give(&job->slots, which);
+}
+
+/* Floats of a head's row in vectors. */
+static int64_t head_width(const struct attention_backward *op)
+{
+    return blocks_of(op->forward.head_dim, LANES) * LANES;
+}
+
+size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads)
+{
+    return slots_bytes(threads, desk_floats(&op->forward, head_width(op)));
+}
+
+void cpu_attention_backward(struct device *device, const struct attention_backward *op)
+{
+    struct backward job = {.op = op,
+                           .heads = op->forward.q.dim[1] / op->forward.head_dim,
+                           .groups = op->forward.k.dim[1] / op->forward.head_dim,
+                           .width = head_width(op)};
+    job.slots = slots_create(device, desk_floats(&op->forward, job.width));
+    cpu_parallel(device, op->forward.batch * job.groups, group_task, &job);
+}

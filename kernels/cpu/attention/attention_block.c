@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/attention/attention_block.h"
+
+#include <stdatomic.h>
+
+/* Registers for a tile of c: 4 x 4 vectors of the 32 that AVX-512 has, 4 x 2 of 16 elsewhere. */
+enum { TILE_ROWS = 4 };
+#if defined(__AVX512F__)
+enum { TILE_VECTORS = 4 };
+#else
+enum { TILE_VECTORS = 2 };
+#endif
+
+/* `rows` and `vectors` are constants where this is called, so the sums live in registers. */
+VECTOR_INLINE void tile(int rows, int vectors, const struct block_product *p, int64_t row, int64_t column)
+{
+    int64_t begin = p->triangle == TERMS_FROM_ROW ? row : 0;
+    int64_t end = p->triangle == TERMS_TO_ROW ? min_i64(row + TILE_ROWS, p->terms) : p->terms;
+    vec sum[TILE_ROWS][TILE_VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] =
+                p->accumulate ? vec_load(p->c + (row + r) * p->c_row + column + v * LANES) : vec_all(0);
+
+    const float *a = p->a + row * p->a_row, *b = p->b + column;
+    for (int64_t k = begin; k < end; k++) {
+        vec line[TILE_VECTORS];
+        for (int v = 0; v < vectors; v++)
+            line[v] = vec_load(b + k * p->b_row + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            vec factor = vec_all(a[r * p->a_row + k * p->a_term]);
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] = vec_fma(factor, line[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            vec_store(p->c + (row + r) * p->c_row + column + v * LANES, sum[r][v]);
+}
+
+VECTOR_INLINE void tile_of_vectors(int rows, int64_t vectors, const struct block_product *p, int64_t row,
+                                   int64_t column)
+{
+    switch (vectors) {
+    case 1:
+        tile(rows, 1, p, row, column);
+        break;
+    case 2:
+        tile(rows, 2, p, row, column);
+        break;
+#if defined(__AVX512F__)
+    case 3:
+        tile(rows, 3, p, row, column);
+        break;
+    case 4:
+        tile(rows, 4, p, row, column);
+        break;
+#endif
+    default:
+        break;
+    }
+}
+
+void block_product(const struct block_product *product)
+{
+    const struct block_product p = *product;
+    for (int64_t panel = 0; panel < p.columns; panel += (int64_t)TILE_VECTORS * LANES) {
+        int64_t panel_end = min_i64(panel + (int64_t)TILE_VECTORS * LANES, p.columns);
+        for (int64_t row = 0; row < p.rows;) {
+            int64_t first = p.triangle == COLUMNS_FROM_ROW ? row / LANES * LANES : 0;
+            int64_t column = panel > first ? panel : first;
+            int64_t vectors = column < panel_end ? (panel_end - column) / LANES : 0;
+            if (row + TILE_ROWS <= p.rows) {
+                tile_of_vectors(TILE_ROWS, vectors, &p, row, column);
+                row += TILE_ROWS;
+            } else {
+                tile_of_vectors(1, vectors, &p, row, column);
+                row += 1;
+            }
+        }
+    }
+}
+
+/* A transposition of LANES rows of LANES is log2(LANES) perfect shuffles of the rows: each step lays the
+ * lanes of row i and row i + LANES/2 in turn into rows 2i and 2i + 1. */
+VECTOR_INLINE void transpose_lanes(vec x[LANES])
+{
+    for (int step = 1; step < LANES; step *= 2) {
+        vec y[LANES];
+        for (int i = 0; i < LANES / 2; i++) {
+            y[2 * i] = vec_interleave_first(x[i], x[i + LANES / 2]);
+            y[2 * i + 1] = vec_interleave_second(x[i], x[i + LANES / 2]);
+        }
+        for (int i = 0; i < LANES; i++)
+            x[i] = y[i];
+    }
+}
+
+struct block_rows block_rows(struct tensor t, int64_t row, int64_t column, int64_t rows, int64_t columns,
+                             float *room)
+{
+    if (t.dtype == F32)
+        return (struct block_rows){f32_row(t, row) + column, t.stride[0]};
+    for (int64_t r = 0; r < rows; r++)
+        row_in(t, (struct piece){row + r, column, columns}, room + r * columns);
+    return (struct block_rows){room, columns};
+}
+
+void block_store(struct tensor t, int64_t row, int64_t column, const float *from, int64_t stride,
+                 int64_t rows, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r++)
+        narrow_floats(t.dtype, from + r * stride, row_bytes(t, row + r, column), columns);
+}
+
+void block_transpose(struct block_rows from, int64_t rows, int64_t columns, float scale, float *to)
+{
+    for (int64_t column = 0; column < columns; column += LANES) {
+        int64_t width = min_i64(LANES, columns - column);
+        for (int64_t row = 0; row < ATTENTION_BLOCK; row += LANES) {
+            vec x[LANES];
+            for (int i = 0; i < LANES; i++) {
+                const float *line = from.data + (row + i) * from.stride + column;
+                x[i] = row + i < rows ? vec_load_part(line, width) * scale : vec_all(0);
+            }
+            transpose_lanes(x);
+            for (int i = 0; i < LANES; i++)
+                vec_store(to + (column + i) * ATTENTION_BLOCK + row, x[i]);
+        }
+    }
+}
+
+void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to, int64_t width)
+{
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < width; i += LANES)
+            vec_store(to + row * width + i,
+                      vec_load_part(from.data + row * from.stride + i, min_i64(LANES, columns - i)));
+}
+
+struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
+                                     int64_t query, int64_t key)
+{
+    return (struct attention_tile){.op = op,
+                                   .sequence = sequence,
+                                   .head = head,
+                                   .query = query,
+                                   .queries = min_i64(ATTENTION_BLOCK, op->sequence - query),
+                                   .key = key,
+                                   .keys = min_i64(ATTENTION_BLOCK, op->sequence - key),
+                                   .diagonal = query == key,
+                                   .masked = query == key || op->document != NULL};
+}
+
+bool attention_tile_is_empty(const struct attention_tile *t)
+{
+    if (t->op->document == NULL)
+        return false;
+    const int32_t *document = t->op->document + t->sequence * t->op->sequence;
+    int32_t query_least = INT32_MAX, query_most = INT32_MIN, key_least = INT32_MAX, key_most = INT32_MIN;
+    for (int64_t q = t->query; q < t->query + t->queries; q++) {
+        query_least = document[q] < query_least ? document[q] : query_least;
+        query_most = document[q] > query_most ? document[q] : query_most;
+    }
+    for (int64_t k = t->key; k < t->key + t->keys; k++) {
+        key_least = document[k] < key_least ? document[k] : key_least;
+        key_most = document[k] > key_most ? document[k] : key_most;
+    }
+    return query_most < key_least || key_most < query_least;
+}
+
+veci attention_tile_documents(const struct attention_tile *t, int64_t v)
+{
+    int32_t lane[LANES] = {0};
+    for (int64_t l = 0; t->op->document != NULL && l < LANES && v * LANES + l < t->queries; l++)
+        lane[l] = t->op->document[t->sequence * t->op->sequence + t->query + v * LANES + l];
+    veci document;
+    memcpy(&document, lane, sizeof document);
+    return document;
+}
+
+/* The counters of a vector of elements, and which of a counter's four words each element is. */
+VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, vecu c[4], vecu *word)
+{
+    for (int l = 0; l < LANES; l++) {
+        c[0][l] = (uint32_t)(index[l] / 4);
+        c[1][l] = (uint32_t)(index[l] / 4 >> 32);
+        (*word)[l] = (uint32_t)index[l] % 4;
+    }
+    c[2] = (vecu){0} + (uint32_t)sample;
+    c[3] = (vecu){0} + (uint32_t)(sample >> 32);
+}
+
+/* A counter serves four neighbouring keys of one query when a query's elements begin on a counter, which
+ * they do when S is a multiple of 4. Otherwise each key draws for itself. */
+void attention_tile_dropout(const struct attention_tile *t, float *factor)
+{
+    const struct attention_forward *op = t->op;
+    struct dropout_rule rule = dropout_rule(&op->dropout);
+    int64_t first = t->sequence * op->sequence + t->query;
+    uint64_t head = (uint64_t)(op->dropout.column_begin + t->head), s = (uint64_t)op->sequence;
+    int step = s % 4 == 0 ? 4 : 1;
+    for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++) {
+        for (int64_t k = 0; k < attention_tile_keys(t, v); k += step) {
+            uint64_t index[LANES];
+            for (uint64_t l = 0; l < LANES; l++)
+                index[l] = (head * s + (uint64_t)(t->query + v * LANES) + l) * s + (uint64_t)(t->key + k);
+            vecu c[4], word;
+            mask_counters(index, (uint64_t)op->dropout.sample[first], c, &word);
+            philox_words_vec(rule.generator, c);
+            for (int w = 0; w < 4 && step == 4; w++)
+                vec_store(factor + (k + w) * ATTENTION_BLOCK + v * LANES, dropout_factor(&rule, c[w]));
+            if (step == 1) {
+                vecu drawn = c[0];
+                for (uint32_t w = 1; w < 4; w++)
+                    drawn = (vecu)vec_select((veci)(word == w), (vec)c[w], (vec)drawn);
+                vec_store(factor + k * ATTENTION_BLOCK + v * LANES, dropout_factor(&rule, drawn));
+            }
+        }
+    }
+}
+
+/* Of one slot, in whole vectors. */
+static int64_t slot_floats(int64_t floats)
+{
+    return blocks_of(floats, LANES) * LANES;
+}
+
+size_t slots_bytes(int threads, int64_t floats)
+{
+    return (size_t)threads * ((size_t)slot_floats(floats) * sizeof(float) + sizeof(_Atomic int));
+}
+
+struct slots slots_create(struct device *device, int64_t floats)
+{
+    struct slots slots = {.count = device->threads, .floats = slot_floats(floats)};
+    char *scratch = cpu_scratch(device, slots_bytes(slots.count, floats));
+    slots.memory = (float *)(void *)scratch;
+    slots.taken = (_Atomic int *)(void *)(scratch + (size_t)(slots.count * slots.floats) * sizeof(float));
+    for (int s = 0; s < slots.count; s++)
+        atomic_init(&slots.taken[s], 0);
+    return slots;
+}
+
+float *slot_take(const struct slots *slots, int *which)
+{
+    for (int s = 0;; s = (s + 1) % slots->count) {
+        if (atomic_exchange(&slots->taken[s], 1) == 0) {
+            *which = s;
+            return slots->memory + s * slots->floats;
+        }
+    }
+}
+
+void slot_give(const struct slots *slots, int which)
+{
+    atomic_store(&slots->taken[which], 0);
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention, forward (2205.14135; 2307.08691 for the order of the loops). A task is one block of
+ * queries of one head of one sequence, and walks its blocks of keys from left to right:
+ *
+ *     s = scale q k^T;   m' = max(m, max s);   p = e^(s - m')
+ *     l = l e^(m - m') + sum p;   out = out e^(m - m') + dropout(p) v
+ *     at the end  out / l,  and  lse = m + log l  for the backward pass
+ *
+ * What a task computes depends on its own sequence and head only: neither the batch around it nor the
+ * other heads change a bit. */
+#include "kernels/cpu/attention/attention_block.h"
+
+#include <math.h>
+
+struct forward {
+    const struct attention_forward *op;
+    struct slots slots;
+    int64_t heads, query_blocks, width; // width: D filled up to whole vectors
+};
+
+/* One task's memory. */
+struct desk {
+    float *query; // [width][64], turned over and scaled
+    float *score; // [64 keys][64 queries]: s, then p
+    float *value, *out, *factor;
+    float *room; // [64][D] where operands are not fp32: one of them, widened
+    float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
+};
+
+static int64_t desk_floats(const struct attention_forward *op, int64_t width)
+{
+    return 3 * width * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK +
+           block_room(op->q, width * ATTENTION_BLOCK);
+}
+
+static void desk_lay(struct desk *desk, float *memory, int64_t width)
+{
+    desk->query = memory;
+    desk->value = desk->query + width * ATTENTION_BLOCK;
+    desk->out = desk->value + width * ATTENTION_BLOCK;
+    desk->score = desk->out + width * ATTENTION_BLOCK;
+    desk->factor = desk->score + ATTENTION_BLOCK * ATTENTION_BLOCK;
+    desk->room = desk->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
+    memset(desk->out, 0, (size_t)(width * ATTENTION_BLOCK) * sizeof(float));
+    for (int q = 0; q < ATTENTION_BLOCK; q++) {
+        desk->most[q] = -INFINITY;
+        desk->sum[q] = 0.0F;
+    }
+}
+
+/* Scores of the queries of vector v become probabilities, relative to the new maximum. */
+static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
+{
+    float *score = desk->score + v * LANES;
+    const int64_t keys = attention_tile_keys(t, v);
+    veci document = attention_tile_documents(t, v);
+    vec old = vec_load(desk->most + v * LANES), most = old;
+    for (int64_t k = 0; k < keys; k++) {
+        vec s = vec_load(score + k * ATTENTION_BLOCK);
+        if (t->masked) {
+            s = vec_select(attention_tile_sees(t, v, k, document), s, vec_all(-INFINITY));
+            vec_store(score + k * ATTENTION_BLOCK, s);
+        }
+        most = vec_max(most, s);
+    }
+
+    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    vec base = vec_select_less(vec_all(-INFINITY), most, most, vec_all(0.0F));
+    vec shrink = vec_exp(old - base), sum = vec_load(desk->sum + v * LANES) * shrink;
+    for (int64_t k = 0; k < keys; k++) {
+        vec p = vec_exp(vec_load(score + k * ATTENTION_BLOCK) - base);
+        sum += p;
+        vec_store(score + k * ATTENTION_BLOCK, p);
+    }
+    vec_store(desk->most + v * LANES, most);
+    vec_store(desk->sum + v * LANES, sum);
+    vec_store(desk->shrink + v * LANES, shrink);
+}
+
+static void drop_scores(const struct attention_tile *t, struct desk *desk)
+{
+    attention_tile_dropout(t, desk->factor);
+    for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++) {
+        for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
+            float *at = desk->score + k * ATTENTION_BLOCK + v * LANES;
+            vec_store(at, vec_load(at) * vec_load(desk->factor + k * ATTENTION_BLOCK + v * LANES));
+        }
+    }
+}
+
+static void forward_tile(const struct forward *job, const struct attention_tile *t, struct desk *desk)
+{
+    const struct attention_forward *op = job->op;
+    int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)),
+            row = t->sequence * op->sequence + t->key;
+    int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim;
+    struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, desk->room);
+    block_product(&(struct block_product){.rows = t->keys,
+                                          .columns = vectors * LANES,
+                                          .terms = d,
+                                          .a = keys.data,
+                                          .a_row = keys.stride,
+                                          .a_term = 1,
+                                          .b = desk->query,
+                                          .b_row = ATTENTION_BLOCK,
+                                          .c = desk->score,
+                                          .c_row = ATTENTION_BLOCK,
+                                          .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
+    for (int64_t v = 0; v < vectors; v++)
+        softmax_lanes(t, desk, v);
+    if (op->dropout.probability > 0.0F)
+        drop_scores(t, desk);
+
+    block_pad(block_rows(op->v, row, group * d, t->keys, d, desk->room), t->keys, d, desk->value, job->width);
+    for (int64_t q = 0; q < t->queries; q++)
+        for (int64_t i = 0; i < job->width; i++)
+            desk->out[q * job->width + i] *= desk->shrink[q];
+    block_product(&(struct block_product){.rows = t->queries,
+                                          .columns = job->width,
+                                          .terms = t->keys,
+                                          .a = desk->score,
+                                          .a_row = 1,
+                                          .a_term = ATTENTION_BLOCK,
+                                          .b = desk->value,
+                                          .b_row = job->width,
+                                          .c = desk->out,
+                                          .c_row = job->width,
+                                          .accumulate = true,
+                                          .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
+}
+
+static void write_results(const struct forward *job, const struct attention_tile *t, struct desk *desk)
+{
+    const struct attention_forward *op = job->op;
+    int64_t first = t->sequence * op->sequence + t->query;
+    for (int64_t q = 0; q < t->queries; q++) {
+        float *out = desk->out + q * job->width, share = 1.0F / desk->sum[q];
+        for (int64_t i = 0; i < op->head_dim; i++)
+            out[i] *= share;
+        f32_row(op->lse, t->head)[first + q] = desk->most[q] + logf(desk->sum[q]);
+    }
+    block_store(op->out, first, t->head * op->head_dim, desk->out, job->width, t->queries, op->head_dim);
+}
+
+static void forward_task(void *context, int64_t task)
+{
+    const struct forward *job = context;
+    const struct attention_forward *op = job->op;
+    int which;
+    struct desk desk;
+    desk_lay(&desk, slot_take(&job->slots, &which), job->width);
+
+    // Later queries see more keys: the long tasks are dealt first, so that no thread ends with one.
+    int64_t pairs = op->batch * job->heads, query_block = job->query_blocks - 1 - task / pairs;
+    int64_t sequence = task % pairs / job->heads, head = task % job->heads;
+    int64_t query = query_block * ATTENTION_BLOCK;
+    struct attention_tile t = attention_tile(op, sequence, head, query, query);
+    struct block_rows queries = block_rows(op->q, sequence * op->sequence + query, head * op->head_dim,
+                                           t.queries, op->head_dim, desk.room);
+    block_transpose(queries, t.queries, op->head_dim, op->scale, desk.query);
+    for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
+        t = attention_tile(op, sequence, head, query, key);
+        if (!attention_tile_is_empty(&t))
+            forward_tile(job, &t, &desk);
+    }
+    write_results(job, &t, &desk);
+    slot_give(&job->slots, which);
+}
+
+/* Floats of a head's row in vectors. */
+static int64_t head_width(const struct attention_forward *op)
+{
+    return blocks_of(op->head_dim, LANES) * LANES;
+}
+
+size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads)
+{
+    return slots_bytes(threads, desk_floats(op, head_width(op)));
+}
+
+void cpu_attention_forward(struct device *device, const struct attention_forward *op)
+{
+    struct forward job = {.op = op,
+                          .heads = op->q.dim[1] / op->head_dim,
+                          .query_blocks = blocks_of(op->sequence, ATTENTION_BLOCK),
+                          .width = head_width(op)};
+    job.slots = slots_create(device, desk_floats(op, job.width));
+    cpu_parallel(device, job.query_blocks * op->batch * job.heads, forward_task, &job);
+}

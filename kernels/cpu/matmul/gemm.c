@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Matrix multiplication: c is cut into panels by its shape alone, and each panel is one call of the BLAS
+ * on one thread.
+ *
+ *     c [1024, 3072]:   2 x 4 panels of 512 x 768        whoever is free takes the next
+ *
+ * Why not let the BLAS use its own threads: oneDNN gives other bits with one thread and with two for
+ * some shapes, and both libraries may give other bits for some subsets of the rows. Here the calls are
+ * the same for any number of threads, and so are the bits.
+ *
+ * Panels are large because each call packs its rows of a and its columns of b anew: at 512 x 768 that costs a
+ * few per cent, at 256 x 256 fifteen. They are not larger because a machine has more than two threads, and
+ * because a panel of c should stay in the second-level cache. Their number is even where it can be,
+ * for the sake of two threads. The bits may depend on the row strides too: oneDNN picks its way by them.
+ *
+ * bf16 goes to the library where it multiplies bf16, panel by panel likewise. Otherwise, and for f16, whole
+ * operands are widened, multiplied in fp32 and rounded once: right, and no faster than fp32. */
+#include "kernels/cpu/matmul/blas.h"
+#include "kernels/cpu/rows.h"
+
+#include <string.h>
+
+enum { PANEL_ROWS = 512, PANEL_COLUMNS = 1536, PANELS_ENOUGH = 6, PANEL_LEAST = 512 * 384, PANEL_STEP = 16 };
+
+/* c as a grid of panels, all of one size but for the last in each direction. */
+struct grid {
+    int64_t rows, columns;       // of one panel
+    int64_t down, across, tasks; // how many
+};
+
+/* The least multiple of PANEL_STEP that cuts `size` into no more parts than `part` does. */
+static int64_t even(int64_t size, int64_t part)
+{
+    return blocks_of(blocks_of(size, blocks_of(size, part)), PANEL_STEP) * PANEL_STEP;
+}
+
+static struct grid grid_of(int64_t m, int64_t n)
+{
+    int64_t down = blocks_of(m, PANEL_ROWS);
+    int64_t rows = even(m, blocks_of(m, down + (down > 1 ? down % 2 : 0)));
+    int64_t columns = even(n, PANEL_COLUMNS);
+    while (blocks_of(m, rows) * blocks_of(n, columns) < PANELS_ENOUGH && rows * columns > PANEL_LEAST) {
+        if (columns >= rows)
+            columns = even(n, columns / 2);
+        else
+            rows = even(m, rows / 2);
+    }
+    struct grid grid = {
+        .rows = rows, .columns = columns, .down = blocks_of(m, rows), .across = blocks_of(n, columns)};
+    grid.tasks = grid.down * grid.across;
+    return grid;
+}
+
+struct job {
+    struct grid grid;
+    struct blas_panel whole;
+    struct tensor a, b, c, bias; // bias {0}: none
+    bool bf16;
+};
+
+/* What the product is added to. True when there is anything. */
+static bool prepare(const struct job *job, const struct blas_panel *p, int64_t first_column)
+{
+    const float *bias = job->bias.data;
+    for (int64_t r = 0; r < p->m; r++) {
+        float *row = (float *)p->c + r * p->ldc;
+        if (bias != NULL && p->accumulate) {
+            for (int64_t j = 0; j < p->n; j++)
+                row[j] += bias[first_column + j];
+        } else if (bias != NULL) {
+            memcpy(row, bias + first_column, (size_t)p->n * sizeof *row);
+        } else if (!p->accumulate && p->k == 0) {
+            memset(row, 0, (size_t)p->n * sizeof *row);
+        }
+    }
+    return bias != NULL || p->accumulate;
+}
+
+static void run_panel(void *context, int64_t task)
+{
+    const struct job *job = context;
+    struct blas_panel p = job->whole;
+
+    // Down first: neighbours in time use the same columns of b.
+    int64_t row = task % job->grid.down * job->grid.rows;
+    int64_t column = task / job->grid.down * job->grid.columns;
+    p.m = p.m - row < job->grid.rows ? p.m - row : job->grid.rows;
+    p.n = p.n - column < job->grid.columns ? p.n - column : job->grid.columns;
+    p.a = p.transpose_a ? row_bytes(job->a, 0, row) : row_bytes(job->a, row, 0);
+    p.b = p.transpose_b ? row_bytes(job->b, column, 0) : row_bytes(job->b, 0, column);
+    p.c = row_bytes(job->c, row, column);
+    if (job->bf16) {
+        p.bias = job->bias.data != NULL ? row_bytes(job->bias, 0, column) : NULL;
+        blas_bf16(&p, 1);
+        return;
+    }
+    p.accumulate = prepare(job, &p, column);
+    if (p.k > 0)
+        blas_sgemm(&p, 1);
+}
+
+/* A matrix of one row may carry any stride; a BLAS wants one that is at least the row. */
+static int64_t leading(struct tensor t)
+{
+    int64_t least = t.dim[1] > 0 ? t.dim[1] : 1;
+    return t.stride[0] > least ? t.stride[0] : least;
+}
+
+/* In the library's own type, fp32 or bf16. */
+static void multiply(struct device *device, const struct gemm *op)
+{
+    struct job job = {
+        .grid = grid_of(op->c.dim[0], op->c.dim[1]),
+        .whole = {.transpose_a = op->transpose_a,
+                  .transpose_b = op->transpose_b,
+                  .accumulate = op->accumulate,
+                  .m = op->c.dim[0],
+                  .n = op->c.dim[1],
+                  .k = op->a.dim[op->transpose_a ? 0 : 1],
+                  .lda = leading(op->a),
+                  .ldb = leading(op->b),
+                  .ldc = leading(op->c),
+                  .c_type = op->c.dtype},
+        .a = op->a,
+        .b = op->b,
+        .c = op->c,
+        .bias = op->bias,
+        .bf16 = op->a.dtype == BF16,
+    };
+    cpu_parallel(device, job.grid.tasks, run_panel, &job);
+}
+
+/* True when the library takes the operands as they are. */
+static bool is_native(const struct gemm *op)
+{
+    bool has_terms = op->a.dim[op->transpose_a ? 0 : 1] > 0;
+    return op->a.dtype == F32 || (op->a.dtype == BF16 && has_terms && blas_has_bf16());
+}
+
+enum { LINE_FLOATS = 16 }; // of 64 bytes
+
+/* A dense copy of t in fp32, behind what was taken of `scratch` before; f32 stays where it is. */
+static struct tensor take_wide(struct tensor t, int64_t *taken, float *scratch)
+{
+    float *at = scratch + *taken;
+    if (t.data == NULL || t.dtype == F32)
+        return t;
+    *taken += blocks_of(tensor_count(t), LINE_FLOATS) * LINE_FLOATS;
+    return t.ndim == 1 ? tensor_1d(at, F32, t.dim[0]) : tensor_2d(at, F32, t.dim[0], t.dim[1]);
+}
+
+static struct gemm widened(const struct gemm *op, float *scratch, int64_t *floats)
+{
+    struct gemm wide = *op;
+    *floats = 0;
+    wide.a = take_wide(op->a, floats, scratch);
+    wide.b = take_wide(op->b, floats, scratch);
+    wide.bias = take_wide(op->bias, floats, scratch);
+    wide.c = take_wide(op->c, floats, scratch);
+    return wide;
+}
+
+size_t cpu_gemm_scratch(const struct gemm *op)
+{
+    float none;
+    int64_t floats = 0;
+    if (!is_native(op))
+        widened(op, &none, &floats);
+    return (size_t)floats * sizeof(float);
+}
+
+static void multiply_widened(struct device *device, const struct gemm *op)
+{
+    int64_t floats;
+    struct gemm wide = widened(op, cpu_scratch(device, cpu_gemm_scratch(op)), &floats);
+    const struct tensor in[] = {op->a, op->b, op->bias}, out[] = {wide.a, wide.b, wide.bias};
+    for (int i = 0; i < 3; i++)
+        if (tensor_count(in[i]) > 0)
+            cpu_cast(device, &(struct cast){.in = in[i], .out = out[i]});
+    multiply(device, &wide);
+    if (op->c.dtype != F32)
+        cpu_cast(device, &(struct cast){.in = wide.c, .out = op->c});
+}
+
+void cpu_gemm(struct device *device, const struct gemm *op)
+{
+    if (is_native(op))
+        multiply(device, op);
+    else
+        multiply_widened(device, op);
+}

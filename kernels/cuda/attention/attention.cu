@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention in plain fp32, block by block (2205.14135), from and to every type: the reference on the GPU, and
+ * what runs where tensor cores do not (attention_mma.cu, to which the ops here go where it can do them). A
+ * faster forward must leave out and lse as here; a faster backward reads only those.
+ *
+ * A tile is 32 queries by 32 keys. A warp has four queries; in the scores a lane is a key, in everything that
+ * is as wide as a head a lane is every 32nd column:
+ *
+ *     scores[4][lane = key] = scale q k^T        out[4][columns lane, lane + 32, ...] += p v
+ *
+ * backward has no atomics: one kernel walks, for each block of keys, all queries that see it (dk, dv);
+ * another, for each block of queries, all keys that it sees (dq). Both make the probabilities again from lse.
+ * What is computed for a sequence and a head depends on them alone. */
+#include "kernels/cuda/attention/attention.h"
+
+enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, MINE = TILE / WARPS, MOST_COLUMNS = 256 };
+
+struct attention {
+    struct numbers q, k, v, out, dout, dq, dk, dv;
+    rows<float> lse;
+    float *delta; // [A, T]
+    int64_t sequence, tokens;
+    int heads, groups, head_dim;
+    float scale;
+    const int32_t *document;
+    struct pair_dropout dropout;
+};
+
+static __device__ bool sees(const struct attention &a, int64_t row, int64_t query, int64_t key)
+{
+    return query < a.sequence && key <= query &&
+           (a.document == nullptr || a.document[row + query] == a.document[row + key]);
+}
+
+static __device__ float pair_factor(const struct attention &a, const struct place &at, int64_t query,
+                                    int64_t key)
+{
+    if (!a.dropout.drops)
+        return 1.0F;
+    const uint64_t element = first_pair(a.dropout, at, query) + static_cast<uint64_t>(key);
+    const uint64_t sample = static_cast<uint64_t>(a.dropout.sample[at.row]);
+    return keeps(a.dropout, sample, element) ? a.dropout.rule.scale : 0.0F;
+}
+
+/* An odd distance between rows: lanes that read one column of 32 rows meet 32 different banks. */
+static __host__ __device__ int pitch_of(int head_dim)
+{
+    return head_dim | 1;
+}
+
+/* Rows [first, first + TILE) of one head into shared memory, zeros past the sequence's end. */
+static __device__ void load_tile(const struct numbers &from, const struct place &at, int64_t column,
+                                 int64_t first, const struct attention &a, float *tile)
+{
+    const int pitch = pitch_of(a.head_dim);
+    UNROLL(1)
+    for (int i = static_cast<int>(threadIdx.x); i < TILE * a.head_dim; i += THREADS) {
+        const int r = i / a.head_dim, c = i % a.head_dim;
+        tile[r * pitch + c] = first + r < a.sequence ? from.load(at.row + first + r, column + c) : 0.0F;
+    }
+}
+
+static __device__ float dot(const float *x, const float *y, int count)
+{
+    float sum = 0.0F;
+    UNROLL(4)
+    for (int i = 0; i < count; i++)
+        sum = fmaf(x[i], y[i], sum);
+    return sum;
+}
+
+/* line[column of this lane] += weight[0] row 0 + weight[stride] row 1 + ... of a tile. */
+template <int CHUNKS>
+__device__ void add_weighed_rows(float line[CHUNKS], const float *weight, int stride, const float *tile,
+                                 int head_dim)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP), pitch = pitch_of(head_dim);
+    UNROLL(2)
+    for (int r = 0; r < TILE; r++) {
+        for (int i = 0; i < CHUNKS; i++) {
+            const int c = lane + i * WARP;
+            if (c < head_dim)
+                line[i] = fmaf(weight[r * stride], tile[r * pitch + c], line[i]);
+        }
+    }
+}
+
+template <int CHUNKS>
+__device__ void store_line(const struct numbers &to, int64_t row, int64_t column, const float line[CHUNKS],
+                           float factor, int head_dim)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP);
+    for (int i = 0; i < CHUNKS; i++)
+        if (lane + i * WARP < head_dim)
+            to.store(row, column + lane + i * WARP, line[i] * factor);
+}
+
+/* What a query carries from tile to tile: the maximum, the sum, and the unnormalised row of out. */
+template <int CHUNKS> struct running {
+    float most, sum, out[CHUNKS];
+};
+
+/* One query's scores of one tile become weights in `p`, and what was there before shrinks. */
+template <int CHUNKS>
+__device__ void soften(struct running<CHUNKS> &r, float score, const struct attention &a,
+                       const struct place &at, int64_t query, int64_t key, float *p)
+{
+    const float most = fmaxf(r.most, warp_reduce(score, larger()));
+    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    const float base = most == -INFINITY ? 0.0F : most, shrink = expf(r.most - base),
+                weight = expf(score - base);
+    r.most = most;
+    r.sum = r.sum * shrink + warp_reduce(weight, plus());
+    for (int i = 0; i < CHUNKS; i++)
+        r.out[i] *= shrink;
+    p[threadIdx.x % WARP] = weight != 0.0F ? weight * pair_factor(a, at, query, key) : 0.0F;
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct attention a)
+{
+    DYNAMIC_SHARED(float, memory);
+    const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE; // the first of this warp's queries
+    float *const q = memory, *const k = q + TILE * pitch, *const v = k + TILE * pitch,
+                 *const p = v + TILE * pitch;
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int head = static_cast<int>(blockIdx.y), group = head / (a.heads / a.groups);
+    const struct place at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
+    const int64_t column = static_cast<int64_t>(head) * a.head_dim,
+                  shared_column = static_cast<int64_t>(group) * a.head_dim;
+    struct running<CHUNKS> state[MINE];
+    for (int j = 0; j < MINE; j++) {
+        state[j].most = -INFINITY;
+        state[j].sum = 0.0F;
+        for (int i = 0; i < CHUNKS; i++)
+            state[j].out[i] = 0.0F;
+    }
+    load_tile(a.q, at, column, first, a, q);
+    for (int64_t key = 0; key <= first; key += TILE) {
+        __syncthreads(); // the last tile is done with
+        load_tile(a.k, at, shared_column, key, a, k);
+        load_tile(a.v, at, shared_column, key, a, v);
+        __syncthreads();
+        for (int j = 0; j < MINE; j++) {
+            const int64_t query = first + mine + j;
+            const float score = a.scale * dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim);
+            soften(state[j], sees(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query, key + lane,
+                   p + (mine + j) * TILE);
+        }
+        __syncwarp(); // a warp reads its own rows of p only
+        for (int j = 0; j < MINE; j++)
+            add_weighed_rows<CHUNKS>(state[j].out, p + (mine + j) * TILE, 1, v, a.head_dim);
+        __syncwarp();
+    }
+    for (int j = 0; j < MINE; j++) {
+        const int64_t query = first + mine + j;
+        if (query >= a.sequence)
+            continue;
+        store_line<CHUNKS>(a.out, at.row + query, column, state[j].out, 1.0F / state[j].sum, a.head_dim);
+        if (lane == 0)
+            a.lse.row(head)[at.row + query] = state[j].most + logf(state[j].sum);
+    }
+}
+
+/* delta[h, t] = dout . out, a block for each token. 2^shift threads, a warp at most, take a head, EACH
+ * columns each; so neighbours read neighbours, whatever the heads. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    dot_out_and_gradient(rows<T> out, rows<T> dout, int heads, int head_dim, int shift, float *delta)
+{
+    const int64_t token = blockIdx.x, tokens = gridDim.x;
+    const int end = ((heads << shift) + WARP - 1) / WARP * WARP; // whole warps: they shuffle
+    for (int i = static_cast<int>(threadIdx.x); i < end; i += static_cast<int>(blockDim.x)) {
+        const int head = i >> shift, column = EACH * (i - (head << shift));
+        const int64_t at = static_cast<int64_t>(head) * head_dim + column,
+                      left = head < heads ? head_dim - column : 0;
+        const piece<T> of_out = out.read(token, at, left), of_dout = dout.read(token, at, left);
+        const piece<float> x = rows<T>::widened(of_out), y = rows<T>::widened(of_dout);
+        float sum = 0.0F;
+        for (int k = 0; k < EACH; k++)
+            sum = fmaf(y.at[k], x.at[k], sum);
+        for (unsigned step = 1; step < 1U << shift; step *= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        if (column == 0 && head < heads)
+            delta[head * tokens + token] = sum;
+    }
+}
+
+/* The four tiles that backward works on, and its two matrices [query][key]. */
+struct desk {
+    float *q, *dout, *k, *v, *p, *ds;
+};
+
+enum { PAIR_PITCH = TILE + 1 };
+
+static __device__ struct desk desk_of(float *memory, int pitch)
+{
+    struct desk d;
+    d.q = memory;
+    d.dout = d.q + TILE * pitch;
+    d.k = d.dout + TILE * pitch;
+    d.v = d.k + TILE * pitch;
+    d.p = d.v + TILE * pitch;
+    d.ds = d.p + TILE * PAIR_PITCH;
+    return d;
+}
+
+static size_t desk_bytes(int head_dim)
+{
+    return static_cast<size_t>(4 * TILE * pitch_of(head_dim) + 2 * TILE * PAIR_PITCH) * sizeof(float);
+}
+
+/* p = e^(scale q k - lse) with dropout's factor, ds = p (dp factor - delta) scale; this warp's queries. */
+static __device__ void make_pairs(const struct attention &a, const struct place &at, int64_t first_query,
+                                  int64_t first_key, const struct desk &d)
+{
+    const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
+    for (int j = 0; j < MINE; j++) {
+        const int line = static_cast<int>(threadIdx.x / WARP) * MINE + j;
+        const int64_t query = first_query + line, key = first_key + lane;
+        float p = 0.0F, ds = 0.0F;
+        if (sees(a, at.row, query, key)) {
+            const int64_t token = at.row + query;
+            const float score = a.scale * dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim);
+            const float weight = expf(score - a.lse.row(at.head)[token]),
+                        factor = pair_factor(a, at, query, key);
+            const float dp = dot(d.dout + line * pitch, d.v + lane * pitch, a.head_dim);
+            p = weight * factor;
+            ds = weight * (dp * factor - a.delta[at.head * a.tokens + token]) * a.scale;
+        }
+        d.p[line * PAIR_PITCH + lane] = p;
+        d.ds[line * PAIR_PITCH + lane] = ds;
+    }
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(struct attention a)
+{
+    DYNAMIC_SHARED(float, memory);
+    const struct desk d = desk_of(memory, pitch_of(a.head_dim));
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, group = static_cast<int>(blockIdx.y);
+    const int64_t first_key = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int64_t shared_column = static_cast<int64_t>(group) * a.head_dim;
+    struct place at = {blockIdx.z * a.sequence, blockIdx.z, 0, group};
+    float dk[MINE][CHUNKS] = {}, dv[MINE][CHUNKS] = {};
+    load_tile(a.k, at, shared_column, first_key, a, d.k);
+    load_tile(a.v, at, shared_column, first_key, a, d.v);
+    const int each = a.heads / a.groups;
+    for (at.head = group * each; at.head < (group + 1) * each; at.head++) {
+        const int64_t column = static_cast<int64_t>(at.head) * a.head_dim;
+        for (int64_t query = first_key; query < a.sequence; query += TILE) {
+            __syncthreads();
+            load_tile(a.q, at, column, query, a, d.q);
+            load_tile(a.dout, at, column, query, a, d.dout);
+            __syncthreads();
+            make_pairs(a, at, query, first_key, d);
+            __syncthreads();
+            for (int j = 0; j < MINE; j++) {
+                add_weighed_rows<CHUNKS>(dv[j], d.p + mine + j, PAIR_PITCH, d.dout, a.head_dim);
+                add_weighed_rows<CHUNKS>(dk[j], d.ds + mine + j, PAIR_PITCH, d.q, a.head_dim);
+            }
+        }
+    }
+    for (int j = 0; j < MINE; j++) {
+        const int64_t key = first_key + mine + j;
+        if (key >= a.sequence)
+            continue;
+        store_line<CHUNKS>(a.dk, at.row + key, shared_column, dk[j], 1.0F, a.head_dim);
+        store_line<CHUNKS>(a.dv, at.row + key, shared_column, dv[j], 1.0F, a.head_dim);
+    }
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients(struct attention a)
+{
+    DYNAMIC_SHARED(float, memory);
+    const struct desk d = desk_of(memory, pitch_of(a.head_dim));
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, head = static_cast<int>(blockIdx.y);
+    const int group = head / (a.heads / a.groups);
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int64_t column = static_cast<int64_t>(head) * a.head_dim,
+                  shared_column = static_cast<int64_t>(group) * a.head_dim;
+    const struct place at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
+    float dq[MINE][CHUNKS] = {};
+    load_tile(a.q, at, column, first, a, d.q);
+    load_tile(a.dout, at, column, first, a, d.dout);
+    for (int64_t key = 0; key <= first; key += TILE) {
+        __syncthreads();
+        load_tile(a.k, at, shared_column, key, a, d.k);
+        load_tile(a.v, at, shared_column, key, a, d.v);
+        __syncthreads();
+        make_pairs(a, at, first, key, d);
+        __syncwarp(); // a warp reads its own rows of ds only
+        for (int j = 0; j < MINE; j++)
+            add_weighed_rows<CHUNKS>(dq[j], d.ds + (mine + j) * PAIR_PITCH, 1, d.k, a.head_dim);
+    }
+    for (int j = 0; j < MINE; j++)
+        if (first + mine + j < a.sequence)
+            store_line<CHUNKS>(a.dq, at.row + first + mine + j, column, dq[j], 1.0F, a.head_dim);
+}
+
+static struct attention attention_of(const struct attention_forward *op)
+{
+    struct attention a = {};
+    a.q = numbers_of(op->q);
+    a.k = numbers_of(op->k);
+    a.v = numbers_of(op->v);
+    a.out = numbers_of(op->out);
+    a.lse = floats(op->lse);
+    a.sequence = op->sequence;
+    a.tokens = op->q.dim[0];
+    a.head_dim = static_cast<int>(op->head_dim);
+    a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
+    a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
+    a.scale = op->scale;
+    a.document = op->document;
+    a.dropout = pair_dropout_of(op);
+    return a;
+}
+
+static enum status check_size(const struct attention &a, int64_t batch)
+{
+    if (a.head_dim > MOST_COLUMNS)
+        return fail(NOT_SUPPORTED,
+                    "cuda: attention takes heads of at most %d columns, not %d (model.kv_channels)",
+                    static_cast<int>(MOST_COLUMNS), a.head_dim);
+    if (a.heads > MAX_GRID_Y || batch > MAX_GRID_Y)
+        return fail(NOT_SUPPORTED, "cuda: attention takes at most %d heads and sequences, not %d and %lld",
+                    static_cast<int>(MAX_GRID_Y), a.heads, static_cast<long long>(batch));
+    return OK;
+}
+
+template <int CHUNKS>
+static enum status forward(struct cuda_queue *queue, const struct attention &a, dim3 grid)
+{
+    const size_t bytes = static_cast<size_t>(3 * TILE * pitch_of(a.head_dim) + TILE * TILE) * sizeof(float);
+    return LAUNCH(queue, attend<CHUNKS>, grid, THREADS, bytes, a);
+}
+
+enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    const struct attention a = attention_of(op);
+    TRY(check_size(a, op->batch));
+    if (attention_suits_wgmma(queue, op))
+        return attention_wgmma_forward(queue, op);
+    if (attention_suits_mma(op))
+        return attention_mma_forward(queue, op);
+    dim3 grid(static_cast<unsigned>(blocks_of(a.sequence, TILE)), static_cast<unsigned>(a.heads),
+              static_cast<unsigned>(op->batch));
+    return a.head_dim <= 2 * WARP ? forward<2>(queue, a, grid) : forward<8>(queue, a, grid);
+}
+
+template <int CHUNKS>
+static enum status backward(struct cuda_queue *queue, const struct attention &a, int64_t batch)
+{
+    const unsigned tiles = static_cast<unsigned>(blocks_of(a.sequence, TILE)),
+                   sequences = static_cast<unsigned>(batch);
+    const size_t bytes = desk_bytes(a.head_dim);
+    dim3 keys(tiles, static_cast<unsigned>(a.groups), sequences),
+        queries(tiles, static_cast<unsigned>(a.heads), sequences);
+    TRY(LAUNCH(queue, key_gradients<CHUNKS>, keys, THREADS, bytes, a));
+    return LAUNCH(queue, query_gradients<CHUNKS>, queries, THREADS, bytes, a);
+}
+
+static enum status make_delta(struct cuda_queue *queue, const struct attention &a, struct tensor out,
+                              struct tensor dout)
+{
+    int shift = 0;
+    while (EACH << shift < a.head_dim)
+        shift++;
+    return with_type(out.dtype, [=](auto number) {
+        using T = decltype(number);
+        rows<T> x = rows_of<T>(out), y = rows_of<T>(dout);
+        x.wide = x.wide && a.head_dim % EACH == 0; // so does every head
+        y.wide = y.wide && a.head_dim % EACH == 0;
+        return LAUNCH(queue, dot_out_and_gradient<T>, dim3(static_cast<unsigned>(a.tokens)),
+                      threads_for(static_cast<int64_t>(a.heads) << shift, THREADS), 0, x, y, a.heads,
+                      a.head_dim, shift, a.delta);
+    });
+}
+
+enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct attention_backward *op)
+{
+    struct attention a = attention_of(&op->forward);
+    TRY(check_size(a, op->forward.batch));
+    if (attention_suits_wgmma(queue, op))
+        return attention_wgmma_backward(queue, op);
+    a.dout = numbers_of(op->dout);
+    a.dq = numbers_of(op->dq);
+    a.dk = numbers_of(op->dk);
+    a.dv = numbers_of(op->dv);
+    void *delta;
+    TRY(cuda_scratch(queue, static_cast<size_t>(a.heads * a.tokens) * sizeof(float), &delta));
+    a.delta = static_cast<float *>(delta);
+    TRY(make_delta(queue, a, op->forward.out, op->dout));
+    if (attention_suits_mma(op))
+        return attention_mma_backward(queue, op, a.delta);
+    return a.head_dim <= 2 * WARP ? backward<2>(queue, a, op->forward.batch)
+                                  : backward<8>(queue, a, op->forward.batch);
+}
+
+/* ---- lse as cuDNN has it ---- */
+
+/* Elements from one sequence to the next, and from one head. */
+struct lse_steps {
+    int64_t sequence, head;
+};
+
+static __global__ void copy_lse(const float *from, lse_steps from_steps, float *to, lse_steps to_steps,
+                                int64_t heads, int64_t tokens)
+{
+    const int64_t sequence = blockIdx.x / heads, head = blockIdx.x % heads;
+    from += sequence * from_steps.sequence + head * from_steps.head;
+    to += sequence * to_steps.sequence + head * to_steps.head;
+    for (int64_t i = threadIdx.x; i < tokens; i += blockDim.x)
+        to[i] = from[i];
+}
+
+static enum status launch_copy_lse(struct cuda_queue *queue, const struct attention_forward *op,
+                                   const float *from, lse_steps from_steps, float *to, lse_steps to_steps)
+{
+    const int64_t heads = op->lse.dim[0];
+    return LAUNCH(queue, copy_lse, dim3(static_cast<unsigned>(heads * op->batch)),
+                  threads_for(op->sequence, THREADS), 0, from, from_steps, to, to_steps, heads, op->sequence);
+}
+
+static lse_steps own_steps(const struct attention_forward *op)
+{
+    return {op->sequence, op->lse.stride[0]};
+}
+
+static lse_steps packed_steps(const struct attention_forward *op)
+{
+    return {op->lse.dim[0] * op->sequence, op->sequence};
+}
+
+enum status cuda_pack_lse(struct cuda_queue *queue, const struct attention_forward *op, float *packed)
+{
+    return launch_copy_lse(queue, op, static_cast<const float *>(op->lse.data), own_steps(op), packed,
+                           packed_steps(op));
+}
+
+enum status cuda_unpack_lse(struct cuda_queue *queue, const struct attention_forward *op, const float *packed)
+{
+    return launch_copy_lse(queue, op, packed, packed_steps(op), static_cast<float *>(op->lse.data),
+                           own_steps(op));
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Whose attention a call takes: our own kernels' (attention.cu), or cuDNN's (attention_cudnn.h).
+ *
+ *     own      our own
+ *     cudnn    cuDNN's for whatever it takes, and that it is there is seen when the device opens
+ *     auto     where sums may run in any order, the faster of the two, timed at the first call of each shape;
+ *              else our own, for a choice by timing is another one tomorrow
+ *
+ * Dropout, documents and what else cuDNN does not take is always our own. */
+#include "kernels/cuda/attention/attention_cudnn.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { WHY_CHARS = 300 };
+enum { RUNS = 3 }; // of each, timed together, after one that is not
+
+struct verdict {
+    struct cudnn_shape shape;
+    bool cudnn;            // is faster
+    double own_s, cudnn_s; // of one call; 0: not timed
+    char why[WHY_CHARS];   // it was not
+};
+
+struct cuda_attention {
+    enum attention_backend asked;
+    bool any_order, tried; // to open cuDNN
+    bool suited;           // there was a call that cuDNN could have taken
+    struct cudnn *cudnn;   // NULL: not there, or not wanted yet
+    char why[WHY_CHARS];   // it is not there
+    struct verdict *verdict;
+    int verdicts, capacity;
+};
+
+/* One of the two ops. */
+struct call {
+    const struct attention_forward *forward;
+    const struct attention_backward *backward;
+    struct cudnn_shape shape;
+};
+
+enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out)
+{
+    struct cuda_attention *a = calloc(1, sizeof *a);
+    if (a == NULL)
+        return fail(NO_MEMORY, "no memory for attention's choices");
+    a->asked = options->attention;
+    a->any_order = options->any_order;
+    if (a->asked == ATTENTION_CUDNN && cudnn_open(!a->any_order, NULL, &a->cudnn) != OK) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", fail_text());
+        free(a);
+        return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; model.attention_backend own works",
+                    why);
+    }
+    *out = a;
+    return OK;
+}
+
+void cuda_attention_close(struct cuda_attention *attention)
+{
+    if (attention == NULL)
+        return;
+    cudnn_close(attention->cudnn);
+    free(attention->verdict);
+    free(attention);
+}
+
+static enum status run(struct cuda_queue *queue, const struct call *call, bool cudnn)
+{
+    struct cudnn *c = queue->attention->cudnn;
+    if (call->forward != NULL)
+        return cudnn ? cudnn_attention_forward(c, queue, call->forward)
+                     : cuda_own_attention_forward(queue, call->forward);
+    return cudnn ? cudnn_attention_backward(c, queue, call->backward)
+                 : cuda_own_attention_backward(queue, call->backward);
+}
+
+/* Seconds of a call, the mean of RUNS. They overwrite what the call would, and read nothing of that. */
+static enum status time_runs(struct cuda_queue *queue, const struct call *call, bool cudnn, double *out)
+{
+    struct timespec begin, end;
+    TRY(run(queue, call, cudnn));
+    TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < RUNS; i++)
+        TRY(run(queue, call, cudnn));
+    TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    *out = ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)) / RUNS;
+    return OK;
+}
+
+static enum status keep(struct cuda_attention *a, struct verdict verdict)
+{
+    if (a->verdicts == a->capacity) {
+        int capacity = 2 * a->capacity + 8;
+        struct verdict *more = realloc(a->verdict, (size_t)capacity * sizeof *more);
+        if (more == NULL)
+            return fail(NO_MEMORY, "no memory for attention's choices");
+        a->verdict = more;
+        a->capacity = capacity;
+    }
+    a->verdict[a->verdicts++] = verdict;
+    return OK;
+}
+
+/* The faster one. What cuDNN has no engine for is our own. */
+static enum status is_cudnn_faster(struct cuda_queue *queue, const struct call *call, bool *out)
+{
+    struct cuda_attention *a = queue->attention;
+    const struct cudnn_plan *plan;
+    for (int i = 0; i < a->verdicts; i++) {
+        if (memcmp(&a->verdict[i].shape, &call->shape, sizeof call->shape) == 0) {
+            *out = a->verdict[i].cudnn;
+            return OK;
+        }
+    }
+    struct verdict verdict = {.shape = call->shape};
+    if (cudnn_plan_of(a->cudnn, queue, &call->shape, &plan) == OK) {
+        TRY(time_runs(queue, call, true, &verdict.cudnn_s));
+        TRY(time_runs(queue, call, false, &verdict.own_s));
+        verdict.cudnn = verdict.cudnn_s < verdict.own_s;
+    } else {
+        snprintf(verdict.why, sizeof verdict.why, "%.*s", WHY_CHARS - 1, fail_text());
+    }
+    TRY(keep(a, verdict));
+    *out = verdict.cudnn;
+    return OK;
+}
+
+static enum status attend(struct cuda_queue *queue, const struct call *call, bool suits)
+{
+    struct cuda_attention *a = queue->attention;
+    bool cudnn = a->asked == ATTENTION_CUDNN && suits;
+    a->suited = a->suited || suits;
+    if (a->asked == ATTENTION_AUTO && a->any_order && suits) {
+        if (!a->tried && cudnn_open(false, NULL, &a->cudnn) != OK) {
+            a->cudnn = NULL; // there is none on this machine
+            snprintf(a->why, sizeof a->why, "%.*s", WHY_CHARS - 1, fail_text());
+        }
+        a->tried = true;
+        if (a->cudnn != NULL)
+            TRY(is_cudnn_faster(queue, call, &cudnn));
+    }
+    return run(queue, call, cudnn);
+}
+
+enum status cuda_attention_forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    const struct call call = {.forward = op, .shape = cudnn_forward_shape(op)};
+    return attend(queue, &call, attention_suits_cudnn(op));
+}
+
+enum status cuda_attention_backward(struct cuda_queue *queue, const struct attention_backward *op)
+{
+    const struct call call = {.backward = op, .shape = cudnn_backward_shape(op)};
+    return attend(queue, &call, attention_backward_suits_cudnn(op));
+}
+
+static void say_verdict(const struct verdict *v, struct text *out)
+{
+    const struct cudnn_shape *s = &v->shape;
+    text_add(out, "attention: %s, %s, batch %lld x %lld, %lld heads of %lld in %lld groups: ",
+             s->backward ? "backward" : "forward", dtype_name((enum dtype)s->dtype), (long long)s->batch,
+             (long long)s->sequence, (long long)s->heads, (long long)s->head_dim, (long long)s->groups);
+    if (v->why[0] != '\0')
+        text_add(out, "our own kernels, for cuDNN has none: %s\n", v->why);
+    else
+        text_add(out, "%s (cuDNN's %.4g ms, our own %.4g ms)\n", v->cudnn ? "cuDNN's" : "our own kernels",
+                 1e3 * v->cudnn_s, 1e3 * v->own_s);
+}
+
+void cuda_attention_choices(const struct cuda_attention *a, struct text *out)
+{
+    if (a->asked != ATTENTION_AUTO || !a->suited)
+        return;
+    if (!a->any_order)
+        text_add(out, "attention: our own kernels; deterministic true chooses nothing by timing\n");
+    else if (a->cudnn == NULL)
+        text_add(out, "attention: our own kernels; %s\n", a->why);
+    for (int i = 0; i < a->verdicts; i++)
+        say_verdict(&a->verdict[i], out);
+}

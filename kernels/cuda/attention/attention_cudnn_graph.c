@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The operations of causal attention, as cuDNN's flash kernels want to see them, and the plan that cuDNN
+ * makes of them.
+ *
+ *     forward     scores = q k^T scale, hidden past the diagonal; lse = max + log sum e^(scores - max);
+ *                 out = e^(scores - max) / sum . v
+ *     backward    delta = dout . out; p = e^(scores - lse); dv = p^T dout; ds = p (dout v^T - delta) scale;
+ *                 dk = ds^T q; dq = ds k
+ *
+ * Both are tables: which operation takes which tensors to which. Nothing of S x S exists: such tensors are
+ * virtual, and the engine keeps their tiles in registers. The trap is that engines recognise a pattern, and
+ * not its meaning: order, transposition (k and, going back, v come as their transposes; a reshape turns) and
+ * types of what lies between are part of it (the patterns are those of NVIDIA's cudnn-frontend, 1.x).
+ *
+ * dq is a sum over blocks of keys. Blocks add to an fp32 buffer in the order in which they come, and
+ * the sum is cast behind; a graph without that buffer asks for an engine that adds in a fixed order. */
+#include "kernels/cuda/attention/attention_cudnn.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Name, dimensions, type, whose memory. B sequences, A heads, G groups, S tokens, D columns of a head. */
+#define TENSORS(X)                                    \
+    X(Q, "BASD", NARROW, CUDNN_Q)                     \
+    X(K_TURNED, "BGDS", NARROW, CUDNN_K)              \
+    X(V, "BGSD", NARROW, CUDNN_V)                     \
+    X(V_TURNED, "BGDS", NARROW, CUDNN_V)              \
+    X(OUT, "BASD", NARROW, CUDNN_OUT)                 \
+    X(LSE, "BAS1", FLOATS, OWN_MEMORY)                \
+    X(DOUT, "BASD", NARROW, CUDNN_DOUT)               \
+    X(DQ, "BASD", NARROW, CUDNN_DQ)                   \
+    X(DK, "BGSD", NARROW, CUDNN_DK)                   \
+    X(DV, "BGSD", NARROW, CUDNN_DV)                   \
+    X(DELTA, "BAS1", FLOATS, OWN_MEMORY)              \
+    X(DQ_SUM, "BASD", FLOATS, OWN_MEMORY)             \
+    X(SCALE, "1111", FLOATS, BY_VALUE)                \
+    X(HIDDEN, "1111", FLOATS, BY_VALUE)               \
+    X(ONE, "1111", FLOATS, BY_VALUE)                  \
+    X(SCORES, "BASS", FLOATS, VIRTUAL)                \
+    X(SCALED, "BASS", FLOATS, VIRTUAL)                \
+    X(ROW, "BASS", INTEGERS, VIRTUAL)                 \
+    X(COLUMN, "BASS", INTEGERS, VIRTUAL)              \
+    X(SEEN, "BASS", TRUTHS, VIRTUAL)                  \
+    X(MASKED, "BASS", FLOATS, VIRTUAL)                \
+    X(MOST, "BAS1", FLOATS, VIRTUAL)                  \
+    X(DISTANCE, "BASS", FLOATS, VIRTUAL)              \
+    X(POWER, "BASS", FLOATS, VIRTUAL)                 \
+    X(SUM, "BAS1", FLOATS, VIRTUAL)                   \
+    X(LOG_SUM, "BAS1", FLOATS, VIRTUAL)               \
+    X(WEIGHT, "BASS", NARROW, VIRTUAL)                \
+    X(DOUT_OUT, "BASD", FLOATS, VIRTUAL)              \
+    X(DOTS, "BAS1", FLOATS, VIRTUAL)                  \
+    X(POWER_TURNED, "BASS", NARROW, VIRTUAL_TURNED)   \
+    X(DV_HEADS, "BASD", NARROW, VIRTUAL)              \
+    X(DWEIGHT, "BASS", FLOATS, VIRTUAL)               \
+    X(DWEIGHT_CENTRED, "BASS", FLOATS, VIRTUAL)       \
+    X(DSCALED, "BASS", FLOATS, VIRTUAL)               \
+    X(DSCORES, "BASS", FLOATS, VIRTUAL)               \
+    X(DSCORES_TURNED, "BASS", NARROW, VIRTUAL_TURNED) \
+    X(DK_HEADS, "BASD", NARROW, VIRTUAL)              \
+    X(K, "BGSD", NARROW, VIRTUAL_K)
+
+enum tensor_name {
+    NONE,
+#define NAME(name, dims, type, home) name,
+    TENSORS(NAME)
+#undef NAME
+        TENSOR_COUNT
+};
+
+/* Where a tensor lies, beside the matrices of the op. */
+enum { OWN_MEMORY = CUDNN_MATRICES, BY_VALUE, VIRTUAL, VIRTUAL_TURNED, VIRTUAL_K };
+enum number { NARROW, FLOATS, INTEGERS, TRUTHS };
+enum { RANK = 4, MOST_NODES = 32, MOST_CONFIGS = 16 };
+
+static const struct row {
+    const char *name, *dims;
+    enum number type;
+    int home;
+} tensors[TENSOR_COUNT] = {
+#define ROW_OF(name_, dims_, type_, home_) [name_] = {#name_, dims_, type_, home_},
+    TENSORS(ROW_OF)
+#undef ROW_OF
+};
+
+enum kind { PRODUCT, POINT, REDUCE, TURN };
+/* For which shapes a node is there: heads of a group share k and v, or not; dq is summed in a buffer, or not.
+ */
+enum when { ALWAYS, GROUPED, ALONE, IN_ANY_ORDER, IN_ONE_ORDER };
+
+/* y = x (how) b; a select takes its condition in t. */
+struct node {
+    enum kind kind;
+    int how;
+    enum tensor_name x, b, y, t;
+    enum when when;
+};
+
+#define POINT_(how, ...)                          \
+    {                                             \
+        POINT, CUDNN_POINTWISE_##how, __VA_ARGS__ \
+    }
+#define REDUCE_(how, ...)                              \
+    {                                                  \
+        REDUCE, CUDNN_REDUCE_TENSOR_##how, __VA_ARGS__ \
+    }
+/* What lies past the diagonal becomes minus infinity. */
+#define HIDE(from, to)                                                                 \
+    POINT_(GEN_INDEX, .x = from, .y = ROW), POINT_(GEN_INDEX, .x = from, .y = COLUMN), \
+        POINT_(CMP_GE, .x = ROW, .b = COLUMN, .y = SEEN),                              \
+        POINT_(BINARY_SELECT, .x = from, .b = HIDDEN, .y = to, .t = SEEN)
+
+static const struct node forward_nodes[] = {
+    {PRODUCT, .x = Q, .b = K_TURNED, .y = SCORES},
+    POINT_(MUL, .x = SCORES, .b = SCALE, .y = SCALED),
+    HIDE(SCALED, MASKED),
+    REDUCE_(MAX, .x = MASKED, .y = MOST),
+    POINT_(SUB, .x = MASKED, .b = MOST, .y = DISTANCE),
+    POINT_(EXP, .x = DISTANCE, .y = POWER),
+    REDUCE_(ADD, .x = POWER, .y = SUM),
+    POINT_(LOG, .x = SUM, .y = LOG_SUM),
+    POINT_(ADD, .x = MOST, .b = LOG_SUM, .y = LSE),
+    POINT_(DIV, .x = POWER, .b = SUM, .y = WEIGHT),
+    {PRODUCT, .x = WEIGHT, .b = V, .y = OUT},
+};
+
+static const struct node backward_nodes[] = {
+    POINT_(MUL, .x = DOUT, .b = OUT, .y = DOUT_OUT),
+    REDUCE_(ADD, .x = DOUT_OUT, .y = DOTS),
+    POINT_(MUL, .x = DOTS, .b = ONE, .y = DELTA),
+    {PRODUCT, .x = Q, .b = K_TURNED, .y = SCORES},
+    POINT_(MUL, .x = SCORES, .b = SCALE, .y = SCALED),
+    POINT_(SUB, .x = SCALED, .b = LSE, .y = DISTANCE),
+    HIDE(DISTANCE, MASKED),
+    POINT_(EXP, .x = MASKED, .y = POWER),
+    {TURN, .x = POWER, .y = POWER_TURNED},
+    {PRODUCT, .x = POWER_TURNED, .b = DOUT, .y = DV, .when = ALONE},
+    {PRODUCT, .x = POWER_TURNED, .b = DOUT, .y = DV_HEADS, .when = GROUPED},
+    REDUCE_(ADD, .x = DV_HEADS, .y = DV, .when = GROUPED),
+    {PRODUCT, .x = DOUT, .b = V_TURNED, .y = DWEIGHT},
+    POINT_(SUB, .x = DWEIGHT, .b = DELTA, .y = DWEIGHT_CENTRED),
+    POINT_(MUL, .x = DWEIGHT_CENTRED, .b = POWER, .y = DSCALED),
+    POINT_(MUL, .x = DSCALED, .b = SCALE, .y = DSCORES),
+    {TURN, .x = DSCORES, .y = DSCORES_TURNED},
+    {PRODUCT, .x = DSCORES_TURNED, .b = Q, .y = DK, .when = ALONE},
+    {PRODUCT, .x = DSCORES_TURNED, .b = Q, .y = DK_HEADS, .when = GROUPED},
+    REDUCE_(ADD, .x = DK_HEADS, .y = DK, .when = GROUPED),
+    {TURN, .x = K_TURNED, .y = K},
+    {PRODUCT, .x = DSCORES, .b = K, .y = DQ_SUM, .when = IN_ANY_ORDER},
+    POINT_(IDENTITY, .x = DQ_SUM, .y = DQ, .when = IN_ANY_ORDER),
+    {PRODUCT, .x = DSCORES, .b = K, .y = DQ, .when = IN_ONE_ORDER},
+};
+
+struct graph {
+    const struct cudnn *cudnn;
+    const struct cuda_queue *queue;
+    struct cudnn_plan *plan;
+    cudnnBackendDescriptor_t tensor[TENSOR_COUNT], node[MOST_NODES];
+    int nodes;
+};
+
+/* Descriptors */
+
+static enum status make(struct graph *g, cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
+{
+    cudnnBackendDescriptor_t made = NULL;
+    CHECK(g->plan->parts < CUDNN_PARTS);
+    TRY(cudnn_check(g->cudnn, g->queue, g->cudnn->library.cudnnBackendCreateDescriptor(type, &made),
+                    "cudnnBackendCreateDescriptor", ""));
+    *out = g->plan->part[g->plan->parts++] = made;
+    return OK;
+}
+
+static enum status set(const struct graph *g, cudnnBackendDescriptor_t of, cudnnBackendAttributeName_t name,
+                       cudnnBackendAttributeType_t type, int64_t count, const void *value)
+{
+    char what[32];
+    snprintf(what, sizeof what, "attribute %d", (int)name);
+    return cudnn_check(g->cudnn, g->queue,
+                       g->cudnn->library.cudnnBackendSetAttribute(of, name, type, count, value),
+                       "cudnnBackendSetAttribute", what);
+}
+
+static enum status set_part(const struct graph *g, cudnnBackendDescriptor_t of,
+                            cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t part)
+{
+    return set(g, of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
+}
+
+static enum status finish(const struct graph *g, cudnnBackendDescriptor_t made, const char *what)
+{
+    return cudnn_check(g->cudnn, g->queue, g->cudnn->library.cudnnBackendFinalize(made),
+                       "cudnnBackendFinalize", what);
+}
+
+/* Tensors */
+
+static int64_t size_of(const struct cudnn_shape *s, char letter)
+{
+    switch (letter) {
+    case 'B':
+        return s->batch;
+    case 'A':
+        return s->heads;
+    case 'G':
+        return s->groups;
+    case 'S':
+        return s->sequence;
+    case 'D':
+        return s->head_dim;
+    default:
+        return 1;
+    }
+}
+
+/* Of a matrix of the op: [T, heads D] with rows of their distance. */
+static int64_t distance_of(const struct cudnn_shape *s, int matrix, char letter)
+{
+    switch (letter) {
+    case 'B':
+        return s->sequence * s->row[matrix];
+    case 'S':
+        return s->row[matrix];
+    case 'A':
+    case 'G':
+        return s->head_dim;
+    default:
+        return 1;
+    }
+}
+
+static void lay_out(const struct cudnn_shape *s, const struct row *row, int64_t dim[RANK],
+                    int64_t stride[RANK])
+{
+    const int home = row->home == VIRTUAL_K ? CUDNN_K : row->home;
+    int64_t packed = 1;
+    for (int i = RANK - 1; i >= 0; i--) {
+        dim[i] = size_of(s, row->dims[i]);
+        stride[i] = home < CUDNN_MATRICES ? distance_of(s, home, row->dims[i]) : packed;
+        packed *= dim[i];
+    }
+    if (home == VIRTUAL_TURNED) {
+        int64_t last = stride[RANK - 1];
+        stride[RANK - 1] = stride[RANK - 2];
+        stride[RANK - 2] = last;
+    }
+}
+
+static cudnnDataType_t data_type(const struct cudnn_shape *s, enum number type)
+{
+    switch (type) {
+    case NARROW:
+        return s->dtype == BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    case FLOATS:
+        return CUDNN_DATA_FLOAT;
+    case INTEGERS:
+        return CUDNN_DATA_INT32;
+    case TRUTHS:
+        break;
+    }
+    return CUDNN_DATA_BOOLEAN;
+}
+
+/* The first time that a node names it. */
+static enum status add_tensor(struct graph *g, enum tensor_name name)
+{
+    const struct row *row = &tensors[name];
+    const cudnnDataType_t type = data_type(&g->plan->shape, row->type);
+    const int64_t uid = name, alignment = 16;
+    const bool is_virtual = row->home >= VIRTUAL, by_value = row->home == BY_VALUE;
+    int64_t dim[RANK], stride[RANK];
+    if (name == NONE || g->tensor[name] != NULL)
+        return OK;
+    lay_out(&g->plan->shape, row, dim, stride);
+    cudnnBackendDescriptor_t t;
+    TRY(make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, &t));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, RANK, dim));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, RANK, stride));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual));
+    TRY(set(g, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value));
+    TRY(finish(g, t, row->name));
+    g->tensor[name] = t;
+    return OK;
+}
+
+/* Operations */
+
+static enum status add_product(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+{
+    const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t what, node;
+    TRY(make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, &what));
+    TRY(set(g, what, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute));
+    TRY(finish(g, what, "product"));
+    TRY(make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, &node));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_MATMUL_ADESC, g->tensor[n->x]));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_MATMUL_BDESC, g->tensor[n->b]));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_MATMUL_CDESC, g->tensor[n->y]));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_MATMUL_DESC, what));
+    *out = node;
+    return OK;
+}
+
+static enum status add_point(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+{
+    const cudnnPointwiseMode_t mode = (cudnnPointwiseMode_t)n->how;
+    const cudnnDataType_t compute = mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
+    const int64_t axis = n->y == ROW ? RANK - 2 : RANK - 1;
+    cudnnBackendDescriptor_t what, node;
+    TRY(make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &what));
+    TRY(set(g, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
+    TRY(set(g, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute));
+    if (mode == CUDNN_POINTWISE_GEN_INDEX)
+        TRY(set(g, what, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis));
+    TRY(finish(g, what, "pointwise"));
+    TRY(make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, &node));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, g->tensor[n->x]));
+    if (n->b != NONE)
+        TRY(set_part(g, node, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, g->tensor[n->b]));
+    if (n->t != NONE)
+        TRY(set_part(g, node, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, g->tensor[n->t]));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, g->tensor[n->y]));
+    *out = node;
+    return OK;
+}
+
+static enum status add_reduction(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+{
+    const cudnnReduceTensorOp_t how = (cudnnReduceTensorOp_t)n->how;
+    const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t what, node;
+    TRY(make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, &what));
+    TRY(set(g, what, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute));
+    TRY(set(g, what, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how));
+    TRY(finish(g, what, "reduction"));
+    TRY(make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, &node));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_REDUCTION_DESC, what));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, g->tensor[n->x]));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, g->tensor[n->y]));
+    *out = node;
+    return OK;
+}
+
+static enum status add_turn(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+{
+    cudnnBackendDescriptor_t node;
+    TRY(make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, &node));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, g->tensor[n->x]));
+    TRY(set_part(g, node, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, g->tensor[n->y]));
+    *out = node;
+    return OK;
+}
+
+static enum status add_node(struct graph *g, const struct node *n)
+{
+    cudnnBackendDescriptor_t node = NULL;
+    const enum tensor_name names[] = {n->x, n->b, n->t, n->y};
+    for (int i = 0; i < 4; i++)
+        TRY(add_tensor(g, names[i]));
+    switch (n->kind) {
+    case PRODUCT:
+        TRY(add_product(g, n, &node));
+        break;
+    case POINT:
+        TRY(add_point(g, n, &node));
+        break;
+    case REDUCE:
+        TRY(add_reduction(g, n, &node));
+        break;
+    case TURN:
+        TRY(add_turn(g, n, &node));
+        break;
+    }
+    TRY(finish(g, node, tensors[n->y].name));
+    g->node[g->nodes++] = node;
+    return OK;
+}
+
+static bool is_there(const struct graph *g, enum when when)
+{
+    const bool grouped = g->plan->shape.groups != g->plan->shape.heads;
+    switch (when) {
+    case ALWAYS:
+        return true;
+    case GROUPED:
+        return grouped;
+    case ALONE:
+        return !grouped;
+    case IN_ANY_ORDER:
+        return !g->cudnn->deterministic;
+    case IN_ONE_ORDER:
+        break;
+    }
+    return g->cudnn->deterministic;
+}
+
+/* Plans */
+
+static enum status is_ordered(struct graph *g, cudnnBackendDescriptor_t config, bool *out)
+{
+    cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    cudnnBackendDescriptor_t engine;
+    int64_t count = 0;
+    TRY(make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine));
+    TRY(cudnn_check(g->cudnn, g->queue,
+                    g->cudnn->library.cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                                               &engine),
+                    "cudnnBackendGetAttribute", "engine"));
+    TRY(cudnn_check(g->cudnn, g->queue,
+                    g->cudnn->library.cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                               CUDNN_TYPE_NUMERICAL_NOTE,
+                                                               CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note),
+                    "cudnnBackendGetAttribute", "numerical notes"));
+    *out = true;
+    for (int64_t i = 0; i < count; i++)
+        *out &= note[i] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    return OK;
+}
+
+/* The first of the heuristic's engines that cuDNN can make a plan of; plan->plan stays NULL if none. */
+static enum status choose(struct graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
+{
+    const struct cudnn_library *cudnn = &g->cudnn->library;
+    cudnnBackendDescriptor_t heuristic, plan, config[MOST_CONFIGS];
+    int64_t count = 0;
+    bool ordered = true;
+    TRY(make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristic));
+    TRY(set_part(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph));
+    TRY(set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
+    if (g->cudnn->handle == NULL)
+        TRY(set_part(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->cudnn->gpu));
+    if (cudnn->cudnnBackendFinalize(heuristic) != CUDNN_STATUS_SUCCESS)
+        return OK; // it has no engine, and says so when nobody has
+    for (int i = 0; i < MOST_CONFIGS; i++)
+        TRY(make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]));
+    TRY(cudnn_check(g->cudnn, g->queue,
+                    cudnn->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count,
+                                                    config),
+                    "cudnnBackendGetAttribute", "engines"));
+    for (int64_t i = 0; i < count && i < MOST_CONFIGS && g->plan->plan == NULL; i++) {
+        if (g->cudnn->deterministic)
+            TRY(is_ordered(g, config[i], &ordered));
+        if (!ordered)
+            continue;
+        TRY(make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan));
+        TRY(set_part(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config[i]));
+        if (g->cudnn->handle == NULL)
+            TRY(set_part(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->cudnn->gpu));
+        if (cudnn->cudnnBackendFinalize(plan) == CUDNN_STATUS_SUCCESS)
+            g->plan->plan = plan;
+    }
+    return OK;
+}
+
+static enum status make_plan(struct graph *g)
+{
+    cudnnBackendDescriptor_t graph;
+    int64_t count;
+    TRY(make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph));
+    TRY(set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->nodes, g->node));
+    if (g->cudnn->handle != NULL)
+        TRY(set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->cudnn->handle));
+    TRY(finish(g, graph, "graph"));
+    TRY(choose(g, graph, CUDNN_HEUR_MODE_A));
+    if (g->plan->plan == NULL)
+        TRY(choose(g, graph, CUDNN_HEUR_MODE_FALLBACK));
+    if (g->plan->plan == NULL)
+        return cudnn_check(g->cudnn, g->queue, CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize",
+                           g->cudnn->deterministic
+                               ? "no engine that adds in one order; model.attention_backend own works"
+                               : "no engine; model.attention_backend own works");
+    return cudnn_check(
+        g->cudnn, g->queue,
+        g->cudnn->library.cudnnBackendGetAttribute(g->plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                   CUDNN_TYPE_INT64, 1, &count, &g->plan->workspace_bytes),
+        "cudnnBackendGetAttribute", "workspace");
+}
+
+enum status cudnn_plan_create(const struct cudnn *cudnn, const struct cuda_queue *queue,
+                              struct cudnn_plan *plan)
+{
+    struct graph g = {.cudnn = cudnn, .queue = queue, .plan = plan};
+    const struct node *nodes = plan->shape.backward ? backward_nodes : forward_nodes;
+    const size_t count =
+        plan->shape.backward ? sizeof backward_nodes / sizeof *nodes : sizeof forward_nodes / sizeof *nodes;
+    for (size_t i = 0; i < count; i++)
+        if (is_there(&g, nodes[i].when))
+            TRY(add_node(&g, &nodes[i]));
+    return make_plan(&g);
+}
+
+/* Runs */
+
+enum status cudnn_plan_run(const struct cudnn *cudnn, const struct cuda_queue *queue,
+                           const struct cudnn_plan *plan, const struct cudnn_addresses *at, void *workspace)
+{
+    const struct cudnn_library *library = &cudnn->library;
+    const bool back = plan->shape.backward, sums = back && !cudnn->deterministic;
+    float scale = at->scale, hidden = -INFINITY, one = 1.0F;
+    const struct {
+        enum tensor_name name;
+        void *address;
+        bool there;
+    } all[] = {
+        {Q, at->matrix[CUDNN_Q], true},
+        {K_TURNED, at->matrix[CUDNN_K], true},
+        {V, at->matrix[CUDNN_V], !back},
+        {V_TURNED, at->matrix[CUDNN_V], back},
+        {OUT, at->matrix[CUDNN_OUT], true},
+        {LSE, at->lse, true},
+        {DOUT, at->matrix[CUDNN_DOUT], back},
+        {DQ, at->matrix[CUDNN_DQ], back},
+        {DK, at->matrix[CUDNN_DK], back},
+        {DV, at->matrix[CUDNN_DV], back},
+        {DELTA, at->delta, back},
+        {DQ_SUM, at->dq_sum, sums},
+        {SCALE, &scale, true},
+        {HIDDEN, &hidden, true},
+        {ONE, &one, back},
+    };
+    int64_t uid[sizeof all / sizeof *all], count = 0;
+    void *address[sizeof all / sizeof *all];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!all[i].there)
+            continue;
+        uid[count] = all[i].name;
+        address[count++] = all[i].address;
+    }
+    struct cudnn_plan pack = {0};
+    struct graph g = {.cudnn = cudnn, .queue = queue, .plan = &pack};
+    cudnnBackendDescriptor_t d;
+    TRY(make(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d));
+    enum status status = set(&g, d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uid);
+    if (status == OK)
+        status = set(&g, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, address);
+    if (status == OK)
+        status = set(&g, d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    if (status == OK)
+        status = finish(&g, d, "variant pack");
+    if (status == OK)
+        status = cudnn_check(cudnn, queue, library->cudnnSetStream(cudnn->handle, queue->stream),
+                             "cudnnSetStream", "");
+    if (status == OK)
+        status = cudnn_check(cudnn, queue, library->cudnnBackendExecute(cudnn->handle, plan->plan, d),
+                             "cudnnBackendExecute", "");
+    (void)library->cudnnBackendDestroyDescriptor(d);
+    return status;
+}

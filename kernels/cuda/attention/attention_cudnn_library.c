@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuDNN is opened when somebody asks for its attention, and not linked: with the parts that it opens by
+ * itself it has half a gigabyte. Once open it stays. */
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/runtime/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+static enum status open_checked(struct cudnn_library *cudnn)
+{
+    static const char file[] = "libcudnn.so.9";
+    const struct library_function functions[] = {
+#define ROW(name) {#name, &cudnn->name},
+        CUDNN_FUNCTIONS(ROW)
+#undef ROW
+    };
+    TRY(library_open(file, CUDA_LIBRARY_DIR, functions, sizeof functions / sizeof *functions,
+                     &cudnn->module));
+    return library_check_version(cudnn->module, file, "cuDNN", cudnn->cudnnGetVersion(), CUDNN_OLDEST);
+}
+
+enum status cudnn_library_open(struct cudnn_library *out)
+{
+    struct cudnn_library cudnn = {0};
+    char why[700];
+    if (open_checked(&cudnn) == OK) {
+        *out = cudnn;
+        return OK;
+    }
+    snprintf(why, sizeof why, "%s", fail_text());
+    cudnn_library_close(&cudnn);
+    return fail(NOT_SUPPORTED,
+                "%s; it wants cuDNN " CUDNN_OLDEST_TEXT " or newer: put its folder on LD_LIBRARY_PATH", why);
+}
+
+void cudnn_library_close(struct cudnn_library *library)
+{
+    if (library->module != NULL)
+        dlclose(library->module);
+    library->module = NULL;
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention on tensor cores (2307.08691), for bf16 and f16, heads of 64 and 128, sm_80 and newer.
+ *
+ * A warp has some rows of scores, and never gives them away: a product's result is the next one's left
+ * operand, lane by lane (mma.h), so weights and their gradients live in registers only. Shared memory has
+ * tiles of q, k, v and dout (tile.h).
+ *
+ * Forward:  rows are queries.    s = q k^T     p = e^(scale s - most)     out += p v
+ *
+ * Backward has one kernel for two passes, which differ in what are rows:
+ *
+ *                       rows   x  y      columns   u  w        s = x u^T       first  += ds u
+ *     for dk and dv     keys   k  v      queries   q  dout     dp = y w^T      second += p w
+ *     for dq            queries q dout   keys      k  v        ds = p (dp - delta)
+ *
+ * Each makes s and dp again, seven products instead of five: so nothing is added up across blocks, there are
+ * no atomics, and the order of every sum is that of the heads and columns.
+ *
+ * The trap: all lanes of a warp go through every product; a warp may leave out a tile, and no barrier. */
+#include "kernels/cuda/attention/attention_pairs.h"
+#include "kernels/cuda/tensor_core/tile.h"
+
+/* M rows of 16 for each warp, N tiles of 8 columns for a tile of the others. More rows to a warp means fewer
+ * reads of shared memory for each product; what limits them is 255 registers to a thread, and the 99 KiB that
+ * a block has on GPUs of 8.6 and 8.9. */
+enum { FORWARD, TO_KEYS, TO_QUERIES }; // passes
+template <int D, int PASS> struct plan;
+template <> struct plan<64, FORWARD> {
+    static constexpr int WARPS = 4, M = 2, N = 8;
+};
+template <> struct plan<128, FORWARD> {
+    static constexpr int WARPS = 4, M = 2, N = 4;
+};
+template <> struct plan<64, TO_KEYS> {
+    static constexpr int WARPS = 4, M = 2, N = 4;
+};
+template <> struct plan<128, TO_KEYS> {
+    static constexpr int WARPS = 8, M = 1, N = 4;
+};
+template <> struct plan<64, TO_QUERIES> {
+    static constexpr int WARPS = 4, M = 2, N = 4;
+};
+template <> struct plan<128, TO_QUERIES> {
+    static constexpr int WARPS = 8, M = 1, N = 4;
+};
+
+template <int D, int PASS> struct sizes : plan<D, PASS> {
+    using is = plan<D, PASS>;
+    static constexpr int MINE = 16 * is::M, ROWS = is::WARPS * MINE, COLUMNS = 8 * is::N,
+                         THREADS = is::WARPS * WARP;
+};
+
+/* What a query carries from tile to tile: the largest score, this lane's share of the sum, the row of out. */
+template <int D, int M> struct running {
+    float out[M][D / 8][4], most[M][2], sum[M][2];
+};
+
+/* Scores become weights e^(scale (s - most)), and what was there before shrinks. */
+template <int D, int M, int N>
+__device__ void soften(struct running<D, M> &state, float s[M][N][4], int m, int half, float scale_log2)
+{
+    float most = state.most[m][half];
+    UNROLL_ALL
+    for (int n = 0; n < N; n++)
+        most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    const float base = most == -INFINITY ? 0.0F : most * scale_log2;
+    const float shrink = exp2_fast(fmaf(state.most[m][half], scale_log2, -base));
+    float sum = state.sum[m][half] * shrink;
+    UNROLL_ALL
+    for (int n = 0; n < N; n++) {
+        UNROLL_ALL
+        for (int j = 2 * half; j < 2 * half + 2; j++) {
+            s[m][n][j] = exp2_fast(fmaf(s[m][n][j], scale_log2, -base));
+            sum += s[m][n][j];
+        }
+    }
+    UNROLL_ALL
+    for (int d = 0; d < D / 8; d++) {
+        state.out[m][d][2 * half] *= shrink;
+        state.out[m][d][2 * half + 1] *= shrink;
+    }
+    state.most[m][half] = most;
+    state.sum[m][half] = sum;
+}
+
+template <int M, int N> __device__ void drop_weights(float s[M][N][4], int m, uint32_t kept)
+{
+    UNROLL_ALL
+    for (int n = 0; n < N; n++)
+        UNROLL_ALL
+    for (int i = 0; i < 4; i++)
+        s[m][n][i] = (kept >> (4 * n + i) & 1) != 0 ? s[m][n][i] : 0.0F;
+}
+
+/* out and lse of this warp's queries. */
+template <class T, int D, int M>
+__device__ void finish_queries(const operands<T> &a, const struct place &at, int first, int mine,
+                               struct running<D, M> &state, const tile<T, D> &q)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP);
+    float factor[M][2];
+    UNROLL_ALL
+    for (int m = 0; m < M; m++) {
+        UNROLL_ALL
+        for (int half = 0; half < 2; half++) {
+            const int query = first + mine + 16 * m + 8 * half + lane / 4;
+            float sum = state.sum[m][half];
+            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+            factor[m][half] = (a.dropout.drops ? a.dropout.rule.scale : 1.0F) / sum;
+            if (lane % 4 == 0 && query < a.sequence)
+                a.lse.row(at.head)[at.row + query] = state.most[m][half] * a.scale + logf(sum);
+        }
+    }
+    store_rows<M>(a.out, at.row, static_cast<int64_t>(at.head) * D, first, mine, a.sequence, state.out,
+                  factor, q);
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(operands<T> a)
+{
+    using is = sizes<D, FORWARD>;
+    DYNAMIC_SHARED(T, memory);
+    const tile<T, D> q = {memory}, k = {memory + is::ROWS * D}, v = {k.data + is::COLUMNS * D};
+    int32_t *const document = reinterpret_cast<int32_t *>(v.data + is::COLUMNS * D);
+    const int lane = static_cast<int>(threadIdx.x % WARP), warp = static_cast<int>(threadIdx.x / WARP);
+    const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * is::ROWS; // the long ones begin first
+    const int mine = warp * is::MINE, head = static_cast<int>(blockIdx.y),
+              group = head / (a.heads / a.groups);
+    const int end = first + is::ROWS < a.sequence ? first + is::ROWS : a.sequence;
+    const struct place at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, head, group};
+    const int64_t shared_column = static_cast<int64_t>(group) * D;
+    struct running<D, is::M> state = {
+    };
+    for (int i = 0; i < 2 * is::M; i++)
+        state.most[i / 2][i % 2] = -INFINITY;
+    const auto start_keys = [&](int key) {
+        start_rows<T, D, is::COLUMNS, is::THREADS>(k, a.k, at.row, shared_column, key, a.sequence);
+        if (a.document != nullptr)
+            start_numbers<is::COLUMNS>(document, a.document + at.row, key, a.sequence);
+        cp_async_commit();
+    };
+    start_rows<T, D, is::ROWS, is::THREADS>(q, a.q, at.row, static_cast<int64_t>(head) * D, first,
+                                            a.sequence);
+    start_keys(0);
+    for (int key = 0; key < end; key += is::COLUMNS) {
+        float s[is::M][is::N][4];
+        const int row = first + mine + lane / 4;
+        const bool seen = key < first + mine + is::MINE; // by one of this warp's queries
+        cp_async_wait<0>();
+        __syncthreads(); // these keys are there, and nobody reads the last values any more
+        start_rows<T, D, is::COLUMNS, is::THREADS>(v, a.v, at.row, shared_column, key, a.sequence);
+        cp_async_commit();
+        if (seen) {
+            multiply_rows<is::M, is::N>(s, q, mine, k);
+            if (a.document != nullptr || key + is::COLUMNS > first + mine)
+                mask_scores<false, is::M, is::N>(s, -INFINITY, row, key, a.sequence, a.documents_of(at.row),
+                                                 document);
+        }
+        cp_async_wait<0>();
+        __syncthreads(); // the values are there, and nobody reads these keys any more
+        if (key + is::COLUMNS < end)
+            start_keys(key + is::COLUMNS);
+        if (!seen)
+            continue;
+        UNROLL_ALL
+        for (int i = 0; i < 2 * is::M; i++)
+            soften<D, is::M, is::N>(state, s, i / 2, i % 2, a.scale_log2);
+        UNROLL_ALL
+        for (int m = 0; m < is::M; m++)
+            if (a.dropout.drops)
+                drop_weights<is::M, is::N>(s, m,
+                                           kept_weights<is::N, false>(a.dropout, at, row + 16 * m, key));
+        add_product<is::M, is::N>(state.out, s, v);
+    }
+    finish_queries<T, D, is::M>(a, at, first, mine, state, q);
+}
+
+/* The columns of a tile, twice: the next ones come while these are worked on. */
+template <class T, int D, int PASS> struct stage {
+    tile<T, D> u, w;
+    float *lse, *delta; // of queries that are columns
+    int32_t *document;
+
+    /* T numbers from one stage to the next; what is for each column takes four bytes. */
+    static constexpr int NUMBERS = 2 * sizes<D, PASS>::COLUMNS * D + 3 * 2 * sizes<D, PASS>::COLUMNS;
+
+    __device__ explicit stage(T *memory)
+        : u{memory}, w{memory + sizes<D, PASS>::COLUMNS * D},
+          lse(reinterpret_cast<float *>(memory + 2 * sizes<D, PASS>::COLUMNS * D)),
+          delta(lse + sizes<D, PASS>::COLUMNS),
+          document(reinterpret_cast<int32_t *>(delta + sizes<D, PASS>::COLUMNS))
+    {
+    }
+
+    __device__ void start(const operands<T> &a, const struct place &at, int head, int column) const
+    {
+        using is = sizes<D, PASS>;
+        constexpr bool KEYS = PASS == TO_KEYS;
+        const int64_t at_column = static_cast<int64_t>(KEYS ? head : at.group) * D;
+        start_rows<T, D, is::COLUMNS, is::THREADS>(u, KEYS ? a.q : a.k, at.row, at_column, column,
+                                                   a.sequence);
+        start_rows<T, D, is::COLUMNS, is::THREADS>(w, KEYS ? a.dout : a.v, at.row, at_column, column,
+                                                   a.sequence);
+        if (KEYS) {
+            start_numbers<is::COLUMNS, float>(lse, a.lse.row(head) + at.row, column, a.sequence);
+            start_numbers<is::COLUMNS, float>(delta, a.delta + head * a.tokens + at.row, column, a.sequence);
+        }
+        if (a.document != nullptr)
+            start_numbers<is::COLUMNS>(document, a.document + at.row, column, a.sequence);
+        cp_async_commit();
+    }
+};
+
+/* What a warp of a backward pass knows and adds up. */
+template <class T, int D, int PASS> struct gradient {
+    using is = sizes<D, PASS>;
+    static constexpr bool KEYS = PASS == TO_KEYS;
+    float first[is::M][D / 8][4], second[KEYS ? is::M : 1][KEYS ? D / 8 : 1][4];
+    struct of_query row_query[is::M][2]; // where queries are rows
+
+    /* One tile of columns. `row` is this lane's first. */
+    __device__ void add_tile(const operands<T> &a, const struct place &at, const tile<T, D> &x,
+                             const tile<T, D> &y, const stage<T, D, PASS> &c, int mine, int row, int column)
+    {
+        const int lane = static_cast<int>(threadIdx.x % WARP), tile_row = row - lane / 4;
+        float s[is::M][is::N][4], dp[is::M][is::N][4];
+        multiply_rows<is::M, is::N>(s, x, mine, c.u);
+        if (a.document != nullptr ||
+            (KEYS ? column < tile_row + is::MINE - 1 : column + is::COLUMNS - 1 > tile_row))
+            mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.documents_of(at.row),
+                                            c.document);
+        multiply_rows<is::M, is::N>(dp, y, mine, c.w);
+        UNROLL_ALL for (int m = 0; m < is::M; m++)
+        {
+            uint32_t kept = 0xffffffffU;
+            float factor = 1.0F;
+            if (a.dropout.drops) {
+                kept = kept_weights<is::N, KEYS>(a.dropout, at, row + 16 * m, column);
+                factor = a.dropout.rule.scale;
+            }
+            UNROLL_ALL
+            for (int i = 0; i < 4 * is::N; i++) {
+                const int of = 8 * (i / 4) + lane % 4 * 2 + i % 2;
+                const struct of_query query =
+                    KEYS ? of_query{c.lse[of] * LOG2_E, c.delta[of]} : row_query[m][i % 4 / 2];
+                make_gradient(s[m][i / 4][i % 4], dp[m][i / 4][i % 4], query, (kept >> i & 1) != 0,
+                              a.scale_log2, factor);
+            }
+        }
+        if constexpr (KEYS)
+            add_product<is::M, is::N>(second, s, c.w);
+        add_product<is::M, is::N>(first, dp, c.u);
+    }
+
+    __device__ void store(const operands<T> &a, const struct place &at, const tile<T, D> &x,
+                          const tile<T, D> &y, int begin, int mine) const
+    {
+        const int64_t column = static_cast<int64_t>(KEYS ? at.group : at.head) * D;
+        float factor[is::M][2];
+        for (int i = 0; i < 2 * is::M; i++)
+            factor[i / 2][i % 2] = a.scale;
+        store_rows<is::M>(KEYS ? a.dk : a.dq, at.row, column, begin, mine, a.sequence, first, factor, x);
+        for (int i = 0; i < 2 * is::M; i++)
+            factor[i / 2][i % 2] = a.dropout.drops ? a.dropout.rule.scale : 1.0F;
+        if constexpr (KEYS)
+            store_rows<is::M>(a.dv, at.row, column, begin, mine, a.sequence, second, factor, y);
+    }
+};
+
+template <class T, int D, int PASS>
+__global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(operands<T> a)
+{
+    using is = sizes<D, PASS>;
+    constexpr bool KEYS = PASS == TO_KEYS;
+    DYNAMIC_SHARED(T, memory);
+    const tile<T, D> x = {memory}, y = {memory + is::ROWS * D};
+    T *const stages = y.data + is::ROWS * D; // two
+    using columns = stage<T, D, PASS>;
+    const int lane = static_cast<int>(threadIdx.x % WARP),
+              mine = static_cast<int>(threadIdx.x / WARP) * is::MINE;
+    // The long ones begin first.
+    const int begin = static_cast<int>(KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * is::ROWS;
+    const int row = begin + mine + lane / 4, each = a.heads / a.groups, of = static_cast<int>(blockIdx.y);
+    struct place at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, KEYS ? of * each : of,
+                       KEYS ? of : of / each};
+    const int64_t at_row = static_cast<int64_t>(KEYS ? at.group : at.head) * D;
+    start_rows<T, D, is::ROWS, is::THREADS>(x, KEYS ? a.k : a.q, at.row, at_row, begin, a.sequence);
+    start_rows<T, D, is::ROWS, is::THREADS>(y, KEYS ? a.v : a.dout, at.row, at_row, begin, a.sequence);
+    gradient<T, D, PASS> sum = {};
+    for (int i = 0; !KEYS && i < 2 * is::M; i++) {
+        const int query = row + 8 * i;
+        if (query < a.sequence)
+            sum.row_query[i / 2][i % 2] = {a.lse.row(at.head)[at.row + query] * LOG2_E,
+                                           a.delta[at.head * a.tokens + at.row + query]};
+    }
+    // Queries from these keys on, for each head of the group; keys up to these queries.
+    const int from = KEYS ? begin : 0,
+              to = KEYS || begin + is::ROWS > a.sequence ? a.sequence : begin + is::ROWS;
+    const int steps = (to - from + is::COLUMNS - 1) / is::COLUMNS * (KEYS ? each : 1);
+    int column = from;
+    columns(stages + steps % 2 * columns::NUMBERS).start(a, at, at.head, column);
+    for (int left = steps; left > 0; left--) {
+        const bool wraps = column + is::COLUMNS >= to; // to the group's next head
+        const int next = wraps ? from : column + is::COLUMNS;
+        cp_async_wait<0>();
+        __syncthreads(); // this step's columns are there, and nobody reads those of the last any more
+        if (left > 1)
+            columns(stages + (left - 1) % 2 * columns::NUMBERS).start(a, at, at.head + (wraps ? 1 : 0), next);
+        if (KEYS ? column + is::COLUMNS > begin + mine : column < begin + mine + is::MINE)
+            sum.add_tile(a, at, x, y, columns(stages + left % 2 * columns::NUMBERS), mine, row, column);
+        column = next;
+        at.head += KEYS && wraps ? 1 : 0;
+    }
+    sum.store(a, at, x, y, begin, mine);
+}
+
+static dim3 grid_of(int rows, int64_t sequence, int heads, int64_t batch)
+{
+    return {static_cast<unsigned>(blocks_of(sequence, rows)), static_cast<unsigned>(heads),
+            static_cast<unsigned>(batch)};
+}
+
+template <class T, int D>
+static enum status forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    using is = sizes<D, FORWARD>;
+    const struct operands<T> a = operands_of<T>(op);
+    const size_t bytes = static_cast<size_t>(is::ROWS + 2 * is::COLUMNS) * D * sizeof(T) +
+                         (a.document != nullptr ? is::COLUMNS * sizeof(int32_t) : 0);
+    return LAUNCH(queue, (attend_mma<T, D>), grid_of(is::ROWS, a.sequence, a.heads, op->batch), is::THREADS,
+                  bytes, a);
+}
+
+template <class T, int D, int PASS>
+static enum status differentiate(struct cuda_queue *queue, const struct operands<T> &a, int64_t batch)
+{
+    using is = sizes<D, PASS>;
+    const size_t bytes = static_cast<size_t>(2 * is::ROWS * D + 2 * stage<T, D, PASS>::NUMBERS) * sizeof(T);
+    return LAUNCH(queue, (differentiate_mma<T, D, PASS>),
+                  grid_of(is::ROWS, a.sequence, PASS == TO_KEYS ? a.groups : a.heads, batch), is::THREADS,
+                  bytes, a);
+}
+
+template <class T, int D>
+static enum status backward(struct cuda_queue *queue, const struct attention_backward *op, const float *delta)
+{
+    const struct operands<T> a = operands_of<T>(op, delta);
+    TRY((differentiate<T, D, TO_KEYS>(queue, a, op->forward.batch)));
+    return differentiate<T, D, TO_QUERIES>(queue, a, op->forward.batch);
+}
+
+/* Rows that begin on 16 bytes. */
+static bool is_aligned(const struct tensor &t)
+{
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride[0] % 8 == 0;
+}
+
+bool attention_suits_mma(const struct attention_forward *op)
+{
+    return (op->q.dtype == BF16 || op->q.dtype == F16) && (op->head_dim == 64 || op->head_dim == 128) &&
+           op->scale > 0.0F && is_aligned(op->q) && is_aligned(op->k) && is_aligned(op->v) &&
+           is_aligned(op->out);
+}
+
+bool attention_suits_mma(const struct attention_backward *op)
+{
+    return attention_suits_mma(&op->forward) && is_aligned(op->dout) && is_aligned(op->dq) &&
+           is_aligned(op->dk) && is_aligned(op->dv);
+}
+
+enum status attention_mma_forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    if (op->q.dtype == BF16)
+        return op->head_dim == 64 ? forward<bf16, 64>(queue, op) : forward<bf16, 128>(queue, op);
+    return op->head_dim == 64 ? forward<f16, 64>(queue, op) : forward<f16, 128>(queue, op);
+}
+
+enum status attention_mma_backward(struct cuda_queue *queue, const struct attention_backward *op,
+                                   const float *delta)
+{
+    const bool narrow = op->forward.head_dim == 64;
+    if (op->forward.q.dtype == BF16)
+        return narrow ? backward<bf16, 64>(queue, op, delta) : backward<bf16, 128>(queue, op, delta);
+    return narrow ? backward<f16, 64>(queue, op, delta) : backward<f16, 128>(queue, op, delta);
+}

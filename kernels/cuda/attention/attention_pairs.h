@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the kernels of attention on tensor cores do pair by pair: who sees whom, which weights dropout keeps,
+ * and the gradient of a score. A warp has 16 rows of scores, and a lane of them s[n][i], in the layout of the
+ * tensor cores (mma.h; that of wgmma is the same): row g + 8 (i / 2), column 8 n + 2 t + i % 2, where
+ * g = lane / 4 and t = lane % 4. Rows are queries, or keys.
+ *
+ * The trap: kept_weights() exchanges answers between lanes, so all of the warp call it, or none. */
+#pragma once
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/memory_bound/rows.h"
+
+template <class T> struct operands {
+    rows<T> q, k, v, out, dout, dq, dk, dv;
+    rows<float> lse;
+    const float *delta; // [A, T]
+    int sequence, heads, groups;
+    int64_t tokens;
+    float scale, scale_log2; // e^(scale x) = 2^(scale_log2 x)
+    const int32_t *document;
+    struct pair_dropout dropout;
+
+    /* Of a sequence's tokens; NULL: none. */
+    __device__ const int32_t *documents_of(int64_t row) const
+    {
+        return document != nullptr ? document + row : nullptr;
+    }
+};
+
+constexpr float LOG2_E = 1.44269504F;
+
+/* What two lanes, or four, find out together: which of this lane's weights are kept, bit 4 n + i for [n][i].
+ * One counter gives four neighbouring keys, and a lane has two of them where queries are rows, one where keys
+ * are: each asks for another counter and they exchange the answers. That wants whole quads, S % 4 == 0;
+ * without, each asks for every weight. `row` is this lane's first; the second is 8 further. */
+template <int N, bool KEYS_ARE_ROWS>
+__device__ uint32_t kept_weights(const struct pair_dropout &d, const struct place &at, int row, int column)
+{
+    const unsigned lane = threadIdx.x % WARP, group = lane / 4, in_group = lane % 4;
+    const uint64_t sample = static_cast<uint64_t>(d.sample[at.row]);
+    uint32_t kept = 0;
+    if (d.sequence % 4 != 0) {
+        UNROLL(1)
+        for (int i = 0; i < 4 * N; i++) {
+            const int r = row + i % 4 / 2 * 8,
+                      c = column + i / 4 * 8 + 2 * static_cast<int>(in_group) + i % 2;
+            const uint64_t element =
+                first_pair(d, at, KEYS_ARE_ROWS ? c : r) + static_cast<uint64_t>(KEYS_ARE_ROWS ? r : c);
+            kept |= keeps(d, sample, element) ? 1U << i : 0U;
+        }
+        return kept;
+    }
+    UNROLL(1) // ten rounds are much code
+    for (int n = 0; n < N; n += KEYS_ARE_ROWS ? 1 : 2) {
+        if (KEYS_ARE_ROWS) { // lanes of four neighbouring keys: the one with key 4 j + i asks for element i
+                             // of all
+            const unsigned i = group % 4;
+            const int query = column + 8 * n + static_cast<int>(2 * in_group + i % 2),
+                      key = (row & ~3) + static_cast<int>(i / 2 * 8);
+            const unsigned mine =
+                kept_quad(d, sample, (first_pair(d, at, query) + static_cast<uint64_t>(key)) / 4);
+            for (unsigned from = 0; from < 4; from++)
+                kept |= (__shfl_sync(ALL_LANES, mine, ((group & ~3U) + from) * 4 + in_group) >> i & 1U)
+                        << (4 * n + static_cast<int>(from));
+        } else { // an even lane and its neighbour: the one asks for tile n, the other for n + 1
+            const bool odd = in_group % 2 != 0;
+            UNROLL(1)
+            for (int half = 0; half < 2; half++) {
+                const int key = column + 8 * (n + (odd ? 1 : 0)) + static_cast<int>(in_group / 2 * 4);
+                const unsigned mine = kept_quad(
+                    d, sample, (first_pair(d, at, row + 8 * half) + static_cast<uint64_t>(key)) / 4);
+                const unsigned other = __shfl_xor_sync(ALL_LANES, mine, 1);
+                kept |= (odd ? other >> 2 : mine & 3U) << (4 * n + 2 * half);
+                kept |= (odd ? mine >> 2 : other & 3U) << (4 * n + 4 + 2 * half);
+            }
+        }
+    }
+    return kept;
+}
+
+/* Scores, or weights, of pairs that do not see each other become `hidden`. `row` is this lane's first,
+ * `column` the tile's. Where documents are given, row_document[r] is row r's, column_document[c] that of the
+ * tile's column c. */
+template <bool KEYS_ARE_ROWS, int M, int N>
+__device__ void mask_scores(float s[M][N][4], float hidden, int row, int column, int sequence,
+                            const int32_t *row_document, const int32_t *column_document)
+{
+    const int in_group = static_cast<int>(threadIdx.x % 4);
+    UNROLL_ALL
+    for (int i = 0; i < 2 * M; i++) {
+        const int r = row + 8 * i;
+        const int32_t document = row_document != nullptr && r < sequence ? row_document[r] : 0;
+        UNROLL_ALL
+        for (int j = 0; j < 2 * N; j++) {
+            const int c = j / 2 * 8 + in_group * 2 + j % 2;
+            bool sees = KEYS_ARE_ROWS ? r <= column + c : column + c <= r;
+            if (row_document != nullptr)
+                sees = sees && document == column_document[c];
+            float &score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
+            score = sees ? score : hidden;
+        }
+    }
+}
+
+/* lse and delta of queries, the first in units of log 2. */
+struct of_query {
+    float lse, delta;
+};
+
+/* s becomes the weights that w meets, dp becomes ds: of one row and column each. */
+static __device__ inline void make_gradient(float &s, float &dp, const struct of_query &query, bool kept,
+                                            float scale_log2, float factor)
+{
+    const float p = exp2_fast(fmaf(s, scale_log2, -query.lse));
+    dp = p * ((kept ? dp * factor : 0.0F) - query.delta);
+    s = kept ? p : 0.0F;
+}
+
+template <class T> static struct operands<T> operands_of(const struct attention_forward *op) {
+    struct operands<T> a = {
+    };
+    a.q = rows_of<T>(op->q);
+    a.k = rows_of<T>(op->k);
+    a.v = rows_of<T>(op->v);
+    a.out = rows_of<T>(op->out);
+    a.lse = floats(op->lse);
+    a.sequence = static_cast<int>(op->sequence);
+    a.tokens = op->q.dim[0];
+    a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
+    a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
+    a.scale = op->scale;
+    a.scale_log2 = op->scale * LOG2_E;
+    a.document = op->document;
+    a.dropout = pair_dropout_of(op);
+    return a;
+}
+
+template <class T>
+static struct operands<T> operands_of(const struct attention_backward *op, const float *delta) {
+    struct operands<T> a = operands_of<T>(&op->forward);
+    a.dout = rows_of<T>(op->dout);
+    a.dq = rows_of<T>(op->dq);
+    a.dk = rows_of<T>(op->dk);
+    a.dv = rows_of<T>(op->dv);
+    a.delta = delta;
+    return a;
+}

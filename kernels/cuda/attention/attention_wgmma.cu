@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention's forward on products of warpgroups (2407.08608), for bf16 and f16, heads of 64 and 128, on GPUs
+ * of compute capability 9.0.
+ *
+ * A block has some hundred queries of one head: a warpgroup of consumers for each 64 of them, and one thread,
+ * the producer, that copies their keys and values, tile by tile, from the diagonal to the first:
+ *
+ *     producer:    k3 v3 | k2 v2 | k1 v1 ...                          as places in shared memory fall empty
+ *     consumer 0:  q k3 | q k2, p3 v3 | weights p2 | q k1, p2 v2 | weights p1 ...
+ *     consumer 1:         weights p3  | q k2, p3 v3 | weights p2 | ...
+ *
+ * There are as many blocks as multiprocessors, and each goes through its share of all portions of queries:
+ * while consumers write one's result, the next one's keys come, and the other consumers may have begun with
+ * it.
+ *
+ * Tensor cores rest nowhere: the next tile's scores are begun before this tile's values, so that a consumer's
+ * exponentials run beside its own product; and consumers take turns to begin theirs, so that they run beside
+ * those of the others, too. Scores, weights and sums live in registers, in the layout of attention_pairs.h.
+ *
+ * The trap: consumers take the same number of turns, so all go through all tiles of a portion, also through
+ * those that hide everything from them. */
+#include "kernels/cuda/attention/attention_order.h"
+#include "kernels/cuda/attention/attention_pairs.h"
+#include "kernels/cuda/tensor_core/tile.h"
+#include "kernels/cuda/tensor_core/wgmma.h"
+
+extern "C" {
+#include "kernels/cuda/tensor_core/tensor_map.h"
+}
+
+/* STAGES tiles of keys and of values at a time; registers for each thread of the consumers, and what is left.
+ */
+template <int D> struct plan;
+template <> struct plan<64> {
+    static constexpr int CONSUMERS = 3, STAGES = 4, REGISTERS = 160, LEFT = 32;
+};
+template <> struct plan<128> {
+    static constexpr int CONSUMERS = 2, STAGES = 2, REGISTERS = 240, LEFT = 24;
+};
+
+/* Tiles in shared memory are 64 columns wide; those of a head's halves follow each other. */
+constexpr int PART = 64, QUERIES = 64, KEYS = 128;
+
+template <int D> struct sizes : plan<D> {
+    using is = plan<D>;
+    static constexpr int ROWS = is::CONSUMERS * QUERIES, THREADS = (1 + is::CONSUMERS) * WARPGROUP;
+    static_assert(registers_suffice(is::CONSUMERS, is::REGISTERS, is::LEFT), "consumers would wait for ever");
+    static constexpr int QUERY_NUMBERS = QUERIES * D, KEY_NUMBERS = KEYS * D;
+    static constexpr int BYTES = OPERAND_ATOM_BYTES +
+                                 (is::CONSUMERS * QUERY_NUMBERS + 2 * is::STAGES * KEY_NUMBERS) * 2 +
+                                 (2 * is::CONSUMERS + 4 * is::STAGES) * static_cast<int>(sizeof(uint64_t));
+};
+
+/* What is copied, and in which order portions come. */
+template <class T> struct job {
+    CUtensorMap q, k, v;
+    operands<T> a;
+    struct order order;
+};
+
+/* Shared memory. */
+template <class T, int D> struct desk {
+    using is = sizes<D>;
+    T *q, *k, *v;
+    uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty; // of each consumer, of each stage
+
+    __device__ explicit desk(unsigned char *memory)
+    {
+        memory += -shared_address(memory) & (OPERAND_ATOM_BYTES - 1U);
+        q = reinterpret_cast<T *>(memory);
+        k = q + is::CONSUMERS * is::QUERY_NUMBERS;
+        v = k + is::STAGES * is::KEY_NUMBERS;
+        q_full = reinterpret_cast<uint64_t *>(v + is::STAGES * is::KEY_NUMBERS);
+        q_empty = q_full + is::CONSUMERS;
+        k_full = q_empty + is::CONSUMERS;
+        k_empty = k_full + is::STAGES;
+        v_full = k_empty + is::STAGES;
+        v_empty = v_full + is::STAGES;
+    }
+
+    /* Every warp of the consumers says that it is done with a tile. */
+    __device__ void open() const
+    {
+        for (int i = 0; i < is::CONSUMERS; i++) {
+            mbarrier_init(q_full + i, 1);
+            mbarrier_init(q_empty + i, WARPGROUP / WARP);
+        }
+        for (int i = 0; i < is::STAGES; i++) {
+            mbarrier_init(k_full + i, 1);
+            mbarrier_init(v_full + i, 1);
+            mbarrier_init(k_empty + i, is::CONSUMERS * WARPGROUP / WARP);
+            mbarrier_init(v_empty + i, is::CONSUMERS * WARPGROUP / WARP);
+        }
+        mbarrier_init_fence();
+    }
+};
+
+/* The i-th tile's place, and the parity of the phase in which it is there. */
+template <int STAGES> struct turn {
+    int place;
+    unsigned parity;
+
+    __device__ explicit turn(int i) : place(i % STAGES), parity(static_cast<unsigned>(i / STAGES % 2))
+    {
+    }
+};
+
+/* Queries [first, first + ROWS) of a head, tiles [0, tiles) of its keys. */
+struct portion {
+    struct place at;
+    int first, tiles;
+};
+
+template <class T, int D> __device__ __forceinline__ struct portion portion_of(const job<T> &j, int number)
+{
+    using is = sizes<D>;
+    struct portion w;
+    int sequence, tile;
+    j.order.find(number, &w.at.head, &sequence, &tile);
+    w.at.number = sequence;
+    w.at.row = w.at.number * j.a.sequence;
+    w.at.group = w.at.head / (j.a.heads / j.a.groups);
+    w.first = (j.order.tiles - 1 - tile) * is::ROWS;
+    const int end = w.first + is::ROWS < j.a.sequence ? w.first + is::ROWS : j.a.sequence;
+    w.tiles = (end + KEYS - 1) / KEYS;
+    return w;
+}
+
+/* A box of keys or values into their place, when that is empty. */
+template <class T, int D>
+__device__ __forceinline__ void copy_keys(T *places, uint64_t *full, uint64_t *empty,
+                                          const turn<plan<D>::STAGES> &t, const CUtensorMap *map, int group,
+                                          int key, int number)
+{
+    T *const place = places + t.place * sizes<D>::KEY_NUMBERS;
+    mbarrier_wait(empty + t.place, t.parity ^ 1);
+    mbarrier_arrive_expecting(full + t.place, sizes<D>::KEY_NUMBERS * 2);
+    for (int part = 0; part < D / PART; part++)
+        tensor_load(place + part * KEYS * PART, map, full + t.place, part * PART, group, key, number);
+}
+
+/* The queries of all consumers, each when its last ones are done with. */
+template <class T, int D>
+__device__ __forceinline__ void copy_queries(const job<T> &j, const desk<T, D> &d, const struct portion &w,
+                                             unsigned parity)
+{
+    using is = sizes<D>;
+    for (int i = 0; i < is::CONSUMERS; i++) {
+        T *const place = d.q + i * is::QUERY_NUMBERS;
+        mbarrier_wait(d.q_empty + i, parity ^ 1);
+        mbarrier_arrive_expecting(d.q_full + i, is::QUERY_NUMBERS * 2);
+        for (int part = 0; part < D / PART; part++)
+            tensor_load(place + part * QUERIES * PART, &j.q, d.q_full + i, part * PART, w.at.head,
+                        w.first + i * QUERIES, static_cast<int>(w.at.number));
+    }
+}
+
+template <class T, int D> __device__ __forceinline__ void produce(const job<T> &j, const desk<T, D> &d)
+{
+    int begun = 0; // tiles
+    UNROLL(1)
+    for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
+        const struct portion w = portion_of<T, D>(j, j.order.dealt(round));
+        const int number = static_cast<int>(w.at.number);
+        UNROLL(1)
+        for (int i = 0; i < w.tiles; i++, begun++) {
+            const turn<plan<D>::STAGES> t(begun);
+            const int key = (w.tiles - 1 - i) * KEYS;
+            copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &j.k, w.at.group, key, number);
+            if (i == 0) // before any values: so nobody takes a turn before all are done with the last portion
+                copy_queries<T, D>(j, d, w, static_cast<unsigned>(round % 2));
+            copy_keys<T, D>(d.v, d.v_full, d.v_empty, t, &j.v, w.at.group, key, number);
+        }
+    }
+}
+
+/* One of the warpgroups that multiply, and a portion. PAIRS: there are documents, or dropout, or both. */
+template <class T, int D, bool PAIRS> struct consumer {
+    using is = sizes<D>;
+    const job<T> &j;
+    const desk<T, D> &d;
+    const struct portion w;
+    const int number, row; // of the consumer; of this lane's first query
+    float s[1][KEYS / 8][4], out[1][D / 8][4], most[2], sum[2], shrink[2];
+    uint32_t p[KEYS / 16][4];
+
+    __device__ __forceinline__ consumer(const job<T> &job_, const desk<T, D> &desk_,
+                                        const struct portion &work_, int number_)
+        : j(job_), d(desk_), w(work_), number(number_),
+          row(work_.first + number_ * QUERIES +
+              static_cast<int>(threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4))
+    {
+        for (int i = 0; i < 2; i++) {
+            most[i] = -INFINITY;
+            sum[i] = shrink[i] = 0.0F;
+        }
+        for (int i = 0; i < D / 2; i++)
+            out[0][i / 4][i % 4] = 0.0F;
+    }
+
+    /* s = q k^T. */
+    __device__ __forceinline__ void begin_scores(const turn<is::STAGES> &t)
+    {
+        const uint64_t q = rows_operand(d.q + number * is::QUERY_NUMBERS),
+                       k = rows_operand(d.k + t.place * is::KEY_NUMBERS);
+        UNROLL_ALL
+        for (int i = 0; i < D / 16; i++)
+            wgmma<T, KEYS>(s[0], operand_after(q, i / 4 * QUERIES * OPERAND_ROW_BYTES + i % 4 * 32),
+                           operand_after(k, i / 4 * KEYS * OPERAND_ROW_BYTES + i % 4 * 32), i > 0);
+        wgmma_commit();
+    }
+
+    /* out += p v. */
+    __device__ __forceinline__ void begin_values(const turn<is::STAGES> &t)
+    {
+        const uint64_t v = columns_operand(d.v + t.place * is::KEY_NUMBERS, KEYS * OPERAND_ROW_BYTES);
+        UNROLL_ALL
+        for (int i = 0; i < KEYS / 16; i++)
+            wgmma<T, D, true>(out[0], p[i], operand_after(v, i * 16 * OPERAND_ROW_BYTES), true);
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void release(uint64_t *empty) const
+    {
+        if (threadIdx.x % WARP == 0)
+            mbarrier_arrive(empty);
+    }
+
+    /* Scores become weights e^(scale (s - most)); by how much what was there before shrinks. */
+    __device__ __forceinline__ void soften(int half)
+    {
+        const float scale_log2 = j.a.scale_log2;
+        float larger = most[half];
+        UNROLL_ALL
+        for (int n = 0; n < KEYS / 8; n++)
+            larger = fmaxf(larger, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
+        larger = fmaxf(larger, __shfl_xor_sync(ALL_LANES, larger, 1));
+        larger = fmaxf(larger, __shfl_xor_sync(ALL_LANES, larger, 2));
+        // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+        const float base = larger == -INFINITY ? 0.0F : larger * scale_log2;
+        shrink[half] = exp2_fast(fmaf(most[half], scale_log2, -base));
+        most[half] = larger;
+        float added = sum[half] * shrink[half];
+        UNROLL_ALL
+        for (int n = 0; n < KEYS / 8; n++) {
+            UNROLL_ALL
+            for (int i = 2 * half; i < 2 * half + 2; i++) {
+                s[0][n][i] = exp2_fast(fmaf(s[0][n][i], scale_log2, -base));
+                added += s[0][n][i];
+            }
+        }
+        sum[half] = added;
+    }
+
+    __device__ __forceinline__ void hide(int key)
+    {
+        const int t = static_cast<int>(threadIdx.x % 4) * 2;
+        const int32_t *const document = PAIRS ? j.a.documents_of(w.at.row) : nullptr;
+        UNROLL_ALL
+        for (int i = 0; i < KEYS / 2; i++) {
+            const int query = row + i / 2 % 2 * 8, other = key + i / 4 * 8 + t + i % 2;
+            bool sees = other <= query;
+            if (PAIRS && document != nullptr && query < j.a.sequence)
+                sees = sees && document[query] == document[other];
+            float &score = s[0][i / 4][i % 4];
+            score = sees ? score : -INFINITY;
+        }
+    }
+
+    __device__ __forceinline__ void drop(int key)
+    {
+        UNROLL(1)
+        for (int half = 0; half < 2; half++) {
+            const uint32_t kept =
+                kept_weights<KEYS / 16, false>(j.a.dropout, w.at, row, key + half * (KEYS / 2));
+            UNROLL_ALL
+            for (int i = 0; i < KEYS / 2; i++) // constant indices keep s in registers
+                if (i / (KEYS / 4) == half)
+                    s[0][i / 4][i % 4] = (kept >> i % (KEYS / 4) & 1) != 0 ? s[0][i / 4][i % 4] : 0.0F;
+        }
+    }
+
+    __device__ __forceinline__ void weigh(int i)
+    {
+        const int key = (w.tiles - 1 - i) * KEYS;
+        if ((PAIRS && j.a.document != nullptr) || key + KEYS > (row & ~15)) // a warp's rows begin there
+            hide(key);
+        soften(0);
+        soften(1);
+        if (PAIRS && j.a.dropout.drops)
+            drop(key);
+    }
+
+    /* The weights that the next product takes. */
+    __device__ __forceinline__ void round_weights()
+    {
+        UNROLL_ALL
+        for (int i = 0; i < KEYS / 4; i++)
+            p[i / 4][i % 4] = narrow_pair<T>(s[0][i / 2][i % 2 * 2], s[0][i / 2][i % 2 * 2 + 1]);
+    }
+
+    __device__ __forceinline__ void shrink_sums()
+    {
+        UNROLL_ALL
+        for (int i = 0; i < D / 2; i++)
+            out[0][i / 4][i % 4] *= shrink[i / 2 % 2];
+    }
+
+    __device__ __forceinline__ void hold()
+    {
+        wgmma_hold(s[0]);
+        wgmma_hold(out[0]);
+        wgmma_hold(p);
+    }
+
+    /* Consumers begin their products one after the other. The first's first turn is nobody's to give, and the
+     * last's last nobody's to take. */
+    __device__ __forceinline__ void take_turn() const
+    {
+        named_barrier(1 + number, 2 * WARPGROUP);
+    }
+
+    __device__ __forceinline__ void give_turn(bool last) const
+    {
+        const int next = number + 1 < is::CONSUMERS ? number + 1 : 0;
+        if (next != 0 || !last)
+            named_barrier_arrive(1 + next, 2 * WARPGROUP);
+    }
+
+    /* `begun`: tiles of the block's earlier portions. */
+    __device__ __forceinline__ void run(int begun, unsigned parity)
+    {
+        turn<is::STAGES> before(begun);
+        if (number == 0 && w.tiles > 1)
+            named_barrier_arrive(1, 2 * WARPGROUP);
+        mbarrier_wait(d.q_full + number, parity);
+        mbarrier_wait(d.k_full + before.place, before.parity);
+        wgmma_hold(s[0]);
+        wgmma_fence();
+        begin_scores(before);
+        wgmma_wait<0>();
+        wgmma_hold(s[0]);
+        release(d.k_empty + before.place);
+        weigh(0);
+        mbarrier_wait(d.v_full + before.place, before.parity);
+        round_weights();
+        UNROLL(1)
+        for (int i = 1; i < w.tiles; i++) {
+            const turn<is::STAGES> t(begun + i);
+            mbarrier_wait(d.k_full + t.place, t.parity);
+            take_turn();
+            hold();
+            wgmma_fence();
+            begin_scores(t);
+            begin_values(before);
+            give_turn(i + 1 == w.tiles);
+            wgmma_wait<1>(); // the scores
+            wgmma_hold(s[0]);
+            release(d.k_empty + t.place);
+            weigh(i);
+            // The next values; and a branch, across which ptxas moves no wait: else it waits before it
+            // weighs.
+            mbarrier_wait(d.v_full + t.place, t.parity);
+            wgmma_wait<0>(); // the values
+            wgmma_hold(out[0]);
+            wgmma_hold(p);
+            release(d.v_empty + before.place);
+            round_weights();
+            shrink_sums();
+            before = t;
+        }
+        hold();
+        wgmma_fence();
+        begin_values(before);
+        wgmma_wait<0>();
+        wgmma_hold(out[0]);
+        wgmma_hold(p);
+        release(d.v_empty + before.place);
+    }
+
+    /* out and lse, by way of the queries' own place in shared memory. */
+    __device__ __forceinline__ void finish()
+    {
+        const int first = w.first + number * QUERIES, mine = (row & ~15) - first;
+        float factor[1][2];
+        UNROLL_ALL
+        for (int half = 0; half < 2; half++) {
+            const int query = row + 8 * half;
+            float all = sum[half];
+            all += __shfl_xor_sync(ALL_LANES, all, 1);
+            all += __shfl_xor_sync(ALL_LANES, all, 2);
+            factor[0][half] = (PAIRS && j.a.dropout.drops ? j.a.dropout.rule.scale : 1.0F) / all;
+            if (threadIdx.x % 4 == 0 && query < j.a.sequence)
+                j.a.lse.row(w.at.head)[w.at.row + query] = most[half] * j.a.scale + logf(all);
+        }
+        named_barrier(1 + is::CONSUMERS + number, WARPGROUP); // all its warps are done with the queries
+        store_rows<1>(j.a.out, w.at.row, static_cast<int64_t>(w.at.head) * D, first, mine, j.a.sequence, out,
+                      factor, tile<T, D>{d.q + number * is::QUERY_NUMBERS});
+        async_fence(); // copies come after these accesses
+        __syncwarp();
+        release(d.q_empty + number);
+    }
+};
+
+template <class T, int D, bool PAIRS>
+__global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __grid_constant__ job<T> j)
+{
+    using is = sizes<D>;
+    DYNAMIC_SHARED(unsigned char, memory);
+    const desk<T, D> d(memory);
+    // The same in all lanes, and the compiler knows it.
+    const int group = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x / WARPGROUP), 0);
+    if (threadIdx.x == 0) {
+        tensor_prefetch(&j.q);
+        tensor_prefetch(&j.k);
+        tensor_prefetch(&j.v);
+        d.open();
+    }
+    __syncthreads();
+    if (group == 0) {
+        give_registers<is::LEFT>();
+        if (threadIdx.x == 0)
+            produce<T, D>(j, d);
+    } else {
+        take_registers<is::REGISTERS>();
+        int begun = 0;
+        UNROLL(1)
+        for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
+            consumer<T, D, PAIRS> c(j, d, portion_of<T, D>(j, j.order.dealt(round)), group - 1);
+            c.run(begun, static_cast<unsigned>(round % 2));
+            c.finish();
+            begun += c.w.tiles;
+        }
+    }
+}
+
+template <class T, int D, bool PAIRS>
+static enum status launch(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    using is = sizes<D>;
+    job<T> j;
+    j.a = operands_of<T>(op);
+    j.order = order_of(op, is::ROWS, false);
+    TRY(tensor_map_of(queue, &op->q, op->batch, D, QUERIES, &j.q));
+    TRY(tensor_map_of(queue, &op->k, op->batch, D, KEYS, &j.k));
+    TRY(tensor_map_of(queue, &op->v, op->batch, D, KEYS, &j.v));
+    dim3 grid(1);
+    TRY(blocks_for(queue, j.order, &grid));
+    return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), grid, is::THREADS, static_cast<size_t>(is::BYTES), j);
+}
+
+template <class T, int D>
+static enum status forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    return op->document != nullptr || op->dropout.probability > 0.0F ? launch<T, D, true>(queue, op)
+                                                                     : launch<T, D, false>(queue, op);
+}
+
+bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_forward *op)
+{
+    return queue->encode != nullptr && attention_suits_mma(op) && tensor_map_suits(&op->q, op->head_dim) &&
+           tensor_map_suits(&op->k, op->head_dim) && tensor_map_suits(&op->v, op->head_dim);
+}
+
+enum status attention_wgmma_forward(struct cuda_queue *queue, const struct attention_forward *op)
+{
+    if (op->q.dtype == BF16)
+        return op->head_dim == 64 ? forward<bf16, 64>(queue, op) : forward<bf16, 128>(queue, op);
+    return op->head_dim == 64 ? forward<f16, 64>(queue, op) : forward<f16, 128>(queue, op);
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Attention's backward for sm_90a: products of warpgroups, and tiles that one thread copies (wgmma.h).
+ *
+ * The two passes are those of attention_mma.cu, and for the same reason: each makes the scores again, seven
+ * products instead of five, so that nothing is added up across blocks and every sum has one order. One pass
+ * of five products would have to add dq up in turn, block after block of keys, and wait: that costs
+ * FlashAttention-3 up to 38 % of its rate (2601.21824), and two products of seven are 29 %.
+ *
+ *                       rows   x  y      columns   u  w        s = x u^T       first  += ds u
+ *     for dk and dv     keys   k  v      queries   q  dout     dp = y w^T      second += p w
+ *     for dq            queries q dout   keys      k  v        ds = p (dp - delta)
+ *
+ * A portion has 128 rows, 64 for each of a block's two warpgroups, which know nothing of each other: while
+ * one makes weights, the other has the tensor cores. A third has one thread that works, and fetches columns
+ * ahead:
+ *
+ *     producer   empty? | announce bytes to full, begin copies of u, w, lse, delta
+ *     consumers  full?  | s, dp | p | second += p w, and meanwhile ds | first += ds u | arrive at empty
+ *
+ * There are as many blocks as multiprocessors, and each goes through its share of the portions: while results
+ * of one are written, columns of the next come, and the other warpgroup may have begun with it.
+ *
+ * Weights and their gradients go from the registers of one product to those of the next. The products s and
+ * dp read u and w along their rows, the sums read the same tiles across.
+ *
+ * The trap: every warp arrives at empty once for each tile, also for those that its warpgroup leaves out. */
+#include "kernels/cuda/attention/attention_wgmma_back.h"
+
+/* Which weights dropout keeps: bit 4 n + i of word n / 8 for [n][i]. */
+template <int N> struct kept {
+    uint32_t word[N / 8];
+
+    __device__ bool at(int n, int i) const
+    {
+        return (word[n / 8] >> (n % 8 * 4 + i) & 1) != 0;
+    }
+};
+
+/* What a product has left, rounded, as the next one's operand. */
+template <class T, int N>
+__device__ __forceinline__ void narrow_all(uint32_t (&to)[N / 2][4], const float (&from)[N][4])
+{
+    UNROLL_ALL
+    for (int i = 0; i < 2 * N; i++)
+        to[i / 4][i % 4] = narrow_pair<T>(from[i / 2][i % 2 * 2], from[i / 2][i % 2 * 2 + 1]);
+    wgmma_hold(to);
+}
+
+template <class T, int N>
+__device__ __forceinline__ void narrow_kept(uint32_t (&to)[N / 2][4], const float (&from)[N][4],
+                                            const kept<N> &mask)
+{
+    UNROLL_ALL
+    for (int i = 0; i < 2 * N; i++) {
+        const int n = i / 2, j = i % 2 * 2;
+        to[i / 4][i % 4] =
+            narrow_pair<T>(mask.at(n, j) ? from[n][j] : 0.0F, mask.at(n, j + 1) ? from[n][j + 1] : 0.0F);
+    }
+    wgmma_hold(to);
+}
+
+struct alignas(8) two {
+    float at[2];
+};
+
+/* What a warpgroup knows and adds up. RARE: there may be documents or dropout, whose registers others need
+ * not pay for. */
+template <class T, int D, int PASS, bool RARE> struct gradient {
+    using is = back_sizes<D, PASS>;
+    static constexpr bool KEYS = is::KEYS;
+    static constexpr int N = is::N;
+    float first[D / 8][4], second[KEYS ? D / 8 : 1][4];
+    struct two lse, delta; // of this lane's rows, where those are queries
+
+    /* Those of queries that are columns, for the four numbers of tile n; x is what is known of rows. */
+    static __device__ __forceinline__ struct two of_tile(const float *columns, int n, const struct two &x)
+    {
+        const int in_group = static_cast<int>(threadIdx.x % 4);
+        return KEYS ? *reinterpret_cast<const struct two *>(columns + 8 * n + 2 * in_group) : x;
+    }
+
+    /* Scores become weights. `row` is this lane's first. What is hidden becomes 0 in the end, and not
+     * -infinity first: so a branch follows the exponentials, across which ptxas moves no wait. Else it waits
+     * for dp before them. */
+    __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a,
+                                          const struct measures &of, const struct place &at,
+                                          const float *of_columns, int row, int column) const
+    {
+        const int first_row = row - static_cast<int>(threadIdx.x % WARP / 4); // of the warp's 16
+        const bool documents = RARE && a.document != nullptr;
+        UNROLL_ALL
+        for (int n = 0; n < N; n++) {
+            const struct two sum = of_tile(of_columns, n, lse);
+            UNROLL_ALL
+            for (int i = 0; i < 4; i++)
+                s[0][n][i] = exp2_fast(fmaf(s[0][n][i], a.scale_log2, -sum.at[KEYS ? i % 2 : i / 2]));
+        }
+        if (documents || (KEYS ? column < first_row + 15 : column + is::COLUMNS - 1 > first_row))
+            mask_scores<KEYS, 1, N>(s, 0.0F, row, column, a.sequence,
+                                    documents ? a.document + at.row : nullptr,
+                                    documents ? of.document + at.number * of.padded + column : nullptr);
+    }
+
+    /* dp becomes ds; p are weights that no dropout has touched. */
+    __device__ __forceinline__ void differentiate(float (&dp)[N][4], const float (&p)[N][4],
+                                                  const operands<T> &a, const float *of_columns,
+                                                  const kept<N> &mask) const
+    {
+        UNROLL_ALL
+        for (int n = 0; n < N; n++) {
+            const struct two less = of_tile(of_columns, n, delta);
+            UNROLL_ALL
+            for (int i = 0; i < 4; i++) {
+                float x = dp[n][i];
+                if (RARE && a.dropout.drops)
+                    x = mask.at(n, i) ? x * a.dropout.rule.scale : 0.0F;
+                dp[n][i] = p[n][i] * (x - less.at[KEYS ? i % 2 : i / 2]);
+            }
+        }
+    }
+
+    /* Begins second += p w. */
+    __device__ __forceinline__ void add_weighed(uint32_t (&weights)[N / 2][4], const float (&p)[N][4],
+                                                const operands<T> &a, const kept<N> &mask,
+                                                const panels<T, D, is::COLUMNS> &w)
+    {
+        if (RARE && a.dropout.drops)
+            narrow_kept<T, N>(weights, p, mask);
+        else
+            narrow_all<T, N>(weights, p);
+        wgmma_fence();
+        add_product<T, D, is::COLUMNS>(second, weights, w);
+    }
+
+    /* One tile of columns. Rows of x and y from `mine` on are this warpgroup's. */
+    __device__ __forceinline__ void add_tile(const operands<T> &a, const struct measures &of,
+                                             const struct place &at, const back_desk<T, D, PASS> &desk,
+                                             const back_stage<T, D, PASS> &c, int mine, int row, int column)
+    {
+        float s[1][N][4], dp[N][4];
+        uint32_t weights[KEYS ? N / 2 : 1][4], ds[N / 2][4];
+        kept<N> mask = {};
+        if (RARE && a.dropout.drops) // first, while there are registers for it
+            for (int i = 0; i < N / 8; i++)
+                mask.word[i] = kept_weights<8, KEYS>(a.dropout, at, row, column + 64 * i);
+        wgmma_fence();
+        multiply_rows<T, D, is::COLUMNS>(s[0], desk.x, mine, c.u);
+        multiply_rows<T, D, is::COLUMNS>(dp, desk.y, mine, c.w);
+        wgmma_wait<1>();
+        wgmma_hold(s[0]);
+        weigh(s, a, of, at, c.lse, row, column);
+        if constexpr (KEYS && !RARE) // beside it dp becomes ds; RARE has no registers for that
+            add_weighed(weights, s[0], a, mask, c.w);
+        wgmma_wait<KEYS && !RARE ? 1 : 0>(); // for dp
+        wgmma_hold(dp);
+        differentiate(dp, s[0], a, c.delta, mask);
+        if constexpr (KEYS && RARE)
+            add_weighed(weights, s[0], a, mask, c.w);
+        narrow_all<T, N>(ds, dp);
+        wgmma_fence();
+        add_product<T, D, is::COLUMNS>(first, ds, c.u);
+        wgmma_wait<0>();
+        wgmma_hold(first);
+        wgmma_hold(ds);
+        if constexpr (KEYS) {
+            wgmma_hold(second);
+            wgmma_hold(weights);
+        }
+    }
+};
+
+/* A sum, times `factor`, rounded, to rows [first + mine, ...) of `to`, by way of the warp's own 16 rows of a
+ * tile that is done with: so whole lines of 16 bytes are written. */
+template <class T, int D>
+__device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64_t column, int first,
+                                           int mine, int sequence, const float (&sum)[D / 8][4], float factor,
+                                           const panels<T, D, ROWS> &by)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP), group = lane / 4, in_group = lane % 4;
+    UNROLL_ALL
+    for (int d = 0; d < D / 8; d++)
+        UNROLL_ALL
+    for (int half = 0; half < 2; half++)
+        *reinterpret_cast<uint32_t *>(by.at(mine + 8 * half + group, d) + 2 * in_group) =
+            narrow_pair<T>(sum[d][2 * half] * factor, sum[d][2 * half + 1] * factor);
+    __syncwarp();
+    for (int i = lane; i < 16 * (D / 8); i += WARP) {
+        const int r = mine + i / (D / 8), chunk = i % (D / 8);
+        if (first + r < sequence)
+            *reinterpret_cast<piece<T> *>(to.row(row + first + r) + column + 8 * chunk) =
+                *reinterpret_cast<const piece<T> *>(by.at(r, chunk));
+    }
+}
+
+/* Columns that are there already may be worked on while others wait for their rows. */
+template <class T, int D, int PASS>
+__device__ __forceinline__ void produce(const struct maps &maps, const operands<T> &a,
+                                        const struct measures &of, const struct order &order,
+                                        const back_desk<T, D, PASS> &desk)
+{
+    ring<back_sizes<D, PASS>::STAGES> t;
+    UNROLL(1)
+    for (int round = 0; order.dealt(round) < order.portions(); round++) {
+        back_portion<D, PASS> p(order, order.dealt(round), a.sequence, a.heads / a.groups);
+        bool rows = false;
+        UNROLL(1)
+        for (; p.left > 0; p.next(), t.next()) {
+            mbarrier_wait(desk.empty + t.stage, t.parity ^ 1);
+            desk.at(t.stage).start(maps, of, p.at, p.column, desk.full + t.stage);
+            if (!rows)
+                desk.start_rows(maps, p, static_cast<unsigned>(round % 2));
+            rows = true;
+        }
+    }
+}
+
+/* A portion, of which `consumer` has 64 rows. `round`: which of the block's. */
+template <class T, int D, int PASS, bool RARE>
+__device__ __forceinline__ void consume(const operands<T> &a, const struct measures &of,
+                                        back_portion<D, PASS> p, const back_desk<T, D, PASS> &desk,
+                                        int consumer, int round, ring<back_sizes<D, PASS>::STAGES> &t)
+{
+    using is = back_sizes<D, PASS>;
+    constexpr bool KEYS = is::KEYS;
+    const int lane = static_cast<int>(threadIdx.x % WARP), mine = consumer * MINE,
+              warp_row = mine + static_cast<int>(threadIdx.x % WARPGROUP) / WARP * 16,
+              row = p.begin + warp_row + lane / 4;
+    gradient<T, D, PASS, RARE> sum = {};
+    for (int i = 0; !KEYS && i < 2; i++) {
+        const int64_t query = of.first(p.at.head, p.at.number) + row + 8 * i;
+        sum.lse.at[i] = of.lse[query];
+        sum.delta.at[i] = of.delta[query];
+    }
+    mbarrier_wait(desk.ready + consumer, static_cast<unsigned>(round % 2));
+    UNROLL(1)
+    for (; p.left > 0; p.next(), t.next()) {
+        mbarrier_wait(desk.full + t.stage, t.parity);
+        if (!KEYS || p.column + is::COLUMNS > p.begin + mine)
+            sum.add_tile(a, of, p.at, desk, desk.at(t.stage), mine, row, p.column);
+        __syncwarp();
+        if (lane == 0)
+            mbarrier_arrive(desk.empty + t.stage);
+    }
+    named_barrier(1 + consumer, WARPGROUP); // nobody reads this warpgroup's rows of x and y any more
+    const int64_t column = static_cast<int64_t>(p.head()) * D;
+    store_rows<T, D>(KEYS ? a.dk : a.dq, p.at.row, column, p.begin, warp_row, a.sequence, sum.first, a.scale,
+                     desk.x);
+    if constexpr (KEYS)
+        store_rows<T, D>(a.dv, p.at.row, column, p.begin, warp_row, a.sequence, sum.second,
+                         RARE && a.dropout.drops ? a.dropout.rule.scale : 1.0F, desk.y);
+    async_fence(); // copies of the next rows come behind these accesses
+    __syncwarp();
+    if (lane == 0)
+        mbarrier_arrive(desk.done + consumer);
+}
+
+template <class T, int D, int PASS, bool RARE>
+__global__ void __launch_bounds__(THREADS, 1)
+    differentiate_wgmma(const __grid_constant__ struct maps maps, const operands<T> a,
+                        const struct measures of, const struct order order)
+{
+    DYNAMIC_SHARED(unsigned char, memory);
+    const back_desk<T, D, PASS> desk(memory);
+    // The same in all lanes, and the compiler knows it.
+    const int warpgroup = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
+    desk.prepare(maps);
+    if (warpgroup == 0) {
+        give_registers<PRODUCER_REGISTERS>(); // first: the others wait for them
+        if (threadIdx.x == 0)
+            produce(maps, a, of, order, desk);
+    } else {
+        take_registers<CONSUMER_REGISTERS>();
+        ring<back_sizes<D, PASS>::STAGES> t;
+        UNROLL(1)
+        for (int round = 0; order.dealt(round) < order.portions(); round++)
+            consume<T, D, PASS, RARE>(
+                a, of, back_portion<D, PASS>(order, order.dealt(round), a.sequence, a.heads / a.groups), desk,
+                warpgroup - 1, round, t);
+    }
+}
+
+/* Eight numbers of a head to a thread. */
+template <class T, int D>
+__global__ void __launch_bounds__(2 * WARPGROUP) weigh_queries(operands<T> a, const struct measures of)
+{
+    constexpr int LANES = D / EACH;
+    const int lane = static_cast<int>(threadIdx.x) % LANES, head = static_cast<int>(blockIdx.y),
+              query = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    const int64_t token = static_cast<int64_t>(blockIdx.z) * a.sequence + query,
+                  column = static_cast<int64_t>(head) * D + EACH * lane;
+    const bool present = query < a.sequence;
+    float sum = 0.0F;
+    if (present) {
+        const piece<float> x = a.dout.load(token, column, EACH), y = a.out.load(token, column, EACH);
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            sum = fmaf(x.at[i], y.at[i], sum);
+    }
+    UNROLL_ALL
+    for (int other = LANES / 2; other > 0; other /= 2)
+        sum += __shfl_xor_sync(ALL_LANES, sum, other);
+    if (lane != 0)
+        return;
+    const int64_t to = of.first(head, blockIdx.z) + query;
+    of.delta[to] = sum;
+    of.lse[to] = present ? a.lse.row(head)[token] * LOG2_E : 0.0F;
+    if (head == 0 && of.document != nullptr)
+        of.document[static_cast<int64_t>(blockIdx.z) * of.padded + query] = present ? a.document[token] : 0;
+}
+
+template <class T, int D, int PASS, bool RARE>
+static enum status differentiate(struct cuda_queue *queue, const struct attention_backward *op,
+                                 const struct maps &maps, const struct operands<T> &a,
+                                 const struct measures &of)
+{
+    const struct order order = order_of(&op->forward, ROWS, PASS == TO_KEYS);
+    dim3 grid(1);
+    TRY(blocks_for(queue, order, &grid));
+    return LAUNCH(queue, (differentiate_wgmma<T, D, PASS, RARE>), grid, THREADS,
+                  (back_desk<T, D, PASS>::BYTES), maps, a, of, order);
+}
+
+static enum status measures_of(struct cuda_queue *queue, const struct attention_forward *op, int64_t heads,
+                               struct measures *out)
+{
+    const int64_t padded = blocks_of(op->sequence, ATTENTION_TILE) * ATTENTION_TILE,
+                  queries = heads * op->batch * padded, tokens = op->batch * padded;
+    void *memory;
+    TRY(cuda_scratch(queue, static_cast<size_t>(2 * queries + tokens) * sizeof(float), &memory));
+    out->lse = static_cast<float *>(memory);
+    out->delta = out->lse + queries;
+    out->document = op->document != NULL ? reinterpret_cast<int32_t *>(out->delta + queries) : NULL;
+    out->padded = static_cast<int>(padded);
+    out->sequences = static_cast<int>(op->batch);
+    return OK;
+}
+
+template <class T, int D>
+static enum status backward(struct cuda_queue *queue, const struct attention_backward *op)
+{
+    const struct attention_forward *f = &op->forward;
+    const struct operands<T> a = operands_of<T>(op, NULL);
+    struct measures of;
+    struct maps maps;
+    TRY(measures_of(queue, f, a.heads, &of));
+    TRY(tensor_map_of(queue, &f->q, f->batch, D, BOX_ROWS, &maps.q));
+    TRY(tensor_map_of(queue, &f->k, f->batch, D, BOX_ROWS, &maps.k));
+    TRY(tensor_map_of(queue, &f->v, f->batch, D, BOX_ROWS, &maps.v));
+    TRY(tensor_map_of(queue, &op->dout, f->batch, D, BOX_ROWS, &maps.dout));
+    const dim3 queries(static_cast<unsigned>(of.padded * (D / EACH) / (2 * WARPGROUP)),
+                       static_cast<unsigned>(a.heads), static_cast<unsigned>(f->batch));
+    TRY(LAUNCH(queue, (weigh_queries<T, D>), queries, 2 * WARPGROUP, 0, a, of));
+    if (a.document != NULL || a.dropout.drops) {
+        TRY((differentiate<T, D, TO_KEYS, true>(queue, op, maps, a, of)));
+        return differentiate<T, D, TO_QUERIES, true>(queue, op, maps, a, of);
+    }
+    TRY((differentiate<T, D, TO_KEYS, false>(queue, op, maps, a, of)));
+    return differentiate<T, D, TO_QUERIES, false>(queue, op, maps, a, of);
+}
+
+bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_backward *op)
+{
+    const struct tensor *const copied[] = {&op->forward.q, &op->forward.k, &op->forward.v, &op->dout};
+    bool suits = queue->encode != NULL && attention_suits_mma(op);
+    for (int i = 0; i < 4; i++)
+        suits = suits && tensor_map_suits(copied[i], op->forward.head_dim);
+    return suits;
+}
+
+enum status attention_wgmma_backward(struct cuda_queue *queue, const struct attention_backward *op)
+{
+    const bool narrow = op->forward.head_dim == 64;
+    if (op->forward.q.dtype == BF16)
+        return narrow ? backward<bf16, 64>(queue, op) : backward<bf16, 128>(queue, op);
+    return narrow ? backward<f16, 64>(queue, op) : backward<f16, 128>(queue, op);
+}

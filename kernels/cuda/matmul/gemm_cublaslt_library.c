@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuBLASLt is opened when the first device opens, and not linked: it has half a gigabyte, and every start of
+ * every program, those for the CPU too, would map it. It stays then: to map it again for the next device
+ * takes 0.15 s. */
+#include "kernels/cuda/matmul/cublaslt.h"
+#include "kernels/cuda/runtime/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+enum { OLDEST = 130000 };
+
+static enum status open_checked(struct cuda_library *lt)
+{
+    static const char file[] = "libcublasLt.so.13";
+    const struct library_function functions[] = {
+#define ROW(name) {#name, &lt->name},
+        CUBLASLT_FUNCTIONS(ROW)
+#undef ROW
+    };
+    TRY(library_open(file, CUDA_LIBRARY_DIR, functions, sizeof functions / sizeof *functions, &lt->module));
+    return library_check_version(lt->module, file, "cuBLASLt", lt->cublasLtGetVersion(), OLDEST);
+}
+
+enum status cublaslt_library_open(struct cuda_library *lt)
+{
+    char why[700];
+    if (open_checked(lt) == OK)
+        return OK;
+    snprintf(why, sizeof why, "%s", fail_text());
+    return fail(
+        NOT_SUPPORTED,
+        "cluster.device cuda: %s; it wants cuBLASLt 13.0 or newer, which comes with the CUDA toolkit: put "
+        "its folder on LD_LIBRARY_PATH; cluster.device cpu takes none",
+        why);
+}
+
+void cublaslt_library_close(struct cuda_library *lt)
+{
+    if (lt->module != NULL)
+        dlclose(lt->module);
+    lt->module = NULL;
+}

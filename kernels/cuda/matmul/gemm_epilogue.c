@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What comes behind a product (struct epilogue, ops.h): by the library where the product is made, or by a
+ * kernel of its own.
+ *
+ *     apart    never the library: the device says that it has no epilogues, and the doors make two ops of one
+ *     fused    the library, wherever it has an algorithm for the shape
+ *     auto     the faster of the two, timed once for each shape and kept like an algorithm (algorithms.h)
+ *
+ * What cuBLASLt documents (cublasLt.h): its GELU is the tanh form; the aux matrix of GELU_AUX and DGELU, of
+ * D's type, has a leading dimension by eights; BGRADB's vector has D's type and is overwritten. Whatever else
+ * it has no kernel for, its heuristic refuses. Between the product and what comes behind it nothing is
+ * rounded.
+ *
+ * The trap: a trial must change nothing that is added to. What is only overwritten may be, for the real call
+ * comes behind the trials. */
+#include "kernels/cuda/matmul/cublaslt.h"
+#include "kernels/cuda/runtime/scratch.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_aux(struct tensor t)
+{
+    return t.stride[0] % 8 == 0 && (uintptr_t)t.data % 16 == 0;
+}
+
+bool cublaslt_has_epilogue(const struct gemm *op)
+{
+    const struct epilogue *e = &op->epilogue;
+    if (op->a.dim[op->transpose_a ? 0 : 1] == 0)
+        return false;
+    if (e->bias_gradient.data != NULL)
+        return op->c.dtype == F32 && op->bias.data == NULL &&
+               (size_t)op->c.dim[0] * sizeof(float) <= GEMM_WORKSPACE_BYTES / 2; // whose end it takes
+    if (e->activation != ACTIVATION_GELU_TANH || op->c.dtype != op->a.dtype)
+        return false;
+    return e->after.data != NULL ? is_aux(op->c) : is_aux(e->before) && op->bias.data == NULL;
+}
+
+enum status cublaslt_parts(struct cuda_queue *queue, const struct gemm *op)
+{
+    const struct epilogue *e = &op->epilogue;
+    struct gemm alone = *op;
+    alone.epilogue = (struct epilogue){0};
+    TRY(cuda_gemm(queue, &alone));
+    if (e->after.data != NULL)
+        return cuda_activation_forward(
+            queue, &(struct activation_forward){.kind = e->activation, .x = op->c, .y = e->after});
+    if (e->before.data != NULL)
+        return cuda_activation_backward(
+            queue,
+            &(struct activation_backward){.kind = e->activation, .x = e->before, .dy = op->c, .dx = op->c});
+    if (op->a.dim[0] == 0)
+        return OK;
+    return cuda_column_sum(queue, &(struct column_sum){.in = op->a, .out = e->bias_gradient});
+}
+
+/* ---- which is said ---- */
+
+static bool has_choice(const struct plan *plan)
+{
+    return plan->known && plan->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+           plan->shape.epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+
+void cublaslt_say_epilogues(const struct cuda_library *lt, struct text *out)
+{
+    char key[ALGORITHM_KEY_CHARS];
+    int count[2] = {0, 0};
+    for (int i = 0; i < PLANS; i++)
+        if (has_choice(&lt->plan[i]))
+            count[lt->plan[i].apart]++;
+    text_add(out, "what comes behind products: %d shapes in cuBLASLt's epilogues, %d apart\n", count[false],
+             count[true]);
+    for (int i = 0; i < PLANS; i++) {
+        if (!has_choice(&lt->plan[i]))
+            continue;
+        cublaslt_write_key(lt, &lt->plan[i].shape, key);
+        text_add(out, "  %s: %s\n", lt->plan[i].apart ? "apart" : "fused", key);
+    }
+}
+
+/* ---- which is faster ---- */
+
+struct ways {
+    struct cuda_queue *queue;
+    struct gemm op;
+    const cublasLtMatmulAlgo_t *algorithm;
+};
+
+static enum status fused(void *context)
+{
+    const struct ways *w = context;
+    return cublaslt_run(w->queue, &w->op, w->algorithm);
+}
+
+static enum status parts(void *context)
+{
+    const struct ways *w = context;
+    return cublaslt_parts(w->queue, &w->op);
+}
+
+static enum status time_both(struct ways *ways, bool *slower)
+{
+    float together, apart;
+    TRY(cublaslt_time(ways->queue, fused, ways, &together));
+    TRY(cublaslt_time(ways->queue, parts, ways, &apart));
+    *slower = together < 0.0F || (apart >= 0.0F && apart <= together);
+    return OK;
+}
+
+/* What is added to is memory of the trials' own, and the sum goes to its beginning. */
+static enum status time_beside(struct ways *ways, bool *slower)
+{
+    struct tensor *c = &ways->op.c, *sum = &ways->op.epilogue.bias_gradient;
+    struct buffer d;
+    TRY(cuda_workspace(ways->queue, cublaslt_bytes_spanned(*c), &d));
+    c->data = sum->data = d.data;
+    enum status status = time_both(ways, slower);
+    buffer_free(&d); // every trial is past its last event
+    return status;
+}
+
+enum status cublaslt_is_slower(struct cuda_queue *queue, const struct gemm *op, const struct shape *shape,
+                               const cublasLtMatmulAlgo_t *algorithm, bool *slower)
+{
+    static const char question[] = "apart? ";
+    struct algorithms *file = queue->library->algorithms;
+    char key[ALGORITHM_KEY_CHARS], key_of_shape[ALGORITHM_KEY_CHARS];
+    struct algorithm kept = {{0}}; // its first word: 1 is yes
+    bool found = false;
+    cublaslt_write_key(queue->library, shape, key_of_shape);
+    snprintf(key, sizeof key, "%s%.*s", question, (int)(sizeof key - sizeof question), key_of_shape);
+    if (file != NULL)
+        TRY(algorithms_find(file, key, &kept, &found));
+    if (!found) {
+        struct ways ways = {queue, *op, algorithm};
+        struct gemm alone = *op;
+        cublasLtMatmulAlgo_t ignored;
+        bool apart;
+        alone.epilogue = (struct epilogue){0};
+        TRY(cublaslt_plan(queue, &alone, &ignored, &apart)); // has its trials before the memory of these
+        TRY(op->epilogue.bias_gradient.data != NULL ? time_beside(&ways, slower) : time_both(&ways, slower));
+        kept.word[0] = *slower;
+        if (file != NULL)
+            TRY(algorithms_keep(file, key, &kept));
+    }
+    *slower = kept.word[0] != 0;
+    return OK;
+}

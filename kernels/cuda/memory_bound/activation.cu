@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The functions between a block's two matrix multiplications, each x times a smooth step, as on the cpu
+ * (kernels/cpu/memory_bound/activation.c says why in these forms):
+ *
+ *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
+ *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
+ *     silu       x sigmoid(x)                              slope  s + x s'
+ *
+ * A GPU brings four numbers of two bytes to a multiprocessor in a cycle, and takes them away, in which it can
+ * begin 128 operations of a thread: some 30 for each number. erfc and a division take more, so here are none.
+ *
+ * In the slopes x is held within +-SLOPE_LIMIT: the step's slope is 0 long before, and 0 times an overflow
+ * would be NaN. */
+#include "kernels/cuda/memory_bound/rows.h"
+
+#define SLOPE_LIMIT    1e3F
+#define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
+#define GELU_TANH_CUBE 0.044715F
+#define DENSITY_0      0.39894228040143268F // of the normal distribution: 1 / sqrt(2 pi)
+#define HALF_LOG2_E    0.72134752044448170F // e^(-x^2/2) is 2 to the power of minus this times x^2
+
+static __device__ float sigmoid(float x)
+{
+    return reciprocal_fast(1.0F + expf(-x));
+}
+
+/* The same, and s (1 - s), from one exponential and one division, and without the cancellation where s is
+ * near 1: with e = e^-|x| and r = 1 / (1 + e) they are r or e r, and e r r. */
+static __device__ float sigmoid_and_slope(float x, float *slope)
+{
+    const float e = expf(-fabsf(x)), r = reciprocal_fast(1.0F + e);
+    *slope = e * r * r;
+    return x < 0.0F ? e * r : r;
+}
+
+/* The cumulative distribution of the standard normal. With a = |x|, cdf(-a) = 2^-(1 + a q(a)): q of degree 9,
+ * fitted on [0, 7] so that the tail is off by at most 3e-9, and by 1e-4 of itself; beyond, it only falls.
+ * With all roundings and exp2_fast's 2^-22 that is 3.1 units of 2^-24, of the cpu's four; near 0, where a
+ * quotient times an exponential would be worst, q hardly counts. */
+static __device__ float normal_cdf(float x)
+{
+    const float q_of[] = {2.57173145e-8F, -8.03759747e-7F, 1.06025191e-5F, -7.52914784e-5F, 2.77514104e-4F,
+                          3.30193961e-6F, -6.95186201e-3F, 5.24460971e-2F, 0.459218711F,    1.15110445F};
+    const float a = fabsf(x);
+    float q = q_of[0];
+    UNROLL_ALL
+    for (int i = 1; i < 10; i++)
+        q = fmaf(q, a, q_of[i]);
+    const float tail = exp2_fast(fmaf(-a, q, -1.0F));
+    return x < 0.0F ? tail : 1.0F - tail;
+}
+
+template <enum activation_kind KIND> __device__ float step_of(float x)
+{
+    if (KIND == ACTIVATION_GELU)
+        return normal_cdf(x);
+    if (KIND == ACTIVATION_GELU_TANH)
+        return sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x));
+    return sigmoid(x);
+}
+
+/* d (x step(x)) / dx. */
+template <enum activation_kind KIND> __device__ float slope_of(float x, float *step)
+{
+    const float held = fminf(fmaxf(x, -SLOPE_LIMIT), SLOPE_LIMIT);
+    float slope;
+    if (KIND == ACTIVATION_GELU) {
+        *step = normal_cdf(x);
+        slope = DENSITY_0 * exp2_fast(-HALF_LOG2_E * held * held);
+    } else if (KIND == ACTIVATION_GELU_TANH) {
+        const float two_u = GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held);
+        *step = sigmoid_and_slope(two_u, &slope);
+        slope *= GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held);
+    } else {
+        *step = sigmoid_and_slope(x, &slope);
+    }
+    return *step + held * slope;
+}
+
+template <enum activation_kind KIND, class T> struct activate {
+    rows<T> x, up, y;
+    struct in {
+        piece<T> x, up;
+    };
+
+    __device__ in read(int64_t row, int64_t column, int64_t left) const
+    {
+        in p = {};
+        p.x = x.read(row, column, left);
+        if (KIND == ACTIVATION_SWIGLU)
+            p.up = up.read(row, column, left);
+        return p;
+    }
+
+    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
+    {
+        piece<float> q = rows<T>::widened(p.x);
+        const piece<float> u = rows<T>::widened(p.up);
+        for (int i = 0; i < EACH; i++) {
+            q.at[i] *= step_of<KIND>(q.at[i]);
+            if (KIND == ACTIVATION_SWIGLU)
+                q.at[i] *= u.at[i];
+        }
+        y.store(row, column, left, q);
+    }
+};
+
+template <enum activation_kind KIND, class T> struct activate_back {
+    rows<T> x, up, dy, dx, dup;
+
+    __device__ void operator()(int64_t row, int64_t column, int64_t left) const
+    {
+        piece<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
+        if (KIND == ACTIVATION_SWIGLU)
+            u = up.load(row, column, left);
+        for (int i = 0; i < EACH; i++) {
+            float step, slope = slope_of<KIND>(q.at[i], &step);
+            if (KIND == ACTIVATION_SWIGLU) {
+                du.at[i] = g.at[i] * (q.at[i] * step);
+                q.at[i] = g.at[i] * u.at[i] * slope;
+            } else {
+                q.at[i] = g.at[i] * slope;
+            }
+        }
+        dx.store(row, column, left, q);
+        if (KIND == ACTIVATION_SWIGLU)
+            dup.store(row, column, left, du);
+    }
+};
+
+/* The second half of a gated row; nothing for the other kinds. */
+template <class T> static rows<T> second_half(struct tensor t, int64_t columns)
+{
+    return t.dim[1] == columns ? rows<T>{nullptr, 0, false}
+                               : rows_of<T>(tensor_columns(t, columns, 2 * columns));
+}
+
+template <enum activation_kind KIND>
+static enum status forward(struct cuda_queue *queue, const struct activation_forward *op)
+{
+    int64_t columns = op->y.dim[1];
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        activate<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->y)};
+        return run_each_two_pieces(queue, f, op->y.dim[0], columns);
+    });
+}
+
+template <enum activation_kind KIND>
+static enum status backward(struct cuda_queue *queue, const struct activation_backward *op)
+{
+    int64_t columns = op->dy.dim[1];
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        activate_back<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->dy),
+                                    rows_of<T>(op->dx), second_half<T>(op->dx, columns)};
+        return run_each_piece(queue, f, op->dy.dim[0], columns);
+    });
+}
+
+enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op)
+{
+    switch (op->kind) {
+    case ACTIVATION_GELU:
+        return forward<ACTIVATION_GELU>(queue, op);
+    case ACTIVATION_GELU_TANH:
+        return forward<ACTIVATION_GELU_TANH>(queue, op);
+    case ACTIVATION_SWIGLU:
+        break;
+    }
+    return forward<ACTIVATION_SWIGLU>(queue, op);
+}
+
+enum status cuda_activation_backward(struct cuda_queue *queue, const struct activation_backward *op)
+{
+    switch (op->kind) {
+    case ACTIVATION_GELU:
+        return backward<ACTIVATION_GELU>(queue, op);
+    case ACTIVATION_GELU_TANH:
+        return backward<ACTIVATION_GELU_TANH>(queue, op);
+    case ACTIVATION_SWIGLU:
+        break;
+    }
+    return backward<ACTIVATION_SWIGLU>(queue, op);
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rows of a table by id, rotary positions, and the gradients of the table.
+ *
+ * backward: several tokens may have the same id, and their gradients are added in token order, whoever comes
+ * first. So tokens are sorted by id, by counting for each how many come before it (T^2 comparisons of
+ * integers, of no account beside T rows of gradients at the lengths of a microbatch), and the block of the
+ * first token of each id walks all of that id:
+ *
+ *     id     7 2 7 5 2      position of each: 3 0 4 2 1      order: 1 4 | 3 | 0 2 */
+#include "kernels/cuda/memory_bound/reduce.h"
+
+template <class T> struct gather {
+    rows<T> table, out;
+    const int32_t *id;
+    int64_t begin, row_count;
+    bool accumulate;
+    struct in {
+        bool here;
+        piece<T> row, before;
+    };
+
+    __device__ in read(int64_t t, int64_t column, int64_t left) const
+    {
+        const int64_t row = static_cast<int64_t>(id[t]) - begin;
+        in p = {};
+        p.here = row >= 0 && row < row_count;
+        if (p.here)
+            p.row = table.read(row, column, left);
+        if (p.here && accumulate)
+            p.before = out.read(t, column, left);
+        return p;
+    }
+
+    __device__ void put(const in &p, int64_t t, int64_t column, int64_t left) const
+    {
+        if (!p.here && accumulate)
+            return;
+        piece<float> q = rows<T>::widened(p.row);
+        if (accumulate) {
+            const piece<float> before = rows<T>::widened(p.before);
+            for (int i = 0; i < EACH; i++)
+                q.at[i] = before.at[i] + q.at[i];
+        }
+        out.store(t, column, left, q);
+    }
+};
+
+enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedding_forward *op)
+{
+    return with_type(op->out.dtype, [=](auto number) {
+        using T = decltype(number);
+        gather<T> f = {rows_of<T>(op->table), rows_of<T>(op->out), op->id, op->begin, op->rows,
+                       op->accumulate};
+        return run_each_two_pieces(queue, f, op->out.dim[0], op->out.dim[1]);
+    });
+}
+
+constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
+
+/* A token in the order of (id, token), and how many from it on have its id. */
+struct sorted {
+    int32_t token, alike;
+};
+static_assert(sizeof(struct sorted) == SORTED_TOKEN_BYTES, "what scratch.h says of it");
+
+/* order[position of t] = t, the position by (id, t). */
+static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sorted *order)
+{
+    SHARED(int32_t, tile, SORT_THREADS);
+    const int64_t t = static_cast<int64_t>(blockIdx.x) * SORT_THREADS + threadIdx.x;
+    const int32_t mine = t < count ? id[t] : 0;
+    int32_t before = 0, alike = 0;
+    for (int64_t first = 0; first < count; first += SORT_THREADS) {
+        __syncthreads();
+        if (first + threadIdx.x < count)
+            tile[threadIdx.x] = id[first + threadIdx.x];
+        __syncthreads();
+        const int64_t filled = count - first < SORT_THREADS ? count - first : SORT_THREADS;
+        for (int64_t i = 0; i < filled; i++) {
+            const bool same = tile[i] == mine, is_before = first + i < t;
+            before += tile[i] < mine || (same && is_before) ? 1 : 0;
+            alike += same && !is_before ? 1 : 0;
+        }
+    }
+    if (t < count)
+        order[before] = {static_cast<int32_t>(t), alike};
+}
+
+/* The rows of an id one after the other, several of them under way: a frequent one has hundreds. */
+template <class T>
+__global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *id,
+                               const struct sorted *order, int64_t begin, int64_t row_count, int64_t columns)
+{
+    enum { AT_ONCE = 8 };
+    const int64_t position = blockIdx.x;
+    const struct sorted first = order[position];
+    const int64_t row = static_cast<int64_t>(id[first.token]) - begin;
+    const int64_t column = EACH * (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x),
+                  left = columns - column;
+    if (row < 0 || row >= row_count || left <= 0 ||
+        (position > 0 && order[position - 1].alike == first.alike + 1))
+        return;
+    piece<float> sum = dtable.load(row, column, left);
+    const int64_t end = position + first.alike;
+    for (int64_t p = position; p < end; p += AT_ONCE) {
+        piece<T> in[AT_ONCE] = {};
+        UNROLL_ALL
+        for (int k = 0; k < AT_ONCE; k++)
+            if (p + k < end)
+                in[k] = dout.read(order[p + k].token, column, left);
+        UNROLL_ALL
+        for (int k = 0; k < AT_ONCE; k++) {
+            const piece<float> q = rows<T>::widened(in[k]);
+            for (int i = 0; p + k < end && i < EACH; i++)
+                sum.at[i] += q.at[i];
+        }
+    }
+    dtable.store(row, column, left, sum);
+}
+
+enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op)
+{
+    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], pieces = blocks_of(columns, EACH);
+    void *scratch;
+    TRY(cuda_scratch(queue, static_cast<size_t>(count) * SORTED_TOKEN_BYTES, &scratch));
+    struct sorted *order = static_cast<struct sorted *>(scratch);
+    dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
+    TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
+    int threads = threads_for(pieces, SCATTER_THREADS);
+    dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(pieces, threads)));
+    return with_type(op->dout.dtype, [=](auto number) {
+        using T = decltype(number);
+        return LAUNCH(queue, add_rows_by_id<T>, grid, threads, 0, rows_of<T>(op->dout), floats(op->dtable),
+                      op->id, order, op->begin, op->rows, columns);
+    });
+}
+
+/* Rotary positions: the sines and cosines of a token serve all its heads, so a block takes some tokens, makes
+ * their tables in shared memory, and turns every head by them. Angles are taken in double precision, rounded
+ * once; what a power costs is shared by the tokens of a block. */
+enum { ROPE_THREADS = 128, ROPE_TOKENS = 4 };
+
+/* table[token][cosines, then sines]; all threads of the block. */
+static __device__ void make_tables(const int32_t *position, int tokens, int half, double base, bool inverse,
+                                   double *frequency, float *table)
+{
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x))
+        frequency[i] = pow(base, -static_cast<double>(i) / static_cast<double>(half));
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < tokens * half; e += static_cast<int>(blockDim.x)) {
+        const int t = e / half, i = e % half;
+        double sine, cosine;
+        sincos(static_cast<double>(position[t]) * frequency[i], &sine, &cosine);
+        table[2 * t * half + i] = static_cast<float>(cosine);
+        table[(2 * t + 1) * half + i] = static_cast<float>(inverse ? -sine : sine);
+    }
+    __syncthreads();
+}
+
+template <class T>
+static __device__ void turn(const piece<T> was[2], const float *table, int half, int left,
+                            piece<float> now[2])
+{
+    const piece<float> a = rows<T>::widened(was[0]), b = rows<T>::widened(was[1]);
+    for (int k = 0; k < EACH; k++) {
+        const float c = k < left ? table[k] : 0.0F, s = k < left ? table[half + k] : 0.0F;
+        now[0].at[k] = a.at[k] * c - b.at[k] * s;
+        now[1].at[k] = b.at[k] * c + a.at[k] * s;
+    }
+}
+
+/* Columns i and i + half of a head turn each other; those of several tokens are under way. */
+template <class T>
+__global__ void __launch_bounds__(ROPE_THREADS)
+    rotate(rows<T> x, const int32_t *position, int64_t tokens, int heads, int half, double base, bool inverse)
+{
+    DYNAMIC_SHARED(double, frequency);
+    float *const table = reinterpret_cast<float *>(frequency + half);
+    const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
+    const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
+    make_tables(position + first, here, half, base, inverse, frequency, table);
+    const int pieces = (half + EACH - 1) / EACH; // of half a head
+    for (int p = static_cast<int>(threadIdx.x); p < heads * pieces; p += static_cast<int>(blockDim.x)) {
+        const int head = p / pieces, i = (p - head * pieces) * EACH, left = half - i;
+        const int64_t column = static_cast<int64_t>(head) * 2 * half + i;
+        piece<T> in[ROPE_TOKENS][2] = {};
+        UNROLL_ALL
+        for (int t = 0; t < ROPE_TOKENS; t++) {
+            if (t < here) {
+                in[t][0] = x.read(first + t, column, left);
+                in[t][1] = x.read(first + t, column + half, left);
+            }
+        }
+        UNROLL_ALL
+        for (int t = 0; t < ROPE_TOKENS; t++) {
+            if (t >= here)
+                break;
+            piece<float> out[2];
+            turn<T>(in[t], table + 2 * t * half + i, half, left, out);
+            x.store(first + t, column, left, out[0]);
+            x.store(first + t, column + half, left, out[1]);
+        }
+    }
+}
+
+enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
+{
+    const int64_t tokens = op->x.dim[0], half = op->head_dim / 2, heads = op->x.dim[1] / op->head_dim;
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        rows<T> x = rows_of<T>(op->x);
+        x.wide = x.wide && half % EACH == 0; // so do halves of heads
+        return LAUNCH(queue, rotate<T>, dim3(static_cast<unsigned>(blocks_of(tokens, ROPE_TOKENS))),
+                      threads_for(heads * blocks_of(half, EACH), ROPE_THREADS),
+                      static_cast<size_t>(half) * (sizeof(double) + 2 * ROPE_TOKENS * sizeof(float)), x,
+                      op->position, tokens, static_cast<int>(heads), static_cast<int>(half), op->base,
+                      op->inverse);
+    });
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One launch for a list: its members lie side by side in the grid, each with blocks of its own.
+ *
+ *     blocks    0 1 2 3 4 | 5 | 6 7 ...
+ *     member    0         | 1 | 2
+ *
+ * They are the kernel's parameter, so that nothing has to be brought to the GPU before, and nothing kept for
+ * it until then. CUDA has 32764 bytes for that since 12.1; longer lists take more launches. */
+#pragma once
+
+#include "kernels/cuda/runtime/launch.h"
+
+template <class M> struct members {
+    enum { MOST = 160 };
+    unsigned first[MOST + 1]; // the first block of each, and one past the last's
+    int count;
+    M at[MOST];
+
+    /* Whose this block is; `block` becomes its number among those. */
+    __device__ const M &of_block(unsigned &block) const
+    {
+        int low = 0, high = count; // first[low] <= block < first[high]
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            (first[middle] <= block ? low : high) = middle;
+        }
+        block -= first[low];
+        return at[low];
+    }
+};
+
+/* member(i, m) says which m the list's i-th is, and returns its blocks, 0 for none; launch(batch, blocks)
+ * launches them. */
+template <class M, class Member, class Launch>
+static enum status launch_members(int64_t count, Member member, Launch launch)
+{
+    static_assert(sizeof(members<M>) <= 32764, "parameters of a kernel");
+    members<M> batch = {};
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t blocks = member(i, batch.at[batch.count]);
+        if (blocks > 0) {
+            batch.count++;
+            batch.first[batch.count] = batch.first[batch.count - 1] + static_cast<unsigned>(blocks);
+        }
+        const bool full = batch.count == members<M>::MOST;
+        if (batch.count > 0 && (full || i + 1 == count)) {
+            TRY(launch(batch, batch.first[batch.count]));
+            batch.count = 0;
+        }
+    }
+    return OK;
+}

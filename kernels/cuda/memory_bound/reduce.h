@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sums and maxima over a block, in a fixed tree: lanes of a warp, then the warps. All threads of the block
+ * call them, and all get the result. */
+#pragma once
+
+#include "kernels/cuda/memory_bound/rows.h"
+
+enum : unsigned { ALL_LANES = 0xffffffffU };
+
+struct plus {
+    template <class T> __device__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
+};
+
+struct larger {
+    __device__ float operator()(float a, float b) const
+    {
+        return fmaxf(a, b);
+    }
+};
+
+template <class T, class Op> __device__ T warp_reduce(T value, Op op)
+{
+    for (unsigned step = WARP / 2; step > 0; step /= 2)
+        value = op(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
+}
+
+/* zero: what op leaves alone. */
+template <class T, class Op> __device__ T block_reduce(T value, Op op, T zero)
+{
+    SHARED(T, of_warp, WARP);
+    const unsigned lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    value = warp_reduce(value, op);
+    __syncthreads(); // what an earlier call has left may still be being read
+    if (lane == 0)
+        of_warp[threadIdx.x / WARP] = value;
+    __syncthreads();
+    return warp_reduce(lane < warps ? of_warp[lane] : zero, op);
+}
+
+template <class T> __device__ T block_sum(T value)
+{
+    return block_reduce(value, plus(), T());
+}
+
+/* COUNT sums behind the same barriers. */
+template <int COUNT> __device__ void block_sums(float sum[COUNT])
+{
+    SHARED(float, of_warp, COUNT *WARP);
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    UNROLL_ALL
+    for (int s = 0; s < COUNT; s++)
+        sum[s] = warp_reduce(sum[s], plus());
+    __syncthreads();
+    UNROLL_ALL
+    for (int s = 0; s < COUNT; s++)
+        if (lane == 0)
+            of_warp[s * WARP + warp] = sum[s];
+    __syncthreads();
+    UNROLL_ALL
+    for (int s = 0; s < COUNT; s++)
+        sum[s] = warp_reduce(lane < warps ? of_warp[s * WARP + lane] : 0.0F, plus());
+}
+
+/* f of every EACH columns of a row that are this thread's, one after the other, with `rest` for what is not
+ * there. Several are under way at a time: there is nothing else to do meanwhile. */
+enum { PIECES_AT_ONCE = 4 };
+
+template <class T, class F>
+__device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typename computing<T>::type rest,
+                         F f)
+{
+    const int64_t step = EACH * blockDim.x;
+    for (int64_t first = EACH * threadIdx.x; first < columns; first += PIECES_AT_ONCE * step) {
+        piece<T> p[PIECES_AT_ONCE] = {};
+        UNROLL_ALL
+        for (int k = 0; k < PIECES_AT_ONCE; k++)
+            if (k * step < columns - first)
+                p[k] = in.read(row, first + k * step, columns - first - k * step);
+        UNROLL_ALL
+        for (int k = 0; k < PIECES_AT_ONCE; k++) {
+            const int64_t left = columns - first - k * step;
+            if (left <= 0)
+                break;
+            auto q = rows<T>::widened(p[k]);
+            if (left < EACH)
+                for (int i = 0; i < EACH; i++)
+                    q.at[i] = i < left ? q.at[i] : rest;
+            f(q);
+        }
+    }
+}
+
+/* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then with each other.
+ *
+ * An F says what a row brings: read(row, column, left) fetches what its EACH columns need, and add() makes of
+ * that their terms of sum[F::SUMS]. Apart, so that several rows are under way before the first is waited for:
+ * a thread has nothing else to do meanwhile, and there are few of them. */
+enum { ROW_BLOCK = SUM_ROW_BLOCK, ROWS_AT_ONCE = 8 };
+
+template <class F>
+__global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<float> partial)
+{
+    const int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x),
+                  left = columns - column;
+    if (left <= 0)
+        return;
+    for (int64_t block = blockIdx.y; block * ROW_BLOCK < row_count; block += gridDim.y) {
+        piece<float> sum[F::SUMS] = {};
+        int64_t row = block * ROW_BLOCK, end = row + ROW_BLOCK < row_count ? row + ROW_BLOCK : row_count;
+        for (; row + ROWS_AT_ONCE <= end; row += ROWS_AT_ONCE) {
+            typename F::row in[ROWS_AT_ONCE];
+            UNROLL_ALL
+            for (int i = 0; i < ROWS_AT_ONCE; i++)
+                in[i] = f.read(row + i, column, left);
+            UNROLL_ALL
+            for (int i = 0; i < ROWS_AT_ONCE; i++)
+                f.add(in[i], sum);
+        }
+        for (; row < end; row++)
+            f.add(f.read(row, column, left), sum);
+        for (int s = 0; s < F::SUMS; s++)
+            partial.store(block * F::SUMS + s, column, left, sum[s]);
+    }
+}
+
+struct partial_sums {
+    const float *partial;
+    int64_t lines, columns, stride; // lines of `columns` floats, `stride` apart; those of the next sum follow
+    float *out[2];
+    bool accumulate;
+};
+
+/* The lines of 32 columns: warp w of W adds up lines w, w + W, ..., and the sums of the warps are added in
+ * order. With one warp for them all, each would wait for memory as often as there are lines. */
+[[maybe_unused]] static __global__ void add_partial_sums(struct partial_sums sums)
+{
+    SHARED(float, of_warp, WARP *WARP);
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int64_t column = static_cast<int64_t>(blockIdx.x) * WARP + lane;
+    const float *const line = sums.partial + blockIdx.y * sums.columns + column;
+    float *const out = sums.out[blockIdx.y];
+    float total = 0.0F;
+    if (column < sums.columns) {
+        UNROLL(8)
+        for (int64_t b = warp; b < sums.lines; b += warps)
+            total += line[b * sums.stride];
+    }
+    of_warp[threadIdx.x] = total;
+    __syncthreads();
+    if (warp > 0 || column >= sums.columns)
+        return;
+    for (unsigned w = 1; w < warps; w++)
+        total += of_warp[w * WARP + lane];
+    out[column] = sums.accumulate ? out[column] + total : total;
+}
+
+/* The lines that are in scratch, to where each sum goes. */
+static inline enum status run_partial_sums(struct cuda_queue *queue, const struct partial_sums &sums,
+                                           int count)
+{
+    enum { THREADS = 512 };
+    dim3 grid(static_cast<unsigned>(blocks_of(sums.columns, WARP)), static_cast<unsigned>(count));
+    return LAUNCH(queue, add_partial_sums, grid, threads_for(WARP * sums.lines, THREADS), 0, sums);
+}
+
+/* out[s][columns] (+)= what f adds up over all rows. */
+template <class F>
+enum status run_sum_rows(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns,
+                         float *const out[F::SUMS], bool accumulate)
+{
+    enum { THREADS = 128 };
+    int64_t blocks = blocks_of(row_count, ROW_BLOCK), pieces = blocks_of(columns, EACH);
+    void *partial;
+    TRY(cuda_scratch(queue, static_cast<size_t>(blocks * F::SUMS * columns) * sizeof(float), &partial));
+    int threads = threads_for(pieces, THREADS);
+    dim3 grid(static_cast<unsigned>(blocks_of(pieces, threads)),
+              static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
+    TRY(LAUNCH(queue, add_row_blocks<F>, grid, threads, 0, f, row_count, columns,
+               lines_of(static_cast<float *>(partial), columns)));
+    struct partial_sums sums = {
+        static_cast<const float *>(partial), blocks, columns, F::SUMS * columns, {}, accumulate};
+    for (int s = 0; s < F::SUMS; s++)
+        sums.out[s] = out[s];
+    return run_partial_sums(queue, sums, F::SUMS);
+}

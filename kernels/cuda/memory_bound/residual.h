@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the residual ops do to eight neighbours, for their own kernels (residual.cu) and for those that go on
+ * with a row (norm.cu). An element is read before it is written, by the same thread. */
+#pragma once
+
+#include "kernels/cuda/memory_bound/random.h"
+#include "kernels/cuda/memory_bound/rows.h"
+
+struct mask {
+    bool drops;
+    struct dropout_rule rule;
+    const int64_t *sample;
+    const int32_t *place;
+    int64_t columns, column_begin;
+
+    /* Which of columns [column, column + EACH) of a row are kept, as bits: drawn before the row is asked for,
+     * they take one register until it is there. */
+    __device__ unsigned kept(int64_t row, int64_t column) const
+    {
+        if (!drops)
+            return 0;
+        uint64_t first = static_cast<uint64_t>(place[row]) * static_cast<uint64_t>(columns) +
+                         static_cast<uint64_t>(column_begin + column);
+        unsigned bits = 0;
+        for (unsigned i = 0; i < EACH; i += 4) {
+            float factor[4];
+            dropout_quad(rule, static_cast<uint64_t>(sample[row]), first + i, factor);
+            for (unsigned k = 0; k < 4; k++)
+                bits |= factor[k] != 0.0F ? 1U << (i + k) : 0U;
+        }
+        return bits;
+    }
+
+    __device__ void apply(unsigned kept, piece<float> &q) const
+    {
+        if (!drops)
+            return;
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            q.at[i] *= (kept >> i & 1U) != 0 ? rule.scale : 0.0F;
+    }
+};
+
+static inline struct mask mask_of(const struct dropout *dropout)
+{
+    if (dropout->probability == 0.0F)
+        return {};
+    return {true,           dropout_rule_of(dropout), dropout->sample,
+            dropout->place, dropout->columns,         dropout->column_begin};
+}
+
+template <class T> struct add_residual {
+    rows<T> x, bias, residual, out;
+    struct mask mask;
+    struct in {
+        unsigned kept;
+        piece<T> x, bias, residual;
+    };
+
+    template <bool WHOLE = false> __device__ in read(int64_t row, int64_t column, int64_t left) const
+    {
+        in p = {};
+        p.kept = mask.kept(row, column);
+        p.x = x.template read<WHOLE>(row, column, left);
+        if (residual.data != nullptr)
+            p.residual = residual.template read<WHOLE>(row, column, left);
+        if (bias.data != nullptr)
+            p.bias = bias.template read<WHOLE>(0, column, left);
+        return p;
+    }
+
+    /* The sum of columns [column, column + EACH) of a row, as it lies in `out` then. */
+    template <bool WHOLE = false>
+    __device__ piece<T> put(const in &p, int64_t row, int64_t column, int64_t left) const
+    {
+        piece<float> q = rows<T>::widened(p.x);
+        if (bias.data != nullptr) {
+            const piece<float> b = rows<T>::widened(p.bias);
+            for (int i = 0; i < EACH; i++)
+                q.at[i] += b.at[i];
+        }
+        mask.apply(p.kept, q);
+        if (residual.data != nullptr) {
+            const piece<float> r = rows<T>::widened(p.residual);
+            for (int i = 0; i < EACH; i++)
+                q.at[i] += r.at[i];
+        }
+        const piece<T> sum = rows<T>::narrowed(q);
+        out.template write<WHOLE>(row, column, left, sum);
+        return sum;
+    }
+
+    bool are_whole(int64_t columns) const
+    {
+        return x.are_whole(columns) && bias.are_whole(columns) && residual.are_whole(columns) &&
+               out.are_whole(columns);
+    }
+};
+
+template <class T> static add_residual<T> add_residual_of(const struct residual_forward *op)
+{
+    return {rows_of<T>(op->x), rows_of<T>(op->bias), rows_of<T>(op->residual), rows_of<T>(op->out),
+            mask_of(&op->dropout)};
+}
+
+/* Nothing is dropped, and all lies where it goes. */
+static inline bool residual_backward_is_done(const struct residual_backward *op)
+{
+    return op->dropout.probability == 0.0F && op->dx.data == op->dout.data;
+}

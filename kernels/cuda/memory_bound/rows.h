@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How kernels reach memory: eight neighbours at a time, which are 16 bytes of bf16 and f16 and twice 16 of
+ * fp32, in accesses of 16 bytes where pointer and stride allow it, and one by one where they do not. Which
+ * thread gets which eight depends on neither that nor the type, so the bits of a sum do not depend on where
+ * an array lies, and an op on two-byte numbers is the op on the same numbers in fp32, rounded once. */
+#pragma once
+
+#include "kernels/cuda/tensor_core/mma.h"
+
+#include <string.h>
+
+enum { EACH = 8 };
+
+template <class T> struct alignas(16) piece {
+    T at[EACH];
+
+    __device__ T get(int i) const
+    {
+        return at[i];
+    }
+    __device__ void set(int i, T x)
+    {
+        at[i] = x;
+    }
+};
+
+/* Two-byte numbers stay in pairs, as they came, until they are computed with. Taken apart behind a read's two
+ * branches they would be waited for there, and whoever reads several pieces first would have one under way.
+ */
+template <class T> struct alignas(16) piece_of_pairs {
+    uint32_t pair[EACH / 2];
+
+    __device__ T get(int i) const
+    {
+        const uint16_t bits = static_cast<uint16_t>(pair[i / 2] >> 16 * (i % 2));
+        T x;
+        memcpy(&x, &bits, sizeof x);
+        return x;
+    }
+    __device__ void set(int i, T x)
+    {
+        uint16_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        const int shift = 16 * (i % 2);
+        pair[i / 2] = (pair[i / 2] & ~(0xffffU << shift)) | static_cast<uint32_t>(bits) << shift;
+    }
+};
+template <> struct piece<bf16> : piece_of_pairs<bf16> {
+};
+template <> struct piece<f16> : piece_of_pairs<f16> {
+};
+template <> struct piece<uint16_t> : piece_of_pairs<uint16_t> {
+};
+
+/* What is computed in: fp32 for two-byte numbers, else the type itself. */
+template <class T> struct computing {
+    using type = T;
+    static __device__ void widen_all(const piece<T> &from, piece<T> &to)
+    {
+        to = from;
+    }
+    static __device__ void narrow_all(const piece<T> &from, piece<T> &to)
+    {
+        to = from;
+    }
+};
+
+template <class T> struct computing_in_fp32 {
+    using type = float;
+    static __device__ void widen_all(const piece<T> &from, piece<float> &to)
+    {
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            to.at[i] = widen(from.get(i));
+    }
+    static __device__ void narrow_all(const piece<float> &from, piece<T> &to)
+    {
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i += 2)
+            to.pair[i / 2] = narrow_pair<T>(from.at[i], from.at[i + 1]);
+    }
+};
+template <> struct computing<bf16> : computing_in_fp32<bf16> {
+};
+template <> struct computing<f16> : computing_in_fp32<f16> {
+};
+
+/* A matrix as a kernel sees it. */
+template <class T> struct rows {
+    using wide_type = typename computing<T>::type;
+    T *data;
+    int64_t stride;
+    bool wide; // every row begins on 16 bytes
+
+    __device__ T *row(int64_t r) const
+    {
+        return data + r * stride;
+    }
+
+    /* Columns [column, column + EACH) as they lie, of which `left` are there; 0 in place of the others.
+     * WHOLE: the caller knows that are_whole(), and no code is made for the rest. */
+    template <bool WHOLE = false> __device__ piece<T> read(int64_t r, int64_t column, int64_t left) const
+    {
+        const T *from = row(r) + column;
+        const bool at_once = WHOLE || (wide && left >= EACH);
+        piece<T> p = {};
+        if (at_once) {
+            p = *reinterpret_cast<const piece<T> *>(from);
+        } else {
+            UNROLL_ALL
+            for (int i = 0; i < EACH; i++)
+                p.set(i, i < left ? from[i] : T());
+        }
+        return p;
+    }
+
+    /* What read() has brought, in the type that is computed in. */
+    static __device__ piece<wide_type> widened(const piece<T> &p)
+    {
+        piece<wide_type> q;
+        computing<T>::widen_all(p, q);
+        return q;
+    }
+
+    template <bool WHOLE = false>
+    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left) const
+    {
+        return widened(read<WHOLE>(r, column, left));
+    }
+
+    /* `rest` in place of what is not there. */
+    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left, wide_type rest) const
+    {
+        piece<wide_type> q = load(r, column, left);
+        UNROLL_ALL
+        for (int i = 0; i < EACH; i++)
+            q.at[i] = i < left ? q.at[i] : rest;
+        return q;
+    }
+
+    /* Rounded to what lies there. */
+    static __device__ piece<T> narrowed(const piece<wide_type> &q)
+    {
+        piece<T> p;
+        computing<T>::narrow_all(q, p);
+        return p;
+    }
+
+    template <bool WHOLE = false>
+    __device__ void write(int64_t r, int64_t column, int64_t left, const piece<T> &p) const
+    {
+        T *to = row(r) + column;
+        const bool at_once = WHOLE || (wide && left >= EACH);
+        if (at_once) {
+            uint32_t word[sizeof p / sizeof(uint32_t)];
+            memcpy(word, &p, sizeof p);
+            UNROLL_ALL
+            for (size_t i = 0; i < sizeof p / 16; i++)
+                store_16_bytes(reinterpret_cast<unsigned char *>(to) + 16 * i, word + 4 * i);
+        } else {
+            UNROLL_ALL
+            for (int i = 0; i < EACH; i++)
+                if (i < left)
+                    to[i] = p.get(i);
+        }
+    }
+
+    template <bool WHOLE = false>
+    __device__ void store(int64_t r, int64_t column, int64_t left, const piece<wide_type> &q) const
+    {
+        write<WHOLE>(r, column, left, narrowed(q));
+    }
+
+    /* All of rows of so many columns is read and written in wide accesses; so is what is not there. */
+    bool are_whole(int64_t columns) const
+    {
+        return data == nullptr || (wide && columns % EACH == 0);
+    }
+};
+
+/* A dense tensor of other than two dimensions is one row. None: data is NULL. */
+template <class T> static inline rows<T> rows_of(struct tensor t)
+{
+    rows<T> r = {static_cast<T *>(t.data), t.ndim == 2 ? t.stride[0] : 0, false};
+    r.wide =
+        reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && r.stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
+    return r;
+}
+
+static inline rows<float> floats(struct tensor t)
+{
+    return rows_of<float>(t);
+}
+
+/* Lines of `columns` floats, one behind the other. */
+static inline rows<float> lines_of(float *data, int64_t columns)
+{
+    return rows_of<float>(tensor_2d(data, F32, 1, columns));
+}
+
+/* f(T()), T being the type of a tensor's numbers: f32, bf16 or f16. */
+template <class F> static enum status with_type(enum dtype dtype, F f)
+{
+    if (dtype == BF16)
+        return f(bf16());
+    return dtype == F16 ? f(f16()) : f(float());
+}
+
+/* A matrix of f32, bf16 or f16 for kernels that are compiled once: the type is asked for at each number. */
+struct numbers {
+    void *data;
+    int64_t stride;
+    enum dtype dtype;
+
+    __device__ float load(int64_t row, int64_t column) const
+    {
+        const int64_t i = row * stride + column;
+        if (dtype == F32)
+            return static_cast<const float *>(data)[i];
+        return dtype == BF16 ? widen(static_cast<const bf16 *>(data)[i])
+                             : widen(static_cast<const f16 *>(data)[i]);
+    }
+
+    __device__ void store(int64_t row, int64_t column, float x) const
+    {
+        const int64_t i = row * stride + column;
+        if (dtype == F32)
+            static_cast<float *>(data)[i] = x;
+        else
+            static_cast<uint16_t *>(data)[i] =
+                static_cast<uint16_t>(dtype == BF16 ? narrow_pair<bf16>(x, 0.0F) : narrow_pair<f16>(x, 0.0F));
+    }
+};
+
+static inline struct numbers numbers_of(const struct tensor &t)
+{
+    return {t.data, t.ndim == 2 ? t.stride[0] : 0, t.dtype};
+}
+
+static inline int64_t row_count(struct tensor t)
+{
+    return t.ndim == 2 ? t.dim[0] : 1;
+}
+
+static inline int64_t column_count(struct tensor t)
+{
+    return t.ndim == 2 ? t.dim[1] : tensor_count(t);
+}
+
+/* f(row, column, left) for every EACH columns of every row, on a thread of their own. */
+template <class F> __global__ void each_piece(F f, int64_t row_count, int64_t columns)
+{
+    int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+    for (int64_t row = blockIdx.y; row < row_count && column < columns; row += gridDim.y)
+        f(row, column, columns - column);
+}
+
+/* The same in two steps: f.put(f.read(row, column, left), row, column, left). A thread takes two pieces, one
+ * below the other, or in a single row a block's width apart, and both are under way before it waits: where
+ * read() is one access of 16 bytes, all threads of a multiprocessor together have 32 KiB under way with one,
+ * and memory at its full rate wants more. */
+template <class F> __global__ void each_two_pieces(F f, int64_t row_count, int64_t columns)
+{
+    const bool below = row_count > 1;
+    const int64_t across = below ? 0 : EACH * blockDim.x, down = below ? 1 : 0;
+    const int64_t column =
+        EACH * (static_cast<int64_t>(blockIdx.x) * (below ? 1 : 2) * blockDim.x + threadIdx.x);
+    for (int64_t row = 2 * static_cast<int64_t>(blockIdx.y); row < row_count && column < columns;
+         row += 2 * static_cast<int64_t>(gridDim.y)) {
+        const int64_t left = columns - column;
+        const bool both = row + down < row_count && left > across;
+        typename F::in in[2] = {};
+        in[0] = f.read(row, column, left);
+        if (both)
+            in[1] = f.read(row + down, column + across, left - across);
+        f.put(in[0], row, column, left);
+        if (both)
+            f.put(in[1], row + down, column + across, left - across);
+    }
+}
+
+/* Blocks that share `pieces` alike, of whole warps. */
+static inline int threads_of_pieces(int64_t pieces)
+{
+    enum { THREADS = 256 };
+    return threads_for(blocks_of(pieces, blocks_of(pieces, THREADS)), THREADS);
+}
+
+static inline dim3 grid_of(int64_t across, int64_t down)
+{
+    return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down < MAX_GRID_Y ? down : MAX_GRID_Y));
+}
+
+template <class F>
+enum status run_each_piece(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
+{
+    const int64_t pieces = blocks_of(columns, EACH);
+    const int threads = threads_of_pieces(pieces);
+    return LAUNCH(queue, each_piece<F>, grid_of(blocks_of(pieces, threads), row_count), threads, 0, f,
+                  row_count, columns);
+}
+
+template <class F>
+enum status run_each_two_pieces(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
+{
+    const bool below = row_count > 1;
+    const int64_t pieces = blocks_of(blocks_of(columns, EACH), below ? 1 : 2);
+    const int threads = threads_of_pieces(pieces);
+    return LAUNCH(queue, each_two_pieces<F>,
+                  grid_of(blocks_of(pieces, threads), blocks_of(row_count, below ? 2 : 1)), threads, 0, f,
+                  row_count, columns);
+}

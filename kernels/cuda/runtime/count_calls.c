@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What each step asks of CUDA that makes the host wait, for tools/gpu_check: a program that is linked with
+ * this and with --wrap for the calls below (meson.build) says it behind each step, on a GPU as on the
+ * emulator.
+ *
+ *     load ─ 0F0 ─ 0B0 ─ ... ─ reduce ─ update | loss, norm, what ranks tell each other | load ─ ...
+ *     inside: nobody may wait                  | at its end: here one is meant
+ *
+ * A step begins where a profiler's range "load" does, and the ranges say which action a call was in. To wait
+ * is also to ask again for what was not ready, and to copy from or to memory that CUDA has not given this
+ * program.
+ *
+ * The trap: waits within cuBLASLt, cuDNN and the driver are no calls of ours. So with COUNT_HOLD_S=2 all
+ * streams are held from the third step on, until the host has put the whole step there: who waits for them
+ * inside, for whatever reason, stands until the hold gives up after so many seconds, and that is said. (A GPU
+ * takes a thousand launches ahead, and then the host waits anyway: only for steps of fewer.) */
+#include "kernels/cuda/runtime/cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_CALLS = 16, MOST_PIECES = 256, MOST_STREAMS = 64, HELD_FROM = 3, RANGE_CHARS = 24 };
+enum place { BEFORE, INSIDE, AT_THE_END, PLACES };
+
+struct call {
+    const char *name;
+    int count;
+    char range[RANGE_CHARS]; // in or behind which it was first made
+};
+
+struct piece {
+    const char *data;
+    size_t bytes;
+};
+
+struct count {
+    int step;
+    enum place place;
+    struct call call[PLACES][MOST_CALLS];
+    const void *not_ready; // that was asked for last
+    struct piece piece[MOST_PIECES];
+    cudaStream_t stream[MOST_STREAMS];
+    // Under the lock: the GPU's streams look at it.
+    pthread_mutex_t lock;
+    pthread_cond_t let_go;
+    bool holds;
+    char range[RANGE_CHARS], stood[RANGE_CHARS]; // begun last; begun when a hold gave up
+};
+
+/* A rank's, which is a thread. */
+static _Thread_local struct count mine = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                          .let_go = PTHREAD_COND_INITIALIZER};
+
+static void seen(const char *name)
+{
+    struct call *call = mine.call[mine.place], *end = call + MOST_CALLS;
+    while (call->name != NULL && strcmp(call->name, name) != 0)
+        CHECK(++call < end);
+    if (call->count++ == 0)
+        memcpy(call->range, mine.range, sizeof call->range);
+    call->name = name;
+}
+
+/* ---- steps ---- */
+
+static double hold_s(void)
+{
+    const char *seconds = getenv("COUNT_HOLD_S");
+    return seconds != NULL ? strtod(seconds, NULL) : 0.0;
+}
+
+/* On a stream: nothing behind it runs until the host lets go. */
+static void hold(void *context)
+{
+    struct count *count = context;
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    const double end_s = (double)limit.tv_nsec * 1e-9 + hold_s();
+    limit.tv_sec += (time_t)end_s;
+    limit.tv_nsec = (long)((end_s - (double)(time_t)end_s) * 1e9);
+    pthread_mutex_lock(&count->lock);
+    while (count->holds) {
+        if (pthread_cond_timedwait(&count->let_go, &count->lock, &limit) == 0)
+            continue;
+        memcpy(count->stood, count->range, sizeof count->stood);
+        count->holds = false;
+    }
+    pthread_mutex_unlock(&count->lock);
+}
+
+static void say_calls(const struct call *call, bool first)
+{
+    for (int i = 0; i < MOST_CALLS && call[i].name != NULL; i++, first = false)
+        printf("%s%s %d (%s)", first ? " " : ", ", call[i].name, call[i].count, call[i].range);
+    printf("%s", first ? " nothing" : "");
+}
+
+static void say_step(void)
+{
+    size_t left = 0, all = 0;
+    MUST(cuda_check(NULL, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"));
+    pthread_mutex_lock(&mine.lock); // `stood`
+    printf("step %d asks of CUDA: inside", mine.step);
+    if (mine.stood[0] != '\0')
+        printf(" a wait of others (%s)", mine.stood);
+    say_calls(mine.call[INSIDE], mine.stood[0] == '\0');
+    printf("; at its end");
+    say_calls(mine.call[AT_THE_END], true);
+    printf("; %zu of %zu bytes free\n", left, all);
+    mine.stood[0] = '\0';
+    pthread_mutex_unlock(&mine.lock);
+}
+
+static void begin_step(void)
+{
+    if (mine.step > 0)
+        say_step();
+    memset(mine.call, 0, sizeof mine.call);
+    mine.place = INSIDE;
+    if (++mine.step < HELD_FROM || hold_s() <= 0.0)
+        return;
+    pthread_mutex_lock(&mine.lock);
+    mine.holds = true;
+    pthread_mutex_unlock(&mine.lock);
+    for (int i = 0; i < MOST_STREAMS; i++)
+        if (mine.stream[i] != NULL)
+            MUST(cuda_check(NULL, cudaLaunchHostFunc(mine.stream[i], hold, &mine), "cudaLaunchHostFunc"));
+}
+
+/* A call of the program, which comes here, and the real one. */
+#define CALL(name, returns, parameters)                         \
+    returns real_##name parameters __asm__("__real_" #name);    \
+    returns counted_##name parameters __asm__("__wrap_" #name); \
+    returns counted_##name parameters
+
+CALL(cuda_range, void, (const char *name))
+{
+    real_cuda_range(name);
+    pthread_mutex_lock(&mine.lock);
+    if (name != NULL) {
+        snprintf(mine.range, sizeof mine.range, "%s", name);
+    } else if (strcmp(mine.range, "update") == 0) {
+        mine.place = AT_THE_END;
+        mine.holds = false;
+        pthread_cond_broadcast(&mine.let_go);
+    }
+    pthread_mutex_unlock(&mine.lock);
+    if (name != NULL && strcmp(name, "load") == 0)
+        begin_step();
+}
+
+/* ---- waits ---- */
+
+CALL(cudaStreamSynchronize, cudaError_t, (cudaStream_t stream))
+{
+    seen("cudaStreamSynchronize");
+    return real_cudaStreamSynchronize(stream);
+}
+
+CALL(cudaEventSynchronize, cudaError_t, (cudaEvent_t event))
+{
+    seen("cudaEventSynchronize");
+    return real_cudaEventSynchronize(event);
+}
+
+static cudaError_t asked(const char *name, const void *what, cudaError_t answer)
+{
+    if (answer == cudaErrorNotReady && mine.not_ready == what)
+        seen(name);
+    mine.not_ready = answer == cudaErrorNotReady ? what : NULL;
+    return answer;
+}
+
+CALL(cudaEventQuery, cudaError_t, (cudaEvent_t event))
+{
+    return asked("cudaEventQuery", event, real_cudaEventQuery(event));
+}
+
+CALL(cudaStreamQuery, cudaError_t, (cudaStream_t stream))
+{
+    return asked("cudaStreamQuery", stream, real_cudaStreamQuery(stream));
+}
+
+static bool is_ours(const void *data)
+{
+    for (int i = 0; i < MOST_PIECES; i++)
+        if (mine.piece[i].data != NULL &&
+            (uintptr_t)data - (uintptr_t)mine.piece[i].data < mine.piece[i].bytes)
+            return true;
+    return false;
+}
+
+CALL(cudaMemcpyAsync, cudaError_t,
+     (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream))
+{
+    if (!is_ours(to) || !is_ours(from))
+        seen("cudaMemcpyAsync with memory that is not pinned");
+    return real_cudaMemcpyAsync(to, from, bytes, kind, stream);
+}
+
+/* ---- memory ---- */
+
+static cudaError_t taken(const char *name, cudaError_t error, const void *data, size_t bytes)
+{
+    int i = 0;
+    seen(name);
+    while (error == cudaSuccess && mine.piece[i].data != NULL)
+        CHECK(++i < MOST_PIECES);
+    if (error == cudaSuccess)
+        mine.piece[i] = (struct piece){data, bytes};
+    return error;
+}
+
+static void given(const char *name, const void *data)
+{
+    seen(name);
+    for (int i = 0; i < MOST_PIECES; i++)
+        if (mine.piece[i].data == data)
+            mine.piece[i] = (struct piece){0};
+}
+
+CALL(cudaMalloc, cudaError_t, (void **out, size_t bytes))
+{
+    const cudaError_t error = real_cudaMalloc(out, bytes);
+    return taken("cudaMalloc", error, *out, bytes);
+}
+
+CALL(cudaMallocHost, cudaError_t, (void **out, size_t bytes))
+{
+    const cudaError_t error = real_cudaMallocHost(out, bytes);
+    return taken("cudaMallocHost", error, *out, bytes);
+}
+
+CALL(cudaFree, cudaError_t, (void *data))
+{
+    given("cudaFree", data);
+    return real_cudaFree(data);
+}
+
+CALL(cudaFreeHost, cudaError_t, (void *data))
+{
+    given("cudaFreeHost", data);
+    return real_cudaFreeHost(data);
+}
+
+CALL(cudaGraphInstantiate, cudaError_t, (cudaGraphExec_t * out, cudaGraph_t graph, unsigned long long flags))
+{
+    seen("cudaGraphInstantiate");
+    return real_cudaGraphInstantiate(out, graph, flags);
+}
+
+/* ---- streams, for the hold ---- */
+
+static void replace_stream(cudaStream_t old, cudaStream_t stream)
+{
+    int i = 0;
+    while (mine.stream[i] != old)
+        CHECK(++i < MOST_STREAMS);
+    mine.stream[i] = stream;
+}
+
+CALL(cudaStreamCreateWithFlags, cudaError_t, (cudaStream_t * out, unsigned flags))
+{
+    const cudaError_t error = real_cudaStreamCreateWithFlags(out, flags);
+    if (error == cudaSuccess)
+        replace_stream(NULL, *out);
+    return error;
+}
+
+CALL(cudaStreamDestroy, cudaError_t, (cudaStream_t stream))
+{
+    replace_stream(stream, NULL);
+    return real_cudaStreamDestroy(stream);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What every .cu file begins with: the ops, and the one way in which a kernel is launched.
+ *
+ *     return LAUNCH(queue, norm_forward, dim3(rows), THREADS, 0, x, y);
+ *     __global__ void norm_forward(...) { SHARED(float, line, 32); ... }
+ *
+ * LAUNCH is cudaLaunchKernelEx(). A test build compiles the same file as C++ with its own <cuda_runtime.h>
+ * (tests/emulator/), where a launch runs the kernel thread by thread on the CPU; that is why kernels take
+ * shared memory through SHARED and DYNAMIC_SHARED, and why inline PTX is in one place (mma.h, wgmma.h).
+ *
+ * The trap: every thread of a block must reach the same barriers and shuffles. Leave early only where no
+ * barrier follows. */
+#pragma once
+
+#define _Noreturn [[noreturn]]
+extern "C" {
+#include "kernels/cuda/runtime/cuda.h"
+}
+
+#include <cuda_runtime.h>
+
+constexpr int WARP = 32;
+constexpr int64_t MAX_GRID_Y = 65535; // and z
+
+#ifdef __CUDACC__
+#define PRAGMA_(text)             _Pragma(#text)
+#define UNROLL(times)             PRAGMA_(unroll times)
+#define UNROLL_ALL                PRAGMA_(unroll)
+#define SHARED(type, name, count) __shared__ type name[count]
+#define DYNAMIC_SHARED(type, name)                            \
+    extern __shared__ __align__(16) unsigned char dynamic_[]; \
+    type *const name = reinterpret_cast<type *>(dynamic_)
+
+#endif
+
+/* The status is the launch's own. What cudaGetLastError() knows is the last failure of any call of this
+ * thread, and that an event is not ready yet (cudaErrorNotReady) counts as one. */
+template <class... Parameters, class... Arguments>
+enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
+                          dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
+{
+    enum { WITHOUT_ASKING = 48 * 1024 };
+    if (shared_bytes > WITHOUT_ASKING) {
+        cudaError_t error =
+            cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        if (error != cudaSuccess)
+            return cuda_check(queue, error, name);
+    }
+    const cudaLaunchConfig_t config = {
+        grid, dim3(static_cast<unsigned>(threads)), shared_bytes, queue->stream, nullptr, 0};
+    return cuda_check(queue, cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
+
+/* Status of the launch; `threads` in one dimension, a multiple of WARP. */
+#define LAUNCH(queue, kernel, grid, threads, shared_bytes, ...) \
+    launch_kernel(queue, #kernel, kernel, grid, threads, shared_bytes, __VA_ARGS__)
+
+static inline int64_t blocks_of(int64_t count, int64_t each)
+{
+    return (count + each - 1) / each;
+}
+
+/* Threads for `count` pieces of work side by side: whole warps, at most `most`. */
+static inline int threads_for(int64_t count, int most)
+{
+    return count >= most ? most : static_cast<int>(blocks_of(count, WARP)) * WARP;
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/runtime/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PATH_CHARS = 4096, MESSAGE_CHARS = 600 };
+
+static void *open_one(const char *path, char message[MESSAGE_CHARS])
+{
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (module == NULL)
+        snprintf(message, MESSAGE_CHARS, "%s", dlerror());
+    return module;
+}
+
+/* glibc begins with the name that it was given where nothing of that name was found, and with the path, or
+ * the name of another library, where that is what is wrong. */
+static enum status say_missing(const char *file, const char *folder, const char *message)
+{
+    size_t length = strlen(file);
+    if (strncmp(message, file, length) == 0 && message[length] == ':')
+        return fail(NOT_SUPPORTED, "there is no %s, neither on LD_LIBRARY_PATH or the system's, nor in %s",
+                    file, folder);
+    return fail(NOT_SUPPORTED, "%s", message);
+}
+
+static const char *folder_of(void *module, char out[PATH_CHARS])
+{
+    if (dlinfo(module, RTLD_DI_ORIGIN, out) != 0)
+        snprintf(out, PATH_CHARS, "?");
+    return out;
+}
+
+enum status library_open(const char *file, const char *folder, const struct library_function *functions,
+                         size_t count, void **module)
+{
+    char message[MESSAGE_CHARS], other[MESSAGE_CHARS], path[PATH_CHARS];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    void *found = open_one(file, message);
+    if (found == NULL)
+        found = open_one(path, other);
+    if (found == NULL)
+        return say_missing(file, folder, message);
+    for (size_t i = 0; i < count; i++) {
+        void *address = dlsym(found, functions[i].name);
+        if (address == NULL) {
+            enum status status =
+                fail(NOT_SUPPORTED, "%s/%s has no %s", folder_of(found, path), file, functions[i].name);
+            dlclose(found);
+            return status;
+        }
+        memcpy(functions[i].to, &address, sizeof address);
+    }
+    *module = found;
+    return OK;
+}
+
+enum status library_check_version(void *module, const char *file, const char *what, size_t version,
+                                  size_t oldest)
+{
+    char path[PATH_CHARS];
+    if (version >= oldest)
+        return OK;
+    return fail(NOT_SUPPORTED, "%s/%s is %s %zu.%zu.%zu", folder_of(module, path), file, what,
+                version / 10000, version / 100 % 100, version % 100);
+}

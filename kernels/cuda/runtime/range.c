@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+/* NVTX is headers only: without a profiler a range costs a test of a pointer, and no library is asked for. */
+#include "kernels/cuda/runtime/cuda.h"
+
+#ifdef HAVE_NVTX
+#include <nvtx3/nvToolsExt.h>
+
+void cuda_range(const char *name)
+{
+    if (name != NULL)
+        nvtxRangePushA(name);
+    else
+        nvtxRangePop();
+}
+#else
+void cuda_range(const char *name)
+{
+    (void)name;
+}
+#endif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Tiles of two-byte numbers in shared memory, and products of them on tensor cores.
+ *
+ *     row r:   chunk 0 ^ (r % 8) | chunk 1 ^ (r % 8) | ...        a chunk: 8 numbers, 16 bytes
+ *
+ * The exclusive or lays the same chunk of eight rows into eight different groups of banks, so that ldmatrix,
+ * which reads just that, takes no bank twice; and a row that is written whole has them all, too.
+ *
+ * A tile of rows [n][k] is a right operand k x n as it lies, and n x k when ldmatrix transposes it: the same
+ * tile serves q k^T and ds k. M, N: so many 16 rows of the warp's own, so many 8 columns of the product. */
+#pragma once
+
+#include "kernels/cuda/memory_bound/rows.h"
+#include "kernels/cuda/tensor_core/mma.h"
+
+/* Rows of D numbers in shared memory, swizzled. */
+template <class T, int D> struct tile {
+    T *data;
+
+    __device__ T *at(int row, int chunk) const
+    {
+        return data + row * D + ((chunk ^ (row & 7)) * 8);
+    }
+};
+
+/* Rows [first, first + ROWS) of one head, zeros past the sequence's end. */
+template <class T, int D, int ROWS, int THREADS>
+__device__ void start_rows(const tile<T, D> &to, const rows<T> &from, int64_t row, int64_t column, int first,
+                           int sequence)
+{
+    UNROLL_ALL
+    for (int i = 0; i < ROWS * (D / 8) / THREADS; i++) {
+        const int piece = i * THREADS + static_cast<int>(threadIdx.x), r = piece / (D / 8),
+                  chunk = piece % (D / 8);
+        const bool present = first + r < sequence;
+        cp_async<16>(to.at(r, chunk), from.row(row + (present ? first + r : 0)) + column + 8 * chunk,
+                     present);
+    }
+}
+
+/* One number for each column. */
+template <int COLUMNS, class N> __device__ void start_numbers(N *to, const N *from, int first, int sequence)
+{
+    const int c = static_cast<int>(threadIdx.x);
+    if (c < COLUMNS)
+        cp_async<4>(to + c, from + (first + c < sequence ? first + c : 0), first + c < sequence);
+}
+
+/* s = rows of x times rows of u: the warp's 16 M rows from `mine` on, the 8 N of u, over a head's columns. */
+template <int M, int N, class T, int D>
+__device__ void multiply_rows(float s[M][N][4], const tile<T, D> &x, int mine, const tile<T, D> &u)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP);
+    UNROLL_ALL
+    for (int m = 0; m < M; m++)
+        UNROLL_ALL
+    for (int n = 0; n < N; n++)
+        s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0F;
+    UNROLL_ALL
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[M][4];
+        UNROLL_ALL
+        for (int m = 0; m < M; m++)
+            ldmatrix_x4(a[m], x.at(mine + 16 * m + lane % 16, 2 * k + lane / 16));
+        UNROLL_ALL
+        for (int n = 0; n < N; n += 2) {
+            uint32_t b[4]; // the two halves of k for columns n, then for n + 1
+            ldmatrix_x4(b, u.at(8 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            UNROLL_ALL
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16<T>(s[m][n], a[m], b);
+                mma_m16n8k16<T>(s[m][n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+/* sum += s w: s as multiply_rows has left it, rounded; the 8 N rows of w, all of a head's columns. */
+template <int M, int N, class T, int D>
+__device__ void add_product(float sum[M][D / 8][4], const float s[M][N][4], const tile<T, D> &w)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP);
+    UNROLL_ALL
+    for (int k = 0; k < N / 2; k++) {
+        uint32_t a[M][4];
+        UNROLL_ALL
+        for (int m = 0; m < M; m++)
+            UNROLL_ALL
+        for (int i = 0; i < 4; i++)
+            a[m][i] = narrow_pair<T>(s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        UNROLL_ALL
+        for (int d = 0; d < D / 8; d += 2) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, w.at(16 * k + lane % 16, d + lane / 16));
+            UNROLL_ALL
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16<T>(sum[m][d], a[m], b);
+                mma_m16n8k16<T>(sum[m][d + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+/* A sum, times `factor` of each row, rounded, to rows [first + mine, ...) of `to`, by way of the warp's own
+ * rows of a tile that is done with: so whole lines of 16 bytes are written. */
+template <int M, class T, int D>
+__device__ void store_rows(const rows<T> &to, int64_t row, int64_t column, int first, int mine, int sequence,
+                           const float sum[M][D / 8][4], const float factor[M][2], const tile<T, D> &by)
+{
+    const int lane = static_cast<int>(threadIdx.x % WARP), group = lane / 4, in_group = lane % 4;
+    __syncwarp();
+    UNROLL_ALL
+    for (int m = 0; m < M; m++)
+        UNROLL_ALL
+    for (int d = 0; d < D / 8; d++)
+        UNROLL_ALL
+    for (int half = 0; half < 2; half++)
+        *reinterpret_cast<uint32_t *>(by.at(mine + 16 * m + 8 * half + group, d) + 2 * in_group) =
+            narrow_pair<T>(sum[m][d][2 * half] * factor[m][half], sum[m][d][2 * half + 1] * factor[m][half]);
+    __syncwarp();
+    for (int i = lane; i < 16 * M * (D / 8); i += WARP) {
+        const int r = mine + i / (D / 8), chunk = i % (D / 8);
+        if (first + r < sequence)
+            *reinterpret_cast<piece<T> *>(to.row(row + first + r) + column + 8 * chunk) =
+                *reinterpret_cast<const piece<T> *>(by.at(r, chunk));
+    }
+}

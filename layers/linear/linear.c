@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear/linear.h"
+
+#include "layers/linear/linear_overlap.h"
+
+static const int64_t *global_shape(const struct env *env, int row)
+{
+    return env->weights->params->rows[row].dim;
+}
+
+struct column_linear column_linear_declare(const struct env *env, struct layout *layout, int weight, int bias)
+{
+    int64_t in = global_shape(env, weight)[1];
+    struct column_linear layer = {.weight = weight, .bias = bias};
+    layer.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
+    if (env->sequence_parallel) {
+        layer.gathered = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
+        layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), in);
+    }
+    layer.lowering = lowering_declare(env, layout, weight, 0);
+    return layer;
+}
+
+struct row_linear row_linear_declare(const struct env *env, struct layout *layout, int weight, int bias)
+{
+    int64_t out = global_shape(env, weight)[0];
+    struct row_linear layer = {.weight = weight, .bias = bias};
+    layer.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), out);
+    layer.dy = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_local_tokens(env), out);
+    if (env->sequence_parallel) {
+        layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), out);
+        if (env->beside != NULL)
+            layer.parts = layout_add(layout, HOME_SCRATCH, env_tokens(env), out);
+        layer.gathered = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_tokens(env), out);
+    }
+    layer.lowering = lowering_declare(env, layout, weight, 1);
+    return layer;
+}
+
+/* x of all tokens: gathered under sequence parallelism, itself without. */
+static enum status gather_tokens(const struct pass *pass, struct tensor local, struct region into,
+                                 struct tensor *whole)
+{
+    const struct env *env = pass->env;
+    *whole = local;
+    if (!env->sequence_parallel)
+        return OK;
+    *whole = pass_tensor(pass, into);
+    return group_all_gather(env->groups->tp, env->compute, local, *whole);
+}
+
+/* The sum of the ranks' parts: of all tokens in place, or of this rank's tokens in `into`. */
+static enum status reduce_tokens(const struct pass *pass, struct tensor partial, struct region into,
+                                 struct tensor *sum)
+{
+    const struct env *env = pass->env;
+    *sum = partial;
+    if (!env->sequence_parallel)
+        return group_all_reduce(env->groups->tp, env->compute, partial, REDUCE_SUM);
+    *sum = pass_tensor(pass, into);
+    return group_reduce_scatter(env->groups->tp, env->compute, partial, *sum);
+}
+
+static struct tensor fused_or_none(const struct env *env, int row, bool gradient)
+{
+    if (row < 0)
+        return (struct tensor){0};
+    return gradient ? weights_fused_gradient(env->weights, row) : weights_fused_value(env->weights, row);
+}
+
+/* In fp32, rounded once to where it goes. */
+static enum status multiply_wide(const struct lowering *lowering, const struct pass *pass, struct gemm args)
+{
+    struct stream *compute = pass->env->compute;
+    struct tensor narrow = args.c, bias = args.bias;
+    args.c = tensor_2d(pass_tensor(pass, lowering->product).data, F32, narrow.dim[0], narrow.dim[1]);
+    if (bias.data != NULL) {
+        args.bias = tensor_1d(pass_tensor(pass, lowering->bias).data, F32, bias.dim[0]);
+        TRY(cast(compute, (struct cast){.in = bias, .out = args.bias}));
+    }
+    TRY(gemm(compute, args));
+    return cast(compute, (struct cast){.in = args.c, .out = narrow});
+}
+
+/* One of the layer's three products, with its operands in the numbers that it computes with. What comes
+ * behind it sees them as they are. */
+static enum status multiply(const struct lowering *lowering, const struct pass *pass, enum product product,
+                            struct gemm args)
+{
+    struct operands operands = {args.a, args.b};
+    TRY(lower(lowering, pass, product, &operands));
+    if (operands.first.data == args.a.data && operands.second.data == args.b.data)
+        return gemm(pass->env->compute, args);
+    struct gemm alone = args;
+    alone.epilogue = (struct epilogue){0};
+    alone.a = operands.first;
+    alone.b = operands.second;
+    if (alone.a.dtype == F32 && alone.c.dtype != F32)
+        TRY(multiply_wide(lowering, pass, alone));
+    else
+        TRY(gemm(pass->env->compute, alone));
+    return gemm_epilogue(pass->env->compute, args);
+}
+
+/* Whether its messages run beside it. A product that is lowered wants its operands whole, for their scales.
+ */
+static bool goes_in_pieces(const struct lowering *lowering, const struct pass *pass, enum product product)
+{
+    return pass->env->beside != NULL && lowering->precision.format[product] == PRODUCT_AS_IT_IS;
+}
+
+/* The product of all tokens, of which a is this rank's. */
+static enum status gather_and_multiply(const struct lowering *lowering, const struct pass *pass,
+                                       enum product product, struct region into, struct gemm args)
+{
+    if (goes_in_pieces(lowering, pass, product)) {
+        struct gemm alone = args;
+        alone.epilogue = (struct epilogue){0};
+        TRY(multiply_gathered(pass->env, args.a, pass_tensor(pass, into), alone));
+        return gemm_epilogue(pass->env->compute, args);
+    }
+    TRY(gather_tokens(pass, args.a, into, &args.a));
+    return multiply(lowering, pass, product, args);
+}
+
+/* The sum over the ranks of a product whose part of this rank goes to c. parts: room for those of others. */
+static enum status multiply_and_reduce(const struct lowering *lowering, const struct pass *pass,
+                                       enum product product, struct region parts, struct region into,
+                                       struct gemm args, struct tensor *sum)
+{
+    if (!goes_in_pieces(lowering, pass, product)) {
+        TRY(multiply(lowering, pass, product, args));
+        return reduce_tokens(pass, args.c, into, sum);
+    }
+    *sum = pass_tensor(pass, into);
+    return multiply_scattered(pass->env, args, pass_tensor(pass, parts), *sum);
+}
+
+enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass, struct tensor x,
+                                  struct tensor y, struct epilogue epilogue)
+{
+    const struct env *env = pass->env;
+    return gather_and_multiply(&layer->lowering, pass, PRODUCT_FORWARD, layer->gathered,
+                               (struct gemm){
+                                   .a = x,
+                                   .b = weights_fused_value(env->weights, layer->weight),
+                                   .transpose_b = true,
+                                   .bias = fused_or_none(env, layer->bias, false),
+                                   .c = y,
+                                   .epilogue = epilogue,
+                               });
+}
+
+enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
+                                         struct tensor dy, struct tensor *dx)
+{
+    // Each rank saw only its slice of the outputs, so it can make only a part of dx.
+    struct tensor partial = pass_tensor(pass, layer->partial);
+    struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
+    return multiply_and_reduce(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered, layer->scattered,
+                               (struct gemm){.a = dy, .b = weight, .c = partial}, dx);
+}
+
+enum status column_linear_gather(const struct column_linear *layer, const struct pass *pass, struct tensor x,
+                                 struct event *gathered)
+{
+    const struct env *env = pass->env;
+    struct tensor whole;
+    *gathered = (struct event){0};
+    if (env->beside != NULL)
+        return gather_beside(env, x, pass_tensor(pass, layer->gathered), gathered);
+    return gather_tokens(pass, x, layer->gathered, &whole);
+}
+
+enum status column_linear_backward_weight(const struct column_linear *layer, const struct pass *pass,
+                                          struct tensor x, struct event gathered, struct tensor dy)
+{
+    const struct env *env = pass->env;
+    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
+    struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
+    TRY(stream_wait(env->compute, gathered));
+    return multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
+                    (struct gemm){.a = dy,
+                                  .transpose_a = true,
+                                  .b = whole,
+                                  .c = gradient,
+                                  .accumulate = true,
+                                  .epilogue = {.bias_gradient = fused_or_none(env, layer->bias, true)}});
+}
+
+enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass, struct tensor x,
+                               struct tensor *y)
+{
+    struct tensor partial = pass_tensor(pass, layer->partial);
+    struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
+    return multiply_and_reduce(&layer->lowering, pass, PRODUCT_FORWARD, layer->parts, layer->scattered,
+                               (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}, y);
+}
+
+enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
+                                      struct tensor dx, struct epilogue epilogue)
+{
+    struct tensor dy = pass_tensor(pass, layer->dy);
+    struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
+    return gather_and_multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered,
+                               (struct gemm){.a = dy, .b = weight, .c = dx, .epilogue = epilogue});
+}
+
+enum status row_linear_backward_weight(const struct row_linear *layer, const struct pass *pass,
+                                       struct tensor x)
+{
+    const struct env *env = pass->env;
+    struct tensor local = pass_tensor(pass, layer->dy);
+    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
+    struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
+    // Of this rank's tokens only: the row says that its gradient is partial over tp then.
+    struct column_sum of_bias = {.in = local, .out = fused_or_none(env, layer->bias, true)};
+    struct gemm args = {.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true};
+    if (!env->sequence_parallel)
+        args.epilogue.bias_gradient = of_bias.out;
+    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT, args));
+    return env->sequence_parallel && layer->bias >= 0 ? column_sum(env->compute, of_bias) : OK;
+}
+
+struct tensor row_linear_bias(const struct row_linear *layer, const struct pass *pass)
+{
+    return fused_or_none(pass->env, layer->bias, false);
+}

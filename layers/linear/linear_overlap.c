@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear/linear_overlap.h"
+
+/* The tokens of one rank. */
+static struct tensor piece(const struct env *env, struct tensor t, int rank)
+{
+    int64_t tokens = env_local_tokens(env);
+    return tensor_rows(t, rank * tokens, (rank + 1) * tokens);
+}
+
+/* The rank that many places behind this one; negative: before it. */
+static int neighbour(const struct group *tp, int places)
+{
+    return (tp->rank + places + tp->size) % tp->size;
+}
+
+/* What was put on `compute` so far comes before what is put beside it from now on. */
+static enum status begin_beside(const struct env *env)
+{
+    return stream_wait(env->beside, stream_record(env->compute));
+}
+
+static enum status swap(const struct env *env, int to, struct tensor sent, int from, struct tensor received)
+{
+    struct message messages[] = {{.data = sent, .peer = to, .send = true}, {.data = received, .peer = from}};
+    return group_exchange(env->groups->tp, env->beside, messages, 2);
+}
+
+enum status multiply_gathered(const struct env *env, struct tensor local, struct tensor whole,
+                              struct gemm args)
+{
+    const struct group *tp = env->groups->tp;
+    struct tensor c = args.c;
+    TRY(begin_beside(env));
+    TRY(copy(env->beside, (struct copy){.in = local, .out = piece(env, whole, tp->rank)}));
+    for (int s = 0; s < tp->size; s++) {
+        struct event come = stream_record(env->beside);
+        int rank = neighbour(tp, s), next = neighbour(tp, s + 1);
+        if (next != tp->rank)
+            TRY(swap(env, neighbour(tp, -s - 1), local, next, piece(env, whole, next)));
+        if (s > 0)
+            TRY(stream_wait(env->compute, come));
+        args.a = s > 0 ? piece(env, whole, rank) : local;
+        args.c = piece(env, c, rank);
+        TRY(gemm(env->compute, args));
+    }
+    return OK;
+}
+
+enum status multiply_scattered(const struct env *env, struct gemm args, struct tensor parts,
+                               struct tensor sum)
+{
+    const struct group *tp = env->groups->tp;
+    struct tensor a = args.a, c = args.c;
+    for (int s = 1; s <= tp->size; s++) {
+        int rank = neighbour(tp, s);
+        args.a = piece(env, a, rank);
+        args.c = piece(env, s < tp->size ? c : parts, rank);
+        TRY(gemm(env->compute, args));
+        if (s == tp->size)
+            break;
+        int from = neighbour(tp, -s);
+        TRY(begin_beside(env));
+        TRY(swap(env, rank, args.c, from, piece(env, parts, from)));
+    }
+    TRY(stream_wait(env->compute, stream_record(env->beside)));
+    int64_t count = tensor_count(sum);
+    return add_parts(env->compute, (struct add_parts){
+                                       .parts = tensor_2d(parts.data, parts.dtype, tp->size, count),
+                                       .out = tensor_1d(sum.data, sum.dtype, count),
+                                   });
+}
+
+enum status gather_beside(const struct env *env, struct tensor local, struct tensor whole, struct event *done)
+{
+    TRY(begin_beside(env));
+    TRY(group_all_gather(env->groups->tp, env->beside, local, whole));
+    *done = stream_record(env->beside);
+    return OK;
+}

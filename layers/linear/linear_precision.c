@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear/linear_precision.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const linear_names[LINEARS_OF_LAYER] = {"attention.qkv", "attention.proj", "mlp.fc1", "mlp.fc2"};
+
+bool linear_precision_lowers(const struct linear_precision *precision)
+{
+    for (int p = 0; p < PRODUCT_COUNT; p++)
+        if (precision->format[p] != PRODUCT_AS_IT_IS)
+            return true;
+    return false;
+}
+
+/* Whether `name` is `whole`, or its first parts. */
+static bool begins(const char *whole, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(whole, name, length) == 0 && (whole[length] == 0 || whole[length] == '.');
+}
+
+bool linear_is_named(const char *name, int64_t num_layers, int64_t layer, const char *linear)
+{
+    static const char prefix[] = "layers.";
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return begins(linear, name) || strcmp(strchr(linear, '.') + 1, name) == 0;
+    const char *number = name + sizeof prefix - 1;
+    char *rest;
+    long long index = strtoll(number, &rest, 10);
+    if (rest == number || (*rest != 0 && *rest != '.'))
+        return false;
+    return (index < 0 ? index + num_layers : index) == layer && (*rest == 0 || begins(linear, rest + 1));
+}
+
+bool linear_is_high(const struct linear_precision *precision, int64_t layer, const char *linear)
+{
+    bool high = layer < precision->high_first || layer >= precision->num_layers - precision->high_last;
+    for (size_t i = 0; i < precision->high_count && !high; i++)
+        high = linear_is_named(precision->high[i], precision->num_layers, layer, linear);
+    return high;
+}
+
+int64_t product_block(enum product_format format, enum scaling scaling)
+{
+    switch (format) {
+    case PRODUCT_E4M3:
+    case PRODUCT_E5M2:
+    case PRODUCT_HYBRID:
+        return scaling == SCALING_BLOCKWISE ? 128 : 1;
+    case PRODUCT_MXFP8:
+        return 32;
+    case PRODUCT_NVFP4:
+        return 16;
+    case PRODUCT_AS_IT_IS:
+    case PRODUCT_TERNARY:
+    case PRODUCT_FORMAT_COUNT:
+        break;
+    }
+    return 1;
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear/low_precision.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Whose magnitude a scale follows, where that is not a block's. */
+enum magnitude_of { OF_NOTHING, OF_TENSOR, OF_ROW, OF_MEAN, OF_HISTORY };
+
+/* How one operand is lowered. along 0: no blocks. */
+struct rule {
+    bool lowers;
+    enum number_format format;
+    enum scale_rule scale;
+    enum magnitude_of magnitude;
+    int along, across; // of a block: elements along the sum, and across it
+    bool stochastic;
+    bool transformed; // in grad_weight
+};
+
+/* Designated, so that what is left out is left out on purpose. */
+#define TO(format_, ...)                                        \
+    {                                                           \
+        .lowers = true, .format = NUMBER_##format_, __VA_ARGS__ \
+    }
+#define MX TO(E4M3, .scale = SCALE_E8M0_UP, .along = 32, .across = 1)
+#define FP4(across_, ...) \
+    TO(E2M1, .scale = SCALE_E4M3, .magnitude = OF_TENSOR, .along = 16, .across = (across_), __VA_ARGS__)
+
+static const struct rule own_rules[PRODUCT_FORMAT_COUNT][OPERAND_COUNT] = {
+    [PRODUCT_E4M3] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E4M3, .along = 0)},
+    [PRODUCT_E5M2] = {TO(E5M2, .along = 0), TO(E5M2, .along = 0), TO(E5M2, .along = 0)},
+    [PRODUCT_HYBRID] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E5M2, .along = 0)},
+    [PRODUCT_MXFP8] = {MX, MX, MX},
+    [PRODUCT_NVFP4] = {FP4(1, .transformed = true), FP4(16, .transformed = false),
+                       FP4(1, .transformed = true, .stochastic = true)},
+    [PRODUCT_TERNARY] = {TO(INT8, .scale = SCALE_FULL, .magnitude = OF_ROW),
+                         TO(TERNARY, .scale = SCALE_FULL, .magnitude = OF_MEAN),
+                         {.lowers = false}},
+};
+
+/* e4m3, e5m2 and hybrid are told how to scale. */
+static bool is_told(enum product_format format)
+{
+    return format == PRODUCT_E4M3 || format == PRODUCT_E5M2 || format == PRODUCT_HYBRID;
+}
+
+static struct rule rule_of(const struct linear_precision *precision, enum product product,
+                           enum operand operand)
+{
+    enum product_format format = precision->format[product];
+    struct rule rule = own_rules[format][operand];
+    rule.transformed = rule.transformed && product == PRODUCT_GRAD_WEIGHT;
+    if (format == PRODUCT_MXFP8 && precision->mxfp8_scale_rounding == SCALE_ROUNDS_DOWN)
+        rule.scale = SCALE_E8M0_DOWN;
+    if (!is_told(format))
+        return rule;
+    switch (precision->scaling) {
+    case SCALING_TENSORWISE:
+        rule.magnitude = OF_TENSOR;
+        break;
+    case SCALING_DELAYED:
+        rule.magnitude = OF_HISTORY;
+        break;
+    case SCALING_BLOCKWISE:
+        rule.along = 128;
+        rule.across = operand == OPERAND_W ? 128 : 1;
+    }
+    return rule;
+}
+
+/* The operands of each product, in the order in which it has them. */
+static const enum operand operands_of[PRODUCT_COUNT][2] = {
+    {OPERAND_X, OPERAND_W}, {OPERAND_DY, OPERAND_W}, {OPERAND_DY, OPERAND_X}};
+
+/* Two products have each operand; its magnitude is looked at in the first of those that scale with delay. */
+static bool is_seen_in(const struct linear_precision *precision, enum product product, enum operand operand)
+{
+    for (int p = 0; p < (int)product; p++)
+        if (is_told(precision->format[p]) && (operands_of[p][0] == operand || operands_of[p][1] == operand))
+            return false;
+    return true;
+}
+
+/* ---- making ---- */
+
+/* The linear layer that a row begins: its layer is named by its first weight. */
+static const char *linear_of(const char *row)
+{
+    static const char *const first[LINEARS_OF_LAYER][2] = {{".attention.q.", NULL},
+                                                           {".attention.proj.", NULL},
+                                                           {".mlp.fc1.", ".mlp.gate."},
+                                                           {".mlp.fc2.", NULL}};
+    for (int i = 0; i < LINEARS_OF_LAYER; i++)
+        for (int k = 0; k < 2; k++)
+            if (first[i][k] != NULL && strstr(row, first[i][k]) != NULL)
+                return linear_names[i];
+    return NULL; // the head
+}
+
+static int parts_of(const struct weights *weights, int weight)
+{
+    int parts = 0;
+    for (int i = weight; i < weights->params->count && weights->params->rows[i].fuse == weight; i++)
+        parts++;
+    CHECK(parts >= 1 && parts <= LOWERED_PARTS);
+    return parts;
+}
+
+struct lowering lowering_declare(const struct env *env, struct layout *layout, int weight, int cut_dim)
+{
+    static const char *const products[PRODUCT_COUNT] = {"forward", "grad_input", "grad_weight"};
+    const struct param *rows = env->weights->params->rows;
+    const char *linear = linear_of(rows[weight].name);
+    struct lowering lowering = {.weight = weight, .cut_inputs = cut_dim == 1};
+    if (linear == NULL || !linear_precision_lowers(&env->precision))
+        return lowering;
+    // The memory of a layer does not depend on which of them are kept high.
+    if (!linear_is_high(&env->precision, rows[weight].layer, linear))
+        lowering.precision = env->precision;
+    int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
+    for (int i = 0; i < parts_of(env->weights, weight); i++) {
+        outputs += weights_held(env->weights, weight + i)->slice.padded[0];
+        for (int p = 0; p < PRODUCT_COUNT; p++) {
+            char name[2 * PARAM_NAME_CHARS];
+            snprintf(name, sizeof name, "%s.%s.rounding", rows[weight + i].name, products[p]);
+            lowering.dither[i][p] = philox_named(env->seed, name);
+        }
+    }
+    lowering.signs = philox_named(env->seed, "hadamard.signs");
+    lowering.x = layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), inputs);
+    lowering.w = layout_add_f32(layout, 0, HOME_SCRATCH, outputs, inputs);
+    lowering.dy = layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), outputs);
+    lowering.magnitudes = layout_add_f32(layout, 0, HOME_SCRATCH, 1, env_tokens(env));
+    if (env->working == F32)
+        return lowering;
+    lowering.product =
+        layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), outputs > inputs ? outputs : inputs);
+    lowering.bias = layout_add_f32(layout, 0, HOME_SCRATCH, 1, outputs);
+    return lowering;
+}
+
+/* ---- lowering ---- */
+
+/* One operand on its way. */
+struct task {
+    const struct lowering *lowering;
+    const struct pass *pass;
+    enum product product;
+    enum operand operand;
+    struct rule rule;
+    int parts; // of its outputs: x has none of them
+    bool cut;  // over tp
+};
+
+/* The columns (of dy) or rows (of w) that belong to one logical tensor. */
+static struct tensor part_of(const struct task *task, struct tensor t, int part)
+{
+    const struct weights *weights = task->pass->env->weights;
+    int64_t begin = 0;
+    if (task->operand == OPERAND_X)
+        return t;
+    for (int i = 0; i < part; i++)
+        begin += weights_held(weights, task->lowering->weight + i)->slice.padded[0];
+    int64_t end = begin + weights_held(weights, task->lowering->weight + part)->slice.padded[0];
+    return task->operand == OPERAND_W ? tensor_rows(t, begin, end) : tensor_columns(t, begin, end);
+}
+
+/* What scales follow from: of all parts, or of each row of x. */
+static struct tensor magnitudes_of(const struct task *task)
+{
+    void *data = pass_tensor(task->pass, task->lowering->magnitudes).data;
+    int64_t tokens = env_tokens(task->pass->env);
+    return tensor_1d(data, task->rule.magnitude == OF_MEAN ? F64 : F32,
+                     task->rule.magnitude == OF_ROW ? tokens : task->parts);
+}
+
+/* Of all rows' operands, the one of a part. */
+static struct tensor delayed_part(const struct task *task, struct tensor all, int part)
+{
+    int64_t slot = (int64_t)(task->lowering->weight + part) * OPERAND_COUNT + (int64_t)task->operand;
+    return tensor_1d((float *)all.data + slot, F32, 1);
+}
+
+static struct tensor magnitude_of_part(const struct task *task, int part)
+{
+    if (task->rule.magnitude == OF_HISTORY)
+        return delayed_part(task, task->pass->env->delayed.used, part);
+    struct tensor all = magnitudes_of(task);
+    if (task->rule.magnitude == OF_ROW)
+        return all;
+    return tensor_1d((char *)all.data + (size_t)part * dtype_bytes(all.dtype), all.dtype, 1);
+}
+
+static enum status find_magnitudes(const struct task *task, struct tensor in)
+{
+    static const enum magnitude_kind kinds[] = {
+        [OF_TENSOR] = MAGNITUDE_LARGEST, [OF_ROW] = MAGNITUDE_LARGEST_IN_ROW, [OF_MEAN] = MAGNITUDE_SUM};
+    const struct env *env = task->pass->env;
+    for (int i = 0; i < task->parts; i++)
+        TRY(magnitude(env->compute, (struct magnitude){.kind = kinds[task->rule.magnitude],
+                                                       .in = part_of(task, in, i),
+                                                       .out = magnitude_of_part(task, i)}));
+    if (!task->cut)
+        return OK;
+    return group_all_reduce(env->groups->tp, env->compute, magnitudes_of(task),
+                            task->rule.magnitude == OF_MEAN ? REDUCE_SUM : REDUCE_MAX);
+}
+
+/* For the scales of the next step, which other ranks' parts and microbatches are joined to behind this one.
+ */
+static enum status see_magnitudes(const struct task *task, struct tensor in)
+{
+    const struct env *env = task->pass->env;
+    if (!task->pass->training || !is_seen_in(&task->lowering->precision, task->product, task->operand))
+        return OK;
+    for (int i = 0; i < task->parts; i++)
+        TRY(magnitude(env->compute, (struct magnitude){.kind = MAGNITUDE_LARGEST,
+                                                       .in = part_of(task, in, i),
+                                                       .out = delayed_part(task, env->delayed.seen, i),
+                                                       .accumulate = true}));
+    return OK;
+}
+
+static enum status quantise_part(const struct task *task, struct tensor in, struct tensor out, int part)
+{
+    const struct env *env = task->pass->env;
+    const struct lowering *lowering = task->lowering;
+    const struct rule *rule = &task->rule;
+    // The sum runs over columns of x and w in forward and of dy in grad_input, else over rows.
+    bool columns = task->product == PRODUCT_FORWARD ||
+                   (task->product == PRODUCT_GRAD_INPUT && task->operand == OPERAND_DY);
+    struct quantise args = {
+        .in = part_of(task, in, part),
+        .out = part_of(task, out, part),
+        .format = rule->format,
+        .scale = rule->scale,
+        .block_rows = columns ? rule->across : rule->along,
+        .block_columns = columns ? rule->along : rule->across,
+        .period = task->operand == OPERAND_W ? 0 : env->sequence,
+    };
+    if (rule->magnitude != OF_NOTHING)
+        args.magnitude = magnitude_of_part(task, part);
+    if (rule->magnitude == OF_MEAN)
+        args.divisor = (double)tensor_count(args.in) * env->groups->tp->size;
+    if (rule->stochastic) {
+        const struct held *held = weights_held(env->weights, lowering->weight + part);
+        args.generator = lowering->dither[part][task->product];
+        args.sample = task->pass->batch->sample;
+        args.place = task->pass->batch->place;
+        args.columns = held->row->dim[0];
+        args.column_begin = held->slice.begin[0];
+    }
+    return quantise(env->compute, args);
+}
+
+static enum status lower_one(const struct lowering *lowering, const struct pass *pass, enum product product,
+                             enum operand operand, struct tensor *tensor)
+{
+    const struct region *regions[] = {&lowering->x, &lowering->w, &lowering->dy};
+    struct task task = {.lowering = lowering, .pass = pass, .product = product, .operand = operand};
+    task.rule = rule_of(&lowering->precision, product, operand);
+    if (!task.rule.lowers && tensor->dtype == F32)
+        return OK;
+    if (!task.rule.lowers) { // as it is, beside one that is f32
+        struct tensor as_it_is = *tensor;
+        *tensor = pass_tensor(pass, *regions[operand]);
+        return cast(pass->env->compute, (struct cast){.in = as_it_is, .out = *tensor});
+    }
+    task.parts = operand == OPERAND_X ? 1 : parts_of(pass->env->weights, lowering->weight);
+    task.cut = operand == OPERAND_W || (operand == OPERAND_X) == lowering->cut_inputs;
+    struct tensor in = *tensor, out = pass_tensor(pass, *regions[operand]);
+    if (task.rule.transformed) {
+        TRY(hadamard(pass->env->compute, (struct hadamard){.in = in, .out = out, .signs = lowering->signs}));
+        in = out;
+    }
+    if (task.rule.magnitude == OF_HISTORY)
+        TRY(see_magnitudes(&task, in));
+    else if (task.rule.magnitude != OF_NOTHING)
+        TRY(find_magnitudes(&task, in));
+    for (int i = 0; i < task.parts; i++)
+        TRY(quantise_part(&task, in, out, i));
+    *tensor = out;
+    return OK;
+}
+
+enum status lower(const struct lowering *lowering, const struct pass *pass, enum product product,
+                  struct operands *operands)
+{
+    if (lowering->precision.format[product] == PRODUCT_AS_IT_IS)
+        return OK;
+    TRY(lower_one(lowering, pass, product, operands_of[product][0], &operands->first));
+    return lower_one(lowering, pass, product, operands_of[product][1], &operands->second);
+}

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/parameters/weights.h"
+
+#include "layers/parameters/sharded.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ALIGN_ELEMENTS = 16 }; // 64 bytes of f32
+
+static int64_t aligned(int64_t elements)
+{
+    return (elements + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+}
+
+/* Lays the held rows out one after the other. A matrix that others are fused to is followed by them
+ * without a gap. */
+static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradients)
+{
+    *values = *gradients = 0;
+    for (int i = 0; i < w->count; i++) {
+        struct held *held = &w->list[i];
+        bool starts = held->row->fuse == held->index;
+        int64_t count = slice_padded(&held->slice);
+        if (starts)
+            *gradients = aligned(*gradients);
+        held->gradient_offset = *gradients;
+        *gradients += count;
+        if (held->second_use)
+            continue;
+        if (starts)
+            *values = aligned(*values);
+        held->value_offset = *values;
+        *values += count;
+    }
+    *values = aligned(*values);
+    *gradients = aligned(*gradients);
+}
+
+/* ---- buckets, and what of them is owned ---- */
+
+/* A tied weight's uses are cut alike, wherever they are: apart from their neighbours. */
+static bool is_tied(const struct params *params, const struct held *held)
+{
+    const struct param *last = &params->rows[params->count - 1]; // the head, where there is a tie
+    return last->tie >= 0 && (held->row == last || held->index == last->tie);
+}
+
+static int64_t columns_of(const struct held *held)
+{
+    return held->slice.ndim == 1 ? 1 : held->slice.padded[1];
+}
+
+static enum status plan_buckets(struct weights *w, const struct weights_config *config)
+{
+    struct bucket_range *ranges = calloc((size_t)w->count + 1, sizeof *ranges);
+    if (ranges == NULL)
+        return fail(NO_MEMORY, "no memory for %d gradients", w->count);
+    for (int i = 0; i < w->count; i++) {
+        const struct held *held = &w->list[i];
+        ranges[i] = (struct bucket_range){
+            .begin = held->gradient_offset,
+            .end = held->gradient_offset + slice_padded(&held->slice),
+            .block = squares_block_rows(columns_of(held)) * columns_of(held),
+            .unit = w->zero_stage >= 2 ? held->row->layer : 0,
+            .alone = w->zero_stage > 0 && is_tied(w->params, held),
+        };
+    }
+    bool by_layer = w->zero_stage >= 2 || config->bucket_bytes == 0;
+    int64_t bytes = by_layer ? INT64_MAX : config->bucket_bytes;
+    int ranks = w->zero_stage > 0 ? w->data->size : 1;
+    enum status status = bucket_plan_create(ranges, w->count, bytes, ranks, &w->plan);
+    free(ranges);
+    return status;
+}
+
+/* The part of a held row that lies in this rank's slice of its bucket; false: none. */
+static bool own_part(const struct weights *w, int index, struct owned *out)
+{
+    struct held *held = &w->list[index];
+    const struct bucket *bucket = &w->plan.buckets[w->plan.bucket_of[index]];
+    int64_t columns = columns_of(held), rows = held->slice.padded[0];
+    int64_t begin = bucket_cut(bucket, w->rank) - held->gradient_offset;
+    int64_t end = bucket_cut(bucket, w->rank + 1) - held->gradient_offset;
+    begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside
+    end = end < rows * columns ? end / columns : rows;
+    *out = (struct owned){.held = held, .begin = begin, .count = end - begin};
+    return begin < end;
+}
+
+static enum status list_owned(struct weights *w)
+{
+    w->owned = calloc((size_t)w->count + 1, sizeof *w->owned);
+    if (w->owned == NULL)
+        return fail(NO_MEMORY, "no memory for the table of %d parameters", w->count);
+    for (int i = 0; i < w->count; i++)
+        w->owned_count += own_part(w, i, &w->owned[w->owned_count]);
+    return OK;
+}
+
+/* Values and gradients lie in a bucket alike; its values begin here. */
+static int64_t values_begin(const struct weights *w, const struct bucket *bucket)
+{
+    return w->list[bucket->first].value_offset;
+}
+
+/* With ZeRO a bucket has the values of all its gradients, or none: of a second use, which is alone. */
+static bool has_values(const struct weights *w, const struct bucket *bucket)
+{
+    return !w->list[bucket->first].second_use;
+}
+
+/* Slices lie one after the other: how many elements before those of `bucket`. */
+static int64_t slices_before(const struct weights *w, int bucket, bool gradients)
+{
+    int64_t at = 0;
+    for (int b = 0; b < bucket; b++)
+        if (gradients || has_values(w, &w->plan.buckets[b]))
+            at += aligned(w->plan.buckets[b].counts[w->rank]);
+    return at;
+}
+
+/* ---- memory ---- */
+
+static size_t bytes_of(int64_t elements)
+{
+    return (size_t)elements * sizeof(float);
+}
+
+/* Whether what is updated lies apart from what the layers compute with. */
+static bool has_masters(const struct weights *w)
+{
+    return w->zero_stage < 3 && w->working != w->main;
+}
+
+/* Of w->value: the whole's, or that of its slices. */
+static enum dtype kept_dtype(const struct weights *w)
+{
+    return w->zero_stage >= 3 ? w->main : w->working;
+}
+
+static enum status allocate(struct weights *w, int64_t values, int64_t gradients,
+                            const struct weights_config *config)
+{
+    int64_t owned = w->zero_stage > 0 ? slices_before(w, w->plan.count, false) : values;
+    int64_t kept = w->zero_stage >= 2 ? slices_before(w, w->plan.count, true) : gradients;
+    int64_t held = w->zero_stage >= 3 ? owned : values;
+    enum part values_part = kept_dtype(w) == w->working ? PART_WEIGHTS : PART_MASTERS;
+    TRY(buffer_alloc(w->device, values_part, (size_t)held * dtype_bytes(kept_dtype(w)), &w->value));
+    if (!config->training)
+        return OK;
+    TRY(buffer_alloc(w->device, PART_GRADIENTS, bytes_of(kept), &w->gradient));
+    enum part moments = config->offload_moments ? PART_HOST : PART_MOMENTS;
+    TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->m));
+    TRY(buffer_alloc(w->device, moments, bytes_of(owned), &w->v));
+    if (has_masters(w))
+        TRY(buffer_alloc(w->device, PART_MASTERS, bytes_of(owned), &w->master));
+    w->flat_gradient = tensor_1d(w->gradient.data, F32, kept);
+    return OK;
+}
+
+/* Rows of a held one, the first at element `offset` of a buffer. */
+static struct tensor view_as(enum dtype dtype, const struct held *held, const struct buffer *buffer,
+                             int64_t offset, int64_t rows)
+{
+    void *data = buffer->data != NULL ? (char *)buffer->data + (size_t)offset * dtype_bytes(dtype) : NULL;
+    return held->slice.ndim == 1 ? tensor_1d(data, dtype, rows)
+                                 : tensor_2d(data, dtype, rows, held->slice.padded[1]);
+}
+
+static struct tensor view(const struct held *held, const struct buffer *buffer, int64_t offset, int64_t rows)
+{
+    return view_as(F32, held, buffer, offset, rows);
+}
+
+/* What is sharded leads nowhere until it is brought together. */
+static void point_held(struct weights *w, bool training)
+{
+    const struct buffer nowhere = {0};
+    for (int i = 0; i < w->count; i++) {
+        struct held *held = &w->list[i];
+        int64_t rows = held->slice.padded[0];
+        if (held->second_use)
+            held->value_offset = w->list[w->held_of_row[held->row->tie]].value_offset;
+        held->weight =
+            view_as(w->working, held, w->zero_stage >= 3 ? &nowhere : &w->value, held->value_offset, rows);
+        if (training)
+            held->gradient =
+                view(held, w->zero_stage >= 2 ? &nowhere : &w->gradient, held->gradient_offset, rows);
+    }
+}
+
+/* Where element `element` of a held row lies among the slices. */
+static int64_t slice_offset(const struct weights *w, int index, int64_t element, bool gradients)
+{
+    int b = w->plan.bucket_of[index];
+    int64_t in_slice = w->list[index].gradient_offset + element - bucket_cut(&w->plan.buckets[b], w->rank);
+    return slices_before(w, b, gradients) + in_slice;
+}
+
+static void point_owned(struct weights *w, bool training)
+{
+    for (int i = 0; i < w->owned_count; i++) {
+        struct owned *owned = &w->owned[i];
+        struct held *held = owned->held;
+        int index = (int)(held - w->list);
+        int64_t before = owned->begin * columns_of(held);
+        int64_t gradient = held->gradient_offset + before, value = held->value_offset + before;
+        int64_t moment = w->zero_stage > 0 ? slice_offset(w, index, before, false) : value;
+        if (w->zero_stage >= 2)
+            gradient = slice_offset(w, index, before, true);
+        if (w->zero_stage >= 3)
+            value = moment;
+        if (training)
+            owned->gradient = view(held, &w->gradient, gradient, owned->count);
+        if (held->second_use)
+            continue;
+        struct tensor part = view_as(kept_dtype(w), held, &w->value, value, owned->count);
+        *(has_masters(w) ? &owned->working : &owned->value) = part;
+        if (!training)
+            continue;
+        if (has_masters(w))
+            owned->value = view(held, &w->master, moment, owned->count);
+        owned->m = view(held, &w->m, moment, owned->count);
+        owned->v = view(held, &w->v, moment, owned->count);
+    }
+}
+
+struct tensor weights_gradient_slice(const struct weights *w, int bucket)
+{
+    return tensor_1d((float *)w->gradient.data + slices_before(w, bucket, true), F32,
+                     w->plan.buckets[bucket].counts[w->rank]);
+}
+
+struct tensor weights_value_slice(const struct weights *w, int bucket)
+{
+    const struct held *first = &w->list[w->plan.buckets[bucket].first];
+    int source = first->second_use ? w->plan.bucket_of[w->held_of_row[first->row->tie]] : bucket;
+    char *begin = (char *)w->value.data + (size_t)slices_before(w, source, false) * dtype_bytes(w->main);
+    return tensor_1d(begin, w->main, w->plan.buckets[source].counts[w->rank]);
+}
+
+/* ---- making ---- */
+
+static enum status list_held(struct weights *w, const struct weights_config *config)
+{
+    const struct params *params = w->params;
+    w->list = calloc((size_t)params->count, sizeof *w->list);
+    w->held_of_row = malloc((size_t)params->count * sizeof *w->held_of_row);
+    if (w->list == NULL || w->held_of_row == NULL)
+        return fail(NO_MEMORY, "no memory for the table of %d parameters", params->count);
+    for (int i = 0; i < params->count; i++)
+        w->held_of_row[i] = -1;
+
+    for (int l = 0; l < config->layer_count; l++) {
+        int first, count = params_of_layer(params, config->layers[l], &first);
+        for (int i = first; i < first + count; i++) {
+            const struct param *row = &params->rows[i];
+            w->held_of_row[i] = w->count;
+            w->list[w->count++] = (struct held){
+                .row = row,
+                .index = i,
+                .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, config->place),
+            };
+        }
+    }
+    for (int i = 0; i < w->count; i++) {
+        int tie = w->list[i].row->tie;
+        w->list[i].second_use = tie >= 0 && w->held_of_row[tie] >= 0;
+    }
+    return OK;
+}
+
+enum status weights_create(const struct weights_config *config, struct weights *out)
+{
+    bool training = config->training;
+    int stage = training ? config->zero_stage : 0;
+    *out = (struct weights){
+        .params = config->params,
+        .device = config->device,
+        .working = config->working,
+        .main = config->main,
+        .zero_stage = stage,
+        .data = stage > 0 ? config->groups->data : NULL,
+        .rank = stage > 0 ? config->groups->data->rank : 0,
+    };
+    int64_t values, gradients;
+    TRY(list_held(out, config));
+    assign_offsets(out, &values, &gradients);
+    TRY(plan_buckets(out, config));
+    TRY(allocate(out, values, gradients, config));
+    TRY(list_owned(out));
+    point_held(out, training);
+    point_owned(out, training);
+    return stage >= 2 ? sharded_create(out, config) : OK;
+}
+
+void weights_destroy(struct weights *weights)
+{
+    sharded_destroy(weights->sharded);
+    buffer_free(&weights->value);
+    buffer_free(&weights->gradient);
+    buffer_free(&weights->m);
+    buffer_free(&weights->v);
+    buffer_free(&weights->master);
+    bucket_plan_destroy(&weights->plan);
+    free(weights->list);
+    free(weights->held_of_row);
+    free(weights->owned);
+    *weights = (struct weights){0};
+}
+
+static struct tensor whole(const struct buffer *buffer)
+{
+    return tensor_1d(buffer->data, F32, (int64_t)(buffer->bytes / sizeof(float)));
+}
+
+/* The copy of a tied weight draws what its original draws. */
+static const char *original_name(const struct weights *w, const struct param *row)
+{
+    return row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
+}
+
+/* Part of a held row, or all of it. */
+static enum status initialise_part(const struct weights *w, const struct held *held, struct slice slice,
+                                   struct tensor value, struct stream *stream, uint64_t seed)
+{
+    const struct param *row = held->row;
+    if (row->init == INIT_ZERO || slice_count(&slice) == 0)
+        return OK;
+    if (row->init == INIT_ONE)
+        return fill(stream, (struct fill){.out = value, .value = 1.0F});
+
+    const char *name = original_name(w, row);
+    struct tensor matrix = tensor_2d(value.data, value.dtype, slice.padded[0], slice.padded[1]);
+    return init_normal(stream, (struct init_normal){
+                                   .out = tensor_rows(matrix, 0, slice.count[0]),
+                                   .generator = philox_named(seed, name),
+                                   .std = row->std,
+                                   .row_begin = slice.begin[0],
+                                   .column_begin = slice.begin[1],
+                                   .columns = row->dim[1],
+                               });
+}
+
+/* What the layers compute with, and what it was rounded from. */
+static enum status initialise_values(struct weights *w, struct stream *stream, uint64_t seed)
+{
+    for (int i = 0; i < w->count && w->zero_stage < 3; i++)
+        if (!w->list[i].second_use)
+            TRY(initialise_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
+    for (int i = 0; i < w->owned_count; i++) {
+        const struct owned *owned = &w->owned[i];
+        bool apart = w->zero_stage >= 3 || has_masters(w);
+        if (apart && owned->value.data != NULL)
+            TRY(initialise_part(w, owned->held, owned_slice(owned), owned->value, stream, seed));
+    }
+    return OK;
+}
+
+enum status weights_initialise(struct weights *w, struct stream *stream, uint64_t seed)
+{
+    // Padding, gaps and moments are zero, and stay zero: their gradients are. The host's memory begins as
+    // zero.
+    struct buffer *all[] = {&w->value, &w->m, &w->v, &w->master};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->bytes > 0 && all[i]->part != PART_HOST)
+            TRY(fill(stream, (struct fill){.out = whole(all[i]), .value = 0.0F}));
+    TRY(initialise_values(w, stream, seed));
+    w->updated = stream_record(stream);
+    return OK;
+}
+
+/* Rounds rows [begin, begin + count) of a held one by way of fp32 on the device. */
+static enum status put_rows(struct weights *w, struct stream *stream, const struct held *held,
+                            const float *host, const struct buffer *staging, int64_t begin, int64_t count)
+{
+    int64_t columns = columns_of(held), elements = count * columns;
+    struct tensor wide = tensor_1d(staging->data, F32, elements);
+    const struct owned *owned = weights_owned(w, held->index);
+    struct tensor to = view_as(w->working, held, &w->value, held->value_offset + begin * columns, count);
+    TRY(copy_to_device(stream, wide.data, host + begin * columns, tensor_bytes(wide)));
+    TRY(cast(stream, (struct cast){.in = wide, .out = tensor_1d(to.data, to.dtype, elements)}));
+    int64_t first = begin, last = begin + count;
+    if (!has_masters(w) || owned == NULL || owned->value.data == NULL)
+        return OK;
+    first = first > owned->begin ? first : owned->begin;
+    last = last < owned->begin + owned->count ? last : owned->begin + owned->count;
+    if (first >= last)
+        return OK;
+    float *master = (float *)owned->value.data + (first - owned->begin) * columns;
+    float *from = (float *)wide.data + (first - begin) * columns;
+    return copy(stream, (struct copy){.in = tensor_1d(from, F32, (last - first) * columns),
+                                      .out = tensor_1d(master, F32, (last - first) * columns)});
+}
+
+enum status weights_put(struct weights *w, struct stream *stream, const struct held *held, const float *host)
+{
+    enum { STAGING_ELEMENTS = 1 << 20 };
+    int64_t rows = held->slice.padded[0], columns = columns_of(held);
+    CHECK(w->zero_stage < 3);
+    if (w->working == F32) {
+        TRY(copy_to_device(stream, held->weight.data, host, tensor_bytes(held->weight)));
+        return stream_sync(stream);
+    }
+    struct buffer staging = {0};
+    int64_t each = columns < STAGING_ELEMENTS ? STAGING_ELEMENTS / columns : 1;
+    each = each < rows ? each : rows;
+    enum status status =
+        buffer_alloc(w->device, PART_WORKSPACE, (size_t)(each * columns) * sizeof(float), &staging);
+    for (int64_t begin = 0; status == OK && begin < rows; begin += each)
+        status = put_rows(w, stream, held, host, &staging, begin, begin + each < rows ? each : rows - begin);
+    if (status == OK)
+        status = stream_sync(stream);
+    buffer_free(&staging);
+    w->updated = stream_record(stream);
+    return status;
+}
+
+enum status weights_zero_gradients(struct weights *weights, struct stream *stream)
+{
+    return fill(stream, (struct fill){.out = weights->flat_gradient, .value = 0.0F});
+}
+
+enum status weights_gather(struct weights *w, struct stream *stream)
+{
+    bool whole_values = w->zero_stage == 1 || w->zero_stage == 2;
+    for (int b = 0; b < w->plan.count && whole_values; b++) {
+        const struct bucket *bucket = &w->plan.buckets[b];
+        char *begin = (char *)w->value.data + (size_t)values_begin(w, bucket) * dtype_bytes(w->working);
+        struct tensor values = tensor_1d(begin, w->working, bucket->end - bucket->begin);
+        if (has_values(w, bucket))
+            TRY(group_all_gather_v(w->data, stream, values, bucket->counts));
+    }
+    w->updated = stream_record(stream);
+    return OK;
+}
+
+struct owned *weights_owned(const struct weights *weights, int row)
+{
+    for (int i = 0; i < weights->owned_count; i++)
+        if (weights->owned[i].held->index == row)
+            return &weights->owned[i];
+    return NULL;
+}
+
+struct slice owned_slice(const struct owned *owned)
+{
+    struct slice slice = owned->held->slice;
+    int64_t real = slice.count[0] - owned->begin; // the rows behind are padding
+    slice.begin[0] += owned->begin;
+    slice.padded[0] = owned->count;
+    slice.count[0] = real < 0 ? 0 : real < owned->count ? real : owned->count;
+    return slice;
+}
+
+struct philox stochastic_named(uint64_t seed, const char *param_name)
+{
+    char name[PARAM_NAME_CHARS + 16];
+    snprintf(name, sizeof name, "%s.rounding", param_name);
+    return philox_named(seed, name);
+}
+
+struct stochastic owned_stochastic(const struct weights *w, const struct owned *owned, uint64_t seed)
+{
+    const struct param *row = owned->held->row;
+    const struct slice slice = owned_slice(owned);
+    return (struct stochastic){
+        .generator = stochastic_named(seed, original_name(w, row)),
+        .begin = slice.begin[0] * row->dim[1] + slice.begin[1],
+        .width = columns_of(owned->held),
+        .columns = row->dim[1],
+    };
+}
+
+struct held *weights_held(const struct weights *weights, int row)
+{
+    return row >= 0 && weights->held_of_row[row] >= 0 ? &weights->list[weights->held_of_row[row]] : NULL;
+}
+
+/* From the first of the fused rows to the last: they lie without a gap. */
+static struct tensor fused(const struct weights *weights, int first_row, bool gradient)
+{
+    const struct held *first = weights_held(weights, first_row);
+    CHECK(first != NULL);
+    struct tensor view = gradient ? first->gradient : first->weight;
+    for (int i = first_row + 1; i < weights->params->count && weights->params->rows[i].fuse == first_row; i++)
+        view.dim[0] += weights_held(weights, i)->slice.padded[0];
+    return view;
+}
+
+struct tensor weights_fused_value(const struct weights *weights, int first_row)
+{
+    return fused(weights, first_row, false);
+}
+
+struct tensor weights_fused_gradient(const struct weights *weights, int first_row)
+{
+    return fused(weights, first_row, true);
+}

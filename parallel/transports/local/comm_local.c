@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The local transport: ranks are threads of this process. How they exchange data is in meeting.h; here
+ * are the world of threads, the comms, and the calls that put a request on a stream.
+ *
+ * The trap: a rank that fails cannot unblock the others, who wait for its messages on condition
+ * variables. So the first failure starts a clock, and when the others have not ended by themselves soon
+ * after, the process dies with that rank's reason. */
+#include "parallel/comm.h"
+#include "parallel/transports/local/meeting.h"
+#include "parallel/transports/transports.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct local_world {
+    int size;
+    struct bell *bells; // [size]
+    pthread_mutex_t lock;
+    struct hub *hubs; // under the lock
+};
+
+struct local_comm {
+    struct comm comm; // first: the handle that callers hold
+    struct hub *hub;
+    uint64_t calls;            // collectives so far
+    uint64_t *sent, *received; // [size] letters so far, by peer
+};
+
+static struct local_comm *local_of(struct comm *comm)
+{
+    return (struct local_comm *)comm->state;
+}
+
+static struct bell *my_bell(const struct local_comm *c)
+{
+    return c->hub->bells[c->comm.rank];
+}
+
+/* ---- comms ---- */
+
+static int index_of(int rank, const int *ranks, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return i;
+    return -1;
+}
+
+/* The oldest hub of this id that expects `rank` and has not seen it yet. Ranks create their comms in one
+ * order, so this is the one that others, who are ahead, have made for the same call. Those that have
+ * seen this rank are of an earlier life of the id: others are behind and still hold them. */
+static struct hub **hub_expecting(struct local_world *world, int64_t id, int rank)
+{
+    struct hub **at = &world->hubs;
+    for (; *at != NULL; at = &(*at)->next) {
+        int mine = index_of(rank, (*at)->ranks, (*at)->size);
+        if ((*at)->id == id && mine >= 0 && !(*at)->seen[mine])
+            break;
+    }
+    return at;
+}
+
+/* Under the world's lock. */
+static enum status hub_enter(struct local_world *world, const char *name, int64_t id, int rank,
+                             const int *ranks, int count, struct hub **out)
+{
+    struct hub **at = hub_expecting(world, id, rank), *hub = *at;
+    if (hub != NULL && (hub->size != count || memcmp(hub->ranks, ranks, (size_t)count * sizeof *ranks) != 0))
+        return fail(BAD_ARGUMENT, "comm %s: rank %d and another rank disagree about who is in it", name,
+                    rank);
+    if (hub == NULL) {
+        TRY(hub_create(id, name, ranks, count, &hub));
+        for (int i = 0; i < count; i++)
+            hub->bells[i] = &world->bells[ranks[i]];
+        *at = hub; // at the end: oldest first
+    }
+    hub->seen[index_of(rank, ranks, count)] = true;
+    *out = hub;
+    return OK;
+}
+
+static void hub_leave(struct local_world *world, struct hub *hub)
+{
+    pthread_mutex_lock(&world->lock);
+    hub->expected--; // of those who have not come yet, one day: it waits for them
+    if (hub->expected == 0) {
+        struct hub **at = &world->hubs;
+        while (*at != hub)
+            at = &(*at)->next;
+        *at = hub->next;
+        hub_destroy(hub);
+    }
+    pthread_mutex_unlock(&world->lock);
+}
+
+static void comm_destroy_local(struct comm *comm)
+{
+    struct local_comm *c = local_of(comm);
+    if (c->hub != NULL)
+        hub_leave(comm->world->state, c->hub);
+    free(c->sent);
+    free(c->received);
+    free(c);
+}
+
+static enum status comm_create_local(struct world *world, const char *name, int64_t id, const int *ranks,
+                                     int count, struct comm **out)
+{
+    struct local_world *w = world->state;
+    struct local_comm *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    c->comm = (struct comm){.ops = &transport_local, .world = world, .size = count, .state = c};
+    snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
+    c->comm.rank = index_of(world->rank, ranks, count);
+    c->sent = calloc((size_t)count, sizeof *c->sent);
+    c->received = calloc((size_t)count, sizeof *c->received);
+
+    enum status status = OK;
+    if (c->sent == NULL || c->received == NULL)
+        status = fail(NO_MEMORY, "no memory for the comm %s", name);
+    if (status == OK) {
+        pthread_mutex_lock(&w->lock);
+        status = hub_enter(w, name, id, world->rank, ranks, count, &c->hub);
+        pthread_mutex_unlock(&w->lock);
+    }
+    if (status == OK)
+        *out = &c->comm;
+    else
+        comm_destroy_local(&c->comm);
+    return status;
+}
+
+/* ---- requests: what a stream holds ---- */
+
+struct ticket {
+    struct agenda agenda;
+    struct seat seat;
+    struct meeting *meeting; // NULL: not joined yet, or already left
+    bool done;
+};
+
+struct request {
+    struct work work; // first
+    struct local_comm *comm;
+    char name[56];
+    int64_t *counts; // a copy of the caller's, which the other ranks read; of all_to_all both arrays
+    int count;
+    struct ticket tickets[];
+};
+
+static void request_free(struct request *request)
+{
+    free(request->counts);
+    free(request);
+}
+
+static enum status request_start(struct work *work)
+{
+    struct request *r = (struct request *)work;
+    for (int i = 0; i < r->count; i++) {
+        struct ticket *t = &r->tickets[i];
+        TRY(meeting_join(r->comm->hub, t->agenda, t->seat, &t->meeting));
+    }
+    return OK;
+}
+
+static enum status request_poll(struct work *work, bool *done)
+{
+    struct request *r = (struct request *)work;
+    bool all = true;
+    for (int i = 0; i < r->count; i++) {
+        struct ticket *t = &r->tickets[i];
+        if (!t->done)
+            t->done = meeting_help(r->comm->hub, t->meeting, r->comm->comm.rank);
+        all = all && t->done;
+    }
+    *done = all;
+    if (all) {
+        who_waits("");
+        request_free(r);
+    }
+    return OK;
+}
+
+static void request_rest(struct work *work)
+{
+    who_waits(work->name);
+    bell_rest(my_bell(((struct request *)work)->comm));
+}
+
+static struct request *request_create(struct local_comm *c, const char *what, int count)
+{
+    struct request *r = calloc(1, sizeof *r + (size_t)count * sizeof r->tickets[0]);
+    if (r == NULL)
+        return NULL;
+    r->comm = c;
+    r->count = count;
+    snprintf(r->name, sizeof r->name, "%s %s", what, c->comm.name);
+    r->work =
+        (struct work){.start = request_start, .poll = request_poll, .rest = request_rest, .name = r->name};
+    return r;
+}
+
+static enum status collective(struct comm *comm, struct stream *stream, const char *what,
+                              struct agenda agenda, struct seat seat)
+{
+    struct local_comm *c = local_of(comm);
+    struct request *r = request_create(c, what, 1);
+    if (r == NULL)
+        return fail(NO_MEMORY, "no memory for %s %s", what, comm->name);
+    agenda.from = agenda.to = -1;
+    agenda.sequence = c->calls++;
+    seat.rank = comm->rank;
+    r->tickets[0] = (struct ticket){.agenda = agenda, .seat = seat};
+    return stream_submit_work(stream, &r->work);
+}
+
+static enum status all_reduce_local(struct comm *comm, struct stream *stream, struct tensor data,
+                                    enum reduction how)
+{
+    struct agenda agenda = {
+        .errand = ERRAND_ALL_REDUCE, .dtype = data.dtype, .how = how, .count = tensor_count(data)};
+    return collective(comm, stream, "all_reduce", agenda, (struct seat){.in = data.data, .out = data.data});
+}
+
+/* One slice for each rank: of counts[r] elements, or all of `each`. */
+static enum status slices(struct comm *comm, struct stream *stream, struct agenda agenda, struct seat seat,
+                          const int64_t *counts, int64_t each)
+{
+    struct local_comm *c = local_of(comm);
+    const char *what = agenda.errand == ERRAND_ALL_GATHER ? "all_gather" : "reduce_scatter";
+    struct request *r = request_create(c, what, 1);
+    if (r != NULL)
+        r->counts = malloc((size_t)comm->size * sizeof *counts);
+    if (r == NULL || r->counts == NULL) {
+        free(r);
+        return fail(NO_MEMORY, "no memory for %s %s", what, comm->name);
+    }
+    for (int q = 0; q < comm->size; q++) {
+        r->counts[q] = counts != NULL ? counts[q] : each;
+        agenda.count = r->counts[q] > agenda.count ? r->counts[q] : agenda.count;
+    }
+    agenda.from = agenda.to = -1;
+    agenda.sequence = c->calls++;
+    seat.rank = comm->rank;
+    seat.in_counts = r->counts;
+    r->tickets[0] = (struct ticket){.agenda = agenda, .seat = seat};
+    return stream_submit_work(stream, &r->work);
+}
+
+static enum status reduce_scatter_local(struct comm *comm, struct stream *stream, struct tensor large,
+                                        const int64_t *counts, struct tensor small)
+{
+    struct agenda agenda = {.errand = ERRAND_REDUCE_SCATTER, .dtype = large.dtype};
+    return slices(comm, stream, agenda, (struct seat){.in = large.data, .out = small.data}, counts,
+                  tensor_count(small));
+}
+
+static enum status all_gather_local(struct comm *comm, struct stream *stream, struct tensor small,
+                                    const int64_t *counts, struct tensor large)
+{
+    struct agenda agenda = {.errand = ERRAND_ALL_GATHER, .dtype = small.dtype};
+    return slices(comm, stream, agenda, (struct seat){.in = small.data, .out = large.data}, counts,
+                  tensor_count(small));
+}
+
+static enum status broadcast_local(struct comm *comm, struct stream *stream, struct tensor data, int root)
+{
+    struct agenda agenda = {
+        .errand = ERRAND_BROADCAST, .dtype = data.dtype, .root = root, .count = tensor_count(data)};
+    return collective(comm, stream, "broadcast", agenda, (struct seat){.in = data.data, .out = data.data});
+}
+
+static enum status barrier_local(struct comm *comm, struct stream *stream)
+{
+    return collective(comm, stream, "barrier", (struct agenda){.errand = ERRAND_BARRIER}, (struct seat){0});
+}
+
+static enum status all_to_all_local(struct comm *comm, struct stream *stream, struct tensor in,
+                                    const int64_t *in_counts, struct tensor out, const int64_t *out_counts)
+{
+    struct local_comm *c = local_of(comm);
+    size_t n = (size_t)comm->size;
+    struct request *r = request_create(c, "all_to_all", 1);
+    int64_t *counts = malloc(2 * n * sizeof *counts);
+    if (r == NULL || counts == NULL) {
+        free(r);
+        free(counts);
+        return fail(NO_MEMORY, "no memory for all_to_all %s", comm->name);
+    }
+    memcpy(counts, in_counts, n * sizeof *counts);
+    memcpy(counts + n, out_counts, n * sizeof *counts);
+    r->counts = counts;
+    r->tickets[0] = (struct ticket){
+        .agenda =
+            {.errand = ERRAND_ALL_TO_ALL, .from = -1, .to = -1, .sequence = c->calls++, .dtype = in.dtype},
+        .seat = {.in = in.data,
+                 .out = out.data,
+                 .in_counts = counts,
+                 .out_counts = counts + n,
+                 .rank = comm->rank},
+    };
+    return stream_submit_work(stream, &r->work);
+}
+
+static enum status exchange_local(struct comm *comm, struct stream *stream, const struct message *messages,
+                                  int count)
+{
+    struct local_comm *c = local_of(comm);
+    struct request *r = request_create(c, "exchange", count);
+    if (r == NULL)
+        return fail(NO_MEMORY, "no memory for exchange %s", comm->name);
+    for (int i = 0; i < count; i++) {
+        const struct message *m = &messages[i];
+        struct agenda agenda = {.errand = ERRAND_LETTER,
+                                .from = m->send ? comm->rank : m->peer,
+                                .to = m->send ? m->peer : comm->rank,
+                                .sequence = m->send ? c->sent[m->peer]++ : c->received[m->peer]++,
+                                .dtype = m->data.dtype,
+                                .count = tensor_count(m->data)};
+        struct seat seat = {.in = m->data.data, .out = m->data.data, .rank = comm->rank};
+        r->tickets[i] = (struct ticket){.agenda = agenda, .seat = seat};
+    }
+    return stream_submit_work(stream, &r->work);
+}
+
+/* ---- the world ---- */
+
+struct job;
+
+struct rank_thread {
+    struct job *job;
+    int rank;
+    pthread_t thread;
+    bool ended;
+    enum status status;
+    char text[1024];
+    struct who who; // where it stood when it ended
+};
+
+struct job {
+    struct local_world world;
+    enum status (*body)(struct world *world, void *argument);
+    void *argument;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum { GATE_SHUT, GATE_OPEN, GATE_CANCELLED } gate;
+    int ended;
+    struct rank_thread *ranks; // [size]
+};
+
+static void *rank_main(void *argument)
+{
+    struct rank_thread *me = argument;
+    struct job *job = me->job;
+    pthread_mutex_lock(&job->lock);
+    while (job->gate == GATE_SHUT)
+        pthread_cond_wait(&job->changed, &job->lock);
+    bool go = job->gate == GATE_OPEN;
+    pthread_mutex_unlock(&job->lock);
+
+    enum status status = OK;
+    if (go) {
+        struct world world = {.ops = &transport_local,
+                              .rank = me->rank,
+                              .size = job->world.size,
+                              .local_rank = me->rank,
+                              .local_size = job->world.size,
+                              .state = &job->world};
+        who_am_i()->rank = me->rank;
+        status = job->body(&world, job->argument);
+        world_close(&world);
+    }
+
+    pthread_mutex_lock(&job->lock);
+    me->status = status;
+    me->who = *who_am_i();
+    snprintf(me->text, sizeof me->text, "%s", status == OK ? "" : fail_text());
+    me->ended = true;
+    job->ended++;
+    pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+    return NULL;
+}
+
+/* The lowest rank that has ended badly so far, or NULL; one that has only lost another comes last. STOPPED is
+ * no accident: nobody waits in vain. */
+static const struct rank_thread *first_failure(const struct job *job, bool count_stopped)
+{
+    const struct rank_thread *found = NULL;
+    for (int r = job->world.size - 1; r >= 0; r--) {
+        const struct rank_thread *t = &job->ranks[r];
+        if (!t->ended || t->status == OK || (!count_stopped && t->status == STOPPED))
+            continue;
+        if (found == NULL || t->status != PEER_LOST || found->status == PEER_LOST)
+            found = t;
+    }
+    return found;
+}
+
+/* Waits until every rank has ended, but not much longer than until one has failed. */
+static void job_wait(struct job *job)
+{
+    struct timespec until = {0};
+    pthread_mutex_lock(&job->lock);
+    while (job->ended < job->world.size) {
+        const struct rank_thread *failed = first_failure(job, false);
+        if (failed == NULL) {
+            pthread_cond_wait(&job->changed, &job->lock);
+            continue;
+        }
+        if (until.tv_sec == 0) {
+            clock_gettime(CLOCK_MONOTONIC, &until);
+            until.tv_nsec += GRACE_MS * 1000000L;
+            until.tv_sec += until.tv_nsec / 1000000000L;
+            until.tv_nsec %= 1000000000L;
+        }
+        if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
+            job->ended < job->world.size) {
+            *who_am_i() = failed->who;
+            die_of(failed->status, "rank %d: %s (the other ranks wait for it)", failed->rank, failed->text);
+        }
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+static enum status job_run(struct job *job)
+{
+    int size = job->world.size, started = 0;
+    for (; started < size; started++) {
+        struct rank_thread *t = &job->ranks[started];
+        *t = (struct rank_thread){.job = job, .rank = started};
+        if (pthread_create(&t->thread, NULL, rank_main, t) != 0)
+            break;
+    }
+    pthread_mutex_lock(&job->lock);
+    job->gate = started == size ? GATE_OPEN : GATE_CANCELLED;
+    pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+
+    if (started == size)
+        job_wait(job);
+    for (int r = 0; r < started; r++)
+        pthread_join(job->ranks[r].thread, NULL);
+    if (started < size)
+        return fail(NO_MEMORY, "the system gives no more than %d of %d threads", started, size);
+    const struct rank_thread *failed = first_failure(job, true);
+    if (failed == NULL)
+        return OK;
+    if (size == 1) // there is nobody to tell it from
+        return fail(failed->status, "%s", failed->text);
+    return fail(failed->status, "rank %d: %s", failed->rank, failed->text);
+}
+
+static enum status run_local(const struct world_options *options,
+                             enum status (*body)(struct world *world, void *argument), void *argument)
+{
+    int size = options->size;
+    if (size < 1)
+        return fail(BAD_ARGUMENT, "a local world wants a size, not %d", size);
+    struct job job = {.world = {.size = size}, .body = body, .argument = argument};
+    job.ranks = calloc((size_t)size, sizeof *job.ranks);
+    job.world.bells = aligned_alloc(_Alignof(struct bell), (size_t)size * sizeof *job.world.bells);
+    if (job.ranks == NULL || job.world.bells == NULL) {
+        free(job.ranks);
+        free(job.world.bells);
+        return fail(NO_MEMORY, "no memory for %d ranks", size);
+    }
+    for (int r = 0; r < size; r++)
+        bell_init(&job.world.bells[r], spin_ns(size));
+    pthread_condattr_t clock;
+    CHECK(pthread_condattr_init(&clock) == 0);
+    CHECK(pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0);
+    CHECK(pthread_mutex_init(&job.lock, NULL) == 0);
+    CHECK(pthread_mutex_init(&job.world.lock, NULL) == 0);
+    CHECK(pthread_cond_init(&job.changed, &clock) == 0);
+
+    enum status status = job_run(&job);
+
+    for (struct hub *hub = job.world.hubs, *next; hub != NULL; hub = next) { // only after a failure
+        next = hub->next;
+        hub_destroy(hub);
+    }
+    pthread_cond_destroy(&job.changed);
+    pthread_mutex_destroy(&job.world.lock);
+    pthread_mutex_destroy(&job.lock);
+    pthread_condattr_destroy(&clock);
+    for (int r = 0; r < size; r++)
+        bell_fini(&job.world.bells[r]);
+    free(job.world.bells);
+    free(job.ranks);
+    return status;
+}
+
+const struct transport_ops transport_local = {
+    .name = "local",
+    .what = "ranks are threads of this process; needs no launcher",
+    .moves_data = true,
+    .run = run_local,
+    .comm_create = comm_create_local,
+    .comm_destroy = comm_destroy_local,
+    .all_reduce = all_reduce_local,
+    .reduce_scatter = reduce_scatter_local,
+    .all_gather = all_gather_local,
+    .broadcast = broadcast_local,
+    .all_to_all = all_to_all_local,
+    .exchange = exchange_local,
+    .barrier = barrier_local,
+};

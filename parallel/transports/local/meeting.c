@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/transports/local/meeting.h"
+
+#include "parallel/transports/reduce.h"
+#include "parallel/transports/transports.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SLICE_BYTES =
+        64 * 1024,          // of each buffer: big enough for the claim to cost nothing, small enough to share
+    TILE_BYTES = 4096,      // of each buffer, within a slice: stays in the first cache while it is summed
+    SMALL_BYTES = 32 * 1024 // moved in all; up to here the last to come does it alone
+};
+
+struct meeting {
+    struct meeting *next; // of the hub's open or spare list
+    struct agenda agenda;
+    int seats, taken; // taken: under the hub's lock
+    int64_t slices;   // written before ready
+    _Alignas(64) _Atomic bool ready;
+    _Alignas(64) _Atomic int64_t claimed;
+    _Alignas(64) _Atomic int64_t finished;
+    _Atomic int left;
+    struct seat seat[];
+};
+
+void bell_init(struct bell *bell, int64_t spin_ns)
+{
+    bell->spin_ns = bell->most_spin_ns = spin_ns;
+    atomic_init(&bell->news, 0);
+    atomic_init(&bell->sleeping, false);
+    bell->seen = 0;
+    CHECK(pthread_mutex_init(&bell->lock, NULL) == 0);
+    CHECK(pthread_cond_init(&bell->rung, NULL) == 0);
+}
+
+void bell_fini(struct bell *bell)
+{
+    pthread_mutex_destroy(&bell->lock);
+    pthread_cond_destroy(&bell->rung);
+}
+
+/* News is written before `sleeping` is read here, and the other way round in bell_rest: in one total
+ * order, either the ringer sees the sleeper or the sleeper sees the news. */
+void bell_ring(struct bell *bell)
+{
+    atomic_fetch_add(&bell->news, 1);
+    if (!atomic_load(&bell->sleeping))
+        return;
+    pthread_mutex_lock(&bell->lock);
+    pthread_cond_signal(&bell->rung);
+    pthread_mutex_unlock(&bell->lock);
+}
+
+/* Looks for a while before it is worth a sleep: for half as long when the last look was in vain, as it is
+ * where others want the cores, and for twice as long when it was not. */
+static void spin(struct bell *bell)
+{
+    enum { SHORTEST = 16 }; // the shortest look is this part of the longest
+    int64_t half = bell->spin_ns / 2, least = bell->most_spin_ns / SHORTEST;
+    int64_t until = 0;
+    for (int i = 0; atomic_load_explicit(&bell->news, memory_order_acquire) == bell->seen; i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        if (i % 16 != 15)
+            continue;
+        int64_t now = clock_ns();
+        until = until == 0 ? now + bell->spin_ns : until;
+        if (now >= until) {
+            bell->spin_ns = half > least ? half : least;
+            return;
+        }
+    }
+    bell->spin_ns = 4 * half < bell->most_spin_ns ? 4 * half : bell->most_spin_ns;
+}
+
+void bell_rest(struct bell *bell)
+{
+    spin(bell);
+    if (atomic_load(&bell->news) == bell->seen) {
+        pthread_mutex_lock(&bell->lock);
+        atomic_store(&bell->sleeping, true);
+        while (atomic_load(&bell->news) == bell->seen)
+            pthread_cond_wait(&bell->rung, &bell->lock);
+        atomic_store(&bell->sleeping, false);
+        pthread_mutex_unlock(&bell->lock);
+    }
+    bell->seen = atomic_load(&bell->news);
+}
+
+enum status hub_create(int64_t id, const char *name, const int *ranks, int size, struct hub **out)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    if (hub == NULL)
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    CHECK(pthread_mutex_init(&hub->lock, NULL) == 0);
+    hub->id = id;
+    hub->size = hub->expected = size;
+    snprintf(hub->name, sizeof hub->name, "%s", name);
+    hub->bells = calloc((size_t)size, sizeof *hub->bells);
+    hub->ranks = calloc((size_t)size, sizeof *hub->ranks);
+    hub->seen = calloc((size_t)size, sizeof *hub->seen);
+    if (hub->bells == NULL || hub->ranks == NULL || hub->seen == NULL) {
+        hub_destroy(hub);
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    }
+    memcpy(hub->ranks, ranks, (size_t)size * sizeof *ranks);
+    *out = hub;
+    return OK;
+}
+
+void hub_destroy(struct hub *hub)
+{
+    if (hub == NULL)
+        return;
+    struct meeting *lists[] = {hub->open, hub->spare};
+    for (size_t i = 0; i < 2; i++)
+        for (struct meeting *m = lists[i], *next; m != NULL; m = next) {
+            next = m->next;
+            free(m);
+        }
+    pthread_mutex_destroy(&hub->lock);
+    free(hub->bells);
+    free(hub->ranks);
+    free(hub->seen);
+    free(hub);
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t slice_elements(const struct agenda *agenda)
+{
+    return SLICE_BYTES / (int64_t)dtype_bytes(agenda->dtype);
+}
+
+/* How many slices, and the bytes they move in all (for "small"). */
+static int64_t slices_of(const struct meeting *m, int64_t *bytes)
+{
+    const struct agenda *a = &m->agenda;
+    int64_t per_buffer = ceil_div(a->count, slice_elements(a)), size = (int64_t)dtype_bytes(a->dtype);
+    int64_t seats = m->seats;
+    switch (a->errand) {
+    case ERRAND_ALL_REDUCE:
+    case ERRAND_BROADCAST:
+        *bytes = a->count * size * seats;
+        return per_buffer;
+    case ERRAND_LETTER:
+        *bytes = a->count * size;
+        return per_buffer;
+    case ERRAND_REDUCE_SCATTER:
+    case ERRAND_ALL_GATHER:
+        *bytes = a->count * size * seats * seats;
+        return per_buffer * seats;
+    case ERRAND_ALL_TO_ALL:
+        *bytes = 0;
+        for (int r = 0; r < m->seats; r++)
+            for (int to = 0; to < m->seats; to++)
+                *bytes += m->seat[r].in_counts[to] * size;
+        return seats * seats;
+    case ERRAND_BARRIER:
+    case ERRAND_COUNT:
+        break;
+    }
+    *bytes = 0;
+    return 0;
+}
+
+/* Elements [begin, end) summed in rank order into seat 0's buffer, then copied to the others, a tile at a
+ * time: between the two the tile is still in the cache. */
+static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end)
+{
+    const struct agenda *a = &m->agenda;
+    int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
+    float room[TILE_BYTES / 2];
+    for (int64_t at = begin; at < end; at += tile) {
+        int64_t count = end - at < tile ? end - at : tile;
+        char *out = m->seat[0].out + at * size;
+        void *acc = reduce_begin(a->dtype, out, out, room, count);
+        for (int r = 1; r < m->seats; r++)
+            reduce_into(a->dtype, a->how, acc, m->seat[r].out + at * size, count);
+        reduce_end(a->dtype, acc, out, count);
+        for (int r = 1; r < m->seats; r++)
+            memcpy(m->seat[r].out + at * size, out, (size_t)(count * size));
+    }
+}
+
+/* Where the slice of rank `piece` begins. */
+static int64_t slice_base(const struct meeting *m, int piece)
+{
+    int64_t base = 0;
+    for (int r = 0; r < piece; r++)
+        base += m->seat[0].in_counts[r];
+    return base;
+}
+
+/* The same range of every rank's input, in rank order, into the one output that wants it; which may be one of
+ * the inputs, so the sum grows apart from both. */
+static void reduce_scatter_range(const struct meeting *m, int piece, int64_t begin, int64_t end)
+{
+    const struct agenda *a = &m->agenda;
+    int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
+    float room[TILE_BYTES / 2];
+    double sum[TILE_BYTES / sizeof(double)]; // aligned for every type
+    int64_t base = slice_base(m, piece);
+    for (int64_t at = begin; at < end; at += tile) {
+        int64_t count = end - at < tile ? end - at : tile;
+        void *acc = reduce_begin(a->dtype, sum, m->seat[0].in + (base + at) * size, room, count);
+        for (int r = 1; r < m->seats; r++)
+            reduce_into(a->dtype, REDUCE_SUM, acc, m->seat[r].in + (base + at) * size, count);
+        reduce_end(a->dtype, acc, sum, count);
+        memcpy(m->seat[piece].out + at * size, sum, (size_t)(count * size));
+    }
+}
+
+/* in may be out's own place. */
+static void copy_bytes(char *to, const char *from, int64_t bytes)
+{
+    if (to != from && bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+static void all_to_all_pair(const struct meeting *m, int from, int to)
+{
+    int64_t size = (int64_t)dtype_bytes(m->agenda.dtype), in_at = 0, out_at = 0;
+    for (int r = 0; r < to; r++)
+        in_at += m->seat[from].in_counts[r];
+    for (int r = 0; r < from; r++)
+        out_at += m->seat[to].out_counts[r];
+    copy_bytes(m->seat[to].out + out_at * size, m->seat[from].in + in_at * size,
+               m->seat[from].in_counts[to] * size);
+}
+
+static void slice_run(const struct meeting *m, int64_t index)
+{
+    const struct agenda *a = &m->agenda;
+    if (a->errand == ERRAND_ALL_TO_ALL) {
+        all_to_all_pair(m, (int)(index / m->seats), (int)(index % m->seats));
+        return;
+    }
+    // Slices of one buffer first, then those of the next piece where there are pieces.
+    int64_t length = slice_elements(a), per_buffer = ceil_div(a->count, length);
+    int64_t size = (int64_t)dtype_bytes(a->dtype);
+    int piece = (int)(index / per_buffer);
+    int64_t begin = index % per_buffer * length;
+    bool cut = a->errand == ERRAND_REDUCE_SCATTER || a->errand == ERRAND_ALL_GATHER;
+    int64_t all = cut ? m->seat[0].in_counts[piece] : a->count;
+    int64_t end = begin + length < all ? begin + length : all;
+    int64_t bytes = (end - begin) * size; // not positive behind the end of a short piece
+    switch (a->errand) {
+    case ERRAND_ALL_REDUCE:
+        all_reduce_range(m, begin, end);
+        break;
+    case ERRAND_REDUCE_SCATTER:
+        reduce_scatter_range(m, piece, begin, end);
+        break;
+    case ERRAND_ALL_GATHER:
+        for (int r = 0; r < m->seats; r++)
+            copy_bytes(m->seat[r].out + (slice_base(m, piece) + begin) * size,
+                       m->seat[piece].in + begin * size, bytes);
+        break;
+    case ERRAND_BROADCAST:
+        for (int r = 0; r < m->seats; r++)
+            copy_bytes(m->seat[r].out + begin * size, m->seat[a->root].out + begin * size, bytes);
+        break;
+    case ERRAND_LETTER:
+        copy_bytes(m->seat[1].out + begin * size, m->seat[0].in + begin * size, bytes);
+        break;
+    case ERRAND_ALL_TO_ALL:
+    case ERRAND_BARRIER:
+    case ERRAND_COUNT:
+        break;
+    }
+}
+
+static void ring_others(const struct hub *hub, const struct meeting *m, int rank)
+{
+    for (int s = 0; s < m->seats; s++)
+        if (m->seat[s].rank != rank)
+            bell_ring(hub->bells[m->seat[s].rank]);
+}
+
+static void help(struct hub *hub, struct meeting *m, int rank)
+{
+    for (;;) {
+        int64_t index = atomic_fetch_add_explicit(&m->claimed, 1, memory_order_relaxed);
+        if (index >= m->slices)
+            return;
+        slice_run(m, index);
+        // Releases what this slice wrote to whoever reads `finished`.
+        if (atomic_fetch_add_explicit(&m->finished, 1, memory_order_acq_rel) + 1 == m->slices)
+            ring_others(hub, m, rank);
+    }
+}
+
+/* What is wrong between two seats of one meeting, or NULL. */
+static const char *disagreement(const struct agenda *a, const struct agenda *b)
+{
+    if (a->errand != b->errand)
+        return "another call";
+    if (a->dtype != b->dtype)
+        return "another type";
+    if (a->count != b->count)
+        return "another count";
+    if (a->how != b->how || a->root != b->root)
+        return "another reduction or root";
+    return NULL;
+}
+
+static const char *const errand_names[] = {
+    [ERRAND_ALL_REDUCE] = "all_reduce", [ERRAND_REDUCE_SCATTER] = "reduce_scatter",
+    [ERRAND_ALL_GATHER] = "all_gather", [ERRAND_BROADCAST] = "broadcast",
+    [ERRAND_ALL_TO_ALL] = "all_to_all", [ERRAND_LETTER] = "exchange",
+    [ERRAND_BARRIER] = "barrier",
+};
+_Static_assert(sizeof errand_names / sizeof *errand_names == ERRAND_COUNT, "one name for each errand");
+
+/* The open meeting of this agenda; under the hub's lock. */
+static struct meeting **open_find(struct hub *hub, const struct agenda *agenda)
+{
+    struct meeting **at = &hub->open;
+    while (*at != NULL && ((*at)->agenda.sequence != agenda->sequence || (*at)->agenda.from != agenda->from ||
+                           (*at)->agenda.to != agenda->to))
+        at = &(*at)->next;
+    return at;
+}
+
+static struct meeting *meeting_open(struct hub *hub, const struct agenda *agenda)
+{
+    struct meeting *m = hub->spare;
+    if (m != NULL) {
+        hub->spare = m->next;
+    } else {
+        size_t bytes = sizeof *m + (size_t)(hub->size < 2 ? 2 : hub->size) * sizeof m->seat[0];
+        m = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        if (m == NULL)
+            return NULL;
+    }
+    m->agenda = *agenda;
+    m->seats = agenda->from >= 0 ? 2 : hub->size;
+    m->taken = 0;
+    m->slices = 0;
+    atomic_init(&m->ready, false);
+    atomic_init(&m->claimed, 0);
+    atomic_init(&m->finished, 0);
+    atomic_init(&m->left, 0);
+    m->next = hub->open;
+    hub->open = m;
+    return m;
+}
+
+static enum status counts_check(const struct hub *hub, const struct meeting *m)
+{
+    for (int from = 0; from < m->seats; from++)
+        for (int to = 0; to < m->seats; to++)
+            if (m->seat[from].in_counts[to] != m->seat[to].out_counts[from])
+                return fail(BAD_ARGUMENT,
+                            "all_to_all %s: rank %d sends %lld elements to rank %d, which expects %lld",
+                            hub->name, hub->ranks[from], (long long)m->seat[from].in_counts[to],
+                            hub->ranks[to], (long long)m->seat[to].out_counts[from]);
+    return OK;
+}
+
+/* All ranks cut alike. */
+static enum status slices_check(const struct hub *hub, const struct meeting *m)
+{
+    for (int s = 1; s < m->seats; s++)
+        for (int r = 0; r < m->seats; r++)
+            if (m->seat[s].in_counts[r] != m->seat[0].in_counts[r])
+                return fail(BAD_ARGUMENT,
+                            "%s %s: rank %d takes the slice of rank %d for %lld elements, and rank %d for "
+                            "%lld",
+                            errand_names[m->agenda.errand], hub->name, hub->ranks[0], hub->ranks[r],
+                            (long long)m->seat[0].in_counts[r], hub->ranks[s],
+                            (long long)m->seat[s].in_counts[r]);
+    return OK;
+}
+
+/* All seats are taken: small ones are done here and now, others are laid out for who waits. */
+static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
+{
+    int64_t bytes = 0;
+    if (m->agenda.errand == ERRAND_ALL_TO_ALL)
+        TRY(counts_check(hub, m));
+    if (m->agenda.errand == ERRAND_REDUCE_SCATTER || m->agenda.errand == ERRAND_ALL_GATHER)
+        TRY(slices_check(hub, m));
+    m->slices = slices_of(m, &bytes);
+    if (bytes <= SMALL_BYTES) {
+        for (int64_t i = 0; i < m->slices; i++)
+            slice_run(m, i);
+        atomic_store_explicit(&m->claimed, m->slices, memory_order_relaxed);
+        atomic_store_explicit(&m->finished, m->slices, memory_order_relaxed);
+    }
+    atomic_store_explicit(&m->ready, true, memory_order_release);
+    ring_others(hub, m, rank);
+    return OK;
+}
+
+enum status meeting_join(struct hub *hub, struct agenda agenda, struct seat seat, struct meeting **out)
+{
+    pthread_mutex_lock(&hub->lock);
+    struct meeting **at = open_find(hub, &agenda), *m = *at;
+    if (m == NULL) {
+        m = meeting_open(hub, &agenda);
+        at = &hub->open;
+    }
+    const char *wrong = m != NULL ? disagreement(&m->agenda, &agenda) : NULL;
+    bool full = false;
+    if (m != NULL && wrong == NULL) {
+        int place = agenda.from < 0 ? seat.rank : seat.rank == agenda.to;
+        m->seat[place] = seat;
+        m->taken++;
+        full = m->taken == m->seats;
+        if (full)
+            *at = m->next;
+    }
+    pthread_mutex_unlock(&hub->lock);
+
+    if (m == NULL)
+        return fail(NO_MEMORY, "no memory for a message on %s", hub->name);
+    if (wrong != NULL)
+        return fail(BAD_ARGUMENT,
+                    "%s %s, message %llu: rank %d comes with %lld elements, and another rank with %s: "
+                    "the ranks have lost step with each other",
+                    errand_names[agenda.errand], hub->name, (unsigned long long)agenda.sequence,
+                    hub->ranks[seat.rank], (long long)agenda.count, wrong);
+    *out = m;
+    return full ? meeting_begin(hub, m, seat.rank) : OK;
+}
+
+bool meeting_help(struct hub *hub, struct meeting *m, int rank)
+{
+    if (!atomic_load_explicit(&m->ready, memory_order_acquire))
+        return false;
+    if (atomic_load_explicit(&m->claimed, memory_order_relaxed) < m->slices)
+        help(hub, m, rank);
+    if (atomic_load_explicit(&m->finished, memory_order_acquire) < m->slices)
+        return false;
+
+    // The last to leave gives the meeting back. Whoever is not the last may not look at it once it has left:
+    // it may be in use again.
+    int seats = m->seats;
+    if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == seats) {
+        pthread_mutex_lock(&hub->lock);
+        m->next = hub->spare;
+        hub->spare = m;
+        pthread_mutex_unlock(&hub->lock);
+    }
+    return true;
+}

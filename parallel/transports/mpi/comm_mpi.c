@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The mpi transport: one process per rank, over whatever MPI speaks. Only this file knows mpi.h; who says
+ * what to whom is in comm_mpi_steps.c.
+ *
+ * MPI moves only while it is called, so polling is what moves it; a process that has nothing to do yields,
+ * then sleeps for moments, as there may be more ranks than cores.
+ *
+ * The trap: tags. A tag is (letter or collective, sequence number), so messages find their partner whatever
+ * stream starts them first; within one request, messages between two ranks are posted in one order. */
+#include "parallel/transports/mpi/comm_mpi.h"
+#include "parallel/transports/transports.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+enum {
+    TAG_SEQUENCES = 1 << 21,    // MPI_TAG_UB may be as low as 2^23 - 1
+    TAG_LETTER = TAG_SEQUENCES, // added for exchanges
+    PIECE_BYTES = 1 << 30,
+    SLEEP_NS = 5000,      // the first sleep without news;
+    SLEEP_MOST_NS = 80000 // each is twice as long as the one before, up to this
+};
+
+struct mpi_world {
+    MPI_Comm comm;
+    int64_t spin_ns;
+    int64_t idle_since_ns; // of the first rest after something had moved; 0: something has
+    long sleep_ns;         // the next sleep
+};
+
+struct mpi_comm {
+    struct comm comm; // first: the handle that callers hold
+    MPI_Comm mpi;
+    uint64_t calls;            // collectives so far
+    uint64_t *sent, *received; // [size] letters so far, by peer
+    int *ranks;                // [size] world ranks
+    struct buffer spare;       // the largest scratch of requests that are done
+};
+
+struct pending {
+    MPI_Request request;
+    int bytes; // what a receive expects; -1: a send
+    int peer;  // world rank
+};
+
+static struct mpi_comm *mpi_of(struct comm *comm)
+{
+    return (struct mpi_comm *)comm->state;
+}
+
+static struct mpi_world *world_of(const struct mpi_comm *c)
+{
+    return c->comm.world->state;
+}
+
+/* MPI calls fail only when the job is broken: say who, with whom and why, and end it. */
+static void check(int code, const char *call, const char *name, int peer)
+{
+    if (code == MPI_SUCCESS)
+        return;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    if (peer >= 0)
+        die(__FILE__, __LINE__, call, "%s with rank %d: %s", name, peer, text);
+    die(__FILE__, __LINE__, call, "%s: %s", name, text);
+}
+
+/* ---- requests ---- */
+
+static void swap_buffers(struct buffer *a, struct buffer *b)
+{
+    struct buffer other = *a;
+    *a = *b;
+    *b = other;
+}
+
+static void request_free(struct request *r)
+{
+    struct mpi_comm *c = r->c;
+    if (r->scratch.bytes > c->spare.bytes)
+        swap_buffers(&r->scratch, &c->spare);
+    buffer_free(&r->scratch);
+    free(r->pending);
+    free(r->counts);
+    free(r->letters);
+    free(r);
+}
+
+char *request_scratch(struct request *r, size_t bytes)
+{
+    struct mpi_comm *c = r->c;
+    if (r->scratch.bytes < bytes && c->spare.bytes >= bytes)
+        swap_buffers(&r->scratch, &c->spare);
+    if (r->scratch.bytes < bytes) {
+        buffer_free(&r->scratch);
+        MUST(buffer_alloc(r->device, PART_COMMUNICATION, bytes, &r->scratch));
+    }
+    return r->scratch.data;
+}
+
+static struct pending *pending_add(struct request *r, int expected_bytes, int peer)
+{
+    if (r->count == r->capacity) {
+        r->capacity = r->capacity == 0 ? 16 : 2 * r->capacity;
+        r->pending = realloc(r->pending, (size_t)r->capacity * sizeof *r->pending);
+        if (r->pending == NULL)
+            die(__FILE__, __LINE__, r->name, "no memory for %d pending messages", r->capacity);
+    }
+    struct pending *p = &r->pending[r->count++];
+    *p = (struct pending){.request = MPI_REQUEST_NULL, .bytes = expected_bytes, .peer = r->c->ranks[peer]};
+    return p;
+}
+
+/* The next piece of a message with `bytes` to go: an MPI count is an int. */
+static int piece_of(const struct request *r, size_t bytes)
+{
+    size_t limit = r->c->comm.world->piece_bytes;
+    limit = limit > 0 && limit < PIECE_BYTES ? limit : PIECE_BYTES;
+    return (int)(bytes < limit ? bytes : limit);
+}
+
+void post_send(struct request *r, const void *data, size_t bytes, int peer)
+{
+    // Only letters: collectives need no proof that they do without buffers, both sides post before they wait.
+    bool synchronous = r->c->comm.world->synchronous && r->letters != NULL;
+    const char *from = data;
+    for (;;) {
+        int piece = piece_of(r, bytes);
+        struct pending *p = pending_add(r, -1, peer);
+        check((synchronous ? MPI_Issend : MPI_Isend)(from, piece, MPI_BYTE, peer, r->tag, r->c->mpi,
+                                                     &p->request),
+              synchronous ? "MPI_Issend" : "MPI_Isend", r->name, p->peer);
+        bytes -= (size_t)piece;
+        if (bytes == 0) // `data` may be NULL then
+            return;
+        from += piece;
+    }
+}
+
+void post_recv(struct request *r, void *data, size_t bytes, int peer)
+{
+    char *to = data;
+    for (;;) {
+        int piece = piece_of(r, bytes);
+        struct pending *p = pending_add(r, piece, peer);
+        check(MPI_Irecv(to, piece, MPI_BYTE, peer, r->tag, r->c->mpi, &p->request), "MPI_Irecv", r->name,
+              p->peer);
+        bytes -= (size_t)piece;
+        if (bytes == 0) // `data` may be NULL then
+            return;
+        to += piece;
+    }
+}
+
+/* Whether all that is pending is done. */
+static enum status pending_done(struct request *r, bool *done)
+{
+    for (int i = 0; i < r->count; i++) {
+        struct pending *p = &r->pending[i];
+        if (p->request == MPI_REQUEST_NULL)
+            continue;
+        int flag = 0, bytes = 0;
+        MPI_Status status;
+        check(MPI_Test(&p->request, &flag, &status), "MPI_Test", r->name, p->peer);
+        if (flag == 0)
+            continue;
+        r->left--;
+        world_of(r->c)->idle_since_ns = 0;
+        if (p->bytes < 0)
+            continue;
+        check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count", r->name, p->peer);
+        if (bytes != p->bytes)
+            return fail(BAD_ARGUMENT,
+                        "%s: %d bytes came from rank %d, and %d were expected: the ranks have lost step with "
+                        "each other",
+                        r->name, bytes, p->peer, p->bytes);
+    }
+    *done = r->left == 0;
+    return OK;
+}
+
+/* Takes steps until one has posted something. */
+static bool run_steps(struct request *r)
+{
+    r->count = 0;
+    while (!r->step(r))
+        if (r->count > 0) {
+            r->left = r->count;
+            return false;
+        }
+    return true;
+}
+
+static enum status request_start(struct work *work)
+{
+    struct request *r = (struct request *)work;
+    if (run_steps(r))
+        r->count = r->left = 0;
+    return OK;
+}
+
+static enum status request_poll(struct work *work, bool *done)
+{
+    struct request *r = (struct request *)work;
+    *done = false;
+    while (r->count > 0) {
+        bool all = false;
+        TRY(pending_done(r, &all));
+        if (!all)
+            return OK;
+        if (run_steps(r))
+            r->count = 0;
+    }
+    *done = true;
+    who_waits("");
+    request_free(r);
+    return OK;
+}
+
+/* There may be more ranks than cores, and other programs beside: who sleeps for a moment is woken at once,
+ * who only yields may wait until everybody else has had a turn. */
+static void rest(struct mpi_world *w)
+{
+    int64_t now = clock_ns();
+    if (w->idle_since_ns == 0) {
+        w->idle_since_ns = now;
+        w->sleep_ns = SLEEP_NS;
+    }
+    if (now - w->idle_since_ns < w->spin_ns)
+        return;
+    nanosleep(&(struct timespec){.tv_nsec = w->sleep_ns}, NULL);
+    w->sleep_ns = 2 * w->sleep_ns < SLEEP_MOST_NS ? 2 * w->sleep_ns : SLEEP_MOST_NS;
+}
+
+static void request_rest(struct work *work)
+{
+    who_waits(work->name);
+    rest(world_of(((struct request *)work)->c));
+}
+
+static struct request *request_create(struct comm *comm, const char *what,
+                                      bool (*step)(struct request *request))
+{
+    struct request *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        die(__FILE__, __LINE__, what, "no memory for a message on %s", comm->name);
+    r->c = mpi_of(comm);
+    r->size = comm->size;
+    r->rank = comm->rank;
+    r->step = step;
+    snprintf(r->name, sizeof r->name, "%s %s", what, comm->name);
+    r->work =
+        (struct work){.start = request_start, .poll = request_poll, .rest = request_rest, .name = r->name};
+    return r;
+}
+
+/* A collective has its number as tag, counted in the order of the calls. */
+static enum status submit(struct request *r, struct stream *stream)
+{
+    r->tag = (int)(r->c->calls++ % TAG_SEQUENCES);
+    r->device = stream_device(stream);
+    return stream_submit_work(stream, &r->work);
+}
+
+/* ---- the calls ---- */
+
+static enum status all_reduce_mpi(struct comm *comm, struct stream *stream, struct tensor data,
+                                  enum reduction how)
+{
+    struct request *r = request_create(comm, "all_reduce", step_all_reduce);
+    r->in = data;
+    r->how = how;
+    return submit(r, stream);
+}
+
+static int64_t *counts_create(const struct request *r, size_t count)
+{
+    int64_t *counts = malloc(count * sizeof *counts);
+    if (counts == NULL)
+        die(__FILE__, __LINE__, r->name, "no memory for %zu counts", count);
+    return counts;
+}
+
+/* One slice for each rank: of counts[r] elements, or all of `each`. */
+static enum status submit_slices(struct request *r, struct stream *stream, const int64_t *counts,
+                                 int64_t each)
+{
+    r->how = REDUCE_SUM;
+    r->counts = counts_create(r, (size_t)r->size);
+    for (int q = 0; q < r->size; q++)
+        r->counts[q] = counts != NULL ? counts[q] : each;
+    return submit(r, stream);
+}
+
+static enum status reduce_scatter_mpi(struct comm *comm, struct stream *stream, struct tensor large,
+                                      const int64_t *counts, struct tensor small)
+{
+    struct request *r = request_create(comm, "reduce_scatter", step_reduce_scatter);
+    r->in = large;
+    r->out = small;
+    return submit_slices(r, stream, counts, tensor_count(small));
+}
+
+static enum status all_gather_mpi(struct comm *comm, struct stream *stream, struct tensor small,
+                                  const int64_t *counts, struct tensor large)
+{
+    struct request *r = request_create(comm, "all_gather", step_all_gather);
+    r->in = small;
+    r->out = large;
+    return submit_slices(r, stream, counts, tensor_count(small));
+}
+
+static enum status broadcast_mpi(struct comm *comm, struct stream *stream, struct tensor data, int root)
+{
+    struct request *r = request_create(comm, "broadcast", step_broadcast);
+    r->in = data;
+    r->root = root;
+    return submit(r, stream);
+}
+
+static enum status all_to_all_mpi(struct comm *comm, struct stream *stream, struct tensor in,
+                                  const int64_t *in_counts, struct tensor out, const int64_t *out_counts)
+{
+    struct request *r = request_create(comm, "all_to_all", step_all_to_all);
+    size_t n = (size_t)comm->size;
+    r->in = in;
+    r->out = out;
+    r->counts = counts_create(r, 2 * n);
+    memcpy(r->counts, in_counts, n * sizeof *in_counts);
+    memcpy(r->counts + n, out_counts, n * sizeof *out_counts);
+    return submit(r, stream);
+}
+
+static enum status exchange_mpi(struct comm *comm, struct stream *stream, const struct message *messages,
+                                int count)
+{
+    struct request *r = request_create(comm, "exchange", step_exchange);
+    struct mpi_comm *c = r->c;
+    r->letter_count = count;
+    r->letters = malloc((size_t)count * sizeof *r->letters);
+    if (r->letters == NULL)
+        die(__FILE__, __LINE__, r->name, "no memory for %d messages", count);
+    for (int i = 0; i < count; i++) {
+        uint64_t *number = messages[i].send ? &c->sent[messages[i].peer] : &c->received[messages[i].peer];
+        r->letters[i] = (struct letter){messages[i], TAG_LETTER + (int)((*number)++ % TAG_SEQUENCES)};
+    }
+    return stream_submit_work(stream, &r->work);
+}
+
+static enum status barrier_mpi(struct comm *comm, struct stream *stream)
+{
+    return submit(request_create(comm, "barrier", step_barrier), stream);
+}
+
+/* ---- comms ---- */
+
+static void comm_destroy_mpi(struct comm *comm)
+{
+    struct mpi_comm *c = mpi_of(comm);
+    if (c->mpi != MPI_COMM_NULL)
+        check(MPI_Comm_free(&c->mpi), "MPI_Comm_free", comm->name, -1);
+    free(c->sent);
+    free(c->received);
+    free(c->ranks);
+    buffer_free(&c->spare);
+    free(c);
+}
+
+/* Makes the communicator and says hello to every member both ways, so that all connections stand before the
+ * first step; a group that ranks see differently hangs here, before training, with its name in the trace. */
+static void connect(struct mpi_comm *c, int64_t id)
+{
+    struct mpi_world *w = world_of(c);
+    const char *name = c->comm.name;
+    MPI_Group all, members;
+    check(MPI_Comm_group(w->comm, &all), "MPI_Comm_group", name, -1);
+    check(MPI_Group_incl(all, c->comm.size, c->ranks, &members), "MPI_Group_incl", name, -1);
+    int tag = (int)((id ^ id >> 32) & 0x7fff);
+    check(MPI_Comm_create_group(w->comm, members, tag, &c->mpi), "MPI_Comm_create_group", name, -1);
+    check(MPI_Comm_set_errhandler(c->mpi, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", name, -1);
+    check(MPI_Group_free(&members), "MPI_Group_free", name, -1);
+    check(MPI_Group_free(&all), "MPI_Group_free", name, -1);
+
+    struct request *hello = request_create(&c->comm, "hello", step_barrier);
+    MUST(request_start(&hello->work));
+    for (bool done = false; !done;) {
+        MUST(request_poll(&hello->work, &done));
+        if (!done)
+            rest(w);
+    }
+}
+
+static enum status comm_create_mpi(struct world *world, const char *name, int64_t id, const int *ranks,
+                                   int count, struct comm **out)
+{
+    struct mpi_comm *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    c->comm = (struct comm){.ops = &transport_mpi, .world = world, .size = count, .state = c};
+    c->mpi = MPI_COMM_NULL;
+    snprintf(c->comm.name, sizeof c->comm.name, "%s", name);
+    size_t n = (size_t)count;
+    c->sent = calloc(n, sizeof *c->sent);
+    c->received = calloc(n, sizeof *c->received);
+    c->ranks = malloc(n * sizeof *c->ranks);
+    if (c->sent == NULL || c->received == NULL || c->ranks == NULL) {
+        comm_destroy_mpi(&c->comm);
+        return fail(NO_MEMORY, "no memory for the comm %s", name);
+    }
+    memcpy(c->ranks, ranks, n * sizeof *ranks);
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == world->rank)
+            c->comm.rank = i;
+    connect(c, id);
+    *out = &c->comm;
+    return OK;
+}
+
+/* ---- the world ---- */
+
+/* Waits for one of the calls that end a world. `limit_ms` 0: as long as it takes. False: too long. */
+static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
+{
+    int64_t begin = clock_ns();
+    for (int done = 0;;) {
+        check(MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Test", "the end", -1);
+        if (done != 0)
+            return true;
+        if (limit_ms > 0 && clock_ns() - begin > limit_ms * (int64_t)1000000)
+            return false;
+        rest(w);
+    }
+}
+
+/* What the lowest rank that failed says, in every process alike. A rank whose failure is not met by the
+ * others' own end dies, and its launcher takes the others down. */
+static enum status end_together(struct mpi_world *w, struct world *world, enum status status)
+{
+    char text[1024] = "";
+    snprintf(text, sizeof text, "%s", status == OK ? "" : fail_text());
+    int *all = calloc((size_t)world->size, sizeof *all), mine = (int)status;
+    MPI_Request request;
+    CHECK(all != NULL);
+    check(MPI_Iallgather(&mine, 1, MPI_INT, all, 1, MPI_INT, w->comm, &request), "MPI_Iallgather", "the end",
+          -1);
+    bool hurry = status != OK && status != STOPPED;
+    if (!end_wait(w, &request, hurry ? GRACE_MS : 0))
+        die_of(status, "rank %d: %s (the other ranks wait for it)", world->rank, text);
+    int failed = world->size;
+    for (int r = world->size - 1; r >= 0; r--) // before one that has only lost another
+        if (all[r] != OK && (failed == world->size || all[r] != PEER_LOST || all[failed] == PEER_LOST))
+            failed = r;
+    enum status result = failed < world->size ? (enum status)all[failed] : OK;
+    free(all);
+    if (result == OK)
+        return OK;
+    check(MPI_Ibcast(text, sizeof text, MPI_CHAR, failed, w->comm, &request), "MPI_Ibcast", "the end",
+          failed);
+    end_wait(w, &request, 0);
+    return fail(result, "rank %d: %s", failed, text);
+}
+
+static enum status run_mpi(const struct world_options *options,
+                           enum status (*body)(struct world *world, void *argument), void *argument)
+{
+    int size = options->size, provided = 0;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+        return fail(NOT_SUPPORTED, "MPI does not start");
+    struct mpi_world w = {0};
+    struct world world = {.ops = &transport_mpi, .state = &w};
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", "world", -1);
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &w.comm), "MPI_Comm_dup", "world", -1);
+    check(MPI_Comm_set_errhandler(w.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", "world", -1);
+    check(MPI_Comm_size(w.comm, &world.size), "MPI_Comm_size", "world", -1);
+    check(MPI_Comm_rank(w.comm, &world.rank), "MPI_Comm_rank", "world", -1);
+    who_am_i()->rank = world.rank;
+    MPI_Comm here;
+    check(MPI_Comm_split_type(w.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type",
+          "world", -1);
+    check(MPI_Comm_size(here, &world.local_size), "MPI_Comm_size", "world", -1);
+    check(MPI_Comm_rank(here, &world.local_rank), "MPI_Comm_rank", "world", -1);
+    check(MPI_Comm_free(&here), "MPI_Comm_free", "world", -1);
+    w.spin_ns = spin_ns(world.local_size);
+    prctl(PR_SET_TIMERSLACK, 1000UL); // of this thread: short sleeps are short
+
+    enum status status = OK;
+    if (world.size != size)
+        status = fail(NOT_SUPPORTED,
+                      "the launcher says %d processes and MPI %d: is this program built with another MPI?",
+                      size, world.size);
+    if (status == OK)
+        status = body(&world, argument);
+    world_close(&world);
+    status = end_together(&w, &world, status);
+    check(MPI_Comm_free(&w.comm), "MPI_Comm_free", "world", -1);
+    check(MPI_Finalize(), "MPI_Finalize", "world", -1);
+    return status;
+}
+
+const struct transport_ops transport_mpi = {
+    .name = "mpi",
+    .what = "one process per rank, under mpirun or srun --mpi=pmix",
+    .moves_data = true,
+    .run = run_mpi,
+    .comm_create = comm_create_mpi,
+    .comm_destroy = comm_destroy_mpi,
+    .all_reduce = all_reduce_mpi,
+    .reduce_scatter = reduce_scatter_mpi,
+    .all_gather = all_gather_mpi,
+    .broadcast = broadcast_mpi,
+    .all_to_all = all_to_all_mpi,
+    .exchange = exchange_mpi,
+    .barrier = barrier_mpi,
+};

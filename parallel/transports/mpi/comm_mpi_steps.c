@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the mpi transport says to whom, and when. MPI's own reductions choose their tree by message size and
+ * machine, and so their order of adding. Here everything is made of sends and receives, and sums are made in
+ * rank order:
+ *
+ *     all_reduce   cut the array into one slice per rank; send slice q to rank q; add what came, in
+ *                  rank order; send my finished slice to everyone
+ *                  (small arrays go whole to everyone, who all add alike)
+ *
+ * The trap: both ends must post the same number of messages between them in the same order, also empty ones,
+ * so every branch may depend only on what all ranks know. */
+#include "parallel/transports/mpi/comm_mpi.h"
+
+#include "parallel/transports/reduce.h"
+
+#include <string.h>
+
+enum {
+    WHOLE_BYTES = 64 * 1024,     // over all ranks; up to here a second round costs more than the bytes
+    SEGMENT_BYTES = 2 * 1048576, // sums go segment by segment, to bound the scratch
+    TILE = 2048                  // elements added at a time
+};
+
+/* out = the ranks' pieces added in rank order; mine is at `mine` (or there already), the others' in scratch,
+ * `stride` apart. The sum grows where rank 0's piece lies, a tile at a time, so that it stays in the cache.
+ */
+static void add_in_order(struct request *r, char *out, const char *mine, char *others, size_t stride,
+                         int64_t count)
+{
+    enum dtype dtype = r->in.dtype;
+    float room[TILE];
+    for (int64_t begin = 0; begin < count; begin += TILE) {
+        int64_t n = count - begin < TILE ? count - begin : TILE;
+        size_t at = (size_t)begin * dtype_bytes(dtype), bytes = (size_t)n * dtype_bytes(dtype);
+        char *sum = (r->rank == 0 ? out : others) + at;
+        void *acc = reduce_begin(dtype, sum, r->rank == 0 ? mine + at : sum, room, n);
+        for (int q = 1; q < r->size; q++)
+            reduce_into(dtype, r->how, acc, (q == r->rank ? mine : others + (size_t)q * stride) + at, n);
+        reduce_end(dtype, acc, sum, n);
+        if (r->rank != 0)
+            memcpy(out + at, sum, bytes);
+    }
+}
+
+/* Slice q of `count` elements cut into one per rank. */
+static int64_t slice_begin(const struct request *r, int64_t count, int q)
+{
+    int64_t each = (count + r->size - 1) / r->size, begin = each * q;
+    return begin < count ? begin : count;
+}
+
+bool step_all_reduce(struct request *r)
+{
+    int size = r->size, rank = r->rank;
+    size_t element = dtype_bytes(r->in.dtype);
+    int64_t left = tensor_count(r->in) - r->at, most = SEGMENT_BYTES / (int64_t)element;
+    if (left == 0)
+        return true;
+    int64_t count = left < most ? left : most;
+    char *data = (char *)r->in.data + (size_t)r->at * element;
+    bool whole = (size_t)(count * size) * element <= WHOLE_BYTES; // everyone adds everything
+    int64_t begin = whole ? 0 : slice_begin(r, count, rank);
+    int64_t mine = whole ? count : slice_begin(r, count, rank + 1) - begin;
+    size_t stride = (size_t)mine * element;
+
+    switch (r->stage) {
+    case 0: { // to each rank the slice that it adds, from each its share of mine
+        char *others = request_scratch(r, stride * (size_t)size + 1);
+        for (int q = 0; q < size; q++) {
+            if (q == rank)
+                continue;
+            int64_t from = whole ? 0 : slice_begin(r, count, q),
+                    to = whole ? count : slice_begin(r, count, q + 1);
+            post_recv(r, others + (size_t)q * stride, stride, q);
+            post_send(r, data + (size_t)from * element, (size_t)(to - from) * element, q);
+        }
+        r->stage = 1;
+        return false;
+    }
+    case 1: { // my slice is finished
+        char *slice = data + (size_t)begin * element;
+        add_in_order(r, slice, slice, r->scratch.data, stride, mine);
+        r->stage = whole ? 2 : 3;
+        return false;
+    }
+    case 3: // to each rank my finished slice, from each its own
+        for (int q = 0; q < size; q++) {
+            if (q == rank)
+                continue;
+            int64_t from = slice_begin(r, count, q), to = slice_begin(r, count, q + 1);
+            post_recv(r, data + (size_t)from * element, (size_t)(to - from) * element, q);
+            post_send(r, data + (size_t)begin * element, stride, q);
+        }
+        r->stage = 2;
+        return false;
+    default: // the next segment
+        r->at += count;
+        r->stage = 0;
+        return false;
+    }
+}
+
+/* The most elements that any rank's slice has. */
+static int64_t longest_slice(const struct request *r)
+{
+    int64_t most = 0;
+    for (int q = 0; q < r->size; q++)
+        most = r->counts[q] > most ? r->counts[q] : most;
+    return most;
+}
+
+/* Elements [at, ...) of a slice of `all`, at most `most` of them. */
+static int64_t segment_of(int64_t all, int64_t at, int64_t most)
+{
+    return all - at > most ? most : all > at ? all - at : 0;
+}
+
+bool step_reduce_scatter(struct request *r)
+{
+    int size = r->size, rank = r->rank;
+    size_t element = dtype_bytes(r->in.dtype);
+    int64_t most = SEGMENT_BYTES / (int64_t)element / size;
+    most = most > 0 ? most : 1;
+    if (r->at >= longest_slice(r))
+        return true;
+    int64_t count = segment_of(r->counts[rank], r->at, most);
+    size_t bytes = (size_t)count * element;
+    const char *slice = (const char *)r->in.data + (size_t)r->at * element, *mine = slice;
+
+    char *others = request_scratch(r, bytes * (size_t)size + 1);
+    for (int q = 0; q < size; q++) {
+        if (q == rank) {
+            mine = slice;
+        } else if (r->stage == 0) {
+            post_recv(r, others + (size_t)q * bytes, bytes, q);
+            post_send(r, slice, (size_t)segment_of(r->counts[q], r->at, most) * element, q);
+        }
+        slice += (size_t)r->counts[q] * element;
+    }
+    if (r->stage == 0) {
+        r->stage = 1;
+        return false;
+    }
+    if (count > 0)
+        add_in_order(r, (char *)r->out.data + (size_t)r->at * element, mine, others, bytes, count);
+    r->at += most;
+    r->stage = 0;
+    return false;
+}
+
+/* ---- copies: one round each ---- */
+
+bool step_all_gather(struct request *r)
+{
+    if (r->stage++ > 0)
+        return true;
+    size_t bytes = tensor_bytes(r->in);
+    char *out = r->out.data, *own = out;
+    for (int q = 0; q < r->size; q++) {
+        size_t theirs = (size_t)r->counts[q] * dtype_bytes(r->in.dtype);
+        if (q != r->rank) {
+            post_recv(r, out, theirs, q);
+            post_send(r, r->in.data, bytes, q);
+        } else {
+            own = out;
+        }
+        out += theirs;
+    }
+    if (own != r->in.data && bytes > 0)
+        memcpy(own, r->in.data, bytes);
+    return false;
+}
+
+bool step_broadcast(struct request *r)
+{
+    if (r->stage++ > 0)
+        return true;
+    size_t bytes = tensor_bytes(r->in);
+    if (r->root != r->rank)
+        post_recv(r, r->in.data, bytes, r->root);
+    for (int q = 0; q < r->size && r->root == r->rank; q++)
+        if (q != r->root)
+            post_send(r, r->in.data, bytes, q);
+    return false;
+}
+
+bool step_all_to_all(struct request *r)
+{
+    if (r->stage++ > 0)
+        return true;
+    int size = r->size;
+    size_t element = dtype_bytes(r->in.dtype);
+    const char *in = r->in.data;
+    char *out = r->out.data;
+    for (int q = 0; q < size; q++) {
+        size_t in_bytes = (size_t)r->counts[q] * element, out_bytes = (size_t)r->counts[size + q] * element;
+        if (q != r->rank) {
+            post_recv(r, out, out_bytes, q);
+            post_send(r, in, in_bytes, q);
+        }
+        out += out_bytes;
+        in += in_bytes;
+    }
+    in = r->in.data;
+    out = r->out.data;
+    for (int q = 0; q < r->rank; q++) {
+        in += (size_t)r->counts[q] * element;
+        out += (size_t)r->counts[size + q] * element;
+    }
+    size_t mine = (size_t)r->counts[r->rank] * element;
+    if (mine > 0)
+        memcpy(out, in, mine);
+    return false;
+}
+
+bool step_barrier(struct request *r)
+{
+    if (r->stage++ > 0)
+        return true;
+    for (int q = 0; q < r->size; q++)
+        if (q != r->rank) {
+            post_recv(r, NULL, 0, q);
+            post_send(r, NULL, 0, q);
+        }
+    return false;
+}
+
+/* Each letter has its own tag, by its number between these two ranks. */
+bool step_exchange(struct request *r)
+{
+    if (r->stage++ > 0)
+        return true;
+    for (int i = 0; i < r->letter_count; i++) {
+        struct tensor data = r->letters[i].message.data;
+        r->tag = r->letters[i].tag;
+        if (r->letters[i].message.send)
+            post_send(r, data.data, tensor_bytes(data), r->letters[i].message.peer);
+        else
+            post_recv(r, data.data, tensor_bytes(data), r->letters[i].message.peer);
+    }
+    return false;
+}

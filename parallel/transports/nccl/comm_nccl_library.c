@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+/* NCCL is opened when a world of it is, and not linked: a program that never does starts without it. */
+#include "kernels/cuda/runtime/library.h"
+#include "parallel/transports/nccl/comm_nccl.h"
+
+#include <stdio.h>
+
+enum { OLDEST = NCCL_VERSION(2, 26, 0) }; // NCCL_LAUNCH_ORDER_IMPLICIT
+
+static enum status open_checked(struct nccl_library *nccl)
+{
+    static const char file[] = "libnccl.so.2";
+    const struct library_function functions[] = {
+#define ROW(name) {#name, &nccl->name},
+        NCCL_FUNCTIONS(ROW)
+#undef ROW
+    };
+    int version = 0;
+    TRY(library_open(file, NCCL_LIBRARY_DIR, functions, sizeof functions / sizeof *functions, &nccl->module));
+    if (nccl->ncclGetVersion(&version) != ncclSuccess)
+        version = 0;
+    return library_check_version(nccl->module, file, "NCCL", (size_t)version, OLDEST);
+}
+
+enum status nccl_library_open(struct nccl_library *out)
+{
+    struct nccl_library nccl = {0};
+    char why[700];
+    if (open_checked(&nccl) == OK) {
+        *out = nccl;
+        return OK;
+    }
+    snprintf(why, sizeof why, "%s", fail_text());
+    return fail(
+        NOT_SUPPORTED,
+        "cluster.transport nccl: %s; it wants NCCL 2.26 or newer: put its folder on LD_LIBRARY_PATH; one "
+        "rank takes none",
+        why);
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How much memory the nccl transport works in where it adds up floats in the order of the ranks
+ * (comm_nccl.c): what others sent, until it is added. In every build, for the dry transport plans with it. */
+#pragma once
+
+#include "kernels/cuda/runtime/scratch.h" // says whether there is an emulator: its pieces are small
+#include "kernels/tensor.h"
+
+/* Scratch of one sum at a time, and below which size of a message all ranks add all of it. */
+enum {
+    PIECE_BYTES = CUDA_IS_EMULATED ? 1 << 16 : 64 << 20,
+    SMALL_BYTES = CUDA_IS_EMULATED ? 1 << 8 : 64 << 10,
+};
+
+/* Elements of one piece of an all-reduce; a maximum is gathered whole by everyone. */
+static inline int64_t nccl_piece(int ranks, size_t each, bool maximum)
+{
+    int64_t most = PIECE_BYTES / (int64_t)each;
+    if (maximum)
+        most = most / ranks > 0 ? most / ranks : 1;
+    return most;
+}
+
+/* Whether every rank adds all of a piece. */
+static inline bool nccl_gathers(int ranks, int64_t count, size_t each, bool maximum)
+{
+    return maximum || (size_t)count * each <= SMALL_BYTES || count / ranks == 0;
+}
+
+/* Of one piece: a share from each rank, or everything, or what is left over by the shares. */
+static inline size_t nccl_piece_scratch(int ranks, int64_t count, size_t each, bool maximum)
+{
+    int64_t share = count / ranks, rest = count % ranks;
+    bool all = nccl_gathers(ranks, count, each, maximum);
+    return (size_t)ranks * (size_t)(all ? count : share > rest ? share : rest) * each;
+}
+
+/* Of all pieces, which but for the last are equal. */
+static inline size_t nccl_all_reduce_scratch(int ranks, int64_t count, size_t each, bool maximum)
+{
+    int64_t most = nccl_piece(ranks, each, maximum), last = count % most;
+    size_t whole = count >= most ? nccl_piece_scratch(ranks, most, each, maximum) : 0;
+    size_t other = last > 0 ? nccl_piece_scratch(ranks, last, each, maximum) : 0;
+    return whole > other ? whole : other;
+}
+
+/* Elements of a rank's slice that are added at a time by a reduce-scatter. */
+static inline int64_t nccl_slice_piece(int ranks, size_t each)
+{
+    int64_t most = PIECE_BYTES / (int64_t)each / ranks;
+    return most > 0 ? most : 1;
+}
+
+/* Of a rank whose slice has `mine` elements. */
+static inline size_t nccl_reduce_scatter_scratch(int ranks, int64_t mine, size_t each)
+{
+    int64_t most = nccl_slice_piece(ranks, each);
+    return (size_t)ranks * (size_t)(mine < most ? mine : most) * each;
+}

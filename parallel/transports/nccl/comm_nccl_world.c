@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The world of the nccl transport: a carrier, which is the same ranks on a transport for hosts (threads, or
+ * processes over MPI), and on it who gets which GPU, and what happens when one fails.
+ *
+ *     local rank r  ->  GPU r of this machine      or the only one that this process sees (srun
+ * --gpus-per-task)
+ *
+ * Before anything else the ranks tell each other which GPU they have: two on one, and GPUs of different
+ * types, are refused here, by name, on every rank alike.
+ *
+ * The trap: a rank that fails leaves the others on GPUs that wait for it. It says so in `failed`, which a
+ * rank that waits looks at (the guard of its messages), and which makes that rank abort its own comms: NCCL's
+ * are thrown away by the thread that uses them. Ranks that are processes hear of it from NCCL, or die with
+ * their launcher. */
+#include "parallel/transports/nccl/comm_nccl.h"
+
+#include "base/text.h"
+#include "parallel/transports/look.h"
+#include "parallel/transports/transports.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- who has which GPU ---- */
+
+enum { HOST_CHARS = 64, SAID_CHARS = 512 };
+
+/* What a rank tells the others. */
+struct seat {
+    int32_t status; // of finding it
+    char host[HOST_CHARS], bus_id[16], name[64];
+    char said[SAID_CHARS]; // what is wrong
+};
+
+static int ranks_per_gpu(const struct nccl_world *w)
+{
+    int asked = w->job->options->ranks_per_gpu;
+    return asked > 1 ? asked : 1;
+}
+
+static enum status choose(const struct nccl_world *w, struct seat *seat, int *index)
+{
+    int count, local = w->carrier->local_rank, share = ranks_per_gpu(w);
+    struct cuda_gpu gpu;
+    TRY(cuda_gpu_count(&count));
+    *index = local / share;
+    if (*index >= count && count == 1 && w->carrier->ops != transport_of_host(false))
+        *index = 0; // it may be another than the others': the bus says
+    if (*index >= count)
+        return fail(NOT_SUPPORTED,
+                    "cluster.device cuda: %d ranks on this machine, and %d GPU%s: room for %d "
+                    "(cluster.ranks_per_gpu %d); "
+                    "more nodes, or smaller degrees",
+                    w->carrier->local_size, count, count == 1 ? "" : "s", share * count, share);
+    TRY(cuda_gpu_choose(*index, &gpu));
+    snprintf(seat->bus_id, sizeof seat->bus_id, "%s", gpu.bus_id);
+    snprintf(seat->name, sizeof seat->name, "%s", gpu.name);
+    return OK;
+}
+
+/* The first rank that could not is told on by all; then what only all together can see. */
+static enum status compare(const struct nccl_world *w, const struct seat *seats)
+{
+    int size = w->carrier->size, share = ranks_per_gpu(w);
+    for (int r = 0; r < size; r++)
+        if (seats[r].status != OK)
+            return fail((enum status)seats[r].status, "%s (rank %d, %s)", seats[r].said, r, seats[r].host);
+    for (int r = 1; r < size; r++)
+        if (strcmp(seats[r].name, seats[0].name) != 0)
+            return fail(
+                NOT_SUPPORTED,
+                "cluster.device cuda: mixed GPU types: rank 0 has %s (%s), rank %d %s (%s); a run takes "
+                "GPUs of one type, for its bits and its speed (CUDA_VISIBLE_DEVICES, cluster.partition)",
+                seats[0].name, seats[0].host, r, seats[r].name, seats[r].host);
+    for (int r = 0; r < size; r++) {
+        int sharing = 0, other = r;
+        for (int q = 0; q < r; q++)
+            if (strcmp(seats[r].host, seats[q].host) == 0 && strcmp(seats[r].bus_id, seats[q].bus_id) == 0) {
+                sharing++;
+                other = q;
+            }
+        if (sharing >= share)
+            return fail(
+                NOT_SUPPORTED,
+                "cluster.device cuda: rank %d and rank %d are on one GPU, %s of %s; give each its own "
+                "(srun --gpus-per-task=1, CUDA_VISIBLE_DEVICES), or, for tests, cluster.ranks_per_gpu %d",
+                other, r, seats[r].bus_id, seats[r].host, sharing + 1);
+    }
+    return OK;
+}
+
+static enum status take_seats(struct nccl_world *w, int *index)
+{
+    struct world *carrier = w->carrier;
+    struct seat *seats = calloc((size_t)carrier->size, sizeof *seats), *mine = &seats[carrier->rank];
+    if (seats == NULL)
+        return fail(NO_MEMORY, "no memory for %d seats", carrier->size);
+    gethostname(mine->host, sizeof mine->host - 1);
+    mine->status = (int32_t)choose(w, mine, index);
+    if (mine->status != OK)
+        snprintf(mine->said, sizeof mine->said, "%s", fail_text());
+    enum status status = OK;
+    if (carrier->size > 1) {
+        int *ranks = calloc((size_t)carrier->size, sizeof *ranks);
+        CHECK(ranks != NULL);
+        for (int r = 0; r < carrier->size; r++)
+            ranks[r] = r;
+        struct comm *all = NULL;
+        _Static_assert(sizeof *seats % sizeof(int32_t) == 0, "it travels as whole numbers");
+        int64_t words = sizeof *seats / sizeof(int32_t);
+        status = carrier->ops->comm_create(carrier, "seats", 0, ranks, carrier->size, &all);
+        if (status == OK)
+            status = carrier->ops->all_gather(all, w->stream, tensor_1d(mine, I32, words), NULL,
+                                              tensor_1d(seats, I32, carrier->size * words));
+        if (status == OK)
+            status = stream_sync(w->stream);
+        if (all != NULL)
+            carrier->ops->comm_destroy(all);
+        free(ranks);
+    }
+    if (status == OK)
+        status = compare(w, seats);
+    free(seats);
+    return status;
+}
+
+/* ---- failing ---- */
+
+/* Whether anything is wrong with any comm of this rank, or another has failed. */
+static enum status check_world(struct cuda_guard *guard)
+{
+    struct nccl_world *w = (struct nccl_world *)guard;
+    const struct nccl_library *nccl = &w->job->nccl;
+    int failed = atomic_load(&w->job->failed);
+    enum status status = OK;
+    if (failed > 0)
+        status = fail(PEER_LOST, "rank %d has failed: %s", failed - 1, w->job->why);
+    for (struct nccl_comm *c = w->comms; c != NULL && status == OK; c = c->next) {
+        ncclResult_t result = ncclSuccess;
+        if (c->nccl == NULL)
+            continue;
+        status = nccl_check(nccl, c, nccl->ncclCommGetAsyncError(c->nccl, &result), "ncclCommGetAsyncError",
+                            c->comm.name);
+        if (status == OK && result != ncclInProgress)
+            status = nccl_check(nccl, c, result, "comm", c->comm.name);
+    }
+    if (status != OK)
+        nccl_abort(w);
+    return status;
+}
+
+static void say_failed(struct nccl_world *w, const char *why)
+{
+    int nobody = 0;
+    if (!atomic_compare_exchange_strong(&w->job->failed, &nobody, -1))
+        return;
+    snprintf(w->job->why, sizeof w->job->why, "%.*s", (int)sizeof w->job->why - 1, why);
+    atomic_store(&w->job->failed, w->carrier->rank + 1);
+}
+
+/* ---- the world ---- */
+
+/* Two ranks on one GPU: NCCL takes them for two machines. Over loopback, for nothing else connects a machine
+ * with itself; little of the GPU for each, so that all fit on it. What the user has set stays. */
+static void share_gpu(const struct nccl_world *w)
+{
+    static const char *const settings[][2] = {
+        {"NCCL_NET", "Socket"},     {"NCCL_IB_DISABLE", "1"}, {"NCCL_SOCKET_IFNAME", "lo"},
+        {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_RAS_ENABLE", "0"}, {"NCCL_NVLS_ENABLE", "0"},
+        {"NCCL_MAX_CTAS", "2"},
+    };
+    char id[HOST_CHARS];
+    snprintf(id, sizeof id, "cuboid-rank-%d", w->carrier->rank);
+    setenv("NCCL_HOSTID", id, 1);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        setenv(settings[i][0], settings[i][1], 0);
+}
+
+static enum status open_carrier(struct nccl_world *w)
+{
+    TRY(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &w->host));
+    return stream_create(w->host, "carrier", &w->stream);
+}
+
+/* Memory for the first messages of all comms, before there is any: whoever asked CUDA for some between two of
+ * them might wait for a GPU that waits for his message (nccl_run). */
+static enum status make_room(struct nccl_world *w)
+{
+    if (w->carrier->size == 1)
+        return OK;
+    TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&w->greeting, cudaStreamNonBlocking),
+                   "cudaStreamCreateWithFlags"));
+    return cuda_check(NULL, cudaMalloc(&w->room, sizeof(int32_t) * (size_t)(w->carrier->size + 1)),
+                      "cudaMalloc");
+}
+
+static void free_room(struct nccl_world *w)
+{
+    if (w->room != NULL)
+        cudaFree(w->room);
+    if (w->greeting != NULL)
+        cudaStreamDestroy(w->greeting);
+}
+
+static enum status rank_main(struct world *carrier, void *argument)
+{
+    struct nccl_job *job = argument;
+    struct nccl_world w = {.guard = {check_world}, .job = job, .carrier = carrier};
+    struct world world = *carrier;
+    world.ops = &transport_nccl;
+    world.traffic = NULL;
+    world.state = &w;
+
+    enum status status = open_carrier(&w);
+    if (status == OK)
+        status = take_seats(&w, &world.device_index);
+    if (status == OK && ranks_per_gpu(&w) > 1 && carrier->size > 1)
+        share_gpu(&w);
+    if (status == OK)
+        status = make_room(&w);
+    if (status == OK)
+        status = job->body(&world, job->argument);
+    if (status != OK && status != STOPPED) {
+        char text[1024]; // aborting may have more to say
+        snprintf(text, sizeof text, "%s", fail_text());
+        say_failed(&w, text);
+        nccl_abort(&w);
+        status = fail(status, "%s", text);
+    }
+    world_close(&world);
+    free_room(&w);
+    stream_destroy(w.stream);
+    device_close(w.host);
+    return status;
+}
+
+/* One process with several GPUs. There a rank that asks CUDA for memory may have to wait for another's GPU,
+ * and that may stand in a message which waits for this rank (NCCL's issues 613 and 787): so whatever takes
+ * memory is done before the first message. Kernels come with the process and not at their first launch,
+ * connections with their comm and not at their first message. What the user has set stays. */
+static void load_early(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
+enum status nccl_run(const struct world_options *options,
+                     enum status (*body)(struct world *world, void *argument), void *argument)
+{
+    struct launcher launcher;
+    TRY(launcher_find(&launcher));
+    const struct transport_ops *carrier = transport_of_host(launcher.size > 0);
+    if (carrier == NULL)
+        return fail(
+            NOT_SUPPORTED,
+            "cluster.transport nccl: %s started %d processes, which find each other over MPI, and this "
+            "build has none; meson setup -Dmpi=enabled, or one process without a launcher",
+            launcher.name, launcher.size);
+    if (options->ranks_per_gpu > 1 && options->size > 1 && launcher.size == 0)
+        return fail(
+            BAD_USAGE,
+            "cluster.ranks_per_gpu %d: NCCL takes ranks on one GPU from several processes only; start "
+            "it with mpirun -n %d",
+            options->ranks_per_gpu, options->size);
+    struct nccl_job job = {.options = options, .body = body, .argument = argument};
+    if (options->size > 1) {
+        // Read once per process, when the first comm is made. What ranks put on streams is in one order.
+        setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+        if (launcher.size == 0)
+            load_early();
+        TRY(nccl_library_open(&job.nccl));
+    }
+    return carrier->run(options, rank_main, &job);
+}
+
+void nccl_look(struct text *out)
+{
+    struct nccl_library nccl;
+    int version = 0;
+    if (nccl_library_open(&nccl) != OK)
+        text_add(out, ", no NCCL: %s", fail_text());
+    else if (nccl.ncclGetVersion(&version) == ncclSuccess)
+        text_add(out, ", NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}

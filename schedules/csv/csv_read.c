@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reading is three steps: cells to actions, one list per line; how many stages and microbatches there are;
+ * and what csv_place.c makes of the lists.
+ *
+ * The trap is a number that the file does not pay for: "1999999999F0" alone must not make a table of that
+ * many stages. So every table is as long as what was counted in the file. */
+#include "schedules/csv/csv.h"
+
+#include "schedules/csv/csv_parse.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LINES = SCHEDULE_MOST_RANKS, MOST_BYTES = 1 << 30, SHOWN_BYTES = 32, TOO_LARGE = INT_MAX };
+/* What a cell can be instead of so many actions. */
+enum { NO_ACTION = -1, HUGE_NUMBER = -2 };
+
+/* ---- cells ---- */
+
+/* Cuts the next cell off the front of `rest`; false behind the last one. */
+static bool take_cell(struct span *rest, struct span *cell)
+{
+    if (rest->at == NULL)
+        return false;
+    const char *comma = memchr(rest->at, ',', rest->length);
+    *cell = *rest;
+    if (comma == NULL) {
+        rest->at = NULL;
+        return true;
+    }
+    cell->length = (size_t)(comma - rest->at);
+    rest->at = comma + 1;
+    rest->length -= cell->length + 1;
+    return true;
+}
+
+static struct span without_blanks(struct span s)
+{
+    while (s.length > 0 && (*s.at == ' ' || *s.at == '\t')) {
+        s.at++;
+        s.length--;
+    }
+    while (s.length > 0 && (s.at[s.length - 1] == ' ' || s.at[s.length - 1] == '\t'))
+        s.length--;
+    return s;
+}
+
+/* What a spreadsheet may have put around it is not part of a cell. */
+static struct span unquoted(struct span cell)
+{
+    cell = without_blanks(cell);
+    if (cell.length < 2 || cell.at[0] != '"' || cell.at[cell.length - 1] != '"')
+        return cell;
+    return without_blanks((struct span){cell.at + 1, cell.length - 2});
+}
+
+static bool take_word(struct span *s, const char *word)
+{
+    size_t length = strlen(word);
+    if (s->length < length || memcmp(s->at, word, length) != 0)
+        return false;
+    s->at += length;
+    s->length -= length;
+    return true;
+}
+
+/* What is too large for a number of stages or microbatches becomes TOO_LARGE. */
+static bool take_number(struct span *s, int *out)
+{
+    size_t digits = 0;
+    int64_t number = 0;
+    for (; digits < s->length && s->at[digits] >= '0' && s->at[digits] <= '9'; digits++)
+        number = number >= TOO_LARGE ? TOO_LARGE : 10 * number + (s->at[digits] - '0');
+    if (digits == 0)
+        return false;
+    *out = (int)(number < TOO_LARGE ? number : TOO_LARGE);
+    s->at += digits;
+    s->length -= digits;
+    return true;
+}
+
+/* The letters of a kind reach to the digits of the microbatch. */
+static struct span take_letters(struct span *s)
+{
+    struct span letters = {s->at, 0};
+    while (letters.length < s->length && (s->at[letters.length] < '0' || s->at[letters.length] > '9'))
+        letters.length++;
+    s->at += letters.length;
+    s->length -= letters.length;
+    return letters;
+}
+
+static bool take_action(struct span *s, struct action *out)
+{
+    *out = (struct action){.peer = -1};
+    if (!take_number(s, &out->stage))
+        return false;
+    struct span letters = take_letters(s);
+    for (int kind = 0; kind < ACTION_KIND_COUNT; kind++) {
+        const char *text = action_fact((enum action_kind)kind)->text;
+        if (strlen(text) != letters.length || memcmp(text, letters.at, letters.length) != 0)
+            continue;
+        out->kind = (enum action_kind)kind;
+        return take_number(s, &out->microbatch);
+    }
+    return false;
+}
+
+/* How many actions a cell has: 0 where it is idle, 2 for a pair. */
+static int parse_cell(struct span cell, struct action out[2])
+{
+    struct span rest = unquoted(cell);
+    if (rest.length == 0)
+        return 0;
+    int count = 1;
+    if (take_word(&rest, "(")) {
+        if (!take_action(&rest, &out[0]) || !take_word(&rest, ";") || !take_action(&rest, &out[1]) ||
+            !take_word(&rest, ")"))
+            return NO_ACTION;
+        take_word(&rest, "OVERLAP_F_B");
+        out[0].overlaps_next = true;
+        count = 2;
+    } else if (!take_action(&rest, &out[0])) {
+        return NO_ACTION;
+    }
+    for (int i = 0; i < count; i++)
+        if (out[i].stage == TOO_LARGE || out[i].microbatch == TOO_LARGE)
+            return HUGE_NUMBER;
+    return rest.length == 0 ? count : NO_ACTION;
+}
+
+/* ---- complaints ---- */
+
+/* cell 0: the line as a whole; cells are counted from 1. */
+static enum status complain_cell(const struct csv *csv, int rank, int cell, const char *words)
+{
+    char where[32] = "";
+    if (cell > 0)
+        snprintf(where, sizeof where, ", cell %d", cell);
+    return fail(BAD_SCHEDULE, "%s, line %d (rank %d)%s: %s", csv->name, rank + 1, rank, where, words);
+}
+
+/* The cell that has the action at `position` of a rank's list. */
+static int cell_of(const struct csv *csv, int rank, int position)
+{
+    struct action actions[2];
+    struct span rest = csv->lines[rank], cell;
+    for (int number = 1, count = 0; take_cell(&rest, &cell); number++) {
+        count += parse_cell(cell, actions);
+        if (count > position)
+            return number;
+    }
+    return 0;
+}
+
+enum status csv_complain(const struct csv *csv, int rank, int position, const char *format, ...)
+{
+    char words[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    return complain_cell(csv, rank, position >= 0 ? cell_of(csv, rank, position) : 0, words);
+}
+
+/* The bytes of a cell as they can be printed. */
+static void show(struct span cell, struct text *out)
+{
+    text_add_bytes(out, "\"", 1);
+    text_add_printable(out, cell.at, cell.length < SHOWN_BYTES ? cell.length : SHOWN_BYTES);
+    text_add(out, "%s\"", cell.length > SHOWN_BYTES ? "..." : "");
+}
+
+static enum status complain_unknown(const struct csv *csv, int rank, int number, struct span cell, int what)
+{
+    static const struct {
+        const char *letters, *reason;
+    } others[] = {
+        {"BW", "a whole backward is written B, and its halves I and W"},
+        {"UNSHARD", "weights are gathered as parallel.zero_stage says, a schedule file does not"},
+        {"RESHARD", "weights are gathered as parallel.zero_stage says, a schedule file does not"},
+        {"REDUCE_GRAD",
+         "gradients are reduced behind their last microbatch, a schedule file does not say it"},
+    };
+    const char *reason =
+        "is no action; 0F3, 0B3, 0I3 and 0W3 are, (0F3;1B2) is a pair, and an empty cell is idle";
+    struct span rest = unquoted(cell), letters;
+    struct text shown = {0};
+    int stage;
+    show(rest, &shown);
+    letters = take_number(&rest, &stage) ? take_letters(&rest) : rest;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strlen(others[i].letters) == letters.length &&
+            memcmp(others[i].letters, letters.at, letters.length) == 0)
+            reason = others[i].reason;
+    if (what == HUGE_NUMBER)
+        reason = "no file has so many stages or microbatches";
+    text_add(&shown, "%s %s", strncmp(reason, "is no", 5) == 0 ? "" : ":", reason);
+    enum status status = complain_cell(csv, rank, number, shown.chars);
+    text_free(&shown);
+    return status;
+}
+
+/* ---- the file to lists ---- */
+
+/* Lines without their ends; what is empty at the end of the file is not one. */
+static enum status split_lines(struct csv *csv, const char *bytes, size_t length)
+{
+    if (length >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) { // the mark that some editors begin with
+        bytes += 3;
+        length -= 3;
+    }
+    while (length > 0 && strchr("\r\n\t ", bytes[length - 1]) != NULL && bytes[length - 1] != 0)
+        length--;
+    if (length == 0)
+        return fail(BAD_SCHEDULE, "%s: is empty; a schedule has a line of actions for every rank", csv->name);
+    int lines = 1;
+    for (size_t i = 0; i < length; i++)
+        lines += bytes[i] == '\n' ? 1 : 0;
+    if (length > MOST_BYTES || lines > MOST_LINES)
+        return fail(BAD_SCHEDULE, "%s: %zu bytes in %d lines; no schedule is that large", csv->name, length,
+                    lines);
+    csv->lines = calloc((size_t)lines, sizeof *csv->lines);
+    csv->ranks = calloc((size_t)lines, sizeof *csv->ranks);
+    if (csv->lines == NULL || csv->ranks == NULL)
+        return fail(NO_MEMORY, "the %d lines of %s", lines, csv->name);
+    for (csv->p = 0; csv->p < lines; csv->p++) {
+        const char *end = memchr(bytes, '\n', length);
+        size_t whole = end != NULL ? (size_t)(end - bytes) : length;
+        bool returned = whole > 0 && bytes[whole - 1] == '\r';
+        csv->lines[csv->p] = (struct span){bytes, whole - (returned ? 1 : 0)};
+        bytes += end != NULL ? whole + 1 : whole;
+        length -= end != NULL ? whole + 1 : whole;
+    }
+    return OK;
+}
+
+static enum status parse_line(struct csv *csv, int rank)
+{
+    struct span rest = csv->lines[rank], cell;
+    struct action actions[2];
+    for (int number = 1; take_cell(&rest, &cell); number++) {
+        int count = parse_cell(cell, actions);
+        if (count < 0)
+            return complain_unknown(csv, rank, number, cell, count);
+        for (int i = 0; i < count; i++) {
+            if (!action_list_add(&csv->ranks[rank], actions[i]))
+                return fail(NO_MEMORY, "the actions of %s", csv->name);
+            const struct action_fact *fact = action_fact(actions[i].kind);
+            csv->actions++;
+            csv->forwards += fact->forwards ? 1 : 0;
+            csv->has_transfers = csv->has_transfers || !fact->computes;
+        }
+    }
+    return OK;
+}
+
+/* In some programs' files B stands for I wherever there is a W. */
+static enum status check_notation(const struct csv *csv)
+{
+    int rank_of_w = -1, position_of_w = -1;
+    for (int rank = csv->p - 1; rank >= 0; rank--)
+        for (int i = csv->ranks[rank].count - 1; i >= 0; i--) {
+            if (csv->ranks[rank].actions[i].kind == BACKWARD_INPUT)
+                return OK;
+            if (csv->ranks[rank].actions[i].kind == BACKWARD_WEIGHT) {
+                rank_of_w = rank;
+                position_of_w = i;
+            }
+        }
+    if (rank_of_w < 0)
+        return OK;
+    char text[ACTION_CHARS];
+    return csv_complain(
+        csv, rank_of_w, position_of_w,
+        "%s stands in a file that has no I; if its B are backwards for the input alone, they are "
+        "written I",
+        action_text(csv->ranks[rank_of_w].actions[position_of_w], text));
+}
+
+/* Counts stages and microbatches. */
+static enum status measure(struct csv *csv)
+{
+    char text[ACTION_CHARS];
+    for (int rank = 0; rank < csv->p; rank++) {
+        const struct action_list *list = &csv->ranks[rank];
+        if (list->count == 0)
+            return csv_complain(csv, rank, -1, "has no actions; every rank runs a stage");
+        for (int i = 0; i < list->count; i++) {
+            struct action a = list->actions[i];
+            if (a.stage >= csv->actions || a.microbatch >= csv->actions)
+                return csv_complain(csv, rank, i, "%s: a file with %d actions has no %s %d",
+                                    action_text(a, text), csv->actions,
+                                    a.stage >= csv->actions ? "stage" : "microbatch",
+                                    a.stage >= csv->actions ? a.stage : a.microbatch);
+            csv->stages = a.stage >= csv->stages ? a.stage + 1 : csv->stages;
+            csv->m = a.microbatch >= csv->m ? a.microbatch + 1 : csv->m;
+        }
+    }
+    return OK;
+}
+
+enum status schedule_parse_csv(const char *name, const char *bytes, size_t length, struct schedule **out)
+{
+    struct csv csv = {.name = name};
+    enum status status = split_lines(&csv, bytes, length);
+    for (int rank = 0; status == OK && rank < csv.p; rank++)
+        status = parse_line(&csv, rank);
+    if (status == OK)
+        status = check_notation(&csv);
+    if (status == OK)
+        status = measure(&csv);
+    if (status == OK)
+        status = csv_schedule(&csv, out);
+    for (int rank = 0; csv.ranks != NULL && rank < csv.p; rank++)
+        free(csv.ranks[rank].actions);
+    free(csv.ranks);
+    free(csv.lines);
+    return status;
+}
+
+enum status schedule_read_csv(const char *path, struct schedule **out)
+{
+    struct text text = {0}, name = {0};
+    text_add_printable(&name, path, strlen(path));
+    enum status status = file_read_small(path, MOST_BYTES, &text);
+    if (status == OK)
+        status = schedule_parse_csv(text_chars(&name), text_chars(&text), text.length, out);
+    text_free(&name);
+    text_free(&text);
+    return status;
+}

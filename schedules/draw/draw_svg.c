@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The measures are pixels of an SVG that is shown at its own size. A page shows it smaller, so text is no
+ * smaller than it must be, and a cell is wide enough for its number as long as the picture stays below
+ * MOST_WIDTH. Colours are chosen to carry dark text, so that cells look the same on a light and a dark page;
+ * what stands on the page itself changes with it. */
+#include "schedules/draw/draw.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    LEFT = 64,   // of the time axis: "rank 12"
+    RIGHT = 138, // behind it: "27.3 % idle  peak 4"
+    TOP = 54,    // of the first row: two lines of title
+    PITCH = 29,  // from row to row
+    CELL = 25,   // height of a cell
+    AXIS = 34,   // below the last row
+    LEGEND = 30, // at the bottom of the picture; 20 more where shades are explained
+    LEAST_WIDTH = 710,
+    MOST_WIDTH = 12000,
+    MOST_HINTS = 4096, // cells that say their action and times when pointed at
+};
+
+struct colour {
+    int red, green, blue;
+};
+
+/* Of a rank's first chunk, and of its last; those between lie between. */
+static const struct {
+    struct colour dark, light;
+    const char *legend;
+} palette[] = {
+    [FORWARD] = {{98, 160, 234}, {199, 222, 248}, "F forward"},
+    [BACKWARD] = {{236, 138, 104}, {250, 212, 196}, "B backward, both halves"},
+    [BACKWARD_INPUT] = {{242, 178, 62}, {251, 226, 172}, "I backward, input"},
+    [BACKWARD_WEIGHT] = {{104, 190, 120}, {200, 234, 206}, "W backward, weights"},
+    [SEND_ACTIVATION] = {.legend = NULL}, // messages are not drawn
+    [RECV_ACTIVATION] = {.legend = NULL},
+    [SEND_GRADIENT] = {.legend = NULL},
+    [RECV_GRADIENT] = {.legend = NULL},
+};
+_Static_assert(sizeof palette / sizeof *palette == ACTION_KIND_COUNT, "one row for each kind of action");
+
+struct picture {
+    const struct svg_options *options;
+    const struct drawing *drawing; // the one being drawn
+    double scale;                  // pixels for a unit of time
+    double width;                  // of the time axis
+    double top;                    // of the drawing's first row
+    int chunks;                    // the most of any drawing
+    bool hints;
+    bool used[ACTION_KIND_COUNT];
+    struct text *out;
+};
+
+/* A hundredth of a pixel is as fine as anyone sees, and the same on every machine. */
+static double fine(double pixels)
+{
+    return floor(pixels * 100.0 + 0.5) / 100.0;
+}
+
+static struct colour shade(enum action_kind kind, int chunk, int chunks)
+{
+    const struct colour *dark = &palette[kind].dark, *light = &palette[kind].light;
+    int last = chunks > 1 ? chunks - 1 : 1;
+    return (struct colour){dark->red + (light->red - dark->red) * chunk / last,
+                           dark->green + (light->green - dark->green) * chunk / last,
+                           dark->blue + (light->blue - dark->blue) * chunk / last};
+}
+
+static void add_style(struct picture *x)
+{
+    text_add(x->out, "<style>text{fill:#1d2733;font-size:12px}.h{font-size:16px;font-weight:bold}"
+                     ".s{fill:#5b6b7a}.n{fill:#12202e;text-anchor:middle;font-size:11px}"
+                     ".half{font-size:8.5px}.m{text-anchor:middle}"
+                     ".idle{fill:#e4e8ec}.grid{stroke:#5b6b7a;stroke-width:.6;stroke-opacity:.35}"
+                     ".path{fill:none;stroke:#c2185b;stroke-width:2}");
+    for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
+        for (int chunk = 0; x->used[kind] && chunk < x->chunks; chunk++) {
+            struct colour c = shade((enum action_kind)kind, chunk, x->chunks);
+            text_add(x->out, ".%s%d{fill:#%02x%02x%02x}", action_fact((enum action_kind)kind)->text, chunk,
+                     (unsigned)c.red, (unsigned)c.green, (unsigned)c.blue);
+        }
+    text_add(x->out, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9fb0c0}.n{fill:#12202e}"
+                     ".idle{fill:#303c48}.grid{stroke:#9fb0c0}.path{stroke:#ff5c9e}}</style>\n");
+}
+
+/* ---- cells ---- */
+
+/* Where a pair overlaps, the first of it is the upper half. */
+struct box {
+    double x, y, width, height;
+    bool half;
+};
+
+static struct box box_of(const struct picture *x, int rank, int position)
+{
+    const struct action_list *list = &x->drawing->schedule->ranks[rank];
+    const struct simulation *sim = x->drawing->simulation;
+    struct action_time time = sim->times[sim->first[rank] + position];
+    struct box box = {.x = LEFT + time.start * x->scale,
+                      .y = x->top + rank * PITCH,
+                      .width = (time.end - time.start) * x->scale,
+                      .height = CELL};
+    bool upper = list->actions[position].overlaps_next && position + 1 < list->count &&
+                 !(sim->times[sim->first[rank] + position + 1].start > time.start);
+    bool lower = position > 0 && list->actions[position - 1].overlaps_next &&
+                 !(sim->times[sim->first[rank] + position - 1].start < time.start);
+    box.half = upper || lower;
+    box.height = box.half ? CELL / 2.0 - 0.5 : CELL;
+    box.y += lower ? CELL / 2.0 + 0.5 : 0.0;
+    // A gap of a pixel tells neighbours apart, as long as it leaves more than it takes.
+    box.width -= box.width > 4.0 ? 1.0 : box.width * 0.25;
+    return box;
+}
+
+static void draw_cell(struct picture *x, int rank, int position)
+{
+    const struct schedule *s = x->drawing->schedule;
+    const struct simulation *sim = x->drawing->simulation;
+    struct action a = s->ranks[rank].actions[position];
+    struct action_time time = sim->times[sim->first[rank] + position];
+    struct box box = box_of(x, rank, position);
+    char name[ACTION_CHARS], number[NUMBER_CHARS];
+    int digits = snprintf(number, sizeof number, "%d", a.microbatch);
+    text_add(x->out, "<rect class=\"%s%d\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"",
+             action_fact(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), fine(box.x), fine(box.y),
+             fine(box.width), fine(box.height));
+    if (x->hints)
+        text_add(x->out, "><title>%s: %.6g to %.6g</title></rect>", action_text(a, name), time.start,
+                 time.end);
+    else
+        text_add(x->out, "/>");
+    if (digits * (box.half ? 5.2 : 6.6) <= box.width)
+        text_add(x->out, "<text class=\"n%s\" x=\"%.7g\" y=\"%.7g\">%s</text>", box.half ? " half" : "",
+                 fine(box.x + box.width / 2.0), fine(box.y + box.height / 2.0 + (box.half ? 3.2 : 4.0)),
+                 number);
+    text_add(x->out, "\n");
+}
+
+static void draw_rank(struct picture *x, int rank)
+{
+    const struct action_list *list = &x->drawing->schedule->ranks[rank];
+    const struct simulation *sim = x->drawing->simulation;
+    const struct rank_time *total = &sim->ranks[rank];
+    double y = x->top + rank * PITCH, span = total->last_end - total->first_start;
+    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", fine(y + 17), rank);
+    text_add(x->out, "<rect class=\"idle\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"/>\n",
+             fine(LEFT + total->first_start * x->scale), fine(y), fine(span * x->scale), CELL);
+    for (int i = 0; i < list->count; i++)
+        if (action_fact(list->actions[i].kind)->computes)
+            draw_cell(x, rank, i);
+    for (int i = 0; i < list->count && x->options->critical; i++) {
+        struct box box = box_of(x, rank, i);
+        if (sim->times[sim->first[rank] + i].critical && action_fact(list->actions[i].kind)->computes)
+            text_add(
+                x->out,
+                "<rect class=\"path\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"/>\n",
+                fine(box.x), fine(box.y), fine(box.width), fine(box.height));
+    }
+    text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %.4g</text>\n",
+             fine(LEFT + x->width + 12), fine(y + 17), span > 0.0 ? 100.0 * total->bubble / span : 0.0,
+             (double)total->peak / x->drawing->schedule->v);
+}
+
+/* ---- around them ---- */
+
+/* 1, 2 or 5 times a power of ten, not closer than 60 pixels. */
+static double tick_step(double scale)
+{
+    double step = pow(10.0, floor(log10(60.0 / scale)));
+    for (int i = 0; step * scale < 60.0; i++)
+        step *= i % 3 == 1 ? 2.5 : 2.0;
+    return step;
+}
+
+static void draw_axis(struct picture *x)
+{
+    const struct simulation *sim = x->drawing->simulation;
+    double step = tick_step(x->scale), bottom = x->top + sim->p * PITCH;
+    for (int tick = 0; tick * step <= sim->makespan * (1 + 1e-12); tick++) {
+        double at = LEFT + tick * step * x->scale;
+        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %.7gV%.7g\"/>", fine(at), fine(x->top - 3),
+                 fine(bottom + 3));
+        text_add(x->out, "<text class=\"s m\" x=\"%.7g\" y=\"%.7g\">%.7g%s%s</text>\n", fine(at),
+                 fine(bottom + 17), tick * step, x->options->unit != NULL ? " " : "",
+                 x->options->unit != NULL ? x->options->unit : "");
+    }
+}
+
+static int worst_rank(const struct simulation *sim)
+{
+    int worst = 0;
+    for (int rank = 1; rank < sim->p; rank++)
+        worst = sim->ranks[rank].bubble > sim->ranks[worst].bubble ? rank : worst;
+    return worst;
+}
+
+/* XML knows no control characters, and some others mean something to it. */
+static void add_escaped(struct text *out, const char *chars)
+{
+    struct text shown = {0};
+    text_add_printable(&shown, chars, strlen(chars));
+    for (const char *c = text_chars(&shown); *c != 0; c++) {
+        const char *name = *c == '<' ? "&lt;" : *c == '>' ? "&gt;" : *c == '&' ? "&amp;" : NULL;
+        text_add_bytes(out, name != NULL ? name : c, name != NULL ? strlen(name) : 1);
+    }
+    text_free(&shown);
+}
+
+static void draw_title(struct picture *x)
+{
+    const struct schedule *s = x->drawing->schedule;
+    const struct simulation *sim = x->drawing->simulation;
+    const struct rank_time *worst = &sim->ranks[worst_rank(sim)];
+    double span = worst->last_end - worst->first_start;
+    const char *unit = x->options->unit != NULL ? x->options->unit : "";
+    int least = sim->ranks[0].peak, most = least;
+    for (int rank = 1; rank < s->p; rank++) {
+        least = sim->ranks[rank].peak < least ? sim->ranks[rank].peak : least;
+        most = sim->ranks[rank].peak > most ? sim->ranks[rank].peak : most;
+    }
+    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", fine(x->top - 33));
+    add_escaped(x->out, x->drawing->title);
+    text_add(x->out,
+             "</text>\n<text class=\"s\" x=\"4\" y=\"%.7g\">p %d, m %d, v %d: makespan %.6g%s%s, bubble "
+             "%.6g%s%s (%.1f "
+             "%%), peak ",
+             fine(x->top - 13), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit, sim->bubble,
+             *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
+    if (least < most)
+        text_add(x->out, "%.4g to ", (double)least / s->v);
+    text_add(x->out, "%.4g microbatch%s%s", (double)most / s->v, most == s->v ? "" : "es",
+             x->options->note != NULL ? "; " : "");
+    add_escaped(x->out, x->options->note != NULL ? x->options->note : "");
+    text_add(x->out, "</text>\n");
+}
+
+static void draw_drawing(struct picture *x)
+{
+    draw_title(x);
+    draw_axis(x);
+    for (int rank = 0; rank < x->drawing->schedule->p; rank++)
+        draw_rank(x, rank);
+}
+
+/* One swatch, or `shades` of them from the first chunk's to the last's, then the words; returns where the
+ * next entry begins. */
+static double legend_entry(struct picture *x, double at, double y, const char *class, int shades,
+                           const char *words)
+{
+    for (int i = 0; i < (shades > 0 ? shades : 1); i++) {
+        text_add(x->out, "<rect class=\"%s", class);
+        if (shades > 0)
+            text_add(x->out, "%d", shades > 1 ? i * (x->chunks - 1) / (shades - 1) : 0);
+        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"14\" rx=\"1.5\"/>", fine(at),
+                 fine(y - 11));
+        at += 15;
+    }
+    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", fine(at + 4), fine(y), words);
+    return at + 6.5 * (double)strlen(words) + 24;
+}
+
+static void draw_legend(struct picture *x, double y)
+{
+    enum { MOST_SHADES = 4 };
+    int shades = x->chunks < MOST_SHADES ? x->chunks : MOST_SHADES;
+    double at = LEFT;
+    for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
+        if (x->used[kind] && palette[kind].legend != NULL)
+            at = legend_entry(x, at, y, action_fact((enum action_kind)kind)->text, shades,
+                              palette[kind].legend);
+    at = legend_entry(x, at, y, "idle", 0, "bubble");
+    if (x->options->critical)
+        legend_entry(x, at, y, "path", 0, "critical path");
+    if (x->chunks > 1)
+        text_add(x->out,
+                 "<text class=\"s\" x=\"%d\" y=\"%.7g\">the darkest shade: chunk 0; the lightest: chunk "
+                 "%d</text>\n",
+                 LEFT, fine(y + 20), x->chunks - 1);
+}
+
+/* So many pixels for a unit of time that the number in a cell of the shortest kind, on average, can be read,
+ * as far as that stays on the page. */
+static void choose_scale(struct picture *x, const struct drawing *drawings, int count)
+{
+    double sum[ACTION_KIND_COUNT] = {0.0}, makespan = 0.0, shortest = INFINITY;
+    int64_t cells[ACTION_KIND_COUNT] = {0}, all = 0;
+    int m = 1;
+    for (int d = 0; d < count; d++) {
+        const struct schedule *s = drawings[d].schedule;
+        const struct simulation *sim = drawings[d].simulation;
+        makespan = sim->makespan > makespan ? sim->makespan : makespan;
+        m = s->m > m ? s->m : m;
+        x->chunks = s->chunks > x->chunks ? s->chunks : x->chunks;
+        for (int rank = 0; rank < s->p; rank++)
+            for (int i = 0; i < s->ranks[rank].count; i++) {
+                struct action_time time = sim->times[sim->first[rank] + i];
+                enum action_kind kind = s->ranks[rank].actions[i].kind;
+                x->used[kind] = true;
+                sum[kind] += time.end - time.start;
+                cells[kind]++;
+                all += action_fact(kind)->computes ? 1 : 0;
+            }
+    }
+    for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
+        if (action_fact((enum action_kind)kind)->computes && sum[kind] > 0.0 &&
+            sum[kind] / (double)cells[kind] < shortest)
+            shortest = sum[kind] / (double)cells[kind];
+    double wanted = m > 100 ? 26.0 : 21.0;
+    double width = isfinite(shortest) ? makespan * wanted / shortest : LEAST_WIDTH;
+    width = width < LEAST_WIDTH ? LEAST_WIDTH : width > MOST_WIDTH ? MOST_WIDTH : width;
+    x->hints = all <= MOST_HINTS;
+    x->width = width;
+    x->scale = makespan > 0.0 ? width / makespan : 1.0;
+}
+
+void draw_svg(const struct drawing *drawings, int count, const struct svg_options *options, struct text *out)
+{
+    struct picture x = {.options = options, .out = out};
+    choose_scale(&x, drawings, count);
+    double legend = x.chunks > 1 ? LEGEND + 20 : LEGEND, height = legend;
+    for (int d = 0; d < count; d++)
+        height += TOP + drawings[d].schedule->p * PITCH + AXIS;
+    double width = LEFT + x.width + RIGHT;
+    text_add(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.7g %.7g\" width=\"%.7g\" height=\"%.7g\" "
+        "font-family=\"Helvetica, Arial, sans-serif\">\n",
+        fine(width), fine(height), fine(width), fine(height));
+    add_style(&x);
+    x.top = TOP;
+    for (int d = 0; d < count; d++) {
+        x.drawing = &drawings[d];
+        draw_drawing(&x);
+        x.top += TOP + drawings[d].schedule->p * PITCH + AXIS;
+    }
+    draw_legend(&x, height - legend + 18);
+    text_add(out, "</svg>\n");
+}

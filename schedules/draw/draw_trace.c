@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+/* "Trace Event Format" (Chromium's catapult project): an array of events, each with a phase `ph`. X: a
+ * slice with a start and a length; M: the name of a process or a thread; s and f: the two ends of an arrow.
+ * The trap: slices of one thread nest or lie apart, so messages that overlap are dealt out to several
+ * threads, and starts and ends are whole nanoseconds, since a viewer drops a slice that begins before the end
+ * of the last one by rounding; and the end of an arrow belongs to the slice that is open at its time, so an
+ * arrow begins a nanosecond before its slice ends. */
+#include "schedules/draw/draw.h"
+
+#include "schedules/edges.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Of a rank's threads: this many ids each. */
+enum { COMPUTE = 0, MESSAGES = 1, THREADS = 100 };
+
+struct tracer {
+    const struct drawing *drawing;
+    int first_pid;       // of rank 0; counted from 1, 0 means the idle process
+    int64_t first_arrow; // ids are unique in the file
+    double scale;
+    int64_t *maker[2]; // [stages][m] which action makes the activation; the gradient of the input
+    int *lane;         // [actions] thread of a transfer
+    int lanes;         // of the rank that is being written
+    bool *begun;       // the file's first event has been written
+    struct text *out;
+};
+
+static size_t cell(const struct schedule *s, int stage, int microbatch)
+{
+    return (size_t)stage * (size_t)s->m + (size_t)microbatch;
+}
+
+static int pid(const struct tracer *t, int rank)
+{
+    return t->first_pid + rank;
+}
+
+/* A time in whole nanoseconds: a length is the difference of two of them. */
+static double nanoseconds(const struct tracer *t, double time)
+{
+    return round(time * t->scale * 1000.0);
+}
+
+static void event(struct tracer *t, const char *phase, int rank, int thread)
+{
+    text_add(t->out, "%s\n{\"ph\": \"%s\", \"pid\": %d, \"tid\": %d", *t->begun ? "," : "", phase,
+             pid(t, rank), THREADS * pid(t, rank) + thread);
+    *t->begun = true;
+}
+
+static void name_of(struct tracer *t, const char *what, int rank, int thread, const char *name)
+{
+    event(t, "M", rank, thread);
+    text_add(t->out, ", \"name\": \"%s\", \"args\": {\"name\": ", what);
+    text_add_json(t->out, name);
+    text_add(t->out, "}}");
+}
+
+/* ---- threads of messages ---- */
+
+struct start {
+    double at;
+    int position;
+};
+
+static int by_start(const void *left, const void *right)
+{
+    const struct start *a = left, *b = right;
+    if (a->at < b->at || a->at > b->at)
+        return a->at < b->at ? -1 : 1;
+    return (a->position > b->position) - (a->position < b->position);
+}
+
+/* Each transfer of the rank, in the order of their starts, gets the first thread that is free. */
+static void deal_out(struct tracer *t, int rank, struct start *starts)
+{
+    const struct schedule *s = t->drawing->schedule;
+    const struct simulation *sim = t->drawing->simulation;
+    const struct action_time *times = sim->times + sim->first[rank];
+    double free_at[THREADS - MESSAGES];
+    int count = 0;
+    t->lanes = 0;
+    for (int i = 0; i < s->ranks[rank].count; i++)
+        if (!action_fact(s->ranks[rank].actions[i].kind)->computes)
+            starts[count++] = (struct start){times[i].start, i};
+    qsort(starts, (size_t)count, sizeof *starts, by_start);
+    for (int k = 0; k < count; k++) {
+        int lane = 0;
+        while (lane < t->lanes && free_at[lane] > starts[k].at && lane < THREADS - MESSAGES - 1)
+            lane++;
+        t->lanes = lane == t->lanes ? lane + 1 : t->lanes;
+        free_at[lane] = times[starts[k].position].end;
+        t->lane[starts[k].position] = MESSAGES + lane;
+    }
+}
+
+/* ---- events ---- */
+
+static void slice(struct tracer *t, int rank, int position)
+{
+    const struct schedule *s = t->drawing->schedule;
+    const struct simulation *sim = t->drawing->simulation;
+    struct action a = s->ranks[rank].actions[position];
+    struct action_time time = sim->times[sim->first[rank] + position];
+    const struct action_fact *fact = action_fact(a.kind);
+    double start = nanoseconds(t, time.start), end = nanoseconds(t, time.end);
+    event(t, "X", rank, fact->computes ? COMPUTE : t->lane[position]);
+    text_add(t->out, ", \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s %d\", \"cat\": \"%s\", ", start / 1000.0,
+             (end - start) / 1000.0, fact->text, a.microbatch, fact->text);
+    text_add(t->out, "\"args\": {\"stage\": %d, \"chunk\": %d, \"microbatch\": %d, \"position\": %d", a.stage,
+             schedule_chunk(s, a.stage, a.microbatch), a.microbatch, position);
+    if (a.peer >= 0)
+        text_add(t->out, ", \"peer\": %d", a.peer);
+    text_add(t->out, ", \"critical\": %s}}", time.critical ? "true" : "false");
+}
+
+static void arrow_end(struct tracer *t, const char *phase, int rank, double at_ns, int64_t id)
+{
+    event(t, phase, rank, COMPUTE);
+    text_add(t->out, ", \"ts\": %.3f, \"name\": \"message\", \"cat\": \"message\", \"id\": %lld%s}",
+             at_ns / 1000.0, (long long)id, phase[0] == 'f' ? ", \"bp\": \"e\"" : "");
+}
+
+/* From the action that makes what this RECV brings to the one that takes it. */
+static void arrow(struct tracer *t, int rank, struct action receive)
+{
+    const struct schedule *s = t->drawing->schedule;
+    const struct simulation *sim = t->drawing->simulation;
+    bool gradient = action_fact(receive.kind)->gradient;
+    int from = stage_before(receive.stage, gradient);
+    int64_t id = t->first_arrow + (int64_t)(2 * cell(s, receive.stage, receive.microbatch)) + gradient;
+    const struct action_time *made = &sim->times[t->maker[gradient][cell(s, from, receive.microbatch)]];
+    const struct action_time *used =
+        &sim->times[t->maker[gradient][cell(s, receive.stage, receive.microbatch)]];
+    enum { SHORTEST = 2 }; // nanoseconds that a slice must have for an arrow to hang on it
+    double end = nanoseconds(t, made->end), start = nanoseconds(t, used->start);
+    if (end - nanoseconds(t, made->start) < SHORTEST || nanoseconds(t, used->end) - start < SHORTEST)
+        return;
+    arrow_end(t, "s", receive.peer, end - 1.0, id);
+    arrow_end(t, "f", rank, start, id);
+}
+
+static void find_makers(struct tracer *t)
+{
+    const struct schedule *s = t->drawing->schedule;
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++) {
+            struct action a = s->ranks[rank].actions[i];
+            const struct action_fact *fact = action_fact(a.kind);
+            if (fact->forwards || fact->backs_input)
+                t->maker[!fact->forwards][cell(s, a.stage, a.microbatch)] =
+                    t->drawing->simulation->first[rank] + i;
+        }
+}
+
+static void trace_rank(struct tracer *t, int rank, struct start *starts)
+{
+    const struct action_list *list = &t->drawing->schedule->ranks[rank];
+    struct text name = {0};
+    text_add(&name, "%s: rank %d", t->drawing->title, rank);
+    name_of(t, "process_name", rank, COMPUTE, name.chars);
+    event(t, "M", rank, COMPUTE);
+    text_add(t->out, ", \"name\": \"process_sort_index\", \"args\": {\"sort_index\": %d}}", pid(t, rank));
+    name_of(t, "thread_name", rank, COMPUTE, "compute");
+    text_free(&name);
+    deal_out(t, rank, starts);
+    for (int lane = 0; lane < t->lanes; lane++)
+        name_of(t, "thread_name", rank, MESSAGES + lane, "messages");
+    for (int i = 0; i < list->count; i++)
+        slice(t, rank, i);
+}
+
+static void trace_drawing(struct tracer *t)
+{
+    const struct schedule *s = t->drawing->schedule;
+    size_t cells = (size_t)s->stages * (size_t)s->m;
+    int longest = 0;
+    for (int rank = 0; rank < s->p; rank++)
+        longest = s->ranks[rank].count > longest ? s->ranks[rank].count : longest;
+    struct start *starts = malloc(((size_t)longest + 1) * sizeof *starts);
+    t->lane = malloc(((size_t)longest + 1) * sizeof *t->lane);
+    for (int gradient = 0; gradient < 2; gradient++)
+        t->maker[gradient] = calloc(cells, sizeof *t->maker[gradient]);
+    CHECK(starts != NULL && t->lane != NULL && t->maker[0] != NULL && t->maker[1] != NULL);
+    find_makers(t);
+    for (int rank = 0; rank < s->p; rank++)
+        trace_rank(t, rank, starts);
+    // Behind all slices: an arrow's end finds its slice open.
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            if (action_fact(s->ranks[rank].actions[i].kind)->receives)
+                arrow(t, rank, s->ranks[rank].actions[i]);
+    free(starts);
+    free(t->lane);
+    free(t->maker[0]);
+    free(t->maker[1]);
+}
+
+void draw_trace(const struct drawing *drawings, int count, double microseconds, struct text *out)
+{
+    int first_pid = 1;
+    int64_t first_arrow = 1;
+    bool begun = false;
+    text_add(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    for (int i = 0; i < count; i++) {
+        const struct schedule *s = drawings[i].schedule;
+        struct tracer t = {.drawing = &drawings[i],
+                           .first_pid = first_pid,
+                           .first_arrow = first_arrow,
+                           .scale = microseconds,
+                           .begun = &begun,
+                           .out = out};
+        trace_drawing(&t);
+        first_pid += s->p;
+        first_arrow += 2 * (int64_t)s->stages * s->m;
+    }
+    text_add(out, "\n]}\n");
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The table of families, what they can take, and the way from a name to a checked schedule. */
+#include "schedules/families/family.h"
+
+#include <string.h>
+
+static const struct family *const families[] = {
+    &family_gpipe, &family_looped_bfs, &family_1f1b,  &family_interleaved, &family_zb_h1,     &family_zb_h2,
+    &family_zb_v,  &family_v_half,     &family_v_min, &family_dualpipe,    &family_dualpipev, &family_auto,
+};
+enum { FAMILY_COUNT = sizeof families / sizeof *families };
+
+const struct schedule_about *schedule_about(int index)
+{
+    return index >= 0 && index < FAMILY_COUNT ? &families[index]->about : NULL;
+}
+
+void schedule_names(struct text *out)
+{
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        text_add(out, "%s%s", i > 0 ? ", " : "", families[i]->about.name);
+}
+
+const char *refuses_many_chunks(const struct schedule_options *o)
+{
+    return o->v == 1 ? NULL : "each rank holds one stage";
+}
+
+static const struct family *family_named(const char *name)
+{
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        if (strcmp(name, families[i]->about.name) == 0)
+            return families[i];
+    return NULL;
+}
+
+static enum status find_family(const char *name, const struct family **out)
+{
+    *out = family_named(name);
+    if (*out != NULL)
+        return OK;
+    const char *names[FAMILY_COUNT];
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        names[i] = families[i]->about.name;
+    const char *near = nearest_name(name, names, FAMILY_COUNT);
+    struct text all = {0};
+    schedule_names(&all);
+    enum status status = fail(BAD_SCHEDULE, "no schedule is called %.80s%s%s%s; there are %s", name,
+                              near != NULL ? " (is it " : "", near != NULL ? near : "",
+                              near != NULL ? "?)" : "", text_chars(&all));
+    text_free(&all);
+    return status;
+}
+
+/* What no family can take, and what this one cannot. */
+static const char *refusal(const struct family *family, const struct schedule_options *o)
+{
+    if (o->p < 1 || o->m < 1 || o->v < 1)
+        return "p, m and v are at least 1";
+    if (o->microbatch_group_size < 0)
+        return "microbatch_group_size is at least 1";
+    if (o->microbatch_group_size > 0 && !family->groups)
+        return "it has no microbatch_group_size";
+    if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p && o->microbatch_group_size < o->m)
+        return "a microbatch_group_size below p leaves the ranks waiting for each other";
+    if (o->m > schedule_most_microbatches(o->p, o->v))
+        return "that many actions do not fit in memory";
+    return family->refuses(o);
+}
+
+int schedule_default_v(const char *name)
+{
+    const struct family *family = family_named(name);
+    return family != NULL ? family->default_v : 0;
+}
+
+const char *schedule_takes(const char *name)
+{
+    const struct family *family = family_named(name);
+    return family != NULL ? family->about.takes : NULL;
+}
+
+const char *schedule_refusal(const struct schedule_options *options)
+{
+    const struct family *family = family_named(options->name);
+    struct schedule_options o = *options;
+    if (family == NULL)
+        return "there is no such schedule";
+    if (o.v == 0)
+        o.v = family->default_v;
+    return refusal(family, &o);
+}
+
+int64_t schedule_most_microbatches(int p, int v)
+{
+    return p > SCHEDULE_MOST_RANKS ? 0 : SCHEDULE_MOST_CELLS / ((int64_t)p * v);
+}
+
+/* Names the nearest of p and m that is possible, or of v when even one rank would hold too much. */
+static enum status refuse_size(const struct family *family, const struct schedule_options *o)
+{
+    int64_t most = schedule_most_microbatches(o->p, o->v),
+            ranks = o->p < SCHEDULE_MOST_RANKS ? o->p : SCHEDULE_MOST_RANKS;
+    const char *what = "m";
+    if (most == 0) {
+        what = o->v <= SCHEDULE_MOST_CELLS ? "p" : "v";
+        most = o->v > SCHEDULE_MOST_CELLS                         ? SCHEDULE_MOST_CELLS / ranks
+               : SCHEDULE_MOST_CELLS / o->v < SCHEDULE_MOST_RANKS ? SCHEDULE_MOST_CELLS / o->v
+                                                                  : SCHEDULE_MOST_RANKS;
+    }
+    return fail(BAD_SCHEDULE,
+                "%s of p %d, m %d, v %d has more actions than fit in memory; %s %lld or less works",
+                family->about.name, o->p, o->m, o->v, what, (long long)most);
+}
+
+static enum status refuse(const struct family *family, const struct schedule_options *o)
+{
+    const char *why = refusal(family, o);
+    if (why == NULL)
+        return OK;
+    if (o->p >= 1 && o->v >= 1 && o->m > schedule_most_microbatches(o->p, o->v))
+        return refuse_size(family, o);
+    return fail(BAD_SCHEDULE, "%s cannot take p %d, m %d, v %d: %s; it takes %s", family->about.name, o->p,
+                o->m, o->v, why, family->about.takes);
+}
+
+enum status schedule_complete(struct schedule *s, const struct schedule_options *o)
+{
+    bool searched = s->has_transfers; // then the most is done
+    tell(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
+    enum status status = OK;
+    if (s->out_of_memory)
+        status = fail(NO_MEMORY, "the actions of %s", s->family->about.name);
+    if (status == OK && !o->without_transfers && !searched) {
+        status = schedule_add_transfers(s);
+        tell(o->progress, TRANSFERRED_PERCENT);
+    }
+    if (status == OK)
+        status = schedule_check(s, NULL);
+    tell(o->progress, 100.0);
+    if (status != OK)
+        schedule_destroy(s);
+    return status;
+}
+
+enum status schedule_generate(const struct schedule_options *options, struct schedule **out)
+{
+    const struct family *family = NULL;
+    TRY(find_family(options->name, &family));
+    struct schedule_options o = *options;
+    if (o.v == 0)
+        o.v = family->default_v;
+    TRY(refuse(family, &o));
+
+    if (family->search != NULL)
+        return family->search(options, out);
+    TRY(schedule_create(family, &o, out));
+    family->generate(*out);
+    return OK;
+}
+
+enum status schedule_build(const struct schedule_options *options, struct schedule **out)
+{
+    struct schedule *s = NULL;
+    TRY(schedule_generate(options, &s));
+    TRY(schedule_complete(s, options));
+    *out = s;
+    return OK;
+}

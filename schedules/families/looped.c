@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Schedules in which a microbatch goes round the ranks v times: rank r holds the stages r, p+r, 2p+r ...
+ *
+ * Interleaved 1F1B (Narayanan et al., 2104.04473) is 1F1B with v chunks for every rank, so filling and
+ * draining the pipe takes steps that are v times shorter: bubble (p-1)(f+i+w)/v where p divides m. A
+ * group of microbatches goes through the first chunk, then the same group through the second, and so on.
+ *
+ *     p 2, v 2, rank 0:  0F0 0F1 2F0 2F1 . 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ...     groups (0 1) (2 3)
+ *
+ * A group must hold p microbatches or more, else the first is not back when the chunk changes. So m
+ * microbatches are cut into m/p groups of nearly one size. Where microbatch_group_size is given the groups
+ * have that size and the rest is the last. The trap is a last group that is small: rank 0 is 2(p-1)
+ * forwards ahead of rank p-1, and a round trip of waiting (for an activation within the last group, for a
+ * gradient within the one before) must not be shorter than that, or both ranks wait for ever. Then m is
+ * cut evenly again, into m/microbatch_group_size groups. Nor may a larger group follow a smaller one: it
+ * needs forwards that the warm-up, made for the first, did not run.
+ *
+ * Breadth-first (Lamy-Poirier, 2211.05953) has one group: GPipe in every chunk. Most memory, fewest
+ * changes of chunk, so sharded weights are gathered once per chunk and direction. */
+#include "schedules/families/family.h"
+
+/* The size of the group that begins with microbatch `first`. */
+static int group_size(const struct schedule *s, int first)
+{
+    int wanted = s->group > 0 ? s->group : s->p, rest = s->m % wanted;
+    if (s->group > 0 && wanted + rest >= 2 * (s->p - 1))
+        return s->m - first < wanted ? s->m - first : wanted;
+    int groups = s->m / wanted > 1 ? s->m / wanted : 1;
+    int small = s->m / groups, larger = s->m % groups; // so many groups have one more
+    return first < larger * (small + 1) ? small + 1 : small;
+}
+
+struct loop loop_begin(const struct schedule *s, int rank, bool backwards)
+{
+    return (struct loop){.s = s, .rank = rank, .backwards = backwards, .size = group_size(s, 0)};
+}
+
+void loop_add(struct loop *loop, struct schedule *s, enum action_kind kind)
+{
+    if (loop->first == s->m)
+        return;
+    int chunk = loop->backwards ? s->v - 1 - loop->chunk : loop->chunk;
+    schedule_add(s, kind, schedule_stage(s, loop->rank, chunk), loop->first + loop->within);
+    if (++loop->within < loop->size)
+        return;
+    loop->within = 0;
+    if (++loop->chunk < s->v)
+        return;
+    loop->chunk = 0;
+    loop->first += loop->size;
+    loop->size = group_size(s, loop->first);
+}
+
+int loop_ahead(const struct schedule *s)
+{
+    // Where m is less than microbatch_group_size the given one counts, as in the runtime it comes from.
+    int first = group_size(s, 0), all = s->m * s->v;
+    int64_t ahead = (int64_t)(s->v - 1) * (s->group > first ? s->group : first);
+    return ahead < all ? (int)ahead : all;
+}
+
+static int interleaved_ahead(const struct schedule *s, int rank)
+{
+    int ahead = loop_ahead(s) + 2 * (s->p - 1 - rank);
+    return ahead < s->m * s->v ? ahead : s->m * s->v;
+}
+
+static void interleaved(struct schedule *s)
+{
+    for (int rank = 0; rank < s->p; rank++) {
+        struct loop forward = loop_begin(s, rank, false), backward = loop_begin(s, rank, true);
+        int ahead = interleaved_ahead(s, rank);
+        for (int k = 0; k < s->m * s->v + ahead; k++) {
+            loop_add(&forward, s, FORWARD);
+            if (k >= ahead)
+                loop_add(&backward, s, BACKWARD);
+        }
+    }
+}
+
+static int interleaved_peak(const struct schedule *s, int rank)
+{
+    int peak = interleaved_ahead(s, rank) + 1;
+    return peak < s->m * s->v ? peak : s->m * s->v;
+}
+
+static void looped_bfs(struct schedule *s)
+{
+    s->group = s->m;
+    for (int rank = 0; rank < s->p; rank++) {
+        struct loop forward = loop_begin(s, rank, false), backward = loop_begin(s, rank, true);
+        for (int k = 0; k < s->m * s->v; k++)
+            loop_add(&forward, s, FORWARD);
+        for (int k = 0; k < s->m * s->v; k++)
+            loop_add(&backward, s, BACKWARD);
+    }
+}
+
+static int looped_bfs_peak(const struct schedule *s, int rank)
+{
+    (void)rank;
+    return s->m * s->v;
+}
+
+const char *refuses_nothing(const struct schedule_options *o)
+{
+    (void)o;
+    return NULL;
+}
+
+const struct family family_interleaved = {
+    .about = {.name = "interleaved",
+              .idea = "1F1B with v chunks per rank: the pipe fills v times faster, for more messages.",
+              .takes = "any p, any m, any v"},
+    .placement = PLACE_LOOPED,
+    .default_v = 2,
+    .groups = true,
+    .refuses = refuses_nothing,
+    .generate = interleaved,
+    .peak_claim = interleaved_peak,
+};
+
+const struct family family_looped_bfs = {
+    .about = {.name = "looped-bfs",
+              .idea = "GPipe chunk by chunk: the fewest changes of chunk, for sharded weights.",
+              .takes = "any p, any m, any v"},
+    .placement = PLACE_LOOPED,
+    .default_v = 2,
+    .refuses = refuses_nothing,
+    .generate = looped_bfs,
+    .peak_claim = looped_bfs_peak,
+};

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+/* ZB-V (Qi et al., 2401.10241, section 6): each rank holds the ends of a V, stages r and 2p-1-r. The last
+ * stage sits on rank 0 beside the first, so a microbatch comes back to where it began: rank 0 need not
+ * wait for its I until a whole pipe has drained, and no bubble is left within the memory of 1F1B.
+ *
+ *     p 2, rank 0:  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 ...      peak 2p chunks, which
+ *          rank 1:  . 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 ...    are half as large
+ *
+ * Filling, the stable middle in which each rank does (F I W) of its two chunks in turn, draining.
+ *
+ * With m < 2p-1 the actions of microbatches that do not exist are left out, which keeps every order and every
+ * dependency, but leaves gaps. So only F and I keep their order. They are run on a clock, every action one
+ * unit, and a W is inserted where a rank would wait, or needs the memory for its next F:
+ *
+ *     p 2, m 2, rank 0:  0F0 0F1 . 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1
+ *
+ * The makespan is then, in these units, the largest of
+ *     6m + p-1     the last rank begins after p-1 units and never waits;
+ *     4m + 3p-1    its first I comes after 3p-1, and all its I and W follow;
+ *     2m + 4p-1    rank 0 has its first I of stage 0 after 4p-1, and all I and W of that stage follow;
+ * and no schedule is shorter. */
+#include "schedules/families/family.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+/* How far a rank has come with one of its chunks. */
+struct arm {
+    int stage;
+    int f, i, w;    // microbatches done
+    bool without_w; // W are counted, but not added
+};
+
+static void forward(struct schedule *s, struct arm *arm)
+{
+    schedule_add(s, FORWARD, arm->stage, arm->f++);
+}
+
+static void input(struct schedule *s, struct arm *arm)
+{
+    schedule_add(s, BACKWARD_INPUT, arm->stage, arm->i++);
+}
+
+static void weight(struct schedule *s, struct arm *arm)
+{
+    if (!arm->without_w)
+        schedule_add(s, BACKWARD_WEIGHT, arm->stage, arm->w);
+    arm->w++;
+}
+
+static void zb_v_rank(struct schedule *s, int rank, bool without_w)
+{
+    int p = s->p, m = s->m > 2 * p - 1 ? s->m : 2 * p - 1;
+    struct arm down = {.stage = schedule_stage(s, rank, 0), .without_w = without_w};
+    struct arm up = {.stage = schedule_stage(s, rank, 1), .without_w = without_w};
+
+    // Fill: until the first microbatch comes back up, then both ways in turn.
+    for (int k = 0; k < 2 * (p - rank) - 1; k++)
+        forward(s, &down);
+    for (int k = 0; k < rank; k++) {
+        forward(s, &up);
+        forward(s, &down);
+    }
+    for (int k = 0; k < p - rank; k++) {
+        forward(s, &up);
+        input(s, &up);
+        weight(s, &up);
+    }
+
+    // The stable middle: six actions, no bubble.
+    while (up.f < m) {
+        if (down.f < m)
+            forward(s, &down);
+        input(s, &down);
+        weight(s, &down);
+        forward(s, &up);
+        input(s, &up);
+        weight(s, &up);
+    }
+
+    // Drain: the ranks before wait for I, so W comes last.
+    for (int k = 0; k < rank; k++) {
+        input(s, &down);
+        input(s, &up);
+    }
+    while (down.i < m) {
+        input(s, &down);
+        weight(s, &down);
+    }
+    while (up.w < m)
+        weight(s, &up);
+    while (down.w < m)
+        weight(s, &down);
+}
+
+/* ---- W in the gaps ---- */
+
+enum { NEVER = INT_MAX };
+
+/* A rank on the clock. */
+struct rank_clock {
+    struct action_list order; // its F and I
+    int next;                 // of `order`
+    int next_w;               // an I of `order`, or beyond `next`: the first whose W is not done
+    int held;                 // chunks
+};
+
+struct clock {
+    struct schedule *s;
+    struct rank_clock *ranks;
+    int *made[2]; // [2p][m] when the activation, the gradient of a stage is there
+    int limit;    // chunks that a rank may hold
+};
+
+static int *made(const struct clock *x, int which, int stage, int microbatch)
+{
+    return &x->made[which][(size_t)stage * (size_t)x->s->m + (size_t)microbatch];
+}
+
+static bool ready(const struct clock *x, const struct rank_clock *r, struct action a, int now)
+{
+    int last = x->s->stages - 1, k = a.microbatch;
+    if (a.kind == FORWARD)
+        return r->held < x->limit && (a.stage == 0 || *made(x, 0, a.stage - 1, k) <= now);
+    return *made(x, 0, a.stage, k) <= now && (a.stage == last || *made(x, 1, a.stage + 1, k) <= now);
+}
+
+/* One unit of a rank: the next F or I, else the oldest W; false where neither is possible. */
+static bool run_unit(const struct clock *x, struct rank_clock *r, int now)
+{
+    const struct action *order = r->order.actions;
+    if (r->next < r->order.count && ready(x, r, order[r->next], now)) {
+        struct action a = order[r->next++];
+        *made(x, a.kind == FORWARD ? 0 : 1, a.stage, a.microbatch) = now + 1;
+        r->held += a.kind == FORWARD ? 1 : 0;
+        schedule_add(x->s, a.kind, a.stage, a.microbatch);
+        return true;
+    }
+    while (r->next_w < r->next && order[r->next_w].kind == FORWARD)
+        r->next_w++;
+    if (r->next_w == r->next)
+        return false;
+    struct action input = order[r->next_w++];
+    r->held--;
+    schedule_add(x->s, BACKWARD_WEIGHT, input.stage, input.microbatch);
+    return true;
+}
+
+/* A full rank always has a W to do: before each F the same order with every W right after its I holds fewer
+ * chunks than the limit. So the clock never stops before all is done. */
+static void run_clock(const struct clock *x)
+{
+    int64_t left = (int64_t)3 * x->s->stages * x->s->m;
+    for (int now = 0; left > 0 && !x->s->out_of_memory; now++)
+        for (int rank = 0; rank < x->s->p; rank++)
+            left -= run_unit(x, &x->ranks[rank], now) ? 1 : 0;
+}
+
+/* Takes lists of F and I only, and inserts the W. */
+static void insert_weights(struct schedule *s, int limit)
+{
+    size_t cells = (size_t)s->stages * (size_t)s->m;
+    struct clock x = {.s = s, .limit = limit, .ranks = calloc((size_t)s->p, sizeof *x.ranks)};
+    int *times = malloc(2 * cells * sizeof *times);
+    if (x.ranks == NULL || times == NULL) {
+        s->out_of_memory = true;
+    } else {
+        for (size_t i = 0; i < 2 * cells; i++)
+            times[i] = NEVER;
+        x.made[0] = times;
+        x.made[1] = times + cells;
+        for (int rank = 0; rank < s->p; rank++) {
+            x.ranks[rank].order = s->ranks[rank];
+            s->ranks[rank] = (struct action_list){.actions = NULL};
+        }
+        run_clock(&x);
+        for (int rank = 0; rank < s->p; rank++)
+            free(x.ranks[rank].order.actions);
+    }
+    free(times);
+    free(x.ranks);
+}
+
+int64_t zb_v_units(int p, int m)
+{
+    int64_t full = (int64_t)6 * m + p - 1, last = (int64_t)4 * m + 3 * p - 1,
+            first = (int64_t)2 * m + 4 * p - 1;
+    int64_t longest = full > last ? full : last;
+    return longest > first ? longest : first;
+}
+
+void zb_v_lists(struct schedule *s)
+{
+    bool few = s->m < 2 * s->p - 1;
+    for (int rank = 0; rank < s->p; rank++)
+        zb_v_rank(s, rank, few);
+    if (few)
+        insert_weights(s, 2 * s->p);
+}
+
+static int zb_v_peak(const struct schedule *s, int rank)
+{
+    (void)rank;
+    return 2 * (s->p < s->m ? s->p : s->m);
+}
+
+const char *refuses_other_than_two_chunks(const struct schedule_options *o)
+{
+    return o->v == 2 ? NULL : "each rank holds two stages, the ends of a V";
+}
+
+const struct family family_zb_v = {
+    .about = {.name = "zb-v",
+              .idea = "No bubble where F, I and W take equal times, in 1F1B's memory: two chunks in a V.",
+              .takes = "any p, any m, v = 2"},
+    .placement = PLACE_V,
+    .default_v = 2,
+    .refuses = refuses_other_than_two_chunks,
+    .generate = zb_v_lists,
+    .peak_claim = zb_v_peak,
+};

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuDNN's backend interface for the emulator's GPU.
+ *
+ * Like the real one: descriptors are set, finalised, and then fixed; who names one that is not finalised, an
+ * attribute that a descriptor does not have, another type or count is refused; a heuristic has engines, of
+ * which one may add in any order and says so; a plan runs on the handle's stream. Unlike it: any graph of
+ * these operations will do, and it is computed operation by operation (cudnn_run.c), in double precision,
+ * with S x S matrices, rounded where a tensor is: so a graph is held to what it says, and not to what its
+ * pattern is taken for. */
+#include "tests/emulator/cudnn/cudnn_parts.h"
+
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char said[256];
+
+cudnnStatus_t cudnn_refuse(cudnnStatus_t status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(said, sizeof said, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+#define PART CUDNN_TYPE_BACKEND_DESCRIPTOR
+
+/* Every attribute, the descriptor that has it, its type, how many values, and whether it must be set. */
+static const struct rule {
+    cudnnBackendDescriptorType_t of;
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t least, most;
+    bool required;
+    cudnnBackendDescriptorType_t part; // of PART
+} rules[] = {
+#define ROW(of, name, ...)                                              \
+    {                                                                   \
+        CUDNN_BACKEND_##of##_DESCRIPTOR, CUDNN_ATTR_##name, __VA_ARGS__ \
+    }
+#define ONE(of, name, type)        ROW(of, name, CUDNN_TYPE_##type, 1, 1, true, 0)
+#define MAY(of, name, type)        ROW(of, name, CUDNN_TYPE_##type, 1, 1, false, 0)
+#define MANY(of, name, type, n, m) ROW(of, name, CUDNN_TYPE_##type, n, m, true, 0)
+#define LINK(of, name, part)       ROW(of, name, PART, 1, 1, true, CUDNN_BACKEND_##part##_DESCRIPTOR)
+#define MAY_LINK(of, name, part)   ROW(of, name, PART, 1, 1, false, CUDNN_BACKEND_##part##_DESCRIPTOR)
+    ONE(TENSOR, TENSOR_DATA_TYPE, DATA_TYPE),
+    MANY(TENSOR, TENSOR_DIMENSIONS, INT64, TENSOR_RANK, TENSOR_RANK),
+    MANY(TENSOR, TENSOR_STRIDES, INT64, TENSOR_RANK, TENSOR_RANK),
+    ONE(TENSOR, TENSOR_UNIQUE_ID, INT64),
+    ONE(TENSOR, TENSOR_BYTE_ALIGNMENT, INT64),
+    MAY(TENSOR, TENSOR_IS_VIRTUAL, BOOLEAN),
+    MAY(TENSOR, TENSOR_IS_BY_VALUE, BOOLEAN),
+    ONE(MATMUL, MATMUL_COMP_TYPE, DATA_TYPE),
+    ONE(POINTWISE, POINTWISE_MODE, POINTWISE_MODE),
+    ONE(POINTWISE, POINTWISE_MATH_PREC, DATA_TYPE),
+    MAY(POINTWISE, POINTWISE_AXIS, INT64),
+    ONE(REDUCTION, REDUCTION_COMP_TYPE, DATA_TYPE),
+    ONE(REDUCTION, REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE),
+    LINK(OPERATION_MATMUL, OPERATION_MATMUL_ADESC, TENSOR),
+    LINK(OPERATION_MATMUL, OPERATION_MATMUL_BDESC, TENSOR),
+    LINK(OPERATION_MATMUL, OPERATION_MATMUL_CDESC, TENSOR),
+    LINK(OPERATION_MATMUL, OPERATION_MATMUL_DESC, MATMUL),
+    LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_PW_DESCRIPTOR, POINTWISE),
+    LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_XDESC, TENSOR),
+    MAY_LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_BDESC, TENSOR),
+    MAY_LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_TDESC, TENSOR),
+    LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_YDESC, TENSOR),
+    LINK(OPERATION_REDUCTION, OPERATION_REDUCTION_DESC, REDUCTION),
+    LINK(OPERATION_REDUCTION, OPERATION_REDUCTION_XDESC, TENSOR),
+    LINK(OPERATION_REDUCTION, OPERATION_REDUCTION_YDESC, TENSOR),
+    LINK(OPERATION_RESHAPE, OPERATION_RESHAPE_XDESC, TENSOR),
+    LINK(OPERATION_RESHAPE, OPERATION_RESHAPE_YDESC, TENSOR),
+    MANY(OPERATIONGRAPH, OPERATIONGRAPH_OPS, BACKEND_DESCRIPTOR, 1, 64),
+    ONE(OPERATIONGRAPH, OPERATIONGRAPH_HANDLE, HANDLE),
+    LINK(ENGINEHEUR, ENGINEHEUR_OPERATION_GRAPH, OPERATIONGRAPH),
+    ONE(ENGINEHEUR, ENGINEHEUR_MODE, HEUR_MODE),
+    LINK(EXECUTION_PLAN, EXECUTION_PLAN_ENGINE_CONFIG, ENGINECFG),
+    MANY(VARIANT_PACK, VARIANT_PACK_UNIQUE_IDS, INT64, 1, 64),
+    MANY(VARIANT_PACK, VARIANT_PACK_DATA_POINTERS, VOID_PTR, 1, 64),
+    ONE(VARIANT_PACK, VARIANT_PACK_WORKSPACE, VOID_PTR),
+};
+enum { RULES = sizeof rules / sizeof *rules };
+
+static size_t bytes_of(cudnnBackendAttributeType_t type)
+{
+    if (type == CUDNN_TYPE_BOOLEAN)
+        return sizeof(bool);
+    const bool is_wide =
+        type == CUDNN_TYPE_INT64 || type == PART || type == CUDNN_TYPE_VOID_PTR || type == CUDNN_TYPE_HANDLE;
+    return is_wide ? sizeof(int64_t) : sizeof(int);
+}
+
+/* Reading */
+
+const struct value *part_value(const struct part *part, cudnnBackendAttributeName_t name)
+{
+    for (int i = 0; i < part->values; i++)
+        if (part->value[i].name == name)
+            return &part->value[i];
+    return NULL;
+}
+
+struct part *part_of(const struct part *part, cudnnBackendAttributeName_t name)
+{
+    const struct value *value = part_value(part, name);
+    return value != NULL ? *(struct part **)value->data : NULL;
+}
+
+int64_t part_integer(const struct part *part, cudnnBackendAttributeName_t name)
+{
+    return *(const int64_t *)part_value(part, name)->data;
+}
+
+int part_choice(const struct part *part, cudnnBackendAttributeName_t name)
+{
+    return *(const int *)part_value(part, name)->data;
+}
+
+bool part_truth(const struct part *part, cudnnBackendAttributeName_t name)
+{
+    const struct value *value = part_value(part, name);
+    return value != NULL && *(const bool *)value->data;
+}
+
+const int64_t *tensor_dims(const struct part *tensor)
+{
+    return part_value(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS)->data;
+}
+
+/* The library */
+
+static cudnnStatus_t result_of(const char *call)
+{
+    said[0] = '\0';
+    return emulator_fails(call) ? cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR, "as EMULATOR_FAIL says")
+                                : CUDNN_STATUS_SUCCESS;
+}
+
+size_t cudnnGetVersion(void)
+{
+    const char *version = getenv("EMULATOR_CUDNN");
+    return version != NULL ? strtoul(version, NULL, 10) : 91501;
+}
+
+const char *cudnnGetErrorString(cudnnStatus_t status)
+{
+    switch (status) {
+    case CUDNN_STATUS_SUCCESS:
+        return "CUDNN_STATUS_SUCCESS";
+    case CUDNN_STATUS_BAD_PARAM:
+        return "CUDNN_STATUS_BAD_PARAM";
+    case CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED:
+        return "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED";
+    case CUDNN_STATUS_NOT_SUPPORTED:
+        return "CUDNN_STATUS_NOT_SUPPORTED";
+    case CUDNN_STATUS_INTERNAL_ERROR:
+        return "CUDNN_STATUS_INTERNAL_ERROR";
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+        return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
+    }
+    return "?";
+}
+
+void cudnnGetLastErrorString(char *message, size_t bytes)
+{
+    snprintf(message, bytes, "%s", said);
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
+{
+    *handle = calloc(1, sizeof **handle);
+    CHECK(*handle != NULL);
+    cudnnStatus_t status = result_of("cudnnCreate");
+    if (status != CUDNN_STATUS_SUCCESS) {
+        free(*handle);
+        *handle = NULL;
+    }
+    return status;
+}
+
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
+{
+    free(handle);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
+{
+    handle->stream = stream;
+    return result_of("cudnnSetStream");
+}
+
+/* Descriptors */
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
+{
+    struct part *part = calloc(1, sizeof *part);
+    CHECK(part != NULL);
+    part->type = type;
+    *out = part;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
+{
+    struct part *part = descriptor;
+    for (int i = 0; i < part->values; i++)
+        free(part->value[i].data);
+    free(part);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static bool is_operation(cudnnBackendDescriptorType_t type)
+{
+    return type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR ||
+           type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR ||
+           type == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR ||
+           type == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
+}
+
+static cudnnStatus_t check_parts(const struct rule *rule, int64_t count, const void *values)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const struct part *part = ((struct part *const *)values)[i];
+        const bool right =
+            rule->name == CUDNN_ATTR_OPERATIONGRAPH_OPS ? is_operation(part->type) : part->type == rule->part;
+        if (!right)
+            return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d takes no descriptor %d",
+                                (int)rule->name, (int)part->type);
+        if (!part->finished)
+            return cudnn_refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "descriptor %d in attribute %d",
+                                (int)part->type, (int)rule->name);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    struct part *part = descriptor;
+    const struct rule *rule = NULL;
+    cudnnStatus_t status = result_of("cudnnBackendSetAttribute");
+    if (status != CUDNN_STATUS_SUCCESS)
+        return status;
+    for (int i = 0; i < RULES && rule == NULL; i++)
+        rule = rules[i].of == part->type && rules[i].name == name ? &rules[i] : NULL;
+    if (rule == NULL || part->finished || part_value(part, name) != NULL)
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d, or it is fixed",
+                            (int)part->type, (int)name);
+    if (type != rule->type || count < rule->least || count > rule->most || values == NULL)
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d is not %lld of type %d", (int)name,
+                            (long long)count, (int)type);
+    if (type == PART && (status = check_parts(rule, count, values)) != CUDNN_STATUS_SUCCESS)
+        return status;
+    CHECK(part->values < PART_VALUES);
+    void *copy = malloc((size_t)count * bytes_of(type));
+    CHECK(copy != NULL);
+    memcpy(copy, values, (size_t)count * bytes_of(type));
+    part->value[part->values++] = (struct value){name, count, copy};
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t check_tensor(const struct part *t)
+{
+    const int64_t *dim = tensor_dims(t), *stride = part_value(t, CUDNN_ATTR_TENSOR_STRIDES)->data;
+    for (int i = 0; i < TENSOR_RANK; i++)
+        if (dim[i] < 1 || stride[i] < 1)
+            return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "dimension %d: %lld, stride %lld", i,
+                                (long long)dim[i], (long long)stride[i]);
+    if (part_truth(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && part_truth(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "virtual and by value");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t check_pack(const struct part *pack)
+{
+    if (part_value(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count !=
+        part_value(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "not an address for each id");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t check_part(struct part *part)
+{
+    if (part->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+        return check_tensor(part);
+    if (is_operation(part->type))
+        return cudnn_check_operation(part);
+    if (part->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
+        return cudnn_check_graph(part);
+    if (part->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+        return check_pack(part);
+    if (part->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)
+        part->graph = part_of(part, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+    if (part->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        const struct part *config = part_of(part, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+        part->graph = config->graph;
+        part->engine = config->engine;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
+{
+    struct part *part = descriptor;
+    cudnnStatus_t status = result_of("cudnnBackendFinalize");
+    for (int i = 0; i < RULES && status == CUDNN_STATUS_SUCCESS; i++)
+        if (rules[i].of == part->type && rules[i].required && part_value(part, rules[i].name) == NULL)
+            status = cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d is not set", (int)rules[i].name);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = check_part(part);
+    part->finished = status == CUDNN_STATUS_SUCCESS;
+    return status;
+}
+
+/* Asking */
+
+/* Two engines, the faster first. */
+static int64_t give_engines(const struct part *heuristic, int64_t room, struct part **configs)
+{
+    const int64_t count = emulator_fails("engines") ? 0 : 2;
+    for (int64_t i = 0; i < count && i < room; i++) {
+        configs[i]->graph = heuristic->graph;
+        configs[i]->engine = (int)i;
+        configs[i]->finished = true;
+    }
+    return count;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t room, int64_t *count,
+                                       void *values)
+{
+    struct part *part = descriptor;
+    (void)type;
+    *count = 1;
+    if (!part->finished)
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "descriptor %d", (int)part->type);
+    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && part->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+        *count = give_engines(part, room, values);
+    } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE && part->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
+        struct part *engine = *(struct part **)values;
+        *engine = (struct part){
+            .type = engine->type, .finished = true, .graph = part->graph, .engine = part->engine};
+    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && part->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+        *count = part->engine == 0 ? 1 : 0;
+        *(cudnnBackendNumericalNote_t *)values = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE &&
+               part->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        *(int64_t *)values = CUDNN_WORKSPACE;
+    } else {
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d", (int)part->type,
+                            (int)name);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack)
+{
+    struct part *p = plan;
+    const struct part *v = pack;
+    cudnnStatus_t status = result_of("cudnnBackendExecute");
+    if (emulator_fails("cudnn memory"))
+        status = cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no room for code");
+    if (status != CUDNN_STATUS_SUCCESS)
+        return status;
+    if (!p->finished || p->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !v->finished ||
+        v->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || handle->stream == NULL)
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "not a plan and its pack on a stream");
+    return cudnn_execute(handle->stream, p, v);
+}

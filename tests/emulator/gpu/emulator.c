@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Fibers: each thread that has to wait keeps a stack of its own; one that never waits gives its stack to the
+ * next. Switching is the ABI's callee-saved registers and the stack pointer, nothing else: a switch by
+ * swapcontext() asks the kernel for the signal mask and takes fifty times as long.
+ *
+ * A turn lets every thread that can run do so, in the order that was asked for. Then those that wait for
+ * their warp, and whose warp is complete, may run again, and those whose condition holds. When nobody may,
+ * one of the copies that are under way arrives (async.h); when all wait for the block, all may go on. In an
+ * order from a seed a warp or a warpgroup of each block is slow: it goes on only when nothing else can
+ * happen. */
+#include "tests/emulator/gpu/emulator.h"
+
+#include "base/philox.h"
+#include "base/status.h"
+#include "tests/emulator/gpu/async.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MOST_THREADS = 1024, LANES = 32, SHARED_SITES = 32 };
+enum { MOST_COPIES = 256, SHARED_ALIGNMENT = 1024 };
+
+enum fiber_state { NEW, READY, AT_BARRIER, AT_WARP, AT_CONDITION, DONE };
+
+struct fiber {
+    enum fiber_state state;
+    int stack;        // index, -1: none
+    const char *file; // where it waits
+    int line;
+    unsigned parity; // of its next warp operation
+    bool (*ready)(const void *what);
+    const void *what;
+    const char *kind;
+    struct emulator_index index;
+};
+
+struct shared_piece {
+    const void *site;
+    void *data, *memory;
+    size_t bytes;
+};
+
+/* What a thread has begun to copy, oldest first. */
+struct copies {
+    int count, group; // group: the number of the one that is not committed yet
+    struct {
+        void *to;
+        const void *from; // NULL: zeros
+        size_t bytes;
+        int group;
+    } copy[MOST_COPIES];
+};
+
+struct stack {
+    char *memory;
+    void *pointer; // while it does not run
+#if !defined(__x86_64__)
+    ucontext_t context;
+#endif
+};
+
+struct emulator {
+    struct fiber fiber[MOST_THREADS];
+    struct stack stack[MOST_THREADS];
+    int free_stack[MOST_THREADS], free_stacks, stacks;
+    unsigned order[MOST_THREADS];
+    struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
+    struct copies *copies; // of each thread; NULL: no kernel has begun any
+    struct async *async;
+    struct shared_piece shared[SHARED_SITES];
+    int shared_pieces;
+    size_t dynamic_bytes;
+    void *scheduler; // its stack pointer
+#if !defined(__x86_64__)
+    ucontext_t scheduler_context;
+#endif
+    struct fiber *now;
+    struct emulator_index block, grid, threads;
+    unsigned slow_begin, slow_end; // threads that are held back
+    void (*body)(const void *context);
+    const void *context;
+    const char *kernel;
+    enum { FORWARD, REVERSE, SHUFFLED } direction;
+    uint64_t seed, launches, bank_conflicts;
+};
+
+/* The one that runs on this thread of the CPU, as threadIdx belongs to the thread on a GPU. */
+static _Thread_local struct emulator *current;
+
+struct emulator *emulator_create(void)
+{
+    struct emulator *e = calloc(1, sizeof *e);
+    CHECK(e != NULL);
+    emulator_order(e, NULL);
+    return e;
+}
+
+void emulator_destroy(struct emulator *e)
+{
+    for (int i = 0; i < e->stacks; i++)
+        munmap(e->stack[i].memory, STACK_BYTES);
+    free(e->copies);
+    async_destroy(e->async);
+    free(e);
+}
+
+void emulator_order(struct emulator *e, const char *order)
+{
+    if (order == NULL)
+        order = getenv("EMULATOR_ORDER");
+    e->direction = FORWARD;
+    if (order != NULL && strcmp(order, "reverse") == 0)
+        e->direction = REVERSE;
+    else if (order != NULL && strcmp(order, "forward") != 0) {
+        e->direction = SHUFFLED;
+        e->seed = strtoull(order, NULL, 10);
+    }
+}
+
+/* Switching. */
+
+static void run_threads(void);
+
+#if defined(__x86_64__)
+/* Only assembler may stand in a naked function: the arguments are rdi and rsi. */
+__attribute__((naked, noinline)) static void switch_stack(__attribute__((unused)) void **leave,
+                                                          __attribute__((unused)) void *enter)
+{
+    __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+            "movq %rsp, (%rdi)\n"
+            "movq %rsi, %rsp\n"
+            "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n"
+            "ret");
+}
+
+static void stack_begin(struct stack *stack)
+{
+    // As after a call: the stack pointer is 8 past a multiple of 16, and points to a caller, which is none.
+    void **top = (void **)(void *)(stack->memory + STACK_BYTES - 64 - 8);
+    memset(top - 7, 0, 8 * sizeof *top);
+    top[-1] = (void *)(uintptr_t)run_threads;
+    stack->pointer = top - 7; // six registers, then the address
+}
+
+static void enter_stack(struct emulator *e, struct stack *stack)
+{
+    switch_stack(&e->scheduler, stack->pointer);
+}
+
+static void leave_stack(struct emulator *e, struct stack *stack)
+{
+    switch_stack(&stack->pointer, e->scheduler);
+}
+#else
+static void stack_begin(struct stack *stack)
+{
+    getcontext(&stack->context);
+    stack->context.uc_stack.ss_sp = stack->memory + GUARD_BYTES;
+    stack->context.uc_stack.ss_size = STACK_BYTES - GUARD_BYTES;
+    stack->context.uc_link = NULL;
+    makecontext(&stack->context, run_threads, 0);
+}
+
+static void enter_stack(struct emulator *e, struct stack *stack)
+{
+    swapcontext(&e->scheduler_context, &stack->context);
+}
+
+static void leave_stack(struct emulator *e, struct stack *stack)
+{
+    swapcontext(&stack->context, &e->scheduler_context);
+}
+#endif
+
+static void give_way(struct emulator *e)
+{
+    leave_stack(e, &e->stack[e->now->stack]);
+}
+
+/* What a stack runs: the thread it was given; then, when that is done, the next one. */
+static void run_threads(void)
+{
+    for (;;) {
+        struct emulator *e = current;
+        e->body(e->context);
+        async_settle(e->async, e->now->index.x);
+        e->now->state = DONE;
+        e->free_stack[e->free_stacks++] = e->now->stack;
+        give_way(e);
+    }
+}
+
+static int take_stack(struct emulator *e)
+{
+    if (e->free_stacks > 0)
+        return e->free_stack[--e->free_stacks];
+    CHECK(e->stacks < MOST_THREADS);
+    struct stack *stack = &e->stack[e->stacks];
+    stack->memory =
+        mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(stack->memory != MAP_FAILED);
+    CHECK(mprotect(stack->memory, GUARD_BYTES, PROT_NONE) == 0);
+    stack_begin(stack);
+    return e->stacks++;
+}
+
+static void run_fiber(struct emulator *e, struct fiber *fiber)
+{
+    if (fiber->state == NEW)
+        fiber->stack = take_stack(e);
+    fiber->state = READY;
+    e->now = fiber;
+    enter_stack(e, &e->stack[fiber->stack]);
+}
+
+/* Meeting points. */
+
+_Noreturn static void refuse(const struct emulator *e, const struct fiber *a, const struct fiber *b,
+                             const char *why)
+{
+    static const char *const names[] = {"",      "runs",    "at the barrier", "at the warp operation",
+                                        "waits", "has left"};
+    die(__FILE__, __LINE__, e->kernel, "block (%u, %u, %u): thread %u %s (%s:%d), thread %u %s (%s:%d): %s",
+        e->block.x, e->block.y, e->block.z, a->index.x, names[a->state], a->file, a->line, b->index.x,
+        names[b->state], b->file, b->line, why);
+}
+
+static bool same_place(const struct fiber *a, const struct fiber *b)
+{
+    return a->line == b->line && (a->file == b->file || strcmp(a->file, b->file) == 0);
+}
+
+/* A warp goes on when all its lanes stand at the same operation. True if it did. */
+static bool release_warp(struct emulator *e, unsigned first)
+{
+    unsigned end = first + LANES < e->threads.x ? first + LANES : e->threads.x, waiting = 0;
+    const struct fiber *one = NULL;
+    bool late = false; // a lane may still come
+    for (unsigned i = first; i < end; i++) {
+        if (e->fiber[i].state == AT_WARP) {
+            one = &e->fiber[i];
+            waiting++;
+        }
+        late = late || e->fiber[i].state == AT_CONDITION || e->fiber[i].state == READY;
+    }
+    if (waiting == 0 || late)
+        return false;
+    for (unsigned i = first; i < end; i++) {
+        struct fiber *f = &e->fiber[i];
+        if (f->state != AT_WARP || !same_place(f, one))
+            refuse(e, one, f, "not all lanes take part in the warp's operation");
+    }
+    if (end - first < LANES)
+        refuse(e, one, one, "a warp of fewer than 32 threads");
+    async_settle(e->async, first);
+    for (unsigned i = first; i < end; i++)
+        e->fiber[i].state = READY;
+    return true;
+}
+
+/* The block goes on when all its threads stand at the same barrier. True if it did; false: all are done. */
+static bool release_block(struct emulator *e)
+{
+    struct fiber *one = NULL;
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        if (e->fiber[i].state == AT_BARRIER)
+            one = &e->fiber[i];
+        if (e->fiber[i].state == AT_CONDITION)
+            return false; // it may still come
+    }
+    if (one == NULL)
+        return false;
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        struct fiber *f = &e->fiber[i];
+        if (f->state != AT_BARRIER || !same_place(f, one))
+            refuse(e, one, f, "not all threads meet at the barrier");
+    }
+    for (unsigned i = 0; i < e->threads.x; i++)
+        e->fiber[i].state = READY;
+    return true;
+}
+
+/* Whoever's condition holds goes on. True if someone does. */
+static bool release_ready(struct emulator *e)
+{
+    bool any = false;
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        struct fiber *f = &e->fiber[i];
+        if (f->state == AT_CONDITION && f->ready(f->what)) {
+            f->state = READY;
+            any = true;
+        }
+    }
+    return any;
+}
+
+static bool somebody_waits(const struct emulator *e)
+{
+    for (unsigned i = 0; i < e->threads.x; i++)
+        if (e->fiber[i].state == AT_CONDITION)
+            return true;
+    return false;
+}
+
+static void expect_all_done(const struct emulator *e)
+{
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        const struct fiber *f = &e->fiber[i];
+        if (f->state == AT_CONDITION)
+            die(f->file, f->line, e->kernel, "block (%u, %u, %u): thread %u waits for %s for ever",
+                e->block.x, e->block.y, e->block.z, i, f->kind);
+        if (f->state != DONE)
+            refuse(e, f, f, "it waits for ever");
+    }
+}
+
+/* Which of the copies under way arrives next. */
+static uint32_t draw(const struct emulator *e, uint64_t number)
+{
+    if (e->direction == SHUFFLED)
+        return philox_word((struct philox){.key = {(uint32_t)e->seed, 2}}, e->launches, number);
+    return e->direction == FORWARD ? 0 : 3;
+}
+
+static void make_order(struct emulator *e, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        e->order[i] = e->direction == REVERSE ? count - 1 - i : i;
+    for (unsigned i = count; e->direction == SHUFFLED && i > 1; i--) {
+        uint32_t word = philox_word((struct philox){.key = {(uint32_t)e->seed, 1}}, e->launches, i);
+        unsigned other = word % i, kept = e->order[i - 1];
+        e->order[i - 1] = e->order[other];
+        e->order[other] = kept;
+    }
+}
+
+static void choose_slow(struct emulator *e, uint64_t block)
+{
+    const uint32_t word = philox_word((struct philox){.key = {(uint32_t)e->seed, 3}}, e->launches, block);
+    const unsigned each = word % 2 == 0 ? LANES : 4 * LANES, count = (e->threads.x + each - 1) / each;
+    e->slow_begin = word / 2 % count * each;
+    e->slow_end = e->direction == SHUFFLED ? e->slow_begin + each : 0;
+}
+
+/* Those who can, of the slow ones or of the others. True: someone did. */
+static bool run_ready(struct emulator *e, bool slow)
+{
+    bool any = false;
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        struct fiber *f = &e->fiber[e->order[i]];
+        const bool is_slow = f->index.x >= e->slow_begin && f->index.x < e->slow_end;
+        if ((f->state == NEW || f->state == READY) && is_slow == slow) {
+            run_fiber(e, f);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void run_block(struct emulator *e)
+{
+    for (unsigned i = 0; i < e->threads.x; i++) {
+        e->fiber[i] = (struct fiber){.state = NEW, .stack = -1, .file = "-", .index = {i, 0, 0}};
+        if (e->copies != NULL)
+            e->copies[i].count = e->copies[i].group = 0;
+    }
+    bool more = true;
+    for (uint64_t turn = 0; more; turn++) {
+        more = run_ready(e, false);
+        for (unsigned first = 0; first < e->threads.x; first += LANES)
+            more = release_warp(e, first) || more;
+        more = release_ready(e) || more;
+        more = more || (somebody_waits(e) && async_move(e->async, draw(e, turn)));
+        more = more || run_ready(e, true);
+        more = more || release_block(e);
+    }
+    expect_all_done(e);
+    async_end_block(e->async);
+    for (unsigned i = 0; e->copies != NULL && i < e->threads.x; i++)
+        if (e->copies[i].count > 0)
+            refuse(e, &e->fiber[i], &e->fiber[i],
+                   "it has left, and copies that it began were not waited for");
+    for (int i = 0; i < e->shared_pieces; i++)
+        free(e->shared[i].memory);
+    e->shared_pieces = 0;
+}
+
+void emulator_launch(struct emulator *e, const char *kernel, struct emulator_index grid, unsigned threads,
+                     size_t shared_bytes, void (*body)(const void *context), const void *context)
+{
+    CHECK(threads >= 1 && threads <= MOST_THREADS && current == NULL);
+    e->kernel = kernel;
+    e->grid = grid;
+    e->threads = (struct emulator_index){threads, 1, 1};
+    e->dynamic_bytes = shared_bytes;
+    e->body = body;
+    e->context = context;
+    e->launches++;
+    make_order(e, threads);
+    current = e;
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    uint64_t stride = 1; // of a walk that meets every block once, for a random order
+    if (e->direction == SHUFFLED)
+        for (stride = e->seed % blocks + 1; blocks % stride != 0 || stride == 0;)
+            stride--;
+    for (uint64_t offset = 0; offset < stride; offset++) {
+        for (uint64_t i = offset; i < blocks; i += stride) {
+            uint64_t b = e->direction == FORWARD ? i : blocks - 1 - i;
+            e->block = (struct emulator_index){(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
+                                               (unsigned)(b / grid.x / grid.y)};
+            choose_slow(e, b);
+            run_block(e);
+        }
+    }
+    current = NULL;
+}
+
+/* For the running thread. */
+
+const struct emulator_index *emulator_thread_index(void)
+{
+    return &current->now->index;
+}
+
+const struct emulator_index *emulator_block_index(void)
+{
+    return &current->block;
+}
+
+const struct emulator_index *emulator_block_size(void)
+{
+    return &current->threads;
+}
+
+const struct emulator_index *emulator_grid_size(void)
+{
+    return &current->grid;
+}
+
+static void wait_at(struct emulator *e, enum fiber_state state, const char *file, int line)
+{
+    if (state != AT_WARP) // there all lanes settle at once
+        async_settle(e->async, e->now->index.x);
+    e->now->state = state;
+    e->now->file = file;
+    e->now->line = line;
+    give_way(e);
+}
+
+void emulator_wait_for(bool (*ready)(const void *what), const void *what, const char *kind, const char *file,
+                       int line)
+{
+    struct fiber *me = current->now;
+    me->ready = ready;
+    me->what = what;
+    me->kind = kind;
+    wait_at(current, AT_CONDITION, file, line);
+}
+
+void emulator_barrier(const char *file, int line)
+{
+    wait_at(current, AT_BARRIER, file, line);
+}
+
+/* A lane can be one operation ahead of another, not two: two lines of deposits are enough. */
+const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line)
+{
+    struct emulator *e = current;
+    struct fiber *me = e->now;
+    struct emulator_deposit *deposit = e->deposit[me->index.x / LANES][me->parity];
+    me->parity ^= 1;
+    CHECK(bytes <= EMULATOR_DEPOSIT_BYTES);
+    memcpy(&deposit[me->index.x % LANES], mine, bytes);
+    wait_at(e, AT_WARP, file, line);
+    return deposit;
+}
+
+uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int line)
+{
+    return emulator_exchange(&value, sizeof value, file, line)[from % LANES].word[0];
+}
+
+void *emulator_shared(const void *site, size_t bytes)
+{
+    struct emulator *e = current;
+    for (int i = 0; i < e->shared_pieces; i++)
+        if (e->shared[i].site == site)
+            return e->shared[i].data;
+    if (site == NULL)
+        bytes = e->dynamic_bytes;
+    CHECK(e->shared_pieces < SHARED_SITES);
+    size_t all = e->dynamic_bytes + (site != NULL ? bytes : 0);
+    for (int i = 0; i < e->shared_pieces; i++)
+        all += e->shared[i].site != NULL ? e->shared[i].bytes : 0;
+    if (all >
+        (e->dynamic_bytes > EMULATOR_SHARED_BYTES ? emulator_most_shared_bytes() : EMULATOR_SHARED_BYTES))
+        die(__FILE__, __LINE__, e->kernel, "%zu bytes of shared memory are more than a block can have", all);
+    const size_t shift = site == NULL ? EMULATOR_SHARED_SHIFT : 0;
+    void *memory = NULL;
+    CHECK(posix_memalign(&memory, SHARED_ALIGNMENT, shift + (bytes > 0 ? bytes : 1)) == 0);
+    char *data = (char *)memory + shift;
+    memset(data, 0xff, bytes);
+    e->shared[e->shared_pieces++] = (struct shared_piece){site, data, memory, bytes};
+    return data;
+}
+
+struct emulator_piece emulator_dynamic_shared(void)
+{
+    return (struct emulator_piece){emulator_shared(NULL, 0), current->dynamic_bytes};
+}
+
+struct async **emulator_async(void)
+{
+    return &current->async;
+}
+
+const char *emulator_kernel(void)
+{
+    return current->kernel;
+}
+
+void emulator_expect_shared(const void *data, size_t bytes, const char *file, int line)
+{
+    const struct emulator *e = current;
+    const uintptr_t begin = (uintptr_t)data;
+    bool inside = begin % bytes == 0;
+    for (int i = 0; inside && i < e->shared_pieces; i++) {
+        const uintptr_t piece = (uintptr_t)e->shared[i].data;
+        if (begin >= piece && begin - piece + bytes <= e->shared[i].bytes)
+            return;
+    }
+    die(file, line, e->kernel, "thread %u: %p is not %zu aligned bytes of shared memory", e->now->index.x,
+        data, bytes);
+}
+
+void emulator_copy(void *to, const void *from, size_t bytes, bool present, const char *file, int line)
+{
+    struct emulator *e = current;
+    if (e->copies == NULL)
+        CHECK((e->copies = calloc(MOST_THREADS, sizeof *e->copies)) != NULL);
+    struct copies *c = &e->copies[e->now->index.x];
+    emulator_expect_shared(to, bytes, file, line);
+    if ((uintptr_t)from % bytes != 0 || c->count == MOST_COPIES)
+        die(file, line, e->kernel, "thread %u: copy %d, of %zu bytes from %p", e->now->index.x, c->count,
+            bytes, from);
+    if (present)
+        memcpy(to, from, bytes); // so that who reads beside an array is seen here
+    memset(to, 0xff, bytes);
+    c->copy[c->count].to = to;
+    c->copy[c->count].from = present ? from : NULL;
+    c->copy[c->count].bytes = bytes;
+    c->copy[c->count++].group = c->group;
+}
+
+void emulator_copy_commit(void)
+{
+    if (current->copies != NULL)
+        current->copies[current->now->index.x].group++;
+}
+
+void emulator_copy_wait(int groups)
+{
+    if (current->copies == NULL)
+        return;
+    struct copies *c = &current->copies[current->now->index.x];
+    int kept = 0;
+    for (int i = 0; i < c->count; i++) {
+        if (c->copy[i].group >= c->group - groups)
+            c->copy[kept++] = c->copy[i];
+        else if (c->copy[i].from != NULL)
+            memcpy(c->copy[i].to, c->copy[i].from, c->copy[i].bytes);
+        else
+            memset(c->copy[i].to, 0, c->copy[i].bytes);
+    }
+    c->count = kept;
+}
+
+void emulator_bank_conflict(void)
+{
+    current->bank_conflicts++;
+}
+
+uint64_t emulator_bank_conflicts(const struct emulator *e)
+{
+    return e->bank_conflicts;
+}

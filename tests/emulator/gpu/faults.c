@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Which calls fail, by the environment:
+ *     EMULATOR_FAIL=CALL        this one, of whatever library, each time
+ *     EMULATOR_FAIL_WHEN=FILE   once there is such a file: in the middle of a run, when it has come so far
+ *     EMULATOR_FAIL_GPU=NUMBER  on this one of a machine's GPUs, which is one rank's
+ *     EMULATOR_LARGEST=BYTES    more is not to be had of cudaMalloc at a time */
+#include "tests/emulator/include/cuda_runtime_api.h"
+
+#include "tests/emulator/gpu/emulator.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool emulator_fails(const char *call)
+{
+    const char *fails = getenv("EMULATOR_FAIL"), *when = getenv("EMULATOR_FAIL_WHEN"),
+               *gpu = getenv("EMULATOR_FAIL_GPU");
+    return fails != NULL && strcmp(fails, call) == 0 && (when == NULL || access(when, F_OK) == 0) &&
+           (gpu == NULL || strtol(gpu, NULL, 10) == emulator_device());
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
+    case cudaErrorIllegalState:
+        return "the operation cannot be performed in the present state";
+    case cudaErrorNotReady:
+        return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+        return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation:
+        return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+        return "operation not permitted on an event last recorded in a capturing stream";
+    }
+    return "?";
+}

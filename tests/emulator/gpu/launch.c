@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What CUDA refuses to launch, and what it remembers of the calls that failed. The limits are those of
+ * EMULATOR_CAPABILITY (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). */
+#include "tests/emulator/include/cuda_runtime_api.h"
+
+#include "base/status.h"
+#include "tests/emulator/gpu/emulator.h"
+
+#include <stdlib.h>
+
+enum { MOST_Y_AND_Z = 65535, MOST_THREADS = 1024, MOST_KERNELS = 128 };
+
+static _Thread_local cudaError_t last_error;
+
+cudaError_t emulator_returns(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        last_error = error;
+    return error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+/* What was asked for of this thread's GPU: of another, a kernel has to be asked for again. */
+static _Thread_local struct {
+    const void *kernel;
+    int device;
+    size_t bytes;
+} asked[MOST_KERNELS];
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
+{
+    int i = 0;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        (size_t)value > emulator_most_shared_bytes())
+        return emulator_returns(cudaErrorInvalidValue);
+    while (asked[i].kernel != NULL && (asked[i].kernel != kernel || asked[i].device != emulator_device()))
+        CHECK(++i < MOST_KERNELS);
+    asked[i].kernel = kernel;
+    asked[i].device = emulator_device();
+    asked[i].bytes = (size_t)value;
+    return cudaSuccess;
+}
+
+size_t emulator_most_shared_bytes(void)
+{
+    const char *capability = getenv("EMULATOR_CAPABILITY");
+    if (capability == NULL || strtod(capability, NULL) < 8.05)
+        return (size_t)(capability == NULL ? 227 : 163) * 1024;
+    return (size_t)(strtod(capability, NULL) < 8.95 ? 99 : 227) * 1024;
+}
+
+static size_t shared_bytes_of(const void *kernel)
+{
+    for (int i = 0; i < MOST_KERNELS && asked[i].kernel != NULL; i++)
+        if (asked[i].kernel == kernel && asked[i].device == emulator_device())
+            return asked[i].bytes > EMULATOR_SHARED_BYTES ? asked[i].bytes : EMULATOR_SHARED_BYTES;
+    return EMULATOR_SHARED_BYTES;
+}
+
+cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid,
+                                  struct emulator_index threads, size_t shared_bytes)
+{
+    bool good = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= MOST_Y_AND_Z && grid.z >= 1 &&
+                grid.z <= MOST_Y_AND_Z && threads.x >= 1 && threads.x <= MOST_THREADS && threads.y == 1 &&
+                threads.z == 1;
+    if (!good)
+        return emulator_returns(cudaErrorInvalidConfiguration);
+    if (emulator_fails("cudaLaunchKernelEx")) // code is loaded when it is first launched
+        return emulator_returns(cudaErrorMemoryAllocation);
+    return emulator_returns(shared_bytes <= shared_bytes_of(kernel) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+/* A call of the host's, in its turn. */
+struct host_call {
+    void (*function)(void *context);
+    void *context;
+};
+
+static void run_host_call(cudaStream_t stream, void *context)
+{
+    (void)stream;
+    const struct host_call *call = context;
+    call->function(call->context);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *context), void *context)
+{
+    struct host_call *call = malloc(sizeof *call);
+    CHECK(call != NULL);
+    *call = (struct host_call){function, context};
+    emulator_put(stream, "cudaLaunchHostFunc", run_host_call, call, 0);
+    return cudaSuccess;
+}

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+/* NCCL between emulated GPUs. Ranks are threads or processes; a comm is a file in shared memory with a slot
+ * for what each rank has to say, and one for each pair:
+ *
+ * - a collective: everyone posts a piece into its slot; when all have, everyone takes from all slots
+ * - a letter: the sender posts a piece into the pair's slot when the last was taken; sent is what was taken
+ *
+ * Like the real one: messages of one comm run one after the other in the order of the calls; with
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1, which it insists on, those of all comms of a GPU start in the order of the
+ * calls; letters of one group move together, and a send outside a group waits for its receiver; sums go round
+ * a ring, so each slice begins with another rank; a maximum drops a NaN; two ranks on one GPU of one host are
+ * refused, and two of one process that load kernels or connect in the middle of it; a comm that is aborted
+ * lets its messages go, and those of its partners never end; to abort it waits for what its GPU does for
+ * other comms, which only one group of aborts ends.
+ *
+ * Crueler: ranks that call for different things, in types or counts, end the program with what each wanted.
+ * What a message writes is garbage until it is done, unless it is read too. */
+#include "base/status.h"
+#include "tests/emulator/nccl/nccl_wire.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A thread's, as a GPU is: the order of its calls, and the group that is open. */
+struct thread_state {
+    uint64_t tickets, started;
+    bool disorder; // a comm was aborted
+    int meetings;  // of this rank with another, in each comm and direction
+    int depth, letter_count;
+    bool spoiled;    // a call of the open group has failed
+    bool aborts;     // so has a comm been aborted in it
+    int comms_stand; // that have a message under way
+    struct ncclComm *comm;
+    cudaStream_t stream;
+    struct letter letters[MOST_LETTERS];
+};
+static _Thread_local struct thread_state mine;
+static _Thread_local char last_error[256];
+static atomic_int registrations;
+
+static ncclResult_t refuse(ncclResult_t result, const char *what)
+{
+    snprintf(last_error, sizeof last_error, "%s", what);
+    return result;
+}
+
+/* ---- messages on a stream ---- */
+
+static void comm_release(struct ncclComm *c)
+{
+    if (--c->held > 0)
+        return;
+    CHECK(munmap(c->shared, c->bytes) == 0);
+    free(c);
+}
+
+/* Garbage where it writes and does not read. */
+static void spoil(const struct message *m)
+{
+    size_t each = nccl_bytes_of(m->wish.type), out = m->wish.count * each;
+    if (m->wish.kind == REDUCE_SCATTER)
+        memset(m->out, 0xff, out);
+    if (m->wish.kind == ALL_GATHER && (m->in < m->out || m->in >= m->out + (size_t)m->comm->ranks * out))
+        memset(m->out, 0xff, (size_t)m->comm->ranks * out);
+    for (int i = 0; i < m->letter_count; i++)
+        if (!m->letters[i].send)
+            memset(m->letters[i].data, 0xff, m->letters[i].bytes);
+}
+
+static void stand(struct ncclComm *c, bool stands)
+{
+    mine.comms_stand += (int)stands - (int)c->stands;
+    c->stands = stands;
+}
+
+static bool may_start(const struct message *m)
+{
+    return m->comm->finished == m->number && (mine.disorder || mine.started == m->ticket);
+}
+
+static bool move(struct emulator_message *message, bool *moved)
+{
+    struct message *m = (struct message *)message;
+    struct ncclComm *c = m->comm;
+    bool done = c->aborted;
+    if (!done && !m->started && may_start(m)) {
+        m->started = *moved = true;
+        mine.started++;
+        stand(c, true);
+        spoil(m);
+    }
+    if (!done && m->started)
+        done = m->wish.kind == LETTERS ? nccl_move_letters(m, moved) : nccl_move_collective(m, moved);
+    if (done) {
+        stand(c, false);
+        c->finished++;
+        comm_release(c);
+    }
+    return done;
+}
+
+static void say(const struct emulator_message *message, FILE *to)
+{
+    const struct message *m = (const struct message *)message;
+    const struct ncclComm *c = m->comm;
+    fprintf(to, "emulated NCCL: rank %d of %d %s %s, its call %llu of that comm", c->rank, c->ranks,
+            m->started ? "stands in" : "has not begun", nccl_kind_name(m->wish.kind),
+            (unsigned long long)m->number);
+    for (int r = 0; r < c->ranks && m->started && m->wish.kind != LETTERS; r++)
+        if (atomic_load(&nccl_slot(c, r)->posted) < c->pieces + 1)
+            fprintf(to, ", waits for rank %d", r);
+    for (int i = 0; i < m->letter_count && m->started; i++)
+        if (!m->letters[i].done)
+            fprintf(to, ", %s rank %d", m->letters[i].send ? "sends to" : "receives from",
+                    m->letters[i].peer);
+    fputc('\n', to);
+}
+
+static bool is_known(const struct ncclComm *c, const void *data)
+{
+    for (const struct known *k = c->known; k != NULL; k = k->next)
+        if ((const char *)data >= k->data && (const char *)data < k->data + k->bytes)
+            return true;
+    return false;
+}
+
+static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct wish wish, const void *in, void *out,
+                        const struct letter *letters, int letter_count)
+{
+    struct message *m = calloc(1, sizeof *m + (size_t)letter_count * sizeof *letters);
+    CHECK(m != NULL);
+    wish.call = wish.kind == LETTERS ? 0 : c->collectives++; // which some of the ranks exchange alone
+    wish.known = is_known(c, in) | is_known(c, out) << 1;
+    *m = (struct message){.base = {move, say},
+                          .comm = c,
+                          .wish = wish,
+                          .in = in,
+                          .out = out,
+                          .number = c->calls++,
+                          .ticket = mine.tickets++,
+                          .letter_count = letter_count};
+    if (letter_count > 0)
+        memcpy(m->letters, letters, (size_t)letter_count * sizeof *letters);
+    c->held++;
+    emulator_put_message(stream, &m->base);
+    return ncclSuccess;
+}
+
+static ncclResult_t collective(const char *call, struct ncclComm *c, cudaStream_t stream, struct wish wish,
+                               const void *in, void *out)
+{
+    if (emulator_fails(call))
+        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+    if (c == NULL || c->aborted)
+        return refuse(ncclInvalidArgument, "no comm");
+    return put(c, stream, wish, in, out, NULL, 0);
+}
+
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t how,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    struct wish wish = {.kind = ALL_REDUCE, .type = (int32_t)type, .how = (int32_t)how, .count = count};
+    return collective("ncclAllReduce", comm, stream, wish, in, out);
+}
+
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t out_count, ncclDataType_t type,
+                               ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream)
+{
+    struct wish wish = {
+        .kind = REDUCE_SCATTER, .type = (int32_t)type, .how = (int32_t)how, .count = out_count};
+    return collective("ncclReduceScatter", comm, stream, wish, in, out);
+}
+
+ncclResult_t ncclAllGather(const void *in, void *out, size_t in_count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    struct wish wish = {.kind = ALL_GATHER, .type = (int32_t)type, .count = in_count};
+    return collective("ncclAllGather", comm, stream, wish, in, out);
+}
+
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    struct wish wish = {.kind = BROADCAST, .type = (int32_t)type, .root = root, .count = count};
+    return collective("ncclBroadcast", comm, stream, wish, in, out);
+}
+
+/* ---- groups of letters ---- */
+
+static ncclResult_t send_group(void)
+{
+    if (mine.letter_count == 0)
+        return ncclSuccess;
+    int count = mine.letter_count;
+    mine.letter_count = 0;
+    return put(mine.comm, mine.stream, (struct wish){.kind = LETTERS}, NULL, NULL, mine.letters, count);
+}
+
+/* Of one comm and one stream at a time, which is all that is used. */
+static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream_t stream)
+{
+    if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv")) {
+        mine.spoiled = true;
+        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+    }
+    if (comm == NULL || comm->aborted || letter.peer < 0 || letter.peer >= comm->ranks)
+        return refuse(ncclInvalidArgument, "no comm, or no such peer");
+    CHECK(mine.letter_count < MOST_LETTERS);
+    CHECK(mine.letter_count == 0 || (mine.comm == comm && mine.stream == stream));
+    letter.bytes = letter.count * nccl_bytes_of(letter.type);
+    letter.known = is_known(comm, letter.data);
+    uint64_t bit = (uint64_t)1 << letter.peer;
+    mine.meetings += (comm->met[letter.send] & bit) == 0;
+    comm->met[letter.send] |= bit;
+    mine.comm = comm;
+    mine.stream = stream;
+    mine.letters[mine.letter_count++] = letter;
+    return mine.depth == 0 ? send_group() : ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    char *data = (char *)(uintptr_t)in; // it is only read
+    return add_letter((struct letter){.send = true, .data = data, .count = count, .type = type, .peer = peer},
+                      comm, stream);
+}
+
+ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return add_letter((struct letter){.data = out, .count = count, .type = type, .peer = peer}, comm, stream);
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    mine.depth++;
+    return ncclSuccess;
+}
+
+/* What an aborted comm has of CUDA is freed, and that waits for the GPU: for messages of other comms too. */
+static void free_aborted(void)
+{
+    if (mine.comms_stand > 0)
+        die(__FILE__, __LINE__, "the emulated NCCL",
+            "ncclCommAbort waits for a message of another comm, which nobody has aborted in the same group");
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    if (mine.depth == 0)
+        return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    if (--mine.depth > 0)
+        return ncclSuccess;
+    if (mine.aborts)
+        free_aborted();
+    mine.aborts = false;
+    if (!mine.spoiled)
+        return send_group();
+    mine.spoiled = false;
+    mine.letter_count = 0;
+    return refuse(ncclUnhandledCudaError, "a call of the group has failed");
+}
+
+/* ---- comms ---- */
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    const char *asked = getenv("EMULATOR_NCCL");
+    *version = asked != NULL ? (int)strtol(asked, NULL, 10) : NCCL_VERSION(2, 28, 9);
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    switch (result) {
+    case ncclSuccess:
+        return "no error";
+    case ncclUnhandledCudaError:
+        return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+        return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+        return "internal error";
+    case ncclInvalidArgument:
+        return "invalid argument";
+    case ncclInvalidUsage:
+        return "invalid usage";
+    case ncclRemoteError:
+        return "remote process exited or there was a network error";
+    case ncclInProgress:
+        return "NCCL operation in progress";
+    }
+    return "?";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return last_error;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    static const char template[] = "/dev/shm/emulated-nccl-XXXXXX";
+    memset(id, 0, sizeof *id);
+    memcpy(id->internal, template, sizeof template);
+    int file = emulator_fails("ncclGetUniqueId") ? -1 : mkstemp(id->internal);
+    if (file < 0)
+        return refuse(ncclSystemError, "no shared memory");
+    close(file);
+    return ncclSuccess;
+}
+
+static ncclResult_t attach(struct ncclComm *c, const char *path)
+{
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        return refuse(ncclSystemError, "the comm's file is gone");
+    size_t slots = (size_t)c->ranks * (size_t)(c->ranks + 1);
+    c->bytes = sizeof(struct shared) + slots * sizeof(struct slot);
+    CHECK(ftruncate(file, (off_t)c->bytes) == 0);
+    c->shared = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(c->shared != MAP_FAILED);
+    close(file);
+    return ncclSuccess;
+}
+
+static void say_gpu(const struct ncclComm *c)
+{
+    c->shared->process[c->rank] = getpid();
+    const char *host = getenv("NCCL_HOSTID");
+    snprintf(c->shared->gpu[c->rank], GPU_CHARS, "GPU %d of %s", emulator_device(),
+             host != NULL ? host : "here");
+}
+
+static bool shares_a_gpu(const struct ncclComm *c)
+{
+    for (int r = 0; r < c->ranks; r++)
+        if (r != c->rank && strcmp(c->shared->gpu[r], c->shared->gpu[c->rank]) == 0) {
+            snprintf(last_error, sizeof last_error, "Duplicate GPU detected : rank %d and rank %d both on %s",
+                     c->rank, r, c->shared->gpu[r]);
+            return true;
+        }
+    return false;
+}
+
+static bool is_set(const char *variable, const char *value)
+{
+    const char *set = getenv(variable);
+    return set != NULL && strcmp(set, value) == 0;
+}
+
+/* Two GPUs of one process, of which one might wait for memory and the other for a message. */
+static bool might_hang(const struct ncclComm *c)
+{
+    int here = 0;
+    for (int r = 0; r < c->ranks; r++)
+        here += c->shared->process[r] == getpid();
+    if (here < 2 || (is_set("CUDA_MODULE_LOADING", "EAGER") && is_set("NCCL_RUNTIME_CONNECT", "0")))
+        return false;
+    snprintf(last_error, sizeof last_error,
+             "%d GPUs of one process want CUDA_MODULE_LOADING=EAGER and NCCL_RUNTIME_CONNECT=0", here);
+    return true;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
+{
+    if (!is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
+        return refuse(ncclInvalidUsage, "the emulated NCCL wants NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    if (emulator_fails("ncclCommInitRank") || rank < 0 || rank >= ranks || ranks > 64)
+        return refuse(ncclInvalidArgument, "no such rank");
+    struct ncclComm *c = calloc(1, sizeof *c);
+    CHECK(c != NULL);
+    *c = (struct ncclComm){.rank = rank, .ranks = ranks, .held = 1};
+    ncclResult_t result = attach(c, id.internal);
+    if (result != ncclSuccess) {
+        free(c);
+        return result;
+    }
+    say_gpu(c);
+    if (atomic_fetch_add(&c->shared->joined, 1) == ranks - 1)
+        unlink(id.internal);
+    while (atomic_load(&c->shared->joined) < ranks)
+        emulator_rest();
+    emulator_news();
+    if (shares_a_gpu(c) || might_hang(c)) {
+        comm_release(c);
+        return ncclInvalidUsage;
+    }
+    *comm = c;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    CHECK(comm->calls == comm->finished); // the transport waits for its messages before,
+    CHECK(comm->known == NULL);           // and takes back what it registered
+    comm_release(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    CHECK(mine.depth <= 1); // of a group that somebody has forgotten to end it would be put off for good
+    comm->aborted = true;
+    mine.disorder = true;
+    stand(comm, false);
+    mine.aborts = mine.depth > 0;
+    if (mine.depth == 0)
+        free_aborted();
+    comm_release(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    (void)comm;
+    *error = emulator_fails("ncclCommGetAsyncError") ? ncclRemoteError : ncclSuccess;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *data, size_t bytes, void **handle)
+{
+    if (emulator_fails("ncclCommRegister") || data == NULL || bytes == 0)
+        return refuse(ncclInvalidArgument, "no memory to register");
+    struct known *known = malloc(sizeof *known);
+    CHECK(known != NULL);
+    *known = (struct known){comm->known, data, bytes};
+    *handle = comm->known = known;
+    atomic_fetch_add(&registrations, 1);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
+{
+    struct known **link = &comm->known;
+    while (*link != NULL && *link != handle)
+        link = &(*link)->next;
+    CHECK(*link != NULL);
+    *link = (*link)->next;
+    free(handle);
+    return ncclSuccess;
+}
+
+int emulated_nccl_meetings(void)
+{
+    return mine.meetings;
+}
+
+int emulated_nccl_registrations(void)
+{
+    return atomic_load(&registrations);
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The emulated NCCL's messages, moved through shared memory a piece at a time. */
+#include "base/status.h"
+#include "kernels/narrow.h"
+#include "tests/emulator/nccl/nccl_wire.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t nccl_bytes_of(int type)
+{
+    return type == ncclInt64 || type == ncclFloat64 ? 8 : type == ncclFloat16 || type == ncclBfloat16 ? 2 : 4;
+}
+
+const char *nccl_kind_name(int kind)
+{
+    static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "letters"};
+    return names[kind];
+}
+
+/* ---- what ranks want of each other ---- */
+
+/* "if any rank in a communicator passes registered buffers [...] all other ranks in the same communicator
+ * must pass their registered buffers" (NCCL's guide, User Buffer Registration); else it may do anything. */
+static void agree_on_memory(const struct message *m, int mine, int theirs, int rank)
+{
+    if (mine != theirs)
+        die(__FILE__, __LINE__, "the emulated NCCL",
+            "of %d ranks, %d and %d have a message between memory that is registered and memory that is not",
+            m->comm->ranks, m->comm->rank, rank);
+}
+
+static void agree(const struct message *m, const struct wish *theirs, int rank)
+{
+    const struct wish *w = &m->wish;
+    agree_on_memory(m, w->known, theirs->known, rank);
+    if (w->kind == theirs->kind && w->type == theirs->type && w->how == theirs->how &&
+        w->root == theirs->root && w->count == theirs->count && w->call == theirs->call)
+        return;
+    die(__FILE__, __LINE__, "the emulated NCCL",
+        "of %d ranks, %d wants %s of %llu of type %d from %d as call %llu, and %d %s of %llu of type %d from "
+        "%d "
+        "as call %llu",
+        m->comm->ranks, m->comm->rank, nccl_kind_name(w->kind), (unsigned long long)w->count, w->type,
+        w->root, (unsigned long long)w->call, rank, nccl_kind_name(theirs->kind),
+        (unsigned long long)theirs->count, theirs->type, theirs->root, (unsigned long long)theirs->call);
+}
+
+struct slot *nccl_slot(const struct ncclComm *c, int rank)
+{
+    return &c->shared->slot[rank];
+}
+
+static struct slot *pair_of(const struct ncclComm *c, int from, int to)
+{
+    return &c->shared->slot[c->ranks + from * c->ranks + to];
+}
+
+/* ---- arithmetic ---- */
+
+#define COMBINE(name, type, more)                            \
+    static void name(char *acc, const char *x, bool maximum) \
+    {                                                        \
+        type a, b;                                           \
+        memcpy(&a, acc, sizeof a);                           \
+        memcpy(&b, x, sizeof b);                             \
+        a = maximum ? (more) : (type)(a + b);                \
+        memcpy(acc, &a, sizeof a);                           \
+    }
+COMBINE(combine_f32, float, fmaxf(a, b))
+COMBINE(combine_f64, double, fmax(a, b))
+COMBINE(combine_i32, int32_t, a > b ? a : b)
+COMBINE(combine_i64, int64_t, a > b ? a : b)
+
+/* Rounded at each rank. */
+static void combine_narrow(int type, char *acc, const char *x, bool maximum)
+{
+    enum dtype dtype = type == ncclBfloat16 ? BF16 : F16;
+    float a, b;
+    widen_floats(dtype, acc, &a, 1);
+    widen_floats(dtype, x, &b, 1);
+    a = maximum ? fmaxf(a, b) : a + b;
+    narrow_floats(dtype, &a, acc, 1);
+}
+
+static void combine(int type, char *acc, const char *x, bool maximum)
+{
+    switch (type) {
+    case ncclFloat32:
+        return combine_f32(acc, x, maximum);
+    case ncclFloat64:
+        return combine_f64(acc, x, maximum);
+    case ncclInt32:
+        return combine_i32(acc, x, maximum);
+    case ncclInt64:
+        return combine_i64(acc, x, maximum);
+    case ncclBfloat16:
+    case ncclFloat16:
+        return combine_narrow(type, acc, x, maximum);
+    }
+    die(__FILE__, __LINE__, "the emulated NCCL", "adds no type %d", type);
+}
+
+/* Element `i` of the message, whose parts lie `at` bytes into every slot: first + first + 1 + ... round the
+ * ring. */
+static void add_ring(const struct message *m, size_t at, int first, char *out)
+{
+    const struct ncclComm *c = m->comm;
+    size_t each = nccl_bytes_of(m->wish.type);
+    memcpy(out, nccl_slot(c, first % c->ranks)->data + at, each);
+    for (int r = 1; r < c->ranks; r++)
+        combine(m->wish.type, out, nccl_slot(c, (first + r) % c->ranks)->data + at, m->wish.how == ncclMax);
+}
+
+/* ---- collectives: a piece at a time ---- */
+
+static uint64_t piece_elements(const struct message *m)
+{
+    uint64_t most = SLOT_BYTES / nccl_bytes_of(m->wish.type);
+    if (m->wish.kind == REDUCE_SCATTER)
+        most /= (uint64_t)m->comm->ranks;
+    return m->wish.count - m->at < most ? m->wish.count - m->at : most;
+}
+
+static void post(struct message *m, uint64_t count)
+{
+    struct ncclComm *c = m->comm;
+    struct slot *slot = nccl_slot(c, c->rank);
+    size_t each = nccl_bytes_of(m->wish.type), bytes = count * each;
+    slot->wish = m->wish;
+    if (m->wish.kind == REDUCE_SCATTER)
+        for (int r = 0; r < c->ranks; r++)
+            memcpy(slot->data + (size_t)r * bytes, m->in + ((uint64_t)r * m->wish.count + m->at) * each,
+                   bytes);
+    else if (m->wish.kind != BROADCAST || m->wish.root == c->rank)
+        memcpy(slot->data, m->in + m->at * each, bytes);
+    atomic_store(&slot->posted, c->pieces + 1);
+    m->posted = true;
+}
+
+static void take(struct message *m, uint64_t count)
+{
+    struct ncclComm *c = m->comm;
+    const char *order = getenv("EMULATOR_SUMS");
+    int ring = order != NULL && strcmp(order, "ranks") == 0 ? 0 : 1;
+    size_t each = nccl_bytes_of(m->wish.type), bytes = count * each;
+    for (int r = 0; r < c->ranks; r++)
+        agree(m, &nccl_slot(c, r)->wish, r);
+    if (m->wish.kind == ALL_GATHER)
+        for (int r = 0; r < c->ranks; r++)
+            memcpy(m->out + ((uint64_t)r * m->wish.count + m->at) * each, nccl_slot(c, r)->data, bytes);
+    if (m->wish.kind == BROADCAST)
+        memcpy(m->out + m->at * each, nccl_slot(c, m->wish.root)->data, bytes);
+    if (m->wish.kind == ALL_REDUCE)
+        for (uint64_t i = 0; i < count; i++)
+            add_ring(m, i * each, ring * ((int)((m->at + i) / 16 % (uint64_t)c->ranks) + 1),
+                     m->out + (m->at + i) * each);
+    if (m->wish.kind == REDUCE_SCATTER)
+        for (uint64_t i = 0; i < count; i++)
+            add_ring(m, (size_t)c->rank * bytes + i * each, ring * (c->rank + 1),
+                     m->out + (m->at + i) * each);
+    m->at += count;
+    m->posted = false;
+    atomic_store(&nccl_slot(c, c->rank)->taken, ++c->pieces);
+}
+
+static bool all_past(const struct ncclComm *c, bool posted, uint64_t pieces)
+{
+    for (int r = 0; r < c->ranks; r++) {
+        struct slot *slot = nccl_slot(c, r);
+        if (atomic_load(posted ? &slot->posted : &slot->taken) < pieces)
+            return false;
+    }
+    return true;
+}
+
+bool nccl_move_collective(struct message *m, bool *moved)
+{
+    while (m->at < m->wish.count) {
+        uint64_t count = piece_elements(m);
+        if (!m->posted && !all_past(m->comm, false, m->comm->pieces))
+            return false;
+        if (!m->posted) {
+            post(m, count);
+            *moved = true;
+        }
+        if (!all_past(m->comm, true, m->comm->pieces + 1))
+            return false;
+        take(m, count);
+        *moved = true;
+    }
+    return true;
+}
+
+/* ---- letters ---- */
+
+static bool move_send(struct message *m, struct letter *l)
+{
+    struct slot *slot = pair_of(m->comm, m->comm->rank, l->peer);
+    if (atomic_load(&slot->taken) != atomic_load(&slot->posted))
+        return false;
+    if (l->at == l->bytes && l->posted) {
+        l->done = true;
+        return true;
+    }
+    size_t left = l->bytes - l->at, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
+    memcpy(slot->data, l->data + l->at, bytes);
+    slot->wish =
+        (struct wish){.kind = LETTERS, .type = (int32_t)l->type, .count = l->count, .known = l->known};
+    slot->bytes = (int64_t)bytes;
+    l->at += bytes;
+    l->posted = true;
+    atomic_fetch_add(&slot->posted, 1);
+    return true;
+}
+
+static bool move_receive(struct message *m, struct letter *l)
+{
+    struct slot *slot = pair_of(m->comm, l->peer, m->comm->rank);
+    if (atomic_load(&slot->taken) == atomic_load(&slot->posted))
+        return false;
+    agree_on_memory(m, l->known, slot->wish.known, l->peer);
+    if (slot->wish.type != (int32_t)l->type || slot->wish.count != l->count)
+        die(__FILE__, __LINE__, "the emulated NCCL",
+            "of %d ranks, %d sends %llu of type %d, and %d receives %zu of type %d", m->comm->ranks, l->peer,
+            (unsigned long long)slot->wish.count, slot->wish.type, m->comm->rank, l->count, (int)l->type);
+    memcpy(l->data + l->at, slot->data, (size_t)slot->bytes);
+    l->at += (size_t)slot->bytes;
+    l->done = l->at == l->bytes;
+    atomic_fetch_add(&slot->taken, 1);
+    return true;
+}
+
+/* Those between two ranks in one direction in their order. */
+static bool may_move(const struct message *m, int letter)
+{
+    const struct letter *l = &m->letters[letter];
+    for (int i = 0; i < letter; i++)
+        if (!m->letters[i].done && m->letters[i].send == l->send && m->letters[i].peer == l->peer)
+            return false;
+    return !l->done;
+}
+
+bool nccl_move_letters(struct message *m, bool *moved)
+{
+    int done = 0;
+    for (bool again = true; again;) {
+        again = false;
+        done = 0;
+        for (int i = 0; i < m->letter_count; i++) {
+            struct letter *l = &m->letters[i];
+            if (may_move(m, i))
+                again = (l->send ? move_send(m, l) : move_receive(m, l)) || again;
+            done += l->done;
+        }
+        *moved = *moved || again;
+    }
+    return done == m->letter_count;
+}

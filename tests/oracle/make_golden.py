@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the golden figures that Cuboid is compared with, from the reference in reference_gpt.py.
+
+    make_golden.py            writes golden_*.txt beside this file
+    make_golden.py --check    computes them anew and compares; exit status 1 when a file is not current
+
+A golden file is words between blanks and line ends, so that `fscanf("%s")` and `strtod` read it all.
+It begins with its recipe (`model`, `optimizer` and `data` lines, each a
+recipe key and its value), and then has
+
+    init NAME i VALUE          element i (row-major) of an initial weight, exact (hexadecimal fp32)
+    loss STEP VALUE            mean loss in nats before the update of STEP = 1..STEPS (hexadecimal fp64)
+    norm STEP VALUE            global gradient norm before clipping (hexadecimal fp64)
+    grad NAME d0 d1            gradient of step 1, unclipped: d0 lines of d1 values follow
+    weight NAME d0 d1          weight after the last step, likewise; a vector of n has d0 = n, d1 = 1
+
+The batches are formulas, with integer arithmetic, step counted from 0 and s from 0 to S:
+
+    token(step, b, s) = (step*7919 + b*104729 + s*1299709 + ((s*s) % 31)*17) % V
+    inputs are s = 0..S-1, labels are s = 1..S
+
+    documents: document id 0 for s < 5 and 1 from there, positions 0..4 and then 0..S-6
+    mask:      the loss of input s of row b counts where (s + step) % (b + 2) is not 0, so that every
+               row, and every microbatch, brings another number of tokens to the mean
+
+A key bias's gradient is zero in exact arithmetic without RoPE (it adds one number to all scores of a row).
+It is written as 0. In single precision it is rounding noise, which Adam scales up to lr: bound
+the weight accordingly.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from reference_gpt import GPT2, LLAMA, Adam, AdamW, Batch, Model, global_norm, initial_weights, loss_and_grads
+
+SEED, ROWS, SECOND_DOCUMENT = 1234, 4, 5
+NOISE = 1e-15  # smaller values than this are what fp64 leaves of a zero; the gradients themselves are 5e-8 and more
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    model: Model
+    documents: bool = False
+    mask: bool = False
+    steps: int = 5
+    adam: Adam = Adam()
+    gradients: bool = True
+    weights: bool = True  # the variants leave the final weights out: five losses and norms already carry them
+
+
+CASES = [
+    Case("gpt2", GPT2),
+    Case("llama", LLAMA),
+    Case("gpt2_documents", GPT2, documents=True, weights=False),
+    Case("gpt2_mask", GPT2, mask=True, weights=False),
+    Case("llama_documents", LLAMA, documents=True, mask=True, weights=False),
+    Case("gpt2_betas", GPT2, steps=20, adam=Adam(adam_beta2=0.999), gradients=False),  # a recipe's default betas
+]
+
+
+def batch_of(case, step):
+    seq, vocab = case.model.seq_length, case.model.vocab_size
+    b, s = np.indices((ROWS, seq + 1))
+    text = (step * 7919 + b * 104729 + s * 1299709 + ((s * s) % 31) * 17) % vocab
+    b, s = b[:, :seq], s[:, :seq]
+    second = s >= SECOND_DOCUMENT
+    return Batch(
+        tokens=text[:, :-1],
+        labels=text[:, 1:],
+        positions=np.where(second, s - SECOND_DOCUMENT, s) if case.documents else s,
+        documents=second.astype(np.int64) if case.documents else np.zeros_like(s),
+        loss_mask=((s + step) % (b + 2) != 0).astype(np.float64) if case.mask else np.ones(s.shape),
+    )
+
+
+def train(case):
+    """-> (initial weights, losses, norms, gradients of step 1, final weights)"""
+    weights = initial_weights(case.model, SEED)
+    initial = {name: w.copy() for name, w in weights.items()}
+    optimizer = AdamW(case.adam, weights)
+    losses, norms, first_grads = [], [], None
+    for step in range(case.steps):
+        loss, grads = loss_and_grads(case.model, weights, batch_of(case, step))
+        first_grads = first_grads or grads
+        losses.append(loss)
+        norms.append(global_norm(grads))
+        optimizer.step(weights, grads)
+    return initial, losses, norms, first_grads, weights
+
+
+def table(kind, name, values):
+    """One tensor. Twelve digits: ten thousand times finer than the single precision compared with it."""
+    rows = values.reshape(values.shape[0], -1)
+    rows = np.where(np.abs(rows) < NOISE, 0.0, rows)
+    lines = [f"{kind} {name} {rows.shape[0]} {rows.shape[1]}"]
+    return lines + [" ".join(f"{v:.12g}" for v in row) for row in rows]
+
+
+def word(value):
+    """As a recipe writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def golden_lines(case):
+    initial, losses, norms, grads, weights = train(case)
+    lines = []
+    for kind, thing in (("model", case.model), ("optimizer", case.adam)):
+        lines += [f"{kind} {f.name} {word(getattr(thing, f.name))}" for f in fields(thing)]
+    data = {"seed": SEED, "steps": case.steps, "rows": ROWS, "documents": case.documents, "mask": case.mask}
+    lines += [f"data {key} {word(value)}" for key, value in data.items()]
+    for name, w in initial.items():
+        lines += [f"init {name} {i} {float(w.flat[i]).hex()}" for i in (0, 1, 6, w.size - 1)]
+    lines += [f"loss {i} {loss.hex()}" for i, loss in enumerate(map(float, losses), 1)]
+    lines += [f"norm {i} {norm.hex()}" for i, norm in enumerate(norms, 1)]
+    for name, g in grads.items() if case.gradients else ():
+        lines += table("grad", name, g)
+    if case.weights:
+        for name, w in weights.items():
+            lines += table("weight", name, w)
+    return lines
+
+
+def number(word):
+    """A word's value, or None: every number here is decimal or hexadecimal floating point."""
+    try:
+        return float.fromhex(word) if "0x" in word else float(word)
+    except ValueError:
+        return None
+
+
+def first_difference(old_lines, new_lines):
+    """None when they agree. Numbers may differ by 1e-9: another machine's NumPy adds in another order."""
+    for i, (old, new) in enumerate(zip(old_lines, new_lines), 1):
+        exact = new.startswith(("model", "optimizer", "data", "init"))
+        if old == new:
+            continue
+        old_words, new_words = old.split(), new.split()
+        if exact or len(old_words) != len(new_words):
+            return f"line {i} is '{old[:60]}', should be '{new[:60]}'"
+        for a, b in zip(old_words, new_words):
+            x, y = number(a), number(b)
+            if a != b and (x is None or y is None or not abs(x - y) <= 1e-11 + 1e-9 * abs(y)):
+                return f"line {i} has {a}, should have {b}"
+    if len(old_lines) != len(new_lines):
+        return f"has {len(old_lines)} lines, should have {len(new_lines)}"
+    return None
+
+
+def check_notices(lines):
+    """The detector's own test: a digit, a missing line and a changed key must each be refused."""
+    where = next(i for i, line in enumerate(lines) if line.startswith(("grad ", "weight "))) + 1
+    first, rest = lines[where].split(" ", 1)
+    digit = lines[:where] + [f"{float(first) * (1 + 1e-6):.12g} {rest}"] + lines[where + 1 :]
+    key = [line.replace("seed 1234", "seed 1235") for line in lines]
+    return all(first_difference(wrong, lines) for wrong in (digit, lines[:-1], key))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare the files with figures computed anew")
+    check = parser.parse_args().check
+    stale = 0
+    for case in CASES:
+        path = Path(__file__).parent / f"golden_{case.name}.txt"
+        lines = golden_lines(case)
+        if not check:
+            path.write_text("\n".join(lines) + "\n")
+            print(f"{path.name}: {path.stat().st_size // 1024} KiB")
+            continue
+        why = first_difference(path.read_text().splitlines(), lines) if path.exists() else "does not exist"
+        if not why and not check_notices(lines):
+            why = "is compared by a check that does not notice changes"
+        print(f"{path.name}: {why or 'current'}")
+        stale += why is not None
+    if stale:
+        print("not current: run tests/oracle/make_golden.py and look at what changed", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

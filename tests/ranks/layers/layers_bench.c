@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/ranks/layers/layers_bench.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+/* ---- which part of a tensor a rank has ---- */
+
+struct window window_of(const struct bench *b, enum shape shape)
+{
+    struct window w = {.rows = T, .width = columns_of(b->env.model, shape), .runs = 1};
+    w.count[0] = w.width;
+    if (shape == HIDDEN) {
+        w.row_begin = env_local_begin(&b->env);
+        w.rows = env_local_tokens(&b->env);
+    } else if (shape == FEATURES) {
+        const struct slice *s =
+            &weights_held(&b->weights, params_find(&b->params, "layers.0.mlp.fc2.weight"))->slice;
+        w.begin[0] = s->begin[1];
+        w.count[0] = s->count[1];
+    } else if (shape == FUSED) {
+        int64_t before = 0;
+        int q = params_find(&b->params, "layers.0.attention.q.weight");
+        for (w.runs = 0; w.runs < 3; w.runs++) {
+            const struct held *held = weights_held(&b->weights, q + w.runs);
+            w.begin[w.runs] = before + held->slice.begin[0];
+            w.count[w.runs] = held->slice.count[0];
+            before += held->row->dim[0];
+        }
+    }
+    return w;
+}
+
+int64_t window_columns(const struct window *w)
+{
+    return w->count[0] + w->count[1] + w->count[2];
+}
+
+void window_walk(const struct window *w, void *context,
+                 void (*visit)(void *context, int64_t local, int64_t global))
+{
+    int64_t local = 0;
+    for (int64_t i = 0; i < w->rows; i++)
+        for (int run = 0; run < w->runs; run++)
+            for (int64_t j = 0; j < w->count[run]; j++)
+                visit(context, local++, (w->row_begin + i) * w->width + w->begin[run] + j);
+}
+
+struct window window_of_slice(const struct held *held)
+{
+    const struct slice *s = &held->slice;
+    return (struct window){.row_begin = s->begin[0],
+                           .rows = s->count[0],
+                           .width = held->row->dim[1],
+                           .runs = 1,
+                           .begin = {s->begin[1]},
+                           .count = {s->count[1]}};
+}
+
+/* ---- to the device and back ---- */
+
+struct narrowing {
+    const double *from;
+    float *to;
+};
+static void narrow_one(void *context, int64_t local, int64_t global)
+{
+    const struct narrowing *n = context;
+    n->to[local] = (float)n->from[global];
+}
+
+enum status bench_put(struct bench *b, const struct window *w, const double *whole, void *device)
+{
+    size_t bytes = (size_t)(w->rows * window_columns(w)) * sizeof(float);
+    float *host = calloc(1, bytes + 1);
+    if (host == NULL)
+        return fail(NO_MEMORY, "no memory for a tensor");
+    window_walk(w, &(struct narrowing){whole, host}, narrow_one);
+    enum status status = copy_to_device(b->stream, device, host, bytes);
+    if (status == OK)
+        status = stream_sync(b->stream);
+    free(host);
+    return status;
+}
+
+static enum status declare(struct bench *b, struct layout *layout)
+{
+    const struct env *env = &b->env;
+    struct layer *l = &b->layer;
+    switch (b->subject) {
+    case COLUMN:
+        l->column = column_linear_declare(env, layout, param_row(env, 0, "attention.q.weight"),
+                                          param_row(env, 0, "attention.q.bias"));
+        break;
+    case ROW:
+        l->row = row_linear_declare(env, layout, param_row(env, 0, "mlp.fc2.weight"),
+                                    param_row(env, 0, "mlp.fc2.bias"));
+        break;
+    case NORM:
+        l->norm = norm_declare(env, layout, "layers.0.norm1");
+        break;
+    case ATTENTION:
+        l->attention = attention_declare(env, layout, 0);
+        break;
+    case MLP:
+        l->mlp = mlp_declare(env, layout, 0);
+        break;
+    case BLOCK:
+        l->block = block_declare(
+            env, layout, 0, layout_add(layout, HOME_INPUT, env_local_tokens(env), env->model->hidden_size));
+        break;
+    case EMBEDDING:
+        l->embedding = embedding_declare(env, layout);
+        break;
+    case HEAD:
+        l->head = head_declare(env, layout, HOME_INPUT);
+        break;
+    case WHOLE:
+        TRY(stage_create(env, (struct stage_span){0, LAYERS, true, true}, &l->stage));
+        *layout = l->stage.layout;
+        break;
+    case SUBJECTS:
+        break;
+    }
+    return OK;
+}
+
+/* ---- opening ---- */
+
+static enum status alloc(struct bench *b, size_t bytes, struct buffer *out)
+{
+    return buffer_alloc(b->device, PART_DATA, bytes, out);
+}
+
+/* The microbatch's arrays on the device; faults are planted here. */
+static enum status put_batch(struct bench *b)
+{
+    struct numbers n = b->trial->expected->numbers;
+    for (int t = 0; t < T && b->trial->fault == OTHER_SAMPLES; t++)
+        n.sample[t]++;
+    if (b->trial->fault == OTHER_POSITIONS) {
+        n.position[1] = 2;
+        n.position[2] = 1;
+    }
+    TRY(alloc(b, sizeof n, &b->data));
+    TRY(alloc(b, 2 * B * sizeof(double), &b->sums));
+    TRY(copy_to_device(b->stream, b->data.data, &n, sizeof n));
+    TRY(stream_sync(b->stream));
+    const char *at = b->data.data;
+    double *sums = b->sums.data;
+    b->batch = (struct batch){
+        .token = (const int32_t *)(at + offsetof(struct numbers, token)),
+        .label = (const int32_t *)(at + offsetof(struct numbers, label)),
+        .position = (const int32_t *)(at + offsetof(struct numbers, position)),
+        .document = b->trial->expected->family->documents
+                        ? (const int32_t *)(at + offsetof(struct numbers, document))
+                        : NULL,
+        .loss_mask = (const float *)(at + offsetof(struct numbers, mask)),
+        .sample = (const int64_t *)(at + offsetof(struct numbers, sample)),
+        .place = (const int32_t *)(at + offsetof(struct numbers, place)),
+        .sample_loss = tensor_1d(sums, F64, B),
+        .sample_tokens = tensor_1d(sums + B, F64, B),
+    };
+    return OK;
+}
+
+static enum status make_weights(struct bench *b)
+{
+    static const int layers[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
+    struct weights_config config = {.device = b->device,
+                                    .params = &b->params,
+                                    .place = b->groups->place,
+                                    .layers = layers,
+                                    .layer_count = LAYERS + 2,
+                                    .training = true};
+    TRY(weights_create(&config, &b->weights));
+    TRY(weights_initialise(&b->weights, b->stream, SEED));
+    TRY(weights_zero_gradients(&b->weights, b->stream));
+    for (int i = 0; i < b->weights.count; i++) {
+        const struct held *held = &b->weights.list[i];
+        struct window w = window_of_slice(held);
+        TRY(bench_put(b, &w, b->trial->expected->reference.weight[held->index], held->weight.data));
+    }
+    return OK;
+}
+
+enum status bench_open(struct trial *trial, struct world *world, struct bench *b)
+{
+    const struct model_config *model = &trial->expected->family->model;
+    *b = (struct bench){.trial = trial, .subject = trial->expected->subject, .world = world};
+    struct degrees degrees = {.tp = world->size, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
+    struct mesh mesh;
+    TRY(mesh_create(degrees, NULL, &mesh));
+    TRY(params_declare(model, &degrees, trial->sequence_parallel, &b->params));
+    TRY(groups_create(world, &mesh, params_kv_replicas(model, world->size), &b->groups));
+    TRY(device_open(&(struct device_options){.name = trial->device, .threads = 1}, &b->device));
+    TRY(stream_create(b->device, "test", &b->stream));
+    if (trial->beside)
+        TRY(stream_create(b->device, "beside", &b->beside));
+    TRY(make_weights(b));
+    TRY(put_batch(b));
+    b->env = (struct env){.model = model,
+                          .groups = b->groups,
+                          .weights = &b->weights,
+                          .compute = b->stream,
+                          .beside = b->beside,
+                          .batch = B,
+                          .sequence = S,
+                          .sequence_parallel = trial->sequence_parallel,
+                          .split_weight = !trial->fused,
+                          .seed = SEED};
+    struct layout layout = {0};
+    TRY(declare(b, &layout));
+    b->pass = (struct pass){.env = &b->env, .batch = &b->batch, .training = true};
+    for (int home = 0; home < HOME_COUNT; home++) {
+        TRY(alloc(b, layout.bytes[home], &b->home[home]));
+        b->pass.base[home] = b->home[home].data;
+    }
+    struct buffer *all[] = {&b->x, &b->y, &b->dy, &b->dx};
+    for (int i = 0; i < 4; i++)
+        TRY(alloc(b, (size_t)(T * columns_of(model, FUSED)) * sizeof(float), all[i]));
+    return OK;
+}
+
+void bench_close(struct bench *b)
+{
+    struct buffer *all[] = {&b->data, &b->sums, &b->x, &b->y, &b->dy, &b->dx};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        buffer_free(all[i]);
+    for (int home = 0; home < HOME_COUNT; home++)
+        buffer_free(&b->home[home]);
+    stage_destroy(&b->layer.stage);
+    weights_destroy(&b->weights);
+    stream_destroy(b->beside);
+    stream_destroy(b->stream);
+    groups_destroy(b->groups);
+    device_close(b->device);
+    params_free(&b->params);
+}
+
+/* ---- the layers by one interface ---- */
+
+enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
+{
+    const struct pass *pass = &b->pass;
+    struct layer *l = &b->layer;
+    switch (b->subject) {
+    case COLUMN:
+        return column_linear_forward(&l->column, pass, x, *y, (struct epilogue){0});
+    case ROW:
+        return row_linear_forward(&l->row, pass, x, y);
+    case NORM:
+        return norm_forward(b->stream, norm_layer_forward(&l->norm, pass, x, *y));
+    case ATTENTION:
+        return attention_layer_forward(&l->attention, pass, x, y);
+    case MLP:
+        return mlp_forward(&l->mlp, pass, x, y);
+    case BLOCK:
+        TRY(copy(b->stream, (struct copy){.in = x, .out = pass_tensor(pass, l->block.x)}));
+        return block_forward(&l->block, pass, *y);
+    case EMBEDDING:
+        return embedding_layer_forward(&l->embedding, pass, *y);
+    case HEAD:
+        TRY(copy(b->stream, (struct copy){.in = x, .out = pass_tensor(pass, l->head.x)}));
+        return head_forward(&l->head, pass);
+    case WHOLE:
+        return stage_forward(&l->stage, pass);
+    case SUBJECTS:
+        break;
+    }
+    return OK;
+}
+
+/* The gradient of a row layer's output goes where the layer keeps it. */
+static enum status enter(struct bench *b, const struct row_linear *last, struct tensor dy)
+{
+    return copy(b->stream, (struct copy){.in = dy, .out = pass_tensor(&b->pass, last->dy)});
+}
+
+enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor dy, struct tensor *dx)
+{
+    const struct pass *pass = &b->pass;
+    struct layer *l = &b->layer;
+    switch (b->subject) {
+    case COLUMN:
+        return column_linear_backward_input(&l->column, pass, dy, dx);
+    case ROW:
+        TRY(enter(b, &l->row, dy));
+        return row_linear_backward_input(&l->row, pass, *dx, (struct epilogue){0});
+    case NORM:
+        return norm_backward(b->stream,
+                             norm_layer_backward_input(&l->norm, pass, dy, x, (struct tensor){0}, *dx));
+    case ATTENTION:
+        TRY(enter(b, &l->attention.proj, dy));
+        return attention_layer_backward_input(&l->attention, pass, dx);
+    case MLP:
+        TRY(enter(b, &l->mlp.out, dy));
+        return mlp_backward_input(&l->mlp, pass, dx);
+    case BLOCK:
+        TRY(copy(b->stream, (struct copy){.in = dy, .out = *dx}));
+        return block_backward_input(&l->block, pass, *dx);
+    case EMBEDDING:
+        return embedding_layer_backward_input(&l->embedding, pass, dy);
+    case HEAD:
+        return head_backward_input(&l->head, pass, *dx);
+    case WHOLE:
+        return stage_backward_input(&l->stage, pass, *dx);
+    case SUBJECTS:
+        break;
+    }
+    return OK;
+}
+
+enum status bench_backward_weight(struct bench *b, struct tensor x, struct tensor dy)
+{
+    const struct pass *pass = &b->pass;
+    struct layer *l = &b->layer;
+    struct event gathered;
+    switch (b->subject) {
+    case COLUMN:
+        TRY(column_linear_gather(&l->column, pass, x, &gathered));
+        return column_linear_backward_weight(&l->column, pass, x, gathered, dy);
+    case ROW:
+        return row_linear_backward_weight(&l->row, pass, x);
+    case NORM:
+        return norm_layer_backward_weight(&l->norm, pass);
+    case ATTENTION:
+        return attention_layer_backward_weight(&l->attention, pass, x);
+    case MLP:
+        return mlp_backward_weight(&l->mlp, pass, x);
+    case BLOCK:
+        return block_backward_weight(&l->block, pass);
+    case EMBEDDING:
+        return embedding_layer_backward_weight(&l->embedding, pass);
+    case HEAD:
+        return head_backward_weight(&l->head, pass);
+    case WHOLE:
+        return stage_backward_weight(&l->stage, pass, (struct layer_done){0});
+    case SUBJECTS:
+        break;
+    }
+    return OK;
+}

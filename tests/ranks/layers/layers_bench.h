@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One rank with one layer under test, and all layers by one interface: x in, y out; dy in, dx out; gradients
+ * of weights. */
+#pragma once
+
+#include "layers/stage.h"
+#include "tests/ranks/layers/layers_expected.h"
+
+enum { MAX_RANKS = 4 };
+
+enum fault { NO_FAULT, PARTIAL_SUMS_LEFT, OTHER_SAMPLES, OTHER_POSITIONS };
+
+/* One world's run of one subject; ranks write their own places only. */
+struct trial {
+    const struct expected *expected;
+    const char *device;
+    bool sequence_parallel;
+    bool beside; // messages beside multiplications
+    bool fused;  // I and W are never apart
+    enum fault fault;
+    double ratio[MAX_RANKS]; // largest error / bound
+    char where[MAX_RANKS][PARAM_NAME_CHARS];
+};
+
+/* One of them is under test. */
+struct layer {
+    struct column_linear column;
+    struct row_linear row;
+    struct norm norm;
+    struct attention attention;
+    struct mlp mlp;
+    struct block block;
+    struct embedding embedding;
+    struct head head;
+    struct stage stage;
+};
+
+/* A rank with everything that a layer needs. */
+struct bench {
+    struct trial *trial;
+    enum subject subject;
+    struct world *world;
+    struct groups *groups;
+    struct device *device;
+    struct stream *stream, *beside;
+    struct params params;
+    struct weights weights;
+    struct env env;
+    struct batch batch;
+    struct layer layer;
+    struct pass pass;
+    struct buffer data, home[HOME_COUNT], x, y, dy, dx, sums;
+};
+
+MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *b);
+void bench_close(struct bench *b); // takes what a failed bench_open left
+
+/* y and dx are where to write, and become where it was written. */
+MUST_USE enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y);
+MUST_USE enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor dy,
+                                          struct tensor *dx);
+MUST_USE enum status bench_backward_weight(struct bench *b, struct tensor x, struct tensor dy);
+
+/* Rows [begin, begin + rows), and runs of columns side by side. */
+struct window {
+    int64_t row_begin, rows, width; // width: global columns
+    int runs;
+    int64_t begin[3], count[3];
+};
+
+struct window window_of(const struct bench *b, enum shape shape);
+struct window window_of_slice(const struct held *held);
+int64_t window_columns(const struct window *w);
+/* Calls `visit` with the local and the global index of each element. */
+void window_walk(const struct window *w, void *context,
+                 void (*visit)(void *context, int64_t local, int64_t global));
+/* A window of `whole` into device memory; dense there. */
+MUST_USE enum status bench_put(struct bench *b, const struct window *w, const double *whole, void *device);

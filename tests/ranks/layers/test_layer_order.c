@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A stage's actions in other orders: B is I and W to the bit, whether W follows at once or much later, as
+ * long as the microbatches' weight gradients are added in their order. And a backward pass says "this layer
+ * is done" in the order in which the weights lie, the last layer first.
+ *
+ *     test_layer_order DEVICE */
+#include "tests/ranks/layers/layers_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MICROBATCHES = 3, MOST_ACTIONS = 9, MOST_DONE = MICROBATCHES * (LAYERS + 2) };
+
+/* F0 F1 ..: a letter and a microbatch for each action. */
+struct order {
+    const char *actions;
+    bool equal; // to the first one, to the bit
+};
+static const struct order orders[] = {
+    {"F0 B0 F1 B1 F2 B2", true},           {"F0 F1 F2 B0 B1 B2", true},
+    {"F0 I0 W0 F1 I1 W1 F2 I2 W2", true},  {"F0 F1 F2 I0 I1 I2 W0 W1 W2", true},
+    {"F0 F1 I0 F2 I1 W0 I2 W1 W2", true},  {"F2 F1 F0 I2 I0 I1 W0 W1 W2", true},
+    {"F0 F1 F2 I0 I1 I2 W2 W1 W0", false}, // or the comparison would see nothing
+};
+enum { ORDERS = sizeof orders / sizeof *orders };
+
+struct result {
+    float *gradient; // all of the rank's
+    size_t bytes;
+    float dx[MICROBATCHES][T * 8];
+    int done[MOST_DONE], done_count;
+};
+
+/* What the ranks of one world are told, and what they bring. */
+struct job {
+    struct trial trial;
+    const char *actions;
+    struct result result[MAX_RANKS];
+};
+
+/* The slots of one microbatch. */
+struct slots {
+    struct buffer home[HOME_COUNT], dx;
+    struct batch batch;
+    struct pass pass;
+};
+
+static enum status note_done(void *context, int layer)
+{
+    struct result *result = context;
+    if (result->done_count < MOST_DONE)
+        result->done[result->done_count++] = layer;
+    return OK;
+}
+
+/* Another microbatch of the same shape: other tokens and samples, by shifting where the arrays begin. */
+static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
+{
+    const struct layout *layout = &b->layer.stage.layout;
+    for (int home = 0; home < HOME_COUNT; home++)
+        if (home != HOME_SCRATCH)
+            TRY(buffer_alloc(b->device, PART_ACTIVATIONS, layout->bytes[home], &s->home[home]));
+    TRY(buffer_alloc(b->device, PART_ACTIVATIONS, sizeof(float) * T * 8, &s->dx));
+    s->batch = b->batch;
+    if (microbatch == 1)
+        s->batch.token = b->batch.label; // ids are ids
+    if (microbatch == 2)
+        s->batch.label = b->batch.token;
+    s->pass = b->pass;
+    s->pass.batch = &s->batch;
+    for (int home = 0; home < HOME_COUNT; home++)
+        s->pass.base[home] = home == HOME_SCRATCH ? b->home[home].data : s->home[home].data;
+    return OK;
+}
+
+static void slots_close(struct slots *s)
+{
+    for (int home = 0; home < HOME_COUNT; home++)
+        buffer_free(&s->home[home]);
+    buffer_free(&s->dx);
+}
+
+static enum status run_action(struct bench *b, struct slots *s, char kind, struct result *result)
+{
+    const struct stage *stage = &b->layer.stage;
+    struct tensor dx = tensor_2d(s->dx.data, F32, env_local_tokens(&b->env), b->env.model->hidden_size);
+    struct layer_done done = {note_done, result};
+    switch (kind) {
+    case 'F':
+        return stage_forward(stage, &s->pass);
+    case 'B':
+        return stage_backward(stage, &s->pass, dx, done);
+    case 'I':
+        return stage_backward_input(stage, &s->pass, dx);
+    case 'W':
+        return stage_backward_weight(stage, &s->pass, done);
+    default:
+        return fail(BAD_ARGUMENT, "no action is called %c", kind);
+    }
+}
+
+static enum status run_actions(struct bench *b, struct slots *slots, const char *actions,
+                               struct result *result)
+{
+    for (const char *at = actions; *at != '\0'; at += at[2] == ' ' ? 3 : 2)
+        TRY(run_action(b, &slots[at[1] - '0'], at[0], result));
+    result->bytes = tensor_bytes(b->weights.flat_gradient);
+    result->gradient = malloc(result->bytes);
+    if (result->gradient == NULL)
+        return fail(NO_MEMORY, "no memory for gradients");
+    TRY(copy_to_host(b->stream, result->gradient, b->weights.flat_gradient.data, result->bytes));
+    size_t bytes = (size_t)(env_local_tokens(&b->env) * b->env.model->hidden_size) * sizeof(float);
+    for (int m = 0; m < MICROBATCHES; m++)
+        TRY(copy_to_host(b->stream, result->dx[m], slots[m].dx.data, bytes));
+    return stream_sync(b->stream);
+}
+
+static enum status rank_body(struct world *world, void *argument)
+{
+    struct job *job = argument;
+    struct bench bench;
+    struct slots slots[MICROBATCHES] = {0};
+    enum status status = bench_open(&job->trial, world, &bench);
+    for (int m = 0; status == OK && m < MICROBATCHES; m++)
+        status = slots_open(&bench, m, &slots[m]);
+    if (status == OK)
+        status = run_actions(&bench, slots, job->actions, &job->result[world->rank]);
+    for (int m = 0; m < MICROBATCHES; m++)
+        slots_close(&slots[m]);
+    bench_close(&bench);
+    return status;
+}
+
+static bool same(const struct job *a, const struct job *b, int ranks)
+{
+    for (int r = 0; r < ranks; r++)
+        if (a->result[r].bytes != b->result[r].bytes ||
+            memcmp(a->result[r].gradient, b->result[r].gradient, a->result[r].bytes) != 0 ||
+            memcmp(a->result[r].dx, b->result[r].dx, sizeof a->result[r].dx) != 0)
+            return false;
+    return true;
+}
+
+/* Each microbatch says head, blocks from the last, embedding. */
+static bool done_in_order(const struct result *result)
+{
+    static const int order[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
+    bool good = result->done_count == MOST_DONE;
+    for (int i = 0; i < result->done_count; i++)
+        good = good && result->done[i] == order[i % (LAYERS + 2)];
+    return good;
+}
+
+static int check_order(const struct job *first, const struct job *job, const struct order *order, int ranks)
+{
+    bool equal = same(first, job, ranks), done = true;
+    for (int r = 0; r < ranks; r++)
+        done = done && done_in_order(&job->result[r]);
+    bool good = equal == order->equal && done;
+    if (!good)
+        printf("  %s: %s%s\n", order->actions, equal ? "equal" : "other bits",
+               done ? "" : "; layers out of order");
+    return !good;
+}
+
+static int check_world(const struct family *family, const char *device, int ranks, bool sequence_parallel)
+{
+    struct expected expected;
+    expected_create(family, WHOLE, &expected);
+    struct job *jobs = calloc(ORDERS, sizeof *jobs);
+    CHECK(jobs != NULL);
+    int bad = 0;
+    for (int o = 0; o < ORDERS; o++) {
+        jobs[o] = (struct job){.actions = orders[o].actions,
+                               .trial = {.expected = &expected,
+                                         .device = device,
+                                         .sequence_parallel = sequence_parallel,
+                                         .fused = strchr(orders[o].actions, 'B') != NULL}};
+        if (world_run("local", ranks, rank_body, &jobs[o]) != OK) {
+            printf("  %s: FAILED: %s\n", orders[o].actions, fail_text());
+            bad++;
+        } else {
+            bad += check_order(&jobs[0], &jobs[o], &orders[o], ranks);
+        }
+    }
+    printf("%s, tp %d%s: %s\n", family->name, ranks, sequence_parallel ? ", sequence parallel" : "",
+           bad == 0 ? "ok" : "WRONG");
+    for (int o = 0; o < ORDERS; o++)
+        for (int r = 0; r < MAX_RANKS; r++)
+            free(jobs[o].result[r].gradient);
+    free(jobs);
+    expected_destroy(&expected);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: test_layer_order DEVICE\n");
+        return 2;
+    }
+    int bad = 0;
+    for (int f = 0; f < FAMILIES; f++) {
+        bad += check_world(&families[f], argv[1], 1, false);
+        bad += check_world(&families[f], argv[1], 2, true);
+    }
+    return bad == 0 ? 0 : 1;
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/ranks/parallel/death_clock.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAUSE_NS = 1000000, BILLION = 1000000000, FLOWS = 1 << 30 };
+
+void clock_scene(const char *path)
+{
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(file >= 0 && ftruncate(file, sizeof(struct scene)) == 0);
+    close(file);
+}
+
+void clock_open(struct test_clock *clock, const char *path)
+{
+    int file = open(path, O_RDWR);
+    CHECK(file >= 0);
+    void *scene = mmap(NULL, sizeof(struct scene), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(scene != MAP_FAILED);
+    close(file);
+    *clock = (struct test_clock){.scene = scene};
+    clock->process = atomic_fetch_add(&clock->scene->processes, 1);
+}
+
+static void tell_who_waits(struct test_clock *clock)
+{
+    for (int rank = 0; rank < CLOCK_RANKS; rank++) {
+        if (!atomic_load(&clock->entered[rank]))
+            continue;
+        struct watched *watched = &clock->pulses[rank].watched;
+        pthread_mutex_lock(&watched->lock);
+        bool waits = watched->who.waits[0] != 0;
+        pthread_mutex_unlock(&watched->lock);
+        atomic_store(&clock->scene->waits[rank], waits);
+    }
+}
+
+static int64_t wait_for_look(void *context, pthread_cond_t *stopping, pthread_mutex_t *lock, int64_t ns)
+{
+    struct test_clock *clock = context;
+    struct scene *scene = clock->scene;
+    struct timespec until;
+    atomic_store(&scene->asked[clock->process], clock->looks + 1);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += PAUSE_NS;
+    until.tv_sec += until.tv_nsec / BILLION;
+    until.tv_nsec %= BILLION;
+    pthread_cond_timedwait(stopping, lock, &until);
+    tell_who_waits(clock);
+    if (atomic_load(&scene->passed) <= clock->looks)
+        return 0;
+    clock->looks++;
+    return atomic_load(&scene->late) ? 1000 * ns : ns;
+}
+
+struct watchdog_clock clock_of(struct test_clock *clock)
+{
+    return (struct watchdog_clock){.wait = wait_for_look, .context = clock};
+}
+
+void clock_enter(struct test_clock *clock, struct watchdog *dog, int rank)
+{
+    watchdog_enter(dog, &clock->pulses[rank]);
+    atomic_store(&clock->entered[rank], dog != NULL);
+}
+
+void clock_leave(struct test_clock *clock, struct watchdog *dog, int rank)
+{
+    atomic_store(&clock->entered[rank], false); // no more read than watched
+    watchdog_leave(dog, &clock->pulses[rank]);
+}
+
+static void pause_thread(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS / 4}, NULL);
+}
+
+void clock_others_wait(struct test_clock *clock, int rank, int ranks)
+{
+    for (int other = 0; other < ranks; other++)
+        while (other != rank && atomic_load(&clock->scene->waits[other]) == 0)
+            pause_thread();
+}
+
+static bool all_have_looked(struct scene *scene)
+{
+    int processes = atomic_load(&scene->processes), passed = atomic_load(&scene->passed);
+    for (int process = 0; process < processes; process++)
+        if (atomic_load(&scene->asked[process]) <= passed)
+            return false;
+    return true;
+}
+
+void clock_pass(struct test_clock *clock, int looks, bool late)
+{
+    struct scene *scene = clock->scene;
+    atomic_store(&scene->late, late);
+    for (int look = 0; look < looks; look++) {
+        atomic_fetch_add(&scene->passed, 1);
+        while (!all_have_looked(scene))
+            pause_thread();
+    }
+}
+
+void clock_flow(struct test_clock *clock)
+{
+    atomic_store(&clock->scene->passed, FLOWS);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The watchdogs' clock in test_death: time passes when a rank of the world lets it pass, and not before every
+ * process has looked at its ranks. So the outcome does not depend on how fast the machine is, or how busy.
+ *
+ *     rank 1:                clock_others_wait(clock, 1, 4);   // the others have reached their messages
+ *                            clock_pass(clock, 20, false);     // 20 looks of every watchdog
+ *
+ * One scene for all processes of a world, in a file that they map; one clock for each process. */
+#pragma once
+
+#include "trainer/engine/watchdog.h"
+
+#include <stdatomic.h>
+
+enum { CLOCK_RANKS = 8 };
+
+struct scene {
+    atomic_int processes;          // that have a clock
+    atomic_int passed;             // looks that everybody may have made
+    atomic_int asked[CLOCK_RANKS]; // by process: the look that its watchdog waits for
+    atomic_int waits[CLOCK_RANKS]; // by rank: for a message
+    atomic_bool late;              // each look comes a thousand times later than it should
+};
+
+struct test_clock {
+    struct scene *scene;
+    int process, looks;
+    struct pulse pulses[CLOCK_RANKS]; // of this process's ranks
+    atomic_bool entered[CLOCK_RANKS];
+};
+
+/* Of this process. `path`: of a file that clock_scene has made. */
+void clock_open(struct test_clock *clock, const char *path);
+void clock_scene(const char *path);
+struct watchdog_clock clock_of(struct test_clock *clock);
+
+/* watchdog_enter and watchdog_leave of a rank. */
+void clock_enter(struct test_clock *clock, struct watchdog *dog, int rank);
+void clock_leave(struct test_clock *clock, struct watchdog *dog, int rank);
+
+/* Returns when all ranks but this one wait for a message. */
+void clock_others_wait(struct test_clock *clock, int rank, int ranks);
+/* Lets every watchdog of the world look so often. Each look stands for its interval: where `late`, for a
+ * process that slept through a thousand of them. Returns when all of them have looked. */
+void clock_pass(struct test_clock *clock, int looks, bool late);
+/* From now on time passes by itself, a look in a millisecond. */
+void clock_flow(struct test_clock *clock);

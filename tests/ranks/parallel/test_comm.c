@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Every call of every transport, against closed forms and against sums made in rank order right here.
+ *     test_comm local cpu                  worlds of 2, 3, 4, 8 threads
+ *     mpirun -n 4 test_comm mpi strict
+ * Then the detectors themselves: transports with a planted fault,
+ * which these same cases must see. */
+#include "tests/ranks/parallel/comm_narrow.h"
+#include "tests/ranks/parallel/ranks.h"
+#include "tests/support/narrow_numbers.h"
+#include "tests/support/sanitized.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- collectives ---- */
+
+/* One element, fewer than ranks, whole slices and a bit more; the last in several segments (of mpi). */
+static const int64_t all_counts[] = {1, 2, 7, 1000, 1024, 16384, 16385, 100003, 300000};
+/* Each way to cut an array, once. */
+static const int64_t few_counts[] = {1, 7, 1024, 40003};
+#ifdef ON_THE_EMULATOR // which is slow
+enum { FEW = true };
+#else
+enum { FEW = UNDER_SANITIZER };
+#endif
+static const int64_t *const counts = FEW ? few_counts : all_counts;
+enum { COUNTS = (FEW ? sizeof few_counts : sizeof all_counts) / sizeof *all_counts };
+
+/* i % 8 * slope + first: small integers, whose sums no order can change. The first eight say them all. */
+enum { PERIOD = 8 };
+static void integers(enum dtype dtype, int64_t slope, int64_t first, char *out)
+{
+    size_t size = dtype_bytes(dtype);
+    for (int i = 0; i < PERIOD; i++) {
+        int64_t v = i * slope + first;
+        double f64 = (double)v;
+        float f32 = (float)v;
+        int32_t i32 = (int32_t)v;
+        uint16_t bf16 = narrow_nearest(BF16, f32), f16 = narrow_nearest(F16, f32);
+        const void *const from[DTYPE_COUNT] = {
+            [F32] = &f32, [F64] = &f64, [I32] = &i32, [I64] = &v, [BF16] = &bf16, [F16] = &f16};
+        memcpy(out + (size_t)i * size, from[dtype], size);
+    }
+}
+
+static void sum_of_integers(struct env *env, enum dtype dtype, int64_t count, enum reduction how)
+{
+    int n = env->world->size, rank = env->world->rank;
+    size_t size = dtype_bytes(dtype), bytes = size * (size_t)count;
+    char mine[PERIOD * sizeof(int64_t)], all[PERIOD * sizeof(int64_t)], *host = malloc(bytes);
+    bool sum = how == REDUCE_SUM;
+    integers(dtype, 1, rank, mine);
+    integers(dtype, sum ? n : 1, sum ? n * (n - 1) / 2 : n - 1, all);
+    for (int64_t i = 0; i < count; i++)
+        memcpy(host + (size_t)i * size, mine + (size_t)(i % PERIOD) * size, size);
+    struct buffer x = put(env, host, bytes);
+    EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, dtype, count), how));
+    get(env, &x, host, bytes);
+    buffer_free(&x);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++)
+        wrong += memcmp(host + (size_t)i * size, all + (size_t)(i % PERIOD) * size, size) != 0;
+    expect(env, wrong == 0, "all_reduce of %lld %s: %lld wrong", (long long)count, dtype_name(dtype),
+           (long long)wrong);
+    free(host);
+}
+
+static void sums_of_integers(struct env *env)
+{
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        for (int c = 0; c < COUNTS; c++) {
+            sum_of_integers(env, (enum dtype)dtype, counts[c], REDUCE_SUM);
+            sum_of_integers(env, (enum dtype)dtype, counts[c], REDUCE_MAX);
+        }
+}
+
+/* In rank order, and in no other, to the bit. */
+static void sums_in_rank_order(struct env *env)
+{
+    int n = env->world->size;
+    for (int c = 0; c < COUNTS; c++) {
+        int64_t count = counts[c], wrong = 0;
+        float *host = malloc((size_t)count * sizeof *host);
+        for (int64_t i = 0; i < count; i++)
+            host[i] = rough(env->world->rank, i, c);
+        struct buffer x = put(env, host, (size_t)count * sizeof *host);
+        EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, F32, count), REDUCE_SUM));
+        get(env, &x, host, (size_t)count * sizeof *host);
+        buffer_free(&x);
+        for (int64_t i = 0; i < count; i++) {
+            float sum = rough(0, i, c);
+            for (int r = 1; r < n; r++)
+                sum += rough(r, i, c);
+            wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
+        }
+        expect(env, wrong == 0, "all_reduce of %lld: %lld sums are not in rank order", (long long)count,
+               (long long)wrong);
+        free(host);
+    }
+}
+
+static void maximum_keeps_nan(struct env *env)
+{
+    int n = env->world->size;
+    for (int who = 0; who < n; who++) {
+        float host[3] = {(float)env->world->rank, env->world->rank == who ? 0.0f / 0.0f : 1.0f, -1.0f};
+        struct buffer x = put(env, host, sizeof host);
+        EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, F32, 3), REDUCE_MAX));
+        get(env, &x, host, sizeof host);
+        buffer_free(&x);
+        expect(env, host[0] == (float)(n - 1) && host[1] != host[1] && host[2] == -1.0f,
+               "maximum with a NaN at rank %d is %g %g %g", who, (double)host[0], (double)host[1],
+               (double)host[2]);
+    }
+}
+
+static void scatters(struct env *env)
+{
+    int n = env->world->size, rank = env->world->rank;
+    for (int c = 0; c < COUNTS; c++) {
+        int64_t k = counts[c], wrong = 0;
+        float *host = malloc((size_t)(n * k) * sizeof *host);
+        for (int64_t i = 0; i < n * k; i++)
+            host[i] = rough(rank, i, 100 + c);
+        struct buffer in = put(env, host, (size_t)(n * k) * sizeof *host),
+                      out = put(env, host, (size_t)k * 4);
+        EXPECT_OK(env, group_reduce_scatter(env->all, env->stream, tensor_1d(in.data, F32, n * k),
+                                            tensor_1d(out.data, F32, k)));
+        get(env, &out, host, (size_t)k * sizeof *host);
+        for (int64_t i = 0; i < k; i++) {
+            float sum = rough(0, rank * k + i, 100 + c);
+            for (int r = 1; r < n; r++)
+                sum += rough(r, rank * k + i, 100 + c);
+            wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
+        }
+        expect(env, wrong == 0, "reduce_scatter of %lld: %lld wrong", (long long)k, (long long)wrong);
+        buffer_free(&in);
+        buffer_free(&out);
+        free(host);
+    }
+}
+
+static void gathers(struct env *env)
+{
+    int n = env->world->size, rank = env->world->rank;
+    for (int c = 0; c < 2 * COUNTS; c++) {
+        bool in_place = c >= COUNTS;
+        int64_t k = counts[c % COUNTS], wrong = 0;
+        int32_t *host = malloc((size_t)(n * k) * sizeof *host);
+        for (int64_t i = 0; i < n * k; i++)
+            host[i] = i / k == rank ? (int32_t)(i % k + 1000 * rank) : -1;
+        struct buffer out = put(env, host, (size_t)(n * k) * sizeof *host);
+        struct buffer in = put(env, host + rank * k, (size_t)k * sizeof *host);
+        void *from = in_place ? (int32_t *)out.data + rank * k : in.data;
+        EXPECT_OK(env, group_all_gather(env->all, env->stream, tensor_1d(from, I32, k),
+                                        tensor_1d(out.data, I32, n * k)));
+        get(env, &out, host, (size_t)(n * k) * sizeof *host);
+        for (int64_t i = 0; i < n * k; i++)
+            wrong += host[i] != (int32_t)(i % k + 1000 * (i / k));
+        expect(env, wrong == 0, "all_gather of %lld%s: %lld wrong", (long long)k, in_place ? " in place" : "",
+               (long long)wrong);
+        buffer_free(&in);
+        buffer_free(&out);
+        free(host);
+    }
+}
+
+static void broadcasts(struct env *env)
+{
+    int n = env->world->size, rank = env->world->rank;
+    for (int c = 0; c < COUNTS; c++)
+        for (int root = 0; root < n; root++) {
+            int64_t count = counts[c], wrong = 0;
+            int64_t *host = malloc((size_t)count * sizeof *host);
+            for (int64_t i = 0; i < count; i++)
+                host[i] = rank == root ? i * 10 + root : -1;
+            struct buffer x = put(env, host, (size_t)count * sizeof *host);
+            EXPECT_OK(env, group_broadcast(env->all, env->stream, tensor_1d(x.data, I64, count), root));
+            get(env, &x, host, (size_t)count * sizeof *host);
+            for (int64_t i = 0; i < count; i++)
+                wrong += host[i] != i * 10 + root;
+            expect(env, wrong == 0, "broadcast of %lld from %d: %lld wrong", (long long)count, root,
+                   (long long)wrong);
+            buffer_free(&x);
+            free(host);
+        }
+}
+
+/* Rank a sends b (a * 7 + b * 3) % 5 * scale elements, so many pairs exchange nothing at all. */
+static void everyone_to_everyone(struct env *env)
+{
+    int n = env->world->size, rank = env->world->rank;
+    for (int scale = 1; scale <= 10000; scale *= 100) {
+        int64_t in_counts[64], out_counts[64], in_all = 0, out_all = 0, at = 0, wrong = 0;
+        for (int r = 0; r < n; r++) {
+            in_all += in_counts[r] = (rank * 7 + r * 3) % 5 * scale;
+            out_all += out_counts[r] = (r * 7 + rank * 3) % 5 * scale;
+        }
+        int32_t *host = malloc((size_t)(in_all + out_all + 1) * sizeof *host);
+        for (int r = 0; r < n; r++)
+            for (int64_t i = 0; i < in_counts[r]; i++)
+                host[at++] = (int32_t)(rank * 1000000 + r * 100000 + i);
+        struct buffer in = put(env, host, (size_t)in_all * sizeof *host);
+        struct buffer out = put(env, host, (size_t)out_all * sizeof *host);
+        EXPECT_OK(env, group_all_to_all(env->all, env->stream, tensor_1d(in.data, I32, in_all), in_counts,
+                                        tensor_1d(out.data, I32, out_all), out_counts));
+        // The callers' arrays may be gone before the message is.
+        memset(in_counts, 0xff, sizeof in_counts);
+        get(env, &out, host, (size_t)out_all * sizeof *host);
+        at = 0;
+        for (int r = 0; r < n; r++)
+            for (int64_t i = 0; i < out_counts[r]; i++)
+                wrong += host[at++] != (int32_t)(r * 1000000 + rank * 100000 + i);
+        expect(env, wrong == 0, "all_to_all x %d: %lld wrong", scale, (long long)wrong);
+        buffer_free(&in);
+        buffer_free(&out);
+        free(host);
+    }
+}
+
+/* ---- exchanges ---- */
+
+/* Two messages to either neighbour and two from either, all in one batch; of two messages between two ranks
+ * the first must arrive first. */
+static void exchanges(struct env *env)
+{
+    int n = env->world->size, rank = env->world->rank;
+    for (int c = 0; c < COUNTS; c++) {
+        int64_t k = counts[c], wrong = 0;
+        int32_t *host = malloc((size_t)(8 * k) * sizeof *host);
+        struct message batch[8];
+        for (int m = 0; m < 4; m++)
+            for (int64_t i = 0; i < k; i++)
+                host[m * k + i] = (int32_t)(rank * 100 + m * 10 + i % 10);
+        struct buffer x = put(env, host, (size_t)(8 * k) * sizeof *host);
+        int32_t *data = x.data;
+        for (int m = 0; m < 8; m++) {
+            int step = m % 4 / 2 == 0 ? 1 : n - 1; // messages 0, 1 go up, 2, 3 down; 4, 5 come from above
+            batch[m] = (struct message){
+                .data = tensor_1d(data + m * k, I32, k), .peer = (rank + step) % n, .send = m < 4};
+        }
+        EXPECT_OK(env, group_exchange(env->all, env->stream, batch, 8));
+        get(env, &x, host, (size_t)(8 * k) * sizeof *host);
+        for (int m = 4; m < 8; m++) {
+            // From above comes what that one sent down. Of two ranks both neighbours are the same one, whose
+            // messages come in its order: 0, 1, 2, 3.
+            int peer = (rank + (m < 6 ? 1 : n - 1)) % n;
+            int theirs = n == 2 ? m - 4 : m < 6 ? m - 2 : m - 6;
+            for (int64_t i = 0; i < k; i++)
+                wrong += host[m * k + i] != (int32_t)(peer * 100 + theirs * 10 + i % 10);
+        }
+        expect(env, wrong == 0, "exchange of %lld: %lld wrong", (long long)k, (long long)wrong);
+        buffer_free(&x);
+        free(host);
+    }
+}
+
+static void barriers(struct env *env)
+{
+    // Rank r writes before the barrier and reads all after it; only what barriers promise makes that right.
+    for (int round = 0; round < 20; round++)
+        EXPECT_OK(env, group_barrier(env->all, env->stream));
+}
+
+/* ---- many at once ---- */
+
+static void sum_check(struct env *env, struct buffer *x, int64_t count, int salt, const char *what)
+{
+    float *host = malloc((size_t)count * sizeof *host);
+    get(env, x, host, (size_t)count * sizeof *host);
+    int n = env->world->size;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++)
+        wrong += host[i] != (float)(n * ((i + salt) % 8) + n * (n - 1) / 2);
+    expect(env, wrong == 0, "%s %d: %lld of %lld wrong", what, salt, (long long)wrong, (long long)count);
+    free(host);
+}
+
+static struct buffer sum_put(struct env *env, int64_t count, int salt)
+{
+    float *host = malloc((size_t)count * sizeof *host);
+    for (int64_t i = 0; i < count; i++)
+        host[i] = (float)((i + salt) % 8 + env->world->rank);
+    struct buffer x = put(env, host, (size_t)count * sizeof *host);
+    free(host);
+    return x;
+}
+
+/* All ranks put the same messages in the same order, on three streams of which two share a comm, and wait
+ * for them each in its own order. */
+static void many_in_flight(struct env *env)
+{
+    enum { MESSAGES = 24, STREAMS = 3 };
+    int n = env->world->size, rank = env->world->rank, ranks[64];
+    struct stream *streams[STREAMS];
+    struct group *back = NULL;
+    struct buffer x[MESSAGES];
+    struct event done[MESSAGES];
+    int64_t lengths[MESSAGES];
+    for (int r = 0; r < n; r++)
+        ranks[r] = n - 1 - r;
+    EXPECT_OK(env, group_create(env->world, "reversed", 2, ranks, n, &back));
+    for (int s = 0; s < STREAMS; s++)
+        EXPECT_OK(env, stream_create(env->device, "many", &streams[s]));
+    for (int m = 0; m < MESSAGES; m++) {
+        lengths[m] = 1 + (int64_t)scramble((uint32_t)m, 0, 5) % (m % 3 == 0 ? 60000 : 200);
+        x[m] = sum_put(env, lengths[m], m);
+    }
+    for (int m = 0; m < MESSAGES; m++) {
+        int s = m % STREAMS;
+        EXPECT_OK(env, group_all_reduce(s == 2 ? back : env->all, streams[s],
+                                        tensor_1d(x[m].data, F32, lengths[m]), REDUCE_SUM));
+        done[m] = stream_record(streams[s]);
+    }
+    for (int i = 0; i < MESSAGES; i++)
+        EXPECT_OK(env, event_sync(done[(i * 5 + rank * 7) % MESSAGES]));
+    for (int m = 0; m < MESSAGES; m++) {
+        sum_check(env, &x[m], lengths[m], m, "in flight");
+        buffer_free(&x[m]);
+    }
+    for (int s = 0; s < STREAMS; s++)
+        stream_destroy(streams[s]);
+    group_destroy(back);
+}
+
+/* rank 0: start A, wait A, send B       rank 1: start A, receive B, wait A */
+static void crossed_waits(struct env *env)
+{
+    int rank = env->world->rank;
+    for (int64_t count = 4; count <= (FEW ? 40000 : 400000); count *= 100) {
+        struct stream *other = NULL;
+        EXPECT_OK(env, stream_create(env->device, "b", &other));
+        struct buffer a = sum_put(env, count, 1), b = sum_put(env, count, 2);
+        struct tensor letter = tensor_1d(b.data, F32, count);
+        EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(a.data, F32, count), REDUCE_SUM));
+        struct event a_done = stream_record(env->stream);
+        if (rank == 0)
+            EXPECT_OK(env, event_sync(a_done));
+        if (rank < 2)
+            EXPECT_OK(env, group_exchange(
+                               env->all, other,
+                               &(struct message){.data = letter, .peer = 1 - rank, .send = rank == 0}, 1));
+        EXPECT_OK(env, stream_sync(other));
+        EXPECT_OK(env, event_sync(a_done));
+        sum_check(env, &a, count, 1, "crossed");
+        float first = -1;
+        get(env, &b, &first, sizeof first);
+        expect(env, first == (rank < 2 ? 2.0f : (float)(2 + rank)), "crossed letter %g", (double)first);
+        buffer_free(&a);
+        buffer_free(&b);
+        stream_destroy(other);
+    }
+}
+
+/* Rank 0 puts three sends on one stream and waits for an answer on another; rank 1 answers only after the
+ * third. So rank 0 must start its second and third while it waits for something else. */
+static void queued_sends(struct env *env)
+{
+    int rank = env->world->rank;
+    struct stream *up = NULL, *down = NULL;
+    EXPECT_OK(env, stream_create(env->device, "up", &up));
+    EXPECT_OK(env, stream_create(env->device, "down", &down));
+    struct buffer x[4];
+    for (int m = 0; m < 4; m++)
+        x[m] = sum_put(env, 50000, m);
+    for (int m = 0; m < 3 && rank < 2; m++) {
+        struct message letter = {
+            .data = tensor_1d(x[m].data, F32, 50000), .peer = 1 - rank, .send = rank == 0};
+        EXPECT_OK(env, group_exchange(env->all, up, &letter, 1));
+    }
+    struct message answer = {.data = tensor_1d(x[3].data, F32, 50000), .peer = 1 - rank, .send = rank == 1};
+    if (rank == 1)
+        EXPECT_OK(env, stream_sync(up));
+    if (rank < 2)
+        EXPECT_OK(env, group_exchange(env->all, down, &answer, 1));
+    EXPECT_OK(env, stream_sync(down));
+    EXPECT_OK(env, stream_sync(up));
+    for (int m = 0; m < 4; m++) {
+        float first = -1;
+        get(env, &x[m], &first, sizeof first);
+        int from = rank >= 2 ? rank : m < 3 ? 0 : 1;
+        expect(env, first == (float)(m + from), "queued letter %d is %g", m, (double)first);
+        buffer_free(&x[m]);
+    }
+    stream_destroy(up);
+    stream_destroy(down);
+}
+
+/* Two letters on two streams match in the order of the calls, although one side lets the second start first
+ * and the other the first. */
+static void letters_on_two_streams(struct env *env)
+{
+    int rank = env->world->rank;
+    struct stream *streams[2] = {0};
+    struct buffer x[2] = {0};
+    for (int m = 0; m < 2; m++) {
+        EXPECT_OK(env, stream_create(env->device, "letters", &streams[m]));
+        x[m] = sum_put(env, 5000, m + 2);
+    }
+    for (int m = 0; m < 2 && rank < 2; m++) {
+        struct message letter = {
+            .data = tensor_1d(x[m].data, F32, 5000), .peer = 1 - rank, .send = rank == 0};
+        EXPECT_OK(env, group_exchange(env->all, streams[m], &letter, 1));
+    }
+    for (int m = 0; m < 2; m++)
+        EXPECT_OK(env, stream_sync(streams[rank == 0 ? 1 - m : m]));
+    for (int m = 0; m < 2; m++) {
+        float first = -1;
+        get(env, &x[m], &first, sizeof first);
+        expect(env, first == (float)(m + 2 + (rank < 2 ? 0 : rank)), "letter %d of two is %g", m,
+               (double)first);
+        buffer_free(&x[m]);
+        stream_destroy(streams[m]);
+    }
+}
+
+/* ---- groups ---- */
+
+static void groups_of_a_mesh(struct env *env)
+{
+    int n = env->world->size, rank = env->world->rank;
+    struct degrees degrees = {.tp = n % 2 == 0 ? 2 : 1, .cp = 1, .ep = 1, .dp = n == 8 ? 2 : 1};
+    degrees.pp = n / degrees.tp / degrees.dp;
+    struct mesh mesh;
+    struct groups *g = NULL;
+    EXPECT_OK(env, mesh_create(degrees, "tp-cp-ep-dp-pp", &mesh));
+    EXPECT_OK(env, groups_create(env->world, &mesh, degrees.tp, &g));
+    if (g == NULL)
+        return;
+    if (degrees.pp > 1)
+        EXPECT_OK(env, groups_add_ties(env->world, g, 0, degrees.pp - 1));
+    struct group *all[] = {g->world, g->tp, g->data, g->pp, g->model, g->kv, g->ties};
+    for (int i = 0; i < 7; i++) {
+        if (all[i] == NULL) {
+            expect(env, i == 6 && (g->place.pp > 0 || degrees.pp == 1) && g->place.pp < degrees.pp,
+                   "group %d", i);
+            continue;
+        }
+        int64_t want = 0, host = 1LL << rank;
+        for (int r = 0; r < all[i]->size; r++)
+            want += 1LL << all[i]->ranks[r];
+        struct buffer x = put(env, &host, sizeof host);
+        EXPECT_OK(env, group_all_reduce(all[i], env->stream, tensor_1d(x.data, I64, 1), REDUCE_SUM));
+        get(env, &x, &host, sizeof host);
+        expect(env, host == want, "group %s holds %llx, not %llx", all[i]->name, (long long)host,
+               (long long)want);
+        buffer_free(&x);
+    }
+    bool at_end = g->place.pp == 0 || g->place.pp == degrees.pp - 1;
+    expect(env, (g->ties != NULL) == (degrees.pp > 1 && at_end), "ties");
+    groups_destroy(g);
+}
+
+static void doors_refuse(struct env *env)
+{
+    float host[8] = {0};
+    int n = env->world->size;
+    struct buffer x = put(env, host, sizeof host);
+    struct tensor wide = tensor_2d(x.data, F32, 2, 4), part = tensor_columns(wide, 0, 2);
+    struct tensor six = tensor_1d(x.data, F32, 6), one = tensor_1d(x.data, F32, 1);
+    struct message self = {.data = one, .peer = env->world->rank, .send = true};
+    struct message far = {.data = one, .peer = n, .send = true};
+    expect(env, group_all_reduce(env->all, env->stream, part, REDUCE_SUM) == BAD_ARGUMENT, "not dense");
+    expect(env, group_all_reduce(NULL, env->stream, one, REDUCE_SUM) == BAD_ARGUMENT, "no group");
+    expect(env, group_reduce_scatter(env->all, env->stream, one, six) == BAD_ARGUMENT, "shares");
+    int64_t each[64] = {5};
+    expect(env, group_all_gather_v(env->all, env->stream, six, each) == BAD_ARGUMENT, "counts");
+    each[0] = 7;
+    expect(env, group_reduce_scatter_v(env->all, env->stream, six, each) == BAD_ARGUMENT, "a count");
+    expect(env, group_broadcast(env->all, env->stream, one, n) == BAD_ARGUMENT, "root");
+    expect(env, group_exchange(env->all, env->stream, &self, 1) == BAD_ARGUMENT, "self");
+    expect(env, group_exchange(env->all, env->stream, &far, 1) == BAD_ARGUMENT, "far");
+    buffer_free(&x);
+}
+
+/* ---- planted faults ---- */
+
+struct fault {
+    const char *name;
+    void (*seen_by)(struct env *env);
+    struct transport_ops ops;
+    struct comm *reversed;
+};
+
+/* Found through the comm's own table, which is the first thing of the fault's `ops`. */
+static struct fault *fault_of(struct comm *comm)
+{
+    return (struct fault *)((char *)(uintptr_t)comm->ops - offsetof(struct fault, ops));
+}
+
+static enum status skip_a_rank(struct comm *comm, struct stream *stream, struct tensor data,
+                               enum reduction how)
+{
+    TRY(stream_sync(stream));
+    if (comm->rank == comm->size - 1)
+        memset(data.data, 0, tensor_bytes(data));
+    return comm->world->ops->all_reduce(comm, stream, data, how);
+}
+
+static enum status another_order(struct comm *comm, struct stream *stream, struct tensor data,
+                                 enum reduction how)
+{
+    return comm->world->ops->all_reduce(fault_of(comm)->reversed, stream, data, how);
+}
+
+static enum status swap_two(struct comm *comm, struct stream *stream, const struct message *messages,
+                            int count)
+{
+    struct message swapped[16];
+    memcpy(swapped, messages, (size_t)count * sizeof *messages);
+    swapped[0] = messages[1];
+    swapped[1] = messages[0];
+    return comm->world->ops->exchange(comm, stream, swapped, count);
+}
+
+static enum status drop_the_last(struct comm *comm, struct stream *stream, struct tensor in,
+                                 const int64_t *each, struct tensor out)
+{
+    struct tensor shorter = tensor_1d(in.data, in.dtype, tensor_count(in));
+    TRY(comm->world->ops->all_gather(comm, stream, shorter, each, out));
+    TRY(stream_sync(stream));
+    memset((char *)out.data + tensor_bytes(out) - dtype_bytes(out.dtype), 0xff, dtype_bytes(out.dtype));
+    return OK;
+}
+
+static void planted(struct env *env)
+{
+    int n = env->world->size, ranks[64];
+    for (int r = 0; r < n; r++)
+        ranks[r] = n - 1 - r;
+    struct fault faults[] = {
+        {.name = "a rank is skipped", .seen_by = sums_of_integers},
+        {.name = "another order", .seen_by = sums_in_rank_order},
+        {.name = "two messages swapped", .seen_by = exchanges},
+        {.name = "the last element is lost", .seen_by = gathers},
+    };
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
+        faults[f].ops = *env->world->ops;
+    faults[0].ops.all_reduce = skip_a_rank;
+    faults[1].ops.all_reduce = another_order;
+    faults[2].ops.exchange = swap_two;
+    faults[3].ops.all_gather = drop_the_last;
+    struct comm *reversed = NULL;
+    EXPECT_OK(env, comm_create(env->world, "reversed", 3, ranks, n, &reversed));
+    const struct transport_ops *honest = env->all->comm->ops;
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        if (f == 1 && n == 2)
+            continue; // a + b is b + a
+        struct env inner = *env;
+        inner.failures = 0;
+        faults[f].reversed = reversed;
+        env->all->comm->ops = &faults[f].ops;
+        faults[f].seen_by(&inner);
+        env->all->comm->ops = honest;
+        expect(env, inner.failures > 0, "nobody saw the planted fault: %s", faults[f].name);
+    }
+    comm_destroy(reversed);
+}
+
+/* Sums between processes need scratch, and the ledger has it; threads add where the numbers lie. */
+static void scratch_is_counted(struct env *env)
+{
+    bool threads = strcmp(env->world->ops->name, "local") == 0;
+    int64_t bytes = device_memory(env->device).peak_bytes[PART_COMMUNICATION];
+    expect(env, threads ? bytes == 0 : bytes > 0, "%lld bytes of communication", (long long)bytes);
+}
+
+/* ---- the run ---- */
+
+static enum status body(struct world *world, void *argument)
+{
+    const struct run *run = argument;
+    struct env env;
+    TRY(env_open(&env, world, run));
+    sums_of_integers(&env);
+    sums_in_rank_order(&env);
+    narrow_sums_round_once(&env);
+    maximum_keeps_nan(&env);
+    scatters(&env);
+    gathers(&env);
+    broadcasts(&env);
+    everyone_to_everyone(&env);
+    exchanges(&env);
+    barriers(&env);
+    many_in_flight(&env);
+    crossed_waits(&env);
+    queued_sends(&env);
+    letters_on_two_streams(&env);
+    groups_of_a_mesh(&env);
+    doors_refuse(&env);
+    planted(&env);
+    scratch_is_counted(&env);
+    return env_close(&env);
+}
+
+int main(int argc, char **argv)
+{
+    return run_all(argc, argv, body);
+}

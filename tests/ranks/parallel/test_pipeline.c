@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Transfers between stages and gradient buckets, on every transport.
+ *     test_pipeline local cpu        worlds of 2, 3, 4, 8 threads
+ *     mpirun -n 4 test_pipeline mpi strict */
+#include "kernels/ops.h"
+#include "parallel/buckets.h"
+#include "parallel/p2p.h"
+#include "tests/ranks/parallel/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* tp as given where it divides; what is left over is dp for buckets, pp for pipelines. */
+static struct groups *mesh_groups(struct env *env, bool pipeline)
+{
+    int n = env->world->size;
+    struct degrees d = {.tp = n == 8 ? 2 : 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
+    *(pipeline ? &d.pp : &d.dp) = n / d.tp;
+    struct mesh mesh;
+    struct groups *groups = NULL;
+    MUST(mesh_create(d, NULL, &mesh));
+    MUST(groups_create(env->world, &mesh, 1, &groups));
+    return groups;
+}
+
+/* ---- p2p ---- */
+
+enum { MICROBATCHES = 6, ELEMENTS = 3000 };
+
+/* Every stage adds its number to what comes from below and passes it on; the last one sends it back down,
+ * each stage doubling it. Receives are put as early as a slot is free, two slots per direction; nothing here
+ * waits on the host before the end. */
+struct relay {
+    struct p2p *p2p;
+    struct stream *compute;
+    struct buffer in[2], out[2], weight;
+    struct event out_sent[2];
+};
+
+static void relay_create(struct env *env, struct relay *r, const struct groups *groups,
+                         const struct p2p_edge *edges, int count)
+{
+    float host[ELEMENTS];
+    for (int i = 0; i < ELEMENTS; i++)
+        host[i] = (float)(groups->place.pp + 1);
+    *r = (struct relay){0};
+    EXPECT_OK(env, p2p_create(env->world, groups, env->device, edges, count, &r->p2p));
+    EXPECT_OK(env, stream_create(env->device, "compute", &r->compute));
+    r->weight = put(env, host, sizeof host);
+    for (int s = 0; s < 2; s++) {
+        MUST(buffer_alloc(env->device, PART_ACTIVATIONS, sizeof host, &r->in[s]));
+        MUST(buffer_alloc(env->device, PART_ACTIVATIONS, sizeof host, &r->out[s]));
+    }
+}
+
+static void relay_destroy(struct relay *r)
+{
+    p2p_destroy(r->p2p);
+    stream_destroy(r->compute);
+    buffer_free(&r->weight);
+    for (int s = 0; s < 2; s++) {
+        buffer_free(&r->in[s]);
+        buffer_free(&r->out[s]);
+    }
+}
+
+static struct tensor view(const struct buffer *buffer)
+{
+    return tensor_1d(buffer->data, F32, ELEMENTS);
+}
+
+/* Microbatch m arrives from `from`, or is m + i for the first stage; then goes to `to` plus my weight, or to
+ * `result` at the last. */
+static void pass_on(struct env *env, struct relay *r, int m, int from, int to, bool gradient,
+                    struct buffer *result)
+{
+    struct tensor in = view(&r->in[m % 2]), out = view(&r->out[m % 2]);
+    struct event arrived = {0};
+    if (from >= 0)
+        EXPECT_OK(env, p2p_recv(r->p2p, from, gradient, in, stream_record(r->compute), &arrived));
+    else
+        EXPECT_OK(env, fill(r->compute, (struct fill){.out = in, .value = (float)m}));
+    EXPECT_OK(env, stream_wait(r->compute, arrived));
+    EXPECT_OK(env, stream_wait(r->compute, r->out_sent[m % 2]));
+    EXPECT_OK(env, copy(r->compute, (struct copy){.in = in, .out = out}));
+    EXPECT_OK(env, add(r->compute, (struct add){.in = view(&r->weight), .out = out}));
+    EXPECT_OK(env, poison(r->compute, (struct poison){.out = in}));
+    if (to >= 0)
+        EXPECT_OK(env, p2p_send(r->p2p, to, gradient, out, stream_record(r->compute), &r->out_sent[m % 2]));
+    else
+        EXPECT_OK(env, copy(r->compute, (struct copy){.in = out, .out = view(result)}));
+}
+
+/* Forward through the stages and backward again, and check what comes out at either end. */
+static void relays(struct env *env)
+{
+    struct groups *groups = mesh_groups(env, true);
+    int stages = groups->mesh.degrees.pp, pp = groups->place.pp, count = 0;
+    struct p2p_edge edges[32];
+    for (int s = 0; s + 1 < stages; s++) {
+        edges[count++] = (struct p2p_edge){.from_pp = s, .to_pp = s + 1};
+        edges[count++] = (struct p2p_edge){.from_pp = s + 1, .to_pp = s, .gradient = true};
+    }
+    struct relay r;
+    relay_create(env, &r, groups, edges, count);
+    struct buffer result[MICROBATCHES];
+    for (int m = 0; m < MICROBATCHES; m++)
+        MUST(buffer_alloc(env->device, PART_DATA, ELEMENTS * sizeof(float), &result[m]));
+    for (int direction = 0; direction < 2; direction++) {
+        bool up = direction == 0;
+        int from = up                ? pp - 1
+                   : pp + 1 < stages ? pp + 1
+                                     : -1,
+            to = up ? (pp + 1 < stages ? pp + 1 : -1) : pp - 1;
+        for (int m = 0; m < MICROBATCHES; m++)
+            pass_on(env, &r, m, from, to, !up, &result[m]);
+        EXPECT_OK(env, stream_sync(r.compute));
+        for (int m = 0; m < MICROBATCHES && to < 0; m++) {
+            float host[ELEMENTS];
+            int wrong = 0;
+            get(env, &result[m], host, sizeof host);
+            for (int i = 0; i < ELEMENTS; i++)
+                wrong += host[i] != (float)(m + stages * (stages + 1) / 2);
+            expect(env, wrong == 0, "relay %s, microbatch %d: %d wrong", up ? "up" : "down", m, wrong);
+        }
+    }
+    for (int m = 0; m < MICROBATCHES; m++)
+        buffer_free(&result[m]);
+    relay_destroy(&r);
+    groups_destroy(groups);
+}
+
+static void p2p_refuses(struct env *env)
+{
+    struct groups *groups = mesh_groups(env, true);
+    int stages = groups->mesh.degrees.pp;
+    struct p2p *p2p = NULL;
+    const struct p2p_edge self[] = {{.from_pp = 0, .to_pp = 0}};
+    const struct p2p_edge far[] = {{.from_pp = 0, .to_pp = stages}};
+    const struct p2p_edge twice[] = {{.from_pp = 0, .to_pp = 1}, {.from_pp = 0, .to_pp = 1}};
+    expect(env, p2p_create(env->world, groups, env->device, self, 1, &p2p) == BAD_ARGUMENT,
+           "an edge to itself");
+    expect(env, p2p_create(env->world, groups, env->device, far, 1, &p2p) == BAD_ARGUMENT,
+           "an edge to nowhere");
+    expect(env, p2p_create(env->world, groups, env->device, twice, 2, &p2p) == BAD_ARGUMENT, "an edge twice");
+    EXPECT_OK(env, p2p_create(env->world, groups, env->device, twice, 1, &p2p));
+    struct event done;
+    float host = 0;
+    struct buffer x = put(env, &host, sizeof host);
+    expect(env, p2p_send(p2p, 1, true, tensor_1d(x.data, F32, 1), (struct event){0}, &done) == BAD_ARGUMENT,
+           "an edge that was not made");
+    buffer_free(&x);
+    p2p_destroy(p2p);
+    groups_destroy(groups);
+}
+
+/* ---- buckets ---- */
+
+/* Slices of different sizes, in place; some of them empty. Behind both calls every rank has the whole sum. */
+static void uneven(struct env *env)
+{
+    enum { KINDS = 4 };
+    int n = env->world->size;
+    for (int kind = 0; kind < KINDS; kind++) {
+        int64_t each[64], all = 0, wrong = 0;
+        for (int r = 0; r < n; r++) {
+            int64_t length[KINDS] = {r % 2 == 0 ? 0 : 3, r == 0 ? 70001 : 1, 20000 + 77 * r, r == n - 1};
+            each[r] = length[kind];
+            all += each[r];
+        }
+        float *host = malloc((size_t)all * sizeof *host + 1);
+        for (int64_t i = 0; i < all; i++)
+            host[i] = rough(env->world->rank, i, kind);
+        struct buffer data = put(env, host, (size_t)all * sizeof *host);
+        struct tensor whole = tensor_1d(data.data, F32, all);
+        EXPECT_OK(env, group_reduce_scatter_v(env->all, env->stream, whole, each));
+        EXPECT_OK(env, group_all_gather_v(env->all, env->stream, whole, each));
+        get(env, &data, host, (size_t)all * sizeof *host);
+        for (int64_t i = 0; i < all; i++) {
+            float sum = rough(0, i, kind);
+            for (int r = 1; r < n; r++)
+                sum += rough(r, i, kind);
+            wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
+        }
+        expect(env, wrong == 0, "uneven slices, kind %d: %lld of %lld wrong", kind, (long long)wrong,
+               (long long)all);
+        buffer_free(&data);
+        free(host);
+    }
+}
+
+enum { RANGES = 9 };
+static const int64_t lengths[RANGES] = {1000, 1, 0, 30000, 17, 64, 5000, 20000, 333};
+
+static int64_t lay_ranges(struct bucket_range ranges[RANGES])
+{
+    int64_t at = 0;
+    for (int i = 0; i < RANGES; i++) {
+        ranges[i] = (struct bucket_range){.begin = at, .end = at + lengths[i], .block = 100};
+        at = (ranges[i].end + 15) / 16 * 16; // padding in between
+    }
+    return at;
+}
+
+/* One step: the gradients are written on a compute stream piece by piece, each piece is ready as soon as it
+ * is put there. The result goes to `host`. */
+static void bucket_step(struct env *env, struct group *data, struct buckets *b, struct buffer *flat,
+                        struct buffer *source, const struct bucket_range *ranges, int64_t count, float *host)
+{
+    struct stream *compute = NULL, *optimizer = NULL;
+    EXPECT_OK(env, stream_create(env->device, "compute", &compute));
+    EXPECT_OK(env, stream_create(env->device, "optimizer", &optimizer));
+    for (int i = 0; i < RANGES; i += 2) {
+        int pieces = i + 1 < RANGES ? 2 : 1;
+        for (int p = i; p < i + pieces; p++) {
+            int64_t begin = ranges[p].begin, length = ranges[p].end - begin;
+            if (length > 0)
+                EXPECT_OK(
+                    env,
+                    copy(compute, (struct copy){.in = tensor_1d((float *)source->data + begin, F32, length),
+                                                .out = tensor_1d((float *)flat->data + begin, F32, length)}));
+        }
+        EXPECT_OK(env, buckets_ready(b, i, pieces, stream_record(compute)));
+    }
+    struct buffer result = {0};
+    MUST(buffer_alloc(env->device, PART_DATA, (size_t)count * sizeof *host, &result));
+    EXPECT_OK(env, buckets_wait(b, optimizer));
+    EXPECT_OK(env, copy(optimizer, (struct copy){.in = tensor_1d(flat->data, F32, count),
+                                                 .out = tensor_1d(result.data, F32, count)}));
+    EXPECT_OK(env, stream_sync(optimizer));
+    get(env, &result, host, (size_t)count * sizeof *host);
+    buffer_free(&result);
+    stream_destroy(compute);
+    stream_destroy(optimizer);
+    (void)data;
+}
+
+/* Whether element i is in a slice of this rank. */
+static bool is_mine(const struct bucket_plan *plan, int rank, int64_t i)
+{
+    for (int b = 0; b < plan->count; b++) {
+        const struct bucket *bucket = &plan->buckets[b];
+        if (i >= bucket_cut(bucket, rank) && i < bucket_cut(bucket, rank + 1))
+            return true;
+    }
+    return false;
+}
+
+/* Any bucket size, early or late, of everything or of this rank's slices: sums in rank order, to the bit, in
+ * two steps one after the other. */
+static void bucket_sums(struct env *env)
+{
+    struct groups *groups = mesh_groups(env, false);
+    struct group *data = groups->data;
+    struct bucket_range ranges[RANGES];
+    int64_t count = lay_ranges(ranges);
+    const int64_t bucket_bytes[] = {1, 4000, 100000, 1 << 30};
+    const int want_buckets[] = {8, 5, 3, 1};
+    float *host = malloc((size_t)count * sizeof *host);
+    for (int c = 0; c < 12; c++) {
+        struct buckets *b = NULL;
+        struct buffer flat = {0};
+        struct bucket_plan plan;
+        bool scatter = c >= 8;
+        MUST(buffer_alloc(env->device, PART_GRADIENTS, (size_t)count * sizeof *host, &flat));
+        EXPECT_OK(env, bucket_plan_create(ranges, RANGES, bucket_bytes[c % 4], data->size, &plan));
+        struct buckets_config config = {.data = data,
+                                        .device = env->device,
+                                        .gradients = tensor_1d(flat.data, F32, count),
+                                        .plan = &plan,
+                                        .scatter = scatter,
+                                        .overlap = c / 4 != 1};
+        EXPECT_OK(env, buckets_create(&config, &b));
+        expect(env, plan.count == want_buckets[c % 4], "%d buckets of %lld bytes", plan.count,
+               (long long)bucket_bytes[c % 4]);
+        for (int step = 0; step < 2; step++) {
+            for (int64_t i = 0; i < count; i++)
+                host[i] = rough(data->rank, i, step);
+            struct buffer source = put(env, host, (size_t)count * sizeof *host);
+            bucket_step(env, data, b, &flat, &source, ranges, count, host);
+            int64_t wrong = 0;
+            for (int r = 0; r < RANGES; r++)
+                for (int64_t i = ranges[r].begin; i < ranges[r].end; i++) {
+                    float sum = rough(0, i, step);
+                    for (int q = 1; q < data->size; q++)
+                        sum += rough(q, i, step);
+                    bool counts = !scatter || is_mine(&plan, data->rank, i);
+                    wrong += counts && memcmp(&sum, &host[i], sizeof sum) != 0;
+                }
+            expect(env, wrong == 0, "buckets of %lld, step %d: %lld wrong", (long long)bucket_bytes[c % 4],
+                   step, (long long)wrong);
+            buffer_free(&source);
+        }
+        buckets_destroy(b);
+        bucket_plan_destroy(&plan);
+        buffer_free(&flat);
+    }
+    free(host);
+    groups_destroy(groups);
+}
+
+static void buckets_refuse(struct env *env)
+{
+    float host[100] = {0};
+    const struct bucket_range good[] = {{.end = 40}, {.begin = 40, .end = 100}},
+                              crossed[] = {{.end = 40}, {.begin = 39, .end = 100}}, far[] = {{.end = 101}};
+    struct buffer flat = put(env, host, sizeof host);
+    struct tensor t = tensor_1d(flat.data, F32, 100);
+    struct buckets *b = NULL;
+    struct bucket_plan plan;
+    struct buckets_config config = {
+        .data = env->all, .device = env->device, .gradients = t, .plan = &plan, .overlap = true};
+    expect(env, bucket_plan_create(crossed, 2, 8, 1, &plan) == BAD_ARGUMENT, "crossed");
+    expect(env, bucket_plan_create(good, 2, 0, 1, &plan) == BAD_ARGUMENT, "0 bytes");
+    expect(env, bucket_plan_create(good, 2, 8, 0, &plan) == BAD_ARGUMENT, "0 ranks");
+    EXPECT_OK(env, bucket_plan_create(far, 1, 8, 1, &plan));
+    expect(env, buckets_create(&config, &b) == BAD_ARGUMENT, "far");
+    bucket_plan_destroy(&plan);
+    EXPECT_OK(env, bucket_plan_create(good, 2, 8, env->all->size + 1, &plan));
+    config.scatter = true;
+    expect(env, buckets_create(&config, &b) == BAD_ARGUMENT, "other ranks");
+    config.scatter = false;
+    bucket_plan_destroy(&plan);
+    EXPECT_OK(env, bucket_plan_create(good, 2, 8, 1, &plan));
+    EXPECT_OK(env, buckets_create(&config, &b));
+    EXPECT_OK(env, buckets_ready(b, 0, 1, stream_record(env->stream)));
+    expect(env, buckets_ready(b, 0, 1, stream_record(env->stream)) == BAD_ARGUMENT, "ready twice");
+    expect(env, buckets_ready(b, 1, 2, stream_record(env->stream)) == BAD_ARGUMENT, "no such range");
+    expect(env, buckets_wait(b, env->stream) == BAD_ARGUMENT, "never ready");
+    EXPECT_OK(env, buckets_ready(b, 1, 1, stream_record(env->stream)));
+    EXPECT_OK(env, buckets_wait(b, env->stream));
+    EXPECT_OK(env, stream_sync(env->stream));
+    buckets_destroy(b);
+    bucket_plan_destroy(&plan);
+    buffer_free(&flat);
+}
+
+static enum status body(struct world *world, void *argument)
+{
+    const struct run *run = argument;
+    struct env env;
+    TRY(env_open(&env, world, run));
+    relays(&env);
+    p2p_refuses(&env);
+    bucket_sums(&env);
+    uneven(&env);
+    buckets_refuse(&env);
+    return env_close(&env);
+}
+
+int main(int argc, char **argv)
+{
+    return run_all(argc, argv, body);
+}

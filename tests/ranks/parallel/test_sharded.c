@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Values and gradients of ZeRO 3, layer by layer, on every transport: what is acquired is what one rank would
+ * hold, to the bit, in fp32 and rounded to bf16, and what is closed is the sum over ranks, then microbatches.
+ *
+ * Three faults are planted. A bucket that is cut an element elsewhere, and an acquire that is left out, are
+ * found on any device. What is read before the gather is waited for, or behind the release, is NaN on
+ * `strict`, whose streams run as late as they may. */
+#include "layers/parameters/sharded.h"
+#include "tests/ranks/parallel/ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 3, UNITS = LAYERS + 2, MICROBATCHES = 2, LINE = 16 };
+static const int layers[UNITS] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
+
+struct stand {
+    struct env *env;
+    struct params params;
+    struct groups groups;
+    struct weights whole, sharded;
+};
+
+static void stand_open_in(struct stand *s, struct env *env, enum dtype working, bool overlap)
+{
+    *s = (struct stand){.env = env, .groups = {.data = env->all}};
+    struct model_config model = {
+        .num_layers = LAYERS,
+        .hidden_size = 40,
+        .num_attention_heads = 4,
+        .num_query_groups = 2,
+        .ffn_hidden_size = 52,
+        .kv_channels = 6,
+        .seq_length = 5,
+        .vocab_size = 531, // so that the head and the embedding have no room beside each other
+        .make_vocab_size_divisible_by = 8,
+        .position_embedding = LEARNED_ABSOLUTE,
+        .normalization = LAYER_NORM,
+        .activation = GELU,
+        .add_bias_linear = true,
+        .tie_word_embeddings = true,
+        .init_method_std = 0.02,
+    };
+    struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = env->all->size, .pp = 1};
+    MUST(params_declare(&model, &degrees, false, &s->params));
+    struct weights_config config = {.device = env->device,
+                                    .params = &s->params,
+                                    .layers = layers,
+                                    .layer_count = UNITS,
+                                    .working = working,
+                                    .training = true,
+                                    .groups = &s->groups,
+                                    .overlap_grad_reduce = overlap,
+                                    .overlap_param_gather = overlap};
+    MUST(weights_create(&config, &s->whole));
+    config.zero_stage = 3;
+    MUST(weights_create(&config, &s->sharded));
+    MUST(weights_initialise(&s->whole, env->stream, 7));
+    MUST(weights_initialise(&s->sharded, env->stream, 7));
+    MUST(stream_sync(env->stream));
+}
+
+static void stand_open(struct stand *s, struct env *env, bool overlap)
+{
+    stand_open_in(s, env, F32, overlap);
+}
+
+static void stand_close(struct stand *s)
+{
+    weights_destroy(&s->whole);
+    weights_destroy(&s->sharded);
+    params_free(&s->params);
+}
+
+/* Elements in which two tensors differ, as `stream` sees them. */
+static int64_t differ(struct stand *s, struct stream *stream, struct tensor a, struct tensor b)
+{
+    size_t bytes = tensor_bytes(a);
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    size_t each = dtype_bytes(a.dtype);
+    int64_t wrong = a.dtype != b.dtype;
+    MUST(copy_to_host(stream, x, a.data, bytes));
+    MUST(copy_to_host(stream, y, b.data, bytes));
+    MUST(stream_sync(stream));
+    for (size_t i = 0; i < bytes; i += each)
+        wrong += memcmp(x + i, y + i, each) != 0;
+    free(x);
+    free(y);
+    (void)s;
+    return wrong;
+}
+
+/* Of all values of a layer, as `stream` sees them. */
+static int64_t wrong_values(struct stand *s, struct stream *stream, int layer)
+{
+    int first, count = params_of_layer(&s->params, layer, &first);
+    int64_t wrong = 0;
+    for (int i = first; i < first + count; i++)
+        wrong += differ(s, stream, weights_held(&s->whole, i)->weight, weights_held(&s->sharded, i)->weight);
+    return wrong;
+}
+
+/* Forwards, then backwards, as a step does; each layer sees the next one under way. */
+static int64_t walk(struct stand *s)
+{
+    struct env *env = s->env;
+    int64_t wrong = 0;
+    for (int k = 0; k < 2 * UNITS; k++) {
+        int at = k < UNITS ? UNITS - 1 - k : k - UNITS, next = k < UNITS ? at - 1 : at + 1;
+        int layer = layers[at];
+        EXPECT_OK(env, weights_acquire(&s->sharded, env->stream, layer,
+                                       next >= 0 && next < UNITS ? layers[next] : layer));
+        wrong += wrong_values(s, env->stream, layer);
+        EXPECT_OK(env, weights_release(&s->sharded, env->stream, layer));
+        expect(env, weights_held(&s->sharded, 0)->weight.data == NULL, "released, and the view is there");
+    }
+    return wrong;
+}
+
+/* ---- gradients ---- */
+
+/* Numbers of this rank for every gradient of every microbatch. */
+static struct buffer *make_sources(struct stand *s)
+{
+    int count = s->params.count;
+    struct buffer *sources = calloc((size_t)count * MICROBATCHES, sizeof *sources);
+    CHECK(sources != NULL);
+    for (int i = 0; i < count * MICROBATCHES; i++) {
+        int row = i % count, salt = 100 * row + i / count;
+        int64_t elements = slice_padded(&weights_held(&s->sharded, row)->slice);
+        float *host = malloc((size_t)elements * sizeof *host);
+        for (int64_t k = 0; k < elements; k++)
+            host[k] = rough(s->env->all->rank, k, salt);
+        sources[i] = put(s->env, host, (size_t)elements * sizeof *host);
+        free(host);
+    }
+    return sources;
+}
+
+/* Nothing here waits for the host: streams may run as late as they like. */
+static void backward(struct stand *s, const struct buffer *sources)
+{
+    struct env *env = s->env;
+    for (int k = 0; k < UNITS; k++) {
+        int first, count = params_of_layer(&s->params, layers[k], &first);
+        EXPECT_OK(env, weights_open_gradients(&s->sharded, env->stream, layers[k]));
+        for (int i = first; i < first + count; i++) {
+            struct tensor gradient = weights_held(&s->sharded, i)->gradient, source = gradient;
+            source.data = sources[i].data;
+            EXPECT_OK(env, copy(env->stream, (struct copy){.in = source, .out = gradient}));
+        }
+        EXPECT_OK(env, weights_close_gradients(&s->sharded, env->stream, layers[k]));
+    }
+}
+
+/* Elements of what this rank owns that are not the sum over ranks and then over microbatches. */
+static int64_t wrong_gradients(struct stand *s)
+{
+    struct env *env = s->env;
+    int64_t wrong = 0;
+    for (int o = 0; o < s->sharded.owned_count; o++) {
+        const struct owned *owned = &s->sharded.owned[o];
+        int64_t count = tensor_count(owned->gradient), before = owned->begin * (count / owned->count);
+        float *host = malloc((size_t)count * sizeof *host);
+        MUST(copy_to_host(env->stream, host, owned->gradient.data, (size_t)count * sizeof *host));
+        MUST(stream_sync(env->stream));
+        for (int64_t i = 0; i < count; i++) {
+            float sum = 0.0F;
+            for (int m = 0; m < MICROBATCHES; m++) {
+                int salt = 100 * owned->held->index + m;
+                float of_ranks = rough(0, before + i, salt);
+                for (int r = 1; r < env->all->size; r++)
+                    of_ranks += rough(r, before + i, salt);
+                sum += of_ranks;
+            }
+            wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
+        }
+        free(host);
+    }
+    return wrong;
+}
+
+static int64_t step(struct stand *s)
+{
+    struct env *env = s->env;
+    struct buffer *sources = make_sources(s);
+    EXPECT_OK(env, weights_zero_gradients(&s->sharded, env->stream));
+    for (int m = 0; m < MICROBATCHES; m++)
+        backward(s, sources + m * (ptrdiff_t)s->params.count);
+    EXPECT_OK(env, weights_finish_gradients(&s->sharded, env->stream));
+    int64_t wrong = wrong_gradients(s);
+    for (int i = 0; i < s->params.count * MICROBATCHES; i++)
+        buffer_free(&sources[i]);
+    free(sources);
+    return wrong;
+}
+
+/* ---- the run ---- */
+
+/* Other values everywhere, as an optimizer leaves them: none that bf16 has. */
+static void update(struct stand *s)
+{
+    struct env *env = s->env;
+    const float value = 3.001F;
+    for (int i = 0; i < s->whole.count; i++)
+        EXPECT_OK(env, fill(env->stream, (struct fill){.out = s->whole.list[i].weight, .value = value}));
+    for (int i = 0; i < s->sharded.owned_count; i++)
+        if (!s->sharded.owned[i].held->second_use)
+            EXPECT_OK(env,
+                      fill(env->stream, (struct fill){.out = s->sharded.owned[i].value, .value = value}));
+    EXPECT_OK(env, weights_gather(&s->sharded, env->stream));
+}
+
+static void works(struct env *env, enum dtype working, bool overlap)
+{
+    struct stand s;
+    stand_open_in(&s, env, working, overlap);
+    for (int i = 0; i < 2; i++) {
+        int64_t wrong = walk(&s);
+        expect(env, wrong == 0, "%lld values are not those of one rank in %s, round %d", (long long)wrong,
+               dtype_name(working), i);
+        wrong = step(&s);
+        expect(env, wrong == 0, "%lld gradients are not the sum", (long long)wrong);
+        update(&s);
+    }
+    EXPECT_OK(env, stream_sync(env->stream));
+    stand_close(&s);
+}
+
+/* A slice of every bucket is an element longer than its owner believes, where it has room for that, and its
+ * neighbour shorter. */
+static void wrong_cut(struct env *env)
+{
+    struct stand s;
+    stand_open(&s, env, true);
+    struct bucket_plan *plan = &s.sharded.plan;
+    for (int b = 0; b < plan->count; b++)
+        for (int r = 1; r < plan->ranks; r++) {
+            int64_t *counts = &plan->buckets[b].counts[r - 1];
+            int longer = counts[0] % LINE != 0 ? 0 : 1;
+            if (counts[longer] % LINE == 0 || counts[1 - longer] == 0)
+                continue;
+            counts[longer]++;
+            counts[1 - longer]--;
+            break;
+        }
+    // Which of the ranks can see it depends on whose slices are moved: together they must.
+    double found[2] = {(double)walk(&s), (double)step(&s)};
+    struct buffer all = put(env, found, sizeof found);
+    MUST(group_all_reduce(env->all, env->stream, tensor_1d(all.data, F64, 2), REDUCE_SUM));
+    get(env, &all, found, sizeof found);
+    expect(env, found[0] > 0.0 && found[1] > 0.0, "a slice is cut elsewhere, and nobody saw it");
+    buffer_free(&all);
+    stand_close(&s);
+}
+
+/* Acquired on one stream and read on another; read behind the release; not acquired at all. */
+static void read_at_the_wrong_time(struct env *env, bool strict)
+{
+    struct stand s;
+    struct stream *other = NULL;
+    int layer = layers[1], first;
+    stand_open(&s, env, false);
+    params_of_layer(&s.params, layer, &first);
+    struct tensor target = weights_held(&s.whole, first)->weight;
+    struct tensor none = weights_held(&s.sharded, first)->weight;
+    expect(env, copy(env->stream, (struct copy){.in = none, .out = target}) == BAD_ARGUMENT, "not acquired");
+
+    MUST(stream_create(env->device, "other", &other));
+    EXPECT_OK(env, weights_acquire(&s.sharded, env->stream, layer, layer));
+    int64_t early = wrong_values(&s, other, layer);
+    struct tensor kept = weights_held(&s.sharded, first)->weight;
+    EXPECT_OK(env, weights_release(&s.sharded, env->stream, layer));
+    EXPECT_OK(env, stream_sync(env->stream));
+    int64_t late = differ(&s, env->stream, kept, target);
+    expect(env, !strict || early > 0, "read before the gather was waited for, and right");
+    expect(env, !strict || late > 0, "read behind the release, and right");
+    stream_destroy(other);
+    stand_close(&s);
+}
+
+static enum status body(struct world *world, void *argument)
+{
+    const struct run *run = argument;
+    struct env env;
+    TRY(env_open(&env, world, run));
+    works(&env, F32, true);
+    works(&env, F32, false);
+    works(&env, BF16, true);
+    works(&env, F16, false);
+    wrong_cut(&env);
+    read_at_the_wrong_time(&env, strcmp(run->device, "strict") == 0);
+    return env_close(&env);
+}
+
+int main(int argc, char **argv)
+{
+    return run_all(argc, argv, body);
+}

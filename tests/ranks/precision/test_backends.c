@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Whole runs in bf16 with what libraries do in place of our own kernels, on the cuda device whose GPU and
+ * libraries are the emulator's: cuDNN's attention, and what comes behind a product in cuBLASLt's epilogue.
+ * Near those with our own kernels, and the same bits on one rank and two, where a forward pass is made again.
+ */
+#include "tests/support/tiny.h"
+#include "tests/support/trace.h"
+#include "trainer/verify/bound.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* The emulator takes its time; heads of 8 columns, of which Llama's share a group's keys by 6. */
+#define SMALL                                                                                              \
+    " model.num_layers=2 model.kv_channels=8 precision.params_dtype=bf16 train.global_batch_size=4 "       \
+    "train.micro_batch_size=2 train.train_iters=3 optimizer.lr_decay_iters=3 optimizer.lr_warmup_iters=1 " \
+    "train.eval_interval=0 train.eval_iters=1 cluster.threads_per_rank=1 cluster.device=cuda "
+#define GELU_SMALL SMALL "model.activation=gelu_tanh model.attention_backend=own "
+
+static enum status run_of(const struct tiny *tiny, enum tiny_family family, const char *common,
+                          const char *layout, struct trace *out, double *bound)
+{
+    struct recipe *recipe = NULL;
+    *out = (struct trace){.steps = 0};
+    TRY(tiny_recipe(tiny, family, common, layout, 0, &recipe));
+    enum status status = trace_run(recipe, &(struct trace_options){.transport = "local"}, out);
+    const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
+    // Logits begin as sums of normalised inputs times the head's first weights.
+    const double logit = sqrt((double)recipe->model.hidden_size) * recipe->model.init_method_std;
+    *bound = bound_loss(&recipe->model, bound_roundoff(BF16, false), tokens, out->loss[0], logit, 0.0);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static enum status run(const struct tiny *tiny, const char *layout, struct trace *out, double *bound)
+{
+    return run_of(tiny, TINY_LLAMA, SMALL, layout, out, bound);
+}
+
+/* The first losses hang on one forward pass; later ones on all updates before, to which Adam gives the size
+ * of the learning rate whatever the gradient's: they must stay near. */
+static enum status check_near(const struct trace *own, const struct trace *library, double bound)
+{
+    if (!(fabs(own->loss[0] - library->loss[0]) <= bound))
+        return fail(OUT_OF_BOUND, "first loss %.9g, and %.9g with the library: farther than %.3g",
+                    own->loss[0], library->loss[0], bound);
+    for (int s = 1; s < own->steps; s++)
+        if (!(fabs(own->loss[s] - library->loss[s]) < 0.01 * own->loss[s]))
+            return fail(OUT_OF_BOUND, "step %d: loss %.9g, and %.9g with the library", s + 1, own->loss[s],
+                        library->loss[s]);
+    return OK;
+}
+
+static enum status check_bits(const struct trace *a, const struct trace *b, bool same, const char *what)
+{
+    struct text why = {0};
+    enum status status = OK;
+    if (trace_differs(a, b, &why) == same)
+        status = fail(OUT_OF_BOUND, "%s: %s", what, same ? text_chars(&why) : "not a bit differs");
+    text_free(&why);
+    return status;
+}
+
+static enum status check_attention(const struct tiny *tiny)
+{
+    struct trace own, cudnn, cut, faster;
+    double bound;
+    TRY(run(tiny, "model.attention_backend=own", &own, &bound));
+    TRY(run(tiny, "model.attention_backend=cudnn", &cudnn, &bound));
+    TRY(run(tiny, "model.attention_backend=cudnn pp=2 memory.recompute_granularity=full", &cut, &bound));
+    TRY(run(tiny, "model.attention_backend=auto deterministic=false", &faster, &bound));
+    TRY(check_near(&own, &cudnn, bound));
+    TRY(check_near(&own, &faster, bound));
+    TRY(check_bits(&cudnn, &cut, true, "cuDNN's attention on one rank and two"));
+    return check_bits(&own, &cudnn, false, "was cuDNN's attention taken?");
+}
+
+/* Operands in a small format, and an activation that is computed again alone, are for our own kernels. */
+static enum status check_epilogues(const struct tiny *tiny)
+{
+#define RUN(layout, out) TRY(run_of(tiny, TINY_GPT, GELU_SMALL, layout, out, &bound))
+#define FUSED            "cluster.matmul_epilogues=fused "
+#define MXFP8            "precision.matmul_format=mxfp8 "
+#define AGAIN            "memory.recompute_granularity=selective memory.recompute_modules=[activation] "
+    struct trace apart, fused, cut, again, mx, mx_fused;
+    double bound;
+    RUN("", &apart);
+    RUN(FUSED, &fused);
+    RUN(FUSED "pp=2 pipeline.schedule=zb-h1 memory.recompute_granularity=full", &cut);
+    RUN(FUSED AGAIN, &again);
+    RUN(MXFP8, &mx);
+    RUN(MXFP8 FUSED, &mx_fused);
+    TRY(check_near(&apart, &fused, bound));
+    TRY(check_near(&apart, &again, bound));
+    TRY(check_bits(&fused, &cut, true, "epilogues on one rank and two"));
+    TRY(check_bits(&apart, &fused, false, "were epilogues taken?"));
+    TRY(check_bits(&fused, &again, false, "was an activation that is computed again apart?"));
+    if (apart.loss[0] != again.loss[0])
+        return fail(OUT_OF_BOUND, "an activation that is computed again is not the one that was used");
+    return check_bits(&mx, &mx_fused, true, "epilogues of lowered products");
+}
+
+int main(void)
+{
+    struct tiny tiny;
+    MUST(tiny_create(&tiny));
+    enum status status = check_attention(&tiny);
+    if (status == OK)
+        status = check_epilogues(&tiny);
+    tiny_destroy(&tiny);
+    printf("%s\n", status == OK ? "ok" : fail_text());
+    return status != OK;
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Delayed scaling: scales follow from what was seen in the steps before as a reference in double precision
+ * says, no layout shows in the history, and a run that stops goes on with it. Planted faults: a microbatch
+ * that nobody looked at, a history that a resumed run has lost, scales that an evaluation has moved. */
+#include "tests/support/tiny.h"
+#include "tests/support/trace.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/optimizer/amax_history.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what follows from what was seen ---- */
+
+enum { STEPS_SEEN = 9, MOST_ROWS = 40, MOST_SLOTS = MOST_ROWS * OPERAND_COUNT };
+
+/* What rank r sees of a slot in a step: of each kind some, zeros and what is no number too. */
+static float seen_by(int rank, int step, int64_t slot)
+{
+    uint32_t word = philox_word(philox_named(5, "seen"), (uint64_t)(rank + 10 * step), (uint64_t)slot);
+    if ((slot + step) % 5 == 0)
+        return 0.0F;
+    if (rank == 1 && (slot + step) % 7 == 0)
+        return step % 2 == 0 ? INFINITY : NAN;
+    return ldexpf(1.0F + philox_uniform(word), (int)(word % 40) - 20);
+}
+
+struct history_case {
+    int64_t length, margin;
+    enum amax_algorithm algorithm;
+    int ranks;
+};
+
+/* From the definition: of the last `length` steps, each the largest of all ranks, or the step before where
+ * that says nothing. */
+static float expected_used(const struct history_case *c, int steps, int64_t slot)
+{
+    double entry = 0.0, of_step[STEPS_SEEN], largest = 0.0;
+    for (int s = 0; s < steps; s++) {
+        double most = 0.0;
+        bool finite = true;
+        for (int r = 0; r < c->ranks; r++) {
+            finite = finite && isfinite(seen_by(r, s, slot));
+            most = fmax(most, (double)seen_by(r, s, slot));
+        }
+        entry = finite && most > 0.0 ? most : entry;
+        of_step[s] = entry;
+    }
+    for (int s = steps - 1; s >= 0 && steps - s <= (c->algorithm == AMAX_MAX ? c->length : 1); s--)
+        largest = fmax(largest, of_step[s]);
+    return (float)ldexp(largest, (int)c->margin);
+}
+
+static enum status play_history(struct world *world, const struct history_case *c, struct params *params,
+                                struct device *device, struct stream *stream)
+{
+    struct mesh mesh;
+    struct groups *groups = NULL;
+    struct amax_history *history = NULL;
+    struct recipe_precision recipe = {.scaling = SCALE_DELAYED,
+                                      .amax_history_len = c->length,
+                                      .amax_compute_algo = c->algorithm,
+                                      .margin = c->margin};
+    TRY(mesh_create((struct degrees){.tp = 1, .cp = 1, .ep = 1, .dp = world->size, .pp = 1}, NULL, &mesh));
+    TRY(groups_create(world, &mesh, 1, &groups));
+    struct amax_history_config config = {&recipe, params, groups, device, stream};
+    TRY(amax_history_create(&config, &history));
+    struct delayed_scaling delayed = amax_history_scaling(history);
+    int64_t slots = tensor_count(delayed.seen);
+    float seen[MOST_SLOTS], used[MOST_SLOTS];
+    CHECK(slots <= MOST_SLOTS);
+    for (int step = 0; step <= STEPS_SEEN; step++) {
+        TRY(copy_to_host(stream, used, delayed.used.data, tensor_bytes(delayed.used)));
+        TRY(copy_to_host(stream, seen, delayed.seen.data, tensor_bytes(delayed.seen)));
+        TRY(stream_sync(stream));
+        for (int64_t slot = 0; slot < slots; slot++) {
+            float want = expected_used(c, step, slot);
+            if (memcmp(&used[slot], &want, sizeof want) != 0 || seen[slot] > 0.0F)
+                return fail(OUT_OF_BOUND, "step %d, slot %lld: %g and not %g is used, and %g seen", step,
+                            (long long)slot, (double)used[slot], (double)want, (double)seen[slot]);
+            seen[slot] = seen_by(world->rank, step, slot);
+        }
+        TRY(copy_to_device(stream, delayed.seen.data, seen, tensor_bytes(delayed.seen)));
+        TRY(amax_history_reduce(history));
+        TRY(stream_sync(stream));
+        TRY(amax_history_update(history));
+    }
+    amax_history_destroy(history);
+    groups_destroy(groups);
+    return OK;
+}
+
+static enum status history_rank(struct world *world, void *argument)
+{
+    static const struct model_config model = {.num_layers = 2,
+                                              .hidden_size = 8,
+                                              .num_attention_heads = 2,
+                                              .num_query_groups = 2,
+                                              .ffn_hidden_size = 8,
+                                              .kv_channels = 4,
+                                              .seq_length = 4,
+                                              .vocab_size = 8,
+                                              .make_vocab_size_divisible_by = 1};
+    struct params params;
+    struct device *device;
+    struct stream *stream;
+    struct degrees one_each = {1, 1, 1, 1, 1};
+    TRY(params_declare(&model, &one_each, false, &params));
+    TRY(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device));
+    TRY(stream_create(device, "test", &stream));
+    enum status status = play_history(world, argument, &params, device, stream);
+    stream_destroy(stream);
+    device_close(device);
+    params_free(&params);
+    return status;
+}
+
+static int check_histories(void)
+{
+    static const struct history_case cases[] = {
+        {1024, 0, AMAX_MAX, 1},         {3, 2, AMAX_MAX, 2},         {1, 0, AMAX_MAX, 1},
+        {1024, 0, AMAX_MOST_RECENT, 2}, {1, 1, AMAX_MOST_RECENT, 1},
+    };
+    int failures = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct history_case c = cases[i];
+        bool good = world_run_threads(c.ranks, history_rank, &c) == OK;
+        failures += !good;
+        printf("%lld steps, margin %lld: %s\n", (long long)c.length, (long long)c.margin,
+               good ? "ok" : fail_text());
+    }
+    return failures;
+}
+
+/* ---- whole runs ---- */
+
+#define COMMON                                                                               \
+    "precision.matmul_format=hybrid optimizer.lr_decay_iters=6 optimizer.lr_warmup_iters=1 " \
+    "train.eval_interval=0 cluster.threads_per_rank=1 "
+#define DEEP  "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict "
+#define ROUND "pp=2 pipeline.schedule=interleaved memory.recompute_granularity=full "
+#define TURN                                                              \
+    "pp=2 pipeline.schedule=zb-v memory.recompute_granularity=selective " \
+    "memory.recompute_modules=[norm,core_attn] "
+
+/* What is done to a run on purpose. */
+enum plant { NOTHING, BLIND_STEP, LOST_HISTORY, KEPT_SEEN };
+
+struct context {
+    enum plant plant;
+    float *history; // [rows * OPERAND_COUNT], the newest of each, after the first step; NULL: not wanted
+};
+
+static enum status write_seen(struct worker *w, float value, int64_t begin, int64_t end)
+{
+    struct tensor seen = amax_history_scaling(w->amax).seen;
+    return fill(w->compute, (struct fill){.out = tensor_1d((float *)seen.data + begin, F32, end - begin),
+                                          .value = value});
+}
+
+/* The reduction is about to take what was seen. */
+static enum status spoil(void *context, struct worker *w, int64_t step)
+{
+    const struct context *c = context;
+    int64_t slots = (int64_t)w->params.count * OPERAND_COUNT;
+    if (step == 2 && c->plant == BLIND_STEP)
+        return write_seen(w, 0.0F, 0, slots);
+    return OK;
+}
+
+static enum status spoil_loaded(void *context, struct worker *w, int64_t step)
+{
+    const struct context *c = context;
+    if (step == 5 && c->plant == LOST_HISTORY) {
+        float nothing[OPERAND_COUNT] = {0};
+        for (int row = 0; row < w->params.count; row++)
+            amax_history_put(w->amax, row, nothing, 1);
+        return amax_history_settle(w->amax);
+    }
+    if (step == 0 && c->plant == KEPT_SEEN)
+        return write_seen(w, 9e9F, 0, (int64_t)w->params.count * OPERAND_COUNT);
+    return OK;
+}
+
+static enum status keep_newest(void *context, struct worker *w, int64_t step,
+                               const struct step_result *result)
+{
+    struct context *c = context;
+    (void)result;
+    for (int row = 0; row < w->params.count && step == 1 && w->world->rank == 0 && c->history != NULL;
+         row++) {
+        int64_t columns;
+        const float *lines = amax_history_of(w->amax, row, &columns);
+        for (int operand = 0; operand < OPERAND_COUNT && lines != NULL; operand++)
+            c->history[row * OPERAND_COUNT + operand] = lines[operand * columns];
+    }
+    return OK;
+}
+
+/* What a run says where it says nothing else. */
+static void add_usual(struct text *keys, const char *more)
+{
+    static const char *const usual[][2] = {
+        {"precision.scaling=", "delayed"}, {"precision.amax_history_len=", "3"}, {"train.train_iters=", "6"}};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (strstr(more, usual[i][0]) == NULL)
+            text_add(keys, " %s%s", usual[i][0], usual[i][1]);
+}
+
+static enum status run(const struct tiny *tiny, const char *more, struct trace_options options,
+                       struct context *context, struct trace *out)
+{
+    struct recipe *recipe = NULL;
+    struct text keys = {0};
+    text_add(&keys, "checkpoint.save=%s/saved checkpoint.save_interval=3 %s", tiny->folder, more);
+    add_usual(&keys, more);
+    enum status status = tiny_recipe(tiny, TINY_GPT, COMMON, keys.chars, 0, &recipe);
+    text_free(&keys);
+    TRY(status);
+    options.transport = "local";
+    options.hooks =
+        (struct hooks){.context = context, .loaded = spoil_loaded, .reduced = spoil, .stepped = keep_newest};
+    status = trace_run(recipe, &options, out);
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* Runs that must have the bits of the first, or must not. */
+static const struct alike {
+    const char *what, *layout;
+    bool evaluates_often;
+    enum plant plant;
+    bool differs;
+} runs[] = {
+    {"a deep pipeline, late streams", DEEP, false, NOTHING, false},
+    {"two chunks, all computed again", ROUND, false, NOTHING, false},
+    {"zb-v, some computed again", TURN, false, NOTHING, false},
+    {"evaluations between the steps", "", true, NOTHING, false},
+    {"planted: a step that nobody looked at", "", false, BLIND_STEP, true},
+    {"planted: a history that is lost", "", false, LOST_HISTORY, true},
+    {"planted: an evaluation that leaves magnitudes", "", true, KEPT_SEEN, true},
+    {"scales of now", "precision.scaling=tensorwise", false, NOTHING, true},
+    {"a longer memory", "precision.amax_history_len=5", false, NOTHING, true},
+    {"the last step's", "precision.amax_compute_algo=most_recent", false, NOTHING, true},
+    {"room for more", "precision.margin=3", false, NOTHING, true},
+};
+
+static int judge(const char *what, enum status status, const struct trace *a, const struct trace *b,
+                 bool must_differ)
+{
+    struct text why = {0};
+    bool differs = status == OK && trace_differs(a, b, &why);
+    bool bad = status != OK || differs != must_differ;
+    printf("%s: %s%s\n", what, bad ? "FAILED  " : "",
+           status != OK ? fail_text()
+           : differs    ? text_chars(&why)
+                        : "the same bits");
+    text_free(&why);
+    return bad;
+}
+
+static int check_runs(const struct tiny *tiny, const struct trace *reference)
+{
+    int failures = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i += UNDER_TSAN ? 2 : 1) {
+        struct trace trace = {.steps = 0};
+        struct context context = {.plant = runs[i].plant};
+        bool often = runs[i].evaluates_often;
+        enum status status =
+            run(tiny, runs[i].layout, (struct trace_options){.evaluates_often = often}, &context, &trace);
+        failures += judge(runs[i].what, status, reference, &trace, runs[i].differs);
+    }
+    return failures;
+}
+
+/* Saved on one layout, and continued on another with the bits of a run that never stopped; and not without
+ * the history. */
+static int check_resume(const struct tiny *tiny, const struct trace *reference)
+{
+    struct context nothing = {0}, lost = {.plant = LOST_HISTORY};
+    struct trace saved = {.steps = 0}, again;
+    enum status status = run(tiny, TURN, (struct trace_options){.stop_after = 4}, &nothing, &saved);
+    again = saved;
+    if (status == OK)
+        status = run(tiny, "", (struct trace_options){.resume = true}, &nothing, &again);
+    int failures = judge("stopped on two ranks, resumed on one", status, reference, &again, false);
+    again = saved;
+    if (status == OK)
+        status = run(tiny, ROUND, (struct trace_options){.resume = true}, &lost, &again);
+    return failures + judge("planted: resumed without the history", status, reference, &again, true);
+}
+
+/* After one step every split of the global batch has seen the same: over microbatches, data ranks, and two
+ * pipeline ranks that hold the same stage. */
+static int check_splits(const struct tiny *tiny)
+{
+    static const char *const splits[] = {"", "dp=2", "dp=4", "dp=2 parallel.zero_stage=3",
+                                         "pp=2 pipeline.schedule=dualpipe"};
+    float first[MOST_SLOTS * 4], other[MOST_SLOTS * 4];
+    int failures = 0, present = 0;
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        char overrides[200];
+        struct trace trace = {.steps = 0};
+        memset(other, 0, sizeof other);
+        struct context context = {.history = other};
+        snprintf(overrides, sizeof overrides, "%s train.train_iters=1", splits[i]);
+        enum status status = run(tiny, overrides, (struct trace_options){0}, &context, &trace);
+        if (i == 0)
+            memcpy(first, other, sizeof first);
+        bool same = status == OK && memcmp(first, other, sizeof first) == 0;
+        printf("%s: %s\n", splits[i], status != OK ? fail_text() : same ? "the same history" : "FAILED");
+        failures += !same;
+    }
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        present += first[i] > 0.0F;
+    // Of five layers: x of four linear layers, w and dy of six weights.
+    printf("%d operands have a history\n", present);
+    return failures + (present != 5 * (4 + 2 * 6));
+}
+
+int main(void)
+{
+    struct tiny tiny;
+    struct trace reference = {.steps = 0};
+    struct context nothing = {0};
+    int failures = check_histories();
+    MUST(tiny_create(&tiny));
+    MUST(run(&tiny, "", (struct trace_options){0}, &nothing, &reference));
+    failures += check_runs(&tiny, &reference);
+    failures += check_resume(&tiny, &reference);
+    failures += check_splits(&tiny);
+    tiny_destroy(&tiny);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Training in fp16: one planted overflow, on one rank, skips one step on every rank of every layout, and
+ * nothing else: weights and moments stay to the bit, Adam and the learning rate do not count it, and the
+ * scale does what the recipe says. What no scale can mend ends the run, with a name. test_layouts and
+ * test_bounds say that layouts agree.
+ *
+ * The overflow is made where it comes from, in the loss's gradient: one token of one rank weighs 2^20. Its
+ * loss stays finite.
+ *
+ * The trap: a step that is skipped looks like one whose gradient is zero. Each case has steps that are not.
+ */
+#include "tests/support/tiny.h"
+#include "tests/support/trace.h"
+#include "trainer/files/checksum_v1.h"
+#include "trainer/optimizer/learning_rate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FP16 "precision.params_dtype=fp16 precision.hysteresis=1 "
+#define BF16 "precision.params_dtype=bf16 "
+
+enum { MOST_RANKS = 8, STEPS = 4, FROM = 3 }; // the step that overflows
+
+static const struct trial {
+    const char *common;
+    const char *layout;
+} trials[] = {
+    {"", ""},
+    {"", "tp=2"},
+    {"", "dp=2"},
+    {"", "pp=2 cluster.device=strict"},
+    {"train.micro_batch_size=1", "tp=2 dp=2 pp=2 parallel.sequence_parallel=true"},
+    {"", "dp=2 parallel.zero_stage=1 memory.offload_optimizer=true"},
+    {"", "dp=2 parallel.zero_stage=2 pp=2"},
+    {"", "dp=2 parallel.zero_stage=3 pp=2"},
+    {"", "pp=2 tp=2 pipeline.schedule=zb-v memory.recompute_granularity=full"},
+    {"", "pp=4 pipeline.schedule=dualpipe pipeline.layout=[1,2,0,2]"},
+    {"", "pp=4 pipeline.optimizer_post_validation=true"},
+};
+
+/* What the hooks find and do. Ranks write places of their own. */
+struct scene {
+    int64_t from, to; // the steps that are spoiled
+    float weight;     // of the token
+    int steps;
+    bool skipped[MOST_RANKS][TRACE_MOST_STEPS + 1];
+    double scale[MOST_RANKS][TRACE_MOST_STEPS + 1]; // behind the step
+    uint64_t state[MOST_RANKS][TRACE_MOST_STEPS + 1];
+    bool has_state[MOST_RANKS];
+    double largest_change; // of a bias, from 0, in the step behind the first that was skipped
+};
+
+/* ---- hooks ---- */
+
+/* The last of the tensor and the data ranks; of the pipeline's those that have the head look at it. */
+static enum status plant(void *context, struct worker *w, int64_t step)
+{
+    const struct scene *scene = context;
+    const struct place place = w->groups->place;
+    const struct degrees *d = &w->mesh.degrees;
+    if (step < scene->from || step > scene->to || place.tp != d->tp - 1 || place.dp != d->dp - 1)
+        return OK;
+    TRY(copy_to_device(w->compute, (void *)(uintptr_t)w->batches.list[0].loss_mask, &scene->weight,
+                       sizeof scene->weight));
+    return stream_sync(w->compute);
+}
+
+static enum status add_buffer(struct worker *w, const struct buffer *buffer, struct checksum_v1 *sum)
+{
+    if (buffer->bytes == 0)
+        return OK;
+    void *local = malloc(buffer->bytes);
+    if (local == NULL)
+        return fail(NO_MEMORY, "no memory to read %zu bytes", buffer->bytes);
+    enum status status = copy_to_host(w->compute, local, buffer->data, buffer->bytes);
+    if (status == OK)
+        status = stream_sync(w->compute);
+    checksum_v1_add(sum, local, buffer->bytes);
+    free(local);
+    return status;
+}
+
+static enum status find_state(struct worker *w, uint64_t *out)
+{
+    const struct weights *weights = &w->weights;
+    const struct buffer *all[] = {&weights->value, &weights->master, &weights->m, &weights->v};
+    struct checksum_v1 sum;
+    checksum_v1_begin(&sum);
+    TRY(stream_wait(w->compute, weights->updated));
+    for (int i = 0; i < 4; i++)
+        TRY(add_buffer(w, all[i], &sum));
+    *out = checksum_v1_end(&sum);
+    return OK;
+}
+
+static enum status look(void *context, struct worker *w, int64_t step, const struct step_result *result)
+{
+    struct scene *scene = context;
+    int rank = w->world->rank;
+    scene->skipped[rank][step] = result->skipped;
+    scene->scale[rank][step] = w->loss_scale.scale;
+    scene->has_state[rank] = w->weights.m.bytes > 0;
+    return find_state(w, &scene->state[rank][step]);
+}
+
+static enum status remember(void *context, struct worker *w)
+{
+    struct scene *scene = context;
+    return find_state(w, &scene->state[w->world->rank][0]);
+}
+
+/* ---- one step everywhere ---- */
+
+static enum status run(const struct tiny *tiny, enum tiny_family family, const char *common,
+                       const char *layout, struct hooks hooks, struct trace *trace)
+{
+    struct recipe *recipe = NULL;
+    struct trace_options options = {.transport = "local", .hooks = hooks};
+    TRY(tiny_recipe(tiny, family, common, layout, 0, &recipe));
+    enum status status = trace_run(recipe, &options, trace);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static enum status check_steps(const struct scene *scene, int ranks, bool fixed)
+{
+    for (int rank = 0; rank < ranks; rank++)
+        for (int step = 1; step <= STEPS; step++) {
+            bool expected = step == FROM, stays = scene->state[rank][step] == scene->state[rank][step - 1];
+            double scale = fixed || step < FROM ? 1024.0 : 512.0;
+            if (scene->skipped[rank][step] != expected)
+                return fail(OUT_OF_BOUND, "rank %d %s step %d", rank, expected ? "made" : "skipped", step);
+            if (stays != (expected || !scene->has_state[rank]))
+                return fail(OUT_OF_BOUND, "rank %d: step %d left its weights as they were: %d", rank, step,
+                            stays);
+            if (scene->scale[rank][step] != scale)
+                return fail(OUT_OF_BOUND, "rank %d: the scale is %g behind step %d", rank,
+                            scene->scale[rank][step], step);
+        }
+    return OK;
+}
+
+static enum status check_trial(const struct tiny *tiny, enum tiny_family family, const struct trial *trial,
+                               bool fixed)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    struct trace trace = {.steps = 0};
+    char common[300];
+    CHECK(scene != NULL);
+    *scene = (struct scene){.from = FROM, .to = FROM, .weight = 0x1p20F};
+    snprintf(common, sizeof common, "%s%s train.train_iters=%d precision.%s=1024", FP16, trial->common, STEPS,
+             fixed ? "loss_scale" : "initial_loss_scale");
+    struct hooks hooks = {.context = scene, .built = remember, .loaded = plant, .stepped = look};
+    enum status status = run(tiny, family, common, trial->layout, hooks, &trace);
+    int ranks = 1;
+    while (ranks < MOST_RANKS && scene->state[ranks][0] != 0)
+        ranks++;
+    if (status == OK)
+        status = check_steps(scene, ranks, fixed);
+    free(scene);
+    return status;
+}
+
+/* ---- what is counted ---- */
+
+/* With the first step skipped, the second is Adam's first, in which g / sqrt(g^2) is 1: a bias moves from 0
+ * by the first learning rate, a little less where its gradient is as small as epsilon. */
+static enum status find_change(void *context, struct worker *w, int64_t step,
+                               const struct step_result *result)
+{
+    struct scene *scene = context;
+    struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc1.bias"));
+    const int64_t count = tensor_count(owned->value);
+    float now[200];
+    CHECK(count <= 200);
+    TRY(copy_to_host(w->compute, now, owned->value.data, tensor_bytes(owned->value)));
+    TRY(stream_sync(w->compute));
+    for (int64_t i = 0; i < count; i++)
+        if (step == 2)
+            scene->largest_change = fmax(scene->largest_change, fabs((double)now[i]));
+    CHECK(result->skipped == (step == 1));
+    return OK;
+}
+
+static enum status check_count(const struct tiny *tiny)
+{
+    struct scene scene = {.from = 1, .to = 1, .weight = 0x1p20F};
+    struct trace trace = {.steps = 0};
+    struct recipe *recipe = NULL;
+    struct hooks hooks = {.context = &scene, .loaded = plant, .stepped = find_change};
+    TRY(run(tiny, TINY_GPT, FP16 "precision.loss_scale=1024 train.train_iters=3", "", hooks, &trace));
+    TRY(tiny_recipe(tiny, TINY_GPT, "", "", 0, &recipe));
+    double first = learning_rate(&recipe->optimizer, 1), second = learning_rate(&recipe->optimizer, 2);
+    recipe_destroy(recipe);
+    CHECK(second > 1.5 * first); // or this says nothing
+    return fabs(scene.largest_change / first - 1.0) < 1e-4
+               ? OK
+               : fail(OUT_OF_BOUND, "Adam's first step moved a bias by %g; the learning rates are %g and %g",
+                      scene.largest_change, first, second);
+}
+
+/* ---- what ends a run ---- */
+
+static enum status check_end(const struct tiny *tiny, const char *common, float weight,
+                             const char *const *said)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    struct trace trace = {.steps = 0};
+    CHECK(scene != NULL);
+    *scene = (struct scene){.from = 1, .to = INT64_MAX, .weight = weight};
+    enum status status =
+        run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = scene, .loaded = plant}, &trace);
+    free(scene);
+    if (status != NOT_FINITE)
+        return fail(OUT_OF_BOUND, "%s: it ended with %s", common, status_name(status));
+    for (int i = 0; said[i] != NULL; i++)
+        if (strstr(fail_text(), said[i]) == NULL)
+            return fail(OUT_OF_BOUND, "not \"%s\", but \"%s\"", said[i], fail_text());
+    return OK;
+}
+
+static const char *const at_the_least[] = {"step 2: the gradient of ", " is not finite on rank ",
+                                           "precision.min_loss_scale 512", NULL};
+static const char *const without_patience[] = {"step 20: the gradient of ", "20 steps have been skipped",
+                                               "precision.loss_scale 1024 is too large", NULL};
+static const char *const in_the_loss[] = {"step 1: the gradient of ", "(loss ", NULL};
+static const char *const in_bf16[] = {"step 1: the gradient of ", "(loss ", NULL};
+
+static const struct {
+    const char *common;
+    float weight;
+    const char *const *said;
+} ends[] = {
+    {FP16 "precision.initial_loss_scale=1024 precision.min_loss_scale=512", 0x1p20F, at_the_least},
+    {FP16 "precision.loss_scale=1024 train.train_iters=20", 0x1p20F, without_patience},
+    {FP16 "precision.initial_loss_scale=1024", INFINITY, in_the_loss},
+    {BF16, 0x1p127F, in_bf16}, // nothing is scaled, and nothing skipped
+};
+
+int main(void)
+{
+    struct tiny tiny;
+    int cases = 0, failures = 0;
+    MUST(tiny_create(&tiny));
+    for (int i = 0; i < (int)(sizeof trials / sizeof *trials); i++) {
+        enum status status = check_trial(&tiny, i % 3 == 1 ? TINY_LLAMA : TINY_GPT, &trials[i], i % 2 == 0);
+        printf("%-7s one overflow, \"%s\"%s%s\n", status == OK ? "ok" : "FAILED", trials[i].layout,
+               status == OK ? "" : ": ", status == OK ? "" : fail_text());
+        cases++, failures += status != OK;
+    }
+    enum status status = check_count(&tiny);
+    printf("%-7s what is counted%s%s\n", status == OK ? "ok" : "FAILED", status == OK ? "" : ": ",
+           status == OK ? "" : fail_text());
+    cases++, failures += status != OK;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        status = check_end(&tiny, ends[i].common, ends[i].weight, ends[i].said);
+        printf("%-7s what ends a run: %s%s%s\n", status == OK ? "ok" : "FAILED", ends[i].common,
+               status == OK ? "" : ": ", status == OK ? "" : fail_text());
+        cases++, failures += status != OK;
+    }
+    tiny_destroy(&tiny);
+    printf("%d cases, %d failures\n", cases, failures);
+    return failures != 0;
+}

@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Low precision in linear layers: each operand is lowered as its format says, no layout shows in what it
+ * becomes, and runs of layouts whose arithmetic is the same agree to the bit. */
+#include "layers/linear/linear.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/tiny_verify.h"
+#include "tests/support/trace.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one layer, cut over tp ranks ---- */
+
+enum { B = 2, S = 48, T = B * S, HIDDEN = 96, HEADS = 4, GROUPS = 2, WIDTH = 128, MOST_TP = 4 };
+enum { Q = HEADS * WIDTH, KV = GROUPS * WIDTH, FUSED = Q + 2 * KV, MOST = FUSED * T };
+
+static const struct model_config model = {.num_layers = 2,
+                                          .hidden_size = HIDDEN,
+                                          .num_attention_heads = HEADS,
+                                          .num_query_groups = GROUPS,
+                                          .ffn_hidden_size = 256,
+                                          .kv_channels = WIDTH,
+                                          .seq_length = S,
+                                          .vocab_size = 8,
+                                          .make_vocab_size_divisible_by = 1,
+                                          .norm_epsilon = 1e-5,
+                                          .init_method_std = 0.02};
+
+enum { OF_X, OF_W, OF_DY, OPERANDS };
+
+/* What x, w and dy become in each product, by global index; of the layer of q, k and v (0), which tp cuts in
+ * its outputs, and of the projection (1), which it cuts in its inputs. */
+struct lowered {
+    float of[2][PRODUCT_COUNT][OPERANDS][MOST];
+};
+
+/* Global x and dy of both layers. Sizes differ from token to token. */
+struct numbers {
+    float of[2][OPERANDS][MOST];
+};
+
+struct trial {
+    struct linear_precision precision;
+    const struct numbers *numbers;
+    struct lowered *out;
+    float seen[OPERANDS]; // with delayed scaling: x of q, w and dy of v, of all ranks
+};
+
+/* Everything that lowering needs, on one rank. */
+struct rank {
+    struct trial *trial;
+    struct groups *groups;
+    struct device *device;
+    struct stream *stream;
+    struct params params;
+    struct weights weights;
+    struct env env;
+    struct batch batch;
+    struct pass pass;
+    struct column_linear qkv;
+    struct row_linear proj;
+    char *slots[HOME_COUNT];
+    int64_t sample[T];
+    int32_t place[T];
+    float *used, *seen; // [rows * OPERANDS] of delayed scaling
+};
+
+/* What scales follow from with delayed scaling: of what is judged, and of all the rest. Some of each operand
+ * is larger, and saturates. */
+static const float amax_used[OPERANDS] = {5.0F, 0.03F, 3.0F};
+enum { USED_ELSEWHERE = 7 };
+
+static int64_t columns_of(int layer, int operand)
+{
+    return operand == OF_DY ? (layer == 0 ? FUSED : HIDDEN) : (layer == 0 ? HIDDEN : Q);
+}
+
+static void fill_numbers(struct numbers *out)
+{
+    static const char *const names[OPERANDS] = {"x", "w", "dy"};
+    for (int layer = 0; layer < 2; layer++)
+        for (int operand = 0; operand < OPERANDS; operand += OF_DY) {
+            float *x = out->of[layer][operand];
+            int64_t columns = columns_of(layer, operand);
+            philox_normal(philox_named(8, names[operand]), (uint64_t)layer, 0, T * columns, x);
+            for (int64_t i = 0; i < T * columns; i++)
+                x[i] = ldexpf(x[i], (int)(i / columns % 7) - (int)(i % columns % 5));
+        }
+}
+
+static int64_t amax_slot(const struct rank *r, int operand)
+{
+    return (int64_t)param_row(&r->env, 1, operand == OF_X ? "attention.q.weight" : "attention.v.weight") *
+               OPERANDS +
+           operand;
+}
+
+static void delay_scaling(struct rank *r)
+{
+    int64_t slots = (int64_t)r->params.count * OPERANDS;
+    r->used = calloc((size_t)slots, sizeof *r->used);
+    r->seen = calloc((size_t)slots, sizeof *r->seen);
+    CHECK(r->used != NULL && r->seen != NULL);
+    for (int64_t i = 0; i < slots; i++)
+        r->used[i] = USED_ELSEWHERE;
+    for (int operand = 0; operand < OPERANDS; operand++)
+        r->used[amax_slot(r, operand)] = amax_used[operand];
+    r->env.delayed = (struct delayed_scaling){tensor_1d(r->used, F32, slots), tensor_1d(r->seen, F32, slots)};
+}
+
+/* As a step ends: the maximum over ranks. An evaluation has left nothing. */
+static enum status keep_seen(struct rank *r)
+{
+    TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.seen, REDUCE_MAX));
+    TRY(stream_sync(r->stream));
+    for (int operand = 0; operand < OPERANDS && r->groups->world->rank == 0; operand++)
+        r->trial->seen[operand] = r->seen[amax_slot(r, operand)];
+    return OK;
+}
+
+static enum status open_rank(struct world *world, struct trial *trial, struct rank *r)
+{
+    static const int layers[] = {2, 1, 0, LAYER_EMBEDDING};
+    struct degrees degrees = {.tp = world->size, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
+    struct mesh mesh;
+    r->trial = trial;
+    TRY(mesh_create(degrees, NULL, &mesh));
+    TRY(params_declare(&model, &degrees, false, &r->params));
+    TRY(groups_create(world, &mesh, params_kv_replicas(&model, world->size), &r->groups));
+    TRY(device_open(&(struct device_options){.name = "strict", .threads = 1}, &r->device));
+    TRY(stream_create(r->device, "test", &r->stream));
+    struct weights_config config = {.device = r->device,
+                                    .params = &r->params,
+                                    .place = r->groups->place,
+                                    .layers = layers,
+                                    .layer_count = 4,
+                                    .training = true};
+    TRY(weights_create(&config, &r->weights));
+    TRY(weights_initialise(&r->weights, r->stream, 3));
+    for (int t = 0; t < T; t++) {
+        r->sample[t] = 70 + t / S;
+        r->place[t] = t % S;
+    }
+    r->batch = (struct batch){.sample = r->sample, .place = r->place};
+    r->env = (struct env){.model = &model,
+                          .groups = r->groups,
+                          .weights = &r->weights,
+                          .compute = r->stream,
+                          .batch = B,
+                          .sequence = S,
+                          .precision = trial->precision,
+                          .seed = 3};
+    delay_scaling(r);
+    struct layout layout = {0};
+    r->qkv = column_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.q.weight"), -1);
+    r->proj = row_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.proj.weight"), -1);
+    r->pass = (struct pass){.env = &r->env, .batch = &r->batch, .training = true};
+    for (int home = 0; home < HOME_COUNT; home++) {
+        r->pass.base[home] = r->slots[home] = aligned_alloc(64, layout.bytes[home] + 64);
+        CHECK(r->slots[home] != NULL);
+    }
+    return OK;
+}
+
+static void close_rank(struct rank *r)
+{
+    for (int home = 0; home < HOME_COUNT; home++)
+        free(r->slots[home]);
+    free(r->used);
+    free(r->seen);
+    weights_destroy(&r->weights);
+    stream_destroy(r->stream);
+    groups_destroy(r->groups);
+    device_close(r->device);
+    params_free(&r->params);
+}
+
+/* The global outputs or inputs that this rank has of each part that tp cuts, and where they begin. */
+struct cut_part {
+    int64_t begin, count, offset; // in the part; of the part among all
+    bool first;                   // of the ranks that have the same
+};
+
+static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
+{
+    int64_t offset = 0;
+    int weight = layer == 0 ? r->qkv.weight : r->proj.weight, count = layer == 0 ? 3 : 1, dim = layer;
+    for (int i = 0; i < count; i++) {
+        const struct held *held = weights_held(&r->weights, weight + i);
+        out[i] = (struct cut_part){held->slice.begin[dim], held->slice.count[dim], offset, held->slice.first};
+        offset += held->row->dim[dim];
+    }
+    return count;
+}
+
+/* Copies between this rank's matrix and the global one: `down` says that the cut dimension is the rows'. */
+static void exchange(const struct rank *r, int layer, bool down, struct tensor local, float *whole,
+                     int64_t whole_columns, bool out)
+{
+    struct cut_part parts[3];
+    int64_t at = 0;
+    int count = parts_of(r, layer, parts);
+    for (int p = 0; p < count; p++)
+        for (int64_t i = 0; i < parts[p].count; i++, at++)
+            for (int64_t k = 0; k < local.dim[down ? 1 : 0]; k++) {
+                int64_t global = parts[p].offset + parts[p].begin + i;
+                float *mine =
+                    (float *)local.data + (down ? at * local.stride[0] + k : k * local.stride[0] + at);
+                float *theirs = whole + (down ? global * whole_columns + k : k * whole_columns + global);
+                if (!out)
+                    *mine = *theirs;
+                else if (parts[p].first)
+                    *theirs = *mine;
+            }
+}
+
+/* x or dy, whole or this rank's share. */
+static struct tensor make(const struct rank *r, int layer, int operand, float *storage)
+{
+    bool cut = (operand == OF_X) == (layer == 1);
+    const float *whole = r->trial->numbers->of[layer][operand];
+    int64_t columns = columns_of(layer, operand), mine = cut ? 0 : columns;
+    struct cut_part parts[3];
+    for (int p = 0, count = parts_of(r, layer, parts); cut && p < count; p++)
+        mine += parts[p].count;
+    struct tensor t = tensor_2d(storage, F32, T, mine);
+    if (cut)
+        exchange(r, layer, false, t, (float *)(uintptr_t)whole, columns, false);
+    else
+        memcpy(storage, whole, (size_t)(T * columns) * sizeof *whole);
+    return t;
+}
+
+static void keep(const struct rank *r, int layer, enum product product, int operand, struct tensor t)
+{
+    float *whole = r->trial->out->of[layer][product][operand];
+    int64_t columns = columns_of(layer, operand);
+    bool cut = operand == OF_W || (operand == OF_X) == (layer == 1);
+    if (cut)
+        exchange(r, layer, operand == OF_W && layer == 0, t, whole, columns, true);
+    else if (r->groups->tp->rank == 0)
+        memcpy(whole, t.data, tensor_bytes(t));
+}
+
+static enum status lower_all(struct rank *r, int layer)
+{
+    const struct lowering *lowering = layer == 0 ? &r->qkv.lowering : &r->proj.lowering;
+    static const int operands[PRODUCT_COUNT][2] = {{OF_X, OF_W}, {OF_DY, OF_W}, {OF_DY, OF_X}};
+    float *x = malloc(MOST * sizeof *x), *dy = malloc(MOST * sizeof *dy);
+    CHECK(x != NULL && dy != NULL);
+    struct tensor in[OPERANDS] = {make(r, layer, OF_X, x), weights_fused_value(&r->weights, lowering->weight),
+                                  make(r, layer, OF_DY, dy)};
+    for (int product = 0; product < PRODUCT_COUNT; product++) {
+        struct operands pair = {in[operands[product][0]], in[operands[product][1]]};
+        TRY(lower(lowering, &r->pass, (enum product)product, &pair));
+        TRY(stream_sync(r->stream));
+        keep(r, layer, (enum product)product, operands[product][0], pair.first);
+        keep(r, layer, (enum product)product, operands[product][1], pair.second);
+    }
+    free(x);
+    free(dy);
+    return OK;
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct rank r = {0};
+    enum status status = open_rank(world, argument, &r);
+    // As an evaluation does, which sees the same operands and leaves no magnitude.
+    r.pass.training = false;
+    if (status == OK)
+        status = lower_all(&r, 0);
+    for (int64_t i = 0; i < r.params.count * OPERANDS && status == OK; i++)
+        if (r.seen[i] > 0.0F)
+            status = fail(OUT_OF_BOUND, "an evaluation leaves magnitudes");
+    r.pass.training = true;
+    for (int layer = 0; layer < 2 && status == OK; layer++)
+        status = lower_all(&r, layer);
+    if (status == OK)
+        status = keep_seen(&r);
+    close_rank(&r);
+    return status;
+}
+
+static struct linear_precision all_products(enum product_format format, enum scaling scaling)
+{
+    return (struct linear_precision){.format = {format, format, format}, .scaling = scaling, .num_layers = 2};
+}
+
+/* ---- what a format says of an operand, written down a second time ---- */
+
+static struct quantise expected(const struct linear_precision *precision, enum product product, int operand)
+{
+    const enum product_format format = precision->format[product];
+    static const enum number_format of_gradients[] = {
+        [PRODUCT_E4M3] = NUMBER_E4M3, [PRODUCT_E5M2] = NUMBER_E5M2, [PRODUCT_HYBRID] = NUMBER_E5M2};
+    bool rows = product == PRODUCT_GRAD_WEIGHT || (product == PRODUCT_GRAD_INPUT && operand == OF_W);
+    struct quantise q = {.format = NUMBER_E4M3, .scale = SCALE_POWER_OF_TWO};
+    int64_t along = 0, across = 1;
+    if (format == PRODUCT_MXFP8) {
+        q.scale = precision->mxfp8_scale_rounding == SCALE_ROUNDS_UP ? SCALE_E8M0_UP : SCALE_E8M0_DOWN;
+        along = 32;
+    } else if (format == PRODUCT_NVFP4) {
+        q.format = NUMBER_E2M1;
+        q.scale = SCALE_E4M3;
+        along = 16;
+        across = operand == OF_W ? 16 : 1;
+    } else if (format == PRODUCT_TERNARY) {
+        q.format = operand == OF_W ? NUMBER_TERNARY : NUMBER_INT8;
+        q.scale = SCALE_FULL;
+    } else {
+        q.format = operand == OF_DY         ? of_gradients[format]
+                   : format == PRODUCT_E5M2 ? NUMBER_E5M2
+                                            : NUMBER_E4M3;
+        along = precision->scaling == SCALING_BLOCKWISE ? 128 : 0;
+        across = operand == OF_W ? 128 : 1;
+    }
+    q.block_rows = along == 0 ? 0 : rows ? along : across;
+    q.block_columns = along == 0 ? 0 : rows ? across : along;
+    q.period = operand == OF_W ? 0 : S;
+    return q;
+}
+
+struct judge {
+    struct stream *stream;
+    const struct lowered *got;
+    const struct numbers *numbers;
+    struct linear_precision precision; // the same in all products
+    const float *seen;                 // [OPERANDS]
+};
+
+/* x of the first layer, or the weights or gradients of v alone: how many elements are not as they should be.
+ */
+static int64_t mistakes(const struct judge *j, enum product product, int operand, const float *in,
+                        int64_t rows, int64_t columns, int64_t row_begin, int64_t column_begin,
+                        int64_t stride)
+{
+    float *out = malloc((size_t)(rows * columns) * sizeof *out), row_largest[T], largest = 0.0F;
+    double sum = 0.0;
+    int64_t wrong = 0;
+    CHECK(out != NULL);
+    struct tensor source = tensor_2d((float *)(uintptr_t)in, F32, rows, columns);
+    struct quantise q = expected(&j->precision, product, operand);
+    q.in = source;
+    q.out = tensor_2d(out, F32, rows, columns);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        largest = fmaxf(largest, fabsf(in[i]));
+        sum += rint(fabs((double)in[i]) * 0x1p24);
+    }
+    q.magnitude = tensor_1d(&largest, F32, 1);
+    if (j->precision.scaling == SCALING_DELAYED) {
+        float seen = j->seen[operand];
+        wrong += memcmp(&seen, &largest, sizeof seen) != 0;
+        largest = amax_used[operand];
+    }
+    if (q.format == NUMBER_TERNARY) {
+        sum *= 0x1p-24;
+        q.magnitude = tensor_1d(&sum, F64, 1);
+        q.divisor = (double)(rows * columns);
+    } else if (q.format == NUMBER_INT8) {
+        for (int64_t r = 0; r < rows; r++) {
+            row_largest[r] = 0.0F;
+            for (int64_t c = 0; c < columns; c++)
+                row_largest[r] = fmaxf(row_largest[r], fabsf(in[r * columns + c]));
+        }
+        q.magnitude = tensor_1d(row_largest, F32, rows);
+    }
+    MUST(quantise(j->stream, q));
+    MUST(stream_sync(j->stream));
+    for (int64_t r = 0; r < rows; r++)
+        wrong += memcmp(out + r * columns,
+                        j->got->of[0][product][operand] + (row_begin + r) * stride + column_begin,
+                        (size_t)columns * sizeof *out) != 0;
+    free(out);
+    return wrong;
+}
+
+static int64_t judge_format(const struct judge *j)
+{
+    // Transformed and dithered operands are held to tp 2 and 4 and to the tests of their ops.
+    const float *x = j->numbers->of[0][OF_X], *fused = j->numbers->of[0][OF_DY];
+    float *w = malloc(KV * HIDDEN * sizeof *w), *dy = malloc(T * KV * sizeof *dy);
+    int64_t wrong = 0;
+    CHECK(w != NULL && dy != NULL);
+    for (int64_t t = 0; t < T; t++)
+        memcpy(dy + t * KV, fused + t * FUSED + Q + KV, KV * sizeof *dy);
+    philox_normal(philox_named(3, "layers.1.attention.v.weight"), 0, 0, KV * HIDDEN, w);
+    for (int64_t i = 0; i < KV * HIDDEN; i++)
+        w[i] *= 0.02F;
+    enum product_format format = j->precision.format[0];
+    bool fp4 = format == PRODUCT_NVFP4, has_dy = !fp4 && format != PRODUCT_TERNARY;
+    wrong += mistakes(j, PRODUCT_FORWARD, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
+    wrong += fp4 ? 0 : mistakes(j, PRODUCT_GRAD_WEIGHT, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
+    wrong += mistakes(j, PRODUCT_FORWARD, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
+    wrong += mistakes(j, PRODUCT_GRAD_INPUT, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
+    wrong += has_dy ? mistakes(j, PRODUCT_GRAD_INPUT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
+    wrong += has_dy ? mistakes(j, PRODUCT_GRAD_WEIGHT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
+    free(w);
+    free(dy);
+    return wrong;
+}
+
+static const struct {
+    const char *name;
+    enum product_format format;
+    enum scaling scaling;
+    enum scale_rounding rounding;
+} formats[] = {{"e4m3", PRODUCT_E4M3, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"e5m2", PRODUCT_E5M2, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"hybrid", PRODUCT_HYBRID, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"hybrid, blockwise", PRODUCT_HYBRID, SCALING_BLOCKWISE, SCALE_ROUNDS_UP},
+               {"e4m3, delayed", PRODUCT_E4M3, SCALING_DELAYED, SCALE_ROUNDS_UP},
+               {"hybrid, delayed", PRODUCT_HYBRID, SCALING_DELAYED, SCALE_ROUNDS_UP},
+               {"mxfp8", PRODUCT_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"mxfp8, down", PRODUCT_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_DOWN},
+               {"nvfp4", PRODUCT_NVFP4, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"ternary", PRODUCT_TERNARY, SCALING_TENSORWISE, SCALE_ROUNDS_UP}};
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+static int check_layer(void)
+{
+    int failures = 0;
+    struct lowered *one = calloc(1, sizeof *one), *cut = calloc(1, sizeof *cut);
+    struct device *device;
+    struct numbers *numbers = calloc(1, sizeof *numbers);
+    struct judge judge = {.got = one, .numbers = numbers};
+    CHECK(one != NULL && cut != NULL && numbers != NULL);
+    fill_numbers(numbers);
+    MUST(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &device));
+    MUST(stream_create(device, "judge", &judge.stream));
+    for (int f = 0; f < FORMATS; f++) {
+        struct trial trial = {
+            .precision = all_products(formats[f].format, formats[f].scaling), .numbers = numbers, .out = one};
+        trial.precision.mxfp8_scale_rounding = formats[f].rounding;
+        judge.precision = trial.precision;
+        MUST(world_run_threads(1, rank_main, &trial));
+        float seen[OPERANDS];
+        memcpy(seen, trial.seen, sizeof seen);
+        judge.seen = seen;
+        int64_t wrong = judge_format(&judge);
+        for (int tp = 2; tp <= MOST_TP; tp *= 2) {
+            memset(cut, 0, sizeof *cut);
+            trial.out = cut;
+            MUST(world_run_threads(tp, rank_main, &trial));
+            bool differs = memcmp(one, cut, sizeof *one) != 0 || memcmp(seen, trial.seen, sizeof seen) != 0;
+            failures += differs;
+            if (differs)
+                printf("FAILED  %s: tp %d lowers something else than one rank\n", formats[f].name, tp);
+        }
+        failures += wrong != 0;
+        printf("%s: %lld rows are not what the format says\n", formats[f].name, (long long)wrong);
+    }
+    stream_destroy(judge.stream);
+    device_close(device);
+    free(one);
+    free(cut);
+    free(numbers);
+    return failures;
+}
+
+/* ---- whole runs ---- */
+
+/* The first layout is the reference. */
+struct alike {
+    enum tiny_family family;
+    const char *common;
+    const char *layouts[4];
+    bool differs; // the second must not have the first's bits
+};
+
+#define STEPS    " train.train_iters=6 optimizer.lr_decay_iters=6 train.eval_interval=6 "
+#define BF16_TOO "precision.params_dtype=bf16 "
+#define DEEP     "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict"
+#define ROUND \
+    "pp=2 pipeline.schedule=interleaved cluster.threads_per_rank=2 memory.recompute_granularity=full"
+#define TURN                                                              \
+    "pp=2 pipeline.schedule=zb-v memory.recompute_granularity=selective " \
+    "memory.recompute_modules=[norm,core_attn]"
+
+static const struct alike groups[] = {
+    {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", DEEP, ROUND, TURN}, false},
+    {TINY_LLAMA,
+     "precision.matmul_format=nvfp4 model.seq_length=16 precision.high_precision_last_layers=1" STEPS,
+     {"", DEEP, TURN},
+     false},
+    {TINY_LLAMA,
+     "precision.matmul_format=hybrid precision.scaling=blockwise" STEPS,
+     {"", DEEP, ROUND},
+     false},
+    {TINY_GPT,
+     "precision.forward_format=ternary precision.grad_weight_format=e5m2 dp=2 train.micro_batch_size=1" STEPS,
+     {"", ROUND},
+     false},
+    {TINY_GPT,
+     "precision.matmul_format=e4m3 tp=2 parallel.sequence_parallel=true model.hidden_dropout=0.1" STEPS,
+     {"", "pp=2 pipeline.schedule=zb-h1 cluster.device=strict"},
+     false},
+    // Each of these must do something, and keeping all layers high must do nothing.
+    {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
+    {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
+    {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", "precision.mxfp8_scale_rounding=down"}, true},
+    {TINY_GPT,
+     "precision.params_dtype=fp16 precision.initial_loss_scale=1024 precision.matmul_format=hybrid "
+     "precision.scaling=delayed" STEPS,
+     {"", DEEP, ROUND},
+     false},
+    {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.forward_format=e4m3"}, true},
+    {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_input_format=e5m2"}, true},
+    {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_weight_format=mxfp8"}, true},
+    {TINY_GPT,
+     "precision.matmul_format=mxfp8" STEPS,
+     {"", "precision.high_precision_layers=[layers.-1.attention]"},
+     true},
+    {TINY_GPT,
+     STEPS,
+     {"", "precision.matmul_format=mxfp8 precision.high_precision_layers=[attention,mlp]"},
+     false},
+    {TINY_GPT,
+     "precision.matmul_format=mxfp8" STEPS,
+     {"precision.high_precision_first_layers=2", "precision.high_precision_layers=[layers.0,layers.1.mlp,"
+                                                 "layers.1.attention.qkv,layers.-4.attention.proj]"},
+     false},
+};
+
+static enum status run(const struct tiny *tiny, const struct alike *group, const char *layout,
+                       struct trace *out)
+{
+    struct recipe *recipe = NULL;
+    TRY(tiny_recipe(tiny, group->family, group->common, layout, 0, &recipe));
+    enum status status = trace_run(recipe, &(struct trace_options){.transport = "local"}, out);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static int check_group(const struct tiny *tiny, const struct alike *group)
+{
+    struct trace reference = {.steps = 0};
+    int failures = 0;
+    enum status status = run(tiny, group, group->layouts[0], &reference);
+    for (int i = 1; i < 4 && group->layouts[i] != NULL; i++) {
+        struct trace trace = {.steps = 0};
+        struct text why = {0};
+        if (status == OK)
+            status = run(tiny, group, group->layouts[i], &trace);
+        bool differs = status == OK && trace_differs(&reference, &trace, &why);
+        if (status != OK || differs != group->differs) {
+            printf("FAILED  \"%s\": \"%s\" against \"%s\": %s\n", group->common, group->layouts[i],
+                   group->layouts[0],
+                   status != OK ? fail_text()
+                   : differs    ? text_chars(&why)
+                                : "the same bits");
+            failures++;
+        }
+        text_free(&why);
+    }
+    return failures;
+}
+
+/* dp adds gradients in another order; the lowered operands are the same, so verify's bounds hold as they are.
+ */
+static int check_bounds(const struct tiny *tiny)
+{
+    static const struct comparison cases[] = {
+        {TINY_GPT, "precision.matmul_format=mxfp8 train.micro_batch_size=2",
+         "dp=2 pp=2 pipeline.schedule=zb-h1", ""},
+        {TINY_LLAMA, "precision.matmul_format=nvfp4 model.seq_length=16 train.micro_batch_size=1", "dp=4",
+         ""},
+        {TINY_LLAMA, "precision.matmul_format=e4m3 train.micro_batch_size=2", "dp=2", ""},
+        {TINY_GPT, "precision.matmul_format=hybrid precision.scaling=delayed train.micro_batch_size=2",
+         "dp=2 tp=2 pp=2", "tp=2"}, // of as many tensor-parallel ranks
+        {TINY_LLAMA, BF16_TOO "precision.matmul_format=mxfp8 train.micro_batch_size=2", "dp=2", ""},
+    };
+    int failures = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct verify_report report = {0};
+        enum status status = tiny_verify(tiny, &cases[i], 2, (struct hooks){0}, &report);
+        bool bad = status != OK || report.outside != 0 || !(report.largest > 0.0);
+        printf("%s, %s: %d outside, the largest error is %.3f of its bound\n", cases[i].common,
+               cases[i].layout, report.outside, report.largest);
+        if (bad)
+            printf("FAILED  %s\n", status != OK ? fail_text() : "outside");
+        failures += bad;
+        verify_report_free(&report);
+    }
+    return failures;
+}
+
+int main(void)
+{
+    struct tiny tiny;
+    int failures = check_layer();
+    MUST(tiny_create(&tiny));
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i += UNDER_TSAN ? 3 : UNDER_SANITIZER ? 2 : 1)
+        failures += check_group(&tiny, &groups[i]);
+    failures += check_bounds(&tiny);
+    tiny_destroy(&tiny);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}

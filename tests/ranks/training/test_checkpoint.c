@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Checkpoints by whole worlds of ranks, of tiny models.
+ *
+ * local DEVICE: every layout resumes from every other's. What was loaded is compared bitwise with whole
+ * tensors put together without files; where the arithmetic is the same (equal tp and dp) the next steps are
+ * too. And a disk that is full for one rank only.
+ *
+ * mpi DEVICE: stopped and resumed, as processes.
+ *
+ * kill DEVICE: killed repeatedly while saving; there is always a checkpoint to resume from.
+ *
+ * convert FOLDER: loads the checkpoint FOLDER by its own recipe, on one rank and on all, and saves it again
+ * in converted-1 and converted-all.
+ *
+ * A rank that sees something wrong returns, and the world ends with its reason. */
+#include "tests/support/sanitized.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/data/dataset.h"
+#include "trainer/engine/snapshot.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STEPS = 2, MOST_OVERRIDES = 20 };
+
+static const char recipe_text[] =
+    "model: {num_layers: 4, hidden_size: 24, num_attention_heads: 6, seq_length: 8, vocab_size: 33}\n"
+    "train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 1000}\n"
+    "optimizer: {lr: 1e-2, lr_decay_style: constant, weight_decay: 0.1}\n"
+    "tokenizer: {tokenizer_type: none}\n"
+    "data: {train: data}\n"
+    "checkpoint: {save: saves, load: none}\n";
+
+/* Two families with all kinds of rows; and one whose embedding is read and written in several goes. */
+static const char *const families[][8] = {
+    {"model.hidden_dropout=0.1"},
+    {"model.position_embedding_type=rope", "model.normalization=RMSNorm", "model.activation=swiglu",
+     "model.add_bias_linear=false", "model.tie_word_embeddings=false", "model.num_query_groups=2",
+     "model.ffn_hidden_size=36"},
+    {"model.vocab_size=60000"},
+};
+
+static const struct where {
+    int size;
+    int arithmetic; // layouts with the same number make the same bits
+    const char *overrides[6];
+} layouts[] = {
+    {1, 1, {"tp=1"}},
+    {8, 2, {"tp=2", "dp=2", "pp=2", "parallel.sequence_parallel=true"}},
+    {4, 2, {"tp=2", "dp=2", "parallel.rank_order=dp-tp-cp-ep-pp", "parallel.sequence_parallel=true"}},
+    {6, 3, {"tp=6"}},
+    {4, 1, {"pp=4", "pipeline.schedule=zb-h1"}},
+    {2, 1, {"pp=2", "pipeline.layout=[1,3]", "pipeline.schedule=gpipe"}},
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* ---- a run ---- */
+
+struct episode {
+    struct run run;
+    struct recipe *recipe;
+    const char *from;       // NULL: from the beginning
+    int steps;              // then
+    bool saves;             // before them
+    struct snapshot *begin; // NULL: not wanted
+    const struct snapshot *expected;
+    double losses[STEPS], expected_losses[STEPS]; // of rank 0
+    bool same_arithmetic;
+};
+
+static enum status episode_open(const char *device, const struct where *where, int family, int process,
+                                struct episode *out)
+{
+    const char *overrides[MOST_OVERRIDES];
+    char device_key[64], data_key[64];
+    size_t count = 0;
+    snprintf(device_key, sizeof device_key, "cluster.device=%s", device);
+    snprintf(data_key, sizeof data_key, "data.train=data-%d", process);
+    overrides[count++] = device_key;
+    overrides[count++] = data_key;
+    overrides[count++] = "cluster.threads_per_rank=1";
+    for (int i = 0; families[family][i] != NULL; i++)
+        overrides[count++] = families[family][i];
+    for (int i = 0; where->overrides[i] != NULL; i++)
+        overrides[count++] = where->overrides[i];
+    struct problems problems = {0};
+    *out = (struct episode){.steps = STEPS};
+    enum status status = recipe_load("recipe.yaml", overrides, count, where->size, &out->recipe, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    TRY(status);
+    return run_create(out->recipe, true, &out->run);
+}
+
+static void episode_close(struct episode *episode)
+{
+    run_destroy(&episode->run);
+    recipe_destroy(episode->recipe);
+}
+
+static const enum snapshot_kind kinds[] = {SNAPSHOT_WEIGHT, SNAPSHOT_M, SNAPSHOT_V};
+
+/* Whole tensors, made without files, and compared by rank 0. */
+static enum status compare(const struct episode *episode, const struct worker *w)
+{
+    for (int k = 0; k < 3; k++)
+        for (int row = 0; w->world->rank == 0 && row < w->params.count; row++) {
+            const struct snapshot *mine = episode->begin, *theirs = episode->expected;
+            const char *name = w->params.rows[row].name;
+            if (mine->differs[kinds[k]][row] != 0)
+                return fail(OUT_OF_BOUND, "%s: the copies of %s differ", episode->from, name);
+            if (theirs != NULL && mine->count[row] > 0 &&
+                memcmp(mine->tensor[kinds[k]][row], theirs->tensor[kinds[k]][row],
+                       (size_t)mine->count[row] * sizeof(float)) != 0)
+                return fail(OUT_OF_BOUND, "%s: %s is not what was saved (state %d)", episode->from, name, k);
+        }
+    return OK;
+}
+
+static enum status steps(struct episode *episode, struct worker *w)
+{
+    for (int i = 0; i < episode->steps; i++) {
+        struct step_result result;
+        TRY(worker_step(w, &result));
+        if (w->world->rank == 0)
+            episode->losses[i] = result.loss;
+        if (episode->same_arithmetic && result.loss != episode->expected_losses[i])
+            return fail(OUT_OF_BOUND, "%s: step %lld has loss %.17g and not %.17g", episode->from,
+                        (long long)w->step, result.loss, episode->expected_losses[i]);
+    }
+    return OK;
+}
+
+static enum status episode_ranks(struct episode *episode, struct worker *w)
+{
+    struct step_result result;
+    for (int i = 0; i < STEPS && episode->from == NULL; i++)
+        TRY(worker_step(w, &result));
+    if (episode->from != NULL)
+        TRY(checkpoint_load(w, episode->from, true));
+    if (w->step != STEPS)
+        return fail(OUT_OF_BOUND, "%s: step %lld", episode->from, (long long)w->step);
+    if (episode->saves)
+        TRY(checkpoint_save(w));
+    if (episode->begin != NULL) {
+        for (int k = 0; k < 3; k++)
+            TRY(snapshot_take(episode->begin, w, kinds[k]));
+        TRY(compare(episode, w));
+    }
+    return steps(episode, w);
+}
+
+static enum status episode_rank(struct world *world, void *argument)
+{
+    struct episode *episode = argument;
+    struct worker worker;
+    TRY(worker_create(&episode->run, world, true, &worker));
+    enum status status = episode_ranks(episode, &worker);
+    worker_destroy(&worker);
+    return status;
+}
+
+/* ---- files ---- */
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+static void remove_all(const char *path)
+{
+    (void)nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static int entries(const char *path)
+{
+    int count = -3; // ., .. and run.json
+    DIR *folder = opendir(path);
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+static enum status write_data(int process)
+{
+    char prefix[32];
+    struct dataset_writer *writer = NULL;
+    snprintf(prefix, sizeof prefix, "data-%d", process);
+    TRY(dataset_writer_create(prefix, 33, &writer));
+    uint32_t random = 5;
+    for (int d = 0; d < 50; d++) {
+        int32_t ids[40];
+        for (int i = 0; i < 40; i++) {
+            random = random * 1664525U + 1013904223U;
+            ids[i] = (int32_t)((random >> 16) % 33);
+        }
+        TRY(dataset_writer_add(writer, ids, 40));
+        TRY(dataset_writer_end_document(writer));
+    }
+    TRY(dataset_writer_finish(writer));
+    dataset_writer_destroy(writer);
+    return OK;
+}
+
+/* ---- every layout from every other ---- */
+
+static enum status read_on(const char *device, int family, int reader, int writer,
+                           const struct episode *wrote)
+{
+    struct episode episode;
+    struct params params;
+    struct snapshot loaded;
+    TRY(episode_open(device, &layouts[reader], family, 0, &episode));
+    TRY(params_declare(&episode.recipe->model, &episode.run.mesh.degrees, false, &params));
+    TRY(snapshot_create(&params, &loaded));
+    episode.from = "saves";
+    episode.begin = &loaded;
+    episode.expected = wrote->begin;
+    episode.same_arithmetic = layouts[reader].arithmetic == layouts[writer].arithmetic;
+    memcpy(episode.expected_losses, wrote->losses, sizeof episode.expected_losses);
+    enum status status = world_run("local", layouts[reader].size, episode_rank, &episode);
+    snapshot_destroy(&loaded);
+    params_free(&params);
+    episode_close(&episode);
+    return status;
+}
+
+static enum status write_on(const char *device, int family, int writer)
+{
+    struct episode episode;
+    struct params params;
+    struct snapshot saved;
+    remove_all("saves");
+    TRY(episode_open(device, &layouts[writer], family, 0, &episode));
+    TRY(params_declare(&episode.recipe->model, &episode.run.mesh.degrees, false, &params));
+    TRY(snapshot_create(&params, &saved));
+    episode.saves = true;
+    episode.begin = &saved;
+    TRY(world_run("local", layouts[writer].size, episode_rank, &episode));
+    enum status status = OK;
+    for (int i = 0; status == OK && i < (UNDER_SANITIZER ? 2 : LAYOUTS); i++) { // itself, the next, ...
+        int reader = (writer + i) % LAYOUTS;
+        status = read_on(device, family, reader, writer, &episode);
+        if (status != OK)
+            fprintf(stderr, "family %d, layout %d on %d: %s\n", family, reader, writer, fail_text());
+    }
+    snapshot_destroy(&saved);
+    params_free(&params);
+    episode_close(&episode);
+    return status;
+}
+
+/* ---- a byte of the numbers changes ---- */
+
+static enum status corruption(const char *device)
+{
+    static const char path[] = "saves/step-00000002/rank-00000.safetensors";
+    struct episode episode;
+    struct stat info;
+    remove_all("saves");
+    TRY(episode_open(device, &layouts[0], 0, 0, &episode));
+    episode.saves = true;
+    episode.steps = 0;
+    TRY(world_run("local", 1, episode_rank, &episode));
+    episode.saves = false;
+    episode.from = "saves/step-00000002";
+    if (stat(path, &info) != 0)
+        return fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    int file = open(path, O_RDWR);
+    enum status status = OK;
+    for (off_t at = 8; status == OK && at < info.st_size; at += info.st_size / 7) {
+        char byte = 0, other;
+        ssize_t ignored = pread(file, &byte, 1, at);
+        other = (char)(byte ^ 4);
+        ignored += pwrite(file, &other, 1, at);
+        bool caught = world_run("local", 1, episode_rank, &episode) == BAD_CHECKPOINT;
+        ignored += pwrite(file, &byte, 1, at);
+        if (!caught || ignored != 3)
+            status = fail(OUT_OF_BOUND, "byte %lld of %s was wrong, and nobody saw it", (long long)at, path);
+    }
+    close(file);
+    if (status == OK)
+        status = world_run("local", 1, episode_rank, &episode);
+    episode_close(&episode);
+    return status;
+}
+
+/* ---- a disk that is full for one rank ---- */
+
+static void limit_files(struct world *world, struct worker *w, rlim_t bytes)
+{
+    MUST(group_barrier(w->groups->world, w->compute));
+    struct rlimit limit;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = bytes == 0 ? limit.rlim_max : bytes;
+    if (world->rank == 0)
+        setrlimit(RLIMIT_FSIZE, &limit);
+    MUST(group_barrier(w->groups->world, w->compute));
+}
+
+static enum status full_disk(struct worker *w)
+{
+    struct stat small = {0}, large = {0};
+    struct step_result result;
+    char *found = NULL;
+    TRY(worker_step(w, &result));
+    TRY(checkpoint_save(w));
+    stat("saves/step-00000001/rank-00000.safetensors", &small);
+    stat("saves/step-00000001/rank-00001.safetensors", &large);
+    if (small.st_size >= large.st_size)
+        return fail(OUT_OF_BOUND, "the second stage should be the larger one");
+
+    TRY(worker_step(w, &result));
+    limit_files(w->world, w, (rlim_t)(small.st_size + large.st_size) / 2);
+    enum status status = checkpoint_save(w);
+    limit_files(w->world, w, 0);
+    const char *said = "checkpoint.save: saves/step-00000002.partial/rank-00001.safetensors: File too large; "
+                       "checkpoint.keep_last 1, and one more is there while it is written";
+    if (status != IO_ERROR || strcmp(fail_text(), said) != 0)
+        return fail(OUT_OF_BOUND, "rank %d said \"%s\", and not \"%s\"", w->world->rank, fail_text(), said);
+    TRY(checkpoint_find("saves", &found));
+    bool right = found != NULL && strcmp(found, "saves/step-00000001") == 0 && entries("saves") == 1;
+    free(found);
+    if (!right)
+        return fail(OUT_OF_BOUND, "a save that failed left something behind");
+
+    // The next one has room, and only then does the older one go.
+    TRY(group_barrier(w->groups->world, w->compute));
+    TRY(checkpoint_save(w));
+    TRY(group_barrier(w->groups->world, w->compute));
+    TRY(checkpoint_find("saves", &found));
+    right = found != NULL && strcmp(found, "saves/step-00000002") == 0 && entries("saves") == 1;
+    free(found);
+    return right ? OK : fail(OUT_OF_BOUND, "keep_last 1 kept something else than the last");
+}
+
+static enum status full_disk_rank(struct world *world, void *argument)
+{
+    struct episode *episode = argument;
+    struct worker worker;
+    TRY(worker_create(&episode->run, world, true, &worker));
+    enum status status = full_disk(&worker);
+    worker_destroy(&worker);
+    return status;
+}
+
+static enum status disk(const char *device)
+{
+    struct episode episode;
+    struct where where = layouts[5];
+    where.overrides[3] = "checkpoint.keep_last=1";
+    remove_all("saves");
+    TRY(episode_open(device, &where, 1, 0, &episode));
+    enum status status = world_run("local", where.size, full_disk_rank, &episode);
+    episode_close(&episode);
+    return status;
+}
+
+/* ---- killed while saving ---- */
+
+static enum status save_for_ever(struct world *world, void *argument)
+{
+    const struct episode *episode = argument;
+    struct worker w;
+    struct step_result result;
+    char *found = NULL;
+    TRY(worker_create(&episode->run, world, true, &w));
+    TRY(checkpoint_find("saves", &found));
+    if (found != NULL)
+        TRY(checkpoint_load(&w, found, true));
+    free(found);
+    for (;;) {
+        TRY(worker_step(&w, &result));
+        TRY(checkpoint_save(&w));
+    }
+}
+
+static _Noreturn void child(const char *device)
+{
+    struct episode episode;
+    struct where where = layouts[5];
+    where.overrides[3] = "checkpoint.keep_last=1";
+    MUST(episode_open(device, &where, 0, 0, &episode));
+    MUST(world_run("local", where.size, save_for_ever, &episode));
+    _exit(3);
+}
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {.si_pid = 0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
+static enum status killed(const char *device)
+{
+    char *found = NULL;
+    long last = 0;
+    for (int round = 0; round < 12; round++) {
+        pid_t pid = fork(); // before this process has a thread
+        if (pid == 0)
+            child(device);
+        // Two saves later than where it began, and then at no moment in particular.
+        for (;;) {
+            struct text path = {0};
+            struct dirent **names = NULL;
+            text_add(&path, "%s", "saves");
+            int count = scandir(path.chars, &names, NULL, alphasort);
+            long newest = 0;
+            for (int i = 0; i < count; i++) {
+                if (strncmp(names[i]->d_name, "step-", 5) == 0)
+                    newest = strtol(names[i]->d_name + 5, NULL, 10);
+                free(names[i]);
+            }
+            free(names);
+            text_free(&path);
+            if (newest >= last + 2 || has_ended(pid))
+                break;
+            pause_ms(5);
+        }
+        pause_ms(round * 7 % 23);
+        kill(pid, SIGKILL);
+        int how = 0;
+        if (waitpid(pid, &how, 0) == pid && !WIFSIGNALED(how))
+            return fail(OUT_OF_BOUND, "round %d: the run ended by itself", round);
+        TRY(checkpoint_find("saves", &found));
+        long step = found != NULL ? strtol(strrchr(found, '-') + 1, NULL, 10) : 0;
+        free(found);
+        found = NULL;
+        if (step <= last)
+            return fail(OUT_OF_BOUND, "round %d: step %ld after step %ld", round, step, last);
+        last = step;
+    }
+    return OK;
+}
+
+/* ---- main ---- */
+
+static enum status local(const char *device)
+{
+    for (int family = 0; family < 2; family++)
+        for (int writer = 0; writer < LAYOUTS; writer++)
+            TRY(write_on(device, family, writer));
+    if (!UNDER_TSAN) // one rank alone
+        TRY(write_on(device, 2, 0));
+    TRY(corruption(device));
+    return disk(device);
+}
+
+/* A rank that does not see the folder: no reason to pass over what is in it. */
+static enum status unshared(struct worker *w)
+{
+    char *found = NULL;
+    struct stat info;
+    bool away = w->world->rank == 1;
+    if (away && (mkdir("elsewhere", 0777) != 0 || chdir("elsewhere") != 0))
+        return fail(IO_ERROR, "elsewhere: %s", strerror(errno));
+    enum status status = checkpoint_continue(w, &found);
+    bool said = strstr(fail_text(), "saves/step-00000001: ") != NULL;
+    if (away && chdir("..") != 0)
+        return fail(IO_ERROR, "..: %s", strerror(errno));
+    if (status != BAD_CHECKPOINT || !said || found != NULL || stat("saves/step-00000001", &info) != 0)
+        return fail(OUT_OF_BOUND, "one rank saw no checkpoint, and %s",
+                    status == OK ? "no rank minded" : fail_text());
+    return OK;
+}
+
+/* Stopped and resumed, as processes: both runs in one world, which a process has once. */
+static enum status resumed_rank(struct world *world, void *argument)
+{
+    const struct episode *episode = argument;
+    struct worker worker;
+    struct step_result result, again;
+    TRY(worker_create(&episode->run, world, true, &worker));
+    TRY(worker_step(&worker, &result));
+    TRY(checkpoint_save(&worker));
+    TRY(worker_step(&worker, &result));
+    worker_destroy(&worker);
+    TRY(worker_create(&episode->run, world, true, &worker));
+    TRY(checkpoint_load(&worker, "saves", true));
+    TRY(worker_step(&worker, &again));
+    TRY(unshared(&worker));
+    worker_destroy(&worker);
+    if (result.loss != again.loss || result.grad_norm != again.grad_norm)
+        return fail(OUT_OF_BOUND, "loss %.17g became %.17g", result.loss, again.loss);
+    return OK;
+}
+
+static enum status mpi(const char *device, const struct launcher *launcher)
+{
+    struct episode episode;
+    struct where where = {launcher->size, 1, {"tp=2", "parallel.sequence_parallel=true"}};
+    TRY(episode_open(device, &where, 0, launcher->rank, &episode));
+    enum status status = world_run("mpi", where.size, resumed_rank, &episode);
+    episode_close(&episode);
+    return status;
+}
+
+/* ---- a checkpoint of another version ---- */
+
+static enum status convert_rank(struct world *world, void *argument)
+{
+    const struct episode *episode = argument;
+    struct worker worker;
+    TRY(worker_create(&episode->run, world, true, &worker));
+    enum status status = checkpoint_load(&worker, episode->from, true);
+    if (status == OK)
+        status = checkpoint_save(&worker);
+    worker_destroy(&worker);
+    return status;
+}
+
+static enum status convert_on(const char *folder, const char *save, bool alone)
+{
+    struct problems problems = {0};
+    struct episode episode = {.from = folder};
+    char recipe[300], save_key[60];
+    snprintf(recipe, sizeof recipe, "%s/recipe.yaml", folder);
+    snprintf(save_key, sizeof save_key, "checkpoint.save=%s", save);
+    const char *overrides[] = {save_key, "cluster.threads_per_rank=1", "tp=1"};
+    enum status status = recipe_load(recipe, overrides, alone ? 3 : 2, 0, &episode.recipe, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    TRY(status);
+    TRY(run_create(episode.recipe, false, &episode.run));
+    status = world_run("local", episode.run.mesh.world, convert_rank, &episode);
+    episode_close(&episode);
+    return status;
+}
+
+static int convert(const char *folder)
+{
+    enum status status = convert_on(folder, "converted-1", true);
+    if (status == OK)
+        status = convert_on(folder, "converted-all", false);
+    if (status != OK)
+        fprintf(stderr, "%s\n", fail_text());
+    return status != OK;
+}
+
+static enum status enter(const char *mode, const struct launcher *launcher, char folder[64])
+{
+    // Processes of one launcher share a parent, and so the folder.
+    if (strcmp(mode, "mpi") == 0)
+        snprintf(folder, 64, "/tmp/cuboid-checkpoint-%ld", (long)getppid());
+    else
+        snprintf(folder, 64, "/tmp/cuboid-checkpoint-local-%ld", (long)getpid());
+    TRY(folder_make(folder));
+    if (chdir(folder) != 0)
+        return fail(IO_ERROR, "%s: %s", folder, strerror(errno));
+    TRY(file_write_atomic("recipe.yaml", recipe_text, sizeof recipe_text - 1));
+    return write_data(launcher->rank < 0 ? 0 : launcher->rank);
+}
+
+int main(int argc, char **argv)
+{
+    struct launcher launcher;
+    char folder[64];
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s local|mpi|kill DEVICE\n", argv[0]);
+        return 2;
+    }
+    if (strcmp(argv[1], "convert") == 0)
+        return convert(argv[2]);
+    signal(SIGXFSZ, SIG_IGN);
+    MUST(launcher_find(&launcher));
+    MUST(enter(argv[1], &launcher, folder));
+    enum status status = strcmp(argv[1], "local") == 0 ? local(argv[2])
+                         : strcmp(argv[1], "mpi") == 0 ? mpi(argv[2], &launcher)
+                                                       : killed(argv[2]);
+    printf("%s %s: %s\n", argv[1], argv[2], status == OK ? "ok" : fail_text());
+    if (launcher.rank <= 0 && chdir("/") == 0)
+        remove_all(folder);
+    return status != OK;
+}

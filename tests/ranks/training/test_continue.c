@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Runs that go on from what an earlier one has left: from the newest checkpoint that can be loaded, with a
+ * word for each that cannot; and with a word for each key that makes it another run than the one that was
+ * begun. */
+#include "tests/support/tiny.h"
+#include "trainer/run/train.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_STEPS = 8, RANKS = 4 };
+
+static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
+                             "optimizer.lr_decay_iters=8 checkpoint.save_interval=1 checkpoint.keep_last=0 "
+                             "resilience.heartbeat_timeout_seconds=60";
+
+struct scene {
+    struct tiny tiny;
+    double losses[MOST_STEPS + 1]; // of a run that nothing happened to, by step
+    struct text said;              // standard output and error of the last run
+    enum status status;            // and how it ended
+};
+
+/* ---- running ---- */
+
+/* In a process of its own: one that refuses gives nothing back, as it is about to end. */
+static _Noreturn void be_a_run(const struct recipe *recipe, const char *said)
+{
+    int file = open(said, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    CHECK(file >= 0 && dup2(file, STDOUT_FILENO) >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    enum status status = train(recipe, recipe_world_size(recipe));
+    if (status == OK)
+        exit(OK); // where leaks are looked for, they are
+    fflush(stdout);
+    fprintf(stderr, "%s\n", fail_text());
+    _exit((int)status);
+}
+
+/* To step `steps` in the folder `name` of the scene's, on four ranks where the overrides do not say where. */
+static void run(struct scene *s, const char *name, int steps, const char *more)
+{
+    char keys[1000], path[TINY_FOLDER_CHARS + 20];
+    struct recipe *recipe = NULL;
+    const char *layout = strstr(more, "tp=") != NULL ? "" : "tp=2 pp=2";
+    int how = 0;
+    snprintf(keys, sizeof keys, "%s logging.run_dir=%s/%s train.train_iters=%d %s", layout, s->tiny.folder,
+             name, steps, more);
+    MUST(tiny_recipe(&s->tiny, TINY_GPT, common, keys, 0, &recipe));
+    snprintf(path, sizeof path, "%s/said", s->tiny.folder);
+    fflush(stdout);
+    pid_t child = fork(); // before this process has a thread
+    if (child == 0)
+        be_a_run(recipe, path);
+    CHECK(child > 0 && waitpid(child, &how, 0) == child && WIFEXITED(how));
+    s->status = (enum status)WEXITSTATUS(how);
+    recipe_destroy(recipe);
+    text_free(&s->said);
+    MUST(file_read(path, &s->said));
+}
+
+static void read_losses(const struct scene *s, const char *name, double losses[MOST_STEPS + 1])
+{
+    struct text path = {0}, all = {0};
+    text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
+    MUST(file_read(path.chars, &all));
+    memset(losses, 0, (MOST_STEPS + 1) * sizeof *losses);
+    for (const char *at = text_chars(&all); (at = strstr(at, "{\"step\": ")) != NULL; at++) {
+        char *end = NULL;
+        long step = strtol(at + 9, &end, 10);
+        CHECK(step >= 1 && step <= MOST_STEPS);
+        losses[step] = strtod(strstr(end, "\"loss\": ") + 8, NULL);
+    }
+    text_free(&path);
+    text_free(&all);
+}
+
+/* ---- looking ---- */
+
+static enum status says(const struct scene *s, const char *format, const char *step)
+{
+    struct text words = {0};
+    text_add(&words, format, s->tiny.folder, step);
+    enum status status = strstr(text_chars(&s->said), words.chars) != NULL
+                             ? OK
+                             : fail(OUT_OF_BOUND, "not said: %s\nbut: %s", words.chars, text_chars(&s->said));
+    text_free(&words);
+    return status;
+}
+
+static enum status ended(const struct scene *s, enum status expected)
+{
+    return s->status == expected
+               ? OK
+               : fail(OUT_OF_BOUND, "ended with %s: %s", status_name(s->status), text_chars(&s->said));
+}
+
+/* The same losses, to the bit, as the run that nothing happened to. */
+static enum status same_losses(const struct scene *s, const char *name, int steps)
+{
+    double losses[MOST_STEPS + 1];
+    read_losses(s, name, losses);
+    for (int step = 1; step <= MOST_STEPS; step++)
+        if (memcmp(&losses[step], step <= steps ? &s->losses[step] : &(double){0.0}, sizeof *losses) != 0)
+            return fail(OUT_OF_BOUND, "step %d has loss %.17g, not %.17g", step, losses[step],
+                        s->losses[step]);
+    return OK;
+}
+
+static enum status is_there(const struct scene *s, const char *name, bool expected)
+{
+    char path[TINY_FOLDER_CHARS + 60];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/run/checkpoints/%s", s->tiny.folder, name);
+    return (stat(path, &info) == 0) == expected
+               ? OK
+               : fail(OUT_OF_BOUND, "%s is %sthere", path, expected ? "not " : "");
+}
+
+/* ---- damage ---- */
+
+/* How a byte in the middle of a rank's numbers turns, or how its file loses its end. */
+static void damage(const struct scene *s, int step, int rank, bool truncates)
+{
+    char path[TINY_FOLDER_CHARS + 80], byte = 0;
+    struct stat info;
+    snprintf(path, sizeof path, "%s/run/checkpoints/step-%08d/rank-%05d.safetensors", s->tiny.folder, step,
+             rank);
+    int file = open(path, O_RDWR);
+    CHECK(file >= 0 && fstat(file, &info) == 0);
+    off_t at = info.st_size - info.st_size / 4;
+    CHECK(pread(file, &byte, 1, at) == 1);
+    byte = (char)(byte ^ 4);
+    CHECK(truncates ? ftruncate(file, at) == 0 : pwrite(file, &byte, 1, at) == 1);
+    close(file);
+}
+
+/* Steps 1 to 4 are there. The newest has a wrong byte, which one rank of four comes across. */
+static enum status passes_over_a_wrong_byte(struct scene *s)
+{
+    run(s, "run", 4, "");
+    TRY(ended(s, OK));
+    damage(s, 4, RANKS - 1, false);
+    run(s, "run", 5, "");
+    TRY(ended(s, OK));
+    TRY(says(s, "warning: %s/run/checkpoints/step-00000004/rank-%s.safetensors: the checksum of ", "00003"));
+    TRY(says(s, "step-00000004 cannot be loaded; it is kept as %s/run/checkpoints/%s.broken\n",
+             "step-00000004"));
+    TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(is_there(s, "step-00000004.broken/manifest.json", true));
+    TRY(is_there(s, "step-00000004/manifest.json", true)); // made again
+    return same_losses(s, "run", 5);
+}
+
+/* The newest is cut short, and the one before it has a wrong byte. */
+static enum status passes_over_two(struct scene *s)
+{
+    damage(s, 5, 0, true);
+    damage(s, 4, 1, false);
+    run(s, "run", 6, "");
+    TRY(ended(s, OK));
+    TRY(says(s, "skipped: %s/run/checkpoints/%s", "step-00000005/rank-00000.safetensors: "));
+    TRY(says(s, "warning: %s/run/checkpoints/%s", "step-00000004/rank-00001.safetensors: the checksum of "));
+    TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(is_there(s, "step-00000005.broken", true));
+    TRY(is_there(s, "step-00000004.broken-2", true));
+    return same_losses(s, "run", 6);
+}
+
+/* A name is meant: what it names is loaded or refused. Another model is no damage. */
+static enum status refuses(struct scene *s)
+{
+    char named[TINY_FOLDER_CHARS + 80];
+    damage(s, 6, 2, false);
+    snprintf(named, sizeof named, "checkpoint.load=%s/run/checkpoints/step-00000006", s->tiny.folder);
+    run(s, "run", 7, named);
+    TRY(ended(s, BAD_CHECKPOINT));
+    TRY(says(s, "%s/run/checkpoints/step-00000006/rank-%s.safetensors: the checksum of ", "00002"));
+    TRY(is_there(s, "step-00000006.broken", false));
+    run(s, "run", 7, "model.ffn_hidden_size=36");
+    TRY(ended(s, BAD_CHECKPOINT));
+    TRY(says(s, "%s/run/checkpoints/step-00000006: made with model.ffn_hidden_size %s, and", "48"));
+    TRY(is_there(s, "step-00000006.broken", false));
+    for (int step = 1; step < 6; step++)
+        damage(s, step, 0, step == 2);
+    run(s, "run", 7, "");
+    TRY(ended(s, BAD_CHECKPOINT));
+    TRY(says(s, "%s/run/checkpoints: %s",
+             "none of its checkpoints can be loaded; another logging.run_dir begins anew, "
+             "and checkpoint.load takes one from elsewhere"));
+    return is_there(s, "step-00000006.broken", false);
+}
+
+/* ---- another recipe ---- */
+
+static enum status warns_of(struct scene *s, const char *name, const char *keys, const char *lines)
+{
+    struct text expected = {0}, warnings = {0};
+    run(s, name, 4, keys);
+    TRY(ended(s, OK));
+    for (const char *at = text_chars(&s->said); (at = strstr(at, "warning: ")) != NULL; at++)
+        text_add_bytes(&warnings, at, strcspn(at, "\n") + 1);
+    for (const char *line = lines; *line != 0; line += strcspn(line, "\n") + 1)
+        text_add(&expected, "warning: %s/%s/checkpoints/step-00000003 was made with %.*s\n", s->tiny.folder,
+                 name, (int)strcspn(line, "\n"), line);
+    bool same = strcmp(text_chars(&expected), text_chars(&warnings)) == 0;
+    enum status status =
+        same ? OK
+             : fail(OUT_OF_BOUND, "%s said\n%snot\n%s", keys, text_chars(&warnings), text_chars(&expected));
+    text_free(&expected);
+    text_free(&warnings);
+    return status;
+}
+
+static enum status says_what_changed(struct scene *s)
+{
+    run(s, "same", 3, "");
+    TRY(ended(s, OK));
+    // Where it runs, and for how long, is no change.
+    TRY(warns_of(s, "same", "tp=1 dp=2 pp=1 parallel.bucket_size_mb=1 train.micro_batch_size=1", ""));
+    run(s, "other", 3, "");
+    TRY(ended(s, OK));
+    char keys[300], lines[1000];
+    snprintf(keys, sizeof keys,
+             "seed=77 optimizer.lr=0.004 model.hidden_dropout=0.1 data.eod_mask_loss=true "
+             "train.global_batch_size=16 optimizer.lr_decay_style=linear");
+    snprintf(lines, sizeof lines, "%s",
+             "train.global_batch_size 8, and now it is 16: the data does not go on after sample 24, where it "
+             "stopped\n"
+             "seed 11, and now it is 77\n"
+             "model.hidden_dropout 0, and now it is 0.1\n"
+             "optimizer.lr 0.005, and now it is 0.004\n"
+             "optimizer.lr_decay_style cosine, and now it is linear\n"
+             "data.eod_mask_loss false, and now it is true\n");
+    return warns_of(s, "other", keys, lines);
+}
+
+/* How far the loss of step 4 is from the run's that changed nothing, relatively, and not the same. */
+static enum status is_near(const struct scene *s, const char *name)
+{
+    double losses[MOST_STEPS + 1];
+    read_losses(s, name, losses);
+    double apart = fabs(losses[4] - s->losses[4]);
+    return apart > 0.0 && apart < s->losses[4] / 200.0
+               ? OK
+               : fail(OUT_OF_BOUND, "the loss of step 4 is %.9g, and was %.9g in fp32", losses[4],
+                      s->losses[4]);
+}
+
+/* A checkpoint holds fp32 values, whatever the layers compute with: each type goes on from the other's, with
+ * a word. The loss of the next step is that of the run that changed nothing, as far as bf16 goes: of some
+ * hundred tokens the errors are independent, 2^-8 of a logit each, and of those 3 standard deviations are far
+ * below 1 in 200. */
+static enum status changes_its_type(struct scene *s)
+{
+    run(s, "narrow", 3, "precision.params_dtype=bf16");
+    TRY(ended(s, OK));
+    TRY(warns_of(s, "narrow", "precision.params_dtype=fp32",
+                 "precision.params_dtype bf16, and now it is fp32\n"));
+    run(s, "wide", 3, "");
+    TRY(ended(s, OK));
+    TRY(warns_of(s, "wide", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
+                 "precision.params_dtype fp32, and now it is bf16\n"));
+    return is_near(s, "wide");
+}
+
+/* Weights without masters are bf16 in a checkpoint, too. From one with masters they begin rounded to the
+ * nearest, and masters begin where they are; in any stage of ZeRO, which has both in slices or whole. */
+static enum status changes_its_masters(struct scene *s)
+{
+#define BF16_ALONE "precision.params_dtype=bf16 precision.main_params_dtype=bf16"
+    run(s, "masters", 3, "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3");
+    TRY(ended(s, OK));
+    TRY(warns_of(s, "masters", BF16_ALONE, "precision.main_params_dtype fp32, and now it is bf16\n"));
+    TRY(is_near(s, "masters"));
+    run(s, "none", 3, BF16_ALONE);
+    TRY(ended(s, OK));
+    TRY(warns_of(s, "none", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
+                 "precision.main_params_dtype bf16, and now it is fp32\n"));
+    return is_near(s, "none");
+}
+
+/* The scale of each step, negative where it was skipped. */
+static void read_scales(const struct scene *s, const char *name, double scales[MOST_STEPS + 1])
+{
+    struct text path = {0}, all = {0};
+    text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
+    MUST(file_read(path.chars, &all));
+    memset(scales, 0, (MOST_STEPS + 1) * sizeof *scales);
+    for (const char *at = text_chars(&all); (at = strstr(at, "{\"step\": ")) != NULL; at++) {
+        const char *scale = strstr(at, "\"loss_scale\": "), *skipped = strstr(at, "\"skipped\": ");
+        CHECK(scale != NULL && skipped != NULL);
+        bool made = strncmp(skipped + 11, "false", 5) == 0;
+        scales[strtol(at + 9, NULL, 10)] = strtod(scale + 14, NULL) * (made ? 1.0 : -1.0);
+    }
+    text_free(&path);
+    text_free(&all);
+}
+
+/* The scale begins four times as large as these gradients can stand: it falls at the third overflow and at
+ * the fourth, and rises behind two good steps. A run that is stopped behind each of its steps goes on as if
+ * it had not been. */
+static enum status goes_on_with_its_scale(struct scene *s)
+{
+    static const char keys[] = "precision.params_dtype=fp16 precision.initial_loss_scale=32768 "
+                               "precision.loss_scale_window=2 precision.hysteresis=3";
+    double losses[2][MOST_STEPS + 1], scales[2][MOST_STEPS + 1];
+    run(s, "half", MOST_STEPS, keys);
+    TRY(ended(s, OK));
+    if (strstr(text_chars(&s->said), " of 8 steps overflowed and were skipped\n") == NULL)
+        return fail(OUT_OF_BOUND, "not said how many steps were skipped: %s", text_chars(&s->said));
+    for (int step = 3; step <= MOST_STEPS; step++) { // warm-up takes 3
+        run(s, "halves", step, keys);
+        TRY(ended(s, OK));
+    }
+    for (int i = 0; i < 2; i++) {
+        read_losses(s, i == 0 ? "half" : "halves", losses[i]);
+        read_scales(s, i == 0 ? "half" : "halves", scales[i]);
+    }
+    if (memcmp(losses[0], losses[1], sizeof losses[0]) != 0 ||
+        memcmp(scales[0], scales[1], sizeof scales[0]) != 0)
+        return fail(OUT_OF_BOUND, "it goes on otherwise");
+    bool rises = false;
+    for (int step = 2; step <= MOST_STEPS; step++)
+        rises = rises || fabs(scales[0][step]) > fabs(scales[0][step - 1]);
+    if (scales[0][3] != -32768.0 || scales[0][4] != -16384.0 || scales[0][5] != 8192.0 || !rises)
+        return fail(OUT_OF_BOUND, "the scale was %g, %g, %g ...", scales[0][3], scales[0][4], scales[0][5]);
+    return OK;
+}
+
+int main(void)
+{
+    static const struct {
+        const char *what;
+        enum status (*play)(struct scene *s);
+    } plays[] = {
+        {"a wrong byte is passed over", passes_over_a_wrong_byte},
+        {"so are two broken ones", passes_over_two},
+        {"a name is not, nor another model, and something must be left", refuses},
+        {"keys that change the mathematics", says_what_changed},
+        {"another type of weights", changes_its_type},
+        {"a loss scale", goes_on_with_its_scale},
+        {"weights with masters, and without", changes_its_masters},
+    };
+    struct scene scene = {.status = OK};
+    int bad = 0;
+    MUST(tiny_create(&scene.tiny));
+    run(&scene, "whole", 6, "");
+    MUST(ended(&scene, OK));
+    read_losses(&scene, "whole", scene.losses);
+    for (size_t i = 0; i < sizeof plays / sizeof *plays && bad == 0; i++) {
+        enum status status = plays[i].play(&scene);
+        bad += status != OK;
+        printf("%s: %s\n", plays[i].what, status == OK ? "ok" : fail_text());
+    }
+    text_free(&scene.said);
+    tiny_destroy(&scene.tiny);
+    return bad != 0;
+}

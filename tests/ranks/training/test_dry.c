@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The dry device rehearses a run: what it counts for each rank, part by part, must be what the same rank of a
+ * real run has allocated, to the byte. And so must what the formula says, which runs nothing. */
+#include "tests/support/tiny.h"
+#include "trainer/engine/agree.h"
+#include "trainer/memory/memory_formula.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
+
+#define FULL       " memory.recompute_granularity=full "
+#define AWAY       " memory.offload_activations=true "
+#define SOME       " memory.recompute_granularity=selective memory.recompute_modules="
+#define BESIDE     " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
+#define BF16_TOO   " precision.params_dtype=bf16 "
+#define FP16_TOO   " precision.params_dtype=fp16 "
+#define NO_MASTERS " precision.main_params_dtype=bf16 "
+
+struct layout_case {
+    enum tiny_family family;
+    const char *layout;
+    int threads;
+};
+
+struct job {
+    struct run run;
+    int steps, chunks;
+    struct memory_use use[MOST_RANKS];
+    struct slot_use slots[MOST_RANKS][MOST_CHUNKS][SLOT_KINDS];
+    struct memory_table formula[MOST_RANKS]; // of the dry run
+};
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct job *job = argument;
+    struct worker worker;
+    struct step_result result;
+    double loss;
+    bool stop;
+    TRY(worker_create(&job->run, world, true, &worker));
+    for (int i = 0; i < job->steps; i++)
+        TRY(worker_step(&worker, &result));
+    if (job->steps > 1)
+        TRY(worker_evaluate(&worker, &loss, &stop));
+    if (job->steps > 1) // as a checkpoint does
+        TRY(worker_agree(&worker, OK));
+    job->use[world->rank] = device_memory(worker.device);
+    CHECK(job->run.schedule->chunks <= MOST_CHUNKS);
+    for (int chunk = 0; chunk < job->run.schedule->chunks; chunk++)
+        stash_slots(executor_stash(worker.executor), chunk, job->slots[world->rank][chunk]);
+    worker_destroy(&worker);
+    return OK;
+}
+
+static enum status play(const struct tiny *tiny, const struct layout_case *c, bool dry, struct job *job,
+                        int *size)
+{
+    struct recipe *recipe = NULL;
+    char common[80];
+    snprintf(common, sizeof common, "cluster.threads_per_rank=%d cluster.device=%s", c->threads,
+             dry ? "dry" : "cpu");
+    TRY(tiny_recipe(tiny, c->family, common, c->layout, 0, &recipe));
+    *size = recipe_world_size(recipe);
+    CHECK(*size <= MOST_RANKS);
+    // One step is what a rehearsal plays; a run plays more, and evaluates.
+    *job = (struct job){.steps = dry ? 1 : 2};
+    enum status status = run_create(recipe, !dry, &job->run);
+    job->chunks = status == OK ? job->run.schedule->chunks : 0;
+    for (int rank = 0; status == OK && dry && rank < *size; rank++)
+        status = memory_formula(&job->run, rank, c->threads, &job->formula[rank]);
+    if (status == OK && !dry)
+        status = world_run("local", *size, rank_main, job);
+    for (int rank = 0; status == OK && dry && rank < *size; rank++)
+        status = world_run_dry(*size, rank, rank_main, job);
+    run_destroy(&job->run);
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* Activations by slot, and that there are no others. */
+static enum status compare_slots(const struct job *real, const struct job *dry, int rank)
+{
+    int64_t bytes = 0;
+    for (int chunk = 0; chunk < real->chunks; chunk++)
+        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+            const struct slot_use *use = &real->slots[rank][chunk][kind],
+                                  *rehearsed = &dry->slots[rank][chunk][kind],
+                                  *formula = &dry->formula[rank].slots[chunk * SLOT_KINDS + kind];
+            bytes += use->slots * use->bytes;
+            if (use->slots != rehearsed->slots || use->bytes != rehearsed->bytes ||
+                use->slots != formula->slots || use->bytes != formula->bytes)
+                return fail(OUT_OF_BOUND,
+                            "rank %d, chunk %d: %lld slots of %lld bytes of %s; %lld of %lld were rehearsed, "
+                            "and the formula says %lld of %lld",
+                            rank, chunk, (long long)use->slots, (long long)use->bytes,
+                            slot_kind_name((enum slot_kind)kind), (long long)rehearsed->slots,
+                            (long long)rehearsed->bytes, (long long)formula->slots,
+                            (long long)formula->bytes);
+        }
+    int64_t rounded = (bytes + 63) / 64 * 64, all = real->use[rank].peak_bytes[PART_ACTIVATIONS];
+    return all == (bytes > 0 ? rounded : 64)
+               ? OK
+               : fail(OUT_OF_BOUND, "rank %d: slots of %lld bytes; there are %lld of activations", rank,
+                      (long long)bytes, (long long)all);
+}
+
+static enum status compare_rank(const struct job *real, const struct job *dry, int rank)
+{
+    const struct memory_use *use = &real->use[rank], *rehearsed = &dry->use[rank];
+    const struct memory_table *formula = &dry->formula[rank];
+    for (int part = 0; part < PART_COUNT; part++)
+        if (use->peak_bytes[part] != rehearsed->peak_bytes[part] ||
+            use->peak_bytes[part] != formula->part_bytes[part])
+            return fail(OUT_OF_BOUND,
+                        "rank %d: %lld bytes of %s; %lld were rehearsed, and the formula says %lld", rank,
+                        (long long)use->peak_bytes[part], part_name((enum part)part),
+                        (long long)rehearsed->peak_bytes[part], (long long)formula->part_bytes[part]);
+    if (use->peak_total_bytes != rehearsed->peak_total_bytes || use->peak_total_bytes != formula->bytes)
+        return fail(OUT_OF_BOUND,
+                    "rank %d: %lld bytes at most; %lld were rehearsed, and the formula says %lld", rank,
+                    (long long)use->peak_total_bytes, (long long)rehearsed->peak_total_bytes,
+                    (long long)formula->bytes);
+    bool empty = rank == 0 && !(use->peak_bytes[PART_WORKSPACE] > 0);
+    return empty ? fail(OUT_OF_BOUND, "no workspace at all") : OK;
+}
+
+static enum status compare(const struct tiny *tiny, const struct layout_case *c)
+{
+    struct job real, dry;
+    int size = 0;
+    TRY(play(tiny, c, false, &real, &size));
+    TRY(play(tiny, c, true, &dry, &size));
+    enum status status = OK;
+    for (int rank = 0; status == OK && rank < size; rank++)
+        status = compare_rank(&real, &dry, rank);
+    for (int rank = 0; status == OK && rank < size; rank++)
+        status = compare_slots(&real, &dry, rank);
+    for (int rank = 0; rank < size; rank++)
+        memory_table_free(&dry.formula[rank]);
+    return status;
+}
+
+static const struct layout_case cases[] = {
+    {TINY_GPT, "", 1},
+    {TINY_GPT, TINY_DROPOUT, 2},
+    {TINY_GPT, "tp=2 pp=2 dp=2 parallel.sequence_parallel=true", 1},
+    {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1]", 1},
+    {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1", 3},
+    {TINY_GPT, "tp=2 pp=3 pipeline.optimizer_post_validation=true", 1},
+    {TINY_GPT, "tp=3 model.make_vocab_size_divisible_by=4 pp=2 pipeline.schedule=interleaved", 1},
+    {TINY_LLAMA, "tp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v pipeline.layout=[1,1,1,2]",
+     1},
+    {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
+    {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
+    {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
+    // Multiplications in small formats have copies of their operands.
+    {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
+    {TINY_LLAMA, BF16_TOO "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed", 1},
+    {TINY_LLAMA,
+     "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
+     "precision.high_precision_layers=[layers.1,fc2]",
+     1},
+    // Messages beside the multiplications: room for what other ranks send.
+    {TINY_GPT, "tp=2 pp=2 pipeline.schedule=zb-v" BESIDE, 2},
+    {TINY_LLAMA, "tp=4 precision.forward_format=e4m3" BESIDE FULL, 1},
+    // What is computed again has other homes.
+    {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
+    {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
+    {TINY_LLAMA, "pp=2 pipeline.schedule=zb-v" FULL, 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" FULL "memory.recompute_method=block", 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=v-half tp=2" FULL "memory.recompute_method=block", 1},
+    {TINY_GPT, SOME "[core_attn]", 1},
+    {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
+    {TINY_LLAMA, "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]",
+     1},
+    {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" AWAY, 1},
+    {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" AWAY FULL, 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
+    {TINY_GPT, "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true" FULL, 1},
+    {TINY_GPT,
+     "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
+     "memory.offload_optimizer=true" AWAY,
+     1},
+    // Shared out.
+    {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
+    {TINY_GPT, "dp=4 tp=2 parallel.sequence_parallel=true parallel.zero_stage=2 train.micro_batch_size=1", 1},
+    {TINY_LLAMA, "dp=2 pp=2 pipeline.schedule=interleaved parallel.zero_stage=3", 1},
+    {TINY_GPT, "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3 parallel.overlap_param_gather=true",
+     1},
+    {TINY_LLAMA,
+     "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
+     "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
+     1},
+    // Two bytes, and masters of four.
+    {TINY_GPT, BF16_TOO "tp=2 pp=2 dp=2 parallel.zero_stage=1 parallel.sequence_parallel=true", 1},
+    {TINY_LLAMA, BF16_TOO "pp=3 pipeline.optimizer_post_validation=true" SOME "[norm,core_attn]", 2},
+    {TINY_LLAMA, BF16_TOO "dp=2 parallel.zero_stage=2 memory.offload_optimizer=true", 1},
+    {TINY_GPT,
+     BF16_TOO "dp=3 pp=2 parallel.zero_stage=3 parallel.overlap_param_gather=true train.global_batch_size=12 "
+              "pipeline.optimizer_post_validation=true",
+     1},
+    {TINY_LLAMA, BF16_TOO "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
+    {TINY_GPT, FP16_TOO "model.vocab_size=3000", 2},
+    {TINY_LLAMA, FP16_TOO "tp=2 pp=2 model.vocab_size=3001", 1},
+    {TINY_LLAMA,
+     FP16_TOO "tp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.vocab_size=3001", 1},
+    {TINY_GPT, FP16_TOO "pp=3 model.ffn_hidden_size=800", 1},
+    {TINY_GPT, FP16_TOO "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8", 1},
+    {TINY_GPT,
+     FP16_TOO "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8 "
+              "precision.high_precision_layers=[layers.0,layers.-1.mlp.fc1]",
+     1},
+    {TINY_GPT,
+     FP16_TOO "model.ffn_hidden_size=800 precision.matmul_format=mxfp8 precision.grad_weight_format=none", 1},
+    {TINY_GPT,
+     FP16_TOO
+     "tp=2 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.ffn_hidden_size=800",
+     1},
+    {TINY_GPT, FP16_TOO "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
+    {TINY_LLAMA, FP16_TOO "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
+    // Without masters.
+    {TINY_GPT,
+     BF16_TOO NO_MASTERS "tp=2 pp=2 dp=2 parallel.zero_stage=1 pipeline.optimizer_post_validation=true", 1},
+    {TINY_LLAMA, BF16_TOO NO_MASTERS "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true", 1},
+};
+
+int main(void)
+{
+    struct tiny tiny;
+    int bad = 0;
+    MUST(tiny_create(&tiny));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += UNDER_TSAN ? 4 : UNDER_SANITIZER ? 2 : 1) {
+        enum status status = compare(&tiny, &cases[i]);
+        bad += status != OK;
+        printf("\"%s\": %s\n", cases[i].layout, status == OK ? "to the byte" : fail_text());
+    }
+    tiny_destroy(&tiny);
+    return bad != 0;
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A tiny model learns one short text by heart, on four ranks; from its checkpoint one rank says it again,
+ * byte for byte, longer than the window is, and knows where it ends, in two-byte numbers too. A checkpoint
+ * from before it knew must say something else: a test that always succeeds would not notice that nothing was
+ * loaded. */
+#include "tests/support/sanitized.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/data/dataset.h"
+#include "trainer/run/generate.h"
+#include "trainer/run/train.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* 72 bytes and the end of the document: 73 has no factor in common with the window's 48, so training shows
+ * every place of the poem at every place of the window. What follows eight bytes of it is never in doubt. */
+static const char poem[] = "Of shoes and ships and sealing wax, caf\xC3\xA9s, a lobster, five kings: told.";
+enum { POEM = sizeof poem - 1, COPIES = 60, PROMPT = 12, EARLY_STEP = 5 };
+
+static const char *const families[] = {
+    "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, ffn_hidden_size: 128, seq_length: 48,\n"
+    "  position_embedding_type: rope, normalization: RMSNorm, activation: swiglu, add_bias_linear: false,\n"
+    "  tie_word_embeddings: false, num_query_groups: 2}\n"
+    "parallel: {tensor_parallel_size: 2, pipeline_parallel_size: 2, sequence_parallel: true}\n",
+    "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, ffn_hidden_size: 128, seq_length: 48}\n"
+    "parallel: {data_parallel_size: 2, tensor_parallel_size: 2}\n",
+};
+
+static const char rest_of_recipe[] =
+    "seed: 3\n"
+    "train: {micro_batch_size: 2, global_batch_size: 8, train_iters: 300, eval_interval: 0}\n"
+    "optimizer: {lr: 5.0e-3, min_lr: 2.0e-4, lr_warmup_iters: 5, weight_decay: 0.0, adam_beta2: 0.95}\n"
+    "tokenizer: {tokenizer_type: byte}\n"
+    "checkpoint: {save_interval: 5, keep_last: 0}\n"
+    "logging: {log_interval: 100}\n";
+
+struct stand {
+    char folder[64], recipe[128], data[128], run[128];
+    int failures;
+};
+
+static void expect(struct stand *stand, bool holds, const char *what)
+{
+    if (!holds)
+        printf("FAILED  %s\n", what);
+    stand->failures += !holds;
+}
+
+static void expect_ok(struct stand *stand, enum status status, const char *what)
+{
+    if (status != OK)
+        printf("FAILED  %s: %s\n", what, fail_text());
+    stand->failures += status != OK;
+}
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place)
+{
+    (void)about;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+/* ---- a folder with the text and a recipe ---- */
+
+static enum status write_data(const struct stand *stand)
+{
+    int32_t ids[POEM + 1];
+    struct dataset_writer *writer = NULL;
+    for (int i = 0; i < POEM; i++)
+        ids[i] = (unsigned char)poem[i];
+    ids[POEM] = 256;
+    TRY(dataset_writer_create(stand->data, 257, &writer));
+    enum status status = OK;
+    for (int copy = 0; status == OK && copy < COPIES; copy++) {
+        status = dataset_writer_add(writer, ids, POEM + 1);
+        if (status == OK)
+            status = dataset_writer_end_document(writer);
+    }
+    if (status == OK)
+        status = dataset_writer_finish(writer);
+    dataset_writer_destroy(writer);
+    return status;
+}
+
+static enum status write_recipe(const struct stand *stand, const char *family)
+{
+    struct text text = {0};
+    text_add(&text, "%s%sdata: {train: %s, split: \"1, 0, 0\"}\n", family, rest_of_recipe, stand->data);
+    enum status status = file_write_atomic(stand->recipe, text_chars(&text), text.length);
+    text_free(&text);
+    return status;
+}
+
+static enum status load(const struct stand *stand, const char *const *overrides, size_t count,
+                        struct recipe **out)
+{
+    struct problems problems = {0};
+    char run[200];
+    const char *all[8] = {run};
+    snprintf(run, sizeof run, "logging.run_dir=%s", stand->run);
+    for (size_t i = 0; i < count; i++)
+        all[i + 1] = overrides[i];
+    enum status status = recipe_load(stand->recipe, all, count + 1, 0, out, &problems);
+    problems_print(&problems, stdout);
+    problems_free(&problems);
+    return status;
+}
+
+static enum status train_family(const struct stand *stand)
+{
+    static const char *const short_run[] = {"train.train_iters=20"};
+    struct recipe *recipe = NULL;
+    TRY(load(stand, short_run, UNDER_SANITIZER ? 1 : 0, &recipe));
+    enum status status = train(recipe, recipe_world_size(recipe));
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* ---- generating ---- */
+
+struct wish {
+    int64_t step, tokens;
+    const char *prompt;
+    const char *device;
+    bool no_stop;
+};
+
+static enum status say(const struct stand *stand, const struct wish *wish, struct generate_result *result,
+                       struct text *out)
+{
+    const char *const one_rank[] = {
+        "tp=1", "pp=1", "dp=1", "parallel.sequence_parallel=false", "train.micro_batch_size=1", wish->device};
+    struct recipe *recipe = NULL;
+    char *memory = NULL, checkpoint[200];
+    size_t size = 0;
+    TRY(load(stand, one_rank, sizeof one_rank / sizeof *one_rank, &recipe));
+    snprintf(checkpoint, sizeof checkpoint, "%s/step-%08d", recipe->checkpoint.save, (int)wish->step);
+    struct generate_options options = {
+        .recipe = recipe,
+        .transport = "local",
+        .checkpoint = checkpoint,
+        .prompt = wish->prompt,
+        .prompt_bytes = (int64_t)strlen(wish->prompt),
+        .tokens = wish->tokens,
+        .sampling = {.temperature = 0.0, .top_p = 1.0},
+        .no_stop = wish->no_stop,
+        .to = open_memstream(&memory, &size),
+    };
+    enum status status = options.to != NULL ? generate(&options, result) : fail(NO_MEMORY, "no stream");
+    if (options.to != NULL)
+        fclose(options.to);
+    text_add_bytes(out, memory, size);
+    free(memory);
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* The poem from its first bytes on, to its end. 48 tokens of window, 60 to say. */
+static void says_it_by_heart(struct stand *stand, const char *device)
+{
+    struct generate_result result = {0};
+    struct text said = {0};
+    char prompt[PROMPT + 1] = {0};
+    memcpy(prompt, poem, PROMPT);
+    const struct wish wish = {.step = 300, .tokens = 300, .prompt = prompt, .device = device};
+    expect_ok(stand, say(stand, &wish, &result, &said), "generates");
+    expect(stand, strcmp(text_chars(&said), poem) == 0, "says the poem");
+    expect(stand, result.stopped && result.tokens == POEM - PROMPT + 1, "stops where it ends");
+    expect(stand, result.prompt_tokens == PROMPT && result.step == 300, "says what it did");
+    if (stand->failures > 0)
+        printf("said \"%s\"\n", text_chars(&said));
+    text_free(&said);
+}
+
+/* Behind the end comes the beginning; and a text without a prompt begins there too. */
+static void goes_on(struct stand *stand)
+{
+    struct generate_result result = {0};
+    struct text said = {0};
+    const struct wish on = {.step = 300,
+                            .tokens = 30,
+                            .prompt = "five kings: told.",
+                            .device = "cluster.device=cpu",
+                            .no_stop = true};
+    const struct wish from_nothing = {
+        .step = 300, .tokens = 20, .prompt = "", .device = "cluster.device=cpu"};
+    expect_ok(stand, say(stand, &on, &result, &said), "goes on");
+    expect(stand, !result.stopped && result.tokens == 30, "does not stop");
+    expect(stand, strncmp(text_chars(&said) + strlen(on.prompt), poem, 29) == 0, "begins again");
+    text_free(&said);
+    expect_ok(stand, say(stand, &from_nothing, &result, &said), "begins");
+    expect(stand, result.prompt_tokens == 0 && strncmp(text_chars(&said), poem, 20) == 0, "begins the poem");
+    text_free(&said);
+}
+
+/* After a few steps it cannot know: were it to say the poem, it would not come from the checkpoint. */
+static void early_it_does_not_know(struct stand *stand)
+{
+    struct generate_result result = {0};
+    struct text said = {0};
+    const struct wish wish = {
+        .step = EARLY_STEP, .tokens = 40, .prompt = "Of shoes and", .device = "cluster.device=cpu"};
+    expect_ok(stand, say(stand, &wish, &result, &said), "generates early");
+    expect(stand, strncmp(text_chars(&said), poem, 40) != 0, "does not know it early");
+    text_free(&said);
+}
+
+static void refuses(struct stand *stand)
+{
+    struct generate_result result = {0};
+    struct text said = {0};
+    const struct wish wishes[] = {
+        {.step = 300,
+         .tokens = 3,
+         .prompt = "0123456789012345678901234567890123456789012345678",
+         .device = "seed=3"},
+        {.step = 299, .tokens = 3, .prompt = "Of", .device = "seed=3"},
+        {.step = 300, .tokens = 3, .prompt = "Of", .device = "cluster.device=dry"},
+        {.step = 300, .tokens = 3, .prompt = "Of", .device = "model.hidden_size=32"},
+    };
+    static const char *const why[] = {
+        "the prompt has 49 tokens, and the model sees model.seq_length 48 at once", "step-00000299",
+        "cluster.device dry computes nothing, so there is no text to come from it; cluster.device cpu works",
+        "model.hidden_size 64, and the recipe says 32"};
+    const enum status expected[] = {BAD_USAGE, BAD_CHECKPOINT, BAD_RECIPE, BAD_CHECKPOINT};
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        enum status status = say(stand, &wishes[i], &result, &said);
+        expect(stand, status == expected[i] && strstr(fail_text(), why[i]) != NULL, why[i]);
+        expect(stand, said.length == 0, "nothing is printed of what is refused");
+        text_free(&said);
+    }
+}
+
+/* What it says after 20 steps is nothing to compare; how its threads go about it is the same. */
+static void says_something(struct stand *stand, const char *device)
+{
+    struct generate_result result = {0};
+    struct text said = {0};
+    const struct wish wish = {
+        .step = 20, .tokens = 60, .prompt = "Of shoes", .device = device, .no_stop = true};
+    expect_ok(stand, say(stand, &wish, &result, &said), "generates");
+    expect(stand, result.tokens == 60, "says as much as it was asked for");
+    text_free(&said);
+}
+
+static void one_family(struct stand *stand, int family)
+{
+    snprintf(stand->run, sizeof stand->run, "%s/run-%d", stand->folder, family);
+    expect_ok(stand, write_recipe(stand, families[family]), "writes a recipe");
+    expect_ok(stand, train_family(stand), "trains");
+    if (stand->failures > 0)
+        return;
+    if (UNDER_SANITIZER) {
+        says_something(stand, "cluster.device=cpu");
+        says_something(stand, "cluster.device=strict");
+        says_something(stand, "precision.params_dtype=bf16");
+        return;
+    }
+    says_it_by_heart(stand, "cluster.device=cpu");
+    says_it_by_heart(stand, "cluster.device=strict");
+    says_it_by_heart(stand, "precision.params_dtype=bf16");
+    says_it_by_heart(stand, "precision.params_dtype=fp16");
+    goes_on(stand);
+    early_it_does_not_know(stand);
+    refuses(stand);
+}
+
+int main(void)
+{
+    struct stand stand = {.folder = "/tmp/cuboid-generate-XXXXXX"};
+    if (mkdtemp(stand.folder) == NULL) {
+        printf("cannot make a folder\n");
+        return 1;
+    }
+    snprintf(stand.recipe, sizeof stand.recipe, "%s/recipe.yaml", stand.folder);
+    snprintf(stand.data, sizeof stand.data, "%s/data", stand.folder);
+    expect_ok(&stand, write_data(&stand), "writes data");
+    for (int family = 0; family < 2; family++)
+        one_family(&stand, family);
+    nftw(stand.folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    printf("%s\n", stand.failures == 0 ? "ok" : "FAILED");
+    return stand.failures != 0;
+}

@@ -1,0 +1,577 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Optimizer post-validation changes no bit: runs in which every stage steps on what it knows, against the
+ * synchronous run on one pipeline rank: losses, norms, weights, moments, validation loss. Clipped never, in
+ * every step, and now and then; with a gradient that is not finite in any stage; stopped and gone on with.
+ * And it must be at work: the steps that ranks ran ahead of, and the updates that they took back, are
+ * counted. test_post_validation [MPIRUN]
+ *
+ * The trap: the last step of a run is nobody's to run ahead of, so of n steps n - 1 count. */
+#include "schedules/schedule.h"
+#include "tests/support/launched.h"
+#include "trainer/run/train.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ON         " pipeline.optimizer_post_validation=true "
+#define CLIP(text) " optimizer.clip_grad=" text " "
+/* With such a learning rate the norm stays at 3 to 5. */
+#define SLOW       " optimizer.lr=1e-4 optimizer.min_lr=1e-5 "
+
+enum { AHEAD = TINY_STEPS - 1, WORDS_CHARS = 1200 };
+
+/* What must come of the first rank when it holds no layers, and so little of the norm. */
+enum outcome { RUNS_AHEAD, HOLDS, TAKES_BACK, BOTH, ANY };
+
+static const struct clipping {
+    const char *common;
+    enum outcome outcome;
+    bool schedules; // tried with all of them, by every second model
+} clippings[] = {
+    {CLIP("0"), RUNS_AHEAD, false},
+    {CLIP("1000"), RUNS_AHEAD, false},
+    {CLIP("0.01"), HOLDS, false},
+    {CLIP("2") SLOW, TAKES_BACK, true},
+    {CLIP("1.5"), UNDER_SANITIZER ? ANY : BOTH, true},
+};
+enum { CLIPPINGS = sizeof clippings / sizeof *clippings };
+
+/* The first layout is the one for mpirun. */
+struct subject {
+    const char *name;
+    enum tiny_family family;
+    const char *common;
+    const char *const *layouts;
+    const char *pipelines[3]; // each with every schedule that takes it
+};
+
+static const char *const deep[] = {
+    "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1",
+    "pp=2 pipeline.layout=[0,5]",
+    "pp=2 pipeline.layout=[0,5] cluster.device=strict",
+    "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h2 cluster.device=strict",
+    "pp=4 pipeline.layout=[0,0,2,3] pipeline.schedule=gpipe",
+    NULL,
+};
+
+static const char *const wide[] = {
+    "pp=2 pipeline.layout=[0,5] pipeline.schedule=zb-h1",
+    "pp=2 pipeline.layout=[0,5] parallel.rank_order=pp-dp-tp-cp-ep cluster.device=strict",
+    "pp=2 pipeline.layout=[0,5] pipeline.schedule=zb-h2 parallel.rank_order=cp-ep-dp-pp-tp",
+    NULL,
+};
+
+static const struct subject subjects[] = {
+    {"gpt, tied", TINY_GPT, "", deep, {"pp=2", "pp=4"}},
+    {"llama, untied, dropout", TINY_LLAMA, "model.attention_dropout=0.3", deep, {"pp=2", "pp=4"}},
+    {"gpt, tp 2 dp 2, sequence parallel, dropout, documents",
+     TINY_GPT,
+     "tp=2 dp=2 parallel.sequence_parallel=true train.micro_batch_size=1" TINY_DROPOUT TINY_DOCUMENTS,
+     wide,
+     {"pp=2"}},
+};
+enum { SUBJECTS = sizeof subjects / sizeof *subjects };
+
+struct test {
+    struct tiny tiny;
+    const char *program, *mpirun;
+    int runs, failures;
+};
+
+static const struct trace_options as_one = {.transport = "local"};
+static const struct trace_options going_on = {.transport = "local", .goes_on = true};
+
+static void judge(struct test *test, const char *what, const char *layout, bool good, const char *why)
+{
+    test->runs++;
+    if (good)
+        return;
+    test->failures++;
+    printf("FAILED  %s: %s: %s\n", what, layout, why);
+    fflush(stdout);
+}
+
+static enum status run(const struct test *test, const struct subject *subject, const char *common,
+                       const char *layout, const struct trace_options *options, struct trace *out)
+{
+    char all[WORDS_CHARS];
+    struct recipe *recipe = NULL;
+    snprintf(all, sizeof all, "%s %s", subject->common, common);
+    TRY(tiny_recipe(&test->tiny, subject->family, all, layout, 0, &recipe));
+    enum status status = trace_run(recipe, options, out);
+    recipe_destroy(recipe);
+    return status;
+}
+
+/* ---- the bits, and what happened on the way ---- */
+
+static bool came_out(enum outcome outcome, const struct trace *t, struct text *why)
+{
+    text_add(why, "%d of %d steps were run ahead of, %d updates taken back", t->ahead, AHEAD, t->rollbacks);
+    switch (outcome) {
+    case RUNS_AHEAD:
+        return t->ahead == AHEAD && t->rollbacks == 0;
+    case HOLDS:
+        return t->ahead == 0 && t->rollbacks == 0;
+    case TAKES_BACK:
+        return t->ahead == 0 && t->rollbacks >= AHEAD;
+    case BOTH:
+        return t->ahead > 0 && t->rollbacks > 0;
+    case ANY: // too few steps to tell
+        return true;
+    }
+    return false;
+}
+
+static void check(struct test *test, const struct subject *subject, const struct clipping *clipping,
+                  const char *layout, bool empty_first, const struct trace *reference)
+{
+    struct trace trace = {.steps = 0};
+    struct text why = {0}, words = {0};
+    text_add(&words, "%s%s%s", clipping->common, layout, ON);
+    enum status status =
+        run(test, subject, clipping->common, words.chars + strlen(clipping->common), &going_on, &trace);
+    bool differs = status == OK && trace_differs(reference, &trace, &why);
+    judge(test, subject->name, words.chars, status == OK && !differs,
+          status == OK ? text_chars(&why) : fail_text());
+    text_free(&why);
+    if (status == OK && empty_first) {
+        bool good = came_out(clipping->outcome, &trace, &why);
+        judge(test, subject->name, words.chars, good, text_chars(&why));
+    }
+    text_free(&why);
+    text_free(&words);
+}
+
+static void check_schedules(struct test *test, const struct subject *subject, const struct clipping *clipping,
+                            const char *pipeline, const struct trace *reference)
+{
+    for (int i = 0; schedule_about(i) != NULL; i++)
+        for (int v = 1; v <= 2; v++) {
+            char layout[200], all[WORDS_CHARS];
+            struct recipe *recipe = NULL;
+            int layers = 2 * v * (pipeline[3] - '0');
+            snprintf(layout, sizeof layout, "%s pipeline.schedule=%s pipeline.virtual_stages=%d%s", pipeline,
+                     schedule_about(i)->name, v,
+                     layers > 5 && v > 1 ? " pipeline.layout=[0,1,0,1,1,0,1,1]" : "");
+            snprintf(all, sizeof all, "%s%s", layout, ON);
+            if (tiny_recipe(&test->tiny, subject->family, subject->common, all, 0, &recipe) == OK)
+                check(test, subject, clipping, layout, false, reference);
+            recipe_destroy(recipe);
+        }
+}
+
+/* Each schedule with each clipping, with one model or another. */
+static bool takes_schedules(const struct subject *subject, const struct clipping *clipping)
+{
+    return clipping->schedules && ((subject - subjects) + (clipping - clippings)) % 2 == 0;
+}
+
+static void check_subject(struct test *test, const struct subject *subject, const struct clipping *clipping)
+{
+    struct trace reference = {.steps = 0};
+    enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
+    judge(test, subject->name, clipping->common, status == OK, fail_text());
+    for (int i = 0; status == OK && subject->layouts[i] != NULL; i++)
+        check(test, subject, clipping, subject->layouts[i], true, &reference);
+    if (status != OK || !takes_schedules(subject, clipping))
+        return;
+    int count = subject->pipelines[1] != NULL ? 2 : 1;
+    for (int i = UNDER_SANITIZER ? count - 1 : 0; i < count; i++)
+        check_schedules(test, subject, clipping, subject->pipelines[i], &reference);
+}
+
+/* Stopped in a run that validates late and gone on with by one that does not, and the other way round. */
+static void check_resumed(struct test *test, const struct subject *subject, bool first_waits)
+{
+    const struct clipping *clipping = &clippings[CLIPPINGS - 1];
+    struct trace reference = {.steps = 0}, trace = {.steps = 0};
+    struct text words[2] = {{0}, {0}}, why = {0};
+    for (int i = 0; i < 2; i++)
+        text_add(&words[i], "%s%s checkpoint.save=%s/save-%d", subject->layouts[i],
+                 (i == 0) == first_waits ? "" : ON, test->tiny.folder, test->runs);
+    struct trace_options stop = going_on, resume = going_on;
+    stop.stop_after = TINY_STEPS / 3;
+    resume.resume = true;
+    enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
+    if (status == OK)
+        status = run(test, subject, clipping->common, words[0].chars, &stop, &trace);
+    if (status == OK)
+        status = run(test, subject, clipping->common, words[1].chars, &resume, &trace);
+    bool differs = status == OK && trace_differs(&reference, &trace, &why);
+    judge(test, subject->name, words[1].chars, status == OK && !differs,
+          status == OK ? text_chars(&why) : fail_text());
+    text_free(&words[0]);
+    text_free(&words[1]);
+    text_free(&why);
+}
+
+/* ---- gradients that are not finite ---- */
+
+struct fault {
+    int64_t step;
+    int pp; // the pipeline rank that has it
+    float value;
+};
+
+/* Before the squares are taken. */
+static enum status plant(void *context, struct worker *w, int64_t step)
+{
+    const struct fault *fault = context;
+    if (step != fault->step || w->groups->place.pp != fault->pp)
+        return OK;
+    const struct held *held = &w->weights.list[w->weights.count - 1];
+    TRY(copy_to_device(w->compute, held->gradient.data, &fault->value, sizeof fault->value));
+    return stream_sync(w->compute);
+}
+
+/* The same sentence, with and without. */
+static void check_fault(struct test *test, const struct subject *subject, const char *layout,
+                        struct fault fault)
+{
+    char said[2][1024], on[WORDS_CHARS], what[200];
+    enum status status[2];
+    struct trace_options options = going_on;
+    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    snprintf(on, sizeof on, "%s%s", layout, ON);
+    snprintf(what, sizeof what, "%s, %g on pipeline rank %d in step %d", subject->name, (double)fault.value,
+             fault.pp, (int)fault.step);
+    for (int i = 0; i < 2; i++) {
+        struct trace trace = {.steps = 0};
+        status[i] = run(test, subject, CLIP("1"), i == 0 ? layout : on, &options, &trace);
+        snprintf(said[i], sizeof said[i], "%s", status[i] == OK ? "nothing" : fail_text());
+    }
+    char step[40];
+    snprintf(step, sizeof step, "step %d: the gradient of ", (int)fault.step);
+    bool good = status[0] == NOT_FINITE && status[1] == NOT_FINITE && strcmp(said[0], said[1]) == 0 &&
+                strstr(said[0], step) != NULL;
+    judge(test, what, said[0], good, said[1]);
+}
+
+/* Where nobody checks, what becomes of it is the same too. */
+static void check_unchecked(struct test *test, const struct subject *subject, const char *layout,
+                            struct fault fault)
+{
+    const char *common = CLIP("1") "resilience.check_for_nan_in_loss_and_grad=false";
+    char on[WORDS_CHARS];
+    struct text why = {0};
+    struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
+    struct trace_options options = going_on;
+    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    snprintf(on, sizeof on, "%s%s", layout, ON);
+    enum status status = run(test, subject, common, layout, &options, &traces[0]);
+    if (status == OK)
+        status = run(test, subject, common, on, &options, &traces[1]);
+    // Whoever knows of it holds.
+    bool held = fault.pp > 0 || traces[1].ahead < fault.step;
+    bool differs = status == OK && trace_differs(&traces[0], &traces[1], &why);
+    judge(test, "a gradient that is not finite, unchecked", on, status == OK && !differs && held,
+          status == OK ? text_chars(&why) : fail_text());
+    text_free(&why);
+}
+
+/* In fp16 such a step is skipped on all ranks, also on those that had guessed, and takes its update back. */
+static void check_skipped(struct test *test, const struct subject *subject, const char *layout,
+                          const char *scale, struct fault fault)
+{
+    char on[WORDS_CHARS], common[WORDS_CHARS];
+    struct text why = {0};
+    struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
+    struct trace_options options = going_on;
+    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    snprintf(on, sizeof on, "%s%s", layout, ON);
+    snprintf(common, sizeof common, "%s precision.params_dtype=fp16 precision.hysteresis=1 %s", CLIP("0"),
+             scale);
+    enum status status = run(test, subject, common, layout, &options, &traces[0]);
+    if (status == OK)
+        status = run(test, subject, common, on, &options, &traces[1]);
+    bool differs = status == OK && trace_differs(&traces[0], &traces[1], &why);
+    bool skipped = fault.step == 0 || !isfinite(traces[1].grad_norm[fault.step - 1]);
+    bool taken_back = fault.step == 0 || traces[1].rollbacks > 0;
+    judge(test, "fp16", on, status == OK && !differs && skipped && taken_back,
+          status == OK ? text_chars(&why) : fail_text());
+    text_free(&why);
+}
+
+static void check_all_skipped(struct test *test)
+{
+    static const char empty_first[] = "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1";
+    static const char moving[] = "precision.initial_loss_scale=16384 precision.loss_scale_window=3";
+    check_skipped(test, &subjects[0], empty_first, "precision.loss_scale=1024",
+                  (struct fault){2, 3, INFINITY});
+    check_skipped(test, &subjects[1], empty_first, "precision.initial_loss_scale=1024",
+                  (struct fault){3, 2, NAN});
+    check_skipped(test, &subjects[0], "pp=2", moving, (struct fault){0, 0, 0.0F});
+    check_skipped(test, &subjects[2], "pp=2", moving, (struct fault){0, 0, 0.0F});
+}
+
+static void check_faults(struct test *test)
+{
+    static const char *const layouts[] = {
+        "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=zb-h1",
+        "pp=4 pipeline.layout=[0,2,1,2] pipeline.schedule=1f1b cluster.device=strict"};
+    static const int where[] = {0, 2, 3};
+    for (int s = 0; s < 2; s++)
+        for (int i = 0; i < 3; i++) {
+            if (UNDER_SANITIZER && i != 2 * s) // the first rank in one layout, the last in the other
+                continue;
+            check_fault(test, &subjects[s], layouts[s], (struct fault){1 + i, where[i], INFINITY});
+            check_fault(test, &subjects[s], layouts[s], (struct fault){TINY_STEPS, where[i], -INFINITY});
+            check_fault(test, &subjects[s], layouts[s], (struct fault){TINY_STEPS / 2, where[i], NAN});
+            check_unchecked(test, &subjects[s], layouts[s], (struct fault){2, where[i], INFINITY});
+            check_unchecked(test, &subjects[s], layouts[s], (struct fault){3, where[i], NAN});
+        }
+    check_fault(test, &subjects[2], "pp=2", (struct fault){3, 0, INFINITY});
+    check_fault(test, &subjects[2], "pp=2", (struct fault){3, 1, INFINITY});
+}
+
+/* ---- whole runs ---- */
+
+/* What a line of metrics.jsonl has that time has no part in. */
+static void add_line(const char *line, const char *end, struct text *out)
+{
+    static const char *const keys[] = {
+        "\"step\": ", "\"loss\": ", "\"grad_norm\": ", "\"lr\": ", "\"tokens\": ", "\"valid_loss\": "};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const char *at = strstr(line, keys[k]);
+        if (at != NULL && at < end)
+            text_add(out, "%.*s ", (int)(strlen(keys[k]) + strcspn(at + strlen(keys[k]), ",}")), at);
+    }
+    text_add(out, "\n");
+}
+
+static int read_metrics(const struct test *test, const char *name, struct text *out)
+{
+    struct text path = {0}, all = {0};
+    int rollbacks = 0;
+    text_add(&path, "%s/%s/metrics.jsonl", test->tiny.folder, name);
+    MUST(file_read(path.chars, &all));
+    for (const char *line = text_chars(&all), *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        add_line(line, end, out);
+        const char *count = strstr(line, "\"rollbacks\": ");
+        if (count != NULL && count < end)
+            rollbacks += (int)strtol(count + strlen("\"rollbacks\": "), NULL, 10);
+    }
+    text_free(&path);
+    text_free(&all);
+    return rollbacks;
+}
+
+static const char asked_to_stop[] = "POST_VALIDATION_STOPS";
+
+/* In place of the trainer's own (ld --wrap): the signal comes before the first step's end. */
+void __real_stop_training(struct stop *stop);
+void __wrap_stop_training(struct stop *stop);
+void __wrap_stop_training(struct stop *stop)
+{
+    __real_stop_training(stop);
+    if (who_am_i()->rank == 0 && getenv(asked_to_stop) != NULL)
+        kill(getpid(), SIGTERM);
+    while (getenv(asked_to_stop) != NULL && !stop_requested(stop))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* One run of the trainer in a process of its own, silent; `asked`: to stop, in its first step. The process's
+ * exit status is the trainer's status. */
+static enum status train_apart(const struct test *test, const struct subject *subject, const char *words,
+                               bool asked)
+{
+    struct recipe *recipe = NULL;
+    TRY(tiny_recipe(&test->tiny, subject->family, subject->common, words, 0, &recipe));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        int nowhere = open("/dev/null", O_WRONLY);
+        dup2(nowhere, 1);
+        if (asked)
+            setenv(asked_to_stop, "", 1);
+        enum status status = train(recipe, recipe_world_size(recipe));
+        if (status != OK && status != STOPPED)
+            fprintf(stderr, "%s\n", fail_text());
+        _exit((int)status);
+    }
+    recipe_destroy(recipe);
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+        return fail(PEER_LOST, "a run ended with status %d", status);
+    return (enum status)WEXITSTATUS(status);
+}
+
+/* Evaluations and checkpoints in between; and stopped after its first step, which rank 0 has run ahead of,
+ * and gone on with. metrics.jsonl has what that of the synchronous run has, in its order. */
+static void check_whole_runs(struct test *test, const struct subject *subject, const char *clip,
+                             bool takes_back)
+{
+    static const char *const names[] = {"waits", "validates", "stopped"};
+    struct text lines[3] = {{0}, {0}, {0}};
+    int rollbacks = 0;
+    for (int i = 0; i < 3; i++) {
+        struct text words = {0};
+        text_add(&words,
+                 "%s%s%s train.eval_interval=3 checkpoint.save_interval=4 "
+                 "checkpoint.save=%s/%s-%d/checkpoints logging.run_dir=%s/%s-%d",
+                 subject->layouts[1], i > 0 ? ON : "", clip, test->tiny.folder, names[i], test->runs,
+                 test->tiny.folder, names[i], test->runs);
+        enum status status = train_apart(test, subject, words.chars, i == 2);
+        if (i == 2 && status == STOPPED)
+            status = train_apart(test, subject, words.chars, false);
+        else if (i == 2)
+            status = fail(OUT_OF_BOUND, "was not stopped: %s", status_name(status));
+        char name[40];
+        snprintf(name, sizeof name, "%s-%d", names[i], test->runs);
+        if (status == OK)
+            rollbacks = read_metrics(test, name, &lines[i]);
+        else
+            text_add(&lines[i], "%s", status_name(status));
+        text_free(&words);
+    }
+    bool same = strcmp(text_chars(&lines[0]), text_chars(&lines[1])) == 0 &&
+                strcmp(text_chars(&lines[0]), text_chars(&lines[2])) == 0 && strlen(lines[0].chars) > 200;
+    judge(test, subject->name, "metrics.jsonl", same && takes_back == (rollbacks > 0), text_chars(&lines[2]));
+    for (int i = 0; i < 3; i++)
+        text_free(&lines[i]);
+}
+
+/* Nothing but the end of the run comes behind its last weights, which ranks still hand each other. */
+static void check_ends(struct test *test, const char *layout)
+{
+    for (int i = 0; i < 5; i++) {
+        struct text words = {0};
+        text_add(&words,
+                 "%s" ON
+                 "train.train_iters=2 train.eval_interval=0 checkpoint.save=none optimizer.lr_warmup_iters=0 "
+                 "model.hidden_size=48 train.micro_batch_size=1 logging.run_dir=%s/ends-%d",
+                 layout, test->tiny.folder, test->runs);
+        enum status status = train_apart(test, &subjects[0], words.chars, false);
+        judge(test, "ends without evaluation and checkpoint", layout, status == OK, fail_text());
+        text_free(&words);
+    }
+}
+
+/* ---- messages ---- */
+
+struct messages {
+    struct run run;
+    int64_t sent[4], received[4]; // of reports, by rank
+    int64_t all_reduces[4];       // over the world
+    int64_t bytes;                // of a report
+};
+
+static enum status count_messages(struct world *world, void *argument)
+{
+    struct messages *messages = argument;
+    struct worker worker;
+    struct step_result result;
+    TRY(worker_create(&messages->run, world, true, &worker));
+    TRY(worker_step(&worker, &result));
+    for (const struct traffic *row = world->traffic; row != NULL; row = row->next) {
+        if (strcmp(row->name, "pp") == 0) {
+            messages->sent[world->rank] = row->calls[CALL_SEND];
+            messages->received[world->rank] = row->calls[CALL_RECEIVE];
+            if (world->rank == 0)
+                messages->bytes = row->bytes[CALL_SEND];
+        }
+        if (strcmp(row->name, "world") == 0)
+            messages->all_reduces[world->rank] = row->calls[CALL_ALL_REDUCE];
+    }
+    worker_destroy(&worker);
+    return OK;
+}
+
+/* A report down, and one up, across each boundary, and nothing over the world: dry as in earnest. */
+static void check_messages(struct test *test, bool dry)
+{
+    struct messages messages = {.bytes = 0};
+    struct recipe *recipe = NULL;
+    const char *layout = "pp=4" ON;
+    MUST(tiny_recipe(&test->tiny, TINY_GPT, dry ? "cluster.device=dry" : "", layout, 0, &recipe));
+    enum status status = run_create(recipe, !dry, &messages.run);
+    if (status == OK && !dry)
+        status = world_run("local", 4, count_messages, &messages);
+    for (int rank = 0; status == OK && dry && rank < 4; rank++)
+        status = world_run_dry(4, rank, count_messages, &messages);
+    bool good = status == OK;
+    for (int rank = 0; rank < 4; rank++) {
+        int64_t expected = rank == 0 || rank == 3 ? 1 : 2;
+        good = good && messages.sent[rank] == expected && messages.received[rank] == expected &&
+               messages.all_reduces[rank] == 0;
+    }
+    // Losses and tokens of 8 samples, a square for each parameter, a guess and the remarks of each rank.
+    struct params params;
+    MUST(params_declare(&recipe->model, &messages.run.mesh.degrees, false, &params));
+    int64_t numbers = 2 * 8 + params.count + 4 * (1 + REMARK_COUNT);
+    good = good && messages.bytes == numbers * (int64_t)sizeof(double);
+    judge(test, dry ? "messages of a rehearsal" : "messages", layout, good, "not as many as there should be");
+    params_free(&params);
+    run_destroy(&messages.run);
+    recipe_destroy(recipe);
+}
+
+/* ---- under mpirun ---- */
+
+static void check_processes(struct test *test, const struct subject *subject, bool synchronous)
+{
+    const struct clipping *clipping = &clippings[CLIPPINGS - 1];
+    struct trace reference = {.steps = 0}, trace = {.steps = 0};
+    struct text why = {0};
+    char layout[WORDS_CHARS], all[WORDS_CHARS];
+    snprintf(all, sizeof all, "%s %s", subject->common, clipping->common);
+    snprintf(layout, sizeof layout, "%s%s", subject->layouts[0], ON);
+    enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
+    if (status == OK)
+        status = launch(&(struct launch){.mpirun = test->mpirun,
+                                         .program = test->program,
+                                         .tiny = &test->tiny,
+                                         .family = subject->family,
+                                         .common = all,
+                                         .layout = layout,
+                                         .goes_on = true,
+                                         .synchronous = synchronous},
+                        &trace);
+    bool good =
+        status == OK && !trace_differs(&reference, &trace, &why) && came_out(clipping->outcome, &trace, &why);
+    judge(test, synchronous ? "mpirun, sends that block" : "mpirun", layout, good,
+          status == OK ? text_chars(&why) : fail_text());
+    text_free(&why);
+}
+
+int main(int argc, char **argv)
+{
+    if (launched_is_rank(argc))
+        return launched_rank(argv);
+    struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
+    MUST(tiny_create(&test.tiny));
+    for (int s = 0; s < SUBJECTS; s++) {
+        // Under a sanitizer now and then only: it has what is done in each of the others.
+        for (int c = UNDER_SANITIZER ? CLIPPINGS - 1 : 0; c < CLIPPINGS; c++)
+            check_subject(&test, &subjects[s], &clippings[c]);
+        check_resumed(&test, &subjects[s], false);
+        check_resumed(&test, &subjects[s], true);
+        // ThreadSanitizer takes no threads in a child of a process that has had some.
+        if (!UNDER_TSAN) {
+            check_whole_runs(&test, &subjects[s], CLIP("0"), false);
+            check_whole_runs(&test, &subjects[s], CLIP("2") SLOW, true);
+        }
+        for (int synchronous = 0; test.mpirun != NULL && synchronous < 2; synchronous++)
+            check_processes(&test, &subjects[s], synchronous == 1);
+        printf("%s: %d runs, %d failures until now\n", subjects[s].name, test.runs, test.failures);
+        fflush(stdout);
+    }
+    check_faults(&test);
+    if (!UNDER_TSAN) {
+        check_ends(&test, "dp=2 pp=4 parallel.zero_stage=1");
+        check_ends(&test, "dp=2 pp=4 parallel.zero_stage=2");
+    }
+    check_all_skipped(&test);
+    check_messages(&test, false);
+    check_messages(&test, true);
+    tiny_destroy(&test.tiny);
+    printf("%d runs, %d failures\n", test.runs, test.failures);
+    return test.failures != 0;
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Faults in how a rank computes: indices, reductions inside layers, memory of activations, the rate of a
+ * stage. */
+#include "tests/ranks/verify/faults.h"
+
+#include "trainer/engine/stash.h"
+
+#include <stdlib.h>
+
+// A hook has its shape from worker.h, whether or not a fault asks for the step.
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* Every tp rank takes itself for the first: tokens and heads are numbered from zero on each. */
+enum status numbered_from_zero(void *context, struct worker *w)
+{
+    w->groups->tp->rank = 0;
+    return OK;
+}
+
+enum status numbered_again(void *context, struct worker *w, int64_t step)
+{
+    w->groups->tp->rank = w->groups->place.tp;
+    return OK;
+}
+
+/* The bias of a row layer, added before the reduction: tp times. */
+static const char row_bias[] = "layers.1.mlp.fc2.bias";
+
+enum status bias_grows(void *context, struct worker *w, int64_t step)
+{
+    struct held *held = held_named(w, row_bias);
+    return held != NULL ? scale(w, held->weight, 2.0F) : OK;
+}
+
+enum status bias_shrinks(void *context, struct worker *w, int64_t step)
+{
+    struct held *held = held_named(w, row_bias);
+    return held != NULL ? scale(w, held->weight, 0.5F) : OK;
+}
+
+/* ---- a row layer without its all-reduce ---- */
+
+/* A table of the transport that lets one call of a step pass; the comm's own while it is installed. */
+struct silent {
+    struct transport_ops ops; // first: the table that the comm points to
+    const struct transport_ops *inner;
+    int calls;
+};
+
+/* The first is the embedding's, the second the first attention's. */
+enum { SILENT_CALL = 2 };
+
+static enum status all_reduce_but_one(struct comm *comm, struct stream *stream, struct tensor data,
+                                      enum reduction how)
+{
+    struct silent *silent = (struct silent *)(uintptr_t)comm->ops;
+    return ++silent->calls == SILENT_CALL ? OK : silent->inner->all_reduce(comm, stream, data, how);
+}
+
+enum status row_sum_lost(void *context, struct worker *w)
+{
+    struct silent *silent = malloc(sizeof *silent);
+    CHECK(silent != NULL);
+    struct comm *comm = w->groups->tp->comm;
+    *silent = (struct silent){.ops = *comm->ops, .inner = comm->ops};
+    silent->ops.all_reduce = all_reduce_but_one;
+    comm->ops = &silent->ops;
+    return OK;
+}
+
+enum status row_sum_found(void *context, struct worker *w, int64_t step)
+{
+    struct comm *comm = w->groups->tp->comm;
+    struct silent *silent = (struct silent *)(uintptr_t)comm->ops;
+    comm->ops = silent->inner;
+    free(silent);
+    return OK;
+}
+
+/* ---- memory ---- */
+
+/* A slot of activations begins before the one before it ends. */
+enum status slots_overlap(void *context, struct worker *w)
+{
+    const struct stash *stash = executor_stash(w->executor);
+    for (int chunk = 0; chunk < stash->chunks; chunk++) {
+        struct stage *stage = (struct stage *)(uintptr_t)&stash->stages[chunk];
+        CHECK(stage->layout.bytes[HOME_UNTIL_WEIGHT] > 256);
+        stage->layout.bytes[HOME_UNTIL_WEIGHT] -= 256;
+    }
+    return OK;
+}
+
+/* ---- the learning rate of a stage ---- */
+
+struct late_run {
+    struct run run; // first: what the rank points to
+    struct recipe recipe;
+    const struct run *original;
+};
+
+/* The second stage warms up one step longer than the recipe says. */
+enum status rate_of_another_step(void *context, struct worker *w)
+{
+    if (mesh_place(&w->mesh, MESH_DENSE, w->world->rank).pp != 1)
+        return OK;
+    struct late_run *late = malloc(sizeof *late);
+    CHECK(late != NULL);
+    *late = (struct late_run){.run = *w->run, .recipe = *w->run->recipe, .original = w->run};
+    late->recipe.optimizer.lr_warmup_iters++;
+    late->run.recipe = &late->recipe;
+    w->run = &late->run;
+    return OK;
+}
+
+enum status rate_of_this_step(void *context, struct worker *w, int64_t step, const struct step_result *result)
+{
+    if (w->groups->place.pp != 1)
+        return OK;
+    struct late_run *late = (struct late_run *)(uintptr_t)w->run;
+    w->run = late->original;
+    free(late);
+    return OK;
+}

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Faults that trainers have had, planted one by one into a layout's run, must be found by verify, in the
+ * quantity where they belong; and without the fault the same layout must be clean. Nothing in the trainer
+ * knows of this: a fault spoils the tables and the memory of a rank from the hooks of worker.h.
+ *
+ * The trap: a fault that a rank plants in memory it shares with others would be another fault. Hooks run on
+ * every rank at once and touch their own worker only. The device is the cpu: its streams run at once, and
+ * what lies on it can be written from here once a stream is synchronised. */
+#include "tests/ranks/verify/faults.h"
+#include "tests/support/tiny_verify.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A hook has its shape from worker.h, whether or not a fault asks for the step.
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* ---- reaching in ---- */
+
+static struct param *row_named(struct worker *w, const char *name)
+{
+    int row = params_find(&w->params, name);
+    CHECK(row >= 0);
+    return &w->params.rows[row];
+}
+
+struct held *held_named(struct worker *w, const char *name)
+{
+    return weights_held(&w->weights, params_find(&w->params, name));
+}
+
+enum status scale(struct worker *w, struct tensor t, float factor)
+{
+    TRY(stream_sync(w->compute));
+    float *x = t.data;
+    for (int64_t i = 0; i < tensor_count(t); i++)
+        x[i] *= factor;
+    return OK;
+}
+
+static enum status scale_gradient(struct worker *w, const char *name, float factor)
+{
+    struct held *held = held_named(w, name);
+    return held != NULL ? scale(w, held->gradient, factor) : OK;
+}
+
+/* ---- what a parameter's row says ---- */
+
+static enum status norm_not_reduced(void *context, struct worker *w)
+{
+    row_named(w, "layers.1.norm1.weight")->partial = PARTIAL_NONE;
+    return OK;
+}
+
+static enum status reduced_though_whole(void *context, struct worker *w)
+{
+    row_named(w, "layers.0.norm2.bias")->partial = PARTIAL_TP;
+    return OK;
+}
+
+static enum status kv_not_added(void *context, struct worker *w)
+{
+    row_named(w, "layers.0.attention.k.weight")->partial = PARTIAL_NONE;
+    return OK;
+}
+
+static enum status norm_decays(void *context, struct worker *w)
+{
+    row_named(w, "norm.weight")->decay = true;
+    return OK;
+}
+
+/* One row of the head more than there are words: the last rank's padding takes part in the softmax. */
+static enum status padding_declared(void *context, struct worker *w)
+{
+    row_named(w, "head.weight")->dim[0]++;
+    return OK;
+}
+
+/* Only the head shall believe in it, not those who look at weights. */
+static enum status padding_built(void *context, struct worker *w)
+{
+    struct param *row = row_named(w, "head.weight");
+    row->dim[0]--;
+    struct held *held = held_named(w, "head.weight");
+    if (held != NULL)
+        held->slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, w->groups->place);
+    return OK;
+}
+
+/* ---- initial weights ---- */
+
+static enum status draw_again(struct worker *w, const char *held_name, const char *drawn_name, int64_t begin)
+{
+    struct held *held = held_named(w, held_name);
+    if (held == NULL)
+        return OK;
+    return init_normal(w->compute, (struct init_normal){
+                                       .out = tensor_rows(held->weight, 0, held->slice.count[0]),
+                                       .generator = philox_named(w->run->recipe->seed, drawn_name),
+                                       .std = held->row->std,
+                                       .row_begin = begin,
+                                       .column_begin = held->slice.begin[1],
+                                       .columns = held->row->dim[1],
+                                   });
+}
+
+static enum status local_index(void *context, struct worker *w)
+{
+    return draw_again(w, "layers.3.mlp.fc1.weight", "layers.3.mlp.fc1.weight", 0);
+}
+
+/* The copy of a tied weight draws under its own name. */
+static enum status copy_drawn_apart(void *context, struct worker *w)
+{
+    struct held *held = held_named(w, "head.weight");
+    return held == NULL ? OK : draw_again(w, "head.weight", "head.weight", held->slice.begin[0]);
+}
+
+/* ---- gradients ---- */
+
+static enum status tie_twice(void *context, struct worker *w, int64_t step)
+{
+    return scale_gradient(w, "head.weight", 2.0F);
+}
+
+static enum status tie_never(void *context, struct worker *w, int64_t step)
+{
+    return scale_gradient(w, "head.weight", 0.0F);
+}
+
+/* One part in ten thousand. */
+static enum status a_little_larger(void *context, struct worker *w, int64_t step)
+{
+    return scale_gradient(w, "layers.3.mlp.fc1.weight", 1.0001F);
+}
+
+static enum status scaled_by_tp(void *context, struct worker *w, int64_t step)
+{
+    return scale_gradient(w, "layers.2.attention.proj.bias", (float)w->mesh.degrees.tp);
+}
+
+/* The last bit of one gradient, on one of two ranks that hold it, after all reductions. */
+static enum status replica_drifts(void *context, struct worker *w, int64_t step)
+{
+    struct held *held = held_named(w, "layers.4.mlp.fc2.weight");
+    if (held == NULL || groups_speaks(w->groups))
+        return OK;
+    TRY(stream_sync(w->compute));
+    float *x = held->gradient.data;
+    x[3] = nextafterf(x[3], INFINITY);
+    return OK;
+}
+
+static enum status data_alone(void *context, struct worker *w)
+{
+    w->groups->data->size = 1;
+    return OK;
+}
+
+static enum status data_together(void *context, struct worker *w, int64_t step)
+{
+    w->groups->data->size = w->mesh.degrees.dp;
+    return OK;
+}
+
+static enum status data_twice(void *context, struct worker *w, int64_t step)
+{
+    return group_all_reduce(w->groups->data, w->compute, w->weights.flat_gradient, REDUCE_SUM);
+}
+
+/* One data rank adds up one gradient elsewhere, and the sum over data gets zeros from it. */
+static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
+
+static enum status bucket_elsewhere(void *context, struct worker *w)
+{
+    struct held *held = held_named(w, lost_bucket);
+    if (held == NULL || w->groups->place.dp == 0)
+        return OK;
+    held->gradient.data = calloc((size_t)slice_padded(&held->slice), sizeof(float));
+    return held->gradient.data != NULL ? OK : fail(NO_MEMORY, "no memory for a lost gradient");
+}
+
+static enum status bucket_lost(void *context, struct worker *w, int64_t step)
+{
+    struct held *held = held_named(w, lost_bucket);
+    if (held == NULL || w->groups->place.dp == 0)
+        return OK;
+    TRY(stream_sync(w->compute));
+    free(held->gradient.data);
+    held->gradient.data = (float *)w->weights.gradient.data + held->gradient_offset;
+    return OK;
+}
+
+/* ---- the norm, and AdamW ---- */
+
+static enum status speak(struct worker *w, const char *name, int tp, bool first)
+{
+    struct held *held = held_named(w, name);
+    if (held != NULL && w->groups->place.tp == tp)
+        held->slice.first = first;
+    return OK;
+}
+
+static enum status norm_begins_to_speak(void *context, struct worker *w, int64_t step)
+{
+    return speak(w, "layers.3.norm2.weight", 1, true);
+}
+
+static enum status norm_is_silent_again(void *context, struct worker *w, int64_t step)
+{
+    return speak(w, "layers.3.norm2.weight", 1, false);
+}
+
+static enum status share_is_silent(void *context, struct worker *w, int64_t step)
+{
+    return speak(w, "layers.0.mlp.fc1.weight", 1, false);
+}
+
+static enum status share_speaks_again(void *context, struct worker *w, int64_t step)
+{
+    return speak(w, "layers.0.mlp.fc1.weight", 1, true);
+}
+
+static enum status v_forgotten(void *context, struct worker *w, int64_t step)
+{
+    struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
+    return owned != NULL ? scale(w, owned->v, 0.0F) : OK;
+}
+
+/* ---- twins: the two holders of a stage in DualPipe ---- */
+
+static enum status twins_alone(void *context, struct worker *w)
+{
+    w->groups->twins->size = 1;
+    return OK;
+}
+
+static enum status twins_together(void *context, struct worker *w, int64_t step)
+{
+    w->groups->twins->size = 2;
+    return OK;
+}
+
+static enum status twins_twice(void *context, struct worker *w, int64_t step)
+{
+    return group_all_reduce(w->groups->twins, w->compute, w->weights.flat_gradient, REDUCE_SUM);
+}
+
+/* Both of them put their squares into the global norm. */
+static enum status twins_speak(void *context, struct worker *w, int64_t step)
+{
+    w->groups->twins->rank = 0;
+    return OK;
+}
+
+static enum status one_twin_speaks(void *context, struct worker *w, int64_t step)
+{
+    w->groups->twins->rank = w->groups->twins->ranks[0] == w->world->rank ? 0 : 1;
+    return OK;
+}
+
+/* ---- the list ---- */
+
+struct fault {
+    const char *name;
+    struct hooks hooks;
+    int quantity;    // where it must show
+    const char *row; // and in which parameter; NULL: in any
+};
+
+/* Faults that fit one layout, which is also run without any. */
+struct bed {
+    struct comparison comparison;
+    const struct fault *faults;
+    int most; // of them, the first; 0: all. Narrow bounds see those that are wrong by their own size
+};
+
+#define END                \
+    {                      \
+        NULL, {0}, 0, NULL \
+    }
+
+static const struct fault in_square[] = {
+    {"a tie counted twice", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"gradients added over data twice", {.executed = data_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
+    {"a row layer without its all-reduce",
+     {.built = row_sum_lost, .executed = row_sum_found},
+     QUANTITY_LOSS,
+     NULL},
+    {"all data ranks read the first one's samples", {.loaded = data_of_first}, QUANTITY_LOSS, NULL},
+    {"a gradient scaled by tp", {.executed = scaled_by_tp}, VERIFY_GRADIENT, "layers.2.attention.proj.bias"},
+    {"a whole gradient added over tp",
+     {.declared = reduced_though_whole},
+     VERIFY_GRADIENT,
+     "layers.0.norm2.bias"},
+    {"weight decay on a norm", {.declared = norm_decays}, VERIFY_WEIGHT, "norm.weight"},
+    {"two tp ranks with swapped data", {.loaded = data_swapped}, QUANTITY_LOSS, NULL},
+    {"rank order of the data swapped", {.loaded = order_swapped}, QUANTITY_LOSS, NULL},
+    {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
+    {"a microbatch twice, another never", {.loaded = microbatch_lost}, QUANTITY_LOSS, NULL},
+    {"a norm's weight twice in the global norm",
+     {.executed = norm_begins_to_speak, .reduced = norm_is_silent_again},
+     QUANTITY_NORM,
+     NULL},
+    {"a share missing in the global norm",
+     {.executed = share_is_silent, .reduced = share_speaks_again},
+     QUANTITY_NORM,
+     NULL},
+    {"Adam's v forgotten", {.loaded = v_forgotten}, VERIFY_V, "layers.1.mlp.fc2.weight"},
+    {"one replica drifts by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
+    {"gradients never added over data",
+     {.built = data_alone, .executed = data_together},
+     VERIFY_GRADIENT,
+     "layers.0.mlp.fc1.weight"},
+    {"a gradient of one data rank lost",
+     {.built = bucket_elsewhere, .executed = bucket_lost},
+     VERIFY_GRADIENT,
+     lost_bucket},
+    {"a bias added before the reduction",
+     {.loaded = bias_grows, .executed = bias_shrinks},
+     QUANTITY_LOSS,
+     NULL},
+    {"a gradient a little too large",
+     {.executed = a_little_larger},
+     VERIFY_GRADIENT,
+     "layers.3.mlp.fc1.weight"},
+    {"a share drawn by its local index", {.built = local_index}, VERIFY_INITIAL, "layers.3.mlp.fc1.weight"},
+    {"padding inside the softmax",
+     {.declared = padding_declared, .built = padding_built},
+     QUANTITY_LOSS,
+     NULL},
+    END,
+};
+
+static const struct fault in_pipeline[] = {
+    {"a norm's gradient not reduced",
+     {.declared = norm_not_reduced},
+     VERIFY_GRADIENT,
+     "layers.1.norm1.weight"},
+    {"positions not offset",
+     {.built = numbered_from_zero, .executed = numbered_again},
+     VERIFY_GRADIENT,
+     "position.weight"},
+    {"a tie never added", {.executed = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
+    {"the learning rate of another step on one stage",
+     {.declared = rate_of_another_step, .stepped = rate_of_this_step},
+     VERIFY_WEIGHT,
+     "layers.4.mlp.fc1.weight"},
+    {"an activation slot too short", {.built = slots_overlap}, VERIFY_GRADIENT, NULL},
+    {"a tied copy drawn apart", {.built = copy_drawn_apart}, VERIFY_REPLICAS, "embedding.weight"},
+    {"labels of another microbatch", {.loaded = labels_of_another}, QUANTITY_LOSS, NULL},
+    END,
+};
+
+static const struct fault in_replicated[] = {
+    {"replicated heads not added",
+     {.declared = kv_not_added},
+     VERIFY_GRADIENT,
+     "layers.0.attention.k.weight"},
+    {"dropout by the microbatch's slot", {.loaded = dropout_by_slot}, QUANTITY_LOSS, NULL},
+    {"attention dropout by the local head",
+     {.built = numbered_from_zero, .executed = numbered_again},
+     QUANTITY_LOSS,
+     NULL},
+    END,
+};
+
+static const struct fault in_dropped[] = {
+    {"hidden dropout by the local token",
+     {.built = numbered_from_zero, .executed = numbered_again},
+     QUANTITY_LOSS,
+     NULL},
+    END,
+};
+
+static const struct fault in_documents[] = {
+    {"a mean of means", {.loaded = mean_of_means}, QUANTITY_LOSS, NULL},
+    {"documents see each other", {.loaded = documents_forgotten}, QUANTITY_LOSS, NULL},
+    {"positions go on over documents", {.loaded = positions_go_on}, QUANTITY_LOSS, NULL},
+    {"one data rank without loss mask", {.loaded = mask_forgotten}, QUANTITY_LOSS, NULL},
+    END,
+};
+
+static const struct fault in_two_ways[] = {
+    {"the directions never added",
+     {.built = twins_alone, .executed = twins_together},
+     VERIFY_GRADIENT,
+     "layers.0.mlp.fc1.weight"},
+    {"the directions added twice", {.executed = twins_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
+    {"one twin drifts by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
+    {"both twins in the global norm",
+     {.executed = twins_speak, .reduced = one_twin_speaks},
+     QUANTITY_NORM,
+     NULL},
+    {"a tie counted twice, on both twins", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    END,
+};
+
+static const struct bed beds[] = {
+    {{TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 0},
+    {{TINY_GPT, "train.micro_batch_size=1", "tp=2 pp=2 parallel.sequence_parallel=true", ""}, in_pipeline, 0},
+    {{TINY_LLAMA, "train.micro_batch_size=1 model.attention_dropout=0.2", "tp=4", ""}, in_replicated, 0},
+    {{TINY_LLAMA, "train.micro_batch_size=1 model.hidden_dropout=0.2", "tp=2 parallel.sequence_parallel=true",
+      ""},
+     in_dropped,
+     0},
+    {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents, 0},
+    {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_ways, 0},
+    {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
+    {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},
+};
+
+/* ---- running ---- */
+
+/* Two steps: some faults need moments, or a bias that is not zero. */
+static int check_clean(const struct tiny *tiny, const struct bed *bed)
+{
+    struct verify_report report = {0};
+    enum status status = tiny_verify(tiny, &bed->comparison, 2, (struct hooks){0}, &report);
+    bool good = status == OK && report.outside == 0;
+    printf("%-7s %s, without a fault: %s\n", good ? "ok" : "FAILED", bed->comparison.layout,
+           status == OK ? "clean" : fail_text());
+    if (status == OK && !good)
+        verify_print(&report, false, stdout);
+    verify_report_free(&report);
+    return !good;
+}
+
+static int check_fault(const struct tiny *tiny, const struct bed *bed, const struct fault *fault)
+{
+    struct verify_report report = {0};
+    enum status status = tiny_verify(tiny, &bed->comparison, 2, fault->hooks, &report);
+    double ratio = status == OK ? largest_ratio(&report, fault->quantity, fault->row) : 0.0;
+    bool good = status == OK && report.outside > 0 && ratio > 1.0;
+    printf("%-7s %-42s %d outside; %s%s%s at %.3g of its bound\n", good ? "ok" : "FAILED", fault->name,
+           report.outside, quantity_name(fault->quantity), fault->row != NULL ? " of " : "",
+           fault->row != NULL ? fault->row : "", ratio);
+    if (status != OK)
+        printf("        %s\n", fail_text());
+    else if (!good)
+        verify_print(&report, false, stdout);
+    fflush(stdout);
+    verify_report_free(&report);
+    return !good;
+}
+
+int main(void)
+{
+    struct tiny tiny;
+    int failures = 0, planted = 0;
+    MUST(tiny_create(&tiny));
+    for (size_t b = 0; b < sizeof beds / sizeof *beds; b++) {
+        failures += check_clean(&tiny, &beds[b]);
+        for (const struct fault *fault = beds[b].faults;
+             fault->name != NULL && fault - beds[b].faults < (beds[b].most > 0 ? beds[b].most : INT_MAX);
+             fault++, planted++)
+            failures += check_fault(&tiny, &beds[b], fault);
+    }
+    tiny_destroy(&tiny);
+    printf("%d faults planted, %d failures\n", planted, failures);
+    return failures != 0;
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What `cuboid verify` prints: the order of its lines, its verdict, and which faults a layout cannot expose.
+ */
+#include "tests/support/tiny.h"
+#include "trainer/verify/verify.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct test {
+    struct tiny tiny;
+    int failures;
+};
+
+static void expect(struct test *test, bool good, const char *what, const char *printed)
+{
+    printf("%-7s %s\n", good ? "ok" : "FAILED", what);
+    if (!good)
+        printf("%s\n", printed);
+    test->failures += !good;
+}
+
+/* ---- a report made by hand ---- */
+
+enum { ROWS = 3 };
+
+struct made {
+    char names[ROWS][PARAM_NAME_CHARS];
+    struct verify_worst worst[VERIFY_QUANTITIES][ROWS];
+    struct verify_step step;
+    struct verify_report report;
+};
+
+static void make(struct made *made)
+{
+    static const char *const names[ROWS] = {"embedding.weight", "layers.0.norm1.weight", "head.weight"};
+    static const double ratios[ROWS] = {0.2, 0.986, 0.5};
+    *made = (struct made){.step = {{5.0, 5.0}, {1.0, 1.0}, 1e-6, 1e-12}};
+    made->report =
+        (struct verify_report){.rows = ROWS, .steps = 1, .names = made->names, .step = &made->step};
+    made->report.largest = 0.986;
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        made->report.worst[q] = made->worst[q];
+    for (int row = 0; row < ROWS; row++) {
+        snprintf(made->names[row], sizeof made->names[row], "%s", names[row]);
+        made->worst[VERIFY_GRADIENT][row] =
+            (struct verify_worst){ratios[row], ratios[row] * 1e-6, 1e-6, 7, 1};
+    }
+}
+
+/* The text is the caller's to free. */
+static char *printed(const struct verify_report *report)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *to = open_memstream(&text, &length);
+    CHECK(to != NULL);
+    verify_print(report, false, to);
+    verify_print_verdict(report, to);
+    fclose(to);
+    return text;
+}
+
+static bool has_in_order(const char *text, const char *first, const char *second, const char *third)
+{
+    const char *a = strstr(text, first), *b = a != NULL ? strstr(a, second) : NULL;
+    return b != NULL && strstr(b, third) != NULL;
+}
+
+static void check_clean(struct test *test)
+{
+    struct made made;
+    make(&made);
+    char *text = printed(&made.report);
+    expect(test, has_in_order(text, "embedding.weight", "layers.0.norm1.weight", "head.weight"),
+           "lines are in forward order, not in that of their ratios", text);
+    expect(test, strstr(text, "PASS: all within bounds (worst error/bound 0.986, gradient)\n") != NULL,
+           "a clean run passes", text);
+    expect(test, strstr(text, "against the fp64 norm of the layout's own gradients") != NULL,
+           "the two gradient norms are named", text);
+    free(text);
+}
+
+static void check_outside(struct test *test)
+{
+    struct made made;
+    make(&made);
+    made.worst[VERIFY_INITIAL][2] = (struct verify_worst){INFINITY, 1e-3, 0.0, 4, 0};
+    made.worst[VERIFY_GRADIENT][0] = (struct verify_worst){INFINITY, NAN, 1e-6, 4, 1};
+    made.report.outside = made.report.unbounded = 2;
+    char *text = printed(&made.report);
+    expect(test, strstr(text, "inf") == NULL, "nothing is \"inf of its bound\"", text);
+    expect(test, has_in_order(text, "embedding.weight", "not finite", "FAIL: 2 outside bounds, 2 of them"),
+           "what is not finite is outside", text);
+    expect(test, has_in_order(text, "head.weight", "exact", "Initial weights differ"),
+           "what must be bit-identical is named so", text);
+    free(text);
+
+    make(&made);
+    made.worst[VERIFY_GRADIENT][2] = (struct verify_worst){12.5, 1.25e-5, 1e-6, 4, 1};
+    made.report.outside = 1;
+    made.report.largest = 12.5;
+    text = printed(&made.report);
+    expect(test, strstr(text, "FAIL: 1 outside bounds (worst error/bound 12.5, gradient)\n") != NULL,
+           "a fault fails", text);
+    expect(test, strstr(text, "the backward pass runs from the head to the embedding") != NULL,
+           "gradients alone: where to look", text);
+    free(text);
+}
+
+/* ---- hints ---- */
+
+static void check_hint(struct test *test, const char *layout, int steps, const char *wanted, bool is_there)
+{
+    struct recipe *recipe = NULL;
+    char *text = NULL;
+    size_t length = 0;
+    MUST(tiny_recipe(&test->tiny, TINY_GPT, "train.global_batch_size=8", layout, 0, &recipe));
+    FILE *to = open_memstream(&text, &length);
+    CHECK(to != NULL);
+    verify_print_hints(recipe, steps, to);
+    fclose(to);
+    char what[200];
+    snprintf(what, sizeof what, "%s, %d steps: %s\"%s\"", layout, steps, is_there ? "" : "no ", wanted);
+    expect(test, (strstr(text, wanted) != NULL) == is_there, what, text);
+    free(text);
+    recipe_destroy(recipe);
+}
+
+static void check_hints(struct test *test)
+{
+    static const char sp[] = "wrong index of a token";
+    check_hint(test, "tp=2 parallel.sequence_parallel=true train.micro_batch_size=2", 3, sp, true);
+    check_hint(test, "tp=2 parallel.sequence_parallel=true train.micro_batch_size=4", 3, sp, true);
+    check_hint(test, "tp=2 parallel.sequence_parallel=true train.micro_batch_size=1", 3, sp, false);
+    check_hint(test, "tp=2 train.micro_batch_size=2", 3, sp, false);
+    check_hint(test, "tp=2", 1, "--steps 2", true);
+    check_hint(test, "tp=2", 2, "--steps 2", false);
+    check_hint(test, "tp=1", 2, "compared with itself", true);
+    check_hint(test, "tp=2", 2, "(dp=1)", true);
+    check_hint(test, "dp=2", 2, "(dp=1)", false);
+    check_hint(test, "dp=2 train.micro_batch_size=4", 2, "a rank has one", true);
+    check_hint(test, "dp=2 train.micro_batch_size=2", 2, "a rank has one", false);
+    check_hint(test, "dp=2", 2, "dropout (both are 0)", true);
+    check_hint(test, "dp=2 model.hidden_dropout=0.1", 2, "dropout (both are 0)", false);
+    check_hint(test, "dp=2", 2, "data.reset_attention_mask=false", true);
+}
+
+int main(void)
+{
+    struct test test = {.failures = 0};
+    MUST(tiny_create(&test.tiny));
+    check_clean(&test);
+    check_outside(&test);
+    check_hints(&test);
+    tiny_destroy(&test.tiny);
+    return test.failures != 0;
+}

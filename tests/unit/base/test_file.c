@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Temporary files and folders (base/file.h): no link is ever followed, nothing of others is removed, and
+ * content and names are durable in the right order. The order is seen by fsync() and rename() of this
+ * program, which take the place of the C library's and keep a list. */
+#include "base/file.h"
+
+#include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/recipe/recipe_table.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- calls, as they are made ---- */
+
+enum { CALLS_CHARS = 4096 };
+struct calls {
+    char text[CALLS_CHARS];
+};
+static struct calls *const calls = &(struct calls){""};
+
+static void note(const char *what, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const char *temporary = strstr(name, ".cuboid-tmp-");
+    // Not strlen(), which clang takes for that of the initial text.
+    size_t length = strnlen(calls->text, CALLS_CHARS), most = sizeof calls->text - length;
+    int chars = temporary != NULL ? (int)(temporary - name) : (int)strlen(name);
+    snprintf(calls->text + length, most, "%s %.*s%s\n", what, chars, name, temporary != NULL ? "*" : "");
+}
+
+int fsync(int fd)
+{
+    char link[64], path[512] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = 0;
+    note("fsync", path);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int rename(const char *from, const char *to)
+{
+    note("rename", to);
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+/* Of a file called "faulty": fails. */
+int fstat(int fd, struct stat *info)
+{
+    char link[64], path[512] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = 0;
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL && strcmp(slash, "/faulty") == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return fstatat(fd, "", info, AT_EMPTY_PATH);
+}
+
+/* ---- files ---- */
+
+static void put(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void expect_text(const char *path, const char *text)
+{
+    struct text back = {0};
+    cr_assert_eq(file_read(path, &back), OK, "%s", fail_text());
+    cr_expect_str_eq(back.chars, text, "%s", path);
+    text_free(&back);
+}
+
+static bool there(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+Test(file, a_failing_fstat_is_reported_as_that)
+{
+    char folder[32];
+    struct text text = {0};
+    dev_t device;
+    ino_t inode;
+    enter(folder);
+    put("faulty", "tp: 2");
+    cr_expect_eq(file_read("faulty", &text), IO_ERROR);
+    cr_expect_str_eq(fail_text(), "faulty: Input/output error");
+    const char *fault = recipe_file_read("faulty", &text, &device, &inode);
+    cr_assert_not_null(fault);
+    cr_expect_str_eq(fault, "Input/output error");
+    text_free(&text);
+    leave(folder);
+}
+
+/* ---- temporary files ---- */
+
+Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
+{
+    char folder[32], guess[64];
+    enter(folder);
+    put("precious", "of another user");
+    snprintf(guess, sizeof guess, "report.tmp.%ld", (long)getpid()); // what can be guessed
+    cr_assert_eq(symlink("precious", guess), 0);
+    cr_assert_eq(file_write_atomic("report", "hello", 5), OK);
+    expect_text("report", "hello");
+    expect_text("precious", "of another user");
+
+    struct file_temporary first, second;
+    cr_assert_eq(file_temporary_create("report", &first), OK);
+    cr_assert_eq(file_temporary_create("report", &second), OK);
+    cr_expect_str_neq(first.path.chars, second.path.chars);
+    file_temporary_discard(&first);
+    file_temporary_discard(&second);
+    file_temporary_discard(&second);
+    cr_expect(there("report") && there(guess));
+    leave(folder);
+}
+
+Test(file, what_killed_processes_left_is_swept_and_nothing_else)
+{
+    static const char *const stay[] = {
+        "report.cuboid-tmp-0123456789abcde",     "report.cuboid-tmp-0123456789abcdef0",
+        "report.cuboid-tmp-0123456789ABCDEF",    "report.tmp.1234",
+        "other.cuboid-tmp-0123456789abcdef",     "report",
+        "my-report.cuboid-tmp-0123456789abcdef", "report.cuboid-tmp-0123456789abcdef.old",
+    };
+    char folder[32];
+    enter(folder);
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        put(stay[i], "x");
+    put("report.cuboid-tmp-0123456789abcdef", "half of a");
+    cr_assert_eq(symlink("report", "report.cuboid-tmp-1123456789abcdef"), 0);
+    cr_assert_eq(mkdir("report.cuboid-tmp-2123456789abcdef", 0700), 0);
+    struct file_temporary living;
+    cr_assert_eq(file_temporary_create("report", &living), OK);
+    file_temporary_sweep("report");
+    cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        cr_expect(there(stay[i]), "%s", stay[i]);
+    cr_expect(there("report.cuboid-tmp-1123456789abcdef") && there("report.cuboid-tmp-2123456789abcdef"));
+    cr_expect(there(living.path.chars));
+
+    // The next write of the same file does it.
+    put("report.cuboid-tmp-0123456789abcdef", "half of a");
+    cr_assert_eq(file_write_atomic("report", "whole", 5), OK);
+    cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
+    expect_text("report", "whole");
+    file_temporary_discard(&living);
+    leave(folder);
+}
+
+Test(file, content_is_durable_before_its_name_and_the_name_before_the_end)
+{
+    char folder[32];
+    enter(folder);
+    calls->text[0] = 0;
+    cr_assert_eq(folder_make("a/b"), OK);
+    cr_assert_eq(file_write_atomic("a/b/file", "hello", 5), OK);
+    char expected[256];
+    snprintf(expected, sizeof expected, "fsync %s\nfsync a\nfsync file*\nrename file\nfsync b\n",
+             strrchr(folder, '/') + 1);
+    cr_expect_str_eq(calls->text, expected);
+    leave(folder);
+}
+
+/* What is in the folder is durable before it has its name, and the name before the save is over. */
+Test(file, a_checkpoint_is_durable_before_its_name)
+{
+    char folder[32];
+    enter(folder);
+    save_one("s", 1);
+    calls->text[0] = 0;
+    save_one("s", 2);
+    cr_expect_str_eq(calls->text, "fsync run.json*\nrename run.json\nfsync s\n"
+                                  "fsync s\n" // step-00000002.partial
+                                  "fsync rank-00000.safetensors*\nrename rank-00000.safetensors\n"
+                                  "fsync step-00000002.partial\n"
+                                  "fsync recipe.yaml*\nrename recipe.yaml\nfsync step-00000002.partial\n"
+                                  "fsync manifest.json*\nrename manifest.json\nfsync step-00000002.partial\n"
+                                  "fsync step-00000002.partial\nrename step-00000002\nfsync s\n"
+                                  "fsync run.json*\nrename run.json\nfsync s\n");
+    leave(folder);
+}
+
+/* ---- removing ---- */
+
+static bool any_file(const char *name)
+{
+    return name[0] != 'k';
+}
+
+Test(file, a_folder_is_not_emptied_through_a_link)
+{
+    char folder[32];
+    enter(folder);
+    cr_assert_eq(mkdir("precious", 0700), 0);
+    put("precious/thesis", "x");
+    cr_assert_eq(symlink("precious", "link"), 0);
+    cr_assert_eq(symlink("nowhere", "dangling"), 0);
+    cr_expect_eq(folder_remove("link", any_file), OK, "%s", fail_text());
+    cr_expect_eq(folder_remove("dangling", any_file), OK, "%s", fail_text());
+    cr_expect_not(there("link"));
+    cr_expect_not(there("dangling"));
+    expect_text("precious/thesis", "x");
+    cr_expect_eq(folder_remove("none", any_file), OK);
+    cr_expect_eq(folder_remove("precious/thesis", any_file), IO_ERROR);
+    expect_text("precious/thesis", "x");
+
+    // Links in a folder go as links.
+    cr_assert_eq(mkdir("ours", 0700), 0);
+    put("ours/a", "x");
+    cr_assert_eq(symlink("../precious", "ours/b"), 0);
+    cr_assert_eq(symlink("../precious/thesis", "ours/c"), 0);
+    cr_expect_eq(folder_remove("ours", any_file), OK, "%s", fail_text());
+    cr_expect_not(there("ours"));
+    expect_text("precious/thesis", "x");
+    leave(folder);
+}
+
+Test(file, what_is_not_ours_stays)
+{
+    char folder[32];
+    enter(folder);
+    cr_assert_eq(mkdir("ours", 0700), 0);
+    put("ours/a", "x");
+    put("ours/keep", "x");
+    cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
+    cr_expect_str_eq(fail_text(), "ours: is not removed: it also holds keep");
+    cr_expect_not(there("ours/a"));
+    expect_text("ours/keep", "x");
+    cr_assert_eq(rename("ours/keep", "keep"), 0);
+    cr_assert_eq(mkdir("ours/folder", 0700), 0);
+    cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
+    cr_expect_str_eq(fail_text(), "ours: is not removed: it also holds folder");
+    leave(folder);
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Checkpoints of two tensors made by hand, in a folder of the test's own. */
+#pragma once
+
+#include "tests/unit/recipe/recipe_case.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+static inline void enter(char folder[32])
+{
+    snprintf(folder, 32, "/tmp/cuboid-saves-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static inline int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+static inline void leave(const char *folder)
+{
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+/* "step-00000001 step-00000002.partial" */
+static inline const char *list(const char *save, struct text *out)
+{
+    struct dirent **names = NULL;
+    int count = scandir(save, &names, NULL, alphasort);
+    out->length = 0;
+    text_add(out, "%s", "");
+    for (int i = 0; i < count; i++) {
+        if (names[i]->d_name[0] != '.')
+            text_add(out, "%s%s", out->length > 0 ? " " : "", names[i]->d_name);
+        free(names[i]);
+    }
+    free(names);
+    return out->chars;
+}
+
+/* ---- a checkpoint by hand ---- */
+
+static inline void write_tensors(const char *path, const struct save_identity *identity)
+{
+    const struct piece pieces[] = {
+        {.name = "norm.weight", .ndim = 1, .dim = {4, 1}, .count = {4, 1}},
+        {.name = "head.weight", .dtype = SAFETENSORS_F32, .ndim = 2, .dim = {2, 4}, .count = {2, 4}}};
+    float numbers[12] = {0};
+    struct checkpoint_writer *writer = NULL;
+    cr_assert_eq(checkpoint_writer_create(path, identity, pieces, 2, &writer), OK, "%s", fail_text());
+    cr_assert_eq(checkpoint_writer_append(writer, numbers, sizeof numbers), OK);
+    cr_assert_eq(checkpoint_writer_finish(writer), OK, "%s", fail_text());
+    checkpoint_writer_destroy(writer);
+}
+
+static inline void write_in(const char *folder, const char *name, const char *text, size_t length)
+{
+    struct text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    cr_assert_eq(file_write_atomic(path.chars, text, length), OK);
+    text_free(&path);
+}
+
+static inline void write_manifest(const char *folder, const struct save_identity *identity)
+{
+    struct loaded loaded = load(SMALL, NULL, 0);
+    struct run run = {.recipe = loaded.recipe};
+    struct worker worker = {.run = &run, .step = identity->step};
+    struct manifest manifest;
+    struct text text = {0}, recipe = {0};
+    text_add(&recipe, "%s", "name: by hand\n");
+    write_in(folder, "recipe.yaml", recipe.chars, recipe.length);
+    cr_assert_eq(mesh_create((struct degrees){2, 1, 1, 1, 1}, NULL, &worker.mesh), OK);
+    cr_assert_eq(manifest_begin(&worker, identity, &manifest), OK);
+    manifest_set_recipe(&manifest, "recipe.yaml", &recipe);
+    cr_assert_eq(manifest_add_file(&manifest, folder, "rank-00000.safetensors"), OK, "%s", fail_text());
+    cr_assert_eq(manifest_complete(&manifest, folder), OK, "%s", fail_text());
+    manifest_text(&manifest, &text);
+    write_in(folder, "manifest.json", text.chars, text.length);
+    manifest_free(&manifest);
+    text_free(&text);
+    text_free(&recipe);
+    loaded_free(&loaded);
+}
+
+/* As a save does it, up to before the name is given. */
+static inline struct save_ticket begin(const char *save, int64_t step)
+{
+    struct save_ticket ticket;
+    struct text folder = {0}, path = {0};
+    cr_assert_eq(folder_begin(save, step, &ticket), OK, "%s", fail_text());
+    folder_of_ticket(save, &ticket, &folder);
+    text_add(&path, "%s/rank-00000.safetensors", folder.chars);
+    write_tensors(path.chars, &ticket.identity);
+    write_manifest(folder.chars, &ticket.identity);
+    text_free(&folder);
+    text_free(&path);
+    return ticket;
+}
+
+/* keep 0: all. */
+static inline void save_and_keep(const char *save, int64_t step, int64_t keep)
+{
+    struct save_ticket ticket = begin(save, step);
+    cr_assert_eq(folder_publish(save, &ticket), OK, "%s", fail_text());
+    folder_prune(save, &ticket, keep);
+}
+
+static inline void save_one(const char *save, int64_t step)
+{
+    save_and_keep(save, step, 0);
+}
+
+static inline void silence(void)
+{
+    int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDERR_FILENO);
+    close(nowhere);
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The folder of checkpoints, with checkpoints made by hand: which are complete, and which files a save may
+ * remove and when. What ranks do together is in tests/ranks/training/test_checkpoint.c. */
+#include "trainer/checkpoint/checkpoint.h"
+
+#include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+
+#include <fcntl.h>
+
+static void expect_found(const char *save, const char *expected)
+{
+    char *found = NULL;
+    cr_assert_eq(checkpoint_find(save, &found), OK);
+    if (expected == NULL)
+        cr_expect_null(found, "found %s", found);
+    else
+        cr_expect_str_eq(found, expected);
+    free(found);
+}
+
+/* ---- the folder ---- */
+
+Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
+{
+    char folder[32];
+    enter(folder);
+    expect_found("none", NULL);
+    save_one("s", 9);
+    expect_found("s", "s/step-00000009");
+    save_one("s", 100);
+    save_one("s", 123456789);
+    expect_found("s", "s/step-123456789");
+
+    // Each way of not being complete.
+    cr_assert_eq(unlink("s/step-123456789/manifest.json"), 0);
+    expect_found("s", "s/step-00000100");
+    save_one("s", 200);
+    cr_assert_eq(truncate("s/step-00000200/rank-00000.safetensors", 100), 0);
+    expect_found("s", "s/step-00000100");
+    save_one("s", 300);
+    cr_assert_eq(unlink("s/step-00000300/rank-00000.safetensors"), 0);
+    expect_found("s", "s/step-00000100");
+    save_one("s", 400);
+    cr_assert_eq(truncate("s/step-00000400/manifest.json", 50), 0);
+    expect_found("s", "s/step-00000100");
+    begin("s", 500);
+    expect_found("s", "s/step-00000100");
+
+    // Names that are no checkpoint's.
+    const char *const names[] = {"s/step-",          "s/step-1",        "s/step-00000600x",
+                                 "s/step-000000700", "s/Step-00000800", "s/step-9999999999999999999"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        cr_assert_eq(rename("s/step-00000100", names[i]) || (expect_found("s", "s/step-00000009"), 0) ||
+                         rename(names[i], "s/step-00000100"),
+                     0);
+    expect_found("s", "s/step-00000100");
+    leave(folder);
+}
+
+Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = silence)
+{
+    static const char *const theirs[] = {
+        "s/step-00000001.old",  "s/step-00000001.removed",   "s/step-00000003.old",
+        "s/step-00000004.mine", "s/step-00000005.partial-7", "s/step-00000006.partial",
+    };
+    static const char all[] =
+        "run.json step-00000001 step-00000001.old step-00000001.removed step-00000003.old "
+        "step-00000004.mine step-00000005.partial-7 step-00000006.partial";
+    char folder[32];
+    struct text names = {0};
+    enter(folder);
+    save_one("s", 1);
+    begin("s", 2); // killed here
+    // Copies of the user's, each of them a whole checkpoint of this run.
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
+        struct save_ticket ticket = {.identity = {.step = 1}};
+        struct record record;
+        struct text path = {0};
+        cr_assert_eq(record_read("s", &record), OK);
+        memcpy(ticket.identity.run, record.run, sizeof record.run);
+        cr_assert_eq(random_hex(ticket.identity.save, SAVE_CHARS - 1), OK);
+        cr_assert_eq(mkdir(theirs[i], 0777), 0);
+        text_add(&path, "%s/rank-00000.safetensors", theirs[i]);
+        write_tensors(path.chars, &ticket.identity);
+        write_manifest(theirs[i], &ticket.identity);
+        text_free(&path);
+    }
+    cr_assert_eq(folder_clean("s"), OK);
+    cr_expect_str_eq(list("s", &names), all);
+    struct save_ticket ticket = begin("s", 6); // whose usual name is taken
+    cr_expect_eq(ticket.attempt, 2);
+    folder_abandon("s", &ticket);
+    cr_expect_str_eq(list("s", &names), all);
+    save_and_keep("s", 6, 1);
+    cr_expect_str_eq(list("s", &names), "run.json step-00000001.old step-00000001.removed step-00000003.old "
+                                        "step-00000004.mine step-00000005.partial-7 step-00000006 "
+                                        "step-00000006.partial");
+    text_free(&names);
+    leave(folder);
+}
+
+/* Killed while it removes a checkpoint, at each file of it. */
+Test(checkpoint, a_removal_that_was_interrupted_is_finished)
+{
+    static const char *const gone[] = {"manifest.json", "recipe.yaml", "rank-00000.safetensors"};
+    char folder[32];
+    struct text names = {0};
+    for (size_t files = 0; files <= 3; files++) {
+        enter(folder);
+        save_one("s", 1);
+        cr_assert_eq(record_set_unfinished("s", "step-00000001.removed"), OK);
+        cr_assert_eq(rename("s/step-00000001", "s/step-00000001.removed"), 0);
+        for (size_t i = 0; i < files; i++) {
+            struct text path = {0};
+            text_add(&path, "s/step-00000001.removed/%s", gone[i]);
+            cr_assert_eq(unlink(path.chars), 0);
+            text_free(&path);
+        }
+        write_in("s/step-00000001.removed", "manifest.json.cuboid-tmp-0123456789abcdef", "x", 1);
+        save_one("s", 2);
+        cr_expect_str_eq(list("s", &names), "run.json step-00000002");
+        leave(folder);
+    }
+    text_free(&names);
+}
+
+/* A save writes names like these, but not these. */
+Test(checkpoint, files_that_no_save_writes_are_kept, .init = silence)
+{
+    static const char *const names[] = {"manifest.json.cuboid-tmp-mine", "manifest.json.bak",
+                                        "rank-00000.safetensors.cuboid-tmp-0123456789abcdef0",
+                                        "rank-.safetensors.old", "data.jsonl"};
+    char folder[32];
+    struct text left = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        enter(folder);
+        save_one("s", 1);
+        write_in("s/step-00000001", names[i], "x", 1);
+        save_and_keep("s", 2, 1);
+        cr_expect_str_eq(list("s", &left), "run.json step-00000001.removed step-00000002", "%s", names[i]);
+        cr_expect_str_eq(list("s/step-00000001.removed", &left), names[i]);
+        leave(folder);
+    }
+    text_free(&left);
+}
+
+Test(checkpoint, a_save_of_the_same_step_replaces_it, .init = silence)
+{
+    char folder[32];
+    struct text names = {0};
+    struct manifest first, second;
+    enter(folder);
+    save_one("s", 1);
+    cr_assert_eq(manifest_read("s/step-00000001", &first), OK);
+    cr_assert_eq(mkdir("s/step-00000002", 0777), 0); // not complete, and so not known to be ours
+    save_one("s", 1);
+    save_one("s", 2);
+    cr_expect_str_eq(list("s", &names), "run.json step-00000001 step-00000002 step-00000002.old");
+    cr_expect_str_eq(list("s/step-00000001", &names), "manifest.json rank-00000.safetensors recipe.yaml");
+    cr_assert_eq(manifest_read("s/step-00000001", &second), OK);
+    cr_expect_str_eq(first.identity.run, second.identity.run);
+    cr_expect_str_neq(first.identity.save, second.identity.save);
+    expect_found("s", "s/step-00000002");
+    manifest_free(&first);
+    manifest_free(&second);
+    text_free(&names);
+    leave(folder);
+}
+
+Test(checkpoint, older_ones_are_removed_and_nothing_else, .init = silence)
+{
+    char folder[32];
+    struct text names = {0};
+    enter(folder);
+    for (int64_t step = 1; step <= 4; step++)
+        save_one("s", step);
+    save_one("foreign", 2);
+    cr_assert_eq(rename("s/step-00000002", "s/step-00000012"), 0); // named by the user
+    cr_assert_eq(rename("foreign/step-00000002", "s/step-00000002"), 0);
+    cr_assert_eq(unlink("s/step-00000003/manifest.json"), 0); // does not count
+    cr_assert_eq(mkdir("s/step-00000004.partial", 0777), 0);  // nor does this
+    save_and_keep("s", 5, 1);
+    cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004.partial "
+                                        "step-00000005 step-00000012");
+    save_and_keep("s", 4, 1); // 5 is newer than what was saved
+    cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004 "
+                                        "step-00000004.partial step-00000005 step-00000012");
+    cr_assert_eq(rmdir("s/step-00000004.partial"), 0);
+    text_free(&names);
+    leave(folder);
+}
+
+Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence)
+{
+    char folder[32];
+    struct text names = {0};
+    struct save_identity foreign = {.step = 1};
+    enter(folder);
+    for (int64_t step = 1; step <= 4; step++)
+        save_one("foreign", step);
+    save_one("s", 1);
+    cr_assert_eq(mkdir("precious", 0777) || mkdir("precious/thesis", 0777) || mkdir("archive", 0777), 0);
+    snprintf(foreign.run, sizeof foreign.run, "%032d", 0);
+    snprintf(foreign.save, sizeof foreign.save, "%016d", 0);
+    write_tensors("precious/rank-00000.safetensors", &foreign);
+    // Moved away by the user, who left a link.
+    cr_assert_eq(rename("s/step-00000001", "archive/step-00000001"), 0);
+    cr_assert_eq(symlink("../archive/step-00000001", "s/step-00000001"), 0);
+    cr_assert_eq(symlink("../foreign/step-00000002", "s/step-00000002"), 0);
+    cr_assert_eq(symlink("../precious", "s/step-00000003.partial"), 0);
+    cr_assert_eq(symlink("../precious", "s/step-00000004.partial"), 0);
+    cr_assert_eq(symlink("../foreign/step-00000004", "s/step-00000004"), 0);
+    save_and_keep("s", 3, 1);
+    save_and_keep("s", 4, 1);
+    cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000004");
+    expect_found("s", "s/step-00000004");
+    cr_expect_str_eq(list("precious", &names), "rank-00000.safetensors thesis");
+    for (int64_t step = 1; step <= 4; step++) {
+        struct text path = {0};
+        folder_of_step(step == 1 ? "archive" : "foreign", step, "", &path);
+        cr_expect_str_eq(list(path.chars, &names), "manifest.json rank-00000.safetensors recipe.yaml");
+        text_free(&path);
+    }
+    text_free(&names);
+    leave(folder);
+}
+
+/* In the way of a run that resumes: checkpoints of others, and one under the name of another step. */
+Test(checkpoint, what_is_not_this_runs_is_passed_over, .init = silence)
+{
+    char folder[32];
+    enter(folder);
+    save_one("foreign", 7);
+    save_one("s", 3);
+    save_one("s", 4);
+    cr_assert_eq(symlink("../foreign/step-00000007", "s/step-00000007"), 0);
+    expect_found("s", "s/step-00000004");
+    cr_assert_eq(rename("s/step-00000003", "s/step-00000009"), 0);
+    expect_found("s", "s/step-00000004");
+    // Moved to another disk by the user, who left a link.
+    cr_assert_eq(mkdir("archive", 0777) || rename("s/step-00000004", "archive/four") ||
+                     symlink("../archive/four", "s/step-00000004"),
+                 0);
+    expect_found("s", "s/step-00000004");
+    leave(folder);
+}
+
+/* Two processes that make the same step of the same run, each of which thinks that it is alone. */
+Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
+{
+    char folder[32];
+    struct manifest manifest;
+    struct save_identity identity;
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(manifest_read("s/step-00000012", &manifest), OK);
+    identity = manifest.identity;
+    manifest_free(&manifest);
+    struct save_identity others[3] = {identity, identity, identity};
+    others[0].run[5] = others[0].run[5] == 'a' ? 'b' : 'a';
+    others[1].save[5] = others[1].save[5] == 'a' ? 'b' : 'a';
+    others[2].step++;
+    struct loaded loaded = load(SMALL, NULL, 0);
+    struct run run = {.recipe = loaded.recipe};
+    struct worker worker = {.run = &run, .step = 12};
+    cr_assert_eq(mesh_create((struct degrees){2, 1, 1, 1, 1}, NULL, &worker.mesh), OK);
+    for (int i = 0; i < 3; i++) {
+        write_tensors("s/step-00000012/rank-00001.safetensors", &others[i]);
+        cr_assert_eq(manifest_begin(&worker, &identity, &manifest), OK);
+        cr_expect_eq(manifest_add_file(&manifest, "s/step-00000012", "rank-00001.safetensors"),
+                     BAD_CHECKPOINT);
+        cr_expect_str_eq(fail_text(),
+                         "s/step-00000012/rank-00001.safetensors: another run wrote it at the same "
+                         "time; each run needs a checkpoint.save of its own");
+        manifest_free(&manifest);
+    }
+    loaded_free(&loaded);
+    leave(folder);
+}
+
+/* run.json may hold anything. */
+Test(checkpoint, a_record_that_is_damaged_is_made_again, .init = silence)
+{
+    static const char *const records[] = {
+        "",
+        "{}",
+        "[",
+        "{\"format\": \"cuboid run\", \"run\": \"00\", \"unfinished\": []}",
+        "{\"format\": \"cuboid run\", \"run\": \"00000000000000000000000000000000\", \"unfinished\": "
+        "[\"step-1/../../precious\"]}",
+        "{\"format\": \"cuboid run\", \"run\": \"00000000000000000000000000000000\", \"unfinished\": "
+        "[\"..\"]}",
+        "{\"format\": \"cuboid run\", \"run\": \"00000000000000000000000000000000\", \"unfinished\": 3}",
+    };
+    char folder[32];
+    struct text names = {0};
+    struct record record;
+    enter(folder);
+    cr_assert_eq(mkdir("precious", 0777), 0);
+    write_in("precious", "manifest.json", "x", 1);
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        cr_assert_eq(folder_make("s"), OK);
+        write_in("s", "run.json", records[i], strlen(records[i]));
+        save_one("s", 1);
+        cr_assert_eq(record_read("s", &record), OK);
+        cr_expect(is_hex(record.run, RUN_CHARS - 1) &&
+                  record.run[0] + record.run[1] + record.run[2] != 3 * '0');
+    }
+    cr_expect_str_eq(list("precious", &names), "manifest.json");
+    text_free(&names);
+    leave(folder);
+}
+
+Test(checkpoint, a_path_is_a_checkpoint_or_a_folder_of_them, .init = silence)
+{
+    char folder[32], *found = NULL;
+    enter(folder);
+    save_one("s", 1);
+    save_one("s", 2);
+    cr_assert_eq(checkpoint_resolve("s/step-00000001", &found), OK);
+    cr_expect_str_eq(found, "s/step-00000001");
+    free(found);
+    cr_assert_eq(checkpoint_recipe_path("s", &found), OK);
+    cr_expect_str_eq(found, "s/step-00000002/recipe.yaml");
+    free(found);
+    cr_expect_eq(checkpoint_resolve("t", &found), BAD_CHECKPOINT);
+    cr_expect_str_eq(fail_text(), "t: No such file or directory");
+    cr_expect_eq(checkpoint_resolve("/", &found), BAD_CHECKPOINT);
+    cr_expect_str_eq(fail_text(),
+                     "/: no checkpoint: it holds no manifest.json, and no complete step-... folder");
+    leave(folder);
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Who may write in a folder of checkpoints: with flock() and without, after kills, and after machines that do
+ * not answer. Leases of other machines are made by hand. */
+#include "trainer/checkpoint/checkpoint_lock.h"
+
+#include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/checkpoint/checkpoint_owner.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct checkpoint_lock_options kinds[] = {
+    {.save = "s", .renew_ms = 20, .expires_ms = 400},
+    {.save = "s", .renew_ms = 20, .expires_ms = 400, .without_flock = true},
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void put_owner(const char *host, const char *machine, int64_t pid, int64_t started)
+{
+    struct owner owner = {.pid = pid, .started = started, .token = "0123456789abcdef"};
+    struct text text = {0};
+    snprintf(owner.host, sizeof owner.host, "%s", host);
+    snprintf(owner.machine, sizeof owner.machine, "%s", machine);
+    snprintf(owner.job, sizeof owner.job, "%s", "SLURM_JOB_ID 55");
+    owner_text(&owner, &text);
+    cr_assert_eq(folder_make("s"), OK);
+    write_in("s", "owner.json", text.chars, text.length);
+    text_free(&text);
+}
+
+static void expect_refused(const struct checkpoint_lock_options *options, const char *words)
+{
+    struct checkpoint_lock *lock = NULL;
+    cr_expect_eq(checkpoint_lock_take(options, &lock), BAD_RECIPE);
+    cr_expect_not_null(strstr(fail_text(), words), "%s", fail_text());
+    checkpoint_lock_release(lock);
+}
+
+static void expect_taken(const struct checkpoint_lock_options *options)
+{
+    struct checkpoint_lock *lock = NULL;
+    cr_expect_eq(checkpoint_lock_take(options, &lock), OK, "%s", fail_text());
+    cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
+    checkpoint_lock_release(lock);
+}
+
+Test(checkpoint_lock, a_second_run_is_refused)
+{
+    char folder[32], words[200], host[100] = "";
+    struct text names = {0};
+    gethostname(host, sizeof host - 1);
+    snprintf(words, sizeof words, "checkpoint.save: another run is writing in s: pid %d on %s", (int)getpid(),
+             host);
+    for (int kind = 0; kind < 2; kind++) {
+        struct checkpoint_lock *lock = NULL;
+        enter(folder);
+        cr_assert_eq(checkpoint_lock_take(&kinds[kind], &lock), OK, "%s", fail_text());
+        expect_refused(&kinds[kind], words);
+        expect_refused(&kinds[1], words);
+        usleep(50000); // it is renewed meanwhile
+        expect_refused(&kinds[kind], "checkpoint.save=s-2");
+        cr_expect_eq(checkpoint_lock_check(lock), OK);
+        checkpoint_lock_release(lock);
+        expect_taken(&kinds[kind]);
+        cr_expect_str_eq(list("s", &names), "owner.lock");
+        leave(folder);
+    }
+    text_free(&names);
+}
+
+Test(checkpoint_lock, a_killed_run_can_be_started_again_at_once)
+{
+    char folder[32], byte;
+    for (int kind = 0; kind < 2; kind++) {
+        int pipes[2];
+        enter(folder);
+        cr_assert_eq(pipe(pipes), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            struct checkpoint_lock *lock = NULL;
+            bool good = checkpoint_lock_take(&kinds[kind], &lock) == OK;
+            if (write(pipes[1], good ? "+" : "-", 1) == 1)
+                pause();
+            _exit(1);
+        }
+        cr_assert(read(pipes[0], &byte, 1) == 1 && byte == '+');
+        expect_refused(&kinds[kind], "another run is writing");
+        cr_assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+        int64_t before = now_ms();
+        struct checkpoint_lock_options patient = kinds[kind];
+        patient.expires_ms = 60000;
+        expect_taken(&patient);
+        cr_expect_lt(now_ms() - before, 20000);
+        close(pipes[0]);
+        close(pipes[1]);
+        leave(folder);
+    }
+}
+
+/* Another process has the number of the one that is gone. */
+Test(checkpoint_lock, a_pid_may_be_used_again)
+{
+    char folder[32];
+    struct owner self;
+    cr_assert_eq(owner_self(&self), OK);
+    cr_assert(owner_is_local(&self) && owner_is_alive(&self));
+    enter(folder);
+    put_owner("here", self.machine, self.pid, self.started + 1);
+    expect_taken(&kinds[1]);
+    put_owner("here", self.machine, self.pid, self.started);
+    expect_refused(&kinds[1], "on here, SLURM_JOB_ID 55; wait for it");
+    expect_taken(&kinds[0]); // the lock says that it does not live
+    leave(folder);
+}
+
+Test(checkpoint_lock, the_lease_of_another_machine_expires_unless_it_is_renewed, .init = silence)
+{
+    char folder[32];
+    for (int kind = 0; kind < 2; kind++) {
+        enter(folder);
+        struct checkpoint_lock_options patient = kinds[kind];
+        patient.expires_ms = 60000;
+        int64_t before = now_ms();
+        put_owner("node7", "elsewhere", 1, 1);
+        expect_taken(&kinds[kind]); // waits for what is left of 400 ms
+        cr_expect_geq(now_ms() - before, 300);
+
+        put_owner("node7", "elsewhere", 1, 1);
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) {
+                usleep(20000);
+                utimensat(AT_FDCWD, "s/owner.json", NULL, 0);
+            }
+        expect_refused(&patient, "pid 1 on node7, SLURM_JOB_ID 55");
+        cr_assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+
+        const struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+        cr_assert_eq(utimensat(AT_FDCWD, "s/owner.json", old, 0), 0);
+        before = now_ms();
+        expect_taken(&patient);
+        cr_expect_lt(now_ms() - before, 20000);
+        leave(folder);
+    }
+}
+
+/* Several at once, without flock, some of them where a dead process has left its lease. */
+Test(checkpoint_lock, one_of_many_gets_it, .timeout = 60)
+{
+    enum { ROUNDS = 12, MANY = 6 };
+    char folder[32];
+    struct owner self;
+    cr_assert_eq(owner_self(&self), OK);
+    for (int round = 0; round < ROUNDS; round++) {
+        int ready[2], go[2], got = 0;
+        char byte;
+        pid_t children[MANY];
+        enter(folder);
+        if (round % 2 == 0)
+            put_owner("here", self.machine, self.pid, self.started + 1);
+        cr_assert(folder_make("s") == OK && pipe(ready) == 0 && pipe(go) == 0);
+        for (int i = 0; i < MANY; i++)
+            if ((children[i] = fork()) == 0) {
+                struct checkpoint_lock *lock = NULL;
+                close(go[1]);
+                while (read(go[0], &byte, 1) > 0)
+                    ;
+                bool good = checkpoint_lock_take(&kinds[1], &lock) == OK;
+                if (write(ready[1], good ? "+" : "-", 1) == 1)
+                    pause();
+                _exit(1);
+            }
+        close(go[0]);
+        close(go[1]);
+        for (int i = 0; i < MANY; i++)
+            got += read(ready[0], &byte, 1) == 1 && byte == '+';
+        cr_expect_eq(got, 1, "round %d: %d", round, got);
+        for (int i = 0; i < MANY; i++)
+            cr_assert(kill(children[i], SIGKILL) == 0 && waitpid(children[i], NULL, 0) == children[i]);
+        close(ready[0]);
+        close(ready[1]);
+        leave(folder);
+    }
+}
+
+Test(checkpoint_lock, a_process_that_was_stopped_notices_that_it_has_lost_it)
+{
+    char folder[32];
+    enter(folder);
+    struct checkpoint_lock *lock = NULL;
+    cr_assert_eq(checkpoint_lock_take(&kinds[0], &lock), OK, "%s", fail_text());
+    cr_assert_eq(unlink("s/owner.json"), 0); // by hand
+    cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
+    write_in("s", "owner.json", "{", 1);
+    cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
+    put_owner("node7", "elsewhere", 7, 1);
+    cr_expect_eq(checkpoint_lock_check(lock), IO_ERROR);
+    cr_expect_not_null(strstr(fail_text(), "s has been taken by another run, pid 7 on node7"), "%s",
+                       fail_text());
+    checkpoint_lock_release(lock);
+    cr_expect_eq(access("s/owner.json", F_OK), 0); // not ours to remove
+    leave(folder);
+}
+
+Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
+{
+    char folder[32];
+    struct record first, second;
+    enter(folder);
+    cr_assert(mkdir("a", 0777) == 0 && mkdir("b", 0777) == 0);
+    struct checkpoint_lock_options a = {.save = "a/s", .run_dir = "a"}, b = {.save = "a/s", .run_dir = "b"};
+    expect_taken(&a);
+    expect_taken(&a);
+    expect_refused(&b, "checkpoint.save: a/s belongs to another run than logging.run_dir b; ");
+    b.save = "b/s";
+    expect_taken(&b);
+    b.save = "a/s";
+    expect_refused(&b, "remove a/s/run.json to give it to this run");
+    cr_assert_eq(unlink("a/s/run.json"), 0);
+    expect_taken(&b);
+    cr_assert(record_read("a/s", &first) == OK && record_read("b", &second) == OK);
+    cr_expect_str_eq(first.run, second.run);
+    // One folder may be both.
+    struct checkpoint_lock_options both = {.save = "d", .run_dir = "d"};
+    cr_assert_eq(mkdir("d", 0777), 0);
+    int run_lock = open("d/lock", O_RDWR | O_CREAT, 0666); // as the run has it
+    cr_assert(run_lock >= 0 && flock(run_lock, LOCK_EX | LOCK_NB) == 0);
+    expect_taken(&both);
+    expect_taken(&both);
+    close(run_lock);
+    // Moved and copied together they stay together.
+    cr_assert_eq(rename("b", "c"), 0);
+    struct checkpoint_lock_options c = {.save = "c/s", .run_dir = "c"};
+    expect_taken(&c);
+    leave(folder);
+}
+
+/* What a killed run left is removed when the next one takes the folder. */
+Test(checkpoint_lock, what_was_unfinished_is_removed)
+{
+    char folder[32];
+    struct text names = {0};
+    enter(folder);
+    begin("s", 3);
+    expect_taken(&kinds[0]);
+    cr_expect_str_eq(list("s", &names), "owner.lock run.json");
+    text_free(&names);
+    leave(folder);
+}

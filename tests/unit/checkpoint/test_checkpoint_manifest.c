@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The manifest, in which anything may be wrong. */
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+
+#include "tests/unit/checkpoint/checkpoint_by_hand.h"
+#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/files/checksum.h"
+
+#include <fcntl.h>
+#include <time.h>
+
+Test(checkpoint_manifest, a_manifest_reads_back)
+{
+    char folder[32];
+    struct manifest m;
+    int count;
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(manifest_read("s/step-00000012", &m), OK, "%s", fail_text());
+    cr_expect(m.identity.step == 12 && m.consumed_samples == 96 && m.seed == 1234);
+    cr_expect(manifest_degree(&m, "tp") == 2 && manifest_degree(&m, "pp") == 1 && m.axis_count == 5);
+    cr_expect_eq(manifest_degree(&m, "xp"), 0);
+    cr_expect_str_eq(m.rank_order, "tp-cp-ep-dp-pp");
+    cr_expect(m.file_count == 1 && m.piece_count == 2);
+    const struct piece *piece = manifest_find(&m, "head.weight", &count);
+    cr_assert(piece != NULL && count == 1);
+    cr_expect(piece->ndim == 2 && piece->dim[1] == 4 && piece->count[0] == 2);
+    cr_expect_null(manifest_find(&m, "head", &count));
+    cr_expect_eq(count, 0);
+    struct text again = {0}, file = {0};
+    manifest_text(&m, &again);
+    cr_assert_eq(file_read("s/step-00000012/manifest.json", &file), OK);
+    cr_expect_str_eq(again.chars, file.chars);
+    text_free(&again);
+    text_free(&file);
+    manifest_free(&m);
+    leave(folder);
+}
+
+Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
+{
+    char folder[32];
+    struct manifest m;
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(manifest_read("s/step-00000012", &m), OK);
+    static const char *const cases[][2] = {
+        {"model.num_layers=5", "here: made with model.num_layers 4, and the recipe says 5"},
+        {"model.num_query_groups=2", "here: made with model.num_query_groups 4, and the recipe says 2"},
+        {"model.activation=swiglu", "here: made with model.ffn_hidden_size"},
+        {"model.norm_epsilon=1e-6", "here: made with model.norm_epsilon"},
+        {"model.seq_length=16", "here: made with model.seq_length 32, and the recipe says 16"},
+        {"model.tie_word_embeddings=false",
+         "here: made with model.tie_word_embeddings true, and the recipe says false"},
+        {"model.hidden_dropout=0.5", NULL},
+        {"model.init_method_std=0.5", NULL},
+        {"model.make_vocab_size_divisible_by=64", NULL},
+        {"seed=7", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loaded loaded = load(SMALL, (const char *const[]){cases[i][0], NULL}, 0);
+        cr_assert_not_null(loaded.recipe, "%s", text_chars(&loaded.said));
+        const char *said = cases[i][1];
+        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here"), said == NULL ? OK : BAD_CHECKPOINT,
+                     "%s", cases[i][0]);
+        if (said != NULL)
+            cr_expect_eq(strncmp(fail_text(), said, strlen(said)), 0, "%s", fail_text());
+        loaded_free(&loaded);
+    }
+    manifest_free(&m);
+    leave(folder);
+}
+
+/* The sample's manifest, changed, with or without a checksum that fits. */
+static enum status read_changed(const struct text *bytes, bool sign)
+{
+    static const char key[] = "\"checksum\": \"", path[] = "s/step-00000012/manifest.json";
+    struct text changed = {0};
+    struct manifest m;
+    char hex[HEX_CHARS];
+    size_t signed_bytes = bytes->length - (sizeof key - 1 + HEX_CHARS - 1 + 3);
+    text_add_bytes(&changed, bytes->chars, sign ? signed_bytes : bytes->length);
+    if (sign)
+        text_add(&changed, "%s%s\"}\n", key, hex_text(checksum_of(changed.chars, changed.length), hex));
+    // In place: a file that is emptied first is flushed by some file systems when it is closed.
+    int file = open(path, O_WRONLY | O_CREAT, 0666);
+    cr_assert_eq(write(file, changed.chars, changed.length), (ssize_t)changed.length);
+    cr_assert_eq(ftruncate(file, (off_t)changed.length), 0);
+    close(file);
+    enum status status = manifest_read("s/step-00000012", &m);
+    if (status == OK)
+        manifest_free(&m);
+    else
+        cr_assert(status == BAD_CHECKPOINT && strchr(fail_text(), '\n') == NULL, "%s", fail_text());
+    text_free(&changed);
+    return status;
+}
+
+/* As version 1 wrote it, without a run, a save and a recipe. */
+static void to_version_1(struct text *text)
+{
+    static const char *const changes[][2] = {
+        {"\"version\": 2", "\"version\": 1"},
+        {"\"run\": ", "\"old\": "},
+        {"\"recipe\": ", "\"older\": "},
+        {"\"dtype\": \"F32\"", "\"checksum\": \"0123456789abcdef\""},
+        {"}, \"rank_order\": \"tp-cp-ep-dp-pp\"", ", \"rank_order\": \"tp-cp-ep-dp-pp\"}"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+        text_replace(text, changes[i][0], changes[i][1]);
+}
+
+Test(checkpoint_manifest, a_manifest_of_version_1_may_have_a_loss_scale)
+{
+    static const struct {
+        const char *words;
+        enum status status;
+    } cases[] = {
+        {"\"skipped_steps\": 12, \"loss_scale\": {\"scale\": 0.25, \"good_steps\": 61, \"hysteresis\": 2},",
+         OK},
+        {"\"loss_scale\": {\"scale\": 4294967296, \"good_steps\": 0, \"hysteresis\": 0},", OK},
+        {"\"skipped_steps\": 13,", BAD_CHECKPOINT}, // of 12
+        {"\"skipped_steps\": -1,", BAD_CHECKPOINT},
+        {"\"loss_scale\": 8,", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 0, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": -8, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 1e300, \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": \"8\", \"good_steps\": 0, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 8, \"hysteresis\": 0},", BAD_CHECKPOINT},
+        {"\"loss_scale\": {\"scale\": 8, \"good_steps\": 0, \"hysteresis\": -1},", BAD_CHECKPOINT},
+    };
+    char folder[32];
+    enter(folder);
+    save_one("s", 12);
+    struct text good = {0};
+    cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text changed = {0}, model = {0};
+        text_add(&changed, "%s", good.chars);
+        text_add(&model, "%s\"model\": {", cases[i].words);
+        to_version_1(&changed);
+        text_replace(&changed, "\"model\": {", model.chars);
+        cr_expect_eq(read_changed(&changed, true), cases[i].status, "%s", cases[i].words);
+        text_free(&changed);
+        text_free(&model);
+    }
+    text_free(&good);
+    leave(folder);
+}
+
+Test(checkpoint_manifest, any_byte_of_a_manifest_may_be_wrong)
+{
+    char folder[32];
+    struct text good = {0};
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
+    int accepted = 0, tried = 0;
+    for (size_t at = 0; at < good.length; at++) {
+        const char byte = good.chars[at];
+        const char others[] = {(char)(byte ^ 1), (char)(byte ^ 0x80), 0, '"', '}', ',', '9', '-', '/'};
+        for (size_t i = 0; i < sizeof others; i++) {
+            good.chars[at] = others[i];
+            if (others[i] == byte)
+                continue;
+            if (i < 2)
+                cr_expect_eq(read_changed(&good, false), BAD_CHECKPOINT, "byte %zu", at);
+            accepted += at + 33 < good.length && read_changed(&good, true) == OK;
+            tried++;
+        }
+        good.chars[at] = byte;
+    }
+    cr_expect_eq(read_changed(&good, true), OK, "%s", fail_text());
+    // Steps, seeds, checksums and values of the model may be others; structure may not.
+    cr_expect(accepted > 0 && accepted < tried / 2, "%d of %d", accepted, tried);
+    for (; good.length > 33; good.length -= 1 + good.length % 3)
+        cr_expect_eq(read_changed(&good, false) == OK, good.length == strlen(good.chars), "%zu", good.length);
+    text_free(&good);
+    leave(folder);
+}
+
+Test(checkpoint_manifest, a_manifest_that_was_written_wrong_is_refused_for_its_reason)
+{
+    static const char *const cases[][3] = {
+        {"cuboid checkpoint", "a checkpoint", "not the manifest of a checkpoint"},
+        {"\"version\": 2", "\"version\": 3",
+         "version 3 of the format; this program reads versions 1 to 2, use a newer one"},
+        {"\"version\": 2", "\"version\": 0", "version 0 of the format"},
+        {"\"step\": 12", "\"step\": 9223372036854775807",
+         "step is 9223372036854775807; at most 1000000000000 works"},
+        {"\"step\": 12", "\"step\": 92233720368547758070", "not JSON: corrupt"},
+        {"\"run\": \"", "\"run\": \"x", "run is missing or of another kind"},
+        {"\"save\": \"", "\"other\": \"", "save is missing or of another kind"},
+        {"\"model\": {", "\"model\": {}, \"other\": {", "model is missing or of another kind"},
+        {"\"layout\": {", "\"layout\": {}, \"other\": {", "layout is missing or of another kind"},
+        {"\"tp\": 2", "\"t p\": 2", "an axis of layout is missing or of another kind"},
+        {"\"xxh3\": \"", "\"xxh3\": \"x", "xxh3 is missing or of another kind"},
+        {"recipe.yaml", "../s.yaml", "name of a file is missing"},
+        {"recipe.yaml", "other.yaml", "other.yaml: No such file or directory"},
+        {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or of another kind"},
+        {"\"step\": 12", "\"step\": -12", "step is missing or of another kind"},
+        {"\"seed\": \"1234\"", "\"seed\": 1234", "seed is missing or of another kind"},
+        {"\"pp\": 1", "\"pp\": 0", "pp is missing or of another kind"},
+        {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../rank-00000.safetensor\"",
+         "name of a file is missing"},
+        {"\"name\": \"norm.weight\"", "\"name\": \"norm\\nweight\"", "name is missing or of another kind"},
+        {"\"shape\": [4]", "\"shape\": [5]", "the pieces of norm.weight have 4 of its 5 elements"},
+        {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or of another kind"},
+        {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a piece of norm.weight does not fit into it"},
+        {"\"count\": [4]", "\"count\": []", "count is missing or of another kind"},
+        {"\"name\": \"head.weight\"", "\"name\": \"norm.weight\"",
+         "a piece of norm.weight does not fit into it"},
+        {"\"bytes\": ", "\"bytes\": 1", "bytes, and the manifest says"},
+    };
+    char folder[32];
+    struct text good = {0};
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text changed = {0};
+        text_add(&changed, "%s", good.chars);
+        text_replace(&changed, cases[i][0], cases[i][1]);
+        cr_expect_neq(strcmp(changed.chars, good.chars), 0);
+        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT, "%s", cases[i][1]);
+        cr_expect_not_null(strstr(fail_text(), cases[i][2]), "%s\n said %s", cases[i][1], fail_text());
+        text_free(&changed);
+    }
+    text_free(&good);
+    leave(folder);
+}
+
+/* ---- the header of a file ---- */
+
+/* One wrong thing in the metadata, of the same length as the right one. */
+Test(checkpoint_manifest, a_file_says_what_it_is)
+{
+    static const char *const cases[][3] = {
+        {"\"cuboid.version\":\"2\"", "\"cuboid.version\":\"3\"",
+         "cuboid.version in its metadata is missing or wrong"},
+        {"\"cuboid.version\"", "\"cuboid.Version\"", "cuboid.version in its metadata is missing or wrong"},
+        {"\"cuboid.run\":\"", "\"cuboid.run\":\"x", "cuboid.run in its metadata is missing or wrong"},
+        {"\"cuboid.save\":\"", "\"cuboid.save\":\"-", "cuboid.save in its metadata is missing or wrong"},
+        {"\"cuboid.step\":\"12\"", "\"cuboid.step\":\"-2\"",
+         "cuboid.step in its metadata is missing or wrong"},
+        {"\"cuboid.step\":\"12\"", "\"cuboid.step\":\"1e\"",
+         "cuboid.step in its metadata is missing or wrong"},
+        {"\"cuboid.xxh3\":\"", "\"cuboid.xxh3\":\"g", "cuboid.xxh3 in its metadata is missing or wrong"},
+        {"\"cuboid.xxh3\"", "\"cuboid.xxh4\"", "cuboid.xxh3 in its metadata is missing or wrong"},
+    };
+    static const char path[] = "s/step-00000012/rank-00000.safetensors";
+    char folder[32];
+    struct text good = {0};
+    enter(folder);
+    save_one("s", 12);
+    cr_assert_eq(file_read(path, &good), OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct checkpoint_file *file = NULL;
+        struct text changed = {0};
+        text_add_bytes(&changed, good.chars, good.length);
+        char *at = memmem(changed.chars, changed.length, cases[i][0], strlen(cases[i][0]));
+        cr_assert_not_null(at);
+        memcpy(at, cases[i][1], strlen(cases[i][1])); // over what follows
+        write_in("s/step-00000012", "rank-00000.safetensors", changed.chars, changed.length);
+        cr_expect_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), BAD_CHECKPOINT, "%s",
+                     cases[i][1]);
+        cr_expect(strncmp(fail_text(), path, strlen(path)) == 0 && strstr(fail_text(), cases[i][2]) != NULL,
+                  "%s", fail_text());
+        text_free(&changed);
+    }
+    // A wrong byte of the data is found when its block is read, whichever tensor is wanted.
+    struct checkpoint_file *file = NULL;
+    float numbers[4];
+    good.chars[good.length - 1] ^= 1;
+    write_in("s/step-00000012", "rank-00000.safetensors", good.chars, good.length);
+    cr_assert_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), OK, "%s", fail_text());
+    const struct safetensors_tensor *first = safetensors_at(checkpoint_file_tensors(file), 0);
+    cr_expect_eq(checkpoint_file_read(file, first, 0, sizeof numbers, numbers), BAD_CHECKPOINT);
+    cr_expect_not_null(strstr(fail_text(), ": the checksum of MiB 0 of its data is "), "%s", fail_text());
+    checkpoint_file_close(file);
+    text_free(&good);
+    leave(folder);
+}
+
+/* ---- pieces that tile a tensor ---- */
+
+static struct piece rectangle(int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t size)
+{
+    return (struct piece){
+        .name = "a", .ndim = 2, .dim = {size, size}, .begin = {row, column}, .count = {rows, columns}};
+}
+
+/* Cuts a rectangle in two, and those again, as long as there is room in the list. */
+static void cut(struct piece *list, int *count, int most, uint32_t *random)
+{
+    while (*count < most) {
+        *random = *random * 1664525U + 1013904223U;
+        struct piece *one = &list[*random % (uint32_t)*count], *other = &list[*count];
+        int d = *random >> 20 & 1;
+        if (one->count[d] < 2)
+            d = 1 - d;
+        if (one->count[d] < 2)
+            return;
+        int64_t at = 1 + (int64_t)(*random >> 24) % (one->count[d] - 1);
+        *other = *one;
+        other->begin[d] += at;
+        other->count[d] -= at;
+        one->count[d] = at;
+        (*count)++;
+    }
+}
+
+static bool tiles(const struct piece *list, int count, int64_t size)
+{
+    int over[12][12] = {{0}};
+    for (int i = 0; i < count; i++)
+        for (int64_t row = list[i].begin[0]; row < list[i].begin[0] + list[i].count[0]; row++)
+            for (int64_t column = list[i].begin[1]; column < list[i].begin[1] + list[i].count[1]; column++)
+                over[row][column]++;
+    bool good = true;
+    for (int64_t i = 0; i < size * size; i++)
+        good = good && over[i / size][i % size] == 1;
+    return good;
+}
+
+/* Against a count of each element: random tilings, and the same with one rectangle moved or stretched. */
+Test(checkpoint_manifest, pieces_cover_a_tensor_once_or_are_refused)
+{
+    uint32_t random = 3;
+    int accepted = 0, refused = 0;
+    for (int round = 0; round < 20000; round++) {
+        int64_t size = 1 + round % 12;
+        struct piece list[20] = {rectangle(0, 0, size, size, size)};
+        int count = 1;
+        cut(list, &count, 1 + round % 20, &random);
+        for (int changes = round % 3; changes > 0; changes--) {
+            random = random * 1664525U + 1013904223U;
+            struct piece *one = &list[random % (uint32_t)count];
+            int d = random >> 16 & 1;
+            int64_t *what = random >> 17 & 1 ? one->begin : one->count;
+            what[d] += random >> 18 & 1 ? 1 : -1;
+            if (one->begin[d] < 0 || one->count[d] < 1 || one->begin[d] + one->count[d] > size)
+                what[d] += random >> 18 & 1 ? -1 : 1;
+        }
+        bool good = tiles(list, count, size);
+        cr_assert_eq(pieces_tile(list, count, "here"), good ? OK : BAD_CHECKPOINT, "round %d", round);
+        accepted += good;
+        refused += !good;
+    }
+    cr_expect(accepted > 5000 && refused > 5000, "%d, %d", accepted, refused);
+}
+
+/* In n log n: comparing every two of so many would take minutes. Of the processor: others may use it, too. */
+Test(checkpoint_manifest, many_pieces_take_no_time)
+{
+    enum { MANY = 200000, LIMIT_S = 20 };
+    const clock_t begin = clock();
+    struct manifest m = {.pieces = calloc(MANY, sizeof *m.pieces), .piece_count = MANY};
+    cr_assert_not_null(m.pieces);
+    for (int i = 0; i < MANY; i++)
+        m.pieces[i] = rectangle(0, i, MANY, 1, MANY);
+    cr_expect_eq(manifest_complete(&m, "here"), OK, "%s", fail_text());
+    m.pieces[MANY / 2].begin[1]--;
+    cr_expect_eq(manifest_complete(&m, "here"), BAD_CHECKPOINT);
+    cr_expect_str_eq(fail_text(), "here: two pieces of a overlap");
+    cr_expect((double)(clock() - begin) < (double)LIMIT_S * CLOCKS_PER_SEC);
+    free(m.pieces);
+}

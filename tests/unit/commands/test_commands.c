@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Command lines: options, cuboid schedule whole, and what cuboid generate refuses before it has a model. */
+#include "tools/cli/cmd_generate.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "tools/cli/schedule/cmd_schedule.h"
+#include "tools/cli/schedule/cmd_schedule_print.h"
+#include "tools/cli/schedule/cmd_schedule_progress.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { WORDS = 24 };
+
+struct line {
+    char copy[256], *words[WORDS];
+    int count;
+};
+
+static void cut(const char *text, struct line *line)
+{
+    *line = (struct line){.count = 0};
+    snprintf(line->copy, sizeof line->copy, "%s", text);
+    char *rest = line->copy;
+    for (char *word = strsep(&rest, " "); word != NULL && line->count < WORDS; word = strsep(&rest, " "))
+        line->words[line->count++] = word;
+}
+
+static int run(int (*command)(int argc, char **argv), const char *text)
+{
+    struct line line;
+    cut(text, &line);
+    int status = command(line.count, line.words);
+    fflush(stdout);
+    fflush(stderr);
+    return status;
+}
+
+/* ---- options ---- */
+
+struct values {
+    int64_t n;
+    double x;
+    const char *name;
+    bool flag;
+    const char *rest[WORDS];
+    int rest_count;
+};
+
+static enum status parse(const char *text, struct values *out)
+{
+    const struct option options[] = {
+        {"-n", OPTION_INTEGER, &out->n, -5, 10},
+        {"--x", OPTION_REAL, &out->x, 0, 1},
+        {"--name", OPTION_TEXT, &out->name, 0, 0},
+        {"--flag", OPTION_FLAG, &out->flag, 0, 0},
+    };
+    struct line line;
+    *out = (struct values){.n = 7, .x = 0.25};
+    cut(text, &line);
+    enum status status = options_parse(line.count, line.words, options, 4, out->rest, &out->rest_count);
+    // The words are gone when this returns: what must be looked at, is looked at here.
+    if (status == OK && out->name != NULL)
+        cr_assert_str_eq(out->name, "-dashed=value");
+    for (int i = 0; status == OK && i < out->rest_count; i++)
+        cr_assert_eq(out->rest[i][0], (char)('a' + i));
+    return status;
+}
+
+Test(options, are_read_in_any_order)
+{
+    struct values v;
+    cr_assert_eq(parse("c a=1 -n -3 b --x=1 --flag --name -dashed=value c", &v), OK, "%s", fail_text());
+    cr_assert_eq(v.n, -3);
+    cr_assert_eq(v.x, 1.0);
+    cr_assert(v.flag);
+    cr_assert_eq(v.rest_count, 3);
+    cr_assert_eq(parse("c", &v), OK);
+    cr_assert(v.n == 7 && v.x == 0.25 && v.name == NULL && !v.flag && v.rest_count == 0);
+}
+
+Test(options, say_what_works)
+{
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {"c -n 11", "c: -n 11: a whole number from -5 to 10 works"},
+        {"c -n 1.5", "c: -n 1.5: a whole number from -5 to 10 works"},
+        {"c --x nan", "c: --x nan: a number from 0 to 1 works"},
+        {"c --x=", "c: --x : a number from 0 to 1 works"},
+        {"c --name", "c: --name wants a value"},
+        {"c --flag=yes", "c: --flag takes no value"},
+        {"c -n 3 --flag --flag -n=4", "c: -n is given twice: which of 3 and 4?"},
+        {"c --flog", "c: there is no option --flog, did you mean --flag?; it takes -n, --x, --name, --flag"},
+        {"c -", "c: there is no option -, did you mean -n?; it takes -n, --x, --name, --flag"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct values v;
+        cr_expect_eq(parse(cases[i].text, &v), BAD_USAGE);
+        cr_expect_str_eq(fail_text(), cases[i].said);
+    }
+}
+
+/* ---- cuboid schedule ---- */
+
+Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 2 -m 2"), 0);
+    cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   makespan 9, bubble 3 (33.3 %), peak 2 microbatches\n"
+                            "rank 0  |F0 F1 ......B0--- ...B1--- |  33.3 % idle  peak 2\n"
+                            "rank 1  |   F0 B0--- F1 B1---       |   0.0 % idle  peak 1\n"
+                            "         0              5\n"
+                            "makespan 9, bubble 3 on rank 0 (33.3 %), peaks 2 1\n"
+                            "critical path: rank 0: 0F0; rank 1: 1F0 .. 1B1 (4); rank 0: 0B1\n"
+                            "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
+}
+
+/* A measured B is one time: it is not halved for schedules that need I and W. */
+Test(schedule_command, takes_the_time_of_a_whole_backward, .init = cr_redirect_stdout)
+{
+    cr_redirect_stderr();
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost f=1,b=3"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost b=1.5,i=1,w=1"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 1 -m 1 --cost b=3"), 2);
+    cr_assert_eq(run(cmd_schedule, "schedule compare -p 1 -m 1 --cost b=3"), 2);
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost b=3,i=1"), 2);
+    cr_assert_stderr_eq_str(
+        "cuboid: schedule: zb-h1 has I and W apart, and --cost has only b, the time of both; add i= and w=\n"
+        "cuboid: schedule: compare has I and W apart, and --cost has only b, the time of both; add i= and "
+        "w=\n"
+        "cuboid: schedule: --cost b=3,i=1: with b, give both i and w, or neither\n");
+    cr_assert_stdout_eq_str("1f1b   p 1, m 1, v 1   makespan 4, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "rank 0  |F0 B0------ |   0.0 % idle  peak 1\n"
+                            "         0\n"
+                            "makespan 4, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "critical path: rank 0: 0F0 0B0\n"
+                            "F, B of a whole rank: 1, 3; a message: 0\n"
+                            "1f1b   p 1, m 1, v 1   makespan 2.5, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "rank 0  |F0 B0-- |   0.0 % idle  peak 1\n"
+                            "         0\n"
+                            "makespan 2.5, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "critical path: rank 0: 0F0 0B0\n"
+                            "F, I, W, B of a whole rank: 1, 1, 1, 1.5; a message: 0\n");
+}
+
+/* no-color.org: set and not empty. */
+Test(schedule_command, colours_a_terminal_that_wants_them)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY), plain = open("/dev/null", O_WRONLY);
+    cr_assert(master >= 0 && plain >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    cr_assert_geq(terminal, 0);
+    cr_assert(setenv("TERM", "xterm-256color", 1) == 0 && unsetenv("NO_COLOR") == 0);
+    cr_expect(terminal_colours(terminal) && !terminal_colours(plain));
+    cr_assert_eq(setenv("NO_COLOR", "1", 1), 0);
+    cr_expect(!terminal_colours(terminal));
+    cr_assert_eq(setenv("NO_COLOR", "", 1), 0);
+    cr_expect(terminal_colours(terminal));
+    cr_assert_eq(setenv("TERM", "dumb", 1), 0);
+    cr_expect(!terminal_colours(terminal));
+    cr_assert_eq(unsetenv("TERM"), 0);
+    cr_expect(!terminal_colours(terminal));
+    close(terminal);
+    close(plain);
+    close(master);
+}
+
+/* By hand: rank 1 has F at 2.5 to 4.5, I to 5.5, W to 6.5; rank 0 its I from 6 to 7, W to 8.
+ * A message is critical where it is received. */
+Test(schedule_command, lists_every_action_with_its_costs, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --times --cost comm=0.5,f=2"), 0);
+    cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+                            "0,0,0F0,F,0,0,0,,0,2,1\n"
+                            "0,1,0SEND_F0,SEND_F,0,0,0,1,2,2.5,0\n"
+                            "0,2,0RECV_B0,RECV_B,0,0,0,1,5.5,6,1\n"
+                            "0,3,0I0,I,0,0,0,,6,7,1\n"
+                            "0,4,0W0,W,0,0,0,,7,8,1\n"
+                            "1,0,1RECV_F0,RECV_F,1,0,0,0,2,2.5,1\n"
+                            "1,1,1F0,F,1,0,0,,2.5,4.5,1\n"
+                            "1,2,1I0,I,1,0,0,,4.5,5.5,1\n"
+                            "1,3,1SEND_B0,SEND_B,1,0,0,0,5.5,6,0\n"
+                            "1,4,1W0,W,1,0,0,,5.5,6.5,0\n");
+}
+
+Test(schedule_command, writes_json, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule gpipe -p 1 -m 1 --json"), 0);
+    cr_assert_stdout_eq_str(
+        "{\"schedule\": \"gpipe\", \"p\": 1, \"m\": 1, \"v\": 1,\n"
+        " \"cost\": {\"f\": 1, \"i\": 1, \"w\": 1, \"comm\": 0},\n"
+        " \"makespan\": 3, \"bubble\": 0, \"bubble_fraction\": 0,\n"
+        " \"ranks\": [\n"
+        "  {\"rank\": 0, \"first_start\": 0, \"last_end\": 3, \"busy\": 3, \"bubble\": 0, \"peak\": 1, "
+        "\"peak_whole\": 1, "
+        "\"actions\": [\n"
+        "      {\"action\": \"0F0\", \"kind\": \"F\", \"stage\": 0, \"chunk\": 0, \"microbatch\": 0, "
+        "\"start\": 0, \"end\": 1, \"critical\": true},\n"
+        "      {\"action\": \"0B0\", \"kind\": \"B\", \"stage\": 0, \"chunk\": 0, \"microbatch\": 0, "
+        "\"start\": 1, \"end\": 3, \"critical\": true}]}]}\n");
+}
+
+/* What --csv writes is a schedule like any other, and says p, m and v itself. */
+Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
+{
+    static const char csv[] = "0F0,,0B0\n,1F0,1B0\n";
+    cr_assert_eq(file_write_atomic("/tmp/cuboid-test.csv", csv, sizeof csv - 1), OK);
+    cr_assert_eq(run(cmd_schedule, "schedule gpipe -p 2 -m 1 --csv"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule /tmp/cuboid-test.csv --csv --cost f=3"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule /tmp/cuboid-test.csv -m 1"), 0);
+    unlink("/tmp/cuboid-test.csv");
+    cr_assert_stdout_eq_str("0F0,,,0B0\n,1F0,1B0\n"
+                            "0F0,,,0B0\n,1F0,1B0\n"
+                            "file   p 2, m 1, v 1   makespan 6, bubble 3 (50.0 %), peak 1 microbatch\n"
+                            "rank 0  |F0 .........B0--- |  50.0 % idle  peak 1\n"
+                            "rank 1  |   F0 B0---       |   0.0 % idle  peak 1\n"
+                            "         0              5\n"
+                            "makespan 6, bubble 3 on rank 0 (50.0 %), peaks 1 1\n"
+                            "critical path: rank 0: 0F0; rank 1: 1F0 1B0; rank 0: 0B0\n"
+                            "F, I, W of a whole rank: 1, 1, 1; a message: 0\n");
+}
+
+/* Costs are those of a whole rank, whatever v is: by hand, a chunk's F takes 1, its I 2 and its W 3. */
+Test(schedule_command, costs_are_those_of_a_whole_rank, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --times --cost f=2,i=4,w=6"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --cost f=2,i=4,w=6"), 0);
+    cr_assert_stdout_eq_str(
+        "rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+        "0,0,0F0,F,0,0,0,,0,1,1\n"
+        "0,1,1F0,F,1,1,0,,1,2,1\n"
+        "0,2,1I0,I,1,1,0,,2,4,1\n"
+        "0,3,1W0,W,1,1,0,,4,7,1\n"
+        "0,4,0I0,I,0,0,0,,7,9,1\n"
+        "0,5,0W0,W,0,0,0,,9,12,1\n"
+        "zb-v   p 1, m 1, v 2   makespan 12, bubble 0 (0.0 %), peak 1 microbatch\n"
+        "rank 0  |0F0 1F0 1I0---- 1W0-------- 0I0---- 0W0-------- |   0.0 % idle  peak 1\n"
+        "         0                   5                   10\n"
+        "makespan 12, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+        "critical path: rank 0: 0F0 .. 0W0 (6)\n"
+        "F, I, W of a whole rank: 2, 4, 6 (of a chunk 1/2 of that); a message: 0\n");
+}
+
+/* By hand: one microbatch after the other, 7 each. */
+Test(schedule_command, searches, .init = cr_redirect_stdout)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule auto -p 2 -m 2 -v 1 --memory-limit 1 --cost i=2"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 -v 2 --csv"), 0);
+    cr_assert_stdout_eq_str("auto   p 2, m 2, v 1   makespan 14, bubble 6 (42.9 %), peak 1 microbatch\n"
+                            "rank 0  |F0 .........I0--- W0 F1 .........I1--- W1 |  42.9 % idle  peak 1\n"
+                            "rank 1  |   F0 I0--- W0 .........F1 I1--- W1       |  27.3 % idle  peak 1\n"
+                            "         0              5              10\n"
+                            "makespan 14, bubble 6 on rank 0 (42.9 %), peaks 1 1\n"
+                            "critical path: rank 0: 0F0; rank 1: 1F0 1I0; rank 0: 0I0 .. 0F1 (3); rank 1: "
+                            "1F1 1I1; rank 0: 0I1 0W1\n"
+                            "F, I, W of a whole rank: 1, 2, 1; a message: 0\n"
+                            "0F0,1F0,1B0,0B0\n");
+}
+
+Test(schedule_command, refuses, .init = cr_redirect_stderr)
+{
+    static const char *const lines[] = {
+        "schedule",
+        "schedule 1f1b -p 4",
+        "schedule 1f1b -m 4",
+        "schedule 1f1b gpipe -p 4 -m 4",
+        "schedule 1f1b -p 4 -m 4 --times --json",
+        "schedule 1f1b -p 0 -m 4",
+        "schedule 1f1b -p 4 -m 4 --cost f=1,g=1",
+        "schedule 1f1b -p 4 -m 4 --cost f=-1",
+        "schedule 1f1b -p 4 -m 4 --cost f=1,\ti\t=\t2,f=3",
+        "schedule 1f1b -p 4 -m 4 --cost f=1,,i=1",
+        "schedule 1f1b -p 65537 -m 4",
+        "schedule 1f1b -p 4 -m 4 -p 8",
+        "schedule 1f1b -p 4 -m 4 --cost f=0,i=0,w=0",
+        "schedule 1f2b -p 4 -m 4",
+        "schedule 1f1b -p 4 -m 4 -v 2",
+        "schedule 1f1b -p 4 -m 4 --critical",
+        "schedule compare -p 4 -m 4 --svg a.svg",
+        "schedule compare -p 4",
+        "schedule 1f1b -p 4 -m 4 --svg /dev/null",
+        "schedule ./nothing.csv",
+        "schedule compare -p 4 -m 4 --csv",
+        "schedule auto -p 4 -m 4 --memory-limit 0.5",
+        "schedule 1f1b -p 4 -m 4 --memory-limit 5",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
+    cr_assert_stderr_eq_str(
+        "cuboid: schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all\n"
+        "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
+        "cuboid: schedule: -p, the number of ranks, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
+        "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
+        "cuboid: schedule: --text, --times, --csv and --json exclude each other\n"
+        "cuboid: schedule: -p 0: a whole number from 1 to 65536 works\n"
+        "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it\n"
+        "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
+        "cuboid: schedule: --cost says f twice\n"
+        "cuboid: schedule: --cost \"\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it\n"
+        "cuboid: schedule: -p 65537: a whole number from 1 to 65536 works\n"
+        "cuboid: schedule: -p is given twice: which of 4 and 8?\n"
+        "cuboid: schedule: --cost f=0,i=0,w=0: something must take time\n"
+        "cuboid: no schedule is called 1f2b (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, interleaved, "
+        "zb-h1, "
+        "zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n"
+        "cuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, v = 1\n"
+        "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
+        "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
+        "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
+        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n"
+        "cuboid: ./nothing.csv: No such file or directory\n"
+        "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n"
+        "cuboid: schedule: --memory-limit 0.5: microbatches that a rank may hold, 1 to 1e9, or 0 for no "
+        "limit\n"
+        "cuboid: schedule: --memory-limit is for auto and compare; 1f1b holds what it holds\n");
+}
+
+static void in_folder(char *folder)
+{
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static void put(const char *path, const char *text)
+{
+    cr_assert_eq(file_write_atomic(path, text, strlen(text)), OK, "%s", fail_text());
+}
+
+/* By hand: F of stage 0 takes 1 and of stage 1 2, I of both 1, W of stage 0 nothing and of stage 1 3.
+ * With p 1 the file's two stages are v 2 for auto. */
+Test(schedule_command, takes_the_times_of_each_stage, .init = cr_redirect_stdout)
+{
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    in_folder(folder);
+    put("a.csv", "stage,f,i,w\r\n 1, 2,1 ,3\r\n\n0,1,1,0\n");
+    cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --cost comm=0.5 --cost-file a.csv --times"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 --cost-file a.csv"), 0);
+    cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --cost-file a.csv --json"), 0);
+    cr_assert(unlink("a.csv") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
+    cr_assert_stdout_eq_str("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical\n"
+                            "0,0,0F0,F,0,0,0,,0,1,1\n"
+                            "0,1,0SEND_F0,SEND_F,0,0,0,1,1,1.5,0\n"
+                            "0,2,0RECV_B0,RECV_B,0,0,0,1,4.5,5,0\n"
+                            "0,3,0I0,I,0,0,0,,5,6,0\n"
+                            "0,4,0W0,W,0,0,0,,6,6,0\n"
+                            "1,0,1RECV_F0,RECV_F,1,0,0,0,1,1.5,1\n"
+                            "1,1,1F0,F,1,0,0,,1.5,3.5,1\n"
+                            "1,2,1I0,I,1,0,0,,3.5,4.5,1\n"
+                            "1,3,1SEND_B0,SEND_B,1,0,0,0,4.5,5,0\n"
+                            "1,4,1W0,W,1,0,0,,4.5,7.5,1\n"
+                            "auto   p 1, m 1, v 2   makespan 8, bubble 0 (0.0 %), peak 1 microbatch\n"
+                            "rank 0  |0F0 1F0---- 1B0------------ 0B0 |   0.0 % idle  peak 1\n"
+                            "         0                   5\n"
+                            "makespan 8, bubble 0 on rank 0 (0.0 %), peaks 1\n"
+                            "critical path: rank 0: 0F0 .. 0B0 (4)\n"
+                            "F, I, W of each stage: as its file says; a message: 0\n"
+                            "{\"schedule\": \"zb-v\", \"p\": 1, \"m\": 1, \"v\": 2,\n"
+                            " \"cost\": {\"comm\": 0, \"stages\": [{\"f\": 1, \"i\": 1, \"w\": 0}, {\"f\": "
+                            "2, \"i\": 1, \"w\": 3}]},\n"
+                            " \"makespan\": 8, \"bubble\": 0, \"bubble_fraction\": 0,\n"
+                            " \"ranks\": [\n"
+                            "  {\"rank\": 0, \"first_start\": 0, \"last_end\": 8, \"busy\": 8, \"bubble\": "
+                            "0, \"peak\": 2, \"peak_whole\": 1, \"actions\": [\n"
+                            "      {\"action\": \"0F0\", \"kind\": \"F\", \"stage\": 0, \"chunk\": 0, "
+                            "\"microbatch\": 0, \"start\": 0, \"end\": 1, \"critical\": true},\n"
+                            "      {\"action\": \"1F0\", \"kind\": \"F\", \"stage\": 1, \"chunk\": 1, "
+                            "\"microbatch\": 0, \"start\": 1, \"end\": 3, \"critical\": true},\n"
+                            "      {\"action\": \"1I0\", \"kind\": \"I\", \"stage\": 1, \"chunk\": 1, "
+                            "\"microbatch\": 0, \"start\": 3, \"end\": 4, \"critical\": true},\n"
+                            "      {\"action\": \"1W0\", \"kind\": \"W\", \"stage\": 1, \"chunk\": 1, "
+                            "\"microbatch\": 0, \"start\": 4, \"end\": 7, \"critical\": true},\n"
+                            "      {\"action\": \"0I0\", \"kind\": \"I\", \"stage\": 0, \"chunk\": 0, "
+                            "\"microbatch\": 0, \"start\": 7, \"end\": 8, \"critical\": true},\n"
+                            "      {\"action\": \"0W0\", \"kind\": \"W\", \"stage\": 0, \"chunk\": 0, "
+                            "\"microbatch\": 0, \"start\": 8, \"end\": 8, \"critical\": false}]}]}\n");
+}
+
+Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_stderr)
+{
+    static const struct {
+        const char *text, *line;
+    } cases[] = {
+        {"0,1,1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n0,1,1,1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n2,1,1,1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,-1\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"stage,f,i,w\n", "schedule 1f1b -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n1,1,1,1\n2,1,1,1\n", "schedule zb-v -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n1,1,1,1\n2,1,1,1\n", "schedule auto -p 2 -m 1 --cost-file t"},
+        {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t --cost f=1"},
+        {"0,1,1,1\n", "schedule compare -p 1 -m 1 --cost-file t"},
+        {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t --svg ./t"},
+        {"0,1,1,1\n", "schedule 1f1b -p 1 -m 1 --cost-file t.csv"},
+        {"0,0,0,0\n", "schedule ./t --cost-file t"},
+        {"stage,f,w,i\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
+        {"stages,1,1,1\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
+        {"stage\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
+    };
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    in_folder(folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put("t", cases[i].text);
+        cr_expect_eq(run(cmd_schedule, cases[i].line), 2, "%s", cases[i].line);
+    }
+    cr_assert(unlink("t") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
+    cr_assert_stderr_eq_str(
+        "cuboid: t, line 1: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9\n"
+        "cuboid: t, line 2: stage 0 comes a second time\n"
+        "cuboid: t, line 2: stage 2; 2 lines have the times of stages 0 to 1\n"
+        "cuboid: t, line 1: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9\n"
+        "cuboid: t: something must take time\n"
+        "cuboid: schedule: --cost-file t has the times of 3 stages; zb-v with p 2 and v 2 has 4\n"
+        "cuboid: schedule: --cost-file t has the times of 3 stages; auto with p 2 and v 1 has 2\n"
+        "cuboid: schedule: --cost f=1 and --cost-file both say what F, I and W take; with a file --cost "
+        "comm=0.1 works\n"
+        "cuboid: schedule: --cost-file is for one schedule; those of compare have stages of their own\n"
+        "cuboid: schedule: --svg ./t would take the place of the costs themselves; another name works\n"
+        "cuboid: t.csv: No such file or directory\n"
+        "cuboid: t: something must take time\n"
+        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
+        "too\n"
+        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
+        "too\n"
+        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
+        "too\n");
+}
+
+/* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
+Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stderr)
+{
+    static const char csv[] = "0F0,0B0\n";
+    static const char *const lines[] = {
+        "schedule ./a.csv --svg a.csv",
+        "schedule hard.csv --trace ./a.csv",
+        "schedule a.csv --svg soft",
+        "schedule a.csv --svg new --trace ../here/new",
+        "schedule a.csv --svg - --trace -",
+        "schedule a.csv --svg - --csv",
+        "schedule a.csv --svg=",
+        "schedule a.csv --trace there/new",
+        "schedule a.csv --svg new --svg new",
+        "schedule a.csv --svg ../here",
+        "schedule ../here/",
+    };
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    in_folder(folder);
+    cr_assert(mkdir("here", 0700) == 0 && chdir("here") == 0);
+    put("a.csv", csv);
+    cr_assert(link("a.csv", "hard.csv") == 0 && symlink("a.csv", "soft") == 0);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
+    struct text left = {0};
+    cr_assert_eq(file_read("a.csv", &left), OK);
+    cr_assert_str_eq(left.chars, csv);
+    text_free(&left);
+    cr_assert(unlink("a.csv") == 0 && unlink("hard.csv") == 0 && unlink("soft") == 0);
+    cr_assert(chdir("..") == 0 && rmdir("here") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
+    cr_assert_stderr_eq_str(
+        "cuboid: schedule: --svg a.csv would take the place of the schedule itself; another name works\n"
+        "cuboid: schedule: --trace ./a.csv would take the place of the schedule itself; another name works\n"
+        "cuboid: schedule: --svg soft: is a link; the name of the file itself works\n"
+        "cuboid: schedule: --svg new and --trace ../here/new are one file; two names work\n"
+        "cuboid: schedule: --svg - and --trace - both want standard output; a file for one of them works\n"
+        "cuboid: schedule: --csv and --svg - both want standard output; --svg FILE works\n"
+        "cuboid: schedule: --svg has an empty name; a file's works, and - is standard output\n"
+        "cuboid: schedule: --trace there/new: there is no such folder\n"
+        "cuboid: schedule: --svg is given twice: which of new and new?\n"
+        "cuboid: schedule: --svg ../here: not a file; the name of a new one works\n"
+        "cuboid: ../here/: is a folder; a file works\n");
+}
+
+/* What a file is called, and what is in it, reaches the terminal as text. */
+Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
+{
+    cr_assert_eq(run(cmd_schedule, "schedule /tmp/\033[2J\xC2\x9B.csv"), 2);
+    cr_assert_eq(run(cmd_schedule, "schedule 1f1b\007 -p 1 -m 1"), 2);
+    cr_assert_stderr_eq_str(
+        "cuboid: /tmp/\\x1b[2J\\xc2\\x9b.csv: No such file or directory\n"
+        "cuboid: no schedule is called 1f1b\\x07 (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, "
+        "interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n");
+}
+
+/* A line after a second, of the whole, and taken away; nothing where nobody sees it. */
+Test(schedule_command, says_how_long_it_takes, .init = cr_redirect_stderr)
+{
+    struct reporter r;
+    for (int terminal = 0; terminal < 2; terminal++) {
+        reporter_begin(&r, "compare");
+        cr_assert(!r.terminal);
+        r.terminal = terminal == 1;
+        r.progress.tell(r.progress.context, 50.0); // within the first second
+        r.begun -= 600.0;
+        reporter_part(&r, "auto", 0.0, 50.0);
+        r.progress.tell(r.progress.context, 50.0);
+        r.progress.tell(r.progress.context, 60.0); // at once behind the one before
+        reporter_end(&r);
+        r.progress.tell(r.progress.context, 70.0);
+    }
+    fflush(stderr);
+    cr_assert_stderr_eq_str("\r\033[Kauto: 25 %, about 30 min 00 s left\r\033[K");
+}
+
+/* ---- cuboid generate ---- */
+
+Test(generate_command, refuses, .init = cr_redirect_stderr)
+{
+    static const char *const lines[] = {
+        "generate",
+        "generate nothing.yaml",
+        "generate nothing.yaml --prompt x",
+        "generate / --prompt x",
+        "generate x --prompt x --tokens 0",
+        "generate x --prompt x --top-p 1.5",
+        "generate x --prompt x --temprature 1",
+        "generate x --prompt",
+    };
+    static const int expected[] = {2, 2, 2, 2, 2, 2, 2, 2};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_expect_eq(run(cmd_generate, lines[i]), expected[i], "%s", lines[i]);
+    cr_assert_stderr_eq_str(
+        "cuboid: generate: which model? A recipe, a checkpoint or the folder of a run works: cuboid generate "
+        "runs/quickstart --prompt TEXT\n"
+        "cuboid: generate: --prompt TEXT says what to continue; --prompt '' begins a document\n"
+        "error: nothing.yaml: No such file or directory\n"
+        "cuboid: /: no checkpoint: it holds no manifest.json, and no complete step-... folder\n"
+        "cuboid: generate: --tokens 0: a whole number from 1 to 1000000 works\n"
+        "cuboid: generate: --top-p 1.5: a number from 1e-06 to 1 works\n"
+        "cuboid: generate: there is no option --temprature, did you mean --temperature?; it takes --prompt, "
+        "--tokens, --temperature, --top-k, --top-p, --seed, --no-stop, --help, -h\n"
+        "cuboid: generate: --prompt wants a value\n");
+}
+
+/* A run that was stopped before its first checkpoint says what to run. */
+Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
+{
+    static const char recipe[] =
+        "model: {num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8}\n"
+        "train: {global_batch_size: 8, train_iters: 10}\n"
+        "optimizer: {lr: 1e-3}\n"
+        "data: {train: d}\n"
+        "logging: {run_dir: run}\n";
+    char folder[] = "/tmp/cuboid-command-XXXXXX";
+    in_folder(folder);
+    cr_assert_eq(folder_make("run"), OK);
+    put("run/recipe.yaml", recipe);
+    cr_expect_eq(run(cmd_generate, "generate run --prompt x"), 2);
+    cr_expect_eq(run(cmd_generate, "generate run/recipe.yaml checkpoint.save=none --prompt x"), 2);
+    unlink("run/recipe.yaml");
+    rmdir("run");
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(rmdir(folder), 0);
+    cr_assert_stderr_eq_str(
+        "cuboid: run/checkpoints: no complete checkpoint; cuboid train run/recipe.yaml makes one\n"
+        "cuboid: checkpoint.save is none, so this recipe's runs leave no checkpoint; name one: "
+        "cuboid generate CHECKPOINT --prompt TEXT\n");
+}
+
+/* Whatever a recipe says of its layout, one rank can run it. */
+Test(recipe, on_one_rank)
+{
+    char words[] = "verify|" SOURCE_ROOT "/recipes/quickstart.yaml|pp=2|pipeline.schedule=zb-v|"
+                   "pipeline.optimizer_post_validation=true|"
+                   "pipeline.num_layers_per_virtual_pipeline_stage=1";
+    char *argv[8], *rest = words;
+    int argc = 0;
+    struct recipe *recipe = NULL;
+    while (argc < 8 && (argv[argc] = strsep(&rest, "|")) != NULL)
+        argc++;
+    cr_assert_eq(recipe_argument_one_rank(argc, argv, NULL, &recipe), 0);
+    cr_assert_eq(recipe_world_size(recipe), 1);
+    recipe_destroy(recipe);
+    // But for what is kept.
+    cr_assert_eq(recipe_argument_one_rank(argc, argv, (const char *const[]){"tp=2", NULL}, &recipe), 0);
+    cr_assert_eq(recipe_world_size(recipe), 2);
+    recipe_destroy(recipe);
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/text.h"
+#include "tests/fixtures/bpe_fixture.h"
+#include "tools/cli/cmd_data.h"
+#include "trainer/data/dataset.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void silence(void)
+{
+    cr_redirect_stdout();
+    cr_redirect_stderr();
+}
+
+/* Each test works in a folder of its own, and leaves it empty. */
+static void enter(char folder[32])
+{
+    snprintf(folder, 32, "/tmp/cuboid-command-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+
+static int files_here(bool remove)
+{
+    int count = 0;
+    DIR *dir = opendir(".");
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
+        if (entry->d_name[0] != '.') {
+            count++;
+            if (remove)
+                unlink(entry->d_name);
+        }
+    closedir(dir);
+    return count;
+}
+
+static void leave(const char *folder)
+{
+    files_here(true);
+    cr_assert_eq(chdir("/"), 0);
+    cr_assert_eq(rmdir(folder), 0);
+}
+
+enum { WORDS = 16 };
+static int run(const char *line)
+{
+    char copy[256], *words[WORDS], *rest = copy;
+    int count = 0;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strsep(&rest, " "); word != NULL && count < WORDS; word = strsep(&rest, " "))
+        words[count++] = word;
+    return cmd_data(count, words);
+}
+
+static void put(const char *path, const char *bytes, size_t length)
+{
+    cr_assert_eq(file_write_atomic(path, bytes, length), OK);
+}
+
+/* The ids of a dataset with a -1 after each document. */
+static int read_back(const char *prefix, int32_t *out, int room)
+{
+    struct dataset *d = NULL;
+    int count = 0;
+    cr_assert_eq(dataset_open(prefix, &d), OK, "%s", fail_text());
+    for (int64_t i = 0; i < dataset_documents(d); i++) {
+        int64_t length = dataset_length(d, i);
+        cr_assert_lt(count + length, room);
+        cr_assert_eq(dataset_read(d, i, 0, length, 257, out + count), OK);
+        count += (int)length;
+        out[count++] = -1;
+    }
+    dataset_close(d);
+    return count;
+}
+
+Test(data_command, any_bytes_come_back, .init = silence)
+{
+    char folder[32], all[1024];
+    enter(folder);
+    for (int i = 0; i < 1024; i++)
+        all[i] = (char)(i < 256 ? i : i * 7919 >> 3);
+    put("a.txt", all, sizeof all);
+    put("b.txt", "xyz", 3);
+    cr_assert_eq(run("data prepare a.txt b.txt -o out"), 0);
+    int32_t ids[2000];
+    cr_assert_eq(read_back("out", ids, 2000), 1024 + 2 + 3 + 2);
+    for (int i = 0; i < 1024; i++)
+        cr_assert_eq(ids[i], (unsigned char)all[i]);
+    cr_assert(ids[1024] == 256 && ids[1025] == -1 && ids[1026] == 'x' && ids[1029] == 256);
+
+    cr_assert_eq(run("data prepare b.txt --output=out --no-append-eod --overwrite --split-lines 1"), 0);
+    cr_assert_eq(read_back("out", ids, 2000), 4);
+    cr_assert(ids[2] == 'z' && ids[3] == -1);
+    cr_assert_eq(run("data inspect out"), 0);
+    cr_assert_eq(run("data inspect out.idx --documents 0"), 0);
+    leave(folder);
+}
+
+/* Text longer than what is held at once. */
+Test(data_command, large_documents_pass_through, .init = silence)
+{
+    enum { LENGTH = 5000000 };
+    char folder[32], *text = malloc(LENGTH);
+    enter(folder);
+    for (int i = 0; i < LENGTH; i++)
+        text[i] = (char)('a' + i * 7919LL % 26);
+    put("a.txt", text, LENGTH);
+    cr_assert_eq(run("data prepare a.txt -o deep/out"), 0);
+    int32_t *ids = malloc((LENGTH + 10) * sizeof *ids);
+    cr_assert_eq(read_back("deep/out", ids, LENGTH + 10), LENGTH + 2);
+    for (int i = 0; i < LENGTH; i++)
+        cr_assert_eq(ids[i], text[i]);
+    unlink("deep/out.bin");
+    unlink("deep/out.idx");
+    rmdir("deep");
+    free(ids);
+    free(text);
+    leave(folder);
+}
+
+/* Pieces of a large text are cut where it changes nothing: the ids are those of the whole. */
+Test(data_command, gpt2_ids_are_those_of_the_whole_text, .init = silence)
+{
+    static const char *const parts[] = {"the ", "\n\n ", "  ", "\xE6\x9D\xB1", "it's", "12", "\xFF"};
+    char folder[32];
+    struct text text = {0};
+    enter(folder);
+    put("vocab.json", fixture_vocab, strlen(fixture_vocab));
+    put("merges.txt", fixture_merges, strlen(fixture_merges));
+    unsigned seed = 5;
+    while (text.length < 2500000) {
+        seed = seed * 1664525U + 1013904223U;
+        text_add(&text, "%s", parts[(seed >> 10) % (sizeof parts / sizeof *parts)]);
+    }
+    put("a.txt", text.chars, text.length);
+    cr_assert_eq(
+        run("data prepare a.txt -o x --tokenizer gpt2 --vocab-file vocab.json --merge-file=merges.txt"), 0);
+
+    struct tokenizer *t = NULL;
+    struct encoder *e = NULL;
+    struct tokens whole = {0};
+    struct dataset *d = NULL;
+    cr_assert_eq(tokenizer_create(&(struct tokenizer_config){"gpt2", "vocab.json", "merges.txt"}, &t), OK);
+    cr_assert_eq(encoder_create(t, &e), OK);
+    cr_assert_eq(encoder_encode(e, text.chars, (int64_t)text.length, &whole), OK);
+    cr_assert_eq(dataset_open("x", &d), OK);
+    cr_assert_eq(dataset_tokens(d), whole.count + 1);
+    int32_t *ids = malloc(((size_t)whole.count + 1) * sizeof *ids);
+    cr_assert_eq(dataset_read(d, 0, 0, whole.count + 1, tokenizer_vocab_size(t), ids), OK);
+    cr_assert_eq(memcmp(ids, whole.ids, (size_t)whole.count * sizeof *ids), 0);
+    cr_assert_eq(ids[whole.count], tokenizer_end_of_document(t));
+    cr_assert_eq(run("data inspect x --tokenizer gpt2 --vocab-file vocab.json --merge-file merges.txt"), 0);
+    free(ids);
+    tokens_free(&whole);
+    dataset_close(d);
+    encoder_destroy(e);
+    tokenizer_destroy(t);
+    text_free(&text);
+    leave(folder);
+}
+
+/* Returns how many there are. */
+static int put_bad_files(void)
+{
+    put("a.txt", "text", 4);
+    put("empty.txt", "", 0);
+    put("bad.jsonl", "{\"text\": \"a\"}\n{", 15);
+    cr_assert_eq(run("data prepare a.txt -o torn"), 0);
+    cr_assert_eq(run("data prepare a.txt -o half"), 0);
+    cr_assert(truncate("torn.idx", 20) == 0 && unlink("half.bin") == 0 && mkfifo("half.bin", 0600) == 0);
+    cr_assert(mkdir("pipes", 0700) == 0 && mkfifo("pipes/x.idx", 0600) == 0);
+    return files_here(false);
+}
+
+/* A pipe that nobody writes to is refused, and not waited for. */
+Test(data_command, refusals_have_their_status, .init = silence)
+{
+    char folder[32];
+    enter(folder);
+    const int before = put_bad_files();
+    const char *const wrong[] = {
+        "data",
+        "data prepares",
+        "data prepare",
+        "data prepare a.txt",
+        "data prepare a.txt -o",
+        "data prepare a.txt -o x --output y",
+        "data prepare a.txt -o x --split-lines 2 --split-lines=3",
+        "data prepare a.txt -o x --documents paragraph",
+        "data prepare a.txt -o x --split-lines 0",
+        "data prepare a.txt -o x --split-lines 3 --documents file",
+        "data prepare a.txt -o x --format xml",
+        "data prepare a.txt -o x --tokenizer bpe",
+        "data prepare a.txt -o x --overwrite=1",
+        "data prepare a.txt -o x --no-such",
+        "data prepare a.txt -o x/",
+        "data inspect",
+        "data inspect a b",
+        "data inspect a --documents many",
+        "data inspect missing",
+        "data inspect a.txt",
+        "data prepare missing.txt -o x",
+        "data prepare . -o x",
+        "data prepare a.txt -o no/such/x",
+        "data prepare a.txt -o x --tokenizer gpt2 --vocab-file no --merge-file no",
+        "data prepare empty.txt -o x",
+        "data prepare a.txt bad.jsonl -o x",
+        "data prepare bad.jsonl --json-key title -o x",
+        "data prepare /dev/null -o x",
+        "data prepare a.txt -o a.txt/x",
+        "data prepare a.txt -o pipes/x --overwrite",
+        "data prepare a.txt -o x --tokenizer gpt2 --vocab-file pipes/x.idx --merge-file no",
+        "data inspect pipes/x",
+        "data inspect half",
+        "data inspect torn",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        cr_assert_eq(run(wrong[i]), 2, "\"%s\"", wrong[i]);
+    cr_assert_eq(files_here(false), before, "a refusal left a file");
+
+    cr_assert_eq(run("data --help"), 0);
+    cr_assert_eq(run("data prepare -h"), 0);
+    cr_assert_eq(run("data prepare a.txt -o x"), 0);
+    cr_assert_eq(run("data prepare a.txt -o x"), 2); // there already
+    cr_assert_eq(run("data inspect x --tokenizer gpt2 --vocab-file pipes/x.idx --merge-file no"), 2);
+    cr_assert_eq(files_here(false), before + 2);
+    cr_assert(unlink("pipes/x.idx") == 0 && rmdir("pipes") == 0);
+    leave(folder);
+}
+
+Test(data_command, a_full_disk_or_an_interrupt_leaves_nothing, .init = silence)
+{
+    char folder[32], text[8000];
+    enter(folder);
+    memset(text, 'a', sizeof text);
+    put("a.txt", text, sizeof text);
+
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 6000;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    cr_assert_eq(run("data prepare a.txt -o x"), 1);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    cr_assert_eq(files_here(false), 1);
+
+    // The signal is pending before the first chunk is read.
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, NULL);
+    raise(SIGINT);
+    cr_assert_eq(run("data prepare a.txt -o x"), 1);
+    cr_assert_eq(files_here(false), 1);
+    cr_assert_eq(run("data prepare a.txt -o x"), 0);
+    leave(folder);
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The file of algorithms: what is kept stays, whoever comes at once gets the same, and any bytes in it do no
+ * harm. */
+#include "kernels/cuda/matmul/algorithms.h"
+
+#include "base/text.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A new folder, and a file in it that is not there yet. */
+struct place {
+    char folder[40], path[100];
+};
+
+static struct place make_place(void)
+{
+    struct place place = {.folder = "/tmp/algorithms-XXXXXX"};
+    cr_assert_not_null(mkdtemp(place.folder));
+    snprintf(place.path, sizeof place.path, "%s/file", place.folder);
+    return place;
+}
+
+static void remove_place(const struct place *place)
+{
+    const char *const files[] = {"file",
+                                 "file.lock",
+                                 "a/b",
+                                 "a/b.lock",
+                                 "a",
+                                 "cuboid/matmul-algorithms",
+                                 "cuboid/matmul-algorithms.lock",
+                                 "cuboid",
+                                 ""};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char name[200];
+        snprintf(name, sizeof name, "%s/%s", place->folder, files[i]);
+        remove(name);
+    }
+}
+
+static struct algorithms *open_file(const char *path)
+{
+    struct algorithms *a = NULL;
+    cr_assert_eq(algorithms_open(path, &a), OK, "%s", fail_text());
+    return a;
+}
+
+static struct algorithm numbered(uint64_t number)
+{
+    struct algorithm out;
+    for (int i = 0; i < ALGORITHM_WORDS; i++)
+        out.word[i] = number * 0x9e3779b97f4a7c15U + (uint64_t)i;
+    return out;
+}
+
+static bool is_kept(struct algorithms *a, const char *key, uint64_t number)
+{
+    struct algorithm got, want = numbered(number);
+    bool found = false;
+    cr_assert_eq(algorithms_find(a, key, &got, &found), OK, "%s", fail_text());
+    return found && memcmp(&got, &want, sizeof got) == 0;
+}
+
+static bool is_absent(struct algorithms *a, const char *key)
+{
+    struct algorithm got;
+    bool found = true;
+    cr_assert_eq(algorithms_find(a, key, &got, &found), OK, "%s", fail_text());
+    return !found;
+}
+
+static void keep(struct algorithms *a, const char *key, uint64_t number)
+{
+    struct algorithm algorithm = numbered(number);
+    cr_assert_eq(algorithms_keep(a, key, &algorithm), OK, "%s", fail_text());
+}
+
+Test(algorithms, the_first_stays)
+{
+    struct place place = make_place();
+    struct algorithms *a = open_file(place.path), *b = open_file(place.path);
+    cr_expect(is_absent(a, "one"));
+    keep(a, "one", 1);
+    keep(b, "two", 2); // b has not seen one, and does not lose it
+    cr_expect(is_kept(a, "two", 2));
+    struct algorithm mine = numbered(9), theirs = numbered(1);
+    cr_assert_eq(algorithms_keep(b, "one", &mine), OK);
+    cr_expect_eq(memcmp(&mine, &theirs, sizeof mine), 0, "b came second, and takes what a has kept");
+    algorithms_close(a);
+    algorithms_close(b);
+    a = open_file(place.path);
+    cr_expect(is_kept(a, "one", 1) && is_kept(a, "two", 2) && is_absent(a, "tw") && is_absent(a, ""));
+    algorithms_close(a);
+    remove_place(&place);
+}
+
+/* Cut at every byte, and with every byte changed: each entry is as it was or not there; only a file that does
+ * not begin like one of ours is refused. */
+Test(algorithms, any_bytes)
+{
+    struct place place = make_place();
+    struct algorithms *a = open_file(place.path);
+    struct text whole = {0};
+    keep(a, "NVIDIA H200 9.0 m 16", 1);
+    keep(a, "NVIDIA H200 9.0 m 32", 2);
+    algorithms_close(a);
+    cr_assert_eq(file_read(place.path, &whole), OK);
+    size_t head = strlen("cuboid matmul algorithms 1\n");
+    int lost = 0;
+    for (size_t i = 0; i < 2 * whole.length; i++) {
+        bool cut = i < whole.length;
+        size_t at = cut ? i : i - whole.length;
+        char before = text_chars(&whole)[at];
+        whole.chars[at] = cut ? before : (char)(before ^ (1 << (int)(at % 8)));
+        FILE *file = fopen(place.path, "w");
+        cr_assert_not_null(file);
+        fwrite(whole.chars, 1, cut ? at : whole.length, file);
+        fclose(file);
+        whole.chars[at] = before;
+        bool refused = at < head && !(cut && at == 0);
+        enum status status = algorithms_open(place.path, &a);
+        cr_assert_eq(status, refused ? BAD_DATA : OK, "byte %zu, %s: %s", at, cut ? "cut" : "changed",
+                     fail_text());
+        if (refused)
+            continue;
+        bool one = is_kept(a, "NVIDIA H200 9.0 m 16", 1), two = is_kept(a, "NVIDIA H200 9.0 m 32", 2);
+        cr_assert(one || is_absent(a, "NVIDIA H200 9.0 m 16"));
+        cr_assert(two || is_absent(a, "NVIDIA H200 9.0 m 32"));
+        cr_assert(!cut || !two, "its end of line is missing at least");
+        cr_assert(cut || one || two || before == '\n', "one changed byte is of one line");
+        lost += !one + !two;
+        algorithms_close(a);
+    }
+    cr_expect_gt(lost, 300);
+    text_free(&whole);
+    remove_place(&place);
+}
+
+Test(algorithms, what_is_refused)
+{
+    struct place place = make_place();
+    struct algorithms *a = NULL;
+    char path[120], text[300];
+    struct text thesis = {0};
+    snprintf(path, sizeof path, "%s/a", place.folder);
+    mkdir(path, 0777);
+    cr_assert_eq(algorithms_open(path, &a), IO_ERROR, "a folder is no file");
+    snprintf(path, sizeof path, "%s/a.lock", place.folder);
+    remove(path);
+    snprintf(path, sizeof path, "%s/a/b", place.folder);
+    cr_assert_eq(file_write_atomic(path, "my thesis\n", 10), OK);
+    cr_assert_eq(algorithms_open(path, &a), BAD_DATA);
+    snprintf(text, sizeof text,
+             "cluster.matmul_algorithms: %s is no file of algorithms, and is left as it is; another path or "
+             "none works",
+             path);
+    cr_expect_str_eq(fail_text(), text);
+    cr_assert_eq(file_read(path, &thesis), OK);
+    cr_expect_str_eq(text_chars(&thesis), "my thesis\n");
+    text_free(&thesis);
+    snprintf(path, sizeof path, "%s/a/b/file", place.folder);
+    cr_assert_eq(algorithms_open(path, &a), IO_ERROR, "below a file");
+    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: nothing can be kept at "));
+    remove_place(&place);
+}
+
+Test(algorithms, where_auto_is)
+{
+    struct place place = make_place();
+    struct algorithms *a = NULL;
+    char path[120];
+    setenv("XDG_CACHE_HOME", place.folder, 1);
+    cr_assert_eq(algorithms_open("auto", &a), OK, "%s", fail_text());
+    keep(a, "one", 1);
+    algorithms_close(a);
+    snprintf(path, sizeof path, "%s/cuboid/matmul-algorithms", place.folder);
+    a = open_file(path);
+    cr_expect(is_kept(a, "one", 1));
+    algorithms_close(a);
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    cr_assert_eq(algorithms_open("auto", &a), BAD_ARGUMENT);
+    remove_place(&place);
+}
+
+/* ---- many at once ---- */
+
+enum { THREADS = 6, KEYS = 12 };
+
+struct rank {
+    const char *path;
+    uint64_t number;
+    struct algorithm got[KEYS];
+    enum status status;
+};
+
+static void *run_rank(void *argument)
+{
+    struct rank *rank = argument;
+    struct algorithms *a = NULL;
+    rank->status = algorithms_open(rank->path, &a);
+    for (int i = 0; i < KEYS && rank->status == OK; i++) {
+        char key[16];
+        int k = rank->number % 2 == 0 ? i : KEYS - 1 - i;
+        snprintf(key, sizeof key, "key %d", k);
+        rank->got[k] = numbered(rank->number);
+        rank->status = algorithms_keep(a, key, &rank->got[k]);
+    }
+    algorithms_close(a);
+    return NULL;
+}
+
+Test(algorithms, ranks_agree)
+{
+    struct place place = make_place();
+    struct rank rank[THREADS];
+    pthread_t thread[THREADS];
+    for (int r = 0; r < THREADS; r++) {
+        rank[r] = (struct rank){.path = place.path, .number = (uint64_t)r + 1};
+        cr_assert_eq(pthread_create(&thread[r], NULL, run_rank, &rank[r]), 0);
+    }
+    for (int r = 0; r < THREADS; r++)
+        pthread_join(thread[r], NULL);
+    for (int r = 0; r < THREADS; r++) {
+        cr_assert_eq(rank[r].status, OK);
+        cr_assert_eq(memcmp(rank[r].got, rank[0].got, sizeof rank[0].got), 0, "rank %d", r);
+    }
+    remove_place(&place);
+}
+
+/* Before anything is made: the same words, and no folder or file that was not there. */
+Test(algorithms, what_can_be_seen_before)
+{
+    struct place place = make_place();
+    char other[100], below[120];
+    snprintf(other, sizeof other, "%s/cuboid", place.folder);
+    snprintf(below, sizeof below, "%s/file", other);
+    cr_expect_eq(algorithms_check(place.path), OK, "%s", fail_text());
+    setenv("XDG_CACHE_HOME", place.folder, 1);
+    cr_expect_eq(algorithms_check("auto"), OK, "%s", fail_text());
+    cr_expect_neq(access(place.path, F_OK), 0, "nothing was made");
+    cr_expect_neq(access(other, F_OK), 0, "nothing was made");
+
+    FILE *file = fopen(other, "w");
+    cr_assert_not_null(file);
+    fputs("somebody else's", file);
+    fclose(file);
+    cr_expect_eq(algorithms_check(other), BAD_DATA);
+    cr_expect_not_null(strstr(fail_text(), "is no file of algorithms, and is left as it is"), "%s",
+                       fail_text());
+    cr_expect_eq(algorithms_check(below), IO_ERROR);
+    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: nothing can be kept at "), "%s",
+                       fail_text());
+    cr_expect_not_null(strstr(fail_text(), "Not a directory"), "%s", fail_text());
+    cr_expect_eq(algorithms_check(place.folder), BAD_ARGUMENT);
+    cr_expect_not_null(strstr(fail_text(), " is no file; another path or none works"), "%s", fail_text());
+    if (geteuid() != 0) { // who may do everything
+        cr_assert_eq(chmod(place.folder, 0500), 0);
+        cr_expect_eq(algorithms_check(place.path), IO_ERROR);
+        cr_expect_not_null(strstr(fail_text(), "Permission denied"), "%s", fail_text());
+        cr_assert_eq(chmod(place.folder, 0700), 0);
+    }
+    remove(other);
+    remove_place(&place);
+}
+
+/* A path with a folder that is not there is somebody's mistake, and not to be made true. */
+Test(algorithms, no_folder_is_made_of_a_mistake)
+{
+    struct place place = make_place();
+    struct algorithms *a = NULL;
+    char missing[60], below[80], text[300];
+    snprintf(missing, sizeof missing, "%s/a", place.folder);
+    snprintf(below, sizeof below, "%s/file", missing);
+    snprintf(text, sizeof text,
+             "cluster.matmul_algorithms: nothing can be kept at %s (%s: No such file or directory); another "
+             "path or none works",
+             below, missing);
+    cr_expect_eq(algorithms_check(below), IO_ERROR);
+    cr_expect_str_eq(fail_text(), text);
+    cr_expect_eq(algorithms_open(below, &a), IO_ERROR);
+    cr_expect_neq(access(missing, F_OK), 0);
+    remove_place(&place);
+}
+
+/* What of the file is in use, and what was made for it. */
+Test(algorithms, what_is_said)
+{
+    struct place place = make_place();
+    struct algorithm first = numbered(1), second = numbered(2), got;
+    struct text said = {0};
+    char expected[400];
+    bool found;
+    struct algorithms *a = open_file(place.path);
+    cr_assert_eq(algorithms_keep(a, "one", &first), OK);
+    cr_assert_eq(algorithms_keep(a, "not asked for later", &second), OK);
+    algorithms_close(a);
+    a = open_file(place.path);
+    cr_assert_eq(algorithms_find(a, "one", &got, &found), OK);
+    cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
+    cr_assert_eq(algorithms_keep(a, "two", &second), OK);
+    cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
+    algorithms_say(a, &said);
+    snprintf(
+        expected, sizeof expected,
+        "matrix products: 1 algorithms taken from %s, 1 timed and kept there\n  taken: one\n  timed: two\n",
+        place.path);
+    cr_expect_str_eq(text_chars(&said), expected);
+    text_free(&said);
+    algorithms_close(a);
+    remove_place(&place);
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the cuda device says when cuDNN's attention is asked for and cannot be had: on the emulator's GPU and
+ * with the emulator's cuDNN, whose calls EMULATOR_FAIL makes fail. */
+#include "base/text.h"
+#include "kernels/cuda/runtime/device_cuda.h"
+#include "kernels/ops.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 16, HEADS = 2, WIDTH = 64 };
+
+struct bench {
+    struct device *device;
+    struct stream *stream;
+    uint16_t qkv[TOKENS * 3 * HEADS * WIDTH], out[TOKENS * HEADS * WIDTH];
+    float lse[HEADS * TOKENS];
+    struct attention_forward op;
+};
+
+static enum status bench_open(struct bench *b, enum attention_backend backend, bool any_order)
+{
+    struct device_options options = {
+        .name = "cuda", .threads = 1, .attention = backend, .any_order = any_order};
+    memset(b, 0, sizeof *b);
+    TRY(device_open_with(&device_cuda, &options, &b->device));
+    TRY(stream_create(b->device, "compute", &b->stream));
+    const int64_t a = HEADS * WIDTH;
+    struct tensor qkv = tensor_2d(b->qkv, BF16, TOKENS, 3 * a);
+    b->op = (struct attention_forward){.q = tensor_columns(qkv, 0, a),
+                                       .k = tensor_columns(qkv, a, 2 * a),
+                                       .v = tensor_columns(qkv, 2 * a, 3 * a),
+                                       .batch = 1,
+                                       .sequence = TOKENS,
+                                       .head_dim = WIDTH,
+                                       .scale = 0.125F,
+                                       .out = tensor_2d(b->out, BF16, TOKENS, a),
+                                       .lse = tensor_2d(b->lse, F32, HEADS, TOKENS)};
+    return OK;
+}
+
+static void bench_close(struct bench *b)
+{
+    unsetenv("EMULATOR_FAIL");
+    stream_destroy(b->stream);
+    device_close(b->device);
+}
+
+static void call_says(const char *failing, const char *expected)
+{
+    struct bench b;
+    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), OK, "%s", fail_text());
+    setenv("EMULATOR_FAIL", failing, 1);
+    cr_assert_eq(attention_forward(b.stream, b.op), NOT_SUPPORTED);
+    cr_expect_str_eq(fail_text(), expected);
+    bench_close(&b);
+}
+
+Test(attention_backend, an_error_names_the_call_the_shape_and_what_cudnn_says)
+{
+    call_says("cudnnBackendExecute",
+              "cuda: cudnnBackendExecute: CUDNN_STATUS_INTERNAL_ERROR: as EMULATOR_FAIL "
+              "says; stream compute, attention_forward(bf16[16, 128])");
+    call_says("cudnnBackendFinalize", "cuda: cudnnBackendFinalize (Q): CUDNN_STATUS_INTERNAL_ERROR: as "
+                                      "EMULATOR_FAIL says; stream compute, attention_forward(bf16[16, 128])");
+    call_says(
+        "engines",
+        "cuda: cudnnBackendFinalize (no engine that adds in one order; model.attention_backend own works): "
+        "CUDNN_STATUS_NOT_SUPPORTED; stream compute, attention_forward(bf16[16, 128])");
+}
+
+Test(attention_backend, a_machine_without_cudnn)
+{
+    struct bench b;
+    setenv("EMULATOR_FAIL", "cudnn", 1);
+    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
+    cr_expect_str_eq(
+        fail_text(),
+        "model.attention_backend cudnn: libcudnn.so.9: no such file; it wants cuDNN 9.15.1 or newer: "
+        "put its folder on LD_LIBRARY_PATH; model.attention_backend own works");
+    setenv("EMULATOR_FAIL", "cudnnCreate", 1);
+    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
+    cr_expect_str_eq(fail_text(),
+                     "model.attention_backend cudnn: cuda: cudnnCreate: CUDNN_STATUS_INTERNAL_ERROR: "
+                     "as EMULATOR_FAIL says; model.attention_backend own works");
+}
+
+static void choices_are(struct device *device, const char *expected)
+{
+    struct text said = {0};
+    device_choices(device, &said);
+    cr_expect_str_eq(text_chars(&said), expected);
+    text_free(&said);
+}
+
+/* What auto has chosen, and why: a line for each shape and direction, however often it came. */
+Test(attention_backend, auto_says_what_it_chose)
+{
+    struct bench b;
+    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, false), OK, "%s", fail_text());
+    choices_are(b.device, "");
+    cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    choices_are(b.device, "attention: our own kernels; deterministic true chooses nothing by timing\n");
+    bench_close(&b);
+
+    setenv("EMULATOR_FAIL", "cudnn", 1);
+    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
+    cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    choices_are(
+        b.device,
+        "attention: our own kernels; libcudnn.so.9: no such file; it wants cuDNN 9.15.1 or newer: put its "
+        "folder on LD_LIBRARY_PATH\n");
+    bench_close(&b);
+
+    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    struct text said = {0};
+    double cudnn_ms = 0.0, own_ms = 0.0;
+    char chosen[20];
+    int length = 0;
+    device_choices(b.device, &said);
+    cr_expect_eq(
+        sscanf(
+            text_chars(&said),
+            "attention: forward, bf16, batch 1 x 16, 2 heads of 64 in 2 groups: %19[^(](cuDNN's %lf ms, our "
+            "own %lf ms)\n%n",
+            chosen, &cudnn_ms, &own_ms, &length),
+        3, "%s", text_chars(&said));
+    cr_expect_eq((size_t)length, said.length, "said once");
+    cr_expect(cudnn_ms > 0.0 && own_ms > 0.0);
+    cr_expect_str_eq(chosen, cudnn_ms < own_ms ? "cuDNN's " : "our own kernels ");
+    text_free(&said);
+    bench_close(&b);
+
+    cr_assert_eq(bench_open(&b, ATTENTION_OWN, true), OK, "%s", fail_text());
+    cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+    choices_are(b.device, "");
+    bench_close(&b);
+}
+
+/* auto asks nobody where the order is fixed, and does without what is not there. */
+Test(attention_backend, auto_does_without)
+{
+    const char *const failing[] = {"cudnn", "cudnnCreate", "engines"};
+    for (int i = 0; i < 3; i++) {
+        struct bench b;
+        setenv("EMULATOR_FAIL", failing[i], 1);
+        cr_assert_eq(bench_open(&b, ATTENTION_AUTO, i != 0), OK, "%s", fail_text());
+        cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
+        cr_expect_eq(stream_sync(b.stream), OK);
+        cr_expect_float_eq(b.lse[TOKENS - 1], logf((float)TOKENS), 1e-5);
+        bench_close(&b);
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The cuda device on the emulator's GPU, which runs late: memory, copies, events, messages, and what each
+ * error says. EMULATOR_FAIL names the call that fails. */
+#include "kernels/cuda/runtime/device_cuda.h"
+#include "kernels/ops.h"
+#include "tests/unit/schedules/fake_work.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct device *open_device(void)
+{
+    struct device *device;
+    setenv("EMULATOR_STREAMS", "late", 1);
+    cr_assert_eq(
+        device_open_with(&device_cuda, &(struct device_options){.name = "cuda", .threads = 1}, &device), OK,
+        "%s", fail_text());
+    return device;
+}
+
+static struct stream *open_stream(struct device *device, const char *name)
+{
+    struct stream *stream;
+    cr_assert_eq(stream_create(device, name, &stream), OK, "%s", fail_text());
+    return stream;
+}
+
+static void open_says(const char *failing, int index, const char *expected)
+{
+    struct device *device = NULL;
+    setenv("EMULATOR_FAIL", failing, 1);
+    struct device_options options = {.name = "cuda", .threads = 1, .index = index};
+    cr_assert_neq(device_open_with(&device_cuda, &options, &device), OK);
+    cr_expect_str_eq(fail_text(), expected);
+    unsetenv("EMULATOR_FAIL");
+}
+
+Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
+{
+    open_says("cudaGetDeviceCount", 0,
+              "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"no CUDA-capable device is "
+              "detected\" (the "
+              "driver knows CUDA 13.0, this build wants 13.0); it takes an NVIDIA GPU of compute capability "
+              "8.0 or newer "
+              "and its driver; cluster.device cpu takes neither");
+    setenv("EMULATOR_DRIVER", "0", 1);
+    open_says(
+        "", 0,
+        "cluster.device cuda: no NVIDIA driver here; it takes one, and an NVIDIA GPU of compute capability "
+        "8.0 or newer; cluster.device cpu takes neither");
+    setenv("EMULATOR_DRIVER", "12040", 1);
+    open_says("", 0,
+              "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build wants 13.0; a "
+              "newer driver "
+              "works, or cluster.device cpu");
+    unsetenv("EMULATOR_DRIVER");
+    open_says("cudaDeviceGetAttribute", 0,
+              "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build wants "
+              "8.0 or newer; "
+              "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none");
+    open_says("", 3, "cluster.device cuda: this rank wants GPU 3, and there are 1");
+}
+
+/* Of the host's there is no more, and nothing that takes less of a GPU's would help. */
+Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
+{
+    struct device *device = NULL;
+    struct device_options options = {.name = "cuda", .threads = 1};
+    struct buffer buffer = {0};
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1);
+    cr_assert_eq(device_open(&options, &device), NO_MEMORY);
+    cr_expect_eq(strncmp(fail_text(),
+                         "cuda: cudaMallocHost of 128.00 KiB for copies to and from the GPU: out of ", 73),
+                 0, "%s", fail_text());
+    cr_expect_not_null(strstr(fail_text(), " of the host's memory are free"), "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+    device = open_device();
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1);
+    cr_assert_eq(buffer_alloc(device, PART_HOST, 4096, &buffer), NO_MEMORY);
+    cr_expect_eq(strncmp(fail_text(), "cuda: cudaMallocHost of 4.00 KiB for what is offloaded: out of ", 62),
+                 0, "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+
+    float row[8] = {0};
+    struct stream *stream = open_stream(device, "compute");
+    struct tensor sum = tensor_1d(row, F32, 4);
+    setenv("EMULATOR_FAIL", "cudaMalloc", 1);
+    cr_assert_eq(column_sum(stream, (struct column_sum){.in = tensor_2d(row, F32, 1, 4), .out = sum}),
+                 NO_DEVICE_MEMORY);
+    cr_expect_str_eq(fail_text(),
+                     "device \"cuda\" has no memory for 16 B of workspace: cuda: cudaMalloc of 256 "
+                     "B: out of memory; 1.00 GiB of the GPU's 1.00 GiB are free; stream compute, "
+                     "column_sum(f32[1, 4])");
+    setenv("EMULATOR_FAIL", "cudaMemGetInfo", 1);
+    setenv("EMULATOR_LARGEST", "100000", 1);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, 100001, &buffer), NO_DEVICE_MEMORY);
+    cr_expect_str_eq(fail_text(), "device \"cuda\" has no memory for 97.66 KiB of data: cuda: cudaMalloc of "
+                                  "97.75 KiB: out of memory; how much is free CUDA does not say");
+    // A piece for more than this is not to be had, and no reason to do without.
+    cr_assert_eq(buffer_alloc(device, PART_DATA, 99000, &buffer), OK, "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+    unsetenv("EMULATOR_LARGEST");
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+}
+
+Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
+{
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "compute");
+    struct buffer buffer;
+    setenv("EMULATOR_FAIL", "cudaMalloc", 1);
+    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 4000000000, &buffer), NO_DEVICE_MEMORY);
+    cr_expect_not_null(strstr(fail_text(), "weights"), "%s", fail_text());
+    unsetenv("EMULATOR_FAIL");
+
+    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 1200, &buffer), OK);
+    cr_assert_eq(fill(stream, (struct fill){.out = tensor_2d(buffer.data, F32, 30, 10), .value = 1.0F}), OK);
+    setenv("EMULATOR_FAIL", "cudaEventSynchronize", 1);
+    cr_assert_eq(stream_sync(stream), NOT_SUPPORTED);
+    cr_expect_str_eq(fail_text(),
+                     "cuda: cudaEventSynchronize: invalid argument; stream compute, fill(f32[30, 10])");
+    unsetenv("EMULATOR_FAIL");
+
+    float wide[300];
+    struct attention_forward op = {.batch = 1, .sequence = 1, .head_dim = 300, .scale = 1.0F};
+    op.q = op.k = op.v = op.out = tensor_2d(wide, F32, 1, 300);
+    op.lse = tensor_2d(buffer.data, F32, 1, 1);
+    cr_assert_eq(attention_forward(stream, op), NOT_SUPPORTED);
+    cr_expect_str_eq(fail_text(),
+                     "cuda: attention takes heads of at most 256 columns, not 300 (model.kv_channels)");
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+}
+
+/* Pieces of odd sizes, given back in another order and taken again: none overlaps another, all are aligned,
+ * and in the end the pool is whole again. */
+Test(device_cuda, the_pool_hands_out_what_nobody_else_has)
+{
+    enum { PIECES = 200, ROUNDS = 20 };
+    struct device *device = open_device();
+    struct buffer buffer[PIECES] = {{0}};
+    struct philox random = philox_named(1, "pool");
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < PIECES; i++) {
+            uint32_t word = philox_word(random, (uint64_t)round, (uint64_t)i);
+            if (word % 3 == 0)
+                buffer_free(&buffer[i]);
+            if (buffer[i].data == NULL) {
+                size_t bytes = word % 7 == 0 ? 300000 + word % 1000 : word % 5000;
+                cr_assert_eq(buffer_alloc(device, PART_ACTIVATIONS, bytes, &buffer[i]), OK, "%s",
+                             fail_text());
+                cr_assert_eq((uintptr_t)buffer[i].data % 256, 0);
+                memset(buffer[i].data, i, bytes);
+            }
+        }
+        for (int i = 0; i < PIECES; i++)
+            for (size_t b = 0; b < buffer[i].bytes; b++)
+                cr_assert_eq(((unsigned char *)buffer[i].data)[b], (unsigned char)i);
+    }
+    for (int i = 0; i < PIECES; i++)
+        buffer_free(&buffer[i]);
+    device_close(device);
+}
+
+/* A copy that is larger than the ring of pinned slots, there and back, between two streams. */
+Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
+{
+    enum { COUNT = 100000 };
+    struct device *device = open_device();
+    struct stream *first = open_stream(device, "first"), *second = open_stream(device, "second");
+    struct buffer there, copied;
+    int32_t *sent = malloc(COUNT * sizeof *sent), *received = malloc(COUNT * sizeof *received), small = 0;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, COUNT * sizeof *sent, &there), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, COUNT * sizeof *sent, &copied), OK);
+    for (int i = 0; i < COUNT; i++)
+        sent[i] = i * 7;
+    memset(received, 0, COUNT * sizeof *received);
+    cr_assert_eq(copy_to_device(first, there.data, sent, COUNT * sizeof *sent), OK);
+    struct event arrived = stream_record(first);
+    cr_assert_eq(stream_wait(second, arrived), OK);
+    struct tensor in = tensor_1d(there.data, I32, COUNT), out = tensor_1d(copied.data, I32, COUNT);
+    cr_assert_eq(copy(second, (struct copy){.in = in, .out = out}), OK);
+    cr_assert_eq(copy_to_host(second, &small, (int32_t *)copied.data + 5, sizeof small), OK);
+    cr_expect_eq(small, 0, "nothing arrives before somebody has synchronised");
+    cr_assert_eq(copy_to_host(second, received, copied.data, COUNT * sizeof *sent), OK);
+    cr_assert_eq(stream_sync(second), OK, "%s", fail_text());
+    cr_expect_eq(small, 35);
+    cr_expect_eq(memcmp(sent, received, COUNT * sizeof *sent), 0);
+    buffer_free(&there);
+    buffer_free(&copied);
+    stream_destroy(first);
+    stream_destroy(second);
+    device_close(device);
+    free(sent);
+    free(received);
+}
+
+/* To CUDA "not ready" is an error like others, which cudaGetLastError() tells whoever asks next: here a
+ * launch, behind a host that has looked at a copy which is not done yet. */
+Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
+{
+    struct device *device = open_device();
+    struct stream *first = open_stream(device, "first"), *second = open_stream(device, "second");
+    struct buffer there;
+    int32_t received = 0;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof received, &there), OK);
+    struct fill seven = {.out = tensor_1d(there.data, I32, 1), .value = 7.0F};
+    cr_assert_eq(fill(second, seven), OK, "%s", fail_text());
+    cr_assert_eq(copy_to_host(second, &received, there.data, sizeof received), OK);
+    cr_assert_eq(stream_sync(first), OK, "%s", fail_text()); // delivers what has come: nothing
+    cr_expect_eq(received, 0);
+    cr_expect_eq(fill(first, seven), OK, "%s", fail_text());
+    cr_expect_eq(stream_sync(second), OK, "%s", fail_text());
+    cr_expect_eq(received, 7);
+    cr_assert_eq(stream_sync(first), OK, "%s", fail_text());
+    buffer_free(&there);
+    stream_destroy(first);
+    stream_destroy(second);
+    device_close(device);
+}
+
+/* What keeps the trainer honest: under EMULATOR_MEMORY=guarded the host cannot follow a device's address. */
+Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
+{
+    setenv("EMULATOR_MEMORY", "guarded", 1);
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "compute");
+    struct buffer buffer;
+    float out = 0.0F;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof out, &buffer), OK);
+    cr_assert_eq(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 1), .value = 2.0F}), OK);
+    cr_assert_eq(copy_to_host(stream, &out, buffer.data, sizeof out), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_assert_eq(out, 2.0F);
+    signal(SIGSEGV, SIG_DFL); // a sanitizer would make a report and an exit of it
+    out = *(volatile float *)buffer.data;
+    cr_assert_fail("the host has read %g from the device", (double)out);
+}
+
+/* More records than the ring of marks holds: an old event is still in order, and a new one. */
+Test(device_cuda, an_event_that_is_long_past)
+{
+    struct device *device = open_device();
+    struct stream *first = open_stream(device, "first"), *second = open_stream(device, "second");
+    struct buffer buffer;
+    float out = 0.0F;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof(float), &buffer), OK);
+    struct tensor x = tensor_1d(buffer.data, F32, 1);
+    cr_assert_eq(fill(first, (struct fill){.out = x, .value = 3.0F}), OK);
+    struct event old = stream_record(first);
+    for (int i = 0; i < 300; i++)
+        (void)stream_record(first);
+    cr_assert_eq(stream_wait(second, old), OK);
+    cr_assert_eq(add(second, (struct add){.in = x, .out = x}), OK);
+    cr_assert_eq(copy_to_host(second, &out, buffer.data, sizeof out), OK);
+    cr_assert_eq(event_sync(stream_record(second)), OK);
+    cr_expect_eq(out, 6.0F);
+    cr_assert_eq(event_sync(old), OK);
+    buffer_free(&buffer);
+    stream_destroy(first);
+    stream_destroy(second);
+    device_close(device);
+}
+
+/* A message starts when the GPU has passed what lies before it, and what lies behind it waits. */
+Test(device_cuda, a_message_takes_its_turn)
+{
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "edge");
+    struct buffer buffer;
+    int log[FAKE_LOG] = {0};
+    float out = 0.0F;
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof(float), &buffer), OK);
+    struct tensor x = tensor_1d(buffer.data, F32, 1);
+    cr_assert_eq(fill(stream, (struct fill){.out = x, .value = 1.0F}), OK);
+    cr_assert_eq(
+        fake_submit(stream,
+                    (struct fake_work){.log = log, .out = buffer.data, .value = 5.0F, .polls_needed = 3}),
+        OK);
+    cr_assert_eq(add(stream, (struct add){.in = x, .out = x}), OK);
+    cr_expect_eq(log[FAKE_DONE], 1);
+    cr_assert_eq(copy_to_host(stream, &out, buffer.data, sizeof out), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_expect_eq(out, 10.0F);
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+}
+
+Test(device_cuda, blocking_serves_every_stream)
+{
+    struct device *device = open_device();
+    fake_partner_needs_another_stream(device);
+    device_close(device);
+}
+
+/* An event recorded before a message that never comes waits for what lies before it only. */
+Test(device_cuda, an_old_event_does_not_wait_for_later_messages)
+{
+    struct device *device = open_device();
+    struct stream *edge = open_stream(device, "edge"), *compute = open_stream(device, "compute");
+    int log[FAKE_LOG] = {0};
+    bool never = false;
+    struct event before = stream_record(edge);
+    cr_assert_eq(fake_submit(edge, (struct fake_work){.log = log, .needs = &never}), OK);
+    for (int i = 0; i < 200; i++)
+        (void)stream_record(edge);
+    cr_assert_eq(stream_wait(compute, before), OK);
+    cr_assert_eq(event_sync(before), OK);
+    cr_expect_eq(log[FAKE_DONE], 0);
+    never = true;
+    cr_assert_eq(stream_sync(edge), OK);
+    cr_expect_eq(log[FAKE_DONE], 1);
+    stream_destroy(edge);
+    stream_destroy(compute);
+    device_close(device);
+}
+
+Test(device_cuda, a_failed_message_is_told_to_who_waits)
+{
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "edge");
+    int log[FAKE_LOG] = {0};
+    cr_assert_eq(fake_submit(stream, (struct fake_work){.log = log, .polls_needed = 2, .outcome = PEER_LOST}),
+                 OK);
+    cr_assert_eq(stream_sync(stream), PEER_LOST);
+    cr_expect_str_eq(fail_text(), "the fake message failed");
+    stream_destroy(stream);
+    device_close(device);
+}

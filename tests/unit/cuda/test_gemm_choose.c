@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+/* How an algorithm is chosen, with the emulator's cuBLASLt: of its four, which add with strides 1, 2, 3 and
+ * 4, the heuristic names the first and the third is the fastest. */
+#include "kernels/cuda/runtime/device_cuda.h"
+#include "kernels/ops.h"
+#include "tests/emulator/include/cuda_runtime_api.h"
+
+#include "base/text.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { M = 5, N = 7, K = 33 };
+
+struct numbers {
+    float a[M * K], b[K * N], c[M * N];
+    _Alignas(16) float bias[N]; // elsewhere it is not for the library
+};
+
+struct place {
+    char path[40];
+};
+
+static struct place make_place(void)
+{
+    struct place place = {.path = "/tmp/choose-XXXXXX"};
+    int fd = mkstemp(place.path); // an empty file is a beginning
+    cr_assert_geq(fd, 0);
+    close(fd);
+    return place;
+}
+
+static void remove_place(const struct place *place)
+{
+    char lock[60];
+    snprintf(lock, sizeof lock, "%s.lock", place->path);
+    remove(place->path);
+    remove(lock);
+}
+
+static void draw(struct numbers *x)
+{
+    philox_normal(philox_named(3, "a"), 0, 0, M * K, x->a);
+    philox_normal(philox_named(3, "b"), 0, 0, K * N, x->b);
+    philox_normal(philox_named(3, "c"), 0, 0, M * N, x->c);
+    philox_normal(philox_named(3, "bias"), 0, 0, N, x->bias);
+}
+
+/* c + a b + bias, as the algorithm with this stride does it. */
+static void expect(const struct numbers *x, int stride, float out[M * N])
+{
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0.0F;
+            for (int first = 0; first < stride; first++)
+                for (int k = first; k < K; k += stride)
+                    sum = fmaf(x->b[k * N + j], x->a[i * K + k], sum);
+            out[i * N + j] = sum + x->c[i * N + j] + x->bias[j];
+        }
+}
+
+/* Twice on a device that keeps its choices at `algorithms`, the second time with how many waits. */
+static struct numbers multiply(const char *algorithms, int *waits)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer buffer = {0};
+    struct numbers x;
+    setenv("EMULATOR_STREAMS", "late", 1);
+    struct device_options options = {.name = "cuda", .threads = 1, .matmul_algorithms = algorithms};
+    cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
+    struct numbers *there = buffer.data;
+    for (int round = 0; round < 2; round++) {
+        draw(&x);
+        cr_assert_eq(copy_to_device(stream, there, &x, sizeof x), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+        int before = emulator_calls().syncs;
+        cr_assert_eq(gemm(stream, (struct gemm){.a = tensor_2d(there->a, F32, M, K),
+                                                .b = tensor_2d(there->b, F32, K, N),
+                                                .c = tensor_2d(there->c, F32, M, N),
+                                                .bias = tensor_1d(there->bias, F32, N),
+                                                .accumulate = true}),
+                     OK, "%s", fail_text());
+        *waits = emulator_calls().syncs - before;
+        cr_assert_eq(copy_to_host(stream, &x, there, sizeof x), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+    }
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+    return x;
+}
+
+static void expect_stride(const char *algorithms, int stride)
+{
+    struct numbers x;
+    float want[M * N];
+    int waits;
+    draw(&x);
+    expect(&x, stride, want);
+    x = multiply(algorithms, &waits);
+    cr_expect_eq(memcmp(x.c, want, sizeof want), 0, "%s: not the bits of stride %d", algorithms, stride);
+    cr_expect_eq(waits, 0, "what is known is not timed again");
+}
+
+Test(gemm_choose, the_heuristic_where_nothing_is_kept)
+{
+    expect_stride(NULL, 1);
+}
+
+/* The trials have not touched c, or the sum would be another. */
+Test(gemm_choose, the_fastest_is_kept)
+{
+    struct place place = make_place();
+    struct text first = {0}, second = {0};
+    expect_stride(place.path, 3);
+    cr_assert_eq(file_read(place.path, &first), OK);
+    cr_expect_not_null(strstr(text_chars(&first), "\nemulated GPU 9.0 cublasLt 130100 m 5 n 7 k 33 "), "%s",
+                       text_chars(&first));
+    expect_stride(place.path, 3);
+    cr_assert_eq(file_read(place.path, &second), OK);
+    cr_expect_str_eq(text_chars(&first), text_chars(&second));
+    text_free(&first);
+    text_free(&second);
+    remove_place(&place);
+}
+
+/* An entry decides, also where it is not the fastest; one that the library refuses does not. */
+Test(gemm_choose, what_is_in_the_file)
+{
+    struct place place = make_place();
+    struct text file = {0}, changed = {0};
+    expect_stride(place.path, 3);
+    cr_assert_eq(file_read(place.path, &file), OK);
+    for (int magic = 0; magic < 2; magic++) {
+        const char *entry = strchr(text_chars(&file), '\n') + 1, *words = strchr(entry, '|');
+        uint64_t sum = 0xcbf29ce484222325U;
+        text_add(&changed, "%s", text_chars(&file));
+        size_t begin = (size_t)(entry - text_chars(&file)), at = (size_t)(words - text_chars(&file)) + 1;
+        changed.chars[at + (magic != 0 ? 15 : 31)] = magic != 0 ? '0' : '1'; // order 1: stride 2
+        for (size_t i = begin; i < at + 128; i++)
+            sum = (sum ^ (unsigned char)changed.chars[i]) * 0x100000001b3U;
+        changed.length = at + 128;
+        text_add(&changed, "|%016llx\n", (unsigned long long)sum);
+        cr_assert_eq(file_write_atomic(place.path, text_chars(&changed), changed.length), OK);
+        expect_stride(place.path, magic != 0 ? 1 : 2);
+        text_free(&changed);
+    }
+    text_free(&file);
+    remove_place(&place);
+}
+
+/* ---- what comes behind a product: in it, or behind it ---- */
+
+enum { ROWS = 16, COLUMNS = 8, SUMS = 24 };
+
+struct layer {
+    float x[ROWS * SUMS], weight[SUMS * COLUMNS], before[ROWS * COLUMNS], after[ROWS * COLUMNS];
+    float dy[ROWS * SUMS], dx[ROWS * COLUMNS], gradient[SUMS * COLUMNS], sum[SUMS];
+};
+
+/* GELU behind a product, its gradient and a bias's gradient; how often the host waits for a choice. */
+static int run_layer(struct stream *stream, struct layer *there)
+{
+    int before = emulator_calls().syncs;
+    struct tensor x = tensor_2d(there->x, F32, ROWS, SUMS), dy = tensor_2d(there->dy, F32, ROWS, SUMS);
+    struct tensor pre = tensor_2d(there->before, F32, ROWS, COLUMNS);
+    struct gemm forward = {.a = x, .b = tensor_2d(there->weight, F32, SUMS, COLUMNS), .c = pre};
+    struct gemm backward = forward, gradient = {.transpose_a = true, .accumulate = true};
+    forward.epilogue.after = tensor_2d(there->after, F32, ROWS, COLUMNS);
+    backward.c = tensor_2d(there->dx, F32, ROWS, COLUMNS);
+    backward.epilogue.before = pre;
+    forward.epilogue.activation = backward.epilogue.activation = ACTIVATION_GELU_TANH;
+    gradient.a = dy;
+    gradient.b = pre;
+    gradient.c = tensor_2d(there->gradient, F32, SUMS, COLUMNS);
+    gradient.epilogue.bias_gradient = tensor_1d(there->sum, F32, SUMS);
+    cr_assert_eq(gemm(stream, forward), OK, "%s", fail_text());
+    cr_assert_eq(gemm(stream, backward), OK, "%s", fail_text());
+    cr_assert_eq(gemm(stream, gradient), OK, "%s", fail_text());
+    return emulator_calls().syncs - before;
+}
+
+/* Twice on one device, to the same bits: the first time, trials have left no trace. *first and *second: how
+ * often the host waited. */
+static struct layer train(enum matmul_epilogues epilogues, const char *algorithms, int *first, int *second)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer buffer = {0};
+    struct layer x, before;
+    struct device_options options = {
+        .name = "cuda", .threads = 1, .matmul_algorithms = algorithms, .epilogues = epilogues};
+    setenv("EMULATOR_STREAMS", "late", 1);
+    cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
+    int *const waits[] = {first, second};
+    struct text choices = {0};
+    for (int round = 0; round < 2; round++) {
+        philox_normal(philox_named(3, "layer"), 0, 0, sizeof x / sizeof(float), (float *)&x);
+        cr_assert_eq(copy_to_device(stream, buffer.data, &x, sizeof x), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+        *waits[round] = run_layer(stream, buffer.data);
+        cr_assert_eq(copy_to_host(stream, &x, buffer.data, sizeof x), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+        cr_expect(round == 0 || memcmp(&x, &before, sizeof x) == 0, "epilogues %d", epilogues);
+        before = x;
+    }
+    device_choices(device, &choices);
+    const char *said[] = {[EPILOGUES_FUSED] = "3 shapes in cuBLASLt's epilogues, 0 apart",
+                          [EPILOGUES_AUTO] = "2 shapes in cuBLASLt's epilogues, 1 apart"};
+    cr_expect(epilogues == EPILOGUES_APART || strstr(text_chars(&choices), said[epilogues]) != NULL, "%s",
+              text_chars(&choices));
+    text_free(&choices);
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+    return x;
+}
+
+#define SAME(field) (memcmp(a.field, b.field, sizeof a.field) == 0)
+
+/* In the emulator's cuBLASLt GELU is for nothing, and its gradient slow; both are kept, and no trial has
+ * added to a gradient. */
+Test(gemm_choose, the_faster_of_fused_and_apart_is_kept)
+{
+    struct place place = make_place();
+    struct text file = {0}, later = {0};
+    int first, second;
+    const struct layer apart = train(EPILOGUES_APART, place.path, &first, &second);
+    const struct layer fused = train(EPILOGUES_FUSED, place.path, &first, &second);
+    const struct layer a = train(EPILOGUES_AUTO, place.path, &first, &second);
+    cr_expect_eq(second, 0, "what is known is not timed again");
+    cr_assert_eq(file_read(place.path, &file), OK);
+    const char *chars = text_chars(&file);
+    int answers = 0;
+    for (const char *line = strstr(chars, "\napart? "); line != NULL; line = strstr(line + 1, "\napart? "))
+        answers++;
+    cr_expect_eq(answers, 3, "%s", chars);
+    for (int again = 0; again < 2; again++) {
+        const struct layer b = again == 0 ? fused : apart;
+        cr_expect_eq(SAME(after), again == 0);
+        cr_expect_eq(SAME(dx), again == 1);
+        cr_expect_eq(SAME(sum), again == 0);
+        cr_expect(SAME(before) && SAME(gradient));
+    }
+    const struct layer b = train(EPILOGUES_AUTO, place.path, &first, &second);
+    cr_expect_eq(memcmp(&a, &b, sizeof a), 0);
+    cr_assert_eq(file_read(place.path, &later), OK);
+    cr_expect_str_eq(chars, text_chars(&later));
+    text_free(&file);
+    text_free(&later);
+    remove_place(&place);
+}

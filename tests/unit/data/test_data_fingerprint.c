@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/data_fingerprint.h"
+#include "trainer/data/dataset.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fixture {
+    char folder[32];
+    struct text prefix, bin, record;
+};
+
+static void write_dataset(const struct fixture *f, int documents, int length, int32_t id)
+{
+    struct dataset_writer *w = NULL;
+    int32_t *ids = calloc((size_t)length, sizeof *ids);
+    for (int i = 0; i < length; i++)
+        ids[i] = id + i % 100;
+    cr_assert_eq(dataset_writer_create(f->prefix.chars, 257, &w), OK, "%s", fail_text());
+    for (int i = 0; i < documents; i++) {
+        cr_assert_eq(dataset_writer_add(w, ids, length), OK);
+        cr_assert_eq(dataset_writer_end_document(w), OK);
+    }
+    cr_assert_eq(dataset_writer_finish(w), OK, "%s", fail_text());
+    dataset_writer_destroy(w);
+    free(ids);
+}
+
+static struct fixture fixture_make(void)
+{
+    struct fixture f = {.folder = "/tmp/cuboid-print-XXXXXX"};
+    cr_assert_not_null(mkdtemp(f.folder));
+    text_add(&f.prefix, "%s/set", f.folder);
+    text_add(&f.bin, "%s.bin", f.prefix.chars);
+    text_add(&f.record, "%s/data.json", f.folder);
+    return f;
+}
+
+static struct data *open_data(const struct fixture *f)
+{
+    struct data *data = NULL;
+    struct data_source_config source = {f->prefix.chars, 1.0};
+    struct data_config config = {.train = &source,
+                                 .train_count = 1,
+                                 .split = "100,0,0",
+                                 .seq_length = 8,
+                                 .vocab_size = 257,
+                                 .end_of_document = -1};
+    cr_assert_eq(data_open(&config, &data), OK, "%s", fail_text());
+    return data;
+}
+
+static void record(const struct fixture *f)
+{
+    const struct text *text = NULL;
+    struct data *data = open_data(f);
+    cr_assert_eq(data_fingerprint(data, &text), OK);
+    cr_assert_eq(file_write_atomic(f->record.chars, text->chars, text->length), OK);
+    data_close(data);
+}
+
+/* What is different now; the text is the caller's. */
+static struct text changes_of(const struct fixture *f)
+{
+    struct text changes = {0};
+    struct data *data = open_data(f);
+    cr_assert_eq(data_fingerprint_compare(data, f->folder, &changes), OK, "%s", fail_text());
+    cr_assert_eq(data_fingerprint_check(data, f->folder, true), changes.length > 0 ? BAD_DATA : OK);
+    cr_assert(changes.length == 0 || strstr(fail_text(), "data.strict") != NULL, "%s", fail_text());
+    data_close(data);
+    return changes;
+}
+
+static void says(const struct fixture *f, const char *expected)
+{
+    struct text changes = changes_of(f);
+    cr_assert(strstr(text_chars(&changes), expected) != NULL && (*expected != 0 || changes.length == 0),
+              "\"%s\" lacks \"%s\"", text_chars(&changes), expected);
+    text_free(&changes);
+}
+
+/* One byte of the file, in place: the name, the size and the index stay. */
+static void change_byte(const char *path, off_t at)
+{
+    char byte;
+    int fd = open(path, O_RDWR);
+    cr_assert(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+    byte ^= 1;
+    cr_assert(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0);
+}
+
+static void fixture_free(struct fixture *f)
+{
+    struct text idx = {0};
+    text_add(&idx, "%s.idx", f->prefix.chars);
+    unlink(idx.chars);
+    unlink(f->bin.chars);
+    unlink(f->record.chars);
+    cr_assert_eq(rmdir(f->folder), 0, "files are left in %s", f->folder);
+    text_free(&idx);
+    text_free(&f->prefix);
+    text_free(&f->bin);
+    text_free(&f->record);
+}
+
+Test(data_fingerprint, every_byte_of_a_small_dataset_counts)
+{
+    struct fixture f = fixture_make();
+    write_dataset(&f, 3, 20, 0);
+    says(&f, ""); // nothing was recorded
+    record(&f);
+    says(&f, "");
+    for (off_t at = 0; at < 3 * 20 * 2; at++) {
+        change_byte(f.bin.chars, at & ~(off_t)1);
+        says(&f, "token ids differ in 1 of 1 sampled blocks, first in the one at byte 0");
+        change_byte(f.bin.chars, at & ~(off_t)1);
+    }
+    says(&f, "");
+    fixture_free(&f);
+}
+
+Test(data_fingerprint, a_replaced_dataset_is_described)
+{
+    struct fixture f = fixture_make();
+    write_dataset(&f, 3, 20, 0);
+    record(&f);
+    write_dataset(&f, 4, 20, 0);
+    says(&f, "documents 3 then, 4 now");
+    says(&f, "data.train source 1 (");
+    write_dataset(&f, 3, 21, 0);
+    says(&f, "tokens 60 then, 63 now");
+    write_dataset(&f, 3, 20, 0);
+    says(&f, "");
+    cr_assert_eq(file_write_atomic(f.record.chars, "{\"format\": 1", 12), OK);
+    says(&f, "whether the data changed is not known");
+    fixture_free(&f);
+}
+
+/* 40 MiB: blocks are sampled, the first and the last among them, and each that is hit is noticed. */
+Test(data_fingerprint, a_large_dataset_is_sampled)
+{
+    enum { DOCUMENTS = 20, LENGTH = 1 << 20 };
+    struct fixture f = fixture_make();
+    write_dataset(&f, DOCUMENTS, LENGTH, 0);
+    record(&f);
+    const off_t size = (off_t)DOCUMENTS * LENGTH * 2, places[] = {0, size - 2};
+    struct text file = {0};
+    cr_assert_eq(file_read(f.record.chars, &file), OK);
+    int blocks = 0;
+    for (const char *at = file.chars; (at = strstr(at, "\"at\"")) != NULL; at++)
+        blocks++;
+    text_free(&file);
+    cr_assert_eq(blocks, FINGERPRINT_BLOCKS);
+    for (int i = 0; i < 2; i++) {
+        change_byte(f.bin.chars, places[i]);
+        says(&f, "token ids differ in 1 of 64 sampled blocks");
+        change_byte(f.bin.chars, places[i]);
+    }
+    fixture_free(&f);
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The cruel device must see what a GPU would punish. Each test plants one fault and shows that the right
+ * program does not trip. */
+#include "kernels/ops.h"
+#include "tests/unit/schedules/fake_work.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+struct bench {
+    struct device *device;
+    struct stream *compute, *edge;
+    struct buffer x, y;
+};
+enum { COUNT = 6 };
+
+static struct bench bench_open(void)
+{
+    struct bench b = {0};
+    cr_assert_eq(device_open(&(struct device_options){.name = "strict", .threads = 2}, &b.device), OK);
+    cr_assert_eq(stream_create(b.device, "compute", &b.compute), OK);
+    cr_assert_eq(stream_create(b.device, "edge", &b.edge), OK);
+    cr_assert_eq(buffer_alloc(b.device, PART_ACTIVATIONS, COUNT * sizeof(float), &b.x), OK);
+    cr_assert_eq(buffer_alloc(b.device, PART_ACTIVATIONS, COUNT * sizeof(float), &b.y), OK);
+    return b;
+}
+
+static void bench_close(struct bench *b)
+{
+    stream_destroy(b->compute);
+    stream_destroy(b->edge);
+    buffer_free(&b->x);
+    buffer_free(&b->y);
+    device_close(b->device);
+}
+
+static struct tensor vector_of(const struct buffer *buffer)
+{
+    return tensor_1d(buffer->data, F32, COUNT);
+}
+
+/* The first element, read as a host must. */
+static float read_back(struct stream *stream, const struct buffer *buffer)
+{
+    float host = 0.0F;
+    cr_assert_eq(copy_to_host(stream, &host, buffer->data, sizeof host), OK);
+    cr_assert_eq(host, 0.0F, "reading is late");
+    cr_assert_eq(stream_sync(stream), OK);
+    return host;
+}
+
+Test(strict, unset_memory_is_nan)
+{
+    struct bench b = bench_open();
+    cr_assert(isnan(read_back(b.compute, &b.x)));
+    cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 1.0F}), OK);
+    cr_assert_eq(read_back(b.compute, &b.x), 1.0F);
+    bench_close(&b);
+}
+
+Test(strict, poisoned_memory_is_nan)
+{
+    struct bench b = bench_open();
+    struct tensor x = tensor_2d(b.x.data, F32, 2, 3);
+    cr_assert_eq(fill(b.compute, (struct fill){.out = x, .value = 1.0F}), OK);
+    cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
+    cr_assert_eq(poison(b.compute, (struct poison){.out = tensor_columns(x, 0, 2)}), OK);
+    cr_assert_eq(read_back(b.compute, &b.y), 1.0F, "used before it was poisoned");
+    cr_assert(isnan(read_back(b.compute, &b.x)), "used after");
+    const float *data = b.x.data;
+    cr_assert(isnan(data[1]) && data[2] == 1.0F && isnan(data[3]) && data[5] == 1.0F, "columns 0 and 1 only");
+    bench_close(&b);
+}
+
+Test(strict, nothing_runs_before_the_host_asks)
+{
+    struct bench b = bench_open();
+    const float *x = b.x.data;
+    cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 1.0F}), OK);
+    struct event one = stream_record(b.compute);
+    cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 2.0F}), OK);
+    cr_assert(isnan(x[0]));
+    cr_assert_eq(event_sync(one), OK);
+    cr_assert_eq(x[0], 1.0F, "up to the event and no further");
+    cr_assert_eq(stream_sync(b.compute), OK);
+    cr_assert_eq(x[0], 2.0F);
+    bench_close(&b);
+}
+
+/* compute must wait for the message before it reads what the message brings. */
+static float receive_then_read(bool wait)
+{
+    struct bench b = bench_open();
+    int log[FAKE_LOG] = {0};
+    cr_assert_eq(
+        fake_submit(b.edge,
+                    (struct fake_work){.log = log, .out = b.x.data, .value = 5.0F, .polls_needed = 2}),
+        OK);
+    cr_assert_eq(log[FAKE_STARTED], 0);
+    if (wait)
+        cr_assert_eq(stream_wait(b.compute, stream_record(b.edge)), OK);
+    cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
+    float got = read_back(b.compute, &b.y);
+    bench_close(&b);
+    return got;
+}
+
+Test(strict, a_forgotten_wait_before_reading_reads_nan)
+{
+    cr_assert_eq(receive_then_read(true), 5.0F);
+    cr_assert(isnan(receive_then_read(false)));
+}
+
+/* A message must wait for the op that makes what it sends. The fake "sends" by reading at its start. */
+struct sender {
+    struct work work;
+    const float *from;
+    float *to;
+};
+
+static enum status sender_start(struct work *work)
+{
+    struct sender *sender = (struct sender *)(void *)work;
+    *sender->to = *sender->from;
+    return OK;
+}
+
+static enum status sender_poll(struct work *work, bool *done)
+{
+    *done = true;
+    free(work);
+    return OK;
+}
+
+static float compute_then_send(bool wait)
+{
+    struct bench b = bench_open();
+    float sent = 0.0F;
+    cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 4.0F}), OK);
+    if (wait)
+        cr_assert_eq(stream_wait(b.edge, stream_record(b.compute)), OK);
+    struct sender *sender = malloc(sizeof *sender);
+    *sender = (struct sender){
+        .work = {.start = sender_start, .poll = sender_poll, .rest = fake_rest, .name = "send"},
+        .from = b.x.data,
+        .to = &sent};
+    cr_assert_eq(stream_submit_work(b.edge, &sender->work), OK);
+    cr_assert_eq(stream_sync(b.edge), OK);
+    bench_close(&b);
+    return sent;
+}
+
+Test(strict, a_forgotten_wait_before_sending_sends_nan)
+{
+    cr_assert_eq(compute_then_send(true), 4.0F);
+    cr_assert(isnan(compute_then_send(false)));
+}
+
+Test(strict, a_host_buffer_that_is_reused_too_early_is_seen)
+{
+    struct bench b = bench_open();
+    float host = 1.0F;
+    cr_assert_eq(copy_to_device(b.compute, b.x.data, &host, sizeof host), OK);
+    cr_assert_eq(stream_sync(b.compute), OK);
+    host = 2.0F;
+    cr_assert_eq(read_back(b.compute, &b.x), 1.0F);
+    cr_assert_eq(copy_to_device(b.compute, b.x.data, &host, sizeof host), OK);
+    host = 3.0F; // too early
+    cr_assert_eq(read_back(b.compute, &b.x), 3.0F);
+    bench_close(&b);
+}
+
+Test(strict, memory_that_is_freed_too_early_reads_nan)
+{
+    struct bench b = bench_open();
+    struct buffer short_lived;
+    cr_assert_eq(buffer_alloc(b.device, PART_WORKSPACE, COUNT * sizeof(float), &short_lived), OK);
+    cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&short_lived), .value = 1.0F}), OK);
+    cr_assert_eq(stream_sync(b.compute), OK);
+    cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&short_lived), .out = vector_of(&b.y)}), OK);
+    buffer_free(&short_lived); // before the copy was waited for
+    cr_assert_eq(buffer_alloc(b.device, PART_WORKSPACE, COUNT * sizeof(float), &short_lived), OK);
+    cr_assert(isnan(read_back(b.compute, &b.y)));
+    buffer_free(&short_lived);
+    bench_close(&b);
+}
+
+/* A chain of waits through three streams, asked for at its end. */
+Test(strict, waits_pull_what_they_need_and_no_more)
+{
+    struct bench b = bench_open();
+    struct stream *third;
+    int log[FAKE_LOG] = {0};
+    cr_assert_eq(stream_create(b.device, "third", &third), OK);
+    for (int round = 0; round < 50; round++) {
+        cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = (float)round}), OK);
+        cr_assert_eq(stream_wait(b.edge, stream_record(b.compute)), OK);
+        cr_assert_eq(fake_submit(b.edge, (struct fake_work){.log = log, .polls_needed = round % 3}), OK);
+        cr_assert_eq(stream_wait(third, stream_record(b.edge)), OK);
+        cr_assert_eq(copy(third, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
+        cr_assert_eq(stream_wait(b.compute, stream_record(third)), OK);
+    }
+    cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = -1.0F}), OK);
+    cr_assert_eq(stream_sync(third), OK);
+    cr_assert(((float *)b.y.data)[0] == 49.0F && ((float *)b.x.data)[0] == 49.0F);
+    cr_assert_eq(log[FAKE_DONE], 50);
+    stream_destroy(third);
+    bench_close(&b);
+}
+
+/* The stream that is waited for goes first; its event lives on in the one that waits. */
+Test(strict, a_stream_may_go_before_one_that_waits_for_it)
+{
+    struct bench b = bench_open();
+    struct stream *brief;
+    cr_assert_eq(stream_create(b.device, "brief", &brief), OK);
+    cr_assert_eq(fill(brief, (struct fill){.out = vector_of(&b.x), .value = 6.0F}), OK);
+    cr_assert_eq(stream_wait(b.compute, stream_record(brief)), OK);
+    cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
+    stream_destroy(brief);
+    cr_assert_eq(read_back(b.compute, &b.y), 6.0F);
+    bench_close(&b);
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The rows of parameters: what they are called, how large they are, and that every way of cutting them covers
+ * every element once. */
+#include "layers/parameters/param.h"
+#include "trainer/recipe/recipe.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct degrees alone = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
+
+static struct model_config tiny_gpt2(void)
+{
+    return (struct model_config){
+        .num_layers = 1,
+        .hidden_size = 8,
+        .num_attention_heads = 2,
+        .num_query_groups = 2,
+        .ffn_hidden_size = 32,
+        .kv_channels = 4,
+        .seq_length = 16,
+        .vocab_size = 37,
+        .make_vocab_size_divisible_by = 1,
+        .add_bias_linear = true,
+        .tie_word_embeddings = true,
+        .init_method_std = 0.02,
+    };
+}
+
+static struct model_config tiny_llama(void)
+{
+    struct model_config m = tiny_gpt2();
+    m.num_query_groups = 1;
+    m.ffn_hidden_size = 12;
+    m.kv_channels = 6; // A * D is not H
+    m.position_embedding = ROPE;
+    m.normalization = RMS_NORM;
+    m.activation = SWIGLU;
+    m.add_bias_linear = m.tie_word_embeddings = false;
+    return m;
+}
+
+static struct params rows_of(const struct model_config *m, const struct degrees *degrees, bool sequence)
+{
+    struct params params;
+    cr_assert_eq(params_declare(m, degrees, sequence, &params), OK, "%s", fail_text());
+    return params;
+}
+
+/* "name [rows, columns]", line by line; vectors have one number; "=" a second use; "*" decays; "+" is fused
+ * to the row above. */
+static void text_of_rows(const struct params *params, struct text *out)
+{
+    for (int i = 0; i < params->count; i++) {
+        const struct param *row = &params->rows[i];
+        text_add(out, "%s%s [%lld", row->fuse < i ? "+" : "", row->name, (long long)row->dim[0]);
+        if (row->ndim == 2)
+            text_add(out, ", %lld", (long long)row->dim[1]);
+        text_add(out, "]%s%s\n", row->decay ? " *" : "", row->tie >= 0 ? " =" : "");
+    }
+}
+
+static void has_rows(struct model_config m, const char *want)
+{
+    struct params params = rows_of(&m, &alone, false);
+    struct text text = {0};
+    text_of_rows(&params, &text);
+    cr_expect_str_eq(text_chars(&text), want);
+    text_free(&text);
+    params_free(&params);
+}
+
+Test(param, gpt2_has_these_rows)
+{
+    has_rows(tiny_gpt2(), "embedding.weight [37, 8] *\n"
+                          "position.weight [16, 8] *\n"
+                          "layers.0.norm1.weight [8]\n"
+                          "layers.0.norm1.bias [8]\n"
+                          "layers.0.attention.q.weight [8, 8] *\n"
+                          "+layers.0.attention.k.weight [8, 8] *\n"
+                          "+layers.0.attention.v.weight [8, 8] *\n"
+                          "layers.0.attention.q.bias [8]\n"
+                          "+layers.0.attention.k.bias [8]\n"
+                          "+layers.0.attention.v.bias [8]\n"
+                          "layers.0.attention.proj.weight [8, 8] *\n"
+                          "layers.0.attention.proj.bias [8]\n"
+                          "layers.0.norm2.weight [8]\n"
+                          "layers.0.norm2.bias [8]\n"
+                          "layers.0.mlp.fc1.weight [32, 8] *\n"
+                          "layers.0.mlp.fc1.bias [32]\n"
+                          "layers.0.mlp.fc2.weight [8, 32] *\n"
+                          "layers.0.mlp.fc2.bias [8]\n"
+                          "norm.weight [8]\n"
+                          "norm.bias [8]\n"
+                          "head.weight [37, 8] * =\n");
+}
+
+Test(param, llama_has_these_rows)
+{
+    has_rows(tiny_llama(), "embedding.weight [37, 8] *\n"
+                           "layers.0.norm1.weight [8]\n"
+                           "layers.0.attention.q.weight [12, 8] *\n"
+                           "+layers.0.attention.k.weight [6, 8] *\n"
+                           "+layers.0.attention.v.weight [6, 8] *\n"
+                           "layers.0.attention.proj.weight [8, 12] *\n"
+                           "layers.0.norm2.weight [8]\n"
+                           "layers.0.mlp.gate.weight [12, 8] *\n"
+                           "+layers.0.mlp.up.weight [12, 8] *\n"
+                           "layers.0.mlp.fc2.weight [8, 12] *\n"
+                           "norm.weight [8]\n"
+                           "head.weight [37, 8] *\n");
+}
+
+/* Parameters of a recipe: a second use is none. */
+static int64_t count_of_recipe(const char *name)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/recipes/%s", SOURCE_ROOT, name);
+    struct problems problems = {0};
+    struct recipe *recipe = NULL;
+    enum status status = recipe_load(path, NULL, 0, 0, &recipe, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    cr_assert_eq(status, OK);
+    struct params params = rows_of(&recipe->model, &alone, false);
+    int64_t count = 0;
+    for (int i = 0; i < params.count; i++)
+        if (params.rows[i].tie < 0)
+            count += params.rows[i].dim[0] * params.rows[i].dim[1];
+    params_free(&params);
+    recipe_destroy(recipe);
+    return count;
+}
+
+Test(param, published_models_have_as_many_as_published)
+{
+    cr_expect_eq(count_of_recipe("gpt2-124m.yaml"), 124439808);  // Hugging Face's gpt2
+    cr_expect_eq(count_of_recipe("llama3-8b.yaml"), 8030261248); // Meta-Llama-3-8B
+}
+
+Test(param, finds_rows_by_name)
+{
+    struct model_config m = tiny_gpt2();
+    struct params params = rows_of(&m, &alone, false);
+    for (int i = 0; i < params.count; i++)
+        cr_expect_eq(params_find(&params, params.rows[i].name), i);
+    static const char *const strangers[] = {"layers.9.norm1.weight",
+                                            "layers.-1.norm1.weight",
+                                            "layers.norm1.weight",
+                                            "layers.00.norm1.weight",
+                                            "layers.99999999999999999999.norm1.weight",
+                                            "layers.",
+                                            "norm1.weight",
+                                            ""};
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
+        cr_expect_eq(params_find(&params, strangers[i]), -1, "%s", strangers[i]);
+    params_free(&params);
+}
+
+Test(param, rows_of_a_layer_stand_together)
+{
+    struct model_config m = tiny_gpt2();
+    m.num_layers = 3;
+    struct params params = rows_of(&m, &alone, false);
+    int next = 0;
+    for (int layer = LAYER_EMBEDDING; layer <= 3; layer++) {
+        int first, count = params_of_layer(&params, layer, &first);
+        cr_expect_eq(first, next);
+        cr_expect_gt(count, 0);
+        for (next = first; next < first + count; next++)
+            cr_expect_eq(params.rows[next].layer, layer, "%s", params.rows[next].name);
+    }
+    cr_expect_eq(next, params.count);
+    params_free(&params);
+}
+
+/* ---- cuts ---- */
+
+static struct slice slice_at(const struct param *row, struct place place)
+{
+    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
+}
+
+/* Counts how often the first holders of shares cover each element, and looks at each rank's rectangle. */
+static void covers_once(const struct param *row, int tp, int64_t multiple)
+{
+    int64_t rows = row->dim[0], columns = row->dim[1];
+    unsigned char *times = calloc((size_t)(rows * columns), 1);
+    for (int r = 0; r < tp; r++) {
+        struct slice s = slice_at(row, (struct place){.tp = r});
+        for (int d = 0; d < 2; d++)
+            cr_assert(s.begin[d] >= 0 && s.count[d] >= 0 && s.begin[d] + s.count[d] <= row->dim[d] &&
+                          s.padded[d] >= s.count[d],
+                      "%s tp %d/%d", row->name, r, tp);
+        cr_assert(s.padded[0] % multiple == 0 || s.padded[0] == rows);
+        for (int64_t i = 0; s.first && i < s.count[0]; i++)
+            for (int64_t j = 0; j < s.count[1]; j++)
+                times[(s.begin[0] + i) * columns + s.begin[1] + j]++;
+    }
+    for (int64_t i = 0; i < rows * columns; i++)
+        cr_assert_eq(times[i], 1, "%s, tp %d: element %lld is covered %d times", row->name, tp, (long long)i,
+                     times[i]);
+    free(times);
+}
+
+/* Padding is memory only: which rows a rank holds does not depend on it, and so no sum over shares does. */
+Test(param, padding_moves_no_row)
+{
+    for (int tp = 1; tp <= 8; tp++)
+        for (int r = 0; r < tp; r++)
+            for (int64_t rows = 1; rows < 300; rows += 37) {
+                const int64_t dim[] = {rows, 4};
+                struct cut cut = {.axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
+                const struct slice tight = shard_slice(2, dim, &cut, 1, (struct place){.tp = r});
+                cut.multiple = 128;
+                const struct slice padded = shard_slice(2, dim, &cut, 1, (struct place){.tp = r});
+                cr_assert(tight.begin[0] == padded.begin[0] && tight.count[0] == padded.count[0] &&
+                              padded.padded[0] % 128 == 0 && padded.padded[0] >= tight.padded[0],
+                          "%lld rows, tp %d/%d", (long long)rows, r, tp);
+            }
+}
+
+/* All ranks must have shares of one size: messages count on it. */
+static void shares_are_equal(const struct param *row, int tp)
+{
+    struct slice first = slice_at(row, (struct place){0});
+    for (int r = 1; r < tp; r++) {
+        struct slice s = slice_at(row, (struct place){.tp = r});
+        cr_assert(s.padded[0] == first.padded[0] && s.padded[1] == first.padded[1], "%s", row->name);
+    }
+}
+
+static void check_cuts(struct model_config m, int tp, bool sequence)
+{
+    struct degrees degrees = alone;
+    degrees.tp = tp;
+    struct params params = rows_of(&m, &degrees, sequence);
+    for (int i = 0; i < params.count; i++) {
+        bool vocabulary = params.rows[i].dim[0] == m.vocab_size;
+        covers_once(&params.rows[i], tp, vocabulary ? m.make_vocab_size_divisible_by : 1);
+        shares_are_equal(&params.rows[i], tp);
+    }
+    params_free(&params);
+}
+
+Test(param, every_cut_covers_every_element_once)
+{
+    const int64_t vocabularies[] = {1, 7, 37, 64, 101}, multiples[] = {1, 8, 128};
+    for (int tp = 1; tp <= 8; tp++)
+        for (int groups = 1; groups <= 2 * tp; groups++) {
+            if (groups % tp != 0 && tp % groups != 0)
+                continue;
+            for (size_t v = 0; v < sizeof vocabularies / sizeof *vocabularies; v++)
+                for (size_t k = 0; k < sizeof multiples / sizeof *multiples; k++) {
+                    struct model_config m = v % 2 == 0 ? tiny_gpt2() : tiny_llama();
+                    m.num_attention_heads = 2 * tp;
+                    m.num_query_groups = groups;
+                    m.ffn_hidden_size = 3 * tp;
+                    m.vocab_size = vocabularies[v];
+                    m.make_vocab_size_divisible_by = multiples[k];
+                    check_cuts(m, tp, k % 2 == 0);
+                }
+        }
+}
+
+/* Rank r's query heads read the groups that rank r holds. */
+Test(param, query_heads_lie_with_their_groups)
+{
+    for (int tp = 1; tp <= 8; tp *= 2)
+        for (int groups = 1; groups <= 8; groups *= 2) {
+            struct model_config m = tiny_llama();
+            struct degrees degrees = alone;
+            degrees.tp = tp;
+            m.num_attention_heads = 8;
+            m.num_query_groups = groups;
+            struct params params = rows_of(&m, &degrees, false);
+            const struct param *q = &params.rows[params_find(&params, "layers.0.attention.q.weight")],
+                               *k = &params.rows[params_find(&params, "layers.0.attention.k.weight")];
+            for (int r = 0; r < tp; r++) {
+                struct slice a = slice_at(q, (struct place){.tp = r}),
+                             b = slice_at(k, (struct place){.tp = r});
+                int64_t d = m.kv_channels, per_group = 8 / groups;
+                int64_t first = a.begin[0] / d / per_group,
+                        last = ((a.begin[0] + a.count[0]) / d - 1) / per_group;
+                cr_expect_eq(b.begin[0] / d, first, "tp %d groups %d rank %d", tp, groups, r);
+                cr_expect_eq((b.begin[0] + b.count[0]) / d - 1, last, "tp %d groups %d rank %d", tp, groups,
+                             r);
+            }
+            cr_expect_eq(params_kv_replicas(&m, tp), tp > groups ? tp / groups : 1);
+            params_free(&params);
+        }
+}
+
+/* Which gradients are partial over tp: those of vectors and positions that see this rank's tokens only, and
+ * those of key/value heads that several ranks hold. */
+Test(param, says_which_gradients_are_partial)
+{
+    for (int sequence = 0; sequence <= 1; sequence++) {
+        struct model_config m = tiny_gpt2();
+        m.num_query_groups = 1;
+        struct degrees degrees = alone;
+        degrees.tp = 2;
+        struct params params = rows_of(&m, &degrees, sequence == 1);
+        for (int i = 0; i < params.count; i++) {
+            const struct param *row = &params.rows[i];
+            bool kv = strstr(row->name, ".k.") != NULL || strstr(row->name, ".v.") != NULL;
+            enum partial want = kv                                     ? PARTIAL_KV
+                                : row->cut_count == 0 && sequence == 1 ? PARTIAL_TP
+                                                                       : PARTIAL_NONE;
+            cr_expect_eq(row->partial, want, "%s", row->name);
+            cr_expect_eq(row->decay, row->ndim == 2, "%s", row->name);
+        }
+        params_free(&params);
+    }
+}

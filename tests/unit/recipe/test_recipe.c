@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reading a recipe: YAML, values, sections, bases, the command line. Every refusal is compared whole. */
+#include "tests/unit/recipe/recipe_case.h"
+
+#include <sys/stat.h>
+
+Test(recipe, the_smallest_has_all_the_rest)
+{
+    struct loaded l = load(SMALL, NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said), "");
+    const struct recipe *r = l.recipe;
+    cr_assert(r->model.num_layers == 4 && r->model.hidden_size == 64 && r->model.kv_channels == 16);
+    cr_assert(r->model.num_query_groups == 4 && r->model.ffn_hidden_size == 256 &&
+              r->model.vocab_size == 257);
+    cr_assert(r->seed == 1234 && r->deterministic && r->optimizer.lr == 1e-3 &&
+              r->optimizer.lr_decay_iters == 10);
+    cr_assert(r->parallel.data_parallel_size == 1 && recipe_world_size(r) == 1 &&
+              recipe_microbatches(r) == 8);
+    cr_assert_str_eq(r->parallel.rank_order, "tp-cp-ep-dp-pp");
+    cr_assert_str_eq(r->pipeline.schedule, "1f1b");
+    cr_assert(r->data.train.count == 1 && r->data.train.list[0].weight == 1.0);
+    cr_assert_str_eq(r->data.train.list[0].path, "d");
+    cr_assert(r->data.split[0] == 969 && r->data.split[1] == 30 && r->data.split[2] == 1);
+    cr_assert_null(r->tokenizer.vocab_file);
+    loaded_free(&l);
+}
+
+Test(recipe, aliases_are_read)
+{
+    struct loaded l =
+        load("model: {n_layer: 4, n_embd: 64, n_head: 4, n_positions: 32, num_key_value_heads: 2,\n"
+             "        intermediate_size: 96, rope_theta: 5e5, rms_norm_eps: 1e-6, hidden_act: silu,\n"
+             "        position_embedding_type: rope}\n"
+             "parallel: {tp: 2, pp: 2, dp: 2, cp: 1, ep: 1}\n" TRAIN OPTIMIZER DATA,
+             NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said), "");
+    const struct recipe *r = l.recipe;
+    cr_assert(r->model.num_query_groups == 2 && r->model.ffn_hidden_size == 96 &&
+              r->model.rotary_base == 5e5);
+    cr_assert(r->model.norm_epsilon == 1e-6 && r->model.activation == SWIGLU && recipe_world_size(r) == 8);
+    loaded_free(&l);
+}
+
+Test(recipe, overrides_win_and_lists_are_yaml)
+{
+    const char *const overrides[] = {"tp=2",
+                                     "parallel.pp=2",
+                                     "pipeline.layout=[3, 1]",
+                                     "data.train=[a, {path: 'b c', weight: 2.5}]",
+                                     "model.activation=gelu_new",
+                                     "name=other",
+                                     "data.split=99,1",
+                                     NULL};
+    struct loaded l = load(SMALL "parallel: {tp: 4}\n", overrides, 0);
+    cr_assert_str_eq(text_chars(&l.said), "");
+    const struct recipe *r = l.recipe;
+    cr_assert(r->parallel.tensor_parallel_size == 2 && r->parallel.pipeline_parallel_size == 2);
+    cr_assert(recipe_stage_layers(r, 0) == 3 && recipe_stage_layers(r, 1) == 1);
+    cr_assert_eq(recipe_stage_first_layer(r, 1), 3);
+    cr_assert(r->data.train.count == 2 && r->data.train.list[1].weight == 2.5);
+    cr_assert_str_eq(r->data.train.list[1].path, "b c");
+    cr_assert_eq(r->model.activation, GELU_TANH);
+    cr_assert_str_eq(r->logging.run_dir, "runs/other");
+    cr_assert_str_eq(r->checkpoint.save, "runs/other/checkpoints");
+    cr_assert(r->data.split[0] == 99 && r->data.split[1] == 1 && r->data.split[2] == 0);
+    loaded_free(&l);
+}
+
+Test(recipe, none_and_auto_take_a_value_back)
+{
+    const char *const overrides[] = {"checkpoint.save=none",   "checkpoint.load=none",
+                                     "model.kv_channels=auto", "dp=auto",
+                                     "data.valid=none",        NULL};
+    struct loaded l = load(MODEL TRAIN OPTIMIZER "data: {train: d, valid: v}\n", overrides, 4);
+    cr_assert_str_eq(text_chars(&l.said), "");
+    cr_assert_null(l.recipe->checkpoint.save);
+    cr_assert_null(l.recipe->checkpoint.load);
+    cr_assert_eq(l.recipe->model.kv_channels, 16);
+    cr_assert_eq(l.recipe->parallel.data_parallel_size, 4);
+    cr_assert(l.recipe->data.valid.count == 0 && l.recipe->data.split[1] == 30);
+    loaded_free(&l);
+}
+
+Test(recipe, layers_are_spread_evenly_and_none_is_lost)
+{
+    for (int layers = 1; layers <= 13; layers++)
+        for (int pp = 1; pp <= layers; pp++) {
+            char one[64], two[64];
+            snprintf(one, sizeof one, "model.num_layers=%d", layers);
+            snprintf(two, sizeof two, "pp=%d", pp);
+            struct loaded l = load(SMALL, (const char *const[]){one, two, NULL}, 0);
+            cr_assert_str_eq(text_chars(&l.said), "");
+            int64_t sum = 0;
+            for (int s = 0; s < pp; s++) {
+                int64_t here = recipe_stage_layers(l.recipe, s);
+                cr_assert(here == layers / pp || (here == layers / pp + 1 && s < layers % pp));
+                cr_assert_eq(recipe_stage_first_layer(l.recipe, s), sum);
+                sum += here;
+            }
+            cr_assert_eq(sum, layers);
+            loaded_free(&l);
+        }
+}
+
+Test(recipe, unknown_keys_name_the_nearest)
+{
+    SAYS(SMALL "sede: 1\n", "R:5: unknown key sede; is seed meant?\n");
+    SAYS(SMALL "parallel: {tensor_paralel_size: 2}\n",
+         "R:5: unknown key parallel.tensor_paralel_size; is parallel.tensor_parallel_size meant?\n");
+    SAYS(SMALL "modle: {num_layers: 2}\n", "R:5: unknown key modle; is model meant?\n");
+    SAYS(SMALL "train_iters: 5\n", "R:5: unknown key train_iters; is train.train_iters meant?\n");
+    SAYS(MODEL TRAIN "optimizer: {lr: 1, train_iters: 5}\n" DATA,
+         "R:3: unknown key optimizer.train_iters; is train.train_iters meant?\n");
+    SAYS(SMALL "train.train_iters: 5\n",
+         "R:5: unknown key train.train_iters; in a file it is written train: {train_iters: ...}\n");
+    SAYS(SMALL "zzzzzz: 5\n", "R:5: unknown key zzzzzz\n");
+    SAYS(
+        "model: {model: {num_layers: 4}, num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: "
+        "32}\n" TRAIN OPTIMIZER DATA,
+        "R:1: unknown key model.model; the keys of model stand directly in it\n");
+    SAYS(SMALL "parallel: {pipeline: {schedule: gpipe}}\n",
+         "R:5: pipeline stands inside parallel; it is a section of its own, beside that\n");
+    OVERRIDE_SAYS("train.train_iter=5",
+                  "command line: unknown key train.train_iter; is train.train_iters meant?\n");
+    OVERRIDE_SAYS("train_iters=5", "command line: unknown key train_iters; is train.train_iters meant?\n");
+    OVERRIDE_SAYS("model.model=5",
+                  "command line: unknown key model.model; the keys of model stand directly in it\n");
+    OVERRIDE_SAYS("model=5", "command line: model is a section; write model.KEY=value\n");
+    OVERRIDE_SAYS("model.num_experts=8",
+                  "command line: unknown key model.num_experts: mixture of experts is not implemented\n");
+    OVERRIDE_SAYS("tokenizer.zzzzzz=8",
+                  "command line: unknown key tokenizer.zzzzzz; the keys of tokenizer are "
+                  "tokenizer_type, vocab_file, merge_file\n");
+    OVERRIDE_SAYS("--tp=2", "command line: --tp=2: keys have no dashes; use tp=2\n");
+    OVERRIDE_SAYS("--help", "command line: --help is not key=value\n");
+    OVERRIDE_SAYS("base=x.yaml", "command line: base can only be given in a file\n");
+}
+
+Test(recipe, a_key_given_twice_names_both_lines)
+{
+    SAYS(SMALL "seed: 1\nname: x\nseed: 2\n",
+         "R:7: seed is given twice, first in line 5; one of them must go\n");
+    SAYS(SMALL "parallel:\n  tp: 1\n  tensor_parallel_size: 2\n",
+         "R:7: parallel.tensor_parallel_size is given twice, first in line 6; one of them must go\n");
+    SAYS(SMALL DATA, "R:5: data is given twice, first in line 4; one of them must go\n");
+    says(SMALL, (const char *const[]){"tp=1", "parallel.tp=2", NULL}, 0,
+         "command line: parallel.tensor_parallel_size is given twice; one of them must go\n", __LINE__);
+}
+
+Test(recipe, wrong_types)
+{
+    OVERRIDE_SAYS("model.num_layers=abc",
+                  "command line: model.num_layers \"abc\" is not a whole number from 1 to 100000\n");
+    OVERRIDE_SAYS(
+        "model.num_layers=1.5",
+        "command line: model.num_layers \"1.5\" is not a whole number from 1 to 100000; 1 or 2 works\n");
+    OVERRIDE_SAYS(
+        "model.num_layers=1e1",
+        "command line: model.num_layers \"1e1\" is not a whole number from 1 to 100000; 10 works\n");
+    OVERRIDE_SAYS("model.num_layers=\"4\"",
+                  "command line: model.num_layers \"4\" is text; without the quotes it is a number\n");
+    OVERRIDE_SAYS("model.num_layers=",
+                  "command line: model.num_layers is empty; it wants a whole number from 1 to 100000\n");
+    OVERRIDE_SAYS("model.num_layers=[1]",
+                  "command line: model.num_layers is a list; it wants a whole number from 1 to 100000\n");
+    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; it wants a whole number from 0 to "
+                                 "9000000000000000\n");
+    OVERRIDE_SAYS("model.add_bias_linear=yes",
+                  "command line: model.add_bias_linear \"yes\" is not true or false\n");
+    OVERRIDE_SAYS("model.normalization=layernorm",
+                  "command line: model.normalization \"layernorm\" is not LayerNorm or RMSNorm; is LayerNorm "
+                  "meant?\n");
+    OVERRIDE_SAYS("optimizer.lr=fast", "command line: optimizer.lr \"fast\" is not a number above 0\n");
+    OVERRIDE_SAYS("optimizer.weight_decay=1e-400",
+                  "command line: optimizer.weight_decay 1e-400 is too small for fp32, which ends at "
+                  "1.2e-38; it wants a number, 0 or more; 0 works\n");
+    OVERRIDE_SAYS("optimizer.weight_decay=0e-400", "");
+    OVERRIDE_SAYS("name=", "command line: name is empty; it wants text\n");
+    OVERRIDE_SAYS("name=\"a\\nb\"",
+                  "command line: name has a character that cannot be printed; it wants text\n");
+    OVERRIDE_SAYS("name=a\xff", "command line: name has a character that cannot be printed; it wants text\n");
+    OVERRIDE_SAYS("pipeline.layout=4",
+                  "command line: pipeline.layout \"4\" is not a list of whole numbers, like [3, 3, 2]\n");
+    OVERRIDE_SAYS("pipeline.layout=[4, x]",
+                  "command line: pipeline.layout entry 2: \"x\" is not a whole number from 0 to "
+                  "100000\n");
+    OVERRIDE_SAYS("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing, like "
+                                              "{path: data/quickstart}\n");
+    OVERRIDE_SAYS("data.train=[a, {path: b, wieght: 1}]",
+                  "command line: data.train source 2: unknown key wieght; weight is meant?\n");
+    OVERRIDE_SAYS("data.train=[a, {path: b, x: 1}]",
+                  "command line: data.train source 2: unknown key x; path and weight are known\n");
+    OVERRIDE_SAYS("data.valid=[{path: b, path: c}]",
+                  "command line: data.valid source 1: path is given twice; one of them must go\n");
+    OVERRIDE_SAYS("data.train=[{path: b, weight: 1}, {path: b, weight: 0}]",
+                  "command line: data.train source 2: weight 0 is out of range; it wants a number "
+                  "above 0; 1 works\n");
+    OVERRIDE_SAYS(
+        "data.train=[{weight: 1}, a, {path: b, wieght: 1}]",
+        "command line: data.train source 1: path is missing, like {path: data/quickstart}; source 3: "
+        "unknown key wieght; weight is meant?\n");
+    OVERRIDE_SAYS("data.train={path: b, weight: 0}",
+                  "command line: data.train weight 0 is out of range; it wants a number "
+                  "above 0; 1 works\n");
+    SAYS(MODEL TRAIN OPTIMIZER "data: d\n",
+         "R:4: data is a section; it wants keys and values below it\nR: data.train must be given, like "
+         "data/quickstart\n");
+}
+
+Test(recipe, numbers_out_of_range)
+{
+    OVERRIDE_SAYS("model.num_layers=0",
+                  "command line: model.num_layers 0 is out of range; it wants a whole number "
+                  "from 1 to 100000; 1 works\n");
+    OVERRIDE_SAYS("model.num_layers=200000",
+                  "command line: model.num_layers 200000 is out of range; it wants a "
+                  "whole number from 1 to 100000; 100000 works\n");
+    OVERRIDE_SAYS(
+        "model.num_layers=99999999999999999999",
+        "command line: model.num_layers \"99999999999999999999\" is not a whole number from 1 to 100000; "
+        "100000 works\n");
+    OVERRIDE_SAYS("optimizer.lr=0",
+                  "command line: optimizer.lr 0 is out of range; it wants a number above 0; 3e-4 works\n");
+    OVERRIDE_SAYS("optimizer.lr=nan",
+                  "command line: optimizer.lr nan is out of range; it wants a number above 0; 3e-4 works\n");
+    OVERRIDE_SAYS("optimizer.lr=inf",
+                  "command line: optimizer.lr inf is out of range; it wants a number above 0; 3e-4 works\n");
+    OVERRIDE_SAYS("model.hidden_dropout=1",
+                  "command line: model.hidden_dropout 1 is out of range; it wants a number "
+                  "from 0 to below 1; 0.1 works\n");
+    OVERRIDE_SAYS("optimizer.adam_beta2=1.2",
+                  "command line: optimizer.adam_beta2 1.2 is out of range; it wants a "
+                  "number from 0 to below 1; 0.999 works\n");
+    OVERRIDE_SAYS("pipeline.layout=[5, -1]",
+                  "command line: pipeline.layout entry 2: -1 is out of range; it wants a whole "
+                  "number from 0 to 100000; 0 works\n");
+    OVERRIDE_SAYS("seed=10000000000000000",
+                  "command line: seed 10000000000000000 is out of range; it wants a whole number from 0 to "
+                  "9000000000000000; 9000000000000000 works\n");
+    OVERRIDE_SAYS("parallel.bucket_size_mb=1e7",
+                  "command line: parallel.bucket_size_mb 1e7 is out of range; it wants a number from "
+                  "0.0001 to 1000000; 1000000 works\n");
+}
+
+/* A range holds for what is computed with: fp32. What is below 1 stays so, and what is above 0. */
+Test(recipe, numbers_out_of_range_in_fp32)
+{
+    static const char below[] =
+        " is out of range when rounded to fp32; it wants a number from 0 to below 1; ";
+    static const char *const shares[][3] = {{"model.hidden_dropout", "0.99999998", "0.1 works\n"},
+                                            {"model.attention_dropout", "0.99999999", "0.1 works\n"},
+                                            {"optimizer.adam_beta1", "0.99999999999", "0.9 works\n"},
+                                            {"optimizer.adam_beta2", "0.99999999999", "0.999 works\n"}};
+    static const char *const positive[][3] = {{"optimizer.lr", "1e-300", "above 0; 3e-4 works\n"},
+                                              {"optimizer.adam_eps", "1e-60", "above 0; 1e-8 works\n"},
+                                              {"optimizer.clip_grad", "1.1e-38", ", 0 or more; 0 works\n"},
+                                              {"optimizer.min_lr", "1e-46", ", 0 or more; 0 works\n"},
+                                              {"model.init_method_std", "1e-300", "above 0; 0.02 works\n"},
+                                              {"model.norm_epsilon", "1e-60", "above 0; 1e-5 works\n"}};
+    char override[100], expected[200];
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        snprintf(override, sizeof override, "%s=%s", shares[i][0], shares[i][1]);
+        snprintf(expected, sizeof expected, "command line: %s %s%s%s", shares[i][0], shares[i][1], below,
+                 shares[i][2]);
+        OVERRIDE_SAYS(override, expected);
+        snprintf(override, sizeof override, "%s=0.9999999", shares[i][0]);
+        OVERRIDE_SAYS(override, "");
+    }
+    for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
+        bool open = *positive[i][2] == 'a';
+        snprintf(override, sizeof override, "%s=%s", positive[i][0], positive[i][1]);
+        snprintf(expected, sizeof expected,
+                 "command line: %s %s is too small for fp32, which ends at 1.2e-38; it wants a number%s%s",
+                 positive[i][0], positive[i][1], open ? " " : "", positive[i][2]);
+        OVERRIDE_SAYS(override, expected);
+    }
+    OVERRIDE_SAYS("optimizer.clip_grad=1.2e-38", "");
+    OVERRIDE_SAYS("optimizer.lr=1e39",
+                  "command line: optimizer.lr 1e39 is out of range when rounded to fp32; "
+                  "it wants a number above 0; 3e-4 works\n");
+    OVERRIDE_SAYS("model.rotary_base=0.5", "command line: model.rotary_base 0.5 is out of range; it wants a "
+                                           "number, 1 or more; 1 works\n");
+}
+
+/* One to three shares; those that are left out are 0. */
+Test(recipe, splits)
+{
+    OVERRIDE_SAYS("data.split=-1, 2",
+                  "command line: data.split entry 1: -1 is out of range; it wants a number, 0 or more; 0 "
+                  "works\n");
+    OVERRIDE_SAYS("data.split=1,x", "command line: data.split entry 2: \"x\" is not a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=969 30, 1",
+                  "command line: data.split entry 1: \"969 30\" is not a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=[9, y]",
+                  "command line: data.split entry 2: \"y\" is not a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=9,",
+                  "command line: data.split entry 2: is empty; it wants a number, 0 or more\n");
+    OVERRIDE_SAYS("data.split=4,3,2,1",
+                  "command line: data.split has 4 numbers; it wants one to three numbers, like 969, 30, 1\n");
+    OVERRIDE_SAYS(
+        "data.split=0, 1",
+        "command line: data.split leaves nothing to train on: the first share is 0; 969, 30, 1 works\n");
+}
+
+Test(recipe, what_is_not_built_is_refused_by_name)
+{
+    OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not built yet; only 1\n");
+    OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not built yet; only 1\n");
+    OVERRIDE_SAYS("precision.params_dtype=bf16", "");
+    OVERRIDE_SAYS("precision.params_dtype=fp16", "");
+    OVERRIDE_SAYS("checkpoint.async_save=true",
+                  "command line: checkpoint.async_save true is not built yet; only false\n");
+    OVERRIDE_SAYS("logging.tensorboard_dir=tb",
+                  "command line: logging.tensorboard_dir tb is not built yet; only none\n");
+    // Its default may be said, and a value out of range is told first.
+    OVERRIDE_SAYS("ep=1", "");
+    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; it wants a whole "
+                          "number from 1 to 65536; 1 works\n");
+}
+
+Test(recipe, zero_has_four_stages)
+{
+    OVERRIDE_SAYS("parallel.zero_stage=0", "");
+    OVERRIDE_SAYS("parallel.zero_stage=4",
+                  "command line: parallel.zero_stage 4 is out of range; it wants a whole "
+                  "number from 0 to 3; 3 works\n");
+}
+
+/* Editors put one in front of UTF-8; lines and columns are counted behind it. */
+Test(recipe, a_byte_order_mark_is_skipped)
+{
+    SAYS("\xEF\xBB\xBF" SMALL, "");
+    SAYS("\xEF\xBB\xBF# no more\n" SMALL, "");
+    SAYS("\xEF\xBB\xBFseed: 1: 2\n",
+         "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
+         "line? put the value in quotes\n");
+    SAYS("\xEF\xBB\xBF\xEF\xBB\xBF" SMALL, "R:1:1: a control character\n");
+    SAYS("\xFF\xFEs\n", "R: is UTF-16; a recipe is UTF-8: save it as that\n");
+}
+
+Test(recipe, yaml_that_does_not_parse_names_line_and_column)
+{
+    SAYS("model:\n\tnum_layers: 4\n", "R:2:1: a tab in the indentation; YAML wants spaces\n");
+    SAYS("seed: [1, 2\nname: x\n",
+         "R:2:5: not YAML: did not find expected ',' or ']'; a list that is not closed? "
+         "(while parsing a flow sequence from line 1)\n");
+    SAYS("seed: 1: 2\n",
+         "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
+         "line? put the value in quotes\n");
+    SAYS("model:\n  num_layers: 4\n hidden_size: 4\n", "R:3:2: not YAML: did not find expected key; is this "
+                                                       "line indented like its neighbours? (while parsing a "
+                                                       "block mapping from line 1)\n");
+    SAYS("name: \"abc\n",
+         "R:2:1: not YAML: found unexpected end of stream; a quote that is not closed? (while "
+         "scanning a quoted scalar from line 1)\n");
+    SAYS("name: @x\n",
+         "R:1:7: not YAML: found character that cannot start any token; put a value that begins with "
+         "this character in quotes\n");
+    SAYS("name: \xff\n", "R:1:7: a byte that is not UTF-8\n");
+    SAYS("name: a\x01\n", "R:1:8: a control character\n");
+    SAYS("name: \"a\\0b\"\n", "R:1:7: a value with a zero byte (\\0) inside\n");
+    OVERRIDE_SAYS("pipeline.layout=[2, 2",
+                  "command line: pipeline.layout [2, 2 is not YAML; is a bracket or a quote missing?\n");
+}
+
+Test(recipe, yaml_that_a_recipe_does_not_use)
+{
+    SAYS("a: &x 1\nb: *x\n",
+         "R:1:4: anchors (&name) are not part of a recipe; `base: other.yaml` shares settings\n");
+    SAYS("a: *x\n", "R:1:4: aliases (*name) are not part of a recipe; `base: other.yaml` shares settings\n");
+    SAYS("<<: {a: 1}\n",
+         "R:1:1: merge keys (<<) are not part of a recipe; `base: other.yaml` shares settings\n");
+    SAYS("a: !!int 1\n", "R:1:4: tags (!name) are not part of a recipe; leave it out\n");
+    SAYS("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a recipe is one\n");
+    SAYS("- seed\n", "R:1: a recipe is keys and values, like `train: {train_iters: 100}`\n");
+    SAYS("seed\n", "R:1: a recipe is keys and values, like `train: {train_iters: 100}`\n");
+    SAYS("? [a]\n: 1\n", "R:1:3: a key that is itself a list or a mapping\n");
+}
+
+Test(recipe, what_must_be_given)
+{
+    const char *all = "R: model.num_layers must be given, like 12\n"
+                      "R: model.hidden_size must be given, like 768\n"
+                      "R: model.num_attention_heads must be given, like 12\n"
+                      "R: model.seq_length must be given, like 1024\n"
+                      "R: train.global_batch_size must be given, like 32\n"
+                      "R: train.train_iters must be given, like 1000\n"
+                      "R: optimizer.lr must be given, like 3e-4\n"
+                      "R: data.train must be given, like data/quickstart\n";
+    SAYS("", all);
+    SAYS("# nothing\n---\nmodel:\n", all);
+    OVERRIDE_SAYS("data.train=[]", "command line: data.train must be given, like data/quickstart\n");
+}
+
+Test(recipe, all_problems_are_reported_at_once)
+{
+    says(
+        "sede: 1\nmodel: {num_layers: x, hidden_size: 64, num_attention_heads: 5, seq_length: 32}\n" OPTIMIZER
+        "train: {global_batch_size: 9, micro_batch_size: 2}\nparallel: {expert_parallel_size: 2}\n",
+        (const char *const[]){"optimizer.min_lr=1", "nonsense", NULL}, 0,
+        "R:1: unknown key sede; is seed meant?\n"
+        "R:2: model.num_layers \"x\" is not a whole number from 1 to 100000\n"
+        "R:5: parallel.expert_parallel_size 2 is not built yet; only 1\n"
+        "command line: nonsense is not key=value\n"
+        "R: train.train_iters must be given, like 1000\n"
+        "R: data.train must be given, like data/quickstart\n"
+        "R:2: model.hidden_size 64 is not divisible by model.num_attention_heads 5; model.hidden_size 60 or "
+        "65 "
+        "works\n"
+        "R:4: train.global_batch_size 9 is not divisible by train.micro_batch_size 2 x "
+        "parallel.data_parallel_size 1; train.global_batch_size 8 or 10 works\n"
+        "command line: optimizer.min_lr 1 is more than optimizer.lr 0.001; optimizer.min_lr 0.001 works\n",
+        __LINE__);
+}
+
+Test(recipe, huge_and_deep_input_is_refused)
+{
+    enum { HUGE_BYTES = 2 << 20 };
+    char *huge = malloc(HUGE_BYTES + 1);
+    memset(huge, '\n', HUGE_BYTES);
+    huge[HUGE_BYTES] = 0;
+    SAYS(huge, "R: larger than any recipe (1 MiB)\n");
+    memset(huge, '[', HUGE_BYTES);
+    huge[1 << 19] = 0;
+    SAYS(huge, "R:1:18: nested deeper than any recipe (16 levels)\n");
+    for (int i = 0; i < 30000; i++)
+        memcpy(huge + 2 * i, i == 0 ? "[1" : ",1", 2);
+    huge[60000] = 0;
+    SAYS(huge, "R:1:40000: more keys and values than any recipe (20000)\n");
+    free(huge);
+}
+
+/* ---- files ---- */
+
+/* Writes folder/name, loads folder/load, and says what was said, the folder called F. */
+static struct loaded load_files(const char *const (*files)[2], const char *which,
+                                const char *const *overrides)
+{
+    char folder[] = "/tmp/cuboid-recipes-XXXXXX";
+    cr_assert_not_null(mkdtemp(folder));
+    struct text path = {0};
+    for (size_t i = 0; files[i][0] != NULL; i++) {
+        text_free(&path);
+        text_add(&path, "%s/%s", folder, files[i][0]);
+        if (files[i][1] == NULL)
+            cr_assert_eq(mkdir(path.chars, 0700), 0);
+        else
+            cr_assert_eq(file_write_atomic(path.chars, files[i][1], strlen(files[i][1])), OK);
+    }
+    text_free(&path);
+    text_add(&path, "%s/%s", folder, which);
+    struct loaded loaded = {0};
+    struct problems problems = {0};
+    size_t count = overrides != NULL ? 1 : 0;
+    enum status status = recipe_load(path.chars, overrides, count, 0, &loaded.recipe, &problems);
+    cr_assert_eq(status == OK, problems.errors == 0);
+    for (size_t i = 0; i < problems.count; i++)
+        text_add(&loaded.said, "%s\n", problems.list[i].text);
+    text_replace(&loaded.said, folder, "F");
+    problems_free(&problems);
+    for (size_t i = 0; files[i][0] != NULL; i++) {
+        text_free(&path);
+        text_add(&path, "%s/%s", folder, files[i][0]);
+        remove(path.chars);
+    }
+    remove(folder);
+    text_free(&path);
+    return loaded;
+}
+
+Test(recipe, a_base_is_merged_first)
+{
+    static const char *const files[][2] = {
+        {"sub", NULL},
+        {"a.yaml", "base: sub/b.yaml\nmodel: {num_layers: 6}\nparallel: {tp: 2}\ndata: {train: mine}\n"},
+        {"sub/b.yaml",
+         "base: ../c.yaml\nparallel: {tensor_parallel_size: 4, pp: 2}\ndata: {train: [x, y]}\n"},
+        {"c.yaml", SMALL "seed: 7\n"},
+        {NULL, NULL}};
+    struct loaded l = load_files(files, "a.yaml", (const char *const[]){"model.hidden_size=128"});
+    cr_assert_str_eq(text_chars(&l.said), "");
+    const struct recipe *r = l.recipe;
+    cr_assert(r->model.num_layers == 6 && r->model.hidden_size == 128 && r->seed == 7);
+    cr_assert(r->parallel.tensor_parallel_size == 2 && r->parallel.pipeline_parallel_size == 2);
+    cr_assert_eq(r->data.train.count, 1);
+    cr_assert_str_eq(r->data.train.list[0].path, "mine");
+    cr_assert_str_eq(r->name, "a");
+    // Each value knows which of the files it is from.
+    struct text resolved = {0};
+    recipe_resolved_text(r, &resolved);
+    cr_assert_not_null(strstr(resolved.chars, "a.yaml:2\n"));
+    cr_assert_not_null(strstr(resolved.chars, "sub/b.yaml:2\n"));
+    cr_assert_not_null(strstr(resolved.chars, "sub/../c.yaml:5\n"));
+    cr_assert_not_null(strstr(resolved.chars, "# command line\n"));
+    text_free(&resolved);
+    loaded_free(&l);
+}
+
+static void files_say(const char *const (*files)[2], const char *which, const char *expected)
+{
+    struct loaded l = load_files(files, which, NULL);
+    cr_expect_str_eq(text_chars(&l.said), expected, "said %s", text_chars(&l.said));
+    loaded_free(&l);
+}
+
+Test(recipe, bases_that_do_not_work)
+{
+    static const char *const files[][2] = {
+        {"a.yaml", "base: b.yaml\n"},          {"b.yaml", "name: b\nbase: ./a.yaml\n"},
+        {"self.yaml", "base: self.yaml\n"},    {"lost.yaml", "base: nowhere.yaml\n" SMALL},
+        {"list.yaml", "base: [a.yaml]\n"},     {"broken.yaml", "base: bad.yaml\n"},
+        {"bad.yaml", "seed: 1\nseed: x: y\n"}, {"sub", NULL},
+        {"folder.yaml", "base: sub\n"},        {NULL, NULL}};
+    files_say(files, "a.yaml",
+              "F/b.yaml:2: base F/./a.yaml: is already being read; a recipe cannot be based on itself\n");
+    files_say(files, "self.yaml",
+              "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be based on itself\n");
+    files_say(files, "lost.yaml", "F/lost.yaml:1: base F/nowhere.yaml: No such file or directory\n");
+    files_say(files, "list.yaml", "F/list.yaml:1: base wants the path of one recipe\n");
+    files_say(files, "broken.yaml",
+              "F/bad.yaml:2:8: not YAML: mapping values are not allowed in this context; a "
+              "second \": \" in one line? put the value in quotes\n");
+    files_say(files, "folder.yaml",
+              "F/folder.yaml:1: base F/sub: is a directory, not a recipe; use the file in it\n");
+    files_say(files, "nothing.yaml", "F/nothing.yaml: No such file or directory\n");
+}
+
+Test(recipe, a_file_that_never_ends_is_refused)
+{
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    cr_assert_eq(recipe_load("/dev/zero", NULL, 0, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert_str_eq(problems.list[0].text, "/dev/zero: is a device, not a regular file; use a file");
+    problems_free(&problems);
+}

@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules across keys: each sentence whole, and every suggestion taken at its word. */
+#include "tests/unit/recipe/recipe_case.h"
+
+#include "base/philox.h"
+#include "tests/support/sanitized.h"
+
+/* The smallest recipe with overrides, alone. */
+#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define WITH_RANKS(world, expected, ...) \
+    says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, world, expected, __LINE__)
+
+Test(recipe_check, heads)
+{
+    WITH("command line: model.hidden_size 100 is not divisible by model.num_attention_heads 12; "
+         "model.hidden_size 96 "
+         "or 108 "
+         "works\n",
+         "model.hidden_size=100", "model.num_attention_heads=12");
+    WITH("", "model.hidden_size=100", "model.num_attention_heads=12", "model.kv_channels=8");
+    WITH("command line: model.kv_channels 15 must be even and positive: rope turns pairs of channels; "
+         "model.kv_channels 14 or 16 works\n",
+         "model.kv_channels=15", "model.position_embedding_type=rope");
+    WITH("command line: model.kv_channels 15 (hidden_size / num_attention_heads) must be even and positive: "
+         "rope "
+         "turns pairs "
+         "of channels; model.hidden_size 56 or 64 works\n",
+         "model.hidden_size=60", "model.position_embedding_type=rope");
+    WITH("command line: model.num_attention_heads 4 is not divisible by model.num_query_groups 3; "
+         "model.num_query_groups 2 or 4 works\n",
+         "model.num_query_groups=3");
+}
+
+Test(recipe_check, post_validation)
+{
+    WITH("command line: pipeline.optimizer_post_validation lets stages run on while others are behind, and "
+         "parallel.pipeline_parallel_size 1 has no other stage; parallel.pipeline_parallel_size 2 works\n",
+         "pipeline.optimizer_post_validation=true");
+    WITH("command line: pipeline.optimizer_post_validation gains nothing with pipeline.schedule dualpipe: "
+         "every "
+         "stage lies on two ranks, the first and the last among them, and these add their gradients before "
+         "either can step; pipeline.optimizer_post_validation false works\n",
+         "pp=2", "pipeline.optimizer_post_validation=true", "pipeline.schedule=dualpipe");
+    WITH("", "pp=2", "pipeline.enable_optimizer_post_validation=true", "pipeline.schedule=zb-v");
+}
+
+Test(recipe_check, tensor_parallel_cuts)
+{
+    const char *const model[] = {"model.num_attention_heads=12", "model.hidden_size=768"};
+    WITH("command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5; "
+         "parallel.tensor_parallel_size 4 or 6 works\n"
+         "command line: model.ffn_hidden_size 3072 is not divisible by parallel.tensor_parallel_size 5; "
+         "parallel.tensor_parallel_size 4 or 6 works\n",
+         model[0], model[1], "tp=5");
+    // 6 divides the heads and not the MLP, so 6 is not proposed; nor is it accepted.
+    WITH("command line: model.ffn_hidden_size 1000 is not divisible by parallel.tensor_parallel_size 6; "
+         "parallel.tensor_parallel_size 4 works\n",
+         model[0], model[1], "tp=6", "model.ffn_hidden_size=1000");
+    WITH("command line: model.num_query_groups 2 and parallel.tensor_parallel_size 3: neither is divisible "
+         "by the "
+         "other; parallel.tensor_parallel_size 2 or 4 works\n",
+         model[0], model[1], "tp=3", "model.num_query_groups=2");
+    // However far away.
+    WITH(
+        "command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 65536; "
+        "parallel.tensor_parallel_size 12 works\n"
+        "command line: model.ffn_hidden_size 3072 is not divisible by parallel.tensor_parallel_size 65536; "
+        "parallel.tensor_parallel_size 12 works\n",
+        model[0], model[1], "tp=65536");
+    // Fewer key/value heads than ranks are replicated.
+    WITH("", model[0], model[1], "tp=4", "model.num_query_groups=2");
+}
+
+Test(recipe_check, sequence_parallel)
+{
+    WITH("command line: parallel.sequence_parallel cuts train.micro_batch_size 1 x model.seq_length 33 "
+         "tokens, which "
+         "are not divisible by parallel.tensor_parallel_size 2; parallel.tensor_parallel_size 1 works\n",
+         "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33");
+    WITH("", "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33", "train.micro_batch_size=2");
+    struct loaded l = load(SMALL "parallel: {sequence_parallel: true}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said), "warning: R:5: parallel.sequence_parallel is turned off: it needs "
+                                          "parallel.tensor_parallel_size 2 or more\n");
+    cr_assert(l.errors == 0 && !l.recipe->parallel.sequence_parallel);
+    loaded_free(&l);
+    WITH("", "tp=2", "parallel.sequence_parallel=true", "parallel.tp_comm_overlap=true");
+    l = load(SMALL "parallel: {tensor_parallel_size: 2, tp_comm_overlap: true}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said),
+                     "warning: R:5: parallel.tp_comm_overlap has no effect: "
+                     "parallel.sequence_parallel is false, and it is about the messages of that\n");
+    cr_assert_eq(l.errors, 0);
+    loaded_free(&l);
+    WITH(
+        "warning: command line: parallel.nccl_ub has no effect: cluster.device is cpu, and it is about NCCL, "
+        "which joins GPUs\n",
+        "dp=2", "parallel.nccl_ub=true");
+    l = load(SMALL "parallel: {zero_stage: 1}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said),
+                     "warning: R:5: parallel.zero_stage is turned off: it shares out "
+                     "between data-parallel ranks, and parallel.data_parallel_size is 1\n");
+    cr_assert(l.errors == 0 && l.recipe->parallel.zero_stage == 0);
+    loaded_free(&l);
+    WITH("", "dp=2", "parallel.zero_stage=3", "parallel.overlap_param_gather=true");
+    WITH("", "dp=2", "parallel.zero_stage=1");
+    l = load(SMALL "parallel: {data_parallel_size: 2, zero_stage: 2, overlap_param_gather: true}\n", NULL, 0);
+    cr_assert_str_eq(text_chars(&l.said),
+                     "warning: R:5: parallel.overlap_param_gather has no effect: "
+                     "parallel.zero_stage is 2, and only 3 gathers weights for each layer\n");
+    cr_assert_eq(l.errors, 0);
+    loaded_free(&l);
+}
+
+Test(recipe_check, recomputation)
+{
+    WITH("", "memory.recompute_granularity=full", "memory.recompute_method=block",
+         "memory.recompute_num_layers=4");
+    WITH("", "memory.recompute_granularity=selective", "memory.recompute_modules=[layernorm, core_attn]");
+    WITH("command line: memory.recompute_modules entry 2: \"softmax\" is not core_attn, norm or activation\n",
+         "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, softmax]");
+    // What works, and is pointless.
+    WITH("warning: command line: memory.recompute_num_layers has no effect: memory.recompute_granularity is "
+         "none, "
+         "and only full looks at it\n",
+         "memory.recompute_num_layers=2");
+    WITH("warning: command line: memory.recompute_method has no effect: memory.recompute_granularity is "
+         "selective, and only full looks at it\n",
+         "memory.recompute_granularity=selective", "memory.recompute_method=block");
+    WITH("warning: command line: memory.recompute_modules has no effect: memory.recompute_granularity is "
+         "full, "
+         "and only selective looks at it\n",
+         "memory.recompute_granularity=full", "memory.recompute_modules=[norm]");
+    WITH("warning: command line: memory.recompute_num_layers 5 is more than the 2 layers of any stage\n",
+         "pp=2", "memory.recompute_granularity=full", "memory.recompute_num_layers=5");
+    WITH("warning: command line: memory.recompute_modules is empty: nothing is computed again; [core_attn] "
+         "works\n",
+         "memory.recompute_granularity=selective", "memory.recompute_modules=[]");
+}
+
+Test(recipe_check, offload)
+{
+    WITH("", "memory.offload_activations=true", "memory.offload_optimizer=true", "pp=2");
+    WITH("command line: memory.offload_optimizer keeps the moments away from the device, and "
+         "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works\n",
+         "memory.offload_optimizer=true", "pipeline.optimizer_post_validation=true", "pp=2");
+}
+
+Test(recipe_check, stages)
+{
+    WITH("", "pp=3");
+    WITH("", "pp=3", "pipeline.layout=[0, 4, 0]");
+    WITH("command line: model.num_layers 4 cannot fill the 6 stages of parallel.pipeline_parallel_size 6 x "
+         "pipeline.virtual_stages 1 (a pipeline.layout may have zeros); parallel.pipeline_parallel_size 4 "
+         "works\n",
+         "pp=6");
+    WITH("command line: pipeline.layout has 3 entries; parallel.pipeline_parallel_size 2 x "
+         "pipeline.virtual_stages 1 "
+         "makes 2 stages; pipeline.layout [2, 2] works\n",
+         "pp=2", "pipeline.layout=[2, 1, 1]");
+    WITH("command line: pipeline.layout adds up to 5, and model.num_layers is 4; pipeline.layout [2, 2] "
+         "works\n",
+         "pp=2", "pipeline.layout=[3, 2]");
+    WITH("command line: pipeline.layout has 1 entries; parallel.pipeline_parallel_size 3 x "
+         "pipeline.virtual_stages 1 "
+         "makes 3 stages, its sum is 9, and model.num_layers is 4; pipeline.layout [2, 1, 1] works\n",
+         "pp=3", "pipeline.layout=[9]");
+}
+
+Test(recipe_check, schedules)
+{
+    struct loaded l = load(SMALL, (const char *const[]){"pp=2", "pipeline.schedule=interleaved", NULL}, 0);
+    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 2, "%s", text_chars(&l.said));
+    loaded_free(&l);
+    WITH("", "pp=1", "pipeline.schedule=zb-h1", "pipeline.virtual_stages=4");
+    WITH("", "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[4, 0, 0, 0]");
+    WITH("command line: pipeline.layout has 2 entries; parallel.pipeline_parallel_size 2 x "
+         "pipeline.virtual_stages 2 makes 4 stages; pipeline.layout [1, 1, 1, 1] works\n",
+         "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[2, 2]");
+    WITH("command line: pipeline.schedule zb-v cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
+         "and pipeline.virtual_stages 1: each rank holds two stages, the ends of a V; it takes any p, any m, "
+         "v = 2; these "
+         "would take it: gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, dualpipe, auto; "
+         "pipeline.virtual_stages 2 works\n",
+         "pp=2", "pipeline.schedule=zb-v", "pipeline.virtual_stages=1");
+    WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 1, 8 microbatches "
+         "and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 4: it has no "
+         "microbatch_group_size; it takes any p, any m, v = 1; these would take it: interleaved, zb-h1; "
+         "pipeline.microbatch_group_size 0 works\n",
+         "pipeline.microbatch_group_size=4");
+    WITH(
+        "command line: pipeline.schedule zb-h1 cannot take parallel.pipeline_parallel_size 4, 8 microbatches "
+        "and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 3: a microbatch_group_size below "
+        "p leaves the ranks waiting for each other; it takes any p, any m, any v; "
+        "pipeline.microbatch_group_size 0 or 4 works\n",
+        "pp=4", "pipeline.schedule=zb-h1", "pipeline.microbatch_group_size=3");
+}
+
+#define ZB_V SOURCE_ROOT "/tests/fixtures/zb_v_p2_m4.csv"
+
+/* As Megatron says it. */
+Test(recipe_check, layers_of_a_virtual_stage)
+{
+    const char *const twelve[] = {"model.num_layers=12", "pp=2", "pipeline.schedule=interleaved",
+                                  "pipeline.num_layers_per_virtual_pipeline_stage=2"};
+    struct loaded l = load(SMALL, (const char *const[]){twelve[0], twelve[1], twelve[2], twelve[3], NULL}, 0);
+    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&l.said));
+    struct text resolved = {0};
+    recipe_resolved_text(l.recipe, &resolved);
+    struct loaded again = load(text_chars(&resolved), NULL, 0);
+    cr_assert(again.errors == 0 && again.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&again.said));
+    text_free(&resolved);
+    loaded_free(&again);
+    loaded_free(&l);
+    WITH("", twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.num_virtual_stages_per_pipeline_rank=3");
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 4 x parallel.pipeline_parallel_size 2 "
+         "is 8 layers, which do not divide model.num_layers 12; "
+         "pipeline.num_layers_per_virtual_pipeline_stage 3 or 6 works\n",
+         twelve[0], twelve[1], twelve[2], "pipeline.num_layers_per_virtual_pipeline_stage=4");
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x parallel.pipeline_parallel_size 2 "
+         "is 4 layers, which do not divide model.num_layers 7; "
+         "pipeline.num_layers_per_virtual_pipeline_stage 0 works\n",
+         "model.num_layers=7", twelve[1], twelve[2], twelve[3]);
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x parallel.pipeline_parallel_size 2 "
+         "x pipeline.virtual_stages 2 is 8 layers, and model.num_layers is 12; "
+         "pipeline.num_layers_per_virtual_pipeline_stage 0 or 3 works\n",
+         twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.virtual_stages=2");
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 and pipeline.layout exclude each "
+         "other; pipeline.layout [] works\n",
+         twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.layout=[1,3,2,2,2,2]");
+    WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
+         "and pipeline.virtual_stages 3: each rank holds one stage; it takes any p, any m, v = 1; these "
+         "would take it: looped-bfs, interleaved, zb-h1, auto; parallel.pipeline_parallel_size 6 works\n",
+         twelve[0], twelve[1], twelve[3]); // 1F1B takes no virtual stages
+}
+
+Test(recipe_check, schedule_files)
+{
+    struct loaded l = load(
+        SMALL,
+        (const char *const[]){"pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, NULL}, 0);
+    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.said));
+    cr_assert_str_eq(l.recipe->pipeline.schedule, "file");
+    cr_assert_eq(l.recipe->pipeline.virtual_stages, 2);
+    struct text resolved = {0};
+    recipe_resolved_text(l.recipe, &resolved);
+    loaded_free(&l);
+    l = load(resolved.chars, NULL, 0); // reads back as the same recipe
+    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.said));
+    cr_assert_str_eq(l.recipe->pipeline.schedule, "file");
+    text_free(&resolved);
+    loaded_free(&l);
+    WITH("", "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=file");
+    WITH("command line: pipeline.schedule file needs a pipeline.schedule_file\n", "pipeline.schedule=file");
+    WITH("command line: pipeline.schedule zb-v and pipeline.schedule_file " ZB_V
+         " exclude each other; pipeline.schedule_file none works, and so does pipeline.schedule file\n",
+         "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=zb-v");
+    WITH("command line: pipeline.schedule 1f1b and pipeline.schedule_file " ZB_V // whose sizes, nobody knows
+         " exclude each other; pipeline.schedule_file none works, and so does pipeline.schedule file\n",
+         "pipeline.schedule_file=" ZB_V, "pipeline.schedule=1f1b");
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 2, 8 and 2; train.global_batch_size 4 works\n",
+         "pp=2", "pipeline.schedule_file=" ZB_V);
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 1, 4 and 2; parallel.pipeline_parallel_size 2 "
+         "works\n",
+         "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V);
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 2, 4 and 1; pipeline.virtual_stages 2 works\n",
+         "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.virtual_stages=1");
+    WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
+         "microbatches and pipeline.virtual_stages 2, not for 2, 4 and 2; it takes no "
+         "pipeline.microbatch_group_size 3\n",
+         "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V,
+         "pipeline.microbatch_group_size=3");
+    WITH("command line: pipeline.schedule_file: /nowhere.csv: No such file or directory\n",
+         "pipeline.schedule_file=/nowhere.csv");
+    WITH("command line: pipeline.schedule_file: /dev/null: is a device; a file works\n", "pp=2",
+         "pipeline.schedule_file=/dev/null");
+}
+
+Test(recipe_check, the_search_for_a_schedule)
+{
+    WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0.5", "pipeline.auto_memory_limit=1.5");
+    WITH("command line: pipeline.auto_memory_limit 0.5: a rank must hold the activations of a whole "
+         "microbatch; "
+         "1 works, and 0 for no limit\n",
+         "pp=2", "pipeline.schedule=auto", "pipeline.auto_memory_limit=0.5");
+    WITH("command line: pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0, and something must "
+         "take "
+         "time: pipeline.auto_f 1 works\n",
+         "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0", "pipeline.auto_i=0", "pipeline.auto_w=0");
+    WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_i=0", "pipeline.auto_w=0");
+    WITH("command line: pipeline.auto_f 1e308 is out of range; it wants a number from 0 to 1000000000000; "
+         "1000000000000 works\n"
+         "command line: pipeline.auto_comm 1e13 is out of range; it wants a number from 0 to "
+         "1000000000000; 1000000000000 works\n"
+         "command line: pipeline.auto_memory_limit 1e10 is out of range; it wants a number from 0 to "
+         "1000000000; 1000000000 works\n",
+         "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=1e308", "pipeline.auto_comm=1e13",
+         "pipeline.auto_memory_limit=1e10");
+}
+
+Test(recipe_check, ranks)
+{
+    WITH_RANKS(8, "", "tp=2", "pp=2");
+    WITH_RANKS(8, "", "tp=2", "pp=2", "dp=2");
+    WITH_RANKS(
+        8,
+        "command line: parallel.tensor_parallel_size 2 x parallel.pipeline_parallel_size 2 x "
+        "parallel.data_parallel_size 4 is 16 ranks, but there are 8; parallel.data_parallel_size 2 works\n",
+        "tp=2", "pp=2", "dp=4");
+    WITH_RANKS(
+        8,
+        "command line: parallel.tensor_parallel_size 1 x parallel.pipeline_parallel_size 3 does not divide "
+        "the 8 ranks there are; parallel.pipeline_parallel_size 2 or 4 works\n",
+        "pp=3");
+    WITH("", "tp=4", "pp=4", "dp=65536", "train.global_batch_size=65536");
+    WITH("command line: parallel.tensor_parallel_size 4 x parallel.pipeline_parallel_size 5 x "
+         "parallel.data_parallel_size 65536 is 1310720 ranks; at most 1048576 are possible; "
+         "parallel.tensor_parallel_size 2 works\n",
+         "tp=4", "pp=5", "dp=65536", "train.global_batch_size=65536", "model.num_layers=5");
+}
+
+Test(recipe_check, batch)
+{
+    WITH("command line: train.global_batch_size 30 is not divisible by train.micro_batch_size 4 x "
+         "parallel.data_parallel_size 2; train.global_batch_size 24 or 32 works\n",
+         "dp=2", "train.micro_batch_size=4", "train.global_batch_size=30");
+    WITH("command line: train.global_batch_size 100000000 makes 50000000 microbatches of "
+         "train.micro_batch_size "
+         "1 on each data rank, and with parallel.pipeline_parallel_size 2 and pipeline.virtual_stages 1 at "
+         "most "
+         "33554432 fit in memory; train.global_batch_size 67108864 works\n",
+         "dp=2", "pp=2", "train.global_batch_size=100000000");
+    struct loaded l = load(SMALL, (const char *const[]){"dp=2", "train.micro_batch_size=2", NULL}, 0);
+    cr_assert_eq(recipe_microbatches(l.recipe), 2);
+    loaded_free(&l);
+}
+
+Test(recipe_check, learning_rate)
+{
+    WITH("command line: optimizer.lr_warmup_iters 20 is more than optimizer.lr_decay_iters 10, by default "
+         "train.train_iters; optimizer.lr_warmup_iters 10 works\n",
+         "optimizer.lr_warmup_iters=20");
+    WITH("", "optimizer.lr_warmup_iters=20", "optimizer.lr_decay_iters=21"); // train.train_iters is 10
+    WITH("command line: optimizer.lr_warmup_iters 8 is more than optimizer.lr_decay_iters 5; "
+         "optimizer.lr_warmup_iters 5 works\n",
+         "optimizer.lr_warmup_iters=8", "optimizer.lr_decay_iters=5");
+    WITH("command line: optimizer.lr_wsd_decay_iters 9: WSD needs at least 1 and at most "
+         "optimizer.lr_decay_iters 10 - "
+         "optimizer.lr_warmup_iters 4; optimizer.lr_wsd_decay_iters 6 works\n",
+         "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=9", "optimizer.lr_warmup_iters=4");
+    WITH("command line: optimizer.min_lr 0.5 is more than optimizer.lr 0.001; optimizer.min_lr 0.001 works\n",
+         "optimizer.min_lr=0.5");
+}
+
+Test(recipe_check, tokenizer_and_data)
+{
+    WITH("command line: model.vocab_size 256 is smaller than the tokenizer's 257; model.vocab_size 257 "
+         "works\n",
+         "model.vocab_size=256");
+    WITH("command line: model.vocab_size must be given with tokenizer.tokenizer_type none; model.vocab_size "
+         "50257 "
+         "works\n",
+         "tokenizer.tokenizer_type=none");
+    WITH("command line: tokenizer.vocab_file is given without tokenizer.merge_file; GPT2BPE reads both\n",
+         "tokenizer.tokenizer_type=GPT2BPE", "tokenizer.vocab_file=v.json");
+    WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte reads no file; "
+         "tokenizer.vocab_file none works\n",
+         "tokenizer.vocab_file=v.json");
+    WITH("command line: data.eod_mask_loss needs to know which id ends a document, and "
+         "tokenizer.tokenizer_type none "
+         "does not say; data.eod_mask_loss false works\n",
+         "tokenizer.tokenizer_type=none", "model.vocab_size=99", "data.eod_mask_loss=true");
+    WITH("command line: train.eval_interval 5 evaluates, but data.split leaves nothing for validation and "
+         "data.valid "
+         "is not given; data.split 969, 30, 1 works\n",
+         "train.eval_interval=5", "data.split=1,0,0");
+    WITH("command line: data.split keeps a part for validation, but data.valid is given; data.split 1, 0, 0 "
+         "works\n",
+         "data.valid=v", "data.split=9,1");
+    WITH("", "data.valid=v", "train.eval_interval=5");
+    WITH("command line: checkpoint.save_interval 5 saves, but checkpoint.save is none; "
+         "checkpoint.save_interval 0 "
+         "works\n",
+         "checkpoint.save_interval=5", "checkpoint.save=none");
+}
+
+Test(recipe_check, names_and_orders)
+{
+    WITH("command line: name a/b cannot name a folder; name b works\n", "name=a/b");
+    WITH("command line: name .. cannot name a folder; name run works\n", "name=..");
+    WITH("", "parallel.rank_order=pp-dp-tp-ep-cp");
+    WITH("command line: parallel.rank_order dp-tp is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order "
+         "dp-tp-cp-ep-pp works\n",
+         "parallel.rank_order=dp-tp");
+    WITH("command line: parallel.rank_order tp-tp-cp-ep-dp-pp is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order tp-cp-ep-dp-pp works\n",
+         "parallel.rank_order=tp-tp-cp-ep-dp-pp");
+    WITH("command line: parallel.rank_order PP-DP-TP-CP-EP is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order pp-dp-tp-cp-ep works\n",
+         "parallel.rank_order=PP-DP-TP-CP-EP");
+    WITH("command line: parallel.rank_order pp, dp, tp is not tp, cp, ep, dp and pp, each once; "
+         "parallel.rank_order pp-dp-tp-cp-ep works\n",
+         "parallel.rank_order=pp, dp, tp");
+    WITH("command line: parallel.rank_order - is not tp, cp, ep, dp and pp, each once; parallel.rank_order "
+         "tp-cp-ep-dp-pp works\n",
+         "parallel.rank_order=-");
+}
+
+Test(recipe_check, profiled_steps)
+{
+    const char *const short_run[] = {"train.train_iters=10", "profile.timeline=true"};
+    WITH("", short_run[0], short_run[1]);
+    WITH("command line: profile.profile_step_start 50 comes after train.train_iters 10; "
+         "profile.profile_step_start 10 works\n",
+         short_run[0], short_run[1], "profile.profile_step_start=50");
+    WITH("command line: profile.profile_step_end 4 comes before profile.profile_step_start 5; "
+         "profile.profile_step_end 5 works\n",
+         short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=4");
+    WITH("", short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=5");
+    WITH("warning: command line: profile.profile_step_start has no effect: profile.timeline is false, and no "
+         "timeline is written\n",
+         short_run[0], "profile.profile_step_start=50"); // no timeline, no rule
+    WITH(
+        "command line: profile.timeline takes the time of each action by the host's clock, and on "
+        "cluster.device "
+        "strict a call returns before its work is done; profile.timeline false or cluster.device cpu works\n",
+        short_run[0], short_run[1], "cluster.device=strict");
+    WITH("", short_run[0], short_run[1], "cluster.device=dry"); // a rehearsal writes none
+}
+
+/* ---- suggestions taken at their word ---- */
+
+/* Keys with values that fit or clash by turns; the first value is the common one. */
+static const struct {
+    const char *key;
+    const char *values[8];
+} keys[] = {
+    {"model.num_layers", {"4", "1", "7", "9", "0"}},
+    {"model.hidden_size", {"64", "60", "66", "100", "1"}},
+    {"model.num_attention_heads", {"4", "3", "5", "8", "12"}},
+    {"model.seq_length", {"32", "31", "48"}},
+    {"model.num_query_groups", {"auto", "1", "2", "3", "4"}},
+    {"model.kv_channels", {"auto", "15", "16"}},
+    {"model.position_embedding_type", {"learned_absolute", "rope"}},
+    {"model.ffn_hidden_size", {"auto", "100", "96"}},
+    {"model.activation", {"gelu", "swiglu"}},
+    {"model.vocab_size", {"auto", "100", "60000"}},
+    {"model.hidden_dropout", {"0", "1", "-1"}},
+    {"parallel.tensor_parallel_size", {"1", "2", "3", "4", "5", "8"}},
+    {"parallel.pipeline_parallel_size", {"1", "2", "3", "6"}},
+    {"parallel.data_parallel_size", {"auto", "1", "2", "3"}},
+    {"parallel.sequence_parallel", {"false", "true"}},
+    {"parallel.rank_order", {"tp-cp-ep-dp-pp", "dp-tp", "pp-dp-tp-cp-x", "--"}},
+    {"pipeline.schedule", {"1f1b", "gpipe", "interleaved", "zb-v", "zb-h1", "file"}},
+    {"pipeline.schedule_file", {"none", ZB_V}},
+    {"pipeline.virtual_stages", {"auto", "1", "2", "3"}},
+    {"pipeline.num_layers_per_virtual_pipeline_stage", {"0", "1", "2", "3"}},
+    {"pipeline.microbatch_group_size", {"0", "2", "3"}},
+    {"pipeline.layout", {"[]", "[2, 2]", "[1, 2, 3]", "[4, 0]"}},
+    {"train.micro_batch_size", {"1", "2", "3"}},
+    {"train.global_batch_size", {"24", "30", "7", "16"}},
+    {"train.train_iters", {"100", "10", "1.5"}},
+    {"optimizer.lr", {"1e-3", "0"}},
+    {"optimizer.min_lr", {"0", "1"}},
+    {"optimizer.lr_decay_style", {"cosine", "WSD"}},
+    {"optimizer.lr_warmup_iters", {"0", "50", "200"}},
+    {"optimizer.lr_decay_iters", {"auto", "20"}},
+    {"optimizer.lr_wsd_decay_iters", {"0", "5", "80"}},
+    {"data.train", {"d"}},
+    {"data.valid", {"none", "v"}},
+    {"data.split", {"auto", "1, 0, 0", "9, 1, 0"}},
+    {"data.eod_mask_loss", {"false", "true"}},
+    {"tokenizer.tokenizer_type", {"byte", "GPT2BPE", "none"}},
+    {"tokenizer.vocab_file", {"none", "v.json"}},
+    {"train.eval_interval", {"0", "5"}},
+    {"checkpoint.save", {"auto", "none"}},
+    {"checkpoint.save_interval", {"0", "5"}},
+    {"name", {"x", "a/b", "."}},
+};
+enum { KEYS = sizeof keys / sizeof *keys };
+
+/* Everything on the command line, so that a suggestion can take the place of what it mends. */
+static struct loaded load_values(const char *const values[KEYS], int world)
+{
+    struct text texts[KEYS] = {0};
+    const char *overrides[KEYS + 1] = {NULL};
+    for (int i = 0; i < KEYS; i++) {
+        text_add(&texts[i], "%s=%s", keys[i].key, values[i]);
+        overrides[i] = texts[i].chars;
+    }
+    struct loaded loaded = load("seed: 1\n", overrides, world);
+    for (int i = 0; i < KEYS; i++)
+        text_free(&texts[i]);
+    return loaded;
+}
+
+static int key_index(const char *name, size_t length)
+{
+    for (int i = 0; i < KEYS; i++)
+        if (strlen(keys[i].key) == length && strncmp(keys[i].key, name, length) == 0)
+            return i;
+    return -1;
+}
+
+/* The key and values of "...; KEY A or B works" or "WHERE: KEY ...; A works". Returns how many values. */
+static int read_suggestion(char *line, int *key, const char *out[2])
+{
+    char *works = strstr(line, " works"), *start = NULL;
+    if (works == NULL)
+        return 0;
+    *works = 0;
+    for (char *at = line; (at = strstr(at, "; ")) != NULL; at += 2)
+        start = at + 2;
+    cr_assert_not_null(start, "no suggestion in %s", line);
+    *key = key_index(start, strcspn(start, " "));
+    if (*key >= 0)
+        start += strcspn(start, " ") + 1;
+    else {
+        const char *name = strstr(line, ": ") + 2;
+        *key = key_index(name, strcspn(name, " "));
+        cr_assert(*key >= 0, "no key in %s", line);
+    }
+    char * or = strstr(start, " or ");
+    out[0] = start;
+    out[1] = or != NULL ? or +4 : NULL;
+    if (or != NULL)
+        * or = 0;
+    return or != NULL ? 2 : 1;
+}
+
+/* Each value that a line of `said` proposes makes at least this problem go away and brings no other. */
+static void try_suggestions(struct loaded *loaded, const char *const values[KEYS], int world, int *lines,
+                            int *tried)
+{
+    char *rest = loaded->said.chars;
+    for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        if (*line == 0 || strncmp(line, "warning", 7) == 0)
+            continue;
+        char *whole = strdup(line);
+        const char *proposed[2];
+        int key = -1, count = read_suggestion(line, &key, proposed);
+        *lines += 1;
+        *tried += count > 0 ? 1 : 0;
+        for (int i = 0; i < count; i++) {
+            const char *changed[KEYS];
+            memcpy(changed, values, sizeof changed);
+            changed[key] = proposed[i];
+            struct loaded after = load_values(changed, world);
+            // A rule that waited for this key may speak now; so either fewer problems, or this one is gone.
+            cr_assert(after.errors < loaded->errors || strstr(text_chars(&after.said), whole) == NULL,
+                      "%s=%s does not help:\n%s\nstill says\n%s", keys[key].key, proposed[i], whole,
+                      text_chars(&after.said));
+            bool waited = strstr(whole, "out of range") != NULL || strstr(whole, "whole number") != NULL;
+            cr_assert(waited || after.errors < loaded->errors, "%s=%s brings others:\n%s\nnow\n%s",
+                      keys[key].key, proposed[i], whole, text_chars(&after.said));
+            loaded_free(&after);
+        }
+        free(whole);
+    }
+}
+
+Test(recipe_check, every_suggestion_works)
+{
+    enum { RECIPES = UNDER_SANITIZER ? 100 : 600 };
+    struct philox random = philox_named(5, "suggestions");
+    int lines = 0, tried = 0;
+    for (uint64_t n = 0; n < RECIPES; n++) {
+        const char *values[KEYS];
+        for (int i = 0; i < KEYS; i++) {
+            uint32_t count = 1, word = philox_word(random, n, i);
+            while (count < 8 && keys[i].values[count] != NULL)
+                count++;
+            values[i] = keys[i].values[word % 8 < 6 ? 0 : (word >> 8) % count];
+        }
+        static const int worlds[] = {0, 0, 0, 4, 6, 8};
+        int world = worlds[philox_word(random, n, KEYS) % 6];
+        struct loaded loaded = load_values(values, world);
+        if (loaded.errors > 0)
+            try_suggestions(&loaded, values, world, &lines, &tried);
+        loaded_free(&loaded);
+    }
+    cr_log_info("%d problems, %d with a suggestion\n", lines, tried);
+    cr_assert_gt(lines, RECIPES);
+    cr_assert_gt(tried, lines * 9 / 10, "only %d of %d problems come with a suggestion", tried, lines);
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The files of a recipe: itself, where that is no regular file, and those that it names. */
+#include "tests/unit/recipe/recipe_case.h"
+
+#include <sys/stat.h>
+
+/* The pipe has no writer: a blocking open() or read() would never return. */
+Test(recipe_files, a_pipe_without_a_writer_is_not_waited_for, .timeout = 20)
+{
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    char folder[] = "/tmp/cuboid-pipe-XXXXXX", path[64];
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/p.yaml", folder);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_assert_eq(recipe_load(path, NULL, 0, 0, &recipe, &problems), BAD_RECIPE);
+    cr_assert_not_null(strstr(problems.list[0].text, "p.yaml: is a named pipe"), "%s", problems.list[0].text);
+    problems_free(&problems);
+    unlink(path);
+    rmdir(folder);
+}
+
+/* <(COMMAND) of a shell. */
+Test(recipe_files, a_pipe_of_a_shell_is_read)
+{
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    int ends[2];
+    char path[32];
+    cr_assert_eq(pipe(ends), 0);
+    cr_assert_eq(write(ends[1], SMALL, strlen(SMALL)), (ssize_t)strlen(SMALL));
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    cr_assert_eq(recipe_load(path, NULL, 0, 0, &recipe, &problems), OK, "%s", fail_text());
+    close(ends[0]);
+    recipe_destroy(recipe);
+    problems_free(&problems);
+}
+
+/* All that is missing at once, each with its key and where it was given. */
+Test(recipe_files, files_that_are_not_there_are_reported_together)
+{
+    const char *const overrides[] = {
+        "data.train=[/no/a, /no/b.bin]",       "data.valid=/no/v",
+        "tokenizer.tokenizer_type=GPT2BPE",    "tokenizer.vocab_file=/no/vocab.json",
+        "tokenizer.merge_file=/no/merges.txt", "checkpoint.load=/no/step-1",
+        "pipeline.schedule_file=/no/s.csv"};
+    const char *const expected[] = {"data.train: /no/a.idx",
+                                    "data.train: /no/b.idx",
+                                    "data.valid: /no/v.idx",
+                                    "tokenizer.vocab_file: /no/vocab.json",
+                                    "tokenizer.merge_file: /no/merges.txt",
+                                    "checkpoint.load: /no/step-1",
+                                    "pipeline.schedule_file: /no/s.csv"};
+    char path[] = "/tmp/cuboid-recipe-XXXXXX";
+    int file = mkstemp(path);
+    cr_assert(file >= 0 && write(file, SMALL, strlen(SMALL)) == (ssize_t)strlen(SMALL));
+    close(file);
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    cr_assert_eq(recipe_load_with_files(path, overrides, 7, 0, &recipe, &problems), BAD_RECIPE);
+    for (size_t e = 0; e < sizeof expected / sizeof *expected; e++) {
+        int found = 0;
+        for (size_t i = 0; i < problems.count; i++)
+            found += strstr(problems.list[i].text, expected[e]) != NULL &&
+                     strstr(problems.list[i].text, "No such file") != NULL &&
+                     strncmp(problems.list[i].text, "command line: ", 14) == 0;
+        cr_assert_eq(found, 1, "%s is named %d times", expected[e], found);
+    }
+    problems_free(&problems);
+    unlink(path);
+}

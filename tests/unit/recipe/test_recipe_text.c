@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a recipe is written as: the resolved text, the reference page, the recipes of the repository; and
+ * random bytes, which must never do more harm than a sentence. */
+#include "tests/unit/recipe/recipe_case.h"
+
+#include "base/philox.h"
+#include "tools/cli/cmd_recipe.h"
+#include "trainer/recipe/recipe_table.h"
+
+#include <glob.h>
+
+static struct text resolved(const struct recipe *recipe)
+{
+    struct text text = {0};
+    recipe_resolved_text(recipe, &text);
+    return text;
+}
+
+/* The text without its comments, which say where a value came from and so differ. */
+static struct text without_comments(const struct text *text)
+{
+    struct text out = {0};
+    for (const char *line = text_chars(text); *line != 0;) {
+        size_t length = strcspn(line, "\n");
+        const char *comment = NULL;
+        for (const char *at = line; (at = strstr(at, " # ")) != NULL && at < line + length; at++)
+            comment = at; // the last, because a value may hold one
+        text_add(&out, "%.*s\n", (int)(comment != NULL ? comment - line : (long)length), line);
+        line += length + (line[length] == '\n' ? 1 : 0);
+    }
+    return out;
+}
+
+static void loads_back(const struct recipe *recipe)
+{
+    struct text first = resolved(recipe);
+    struct loaded again = load(first.chars, NULL, recipe_world_size(recipe));
+    cr_assert_str_eq(text_chars(&again.said), "", "%s\nsays %s", first.chars, text_chars(&again.said));
+    struct text second = resolved(again.recipe);
+    struct text a = without_comments(&first), b = without_comments(&second);
+    cr_assert_str_eq(a.chars, b.chars);
+    text_free(&a);
+    text_free(&b);
+    text_free(&first);
+    text_free(&second);
+    loaded_free(&again);
+}
+
+/* What is said of going on with `now` after `then`, both the smallest recipe with overrides. */
+static void changes(const char *const *then, const char *const *now, const char *expected)
+{
+    struct loaded a = load(SMALL, then, 0), b = load(SMALL, now, 0);
+    struct problems problems = {0};
+    struct text said = {0};
+    recipe_changes(a.recipe, b.recipe, "it", &problems);
+    for (size_t i = 0; i < problems.count; i++)
+        text_add(&said, "%s\n", problems.list[i].text);
+    cr_expect_eq(problems.errors, 0);
+    cr_expect_str_eq(text_chars(&said), expected);
+    text_free(&said);
+    problems_free(&problems);
+    loaded_free(&a);
+    loaded_free(&b);
+}
+
+Test(recipe_text, what_changes_the_mathematics_is_said)
+{
+    const char *const nothing[] = {NULL};
+    const char *const elsewhere[] = {"tp=2",
+                                     "pp=2",
+                                     "train.train_iters=20",
+                                     "name=other",
+                                     "checkpoint.keep_last=2",
+                                     "optimizer.lr_decay_style=constant",
+                                     NULL};
+    const char *const constant[] = {"optimizer.lr_decay_style=constant", NULL};
+    const char *const weights[] = {"optimizer.weight_decay=0.5",
+                                   "data.train=[{path: d, weight: 1}, {path: e, weight: 2}]",
+                                   "model.make_vocab_size_divisible_by=128", NULL};
+    changes(nothing, nothing, "");
+    changes(constant, elsewhere, ""); // and a constant rate does not read when the decay ends
+    changes(nothing, weights,
+            "it was made with optimizer.weight_decay 0.01, and now it is 0.5\n"
+            "it was made with data.train [{path: d, weight: 1}], and now it is [{path: d, weight: 1}, {path: "
+            "e, weight: 2}]\n");
+}
+
+Test(recipe_text, what_is_written_loads_back_to_the_same)
+{
+    static const char *const cases[][8] = {
+        {NULL},
+        {"tp=2", "pp=2", "dp=2", "parallel.sequence_parallel=true", "pipeline.layout=[3, 1]", NULL},
+        {"optimizer.lr=0.1234567890123456789", "optimizer.adam_eps=1e-30", "seed=9000000000000000", NULL},
+        {"name=\"auto\"", "logging.run_dir=\"none\"", "checkpoint.save=\"auto\"", "checkpoint.load=\"none\"",
+         NULL},
+        {"name=a b: #c", "logging.run_dir=-x\\\"y'", "data.train=[{path: 'a, ]b}', weight: 0.25}, ~/d]",
+         NULL},
+        {"name=\xc3\xa9t\xc3\xa9", "checkpoint.save=none", "checkpoint.load=none", "data.valid=[]", NULL},
+        {"data.valid=[v, w]", "train.eval_interval=3", "resilience.exit_signal=none", NULL},
+        {"resilience.exit_signal=[SIGUSR2, SIGINT]", "checkpoint.save_minutes=0.5", NULL},
+        {"tokenizer.tokenizer_type=GPT2BPE", "tokenizer.vocab_file=true", "tokenizer.merge_file=1.5", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loaded l = load(SMALL, cases[i], 0);
+        cr_assert_str_eq(text_chars(&l.said), "", "case %zu: %s", i, text_chars(&l.said));
+        loads_back(l.recipe);
+        loaded_free(&l);
+    }
+}
+
+/* The folders of a run that is started from a saved recipe, with these overrides. */
+static void starts_in(const char *saved, const char *const *overrides, const char *run_dir, const char *save,
+                      const char *warning)
+{
+    struct loaded l = load(saved, overrides, 0);
+    cr_expect_str_eq(l.recipe->logging.run_dir, run_dir);
+    cr_expect_str_eq(l.recipe->checkpoint.save, save);
+    cr_expect(strstr(text_chars(&l.said), warning) != NULL && (*warning != 0 || l.said.length == 0),
+              "not \"%s\" but \"%s\"", warning, text_chars(&l.said));
+    loaded_free(&l);
+}
+
+Test(recipe_text, a_saved_recipe_writes_into_no_other_run)
+{
+    const char *const again[] = {"logging.run_dir=runs/again", NULL}, *const renamed[] = {"name=again", NULL},
+                      *const nothing[] = {NULL},
+                      *const kept[] = {"logging.run_dir=runs/again", "checkpoint.save=runs/base/checkpoints",
+                                       NULL};
+    struct loaded base = load("name: base\n" SMALL, nothing, 0);
+    struct text saved = resolved(base.recipe);
+    cr_expect_not_null(strstr(saved.chars, "  save: auto                                   # derived: "
+                                           "runs/base/checkpoints\n"));
+    cr_expect_not_null(
+        strstr(saved.chars, "  run_dir: auto                                # derived: runs/base\n"));
+    starts_in(saved.chars, nothing, "runs/base", "runs/base/checkpoints", "");
+    starts_in(saved.chars, again, "runs/again", "runs/again/checkpoints", "");
+    starts_in(saved.chars, renamed, "runs/again", "runs/again/checkpoints", "");
+    starts_in(saved.chars, kept, "runs/again", "runs/base/checkpoints", "");
+    // Earlier versions wrote the paths themselves.
+    static const char old[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
+                              "checkpoint: {save: runs/base/checkpoints}\n";
+    starts_in(old, nothing, "runs/base", "runs/base/checkpoints", "");
+    starts_in(old, again, "runs/again", "runs/again/checkpoints",
+              "checkpoint.save runs/base/checkpoints belongs to the logging.run_dir of that file");
+    starts_in(old, renamed, "runs/again", "runs/again/checkpoints",
+              "logging.run_dir runs/base belongs to the name of that file");
+    starts_in(old, kept, "runs/again", "runs/base/checkpoints", "");
+    // A folder of its own stays.
+    static const char own[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
+                              "checkpoint: {save: elsewhere}\n";
+    starts_in(own, again, "runs/again", "elsewhere", "");
+    text_free(&saved);
+    loaded_free(&base);
+}
+
+Test(recipe_text, texts_that_look_like_words_stay_texts)
+{
+    struct loaded l =
+        load(SMALL, (const char *const[]){"logging.run_dir=\"auto\"", "checkpoint.load=\"none\"", NULL}, 0);
+    cr_assert_str_eq(l.recipe->logging.run_dir, "auto");
+    cr_assert_str_eq(l.recipe->checkpoint.load, "none");
+    struct text text = resolved(l.recipe);
+    struct loaded again = load(text.chars, NULL, 0);
+    cr_assert_str_eq(again.recipe->logging.run_dir, "auto");
+    cr_assert_str_eq(again.recipe->checkpoint.load, "none");
+    text_free(&text);
+    loaded_free(&l);
+    loaded_free(&again);
+}
+
+Test(recipe_text, every_key_says_where_it_came_from)
+{
+    struct loaded l = load("name: x\n" SMALL "parallel: {sequence_parallel: true}\n",
+                           (const char *const[]){"train.train_iters=20", NULL}, 0);
+    struct text text = resolved(l.recipe);
+    cr_assert_not_null(strstr(text.chars, "seed: 1234                                     # default\n"));
+    cr_assert_not_null(strstr(text.chars, "  train_iters: 20                              # command line\n"));
+    cr_assert_not_null(strstr(text.chars, "  lr_decay_iters: 20                           # derived\n"));
+    cr_assert_not_null(strstr(text.chars, "  sequence_parallel: false                     # derived\n"));
+    const char *layers = strstr(text.chars, "  num_layers: 4 ");
+    cr_assert_not_null(layers);
+    cr_assert_not_null(strstr(layers, "# /tmp/cuboid-recipe-"));
+    cr_assert_eq(strstr(strstr(layers, "# /tmp/cuboid-recipe-"), ":2\n") - strstr(layers, "# /tmp"),
+                 (long)strlen("# /tmp/cuboid-recipe-XXXXXX"));
+    // As many lines as the page has rows, less `base`.
+    size_t keys = 0, rows = 0;
+    for (const char *at = text.chars; (at = strstr(at, " # ")) != NULL; at++)
+        keys++;
+    struct text page = {0};
+    recipe_reference(&page);
+    for (const char *at = page.chars; (at = strstr(at, "\n| `")) != NULL; at++)
+        rows++;
+    cr_assert(rows == RECIPE_ROWS && keys == RECIPE_ROWS - 1, "%zu rows, %zu keys", rows, keys);
+    text_free(&page);
+    text_free(&text);
+    loaded_free(&l);
+}
+
+Test(recipe_text, the_reference_page_is_current)
+{
+    struct text page = {0}, file = {0};
+    recipe_reference(&page);
+    cr_assert_eq(file_read(SOURCE_ROOT "/docs/recipe.md", &file), OK, "%s", fail_text());
+    cr_assert(strcmp(page.chars, text_chars(&file)) == 0,
+              "docs/recipe.md is not what the table says; run: cuboid recipe --reference > docs/recipe.md");
+    text_free(&page);
+    text_free(&file);
+}
+
+Test(recipe_text, every_recipe_of_the_repository_loads)
+{
+    glob_t found = {0};
+    cr_assert_eq(glob(SOURCE_ROOT "/recipes/*.yaml", 0, NULL, &found), 0);
+    cr_assert_geq(found.gl_pathc, 4);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct recipe *recipe = NULL;
+        struct problems problems = {0};
+        enum status status = recipe_load(found.gl_pathv[i], NULL, 0, 0, &recipe, &problems);
+        problems_print(&problems, stderr);
+        cr_assert(status == OK && problems.count == 0, "%s", found.gl_pathv[i]);
+        loads_back(recipe);
+        problems_free(&problems);
+        recipe_destroy(recipe);
+    }
+    globfree(&found);
+}
+
+/* Parameters by the published shapes: what a wrong digit in a recipe would change. */
+static double parameters(const struct recipe *recipe)
+{
+    const struct model_config *m = &recipe->model;
+    double width = (double)m->hidden_size, heads = (double)(m->num_attention_heads * m->kv_channels);
+    double groups = (double)(m->num_query_groups * m->kv_channels), ffn = (double)m->ffn_hidden_size;
+    double attention = width * (2 * heads + 2 * groups),
+           mlp = (m->activation == SWIGLU ? 3 : 2) * width * ffn;
+    double biases = m->add_bias_linear ? heads + 2 * groups + width + ffn + width : 0;
+    double norm = (m->normalization == LAYER_NORM ? 2 : 1) * width;
+    double words = (double)m->vocab_size * width * (m->tie_word_embeddings ? 1 : 2);
+    double places = m->position_embedding == LEARNED_ABSOLUTE ? (double)m->seq_length * width : 0;
+    return (double)m->num_layers * (attention + mlp + biases + 2 * norm) + norm + words + places;
+}
+
+Test(recipe_text, real_models_have_their_published_sizes)
+{
+    // GPT-2: 124439808 (the public weights). Llama 3 8B: 8030261248 (the same). GPT-3 XL: "1.3B".
+    static const struct {
+        const char *path;
+        double low, high;
+    } models[] = {{SOURCE_ROOT "/recipes/gpt2-124m.yaml", 124439808, 124439808},
+                  {SOURCE_ROOT "/recipes/llama3-8b.yaml", 8030261248, 8030261248},
+                  {SOURCE_ROOT "/recipes/gpt3-1.3b.yaml", 1.3e9, 1.35e9}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct recipe *recipe = NULL;
+        struct problems problems = {0};
+        cr_assert_eq(recipe_load(models[i].path, NULL, 0, 0, &recipe, &problems), OK);
+        double count = parameters(recipe);
+        cr_assert(count >= models[i].low && count <= models[i].high, "%s: %.0f", models[i].path, count);
+        problems_free(&problems);
+        recipe_destroy(recipe);
+    }
+}
+
+Test(recipe_text, the_table_is_sound)
+{
+    size_t in_sections = 0;
+    for (int s = 0; s < RECIPE_SECTIONS; s++)
+        for (int i = 0; i < RECIPE_ROWS; i++)
+            in_sections += row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
+    cr_assert_eq(in_sections, RECIPE_ROWS, "every row is in one section");
+    for (int i = 0; i < RECIPE_ROWS; i++) {
+        const struct recipe_row *row = &recipe_rows[i];
+        cr_assert_eq(row_of(row->key), i, "%s is there twice", row->key);
+        cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
+        cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
+        // A key is given, derived or has a default; one that nothing implements has the only value it takes.
+        cr_assert(row->fallback != NULL || row->derived != NULL || row->example != NULL, "%s", row->key);
+        cr_assert(!row->unbuilt || row->fallback != NULL, "%s", row->key);
+        // An alias leads here and nowhere else.
+        for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
+            char alias[64], section[32];
+            size_t length = strcspn(at, " ");
+            snprintf(alias, sizeof alias, "%.*s", (int)length, at);
+            snprintf(section, sizeof section, "%.*s", (int)row_section_length(row), row->key);
+            cr_assert_eq(row_find(section, alias), i, "%s is also an alias of another key", alias);
+            at += length;
+        }
+    }
+}
+
+/* ---- any byte may be wrong ---- */
+
+static void survive(const char *bytes, size_t length)
+{
+    struct loaded l = load_bytes(bytes, length, NULL, 0);
+    for (const char *c = text_chars(&l.said); *c != 0; c++)
+        cr_assert((unsigned char)*c >= 0x20 || *c == '\n', "a control character in %s", text_chars(&l.said));
+    cr_assert(l.errors == 0 || l.said.length > 0);
+    if (l.recipe != NULL)
+        loads_back(l.recipe);
+    loaded_free(&l);
+}
+
+Test(recipe_text, random_changes_of_a_recipe_never_crash)
+{
+    struct philox random = philox_named(11, "mutations");
+    struct text original = {0};
+    cr_assert_eq(file_read(SOURCE_ROOT "/recipes/quickstart.yaml", &original), OK);
+    // Bytes that mean something to YAML come more often than chance would bring them.
+    static const char special[] = "\0\t\n\r :#-?[]{},&*!|>'\"%@`<~0\x7f\x80\xc2\xe2\xff\xfe.e+_";
+    for (uint64_t n = 0; n < 2000; n++) {
+        char *bytes = malloc(original.length * 2 + 1);
+        memcpy(bytes, original.chars, original.length);
+        size_t length = original.length;
+        uint32_t changes = 1 + philox_word(random, n, 0) % 4;
+        for (uint32_t c = 0; c < changes; c++) {
+            uint32_t kind = philox_word(random, n, 8 * c + 1) % 4, value = philox_word(random, n, 8 * c + 2);
+            size_t at = philox_word(random, n, 8 * c + 3) % length, size = 1 + value % 40;
+            if (kind == 0)
+                bytes[at] = (char)(value >> 8);
+            else if (kind == 1)
+                bytes[at] = special[value % (sizeof special - 1)];
+            else if (kind == 2 && at + size < length) { // a piece goes
+                memmove(bytes + at, bytes + at + size, length - at - size);
+                length -= size;
+            } else if (kind == 3 && at + size < length &&
+                       length + size < original.length * 2) { // or comes twice
+                memmove(bytes + at + size, bytes + at, length - at);
+                length += size;
+            }
+        }
+        if (philox_word(random, n, 100) % 8 == 0)
+            length = philox_word(random, n, 101) % length; // torn off
+        survive(bytes, length);
+        free(bytes);
+    }
+    text_free(&original);
+}
+
+Test(recipe_text, random_overrides_never_crash)
+{
+    struct philox random = philox_named(12, "overrides");
+    static const char alphabet[] = "=.[]{},:'\"0123456789abcdeltpn_-+~#& \t\n\xc3\xff";
+    static const char *const starts[] = {
+        "tp=", "pipeline.layout=", "data.train=",  "data.split=", "name=", "seed=", "optimizer.lr=",
+        "",    "model.",           "data.train=[{"};
+    for (uint64_t n = 0; n < 2000; n++) {
+        char override[64] = "";
+        uint32_t start = philox_word(random, n, 0) % (sizeof starts / sizeof *starts);
+        size_t length = strlen(starts[start]), end = length + philox_word(random, n, 1) % 24;
+        memcpy(override, starts[start], length);
+        for (; length < end; length++)
+            override[length] = alphabet[philox_word(random, n, 2 + length) % (sizeof alphabet - 1)];
+        struct loaded l = load(SMALL, (const char *const[]){override, NULL}, 0);
+        if (l.recipe != NULL)
+            loads_back(l.recipe);
+        loaded_free(&l);
+    }
+}
+
+/* ---- the command ---- */
+
+Test(recipe_text, the_command_exits_2_on_what_it_does_not_understand)
+{
+    char *none[] = {"recipe", NULL}, *option[] = {"recipe", "--verbose", NULL},
+         *missing[] = {"recipe", "/nonexistent.yaml", NULL},
+         *bad[] = {"recipe", SOURCE_ROOT "/recipes/quickstart.yaml", "tp=7", NULL},
+         *good[] = {"recipe", SOURCE_ROOT "/recipes/quickstart.yaml", "tp=1", NULL};
+    cr_assert_eq(cmd_recipe(1, none), 2);
+    cr_assert_eq(cmd_recipe(2, option), 2);
+    cr_assert_eq(cmd_recipe(2, missing), 2);
+    cr_assert_eq(cmd_recipe(3, bad), 2);
+    cr_assert_eq(cmd_recipe(3, good), 0);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a recipe says to no effect: each key is named once, with the reason, and none where it is read. */
+#include "tests/unit/recipe/recipe_case.h"
+
+#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define LINE(text)          "warning: command line: " text "\n"
+
+#define TIMES                                                                                \
+    "pipeline.auto_f=2", "pipeline.auto_i=3", "pipeline.auto_w=4", "pipeline.auto_comm=0.5", \
+        "pipeline.auto_memory_limit=9"
+#define SEARCHED(key) \
+    LINE("pipeline.auto_" key " has no effect: pipeline.schedule is 1f1b, and only auto looks at it")
+
+Test(recipe_unread, a_schedule_that_is_not_searched_for)
+{
+    WITH(SEARCHED("f") SEARCHED("i") SEARCHED("w") SEARCHED("comm") SEARCHED("memory_limit"), TIMES);
+    WITH("", TIMES, "pipeline.schedule=auto", "pp=2");
+    WITH("", "pipeline.auto_f=1", "pipeline.auto_comm=0"); // the defaults are nobody's wish
+}
+
+#define NO_FORMAT    "precision.matmul_format is none, and no multiplication has another format"
+#define LOWERED(key) LINE("precision." key " has no effect: " NO_FORMAT)
+#define HIGH                                                                                 \
+    "precision.high_precision_layers=[layers.0]", "precision.high_precision_first_layers=1", \
+        "precision.high_precision_last_layers=1"
+
+Test(recipe_unread, formats_that_are_not_there)
+{
+    WITH(LOWERED("scaling") LOWERED("high_precision_layers") LOWERED("high_precision_first_layers")
+             LOWERED("high_precision_last_layers"),
+         "precision.scaling=blockwise", HIGH);
+    WITH("", "precision.matmul_format=e4m3", "precision.scaling=blockwise", HIGH);
+    WITH(LINE("precision.amax_history_len has no effect: precision.scaling is auto, and only delayed looks "
+              "at it"),
+         "precision.matmul_format=e4m3", "precision.amax_history_len=4");
+    WITH("", "precision.matmul_format=e4m3", "precision.amax_history_len=4", "precision.scaling=delayed");
+    // Of three products one may have a format where matmul_format is none.
+    WITH("", "precision.forward_format=ternary", HIGH);
+}
+
+#define NO_WSD       " has no effect: optimizer.lr_decay_style is cosine, and only WSD looks at it"
+#define NOT_WSD(key) LINE("optimizer.lr_wsd_decay_" key NO_WSD)
+
+Test(recipe_unread, the_learning_rate)
+{
+    WITH(NOT_WSD("iters") NOT_WSD("style"), "optimizer.lr_wsd_decay_iters=2",
+         "optimizer.lr_wsd_decay_style=linear");
+    WITH("", "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=2",
+         "optimizer.lr_wsd_decay_style=linear");
+    WITH(
+        LINE(
+            "optimizer.min_lr has no effect: optimizer.lr_decay_style is constant, and the rate never falls"),
+        "optimizer.min_lr=1e-5", "optimizer.lr_decay_style=constant");
+    WITH("", "optimizer.min_lr=1e-5");
+}
+
+#define NO_TIMELINE    " has no effect: profile.timeline is false, and no timeline is written"
+#define NOT_TIMED(end) LINE("profile.profile_step_" end NO_TIMELINE)
+
+Test(recipe_unread, one_key_of_a_kind)
+{
+    WITH(LINE("model.rotary_base has no effect: model.position_embedding_type is learned_absolute, and only "
+              "rope "
+              "looks at it"),
+         "model.rotary_base=500000");
+    WITH("", "model.rotary_base=500000", "model.position_embedding_type=rope");
+    WITH(
+        LINE("precision.mxfp8_scale_rounding has no effect: precision.matmul_format is nvfp4, and only mxfp8 "
+             "looks at it"),
+        "precision.mxfp8_scale_rounding=down", "precision.matmul_format=nvfp4");
+    WITH("", "precision.mxfp8_scale_rounding=down", "precision.grad_input_format=mxfp8");
+    WITH(NOT_TIMED("start") NOT_TIMED("end"), "profile.profile_step_start=3", "profile.profile_step_end=4");
+    WITH("", "profile.profile_step_start=3", "profile.profile_step_end=4", "profile.timeline=true");
+    WITH(
+        LINE("parallel.bucket_size_mb has no effect: parallel.zero_stage is 2, and from 2 on each layer is a "
+             "bucket"),
+        "parallel.bucket_size_mb=1", "parallel.zero_stage=2", "dp=2");
+    WITH("", "parallel.bucket_size_mb=1", "parallel.zero_stage=1", "dp=2");
+    WITH(LINE("checkpoint.keep_last has no effect: checkpoint.save is none, and there is nothing to remove"),
+         "checkpoint.keep_last=3", "checkpoint.save=none");
+    WITH("", "checkpoint.keep_last=3");
+}
+
+Test(recipe_unread, a_choice_by_timing_that_nothing_times)
+{
+    WITH(LINE("cluster.matmul_epilogues has no effect: deterministic is true, and auto is then apart: only "
+              "with "
+              "false, or a file in cluster.matmul_algorithms, are the two timed"),
+         "cluster.device=dry", "cluster.matmul_epilogues=auto");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=auto", "deterministic=false");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=auto", "cluster.matmul_algorithms=/tmp/none");
+    WITH("", "cluster.device=dry", "cluster.matmul_epilogues=fused");
+}
+
+Test(recipe_unread, a_module_that_is_named_twice)
+{
+    WITH(LINE("memory.recompute_modules names norm twice; once is enough"),
+         "memory.recompute_granularity=selective",
+         "memory.recompute_modules=[norm, core_attn, layernorm, norm]");
+    WITH("", "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, core_attn]");
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the tests of schedules share. */
+#pragma once
+
+#include "base/philox.h"
+#include "schedules/families/family.h"
+#include "schedules/simulate.h"
+#include "tests/support/sanitized.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+/* Whole numbers of a test, from a name: the same in every run. */
+struct dice {
+    struct philox generator;
+    uint64_t thrown;
+};
+
+#ifdef __clang__ // the second compiler of tools/test: whole numbers, that gcc's build has had in full
+enum { FEWER_CASES = 1 };
+#else
+enum { FEWER_CASES = UNDER_SANITIZER };
+#endif
+
+/* How many of so many random cases. */
+static inline int cases(int count)
+{
+    return FEWER_CASES ? count / 10 : count;
+}
+
+static inline int throw_dice(struct dice *dice, int low, int high)
+{
+    uint32_t word = philox_word(dice->generator, 0, dice->thrown++);
+    uint32_t sides = high > low ? (uint32_t)(high - low + 1) : 1;
+    return low + (int)(word % sides);
+}
+
+static inline struct schedule *build_with(struct schedule_options options)
+{
+    struct schedule *s = NULL;
+    enum status status = schedule_build(&options, &s);
+    cr_assert_eq(status, OK, "%s p %d m %d v %d: %s", options.name, options.p, options.m, options.v,
+                 fail_text());
+    return s;
+}
+
+static inline struct schedule *build(const char *name, int p, int m, int v)
+{
+    return build_with((struct schedule_options){.name = name, .p = p, .m = m, .v = v});
+}
+
+/* The lists as their family makes them. v 0: its own. */
+static inline struct schedule *build_lists(const char *name, int p, int m, int v)
+{
+    return build_with(
+        (struct schedule_options){.name = name, .p = p, .m = m, .v = v, .without_transfers = true});
+}
+
+static inline struct simulation *simulated(const struct schedule *s, struct cost_table costs)
+{
+    struct simulation *sim = NULL;
+    enum status status = simulate(s, &costs, NULL, &sim);
+    cr_assert_eq(status, OK, "%s", fail_text());
+    return sim;
+}
+
+/* The list of a rank as text, "3F0 3B0", a pair as "3F5+3B1"; without its transfers unless asked for. */
+static inline const char *list_text(const struct schedule *s, int rank, bool transfers, struct text *out)
+{
+    char action[ACTION_CHARS];
+    const char *between = "";
+    out->length = 0;
+    for (int i = 0; i < s->ranks[rank].count; i++) {
+        struct action a = s->ranks[rank].actions[i];
+        if (!transfers && !action_fact(a.kind)->computes)
+            continue;
+        text_add(out, "%s%s", between, action_text(a, action));
+        between = a.overlaps_next ? "+" : " ";
+    }
+    return text_chars(out);
+}
+
+/* Lists, transfers and placement. */
+static inline void expect_same_lists(const struct schedule *a, const struct schedule *b)
+{
+    cr_assert(a->p == b->p && a->m == b->m && a->v == b->v && a->stages == b->stages);
+    for (int stage = 0; stage < a->stages; stage++)
+        for (int k = 0; k < a->m; k++)
+            cr_assert_eq(schedule_rank(a, stage, k), schedule_rank(b, stage, k));
+    for (int rank = 0; rank < a->p; rank++) {
+        cr_assert_eq(a->ranks[rank].count, b->ranks[rank].count);
+        for (int i = 0; i < a->ranks[rank].count; i++) {
+            struct action x = a->ranks[rank].actions[i], y = b->ranks[rank].actions[i];
+            cr_assert(x.kind == y.kind && x.stage == y.stage && x.microbatch == y.microbatch &&
+                          x.peer == y.peer && x.overlaps_next == y.overlaps_next,
+                      "%s rank %d action %d", a->family->about.name, rank, i);
+        }
+    }
+}
+
+static inline int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Some p, m, v and group that family `index` can take. */
+static inline struct schedule_options throw_options(struct dice *dice, int index, int most_p, int most_m)
+{
+    const struct schedule_about *about = schedule_about(index);
+    struct schedule_options options = {
+        .name = about->name, .p = throw_dice(dice, 1, most_p), .m = throw_dice(dice, 1, most_m)};
+    bool many_chunks = strstr(about->takes, "any v") != NULL;
+    options.v = many_chunks ? throw_dice(dice, 1, 4) : 0;
+    if (strstr(about->takes, "even p") != NULL)
+        options.p += options.p % 2;
+    bool groups = strcmp(about->name, "interleaved") == 0 || strcmp(about->name, "zb-h1") == 0;
+    if (groups && throw_dice(dice, 0, 2) == 0)
+        options.microbatch_group_size = throw_dice(dice, options.p, options.p + most_m);
+    return options;
+}
+
+static inline int family_count(void)
+{
+    int count = 1;
+    while (schedule_about(count) != NULL)
+        count++;
+    return count;
+}

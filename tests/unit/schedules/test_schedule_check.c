@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The checker is a detector, so each of its rules is shown a planted fault (of every family: in
+ * test_schedule_faults); and over thousands of lists
+ * that were damaged at random it must agree with a second, naive judge: one that just tries to run them. */
+#include "tests/unit/schedules/schedule_damage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int find(const struct schedule *s, int rank, enum action_kind kind, int stage, int microbatch)
+{
+    int place = place_of(s, rank, kind, stage, microbatch);
+    cr_assert(place >= 0, "no such action");
+    return place;
+}
+
+static void expect_complaint(struct schedule *s, const char *text)
+{
+    struct complaint why;
+    cr_assert_eq(schedule_check(s, &why), BAD_SCHEDULE, "accepted, instead of: %s", text);
+    cr_assert_str_eq(why.text, text);
+    cr_assert_str_eq(fail_text(), text);
+    schedule_destroy(s);
+}
+
+Test(check, names_a_backward_that_precedes_its_forward)
+{
+    struct schedule *s = build_lists("1f1b", 4, 8, 0);
+    struct complaint why;
+    move(s, 3, 0, 1);
+    cr_assert_eq(schedule_check(s, &why), BAD_SCHEDULE);
+    cr_assert(why.rank == 3 && why.position == 0);
+    expect_complaint(s, "rank 3, action 0: 3B0 runs before 3F0");
+}
+
+Test(check, names_what_does_not_exist)
+{
+    struct schedule *s = build("1f1b", 2, 2, 1);
+    at(s, 0, 0)->kind = ACTION_KIND_COUNT;
+    expect_complaint(s, "rank 0, action 0: no action has the kind 8");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 0, 0)->kind = (enum action_kind) - 1;
+    expect_complaint(s, "rank 0, action 0: no action has the kind -1");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 1, 1)->stage = 2;
+    expect_complaint(s, "rank 1, action 1: 2F0: there are stages 0 to 1");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 1, 1)->stage = -1;
+    expect_complaint(s, "rank 1, action 1: -1F0: there are stages 0 to 1");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 1, 1)->microbatch = 2;
+    expect_complaint(s, "rank 1, action 1: 1F2: there are microbatches 0 to 1");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 1, 1)->microbatch = -2;
+    expect_complaint(s, "rank 1, action 1: 1F-2: there are microbatches 0 to 1");
+}
+
+Test(check, names_an_action_on_a_wrong_rank)
+{
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
+    at(s, 0, 1)->stage = 1;
+    expect_complaint(s, "rank 0, action 1: 1F1 belongs to rank 1");
+}
+
+Test(check, names_what_comes_twice)
+{
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
+    at(s, 0, 1)->microbatch = 0;
+    expect_complaint(s, "rank 0, action 1: 0F0 comes a second time");
+    s = build_lists("zb-h1", 2, 2, 0);
+    at(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 1))->kind = BACKWARD;
+    expect_complaint(s, "rank 0, action 5: 0B1 comes a second time, as one half");
+    s = build_lists("1f1b", 2, 2, 0);
+    at(s, 0, find(s, 0, BACKWARD, 0, 1))->microbatch = 0;
+    expect_complaint(s, "rank 0, action 3: 0B0 comes a second time");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 0, find(s, 0, SEND_ACTIVATION, 0, 1))->microbatch = 0;
+    expect_complaint(s, "rank 0, action 3: 0SEND_F0 comes a second time");
+}
+
+Test(check, names_what_is_missing)
+{
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
+    remove_at(s, 1, find(s, 1, FORWARD, 1, 1));
+    expect_complaint(s, "rank 1: 1F1 is missing");
+    s = build_lists("1f1b", 2, 2, 0);
+    remove_at(s, 1, find(s, 1, BACKWARD, 1, 1));
+    expect_complaint(s, "rank 1: 1B1 is missing, and so are its halves");
+    s = build_lists("zb-h1", 2, 2, 0);
+    remove_at(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 1));
+    expect_complaint(s, "rank 0: 0W1 is missing");
+    s = build_lists("zb-h1", 2, 2, 0);
+    remove_at(s, 0, find(s, 0, BACKWARD_INPUT, 0, 0));
+    expect_complaint(s, "rank 0: 0I0 is missing");
+    const struct {
+        enum action_kind kind;
+        int rank;
+        const char *text;
+    } transfers[] = {
+        {SEND_ACTIVATION, 0, "rank 0: 0SEND_F1 is missing"},
+        {RECV_ACTIVATION, 1, "rank 1: 1RECV_F1 is missing"},
+        {SEND_GRADIENT, 1, "rank 1: 1SEND_B1 is missing"},
+        {RECV_GRADIENT, 0, "rank 0: 0RECV_B1 is missing"},
+    };
+    for (size_t i = 0; i < sizeof transfers / sizeof *transfers; i++) {
+        s = build("1f1b", 2, 2, 1);
+        int rank = transfers[i].rank;
+        remove_at(s, rank, find(s, rank, transfers[i].kind, rank, 1));
+        expect_complaint(s, transfers[i].text);
+    }
+    s = build_lists("1f1b", 2, 2, 0);
+    s->ranks[0].count = 0;
+    expect_complaint(s, "rank 0: 0F0 is missing");
+}
+
+Test(check, names_what_runs_too_early)
+{
+    struct schedule *s = build_lists("zb-h1", 2, 2, 0);
+    move(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 0), find(s, 0, BACKWARD_INPUT, 0, 0));
+    expect_complaint(s, "rank 0, action 2: 0W0 runs before 0I0");
+    s = build("1f1b", 2, 2, 1);
+    move(s, 0, find(s, 0, SEND_ACTIVATION, 0, 0), 0);
+    expect_complaint(s, "rank 0, action 0: 0SEND_F0 runs before 0F0");
+    s = build("1f1b", 2, 2, 1);
+    move(s, 1, find(s, 1, FORWARD, 1, 0), 0);
+    expect_complaint(s, "rank 1, action 0: 1F0 runs before 1RECV_F0");
+    s = build("1f1b", 2, 2, 1);
+    move(s, 0, find(s, 0, BACKWARD, 0, 0), find(s, 0, RECV_GRADIENT, 0, 0));
+    expect_complaint(s, "rank 0, action 4: 0B0 runs before 0RECV_B0");
+    s = build("1f1b", 2, 2, 1);
+    move(s, 1, find(s, 1, SEND_GRADIENT, 1, 0), find(s, 1, BACKWARD, 1, 0));
+    expect_complaint(s, "rank 1, action 3: 1SEND_B0 runs before 1I0");
+}
+
+Test(check, names_weights_out_of_microbatch_order)
+{
+    struct schedule *s = build_lists("zb-h1", 2, 2, 0);
+    move(s, 1, find(s, 1, BACKWARD_WEIGHT, 1, 1), find(s, 1, BACKWARD_WEIGHT, 1, 0));
+    expect_complaint(s,
+                     "rank 1, action 5: 1W0 runs after microbatch 1: gradients add up in microbatch order");
+    s = build_lists("gpipe", 1, 2, 0);
+    move(s, 0, 2, 3);
+    expect_complaint(s,
+                     "rank 0, action 3: 0B0 runs after microbatch 1: gradients add up in microbatch order");
+}
+
+Test(check, names_a_transfer_that_should_not_be)
+{
+    struct schedule *s = build("1f1b", 2, 2, 1);
+    s->has_transfers = false;
+    expect_complaint(s, "rank 0, action 1: 0SEND_F0 stands in a list that has no transfers yet");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 0, 1)->kind = RECV_ACTIVATION;
+    expect_complaint(s, "rank 0, action 1: 0RECV_F0 crosses no boundary between ranks");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 0, 1)->kind = SEND_GRADIENT;
+    expect_complaint(s, "rank 0, action 1: 0SEND_B0 crosses no boundary between ranks");
+    s = build("1f1b", 3, 2, 1);
+    at(s, 0, 1)->peer = 2;
+    expect_complaint(s, "rank 0, action 1: 0SEND_F0 names rank 2 as its other end, but stage 1 is on rank 1");
+    s = build("1f1b", 3, 2, 1);
+    at(s, 1, find(s, 1, RECV_GRADIENT, 1, 0))->peer = -1;
+    expect_complaint(s,
+                     "rank 1, action 6: 1RECV_B0 names rank -1 as its other end, but stage 2 is on rank 2");
+}
+
+Test(check, names_an_edge_whose_ends_disagree)
+{
+    struct schedule *s = build("gpipe", 2, 3, 1);
+    move(s, 1, find(s, 1, RECV_ACTIVATION, 1, 1), 0);
+    expect_complaint(s, "rank 1, action 0: 1RECV_F1 is number 0 from rank 0, which sends it as number 1");
+}
+
+/* Every rank alone is in order, and yet each waits for the other. */
+Test(check, names_a_circle_of_waiting)
+{
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
+    move(s, 1, find(s, 1, BACKWARD, 1, 0), 2);
+    move(s, 0, find(s, 0, BACKWARD, 0, 0), 1);
+    expect_complaint(s,
+                     "rank 0, action 1: 0B0 waits for ever for rank 1 at 1F1, which waits for rank 0 at 0B0");
+}
+
+/* Sound while transfers run behind computation, and a deadlock where they block. */
+Test(check, names_a_deadlock_of_blocking_transfers)
+{
+    struct schedule *s = build("1f1b", 2, 2, 1);
+    move(s, 1, find(s, 1, RECV_ACTIVATION, 1, 1), find(s, 1, SEND_GRADIENT, 1, 0));
+    struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
+    simulation_destroy(sim);
+    expect_complaint(s, "rank 0, action 3: 0SEND_F1 waits for ever for rank 1 at 1SEND_B0, which waits for "
+                        "rank 0 at 0SEND_F1");
+}
+
+Test(check, names_a_rank_that_holds_too_much)
+{
+    struct schedule *s = build("gpipe", 2, 4, 1), *other = build("1f1b", 2, 4, 1);
+    s->family = other->family;
+    schedule_destroy(other);
+    expect_complaint(s, "rank 0: holds the activations of 4 microbatches at once; 1f1b claims at most 2");
+}
+
+Test(check, names_an_overlap_that_cannot_be)
+{
+    struct schedule *s = build_lists("1f1b", 2, 2, 0);
+    at(s, 0, 3)->overlaps_next = true;
+    expect_complaint(s, "rank 0, action 3: 0B1 overlaps the next action, and there is none");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 0, 0)->overlaps_next = true;
+    expect_complaint(s, "rank 0, action 0: 0F0 cannot overlap the next action: both must compute");
+    s = build("1f1b", 2, 2, 1);
+    at(s, 0, 1)->overlaps_next = true;
+    expect_complaint(s, "rank 0, action 1: 0SEND_F0 cannot overlap the next action: both must compute");
+    s = build_lists("1f1b", 2, 3, 0);
+    at(s, 1, 1)->overlaps_next = true;
+    at(s, 1, 2)->overlaps_next = true;
+    expect_complaint(s, "rank 1, action 1: 1B0 overlaps an action that overlaps another one");
+    s = build_lists("1f1b", 2, 2, 0);
+    at(s, 1, 0)->overlaps_next = true; // 1F0 with 1B0, which needs it
+    expect_complaint(s, "rank 0, action 2: 0B0 waits for ever for rank 1 at (1F0;1B0), which waits for its "
+                        "own 1F0");
+    s = build_lists("1f1b", 2, 2, 0);
+    at(s, 0, 1)->overlaps_next = true; // 0F1 with 0B0, for which rank 1 does not come behind its 1F1
+    move(s, 1, 1, 2);
+    expect_complaint(
+        s, "rank 0, action 1: (0F1;0B0) waits for ever for rank 1 at 1F1, which waits for rank 0 at "
+           "(0F1;0B0)");
+}
+
+/* A V: rank 1 holds stages 1 and 2, so between them nothing is sent, and order alone can be wrong. */
+static void v_shaped(struct schedule *s)
+{
+    for (int stage = 0; stage < 4; stage++)
+        schedule_add(s, FORWARD, stage, 0);
+    for (int stage = 3; stage >= 0; stage--)
+        schedule_add(s, BACKWARD, stage, 0);
+}
+
+static struct schedule *build_v(void)
+{
+    static const struct family family = {.about = {.name = "a V"}, .placement = PLACE_V};
+    struct schedule *s = NULL;
+    cr_assert_eq(schedule_create(&family, &(struct schedule_options){.p = 2, .m = 1, .v = 2}, &s), OK);
+    v_shaped(s);
+    return s;
+}
+
+Test(check, knows_what_is_handed_over_within_a_rank)
+{
+    struct text text = {0};
+    struct schedule *s = build_v();
+    cr_assert_eq(schedule_check(s, NULL), OK);
+    cr_assert_eq(schedule_add_transfers(s), OK);
+    cr_assert_eq(schedule_check(s, NULL), OK);
+    cr_assert_str_eq(list_text(s, 0, true, &text), "0F0 0SEND_F0 3RECV_F0 3F0 3B0 3SEND_B0 0RECV_B0 0B0");
+    cr_assert_str_eq(list_text(s, 1, true, &text), "1RECV_F0 1F0 2F0 2SEND_F0 2RECV_B0 2B0 1B0 1SEND_B0");
+    text_free(&text);
+    schedule_destroy(s);
+    s = build_v();
+    move(s, 1, 0, 1);
+    expect_complaint(s, "rank 1, action 0: 2F0 runs before 1F0");
+    s = build_v();
+    move(s, 1, 2, 3);
+    expect_complaint(s, "rank 1, action 2: 1B0 runs before 2I0");
+}
+
+/* The naive judge. It holds what was done as flags, and lets every rank do its next action when what it
+ * needs is there, in rounds, until nothing moves. */
+struct judge {
+    const struct schedule *s;
+    bool *done;    // [kind][stage][microbatch]
+    int *position; // [p]
+};
+
+static bool *flag(const struct judge *j, enum action_kind kind, int stage, int microbatch)
+{
+    return &j->done[((int)kind * j->s->stages + stage) * j->s->m + microbatch];
+}
+
+static bool made(const struct judge *j, bool gradient, int stage, int microbatch)
+{
+    if (!gradient)
+        return *flag(j, FORWARD, stage, microbatch);
+    return *flag(j, BACKWARD, stage, microbatch) || *flag(j, BACKWARD_INPUT, stage, microbatch);
+}
+
+static bool arrived(const struct judge *j, bool gradient, int stage, int microbatch)
+{
+    int from = gradient ? stage + 1 : stage - 1;
+    if (from < 0 || from >= j->s->stages)
+        return true;
+    if (!j->s->has_transfers ||
+        schedule_rank(j->s, from, microbatch) == schedule_rank(j->s, stage, microbatch))
+        return made(j, gradient, from, microbatch);
+    return *flag(j, gradient ? RECV_GRADIENT : RECV_ACTIVATION, stage, microbatch);
+}
+
+static bool may_compute(const struct judge *j, struct action a)
+{
+    int k = a.microbatch;
+    bool backward_done = made(j, true, a.stage, k);
+    for (int later = k + 1; later < j->s->m; later++)
+        if ((a.kind == BACKWARD || a.kind == BACKWARD_WEIGHT) &&
+            schedule_rank(j->s, a.stage, later) == schedule_rank(j->s, a.stage, k) &&
+            (*flag(j, BACKWARD, a.stage, later) || *flag(j, BACKWARD_WEIGHT, a.stage, later)))
+            return false;
+    if (*flag(j, a.kind, a.stage, k))
+        return false;
+    if (a.kind == FORWARD)
+        return arrived(j, false, a.stage, k);
+    if (a.kind == BACKWARD_WEIGHT)
+        return *flag(j, BACKWARD_INPUT, a.stage, k) && !*flag(j, BACKWARD, a.stage, k);
+    return made(j, false, a.stage, k) && arrived(j, true, a.stage, k) && !backward_done;
+}
+
+/* A transfer happens when both ends stand at it; done by the sender. */
+static bool may_send(struct judge *j, int rank, struct action a)
+{
+    bool gradient = a.kind == SEND_GRADIENT;
+    int to = gradient ? a.stage - 1 : a.stage + 1;
+    if ((a.kind != SEND_ACTIVATION && !gradient) || to < 0 || to >= j->s->stages ||
+        schedule_rank(j->s, to, a.microbatch) != a.peer || a.peer == rank ||
+        !made(j, gradient, a.stage, a.microbatch))
+        return false;
+    const struct action_list *list = &j->s->ranks[a.peer];
+    if (j->position[a.peer] >= list->count)
+        return false;
+    struct action b = list->actions[j->position[a.peer]];
+    enum action_kind kind = gradient ? RECV_GRADIENT : RECV_ACTIVATION;
+    if (b.kind != kind || b.stage != to || b.microbatch != a.microbatch || b.peer != rank ||
+        *flag(j, kind, to, a.microbatch))
+        return false;
+    *flag(j, kind, to, a.microbatch) = true;
+    j->position[a.peer]++;
+    return true;
+}
+
+static bool judge_runs(struct judge *j)
+{
+    const struct schedule *s = j->s;
+    int left = 0;
+    for (int rank = 0; rank < s->p; rank++)
+        left += s->ranks[rank].count;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < s->p; rank++) {
+            if (j->position[rank] >= s->ranks[rank].count)
+                continue;
+            struct action a = s->ranks[rank].actions[j->position[rank]];
+            bool computes = action_fact(a.kind)->computes;
+            if (schedule_rank(s, a.stage, a.microbatch) != rank || (!computes && !s->has_transfers))
+                return false;
+            if (computes ? may_compute(j, a) : may_send(j, rank, a)) {
+                *flag(j, a.kind, a.stage, a.microbatch) = true;
+                j->position[rank]++;
+                left -= computes ? 1 : 2;
+                moved = true;
+            }
+        }
+    }
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int k = 0; k < s->m; k++)
+            if (!made(j, false, stage, k) ||
+                !(*flag(j, BACKWARD, stage, k) || *flag(j, BACKWARD_WEIGHT, stage, k)))
+                return false;
+    return left == 0;
+}
+
+static bool judged_sound(const struct schedule *s)
+{
+    struct judge j = {.s = s};
+    j.done = calloc((size_t)ACTION_KIND_COUNT * (size_t)s->stages * (size_t)s->m, sizeof *j.done);
+    j.position = calloc((size_t)s->p, sizeof *j.position);
+    bool sound = judge_runs(&j);
+    for (int rank = 0; rank < s->p; rank++)
+        if (schedule_peak(s, rank) > s->family->peak_claim(s, rank))
+            sound = false;
+    free(j.done);
+    free(j.position);
+    return sound;
+}
+
+/* One random change, which may well leave the lists sound. */
+static void damage(struct schedule *s, struct dice *dice)
+{
+    int rank = throw_dice(dice, 0, s->p - 1), last = s->ranks[rank].count - 1;
+    if (last < 1)
+        return;
+    int i = throw_dice(dice, 0, last), k = throw_dice(dice, 0, last);
+    struct action *a = at(s, rank, i);
+    switch (throw_dice(dice, 0, 9)) {
+    case 0:
+        remove_at(s, rank, i);
+        return;
+    case 1:
+        a->microbatch = throw_dice(dice, 0, s->m - 1);
+        return;
+    case 2:
+        a->kind = (enum action_kind)throw_dice(dice, 0, ACTION_KIND_COUNT - 1);
+        return;
+    case 3:
+        a->stage = throw_dice(dice, 0, s->stages - 1);
+        return;
+    case 4:
+        cr_assert(action_list_add(&s->ranks[rank], *at(s, rank, i)));
+        return;
+    case 5:
+        move(s, rank, i, k);
+        return;
+    default: // neighbours: most likely to stay sound
+        move(s, rank, i, i == last ? i - 1 : i + 1);
+        return;
+    }
+}
+
+Test(check, agrees_with_a_naive_judge)
+{
+    struct dice dice = {.generator = philox_named(3, "schedules")};
+    int sound = 0, unsound = 0;
+    for (int i = 0; i < cases(12000); i++) {
+        struct schedule_options options =
+            throw_options(&dice, throw_dice(&dice, 0, family_count() - 1), 4, 5);
+        options.without_transfers = throw_dice(&dice, 0, 2) == 0;
+        struct schedule *s = build_with(options);
+        forget_pairs(s); // of which the judge knows nothing
+        for (int change = throw_dice(&dice, 1, 3); change > 0; change--)
+            damage(s, &dice);
+        bool expected = judged_sound(s);
+        struct complaint why;
+        cr_assert_eq(schedule_check(s, &why) == OK, expected, "case %d, %s p %d m %d: %s", i, options.name,
+                     options.p, options.m, why.text);
+        sound += expected ? 1 : 0;
+        unsound += expected ? 0 : 1;
+        schedule_destroy(s);
+    }
+    cr_assert(sound > cases(1000) && unsound > cases(5000), "%d sound, %d not", sound, unsound);
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Schedules as files: what is written reads back as the same schedule, what is wrong is named with its line
+ * and cell, and no bytes at all do harm. */
+#include "schedules/csv/csv.h"
+#include "tests/unit/schedules/schedule_tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct schedule *parsed(const char *text)
+{
+    struct schedule *s = NULL;
+    enum status status = schedule_parse_csv("x.csv", text, strlen(text), &s);
+    cr_assert_eq(status, OK, "%s", fail_text());
+    return s;
+}
+
+static void expect_refusal(const char *text, const char *words)
+{
+    struct schedule *s = NULL;
+    cr_assert_eq(schedule_parse_csv("x.csv", text, strlen(text), &s), BAD_SCHEDULE, "accepted: %s", text);
+    cr_assert_null(s);
+    cr_assert_str_eq(fail_text(), words);
+}
+
+static void expect_written(struct schedule *s, const char *expected)
+{
+    struct text text = {0};
+    cr_assert_eq(schedule_write_csv(s, &text), OK);
+    cr_assert_str_eq(text_chars(&text), expected);
+    text_free(&text);
+    schedule_destroy(s);
+}
+
+/* A column is a unit of time, as in the papers' figures. */
+Test(csv, is_written_as_a_table_of_time)
+{
+    expect_written(build("1f1b", 2, 3, 0), "0F0,0F1,,0B0,0F2,0B1,,0B2\n"
+                                           ",1F0,1B0,1F1,1B1,1F2,1B2\n");
+    expect_written(build("zb-v", 2, 1, 0), "0F0,,,3F0,3I0,3W0,,0I0,0W0\n"
+                                           ",1F0,2F0,,,2I0,1I0,2W0,1W0\n");
+    expect_written(build("dualpipev", 1, 3, 0),
+                   "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,(0F2;1B1)OVERLAP_F_B,(1F2;0B1)OVERLAP_F_B,1B2,0I2,"
+                   "0W2\n");
+}
+
+/* A long pipe with one microbatch is nearly all idle: empty cells would be 25 million of 20 thousand. */
+Test(csv, is_no_table_where_that_would_be_empty)
+{
+    struct schedule *s = build("1f1b", 5000, 1, 0), *back = NULL;
+    struct text text = {0};
+    cr_assert_eq(schedule_write_csv(s, &text), OK);
+    cr_assert_lt(text.length, 100000);
+    cr_assert_eq(strncmp(text.chars, "0F0,0B0\n1F0,1B0\n", 16), 0);
+    cr_assert_eq(schedule_parse_csv("x.csv", text.chars, text.length, &back), OK, "%s", fail_text());
+    expect_same_lists(s, back);
+    schedule_destroy(back);
+    text_free(&text);
+    schedule_destroy(s);
+}
+
+/* What other programs' files look like: ends of lines of another system, a mark at the beginning, quotes and
+ * blanks, idle cells anywhere, lines that are empty at the end. */
+Test(csv, reads_other_programs_files)
+{
+    struct schedule *expected = build("1f1b", 2, 3, 0);
+    const char *const files[] = {
+        "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2",
+        "0F0,0F1,,0B0,0F2,0B1,,0B2\r\n,1F0,1B0,1F1,1B1,1F2,1B2\r\n",
+        "\357\273\2770F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1F2,1B2,,,,\n\n \n\r\n",
+        "\"0F0\", 0F1 ,\t,\"\",\" 0B0\",0F2,0B1,0B2\n\"\",1F0,1B0,1F1,1B1,1F2,1B2\n",
+        "00F0,0F01,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2",
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct schedule *s = parsed(files[i]);
+        expect_same_lists(expected, s);
+        schedule_destroy(s);
+    }
+    schedule_destroy(expected);
+    expected = build("dualpipev", 1, 3, 0);
+    struct schedule *s = parsed("0F0,1F0,0F1,1B0,(1F1;0B0),(0F2;1B1)OVERLAP_F_B,(1F2;0B1),1B2,0I2,0W2");
+    expect_same_lists(expected, s);
+    schedule_destroy(s);
+    schedule_destroy(expected);
+}
+
+/* A file's own transfers are taken as they are, and looked at. */
+Test(csv, reads_transfers)
+{
+    struct schedule *s = parsed("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                                "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+    struct text text = {0};
+    cr_assert_str_eq(list_text(s, 1, true, &text), "1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1");
+    cr_assert_eq(s->ranks[1].actions[0].peer, 0);
+    text_free(&text);
+    schedule_destroy(s);
+    expect_refusal("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                   "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1\n",
+                   "x.csv, line 2 (rank 1): 1SEND_B1 is missing");
+    expect_refusal("0F0,0SEND_F0,0RECV_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
+                   "x.csv, line 1 (rank 0), cell 3: 0RECV_F0 crosses no boundary between ranks");
+    expect_refusal(
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
+        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+        "x.csv, line 1 (rank 0), cell 5: 0RECV_B1 is number 0 from rank 1, which sends it as number 1");
+    expect_refusal(
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
+        "x.csv, line 1 (rank 0), cell 4: 0SEND_F1 waits for ever for rank 1 at 1SEND_B0, which waits "
+        "for rank 0 at 0SEND_F1");
+    expect_refusal(
+        "0F0,(0SEND_F0;0RECV_B0),0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
+        "x.csv, line 1 (rank 0), cell 2: 0SEND_F0 cannot overlap the next action: both must compute");
+}
+
+/* The placement is the file's: here rank 0 holds the middle of four stages, and rank 1 their ends. */
+Test(csv, any_placement_that_is_one)
+{
+    struct schedule *s = parsed(",1F0,2F0,,,2B0,1B0\n0F0,,,3F0,3B0,,,0B0\n");
+    cr_assert(s->p == 2 && s->m == 1 && s->v == 2 && s->chunks == 2);
+    cr_assert(schedule_rank(s, 0, 0) == 1 && schedule_rank(s, 1, 0) == 0 && schedule_rank(s, 3, 0) == 1);
+    cr_assert(schedule_stage(s, 1, 0) == 0 && schedule_stage(s, 1, 1) == 3);
+    schedule_destroy(s);
+    // Two ways, of which the second has one microbatch of three.
+    s = parsed("0F0,0F1,0B0,1F2,1B2,0B1\n1F0,1B0,0F2,1F1,1B1,0B2\n");
+    cr_assert(s->second_from == 2 && s->v == 1 && s->chunks == 2);
+    cr_assert(schedule_rank(s, 0, 1) == 0 && schedule_rank(s, 0, 2) == 1 && schedule_rank(s, 1, 2) == 0);
+    schedule_destroy(s);
+}
+
+Test(csv, names_the_cell_that_is_no_action)
+{
+    const char *const reason =
+        "is no action; 0F3, 0B3, 0I3 and 0W3 are, (0F3;1B2) is a pair, and an empty cell is idle";
+    const struct {
+        const char *cell, *shown;
+    } rows[] = {
+        {"0X0", "0X0"},
+        {"F0", "F0"},
+        {"0F", "0F"},
+        {"0F0x", "0F0x"},
+        {"0 F0", "0 F0"},
+        {"-1F0", "-1F0"},
+        {"0f0", "0f0"},
+        {"(0F0)", "(0F0)"},
+        {"(0F0;0B0", "(0F0;0B0"},
+        {"(0F0,", "(0F0"},
+        {"0F0;0B0", "0F0;0B0"},
+        {"(0F0;0B0)x", "(0F0;0B0)x"},
+        {"\"0F0", "\\\"0F0"},
+        {"\x01\xff", "\\x01\\xff"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[200], words[400];
+        const char *shown =
+            rows[i].shown[0] == '\\' && rows[i].shown[1] == '"' ? rows[i].shown + 1 : rows[i].shown;
+        snprintf(text, sizeof text, "0F0,0B0\n,,%s,1F0", rows[i].cell);
+        snprintf(words, sizeof words, "x.csv, line 2 (rank 1), cell 3: \"%s\" %s", shown, reason);
+        expect_refusal(text, words);
+    }
+    static const char *const huge[] = {"4294967296F0", "0F2147483647", "(0F0;99999999999999999999B0)"};
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        char words[200];
+        snprintf(words, sizeof words,
+                 "x.csv, line 1 (rank 0), cell 1: \"%s\": no file has so many stages or microbatches",
+                 huge[i]);
+        expect_refusal(huge[i], words);
+    }
+    expect_refusal("0F0,0BW0",
+                   "x.csv, line 1 (rank 0), cell 2: \"0BW0\": a whole backward is written B, and its "
+                   "halves I and W");
+    expect_refusal("0UNSHARD,0F0,0B0",
+                   "x.csv, line 1 (rank 0), cell 1: \"0UNSHARD\": weights are gathered as "
+                   "parallel.zero_stage says, a schedule file does not");
+    expect_refusal("0F0,0B0,0W0,",
+                   "x.csv, line 1 (rank 0), cell 3: 0W0 stands in a file that has no I; if its B "
+                   "are backwards for the input alone, they are written I");
+}
+
+Test(csv, names_what_is_missing_double_or_too_early)
+{
+    expect_refusal("0F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1B2\n",
+                   "x.csv, line 2 (rank 1): 1F2 is missing");
+    expect_refusal("0F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1F2\n",
+                   "x.csv, line 2 (rank 1): 1B2 is missing, and so are its halves");
+    expect_refusal("0F0,0I0\n1F0,1I0,1W0\n", "x.csv, line 1 (rank 0): 0W0 is missing");
+    expect_refusal("0F0,0B0\n2F0,2B0\n", "x.csv: stage 1 is on no line, and stage 2 is");
+    expect_refusal("0F0,,0F0,0B0\n1F0,1B0\n", "x.csv, line 1 (rank 0), cell 3: 0F0 comes a second time");
+    expect_refusal("0F0,0F0,0B0,0B1\n1F0,1F1,1B0,1B1", "x.csv, line 1 (rank 0): 0F1 is missing");
+    expect_refusal("0F0,0F0,0B0,0B1,0F0\n1F0,1F1,1B0,1B1", "x.csv, line 1 (rank 0): 0F1 is missing");
+    expect_refusal("0F0,0I0,0W0,,0B0", "x.csv, line 1 (rank 0), cell 5: 0B0 comes a second time");
+    expect_refusal("0F0,,0B0\n1B0,1F0\n", "x.csv, line 2 (rank 1), cell 1: 1B0 runs before 1F0");
+    expect_refusal("0F0,0W0,0I0", "x.csv, line 1 (rank 0), cell 2: 0W0 runs before 0I0");
+    expect_refusal("0F0,0F1,,0B1,0B0",
+                   "x.csv, line 1 (rank 0), cell 5: 0B0 runs after microbatch 1: gradients "
+                   "add up in microbatch order");
+    expect_refusal(
+        "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1",
+        "x.csv, line 1 (rank 0), cell 2: 0B0 waits for ever for rank 1 at 1F1, which waits for rank 0 "
+        "at 0B0");
+    expect_refusal(
+        "0F0,(0F1;0B0),0B1\n1F0,(1F1;1B1),1B0",
+        "x.csv, line 2 (rank 1), cell 3: 1B0 runs after microbatch 1: gradients add up in microbatch "
+        "order");
+}
+
+Test(csv, names_a_placement_that_cannot_be)
+{
+    expect_refusal("", "x.csv: is empty; a schedule has a line of actions for every rank");
+    expect_refusal(" \n\r\n", "x.csv: is empty; a schedule has a line of actions for every rank");
+    expect_refusal("0F0,0B0\n\n1F0,1B0\n", "x.csv, line 2 (rank 1): has no actions; every rank runs a stage");
+    expect_refusal("0F0\n1F0,1B0,0B0\n",
+                   "x.csv, line 2 (rank 1), cell 3: 0B0: stage 0 of microbatch 0 is on line "
+                   "1 (rank 0)");
+    expect_refusal("0F0,0B0\n1F0,1B0,0F0\n",
+                   "x.csv, line 2 (rank 1), cell 3: 0F0: stage 0 of microbatch 0 is on "
+                   "line 1 (rank 0)");
+    expect_refusal("0F0,0B0,1F0,1B0\n2F0,2B0\n",
+                   "x.csv: 3 stages on 2 lines; every rank holds as many as the "
+                   "others, so the lines must divide the stages");
+    expect_refusal(
+        "0F0,1F0,2F0,2B0,1B0,0B0\n3F0,3B0\n",
+        "x.csv, line 1 (rank 0): holds 3 of the 4 stages for microbatch 0; each of the 2 ranks must "
+        "hold 2");
+    expect_refusal(
+        "0F0,0B0,1F1,1B1\n1F0,1B0\n0F1,0B1\n",
+        "x.csv: 2 stages on 3 lines; every rank holds as many as the others, so the lines must divide "
+        "the stages");
+    expect_refusal(
+        "0F0,0B0,0F1,0B1,1F1,1B1\n1F0,1B0\n",
+        "x.csv, line 1 (rank 0), cell 5: 1F1: stage 1 is on line 2 too, and stage 0 on one line only: "
+        "every stage has two holders, or none has");
+    expect_refusal(
+        "0F0,0B0\n1F0,1B0,0F1,0B1,1F1,1B1\n",
+        "x.csv, line 2 (rank 1), cell 5: 1F1: all of stage 1 is on this line, and stage 0 is on two: "
+        "every stage has two holders, or none has");
+    expect_refusal(
+        "0F0,0B0,0F1,0B1,1F2,1B2\n1F0,1B0,0F2,0B2\n1F1,1B1",
+        "x.csv, line 3 (rank 2), cell 1: 1F1: stage 1 changes its line with microbatch 1, and stage 0 "
+        "with 2");
+    expect_refusal(
+        "0F0,0B0,1F1,1B1,0F2,0B2\n1F0,1B0,0F1,0B1,1F2,1B2\n",
+        "x.csv, line 1 (rank 0), cell 5: 0F2: stage 0 of microbatches 1 to 2 belongs on one line; 0F1 "
+        "is on line 2");
+}
+
+/* The two holders of a stage add their gradients, rank r and rank p-1-r. */
+Test(csv, names_holders_that_are_no_mirror_images)
+{
+    expect_refusal(
+        "0F0,0B0,2F1,2B1\n1F0,1B0,3F1,3B1\n2F0,2B0,0F1,0B1\n3F0,3B0,1F1,1B1",
+        "x.csv, line 3 (rank 2), cell 3: 0F1: the other holder of a stage on line 1 is line 4, its "
+        "mirror image");
+    expect_refusal(
+        "0F0,0B0,1F1,1B1\n1F0,1B0,2F1,2B1\n2F0,2B0,0F1,0B1",
+        "x.csv, line 3 (rank 2), cell 3: 0F1: a second holder; with two directions the number of lines "
+        "is even, not 3");
+}
+
+/* Numbers that the file does not pay for. */
+Test(csv, needs_no_more_memory_than_the_file_has)
+{
+    expect_refusal(
+        "1999999999F0,1999999999B0",
+        "x.csv, line 1 (rank 0), cell 1: 1999999999F0: a file with 2 actions has no stage 1999999999");
+    expect_refusal("0F1999999999",
+                   "x.csv, line 1 (rank 0), cell 1: 0F1999999999: a file with 1 actions has no "
+                   "microbatch 1999999999");
+    // 40,000 stages and 40,000 microbatches in 80,000 actions: 1.6e9 cells, of which no table is made.
+    struct text text = {0};
+    for (int i = 0; i < 40000; i++)
+        text_add(&text, "%dF0,0F%d,", i, i);
+    expect_refusal(text_chars(&text), "x.csv, line 1 (rank 0): 1F1 is missing");
+    text_free(&text);
+    for (int i = 0; i < 70000; i++)
+        text_add_bytes(&text, "0\n", 2);
+    expect_refusal(text_chars(&text), "x.csv: 139999 bytes in 70000 lines; no schedule is that large");
+    text_free(&text);
+}
+
+/* One random change of a file's bytes. */
+static void damage(struct text *text, struct dice *dice)
+{
+    static const char pieces[] = "0123456789FIWB,,;()\n\r \"SENDRCV_\xef\xbb\xbf";
+    int length = (int)text->length, at = throw_dice(dice, 0, length > 0 ? length - 1 : 0);
+    int other = throw_dice(dice, 0, length > 0 ? length - 1 : 0);
+    char piece = pieces[throw_dice(dice, 0, (int)sizeof pieces - 2)];
+    if (length == 0)
+        return;
+    switch (throw_dice(dice, 0, 6)) {
+    case 0: // cut short
+        text->length = (size_t)at;
+        break;
+    case 1: // any byte
+        text->chars[at] = (char)throw_dice(dice, 0, 255);
+        break;
+    case 2:
+        text->chars[at] = text->chars[other];
+        break;
+    case 3: // taken out
+        memmove(text->chars + at, text->chars + at + 1, (size_t)(length - at - 1));
+        text->length--;
+        break;
+    case 4: // said again
+        text_add_bytes(text, "\n", 1);
+        memcpy(text->chars + length, text->chars + at, 1);
+        break;
+    default:
+        text->chars[at] = piece;
+        break;
+    }
+}
+
+/* Whatever the bytes: an error with a place, or a schedule that the checker finds sound. Under the sanitizers
+ * this is also the proof that nothing outside of the file is read. */
+Test(csv, survives_any_bytes)
+{
+    struct dice dice = {.generator = philox_named(12, "schedules")};
+    int sound = 0;
+    for (int i = 0; i < cases(12000); i++) {
+        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 4, 5));
+        struct text text = {0};
+        cr_assert_eq(schedule_write_csv(s, &text), OK);
+        schedule_destroy(s);
+        for (int change = throw_dice(&dice, 1, 4); change > 0; change--)
+            damage(&text, &dice);
+        // A copy of its own length, so that reading past the end is seen.
+        char *bytes = malloc(text.length + 1);
+        cr_assert_not_null(bytes);
+        memcpy(bytes, text.chars, text.length);
+        char *exact = realloc(bytes, text.length > 0 ? text.length : 1);
+        cr_assert_not_null(exact);
+        s = NULL;
+        enum status status = schedule_parse_csv("x.csv", exact, text.length, &s);
+        cr_assert(status == BAD_SCHEDULE ? s == NULL && strncmp(fail_text(), "x.csv", 5) == 0 : status == OK);
+        if (status == OK) {
+            cr_assert_eq(schedule_check(s, NULL), OK);
+            sound++;
+        }
+        schedule_destroy(s);
+        free(exact);
+        text_free(&text);
+    }
+    cr_assert(sound > cases(12000) / 100, "%d", sound);
+}
+
+Test(csv, survives_noise)
+{
+    struct dice dice = {.generator = philox_named(13, "schedules")};
+    char noise[400];
+    for (int i = 0; i < cases(20000); i++) {
+        int length = throw_dice(&dice, 0, (int)sizeof noise), letters = throw_dice(&dice, 0, 1);
+        for (int k = 0; k < length; k++)
+            noise[k] =
+                letters == 0 ? (char)throw_dice(&dice, 0, 255) : "01FB,\n;(I)W\0"[throw_dice(&dice, 0, 11)];
+        struct schedule *s = NULL;
+        cr_assert_eq(schedule_parse_csv("x.csv", noise, (size_t)length, &s), BAD_SCHEDULE);
+        cr_assert_null(s);
+    }
+}
+
+Test(csv, a_file_that_is_not_there)
+{
+    struct schedule *s = NULL;
+    cr_assert_eq(schedule_read_csv("/nowhere/x.csv", &s), IO_ERROR);
+    cr_assert_str_eq(fail_text(), "/nowhere/x.csv: No such file or directory");
+    cr_assert_eq(schedule_read_csv("/dev/zero", &s), IO_ERROR);
+    cr_assert_str_eq(fail_text(), "/dev/zero: is a device; a file works");
+    char path[] = "/tmp/cuboid-csv-XXXXXX";
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0);
+    close(fd);
+    cr_assert_eq(file_write_atomic(path, "0F0,0B0\n", 8), OK);
+    cr_assert_eq(schedule_read_csv(path, &s), OK);
+    cr_assert(s->p == 1 && s->m == 1 && s->v == 1);
+    schedule_destroy(s);
+    unlink(path);
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Away and back, without layers: what a "forward" wrote is what its "backward" reads, in the order of real
+ * schedules on the strict device, whose streams run as late as they may. The copies' stream is also made to
+ * run as early as it may, since a copy that forgot to wait would be right when it comes late. */
+#include "trainer/engine/offload.h"
+#include "trainer/optimizer/moment_window.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FLOATS = 32, HOMES = 3 };
+
+struct field {
+    struct device *device;
+    struct stream *compute;
+    struct schedule *schedule;
+    struct model_config model;
+    struct env env;
+    struct stage stages[4];
+    struct stash stash;
+    struct offload *offload;
+    struct buffer seen; // [chunks · m][HOMES][FLOATS]
+    int rank;
+    bool early;
+};
+
+static void open_field(struct field *f, const char *name, int p, int m, int rank, bool early)
+{
+    struct device_options options = {.name = "strict", .threads = 1};
+    struct schedule_options schedule = {.name = name, .p = p, .m = m};
+    *f = (struct field){.rank = rank, .early = early, .model = {.hidden_size = FLOATS}};
+    cr_assert_eq(schedule_build(&schedule, &f->schedule), OK);
+    cr_assert_eq(device_open(&options, &f->device), OK);
+    cr_assert_eq(stream_create(f->device, "compute", &f->compute), OK);
+    f->env = (struct env){.model = &f->model, .batch = 1, .sequence = 1};
+    for (int chunk = 0; chunk < f->schedule->chunks; chunk++) {
+        f->stages[chunk].env = &f->env;
+        for (int home = 0; home < HOMES; home++)
+            f->stages[chunk].layout.bytes[home] = FLOATS * sizeof(float);
+    }
+    struct stash_config config = {
+        .schedule = f->schedule, .pp_rank = rank, .stages = f->stages, .backward = true, .offload = true};
+    cr_assert_eq(stash_create(f->device, &config, &f->stash), OK);
+    cr_assert_eq(offload_create(&f->stash, f->compute, &f->schedule->ranks[rank], &f->offload), OK);
+    size_t cells = (size_t)f->schedule->chunks * (size_t)m;
+    cr_assert_eq(buffer_alloc(f->device, PART_DATA, cells * HOMES * FLOATS * sizeof(float), &f->seen), OK);
+}
+
+static void close_field(struct field *f)
+{
+    buffer_free(&f->seen);
+    offload_destroy(f->offload);
+    stash_destroy(&f->stash);
+    stream_destroy(f->compute);
+    device_close(f->device);
+    schedule_destroy(f->schedule);
+}
+
+static void hurry(struct field *f)
+{
+    if (f->early && f->offload != NULL)
+        cr_assert_eq(stream_sync(offload_stream(f->offload)), OK);
+}
+
+static struct tensor view(char *data)
+{
+    return tensor_1d(data, F32, FLOATS);
+}
+
+static float value_of(int cell, int home)
+{
+    return (float)(1 + cell * HOMES + home);
+}
+
+static void run_forward(struct field *f, int chunk, int microbatch, int cell)
+{
+    char *base[HOME_COUNT];
+    stash_bases(&f->stash, chunk, microbatch, false, base);
+    for (int home = 0; home < HOMES; home++) {
+        cr_assert_eq(offload_acquire(f->offload, f->compute, (enum home)home, chunk, microbatch), OK);
+        cr_assert_eq(fill(f->compute, (struct fill){.out = view(base[home]), .value = value_of(cell, home)}),
+                     OK);
+    }
+    cr_assert_eq(offload_leave(f->offload, chunk, microbatch), OK);
+    hurry(f);
+}
+
+static void run_backward(struct field *f, int chunk, int microbatch, int cell)
+{
+    char *base[HOME_COUNT];
+    stash_bases(&f->stash, chunk, microbatch, true, base);
+    cr_assert_eq(offload_await(f->offload, chunk, microbatch), OK);
+    for (int home = 0; home < HOMES; home++) {
+        char *seen = (char *)f->seen.data + (size_t)(cell * HOMES + home) * FLOATS * sizeof(float);
+        cr_assert_eq(copy(f->compute, (struct copy){.in = view(base[home]), .out = view(seen)}), OK);
+        cr_assert_eq(stash_poison(&f->stash, f->compute, (enum home)home, chunk, microbatch, true), OK);
+    }
+}
+
+static void check_seen(struct field *f, const char *name)
+{
+    size_t cells = (size_t)f->schedule->chunks * (size_t)f->schedule->m;
+    float *seen = malloc(f->seen.bytes);
+    cr_assert_not_null(seen);
+    cr_assert_eq(copy_to_host(f->compute, seen, f->seen.data, f->seen.bytes), OK);
+    cr_assert_eq(stream_sync(f->compute), OK);
+    for (size_t cell = 0; cell < cells; cell++)
+        for (int i = 0; i < HOMES * FLOATS; i++) {
+            int chunk = (int)cell / f->schedule->m, stage = schedule_stage(f->schedule, f->rank, chunk);
+            if (schedule_rank(f->schedule, stage, (int)cell % f->schedule->m) != f->rank)
+                continue; // of the other direction
+            cr_assert_eq(seen[cell * HOMES * FLOATS + (size_t)i], value_of((int)cell, i / FLOATS),
+                         "%s, rank %d%s: chunk %d, microbatch %d, home %d: %g", name, f->rank,
+                         f->early ? ", copies early" : "", chunk, (int)cell % f->schedule->m, i / FLOATS,
+                         (double)seen[cell * HOMES * FLOATS + (size_t)i]);
+        }
+    free(seen);
+}
+
+/* Two steps: slots have users of the step before, too. Returns whether anything went away. */
+static bool play(const char *name, int p, int m, int rank, bool early)
+{
+    struct field f;
+    open_field(&f, name, p, m, rank, early);
+    const struct action_list *list = &f.schedule->ranks[rank];
+    for (int step = 0; step < 2; step++)
+        for (int i = 0; i < list->count; i++) {
+            struct action a = list->actions[i];
+            int chunk = schedule_chunk(f.schedule, a.stage, a.microbatch), cell = chunk * m + a.microbatch;
+            cr_assert_eq(offload_return(f.offload, i), OK);
+            hurry(&f);
+            if (a.kind == FORWARD)
+                run_forward(&f, chunk, a.microbatch, cell);
+            else if (action_fact(a.kind)->backs_weight) // all homes are read where the last of them is
+                run_backward(&f, chunk, a.microbatch, cell);
+        }
+    check_seen(&f, name);
+    bool away = f.offload != NULL;
+    close_field(&f);
+    return away;
+}
+
+Test(offload, what_went_away_comes_back)
+{
+    // Those that split B end the life of two homes with I, where this test does not look.
+    static const char *const names[] = {"gpipe", "looped-bfs", "1f1b", "interleaved"};
+    int away = 0;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        for (int rank = 0; rank < 4; rank++)
+            for (int early = 0; early < 2; early++)
+                away += play(names[k], 4, 8, rank, early);
+    cr_assert_geq(away, 20);
+    cr_assert(!play("1f1b", 1, 8, 0, true), "each backward follows its forward");
+}
+
+/* The first of eight 1F1B ranks at the end of its warm-up: 6 leaves while 0F7 runs, and 0 comes for 0B0. */
+Test(offload, slots)
+{
+    struct schedule *schedule = NULL;
+    struct away_plan *away = NULL;
+    struct slot_plan *whole = NULL;
+    cr_assert_eq(schedule_build(&(struct schedule_options){.name = "1f1b", .p = 8, .m = 16}, &schedule), OK);
+    cr_assert_eq(away_plan_create(schedule, 0, &away), OK);
+    cr_assert_eq(slot_plan_create(schedule, 0, 0, &whole), OK);
+    cr_assert(away->any);
+    cr_assert_eq(whole->peak[STASH_UNTIL_WEIGHT][0], 8);
+    cr_assert_eq(away->peak[STASH_UNTIL_WEIGHT][0], 3);
+    away_plan_destroy(away);
+    slot_plan_destroy(whole);
+    schedule_destroy(schedule);
+}
+
+/* ---- moments ---- */
+
+enum { ELEMENTS = 3 * MOMENT_PIECE + 1000, VECTORS = 4 }; // weight, gradient, m, v
+
+static void put_vectors(struct stream *stream, struct buffer of[VECTORS], enum part moments)
+{
+    float *host = malloc(ELEMENTS * sizeof *host);
+    cr_assert_not_null(host);
+    for (int k = 0; k < VECTORS; k++) {
+        for (int i = 0; i < ELEMENTS; i++)
+            host[i] = (float)((i * 31 + k * 17) % 257 + 1) * (k == 1 ? -0.01F : 0.02F);
+        cr_assert_eq(
+            buffer_alloc(stream_device(stream), k < 2 ? PART_DATA : moments, ELEMENTS * sizeof *host, &of[k]),
+            OK);
+        cr_assert_eq(copy_to_device(stream, of[k].data, host, ELEMENTS * sizeof *host), OK);
+        cr_assert_eq(stream_sync(stream), OK);
+    }
+    free(host);
+}
+
+static struct adamw args_of(const struct buffer of[VECTORS], const struct buffer *hyper, enum dtype weight)
+{
+    return (struct adamw){.weight = tensor_1d(of[0].data, weight, ELEMENTS),
+                          .gradient = tensor_1d(of[1].data, F32, ELEMENTS),
+                          .m = tensor_1d(of[2].data, F32, ELEMENTS),
+                          .v = tensor_1d(of[3].data, F32, ELEMENTS),
+                          .hyper = hyper->data,
+                          .decay = true,
+                          .stochastic = {.begin = 5, .width = 1000, .columns = 1234}};
+}
+
+static void take_steps(struct stream *stream, const struct adamw *whole, const struct adamw *pieces)
+{
+    struct moment_window window;
+    cr_assert_eq(moment_window_create(stream, &window), OK);
+    for (int step = 0; step < 2; step++) {
+        cr_assert_eq(adamw(stream, *whole), OK);
+        cr_assert_eq(moment_window_begin(&window), OK);
+        for (int i = 0; i < 2; i++) // two tensors, one after the other: the second half is whole and a part
+            cr_assert_eq(moment_window_step(&window, *pieces), OK);
+        cr_assert_eq(adamw(stream, *whole), OK);
+        cr_assert_eq(stream_wait(stream, stream_record(window.copies)), OK);
+    }
+    cr_assert_eq(stream_sync(stream), OK);
+    moment_window_destroy(&window);
+}
+
+static void moments_in_pieces(enum dtype weight)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer hyper = {0}, here[VECTORS] = {0}, there[VECTORS] = {0};
+    struct adamw_hyper values = {.lr = 0.01F,
+                                 .one_minus_beta1 = 0.1F,
+                                 .one_minus_beta2 = 0.01F,
+                                 .epsilon = 1e-8F,
+                                 .correction1 = 0.1F,
+                                 .correction2 = 0.01F,
+                                 .gradient_scale = 0.5F,
+                                 .weight_decay = 0.1F,
+                                 .step = 3};
+    cr_assert_eq(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device), OK);
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof values, &hyper), OK);
+    cr_assert_eq(copy_to_device(stream, hyper.data, &values, sizeof values), OK);
+    put_vectors(stream, here, PART_DATA);
+    put_vectors(stream, there, PART_HOST);
+    struct adamw whole = args_of(here, &hyper, weight), pieces = args_of(there, &hyper, weight);
+    take_steps(stream, &whole, &pieces);
+    for (int k = 0; k < VECTORS; k++)
+        cr_assert_eq(memcmp(here[k].data, there[k].data, ELEMENTS * sizeof(float)), 0, "vector %d", k);
+    for (int k = 0; k < VECTORS; k++) {
+        buffer_free(&here[k]);
+        buffer_free(&there[k]);
+    }
+    buffer_free(&hyper);
+    stream_destroy(stream);
+    device_close(device);
+}
+
+/* Of fp32 weights; and of bf16 ones without masters (here whatever numbers fp32's halves are), which are
+ * rounded by their number in the whole. */
+Test(offload, moments_in_pieces)
+{
+    moments_in_pieces(F32);
+    moments_in_pieces(BF16);
+}
+
+/* The host's memory of a device is not the device's, and is what was written there also after a rest. */
+Test(offload, host_memory)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer host = {0}, there = {0};
+    enum { COUNT = 1 << 16 };
+    float *in = malloc(COUNT * sizeof *in);
+    cr_assert_not_null(in);
+    cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &device), OK);
+    cr_assert_eq(stream_create(device, "test", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_HOST, COUNT * sizeof *in, &host), OK);
+    cr_assert_eq(device_memory(device).now_bytes[PART_HOST], COUNT * sizeof *in);
+    cr_assert_eq(device_memory(device).peak_total_bytes, 0);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, COUNT * sizeof *in, &there), OK);
+    cr_assert_eq(fill(stream, (struct fill){.out = tensor_1d(there.data, F32, COUNT), .value = 3.0F}), OK);
+    cr_assert_eq(copy_to_host(stream, host.data, there.data, there.bytes), OK);
+    buffer_rest(&host, 100, host.bytes - 100);
+    cr_assert_eq(copy_to_host(stream, in, host.data, host.bytes), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    for (int i = 0; i < COUNT; i++)
+        cr_assert_eq(in[i], 3.0F);
+    setenv("TMPDIR", "/nowhere/at/all", 1);
+    buffer_free(&host);
+    cr_assert_eq(buffer_alloc(device, PART_HOST, 4096, &host), IO_ERROR);
+    cr_assert_not_null(strstr(fail_text(), "/nowhere/at/all"));
+    free(in);
+    buffer_free(&there);
+    stream_destroy(stream);
+    device_close(device);
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Perturbed arithmetic (perturb.h) on every device: each element of an op's result is changed by the
+ * stated amount, up or down, and nothing beside it. The memory of the emulated GPU is out of the host's
+ * reach, so that a perturbation that follows a device's address ends the test. */
+#include "kernels/ops.h"
+#include "tests/support/narrow_numbers.h"
+#include "trainer/verify/perturb.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The result is COLUMNS of a matrix that is WIDE. */
+enum { ROWS = 6, COLUMNS = 40, WIDE = 56, FIRST = 8, COUNT = ROWS * WIDE };
+#define BESIDE 3.0F   // what lies beside the result
+#define TERMS  0x1p16 // so that an f32 element is off by 2^-16
+
+static const char *const devices[] = {"cpu", "strict", "cuda"};
+enum { DEVICES = sizeof devices / sizeof *devices };
+
+/* Of bytes that any type has. */
+struct numbers {
+    _Alignas(64) char a[ROWS * 4], b[COLUMNS * 4], c[COUNT * 4];
+};
+
+/* Zeros, too, and both signs. */
+static float exact(int column)
+{
+    return (float)(column % 7 - 3) * 0.5F;
+}
+
+static void put(enum dtype dtype, char *to, int at, float x)
+{
+    const uint16_t narrow = narrow_nearest(dtype == F32 ? BF16 : dtype, x);
+    if (dtype == F32)
+        memcpy(to + (size_t)at * sizeof x, &x, sizeof x);
+    else
+        memcpy(to + (size_t)at * sizeof narrow, &narrow, sizeof narrow);
+}
+
+static struct numbers inputs(enum dtype dtype)
+{
+    struct numbers x = {.a = {0}};
+    for (int i = 0; i < ROWS; i++)
+        put(dtype, x.a, i, 1.0F);
+    for (int i = 0; i < COLUMNS; i++)
+        put(dtype, x.b, i, exact(i));
+    for (int i = 0; i < COUNT; i++)
+        put(dtype, x.c, i, BESIDE);
+    return x;
+}
+
+/* A column of ones times a row, so that the unperturbed result is exact. */
+static struct numbers multiply(const char *name, enum dtype dtype)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct buffer buffer = {0};
+    struct perturbation perturbation = {.generator = philox_named(5, "test"), .terms = TERMS};
+    struct numbers x = inputs(dtype);
+    setenv("EMULATOR_STREAMS", "late", 1);
+    setenv("EMULATOR_MEMORY", "guarded", 1);
+    cr_assert_eq(device_open(&(struct device_options){.name = name, .threads = 1}, &device), OK, "%s",
+                 fail_text());
+    cr_assert_eq(stream_create(device, "compute", &stream), OK);
+    cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
+    perturb_device(&perturbation, device);
+    struct numbers *there = buffer.data;
+    cr_assert_eq(copy_to_device(stream, there, &x, sizeof x), OK);
+    const struct tensor c = tensor_2d(there->c, dtype, ROWS, WIDE);
+    cr_assert_eq(gemm(stream, (struct gemm){.a = tensor_2d(there->a, dtype, ROWS, 1),
+                                            .b = tensor_2d(there->b, dtype, 1, COLUMNS),
+                                            .c = tensor_columns(c, FIRST, FIRST + COLUMNS)}),
+                 OK, "%s", fail_text());
+    cr_assert_eq(copy_to_host(stream, &x, there, sizeof x), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_expect_eq(perturbation.count, 1);
+    buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+    perturbation_free(&perturbation);
+    return x;
+}
+
+/* +1 or -1: by one unit in the last place, or TERMS' share, away from zero or towards it; 0: not so. */
+static int direction(enum dtype dtype, const struct numbers *x, int at, float want)
+{
+    uint16_t narrow;
+    float wide;
+    memcpy(&narrow, x->c + (size_t)at * sizeof narrow, sizeof narrow);
+    memcpy(&wide, x->c + (size_t)at * sizeof wide, sizeof wide);
+    if (dtype != F32) {
+        const int units = narrow - narrow_nearest(dtype, want);
+        return abs(units) == 1 ? units : 0;
+    }
+    const double relative = ((double)wide - (double)want) / (double)want;
+    return fabs(fabs(relative) - 0x1p-16) <= 0x1p-24 ? (relative > 0.0 ? 1 : -1) : 0;
+}
+
+static bool is_kept(enum dtype dtype, const struct numbers *x, int at, float want)
+{
+    struct numbers exact_numbers;
+    const size_t bytes = dtype_bytes(dtype), offset = (size_t)at * bytes;
+    put(dtype, exact_numbers.c, at, want);
+    return memcmp(x->c + offset, exact_numbers.c + offset, bytes) == 0;
+}
+
+static void expect_perturbed(const char *device, enum dtype dtype)
+{
+    const struct numbers x = multiply(device, dtype);
+    int wrong = 0, up = 0, down = 0;
+    for (int i = 0; i < COUNT; i++) {
+        const int column = i % WIDE - FIRST;
+        const bool inside = column >= 0 && column < COLUMNS;
+        const float want = inside ? exact(column) : BESIDE;
+        const int moved = inside && want != 0.0F ? direction(dtype, &x, i, want) : 0;
+        wrong += inside && want != 0.0F ? moved == 0 : !is_kept(dtype, &x, i, want);
+        up += moved > 0;
+        down += moved < 0;
+    }
+    cr_expect_eq(wrong, 0, "%s, %s: %d elements", device, dtype_name(dtype), wrong);
+    cr_expect(up > ROWS * COLUMNS / 4 && down > ROWS * COLUMNS / 4, "%s, %s: %d up, %d down", device,
+              dtype_name(dtype), up, down);
+}
+
+Test(perturb, changes_each_element_of_a_result_and_nothing_else)
+{
+    for (int i = 0; i < DEVICES; i++) {
+        expect_perturbed(devices[i], F32);
+        expect_perturbed(devices[i], BF16);
+        expect_perturbed(devices[i], F16);
+    }
+}
+
+/* The same draws on every device. */
+Test(perturb, devices_agree)
+{
+    for (int i = 1; i < DEVICES; i++) {
+        const struct numbers cpu = multiply(devices[0], BF16), other = multiply(devices[i], BF16);
+        cr_expect_eq(memcmp(cpu.c, other.c, sizeof cpu.c), 0, "%s", devices[i]);
+    }
+}

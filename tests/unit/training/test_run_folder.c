@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/run_folder.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static enum status check(const struct recipe *recipe)
+{
+    struct run_folder folder;
+    enum status status = run_folder_check(recipe, &folder);
+    run_folder_free(&folder);
+    return status;
+}
+
+/* A recipe that writes into a fresh temporary folder. */
+static struct recipe recipe_in(char folder[32])
+{
+    snprintf(folder, 32, "/tmp/cuboid-folder-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    struct recipe recipe = {0};
+    recipe.logging.run_dir = folder;
+    return recipe;
+}
+
+static void leave(const char *folder, const char *name)
+{
+    struct text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    cr_assert_eq(file_write_atomic(path.chars, "{}\n", 3), OK);
+    text_free(&path);
+}
+
+Test(run_folder, has_one_run_at_a_time)
+{
+    char folder[32];
+    struct recipe recipe = recipe_in(folder);
+    int first = -1, second = -1;
+    cr_assert_eq(run_folder_claim(&recipe, &first), OK);
+    cr_assert_eq(run_folder_claim(&recipe, &second), BAD_RECIPE);
+    char who[128];
+    snprintf(who, sizeof who, "another run is writing in %s: pid %d on ", folder, (int)getpid());
+    cr_assert_not_null(strstr(fail_text(), who), "%s", fail_text());
+    cr_assert_eq(second, -1);
+    close(first);
+    cr_assert_eq(run_folder_claim(&recipe, &second), OK);
+    close(second);
+}
+
+/* Its lines are there, and no checkpoint yet: when it has ended it begins again, and not before. */
+Test(run_folder, a_run_that_is_alive_is_not_begun_again)
+{
+    char folder[32], automatic[] = "auto";
+    struct recipe recipe = recipe_in(folder);
+    int first = -1, second = -1;
+    recipe.checkpoint.save = folder;
+    cr_assert_eq(run_folder_claim(&recipe, &first), OK);
+    leave(folder, "metrics.jsonl");
+    for (int turn = 0; turn < 2; turn++) {
+        recipe.checkpoint.load = turn == 0 ? automatic : NULL;
+        cr_assert_eq(run_folder_claim(&recipe, &second), BAD_RECIPE);
+        cr_assert_not_null(strstr(fail_text(), "another run is writing in /tmp/cuboid-folder-"), "%s",
+                           fail_text());
+    }
+    close(first);
+    cr_assert_eq(check(&recipe), OK);
+}
+
+Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
+{
+    char path[] = "/proc/cuboid";
+    struct recipe recipe = {0};
+    int fd = -1;
+    recipe.logging.run_dir = path;
+    cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
+    cr_assert_eq(strncmp(fail_text(), "logging.run_dir: /proc/cuboid", 29), 0, "%s", fail_text());
+}
+
+Test(run_folder, an_earlier_run_without_a_checkpoint_begins_again)
+{
+    char folder[32], automatic[] = "auto";
+    struct recipe recipe = recipe_in(folder);
+    recipe.checkpoint.load = automatic;
+    recipe.checkpoint.save = folder;
+    cr_assert_eq(check(&recipe), OK);
+    leave(folder, "metrics.jsonl");
+    cr_assert_eq(check(&recipe), OK);
+    recipe.checkpoint.load = NULL;
+    cr_assert_eq(check(&recipe), OK);
+    recipe.checkpoint.load = folder;
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), ": no checkpoint: it holds no manifest.json, and no complete step-"
+                                           "... folder; auto, none, or a folder that holds a checkpoint"));
+    leave(folder, "manifest.json"); // it is one itself
+    cr_assert_eq(check(&recipe), OK);
+}
+
+/* Before the first step, not when the first checkpoint is to be written. */
+Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
+{
+    char folder[32], path[64], automatic[] = "auto", nothing[] = "/nowhere";
+    struct recipe recipe = recipe_in(folder);
+    int fd = -1;
+    leave(folder, "metrics.jsonl");
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    recipe.checkpoint.save = path;
+    cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
+    cr_assert(fd == -1 && strncmp(fail_text(), "checkpoint.save: /tmp/cuboid-folder-", 36) == 0, "%s",
+              fail_text());
+    recipe.checkpoint.load = automatic;
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_eq(strncmp(fail_text(), "checkpoint.save: /tmp/cuboid-folder-", 36), 0, "%s", fail_text());
+    recipe.checkpoint.save = NULL;
+    recipe.checkpoint.load = nothing;
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_str_eq(fail_text(),
+                     "checkpoint.load: /nowhere: No such file or directory; auto, none, or a folder that "
+                     "holds a checkpoint works");
+    recipe.checkpoint.load = path;
+    cr_assert_eq(check(&recipe), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "metrics.jsonl: not a folder; auto, none, or"), "%s", fail_text());
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Clocks that are not the same, and costs read back from a timeline. */
+#include "tests/unit/schedules/schedule_tools.h"
+#include "tools/cli/schedule/cmd_schedule_print.h"
+#include "trainer/engine/timeline.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Two ranks at barriers: nobody leaves before both have come, some time passes until each wakes, and the
+ * second one's clock is ahead. */
+static void meet(struct dice *dice, double ahead, struct barrier_times out[2])
+{
+    double now = 1000.0;
+    for (int i = 0; i < TIMELINE_BARRIERS; i++) {
+        double came[2], left[2];
+        for (int rank = 0; rank < 2; rank++)
+            came[rank] = now + throw_dice(dice, 0, 1000) * 1e-6;
+        double open = came[0] > came[1] ? came[0] : came[1];
+        for (int rank = 0; rank < 2; rank++) {
+            left[rank] = open + throw_dice(dice, 1, 50) * 1e-6;
+            out[rank].came_s[i] = came[rank] + rank * ahead;
+            out[rank].left_s[i] = left[rank] + rank * ahead;
+        }
+        now = open + 0.001;
+    }
+}
+
+Test(timeline, finds_how_far_a_clock_is_ahead)
+{
+    struct dice dice = {.generator = philox_named(1, "clocks")};
+    static const double clocks[] = {0.0, 12345.678, -0.5, 3600.0 * 24 * 300};
+    for (int i = 0; i < 400; i++) {
+        struct barrier_times seen[2];
+        double ahead = clocks[i % 4];
+        meet(&dice, ahead, seen);
+        double found = timeline_clock_ahead(&seen[0], &seen[1]);
+        // Each is late by 50 microseconds at most.
+        cr_assert(fabs(found - ahead) <= 50e-6 + 1e-8, "%g and not %g", found, ahead);
+        if (i % 4 == 0)
+            cr_assert_eq(found, 0.0);
+    }
+}
+
+Test(timeline, keeps_what_is_noted_apart_from_what_is_whole)
+{
+    struct timeline t;
+    cr_assert_eq(timeline_create(2, &t), OK);
+    timeline_note(&t, 0, 1.0, 2.0);
+    timeline_note(&t, 1, 2.0, 3.0);
+    timeline_close(&t);
+    timeline_note(&t, 0, 4.0, 5.0); // of the next step
+    cr_assert_eq(t.whole[0], 1.0);
+    cr_assert_eq(t.whole[3], 3.0);
+    timeline_close(&t);
+    cr_assert_eq(t.whole[0], 4.0);
+    timeline_destroy(&t);
+}
+
+/* A schedule simulated with random costs for each stage, and simulated again with the costs that are read
+ * from it: the same makespan. Times are sums of eighths, so they are exact; means are too, of equal numbers.
+ */
+static void comes_back(struct dice *dice, struct schedule_options options)
+{
+    struct schedule *s = build_with(options);
+    struct stage_cost *given = calloc((size_t)s->stages, sizeof *given);
+    struct stage_cost *found = calloc((size_t)s->stages, sizeof *found);
+    double *whole = calloc((size_t)s->stages, sizeof *whole);
+    bool split = strncmp(options.name, "zb", 2) == 0;
+    cr_assert(given != NULL && found != NULL && whole != NULL);
+    for (int stage = 0; stage < s->stages; stage++)
+        given[stage] = (struct stage_cost){throw_dice(dice, 1, 16) / 8.0, throw_dice(dice, 1, 16) / 8.0,
+                                           throw_dice(dice, 1, 16) / 8.0};
+    struct cost_table costs = {.of_stage = given, .latency = throw_dice(dice, 0, 8) / 8.0}, read;
+    struct simulation *first = simulated(s, costs);
+    timeline_costs(s, first, found, whole, &read);
+    cr_assert(read.of_stage == found && read.b_of_stage == whole);
+    for (int stage = 0; stage < s->stages; stage++) {
+        cr_assert_eq(found[stage].f, given[stage].f);
+        cr_assert_eq(found[stage].i, split ? given[stage].i : 0.0);
+        cr_assert_eq(found[stage].w, split ? given[stage].w : 0.0);
+        cr_assert_eq(whole[stage], split ? 0.0 : given[stage].i + given[stage].w);
+    }
+    cr_assert(read.latency >= costs.latency || s->p == 1);
+    read.latency = costs.latency;
+    struct simulation *second = simulated(s, read);
+    cr_assert_eq(first->makespan, second->makespan, "%s p %d m %d v %d", options.name, s->p, s->m, s->v);
+    simulation_destroy(first);
+    simulation_destroy(second);
+    free(given);
+    free(found);
+    free(whole);
+    schedule_destroy(s);
+}
+
+Test(timeline, costs_are_those_that_the_times_were_made_with)
+{
+    struct dice dice = {.generator = philox_named(2, "costs")};
+    static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+    for (int i = 0; i < cases(300); i++)
+        comes_back(&dice, (struct schedule_options){.name = names[i % 5],
+                                                    .p = throw_dice(&dice, 1, 6),
+                                                    .m = throw_dice(&dice, 1, 12)});
+}
+
+/* When an action ran, by hand. */
+struct ran {
+    const char *action;
+    double start, end;
+};
+
+/* 1F1B on two ranks with one microbatch. */
+static struct simulation *by_hand(const struct schedule *s, const struct ran times[4])
+{
+    struct simulation *sim = NULL;
+    cr_assert_eq(simulation_create(s, &sim), OK);
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            for (size_t k = 0; k < 4; k++) {
+                char name[ACTION_CHARS];
+                if (strcmp(action_text(s->ranks[rank].actions[i], name), times[k].action) == 0)
+                    sim->times[sim->first[rank] + i] =
+                        (struct action_time){.start = times[k].start, .end = times[k].end, .because = -1};
+            }
+    simulation_total(s, sim);
+    return sim;
+}
+
+/* The message takes 0.5, F 1 and 2, B 3 and 4. */
+Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
+{
+    struct schedule *s = build("1f1b", 2, 1, 1);
+    const struct ran times[] = {{"0F0", 0, 1}, {"1F0", 1.5, 3.5}, {"1B0", 3.5, 7.5}, {"0B0", 8.25, 11.25}};
+    struct simulation *sim = by_hand(s, times);
+    cr_assert_eq(sim->makespan, 11.25);
+    cr_assert_eq(sim->ranks[0].busy, 4.0);
+    cr_assert_eq(sim->ranks[0].bubble, 7.25);
+    cr_assert_eq(sim->bubble, 7.25);
+    cr_assert_eq(sim->ranks[1].bubble, 0.0);
+    struct stage_cost of_stage[2];
+    double whole[2];
+    struct cost_table costs;
+    timeline_costs(s, sim, of_stage, whole, &costs);
+    cr_assert_eq(costs.latency, 0.5);
+    cr_assert_eq(of_stage[1].f, 2.0);
+    cr_assert_eq(of_stage[1].i, 0.0); // not measured
+    cr_assert_eq(of_stage[1].w, 0.0);
+    cr_assert_eq(whole[1], 4.0);
+    struct text said = {0};
+    timeline_costs_text(s, &costs, &said);
+    cr_assert_str_eq(said.chars, "f=1.5,b=3.5,comm=0.5");
+    text_free(&said);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+/* Rank 0 waits 4 of 10, rank 1 waits 2 of 3: the bubble is that of rank 0, though rank 1 has the greater
+ * part. What the ranks of a run say of themselves comes to what the simulator's table says of the same times.
+ */
+Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
+{
+    struct schedule *s = build("1f1b", 2, 1, 1);
+    const struct ran times[] = {{"0F0", 0, 3}, {"1F0", 3.5, 4}, {"1B0", 6, 6.5}, {"0B0", 7, 10}};
+    struct simulation *sim = by_hand(s, times);
+    double greatest = 0.0;
+    for (int rank = 0; rank < 2; rank++) {
+        const struct rank_time *r = &sim->ranks[rank];
+        greatest = fmax(greatest, timeline_bubble_remark(r->last_end - r->first_start, r->busy));
+    }
+    cr_assert_eq(sim->ranks[1].bubble, 2.0);
+    cr_assert_float_eq(timeline_bubble_fraction(greatest), 0.4, 1e-9);
+    cr_assert_eq(bubble_fraction(sim), 0.4);
+    simulation_destroy(sim);
+    schedule_destroy(s);
+}
+
+Test(timeline, a_bubble_survives_being_one_number)
+{
+    const struct {
+        double span_s, busy_s, fraction, within;
+    } cases[] = {
+        {0.0, 0.0, 0.0, 0.0},          // a rank that did nothing
+        {1.0, 1.0 + 1e-12, 0.0, 0.0},  // rounding: no less than nothing
+        {1.0, 0.75, 0.25, 1e-9},       //
+        {3e-6, 1e-6, 2.0 / 3.0, 1e-9}, //
+        {20000.0, 5000.0, 0.75, 1e-5}, // hours
+        {1e9, 1.0, 0.99999, 1e-4},     // as good as all of it
+        {1e9, 0.5e9, 0.5, 1e-4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double remark = timeline_bubble_remark(cases[i].span_s, cases[i].busy_s);
+        cr_assert_float_eq(timeline_bubble_fraction(remark), cases[i].fraction, cases[i].within + 1e-300,
+                           "%g of %g: %g", cases[i].busy_s, cases[i].span_s, remark);
+    }
+    cr_assert_gt(timeline_bubble_remark(10.0, 6.0), timeline_bubble_remark(3.0, 1.0));
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/cmd_data_options.h"
+
+#include "base/text.h"
+#include "trainer/data/dataset.h"
+#include "trainer/tokenizer/tokenizer_print.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCANNED_TOKENS = 1 << 26, CHUNK = 1 << 16, SHOWN_IDS = 12, SHOWN_TEXT_IDS = 64, SHOWN_DOCUMENTS = 3 };
+
+/* The documents of least and most tokens. */
+static void print_lengths(const struct dataset *d)
+{
+    int64_t shortest = 0, longest = 0, empty = 0;
+    for (int64_t i = 0; i < dataset_documents(d); i++) {
+        int64_t length = dataset_length(d, i);
+        shortest = length < dataset_length(d, shortest) ? i : shortest;
+        longest = length > dataset_length(d, longest) ? i : longest;
+        empty += length == 0;
+    }
+    printf("shortest   document %" PRId64 ", %" PRId64 " tokens", shortest, dataset_length(d, shortest));
+    if (empty > 1)
+        printf(" (and %" PRId64 " more without any)", empty - 1);
+    printf("\nlongest    document %" PRId64 ", %" PRId64 " tokens\n", longest, dataset_length(d, longest));
+    printf("average    %.1f tokens\n", (double)dataset_tokens(d) / (double)dataset_documents(d));
+}
+
+/* The smallest and largest id of the first documents; `*largest` tells whether they can be bytes. */
+static enum status print_ids(const struct dataset *d, int32_t *largest)
+{
+    int32_t *ids = malloc(CHUNK * sizeof *ids), smallest = INT32_MAX;
+    if (ids == NULL)
+        return fail(NO_MEMORY, "no memory to look at ids");
+    enum status status = OK;
+    int64_t scanned = 0, document = 0;
+    *largest = -1;
+    for (; status == OK && document < dataset_documents(d) && scanned < SCANNED_TOKENS; document++) {
+        int64_t length = dataset_length(d, document);
+        for (int64_t at = 0; status == OK && at < length && scanned < SCANNED_TOKENS; at += CHUNK) {
+            int64_t count = length - at < CHUNK ? length - at : CHUNK;
+            status = dataset_read(d, document, at, count, INT32_MAX, ids);
+            for (int64_t i = 0; status == OK && i < count; i++) {
+                smallest = ids[i] < smallest ? ids[i] : smallest;
+                *largest = ids[i] > *largest ? ids[i] : *largest;
+            }
+            scanned += count;
+        }
+    }
+    free(ids);
+    if (status == OK && scanned > 0)
+        printf("ids        %d to %d%s\n", smallest, *largest,
+               scanned < dataset_tokens(d) ? " in the first 64 Mi tokens" : "");
+    return status;
+}
+
+static enum status print_document(const struct dataset *d, int64_t document,
+                                  const struct tokenizer *tokenizer)
+{
+    int32_t ids[SHOWN_TEXT_IDS];
+    int64_t length = dataset_length(d, document), count = length < SHOWN_TEXT_IDS ? length : SHOWN_TEXT_IDS;
+    TRY(dataset_read(d, document, 0, count, INT32_MAX, ids));
+    printf("document %" PRId64 ", %" PRId64 " tokens:", document, length);
+    for (int64_t i = 0; i < count && i < SHOWN_IDS; i++)
+        printf(" %d", ids[i]);
+    puts(length > SHOWN_IDS ? " ..." : "");
+    if (tokenizer == NULL)
+        return OK;
+    struct text text = {0};
+    enum status status = tokenizer_decode(tokenizer, ids, count, &text);
+    if (status == OK) {
+        fputs("    \"", stdout);
+        tokenizer_print(stdout, &text);
+        puts(length > count ? "\" ..." : "\"");
+    }
+    text_free(&text);
+    return status;
+}
+
+static enum status inspect(const struct dataset *d, const struct data_options *o, int64_t shown)
+{
+    char size[NUMBER_CHARS];
+    print_line(stdout, "%s.bin, %s.idx: a Megatron indexed dataset, version 1", dataset_prefix(d),
+               dataset_prefix(d));
+    printf("ids are    %s, %s of them\n", dataset_type_name(d), count_text((double)dataset_tokens(d), size));
+    printf("tokens     %" PRId64 "\ndocuments  %" PRId64 "\n", dataset_tokens(d), dataset_documents(d));
+    if (dataset_sequences(d) != dataset_documents(d))
+        printf("sequences  %" PRId64 "\n", dataset_sequences(d));
+    print_lengths(d);
+    int32_t largest = 0;
+    TRY(print_ids(d, &largest));
+
+    struct tokenizer *tokenizer = NULL;
+    if (o->tokenizer != NULL || largest <= 256)
+        TRY(data_options_tokenizer(o, &tokenizer));
+    enum status status = OK;
+    for (int64_t i = 0; status == OK && i < shown && i < dataset_documents(d); i++)
+        status = print_document(d, i, tokenizer);
+    tokenizer_destroy(tokenizer);
+    return status;
+}
+
+enum status data_inspect(const struct data_options *options)
+{
+    int64_t shown = SHOWN_DOCUMENTS;
+    if (options->input_count != 1)
+        return fail(BAD_USAGE, "inspect: it takes one PREFIX, not %d", options->input_count);
+    if (options->documents != NULL && (!integer_parse(options->documents, &shown) || shown < 0))
+        return fail(BAD_USAGE, "--documents %s: inspect takes a number of documents to show, 0 or more",
+                    options->documents);
+    struct dataset *dataset = NULL;
+    enum status status = dataset_open(options->inputs[0], &dataset);
+    if (status != OK)
+        return status == IO_ERROR ? BAD_USAGE : status; // with what it said
+    status = inspect(dataset, options, shown);
+    dataset_close(dataset);
+    return status;
+}

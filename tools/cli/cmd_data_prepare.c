@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid data prepare: from text to token ids on disk.
+ *
+ *     text_read() -> pieces -> encoder -> dataset_writer -> PREFIX.bin, PREFIX.idx
+ *
+ * Nothing is held whole: a document of any size passes through, a piece at a time. */
+#include "tools/cli/cmd_data_options.h"
+
+#include "base/text.h"
+#include "trainer/data/data_text.h"
+#include "trainer/data/dataset.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static enum status text_options_of(const struct data_options *o, struct text_options *out)
+{
+    static const char *const rules[TEXT_DOCUMENTS_COUNT] = {[TEXT_FILE] = "file",
+                                                            [TEXT_BLANK_LINE] = "blank-line",
+                                                            [TEXT_FORM_FEED] = "form-feed",
+                                                            [TEXT_LINES] = "line"};
+    *out = (struct text_options){
+        .documents = TEXT_FILE, .lines = 1, .json_key = o->json_key != NULL ? o->json_key : "text"};
+    if (o->documents != NULL) {
+        int rule = 0;
+        while (rule < TEXT_DOCUMENTS_COUNT && strcmp(o->documents, rules[rule]) != 0)
+            rule++;
+        if (rule == TEXT_DOCUMENTS_COUNT)
+            return fail(BAD_USAGE, "--documents %s: file, blank-line, form-feed and line work", o->documents);
+        out->documents = (enum text_documents)rule;
+    }
+    if (o->split_lines != NULL) {
+        if (o->documents != NULL && out->documents != TEXT_LINES)
+            return fail(BAD_USAGE, "--split-lines and --documents %s exclude each other", o->documents);
+        if (!integer_parse(o->split_lines, &out->lines) || out->lines < 1)
+            return fail(BAD_USAGE, "--split-lines %s: a number of lines, 1 or more, works", o->split_lines);
+        out->documents = TEXT_LINES;
+    }
+    if (o->format != NULL && strcmp(o->format, "text") == 0)
+        out->format = TEXT_PLAIN;
+    else if (o->format != NULL && strcmp(o->format, "jsonl") == 0)
+        out->format = TEXT_JSON_LINES;
+    else if (o->format != NULL)
+        return fail(BAD_USAGE, "--format %s: text and jsonl work", o->format);
+    return OK;
+}
+
+enum { PIECE_BYTES = 1 << 20 }; // of text, encoded at once
+
+/* What goes through a prepare. */
+struct pump {
+    const struct tokenizer *tokenizer;
+    struct encoder *encoder;
+    struct dataset_writer *writer;
+    bool append_eod;
+    struct text held;     // text of the current document that is not encoded yet
+    struct tokens tokens; // scratch
+    int64_t documents, token_count, text_bytes;
+
+    int64_t read_bytes, all_bytes; // for the progress; all_bytes 0: not known
+    double began_s, shown_s;
+    bool terminal;
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Encodes the first `length` held bytes into the current document. */
+static enum status pump_encode(struct pump *p, int64_t length)
+{
+    p->tokens.count = 0;
+    TRY(encoder_encode(p->encoder, text_chars(&p->held), length, &p->tokens));
+    TRY(dataset_writer_add(p->writer, p->tokens.ids, p->tokens.count));
+    p->token_count += p->tokens.count;
+    p->text_bytes += length;
+    p->held.length -= (size_t)length;
+    if (p->held.length > 0)
+        memmove(p->held.chars, p->held.chars + length, p->held.length);
+    return OK;
+}
+
+static enum status pump_piece(void *context, const char *bytes, int64_t length)
+{
+    struct pump *p = context;
+    // A piece at a time: its ids take four times its bytes.
+    for (int64_t part; length > 0; bytes += part, length -= part) {
+        part = length < PIECE_BYTES ? length : PIECE_BYTES;
+        text_add_bytes(&p->held, bytes, (size_t)part);
+        if (p->held.length >= PIECE_BYTES)
+            TRY(pump_encode(p, encoder_cut(p->encoder, p->held.chars, (int64_t)p->held.length)));
+    }
+    return OK;
+}
+
+static enum status pump_end_document(void *context)
+{
+    struct pump *p = context;
+    TRY(pump_encode(p, (int64_t)p->held.length));
+    if (p->append_eod) {
+        int32_t end = tokenizer_end_of_document(p->tokenizer);
+        TRY(dataset_writer_add(p->writer, &end, 1));
+        p->token_count++;
+    }
+    p->documents++;
+    return dataset_writer_end_document(p->writer);
+}
+
+/* SIGINT and SIGTERM are blocked while a dataset is written, and asked for here: an interrupted prepare
+ * removes its temporary files without a handler, which would need a global. */
+static enum status stop_if_asked(void)
+{
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGTERM);
+    const struct timespec at_once = {0};
+    int signal_number = sigtimedwait(&stops, NULL, &at_once);
+    return signal_number > 0 ? fail(STOPPED, "stopped by %s; nothing was kept", strsignal(signal_number))
+                             : OK;
+}
+
+static enum status pump_progress(void *context, int64_t bytes)
+{
+    struct pump *p = context;
+    p->read_bytes += bytes;
+    double now = now_s(), spent = now - p->began_s;
+    if (p->terminal && now - p->shown_s > 0.2) {
+        p->shown_s = now;
+        char left[NUMBER_CHARS] = "", read[NUMBER_CHARS];
+        if (p->all_bytes > 0)
+            seconds_text(spent * fmax((double)(p->all_bytes - p->read_bytes), 0.0) / (double)p->read_bytes,
+                         left);
+        fprintf(stderr, "\r\033[K%s read  %.1f MB/s  %" PRId64 " documents%s%s",
+                bytes_text(p->read_bytes, read), (double)p->read_bytes * 1e-6 / spent, p->documents,
+                left[0] != 0 ? "  left " : "", left);
+    }
+    return stop_if_asked();
+}
+
+/* The size of all inputs, or 0 when one of them has none, as a pipe. */
+static int64_t inputs_bytes(const struct data_options *o)
+{
+    int64_t total = 0;
+    for (int i = 0; i < o->input_count; i++) {
+        struct stat info;
+        if (stat(o->inputs[i], &info) != 0 || !S_ISREG(info.st_mode))
+            return 0;
+        total += info.st_size;
+    }
+    return total;
+}
+
+static enum status refuse_overwriting(const char *prefix)
+{
+    struct text path = {0};
+    text_add(&path, "%s.idx", prefix);
+    enum status status = OK;
+    if (access(path.chars, F_OK) == 0)
+        status = fail(BAD_USAGE, "%s is there already; --overwrite replaces it", path.chars);
+    text_free(&path);
+    return status;
+}
+
+static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text)
+{
+    const struct text_sink sink = {pump_piece, pump_end_document, pump_progress, p};
+    if (!o->overwrite)
+        TRY(refuse_overwriting(o->output));
+    TRY(encoder_create(p->tokenizer, &p->encoder));
+    TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->tokenizer), &p->writer));
+    for (int i = 0; i < o->input_count; i++)
+        TRY(text_read(o->inputs[i], text, &sink));
+    return dataset_writer_finish(p->writer);
+}
+
+static void print_summary(const struct pump *p, const char *prefix)
+{
+    char size[NUMBER_CHARS], time[NUMBER_CHARS];
+    double spent = now_s() - p->began_s;
+    print_line(stdout,
+               "%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
+               " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s",
+               prefix, prefix, p->documents, p->documents == 1 ? "" : "s", p->token_count,
+               tokenizer_name(p->tokenizer), bytes_text(p->text_bytes, size),
+               (double)p->text_bytes / (double)p->token_count, seconds_text(spent, time),
+               (double)p->read_bytes * 1e-6 / spent);
+    if (p->documents < 20)
+        printf("A train/valid split cuts between documents; with %" PRId64
+               " it is coarse or impossible (--documents, "
+               "--split-lines).\n",
+               p->documents);
+}
+
+/* All that cannot be read, before anything is written. */
+static enum status check_inputs(const struct data_options *o)
+{
+    struct text wrong = {0};
+    for (int i = 0; i < o->input_count; i++) {
+        struct stat info;
+        bool there = strcmp(o->inputs[i], "-") == 0 ||
+                     (stat(o->inputs[i], &info) == 0 && access(o->inputs[i], R_OK) == 0);
+        int why = !there ? errno : strcmp(o->inputs[i], "-") != 0 && S_ISDIR(info.st_mode) ? EISDIR : 0;
+        if (why != 0)
+            text_add(&wrong, "%s%s: %s", wrong.length > 0 ? "; " : "", o->inputs[i], strerror(why));
+    }
+    enum status status = wrong.length > 0 ? fail(BAD_USAGE, "%s", text_chars(&wrong)) : OK;
+    text_free(&wrong);
+    return status;
+}
+
+/* "a/b" of "a/b/c", "/" of "/c", "." of "c". */
+static void add_folder_of(const char *path, struct text *out)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        text_add(out, ".");
+    else
+        text_add_bytes(out, path, slash > path ? (size_t)(slash - path) : 1);
+}
+
+/* A dataset's folder is made, its parents are not: several at once are a slip of the pen. */
+static enum status check_folder(const char *prefix, const char *folder)
+{
+    struct text parent = {0};
+    add_folder_of(folder, &parent);
+    enum status status =
+        access(folder, F_OK) == 0 || access(parent.chars, F_OK) == 0
+            ? OK
+            : fail(BAD_USAGE, "-o %s: there is no folder %s to make %s in; mkdir -p %s makes both", prefix,
+                   parent.chars, folder, folder);
+    text_free(&parent);
+    return status;
+}
+
+static enum status check_place(const char *prefix, const char *path)
+{
+    const char *fault = file_place_fault(path);
+    return fault == NULL ? OK : fail(BAD_USAGE, "-o %s: %s: %s", prefix, path, fault);
+}
+
+/* All that will not be written, before anything is read. */
+static enum status check_output(const char *prefix)
+{
+    struct text folder = {0}, idx = {0}, bin = {0};
+    add_folder_of(prefix, &folder);
+    text_add(&idx, "%s.idx", prefix);
+    text_add(&bin, "%s.bin", prefix);
+    enum status status = check_folder(prefix, folder.chars);
+    bool there = access(folder.chars, F_OK) == 0;
+    if (status == OK)
+        status = check_place(prefix, there ? idx.chars : folder.chars);
+    if (status == OK && there)
+        status = check_place(prefix, bin.chars);
+    text_free(&folder);
+    text_free(&idx);
+    text_free(&bin);
+    return status;
+}
+
+static enum status prepare_with(const struct tokenizer *tokenizer, const struct data_options *o,
+                                const struct text_options *text)
+{
+    struct pump pump = {
+        .tokenizer = tokenizer,
+        .append_eod = o->append_eod,
+        .all_bytes = inputs_bytes(o),
+        .began_s = now_s(),
+        .terminal = isatty(STDERR_FILENO) == 1,
+    };
+    sigset_t stops, before;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &stops, &before);
+    enum status status = pump_all(&pump, o, text);
+    dataset_writer_destroy(pump.writer);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (pump.terminal && pump.shown_s > 0.0)
+        fputs("\r\033[K", stderr);
+    if (status == OK)
+        print_summary(&pump, o->output);
+    encoder_destroy(pump.encoder);
+    tokens_free(&pump.tokens);
+    text_free(&pump.held);
+    return status;
+}
+
+enum status data_prepare(const struct data_options *options)
+{
+    struct text_options text;
+    if (options->input_count == 0)
+        return fail(BAD_USAGE, "prepare: no TEXT is named; - is standard input");
+    if (options->output == NULL)
+        return fail(BAD_USAGE, "prepare: where to? -o PREFIX writes PREFIX.bin and PREFIX.idx");
+    TRY(text_options_of(options, &text));
+    struct tokenizer *tokenizer = NULL;
+    TRY(data_options_tokenizer(options, &tokenizer));
+    enum status status = check_inputs(options);
+    if (status == OK)
+        status = check_output(options->output);
+    if (status == OK)
+        status = prepare_with(tokenizer, options, &text);
+    tokenizer_destroy(tokenizer);
+    return status;
+}

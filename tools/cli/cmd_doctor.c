@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid doctor: what this machine has of what cuboid can use, what is missing and how to get it, and how
+ * fast the rest is. The figures, as YAML, are a profile of the machine. */
+#include "tools/cli/cmd_doctor.h"
+
+#include "kernels/device.h"
+#include "kernels/device_look.h"
+#include "parallel/transports/look.h"
+#include "tools/cli/doctor_measure.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NAME_CHARS = 64 };
+
+/* ---- what there is ---- */
+
+static void print_built(void)
+{
+    printf("devices     ");
+    for (size_t i = 0; device_kind(i) != NULL; i++)
+        printf("%s%s", i > 0 ? ", " : "", device_kind(i)->name);
+    printf("\ntransports  ");
+    for (size_t i = 0; transport_at(i) != NULL; i++)
+        printf("%s%s", i > 0 ? ", " : "", transport_at(i)->name);
+    putchar('\n');
+}
+
+/* Where a program lies, as a shell would look for it. */
+static bool on_path(const char *program)
+{
+    const char *path = getenv("PATH");
+    for (const char *at = path; at != NULL && *at != '\0';) {
+        size_t length = strcspn(at, ":");
+        char file[1024];
+        int chars = snprintf(file, sizeof file, "%.*s/%s", (int)length, at, program);
+        if (chars > 0 && (size_t)chars < sizeof file && access(file, X_OK) == 0)
+            return true;
+        at += length + (at[length] == ':');
+    }
+    return false;
+}
+
+static void print_launchers(void)
+{
+    struct launcher launcher;
+    const char *const programs[] = {"mpirun", "srun"};
+    if (launcher_find(&launcher) != OK)
+        printf("launcher    %s\n", fail_text());
+    else if (launcher.size > 0)
+        printf("launcher    %s, %d processes\n", launcher.name, launcher.size);
+    else
+        printf("launcher    none: ranks are threads of one process\n");
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++)
+        printf("            %s is %son PATH\n", programs[i], on_path(programs[i]) ? "" : "not ");
+}
+
+/* Settings of the environment that halve a processor without a word. */
+static void print_traps(void)
+{
+    static const char *const traps[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"};
+    for (size_t i = 0; i < sizeof traps / sizeof *traps; i++)
+        if (getenv(traps[i]) != NULL)
+            print_line(stdout, "            %s=%s is set, and may slow OpenBLAS down; unset it", traps[i],
+                       getenv(traps[i]));
+}
+
+static void print_cpu(void)
+{
+    struct text text = {0};
+    if (device_look("cpu", 0, &text) == OK)
+        printf("cpu         %s\n", text_chars(&text));
+    text_free(&text);
+    print_traps();
+}
+
+/* Returns how many there are. */
+static int print_gpus(void)
+{
+    int count = 0;
+    if (device_look_count("cuda", &count) != OK) {
+        printf("gpu         none: %s\n", fail_text());
+        count = 0;
+    }
+    for (int i = 0; i < count; i++) {
+        struct text text = {0};
+        printf("gpu %d       %s\n", i, device_look("cuda", i, &text) == OK ? text_chars(&text) : fail_text());
+        text_free(&text);
+    }
+    struct text libraries = {0};
+    device_look_libraries("cuda", &libraries);
+    transport_look("nccl", &libraries);
+    if (libraries.length > 0)
+        printf("cuda        %s\n", text_chars(&libraries));
+    text_free(&libraries);
+    return count;
+}
+
+/* ---- how fast it is ---- */
+
+static void print_rate(const char *what, const char *type, double flops, const char *why)
+{
+    if (flops > 0.0)
+        printf("%-11s %s %.1f GFLOP/s\n", what, type, flops * 1e-9);
+    else
+        printf("%-11s %s none: %s\n", what, type, why);
+}
+
+static void print_ceilings(const char *device, const char *transport, const struct ceilings *c)
+{
+    printf("measured    device %s\n", device);
+    for (enum rate rate = 0; rate < RATE_COUNT; rate++)
+        print_rate("gemm", rate_name(rate), c->flops[rate], c->why[rate]);
+    printf("memory      %.1f GB/s read and written by a copy\n", c->copy_bytes_per_s * 1e-9);
+    if (c->link_ranks == 0)
+        printf("link        none measured: %s\n", c->link_why);
+    else
+        printf(
+            "link        %d ranks, transport %s: %.1f us, %.2f GB/s to the next rank; all_reduce %.2f GB/s\n",
+            c->link_ranks, transport, c->latency_s * 1e6, c->bytes_per_s * 1e-9,
+            c->all_reduce_bytes_per_s * 1e-9);
+}
+
+static enum status write_profile(const char *path, const char *device, const char *transport, int ranks,
+                                 const struct ceilings *c)
+{
+    char host[NAME_CHARS] = "";
+    gethostname(host, sizeof host - 1);
+    struct text look = {0}, yaml = {0};
+    TRY(device_look(device, 0, &look));
+    text_add(&yaml,
+             "# Written by cuboid doctor; measured. Operations a second; bytes a second, of a copy read and "
+             "written;\n# of a link one way to the next rank, and of an all-reduce those of its tensor.\n");
+    text_add(&yaml, "name: \"%s\"\ndevice: %s # %s\nranks: %d\n", host, device, text_chars(&look), ranks);
+    text_add(&yaml, "gemm_flops: {");
+    for (enum rate rate = 0, said = 0; rate < RATE_COUNT; rate++)
+        if (c->flops[rate] > 0.0)
+            text_add(&yaml, "%s%s: %.4g", said++ > 0 ? ", " : "", rate_name(rate), c->flops[rate]);
+    text_add(&yaml, "}\n");
+    text_add(&yaml, "memory_bytes: %.4g\n", c->copy_bytes_per_s);
+    if (c->link_ranks > 0)
+        text_add(&yaml,
+                 "link: {transport: %s, ranks: %d, latency_s: %.4g, bytes: %.4g, all_reduce_bytes: %.4g}\n",
+                 transport, c->link_ranks, c->latency_s, c->bytes_per_s, c->all_reduce_bytes_per_s);
+    enum status status = file_write_atomic(path, text_chars(&yaml), yaml.length);
+    text_free(&look);
+    text_free(&yaml);
+    return status;
+}
+
+static int examine(const char *profile)
+{
+    struct ceilings ceilings = {.link_ranks = 0};
+    print_built();
+    print_cpu();
+    print_launchers();
+    int gpus = print_gpus();
+    fflush(stdout);
+    const char *device = gpus > 0 ? "cuda" : "cpu", *transport = gpus > 0 ? "nccl" : "local";
+    int ranks = gpus > 0 ? gpus : 2;
+    enum status status = doctor_measure(device, transport, ranks, &ceilings);
+    if (status != OK) {
+        printf("measured    nothing: %s\n", fail_text());
+        return 0;
+    }
+    print_ceilings(device, transport, &ceilings);
+    if (profile == NULL)
+        return 0;
+    status = write_profile(profile, device, transport, ranks, &ceilings);
+    if (status != OK)
+        return exit_status(status);
+    print_line(stdout, "profile     %s", profile);
+    return 0;
+}
+
+int cmd_doctor(int argc, char **argv)
+{
+    const char *profile = NULL, *rest[8];
+    int rest_count = 0;
+    const struct option options[] = {{.name = "--profile", .type = OPTION_TEXT, .value = &profile}};
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        printf(
+            "cuboid doctor [--profile FILE]   what this machine has, and how fast it is: devices,\n"
+            "libraries, launchers, rates of matrix multiplications, memory and messages, in a few seconds.\n"
+            "FILE gets the figures as YAML. Measure on an idle machine.\n");
+        return 0;
+    }
+    struct launcher launcher;
+    enum status status = argc < 8 ? options_parse(argc, argv, options, 1, rest, &rest_count)
+                                  : fail(BAD_USAGE, "cuboid doctor [--profile FILE]");
+    if (status == OK && rest_count > 0)
+        status = fail(BAD_USAGE, "cuboid doctor takes no %s; cuboid doctor [--profile FILE]", rest[0]);
+    if (status == OK && launcher_find(&launcher) == OK && launcher.size > 1)
+        status = fail(BAD_USAGE, "cuboid doctor looks at one machine; %s started %d of it", launcher.name,
+                      launcher.size);
+    // Before seconds of measuring: whether there is a place for the figures.
+    const char *fault = status == OK && profile != NULL ? file_place_fault(profile) : NULL;
+    if (fault != NULL)
+        status = fail(BAD_USAGE, "doctor: --profile \"%s\": %s", profile, fault);
+    return status == OK ? examine(profile) : exit_status(status);
+}

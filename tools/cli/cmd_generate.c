@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/cmd_generate.h"
+
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/run/generate.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char help[] =
+    "cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT\n"
+    "\n"
+    "Continues a text with a trained model, on one rank, whatever layout trained it. The newest complete\n"
+    "checkpoint is taken: of the recipe's run, of the run in a folder, or the one that is named.\n"
+    "\n"
+    "  cuboid generate recipes/quickstart.yaml --prompt 'Ocean'\n"
+    "  cuboid generate runs/quickstart --prompt 'Ocean' --tokens 500 --temperature 0.5\n"
+    "  cuboid generate runs/quickstart/checkpoints/step-00000100 --prompt 'Ocean' --top-k 1\n"
+    "\n"
+    "  --prompt TEXT      what to continue; empty: a document from its beginning; -: read standard input\n"
+    "  --tokens N         make at most N (default 256)\n"
+    "  --temperature T    below 1 the likely becomes likelier; 0 takes the most likely (default 0.8)\n"
+    "  --top-k K          draw from the K most likely tokens; 0 from all (default 0)\n"
+    "  --top-p P          draw from the fewest tokens that together have the probability P (default 1)\n"
+    "  --seed N           another seed, another text (default: the recipe's)\n"
+    "  --no-stop          go on when the model ends the document\n"
+    "\n"
+    "Prompt and text go to standard output, then a newline; a closing line with speed and checkpoint goes "
+    "to\n"
+    "standard error. A pipe or a file gets the bytes unchanged. On a terminal, control characters and bytes\n"
+    "that are not UTF-8 are shown as U+FFFD.\n";
+
+struct arguments {
+    const char *prompt;
+    int64_t tokens, top_k, seed;
+    double temperature, top_p;
+    bool no_stop, help, short_help;
+    const char **rest; // the model, then overrides
+    int rest_count;
+};
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.tokens = 256, .seed = -1, .temperature = 0.8, .top_p = 1.0};
+    const struct option options[] = {
+        {"--prompt", OPTION_TEXT, &out->prompt, 0, 0},
+        {"--tokens", OPTION_INTEGER, &out->tokens, 1, 1e6},
+        {"--temperature", OPTION_REAL, &out->temperature, 0, 1e3},
+        {"--top-k", OPTION_INTEGER, &out->top_k, 0, 1e9},
+        {"--top-p", OPTION_REAL, &out->top_p, 1e-6, 1},
+        {"--seed", OPTION_INTEGER, &out->seed, 0, 1e18},
+        {"--no-stop", OPTION_FLAG, &out->no_stop, 0, 0},
+        {"--help", OPTION_FLAG, &out->help, 0, 0},
+        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
+    };
+    out->rest = calloc((size_t)argc, sizeof *out->rest);
+    if (out->rest == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
+    if (out->help || out->short_help)
+        return OK;
+    if (out->rest_count == 0)
+        return fail(BAD_USAGE, "generate: which model? A recipe, a checkpoint or the folder of a run works: "
+                               "cuboid generate runs/quickstart --prompt TEXT");
+    if (out->prompt == NULL)
+        return fail(BAD_USAGE,
+                    "generate: --prompt TEXT says what to continue; --prompt '' begins a document");
+    return OK;
+}
+
+/* ---- which checkpoint ---- */
+
+static bool is_there(const char *folder, const char *name)
+{
+    struct stat info;
+    struct text path = {0};
+    text_add(&path, "%s%s", folder, name);
+    bool found = stat(path.chars, &info) == 0;
+    text_free(&path);
+    return found;
+}
+
+/* What the user named: *out is a recipe (true), or a folder that is a checkpoint or holds some (false). In
+ * the folder of a run they lie in checkpoints/, also after it was moved, which its recipe does not know.
+ * Where there are none yet the recipe says where they will be, and so what to run first. */
+static bool names_recipe(const char *model, struct text *out)
+{
+    bool folder = is_there(model, "/."), checkpoint = is_there(model, "/manifest.json");
+    bool holds = !checkpoint && is_there(model, "/checkpoints");
+    bool recipe = folder && !checkpoint && !holds && is_there(model, "/recipe.yaml");
+    text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : holds ? "/checkpoints" : "");
+    return recipe || !folder;
+}
+
+/* The newest of the recipe's run. */
+static enum status find_of_recipe(const struct recipe *recipe, const char *path, char **checkpoint)
+{
+    const char *save = recipe->checkpoint.save;
+    if (save == NULL)
+        return fail(BAD_RECIPE,
+                    "checkpoint.save is none, so this recipe's runs leave no checkpoint; name one: cuboid "
+                    "generate CHECKPOINT --prompt TEXT");
+    TRY(checkpoint_find(save, checkpoint));
+    if (*checkpoint == NULL)
+        return fail(BAD_CHECKPOINT, "%s: no complete checkpoint; cuboid train %s makes one", save, path);
+    return OK;
+}
+
+/* ---- the prompt ---- */
+
+enum { MOST_PROMPT_BYTES = 1 << 26 };
+
+/* --prompt - is standard input, to its end and byte for byte: a last line break is part of the prompt. */
+static enum status read_prompt(const char *prompt, struct text *out)
+{
+    char chunk[1 << 16];
+    size_t got;
+    if (strcmp(prompt, "-") != 0) {
+        text_add(out, "%s", prompt);
+        return OK;
+    }
+    while ((got = fread(chunk, 1, sizeof chunk, stdin)) > 0 && out->length <= MOST_PROMPT_BYTES)
+        text_add_bytes(out, chunk, got);
+    if (out->length > MOST_PROMPT_BYTES)
+        return fail(BAD_USAGE,
+                    "generate: --prompt -: standard input has more than %d bytes; use a shorter one",
+                    MOST_PROMPT_BYTES);
+    return ferror(stdin) == 0
+               ? OK
+               : fail(BAD_USAGE, "generate: --prompt -: standard input cannot be read: %s", strerror(errno));
+}
+
+/* ---- running ---- */
+
+/* One sequence at a time; nothing of the training is looked at. */
+static const char *const one_sequence[] = {
+    "train.micro_batch_size=1",
+    "train.global_batch_size=1",
+    NULL,
+};
+
+static int load_recipe(const struct arguments *a, const char *path, struct recipe **out)
+{
+    char **argv = calloc((size_t)a->rest_count + 1, sizeof *argv);
+    if (argv == NULL)
+        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    argv[0] = (char[]){"generate"};
+    argv[1] = (char *)(uintptr_t)path;
+    for (int i = 1; i < a->rest_count; i++)
+        argv[i + 1] = (char *)(uintptr_t)a->rest[i];
+    int status = recipe_argument_one_rank(a->rest_count + 1, argv, one_sequence, out);
+    free(argv);
+    return status;
+}
+
+static int load_of_recipe(const struct arguments *a, const char *path, char **checkpoint,
+                          struct recipe **recipe)
+{
+    int status = load_recipe(a, path, recipe);
+    return status != 0 ? status : exit_status_of_input(find_of_recipe(*recipe, path, checkpoint));
+}
+
+/* A checkpoint has a copy of the recipe that made it. */
+static int load_of_checkpoint(const struct arguments *a, const char *path, char **checkpoint,
+                              struct recipe **recipe)
+{
+    char *copy = NULL;
+    int status = exit_status_of_input(checkpoint_resolve(path, checkpoint));
+    if (status == 0)
+        status = exit_status_of_input(checkpoint_recipe_path(*checkpoint, &copy));
+    if (status == 0)
+        status = load_recipe(a, copy, recipe);
+    free(copy);
+    return status;
+}
+
+static int load_model(const struct arguments *a, char **checkpoint, struct recipe **recipe)
+{
+    struct text path = {0};
+    int status = names_recipe(a->rest[0], &path) ? load_of_recipe(a, path.chars, checkpoint, recipe)
+                                                 : load_of_checkpoint(a, path.chars, checkpoint, recipe);
+    text_free(&path);
+    return status;
+}
+
+static enum status run(const struct arguments *a, const struct text *prompt, const char *checkpoint,
+                       const struct recipe *recipe)
+{
+    struct generate_options options = {
+        .recipe = recipe,
+        .transport = "local",
+        .checkpoint = checkpoint,
+        .prompt = text_chars(prompt),
+        .prompt_bytes = (int64_t)prompt->length,
+        .tokens = a->tokens,
+        .sampling = {.temperature = a->temperature,
+                     .top_k = a->top_k,
+                     .top_p = a->top_p,
+                     .seed = a->seed >= 0 ? (uint64_t)a->seed : recipe->seed},
+        .no_stop = a->no_stop,
+        .to = stdout,
+        .raw = isatty(STDOUT_FILENO) != 1,
+    };
+    struct generate_result result = {0};
+    TRY(generate(&options, &result));
+    putchar('\n');
+    fflush(stdout);
+    char time[NUMBER_CHARS];
+    print_line(stderr, "made %lld token%s%s in %s (%.0f tokens/s), after a prompt of %lld; %s, seed %llu",
+               (long long)result.tokens, result.tokens == 1 ? "" : "s",
+               result.stopped ? ", to the end of the document," : "", seconds_text(result.seconds, time),
+               result.seconds > 0.0 ? (double)result.tokens / result.seconds : 0.0,
+               (long long)result.prompt_tokens, checkpoint, (unsigned long long)options.sampling.seed);
+    return OK;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    struct arguments arguments;
+    char *checkpoint = NULL;
+    struct recipe *recipe = NULL;
+    struct text prompt = {0};
+    int status = exit_status(parse(argc, argv, &arguments));
+    if (status == 0 && (arguments.help || arguments.short_help)) {
+        fputs(help, stdout);
+    } else {
+        if (status == 0)
+            status = load_model(&arguments, &checkpoint, &recipe);
+        if (status == 0)
+            status = exit_status(read_prompt(arguments.prompt, &prompt));
+        if (status == 0)
+            status = exit_status(run(&arguments, &prompt, checkpoint, recipe));
+    }
+    text_free(&prompt);
+    recipe_destroy(recipe);
+    free(checkpoint);
+    free(arguments.rest);
+    return status;
+}

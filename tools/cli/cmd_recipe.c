@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid recipe: what a recipe means, without running it. */
+#include "tools/cli/cmd_recipe.h"
+
+#include "trainer/recipe/recipe.h"
+
+#include <string.h>
+
+enum { DONE, BAD_INPUT = 2 };
+
+static int print_and_free(struct text *text)
+{
+    fputs(text_chars(text), stdout);
+    text_free(text);
+    return DONE;
+}
+
+int cmd_recipe(int argc, char **argv)
+{
+    struct text text = {0};
+    if (argc == 2 && strcmp(argv[1], "--reference") == 0) {
+        recipe_reference(&text);
+        return print_and_free(&text);
+    }
+    bool wants_help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc < 2 || argv[1][0] == '-') {
+        fprintf(
+            wants_help ? stdout : stderr,
+            "cuboid recipe RECIPE [key=value ...]   checks a recipe, and prints every key with its value and "
+            "origin\n"
+            "cuboid recipe --reference              every key with its type, default, range and meaning\n");
+        return wants_help ? DONE : BAD_INPUT;
+    }
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    enum status status =
+        recipe_load(argv[1], (const char *const *)argv + 2, (size_t)argc - 2, 0, &recipe, &problems);
+    if (status == OK)
+        recipe_warn_of_files(recipe, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    if (status != OK)
+        return BAD_INPUT;
+    recipe_resolved_text(recipe, &text);
+    recipe_destroy(recipe);
+    return print_and_free(&text);
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/cmd_train.h"
+
+#include "parallel/comm.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/engine/stop.h"
+#include "trainer/run/train.h"
+
+#include <string.h>
+
+static const char help[] =
+    "cuboid train RECIPE [key=value ...]\n"
+    "\n"
+    "Trains the recipe's model. Alone, all ranks are threads of this process; under "
+    "mpirun or srun each process is a\n"
+    "rank. The losses are the same, bit for bit.\n"
+    "\n"
+    "  cuboid train recipes/quickstart.yaml\n"
+    "  cuboid train recipes/quickstart.yaml tp=1 pp=4 dp=2 pipeline.schedule=zb-h1\n"
+    "  mpirun -n 8 cuboid train recipes/quickstart.yaml\n"
+    "\n"
+    "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with "
+    "every key and its origin,\n"
+    "metrics.jsonl with a line per step, and checkpoints: every 30 minutes and at the "
+    "end. Started again, it\n"
+    "continues from the newest complete checkpoint, or from step 1 where there is none "
+    "yet. SIGTERM or Ctrl-C\n"
+    "saves one and exits with 75; Ctrl-C twice ends at once.\n";
+
+int cmd_train(int argc, char **argv)
+{
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    struct recipe *recipe = NULL;
+    struct stop *stop = NULL;
+    struct launcher launcher;
+    bool is_primary = launcher_find(&launcher) != OK || launcher.rank <= 0;
+    if (stop_create(NULL, is_primary, &stop) != OK)
+        return exit_status(NO_MEMORY);
+    int size = 0, status = recipe_argument(argc, argv, false, &recipe, &size);
+    stop_destroy(stop);
+    if (status != 0)
+        return status;
+    status = exit_status_of_world(train(recipe, size));
+    recipe_destroy(recipe);
+    return status;
+}

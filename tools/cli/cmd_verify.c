@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/cmd_verify.h"
+
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/recipe/recipe_table.h"
+#include "trainer/verify/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "cuboid verify RECIPE [key=value ...] [--steps N] [--all]\n"
+    "\n"
+    "Runs the recipe's layout and one rank on the same data, as threads of this process, and compares every "
+    "loss,\n"
+    "gradient norm, gradient, weight and moment with a derived bound (docs/verify.md). Each step begins from "
+    "one "
+    "rank's\n"
+    "weights, so errors do not accumulate. One rank computes each step twice more in perturbed arithmetic, "
+    "to "
+    "measure\n"
+    "how far rounding errors are magnified.\n"
+    "\n"
+    "  --steps N   number of steps (default 3)\n"
+    "  --all       print a line for every parameter\n"
+    "\n"
+    "The table is in the order of a forward pass; hints name what this layout cannot expose.\n"
+    "\n"
+    "With a low-precision format (precision.matmul_format) and tp > 1, the layout is compared with the same "
+    "tp, dp=1 "
+    "and\n"
+    "pp=1, since last-bit differences between tp degrees change quantized values.\n"
+    "\n"
+    "Exit status: 0 when all are within bounds, 1 when one is not, 2 for a recipe that cannot be verified.\n";
+
+struct arguments {
+    int64_t steps;
+    bool all;
+    const char **recipe; // "verify", the recipe, overrides: what recipe_argument() takes
+    int recipe_count;
+};
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.steps = 3, .recipe = calloc((size_t)argc + 1, sizeof *out->recipe)};
+    const struct option options[] = {
+        {"--steps", OPTION_INTEGER, &out->steps, 1, 1000},
+        {"--all", OPTION_FLAG, &out->all, 0, 0},
+    };
+    if (out->recipe == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    out->recipe[0] = argv[0];
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->recipe + 1,
+                      &out->recipe_count));
+    out->recipe_count++;
+    return OK;
+}
+
+static int run(struct arguments *arguments, const struct recipe *layout, const struct recipe *one_rank)
+{
+    struct verify_options options = {
+        .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
+    struct verify_report report = {0};
+    if (!device_named_computes(layout->cluster.device))
+        return exit_status(fail(
+            BAD_RECIPE, "cluster.device %s computes nothing that could be compared; cluster.device cpu works",
+            layout->cluster.device));
+    int tp = one_rank->parallel.tensor_parallel_size;
+    const char *key = NULL, *format = recipe_quantized_format(layout, &key);
+    if (tp > 1 && recipe_world_size(layout) == tp)
+        return exit_status(
+            fail(BAD_RECIPE,
+                 "cannot verify tp=%d with %s: last-bit differences change quantized values; add pp or "
+                 "dp, or set %s=none",
+                 tp, format, key));
+    if (tp > 1)
+        printf("compared with tp=%d, not with one rank: last-bit differences change the quantized values of "
+               "%s; set "
+               "%s=none to compare with one rank\n",
+               tp, format, key);
+    if (layout->origin[row_of("train.train_iters")].kind == FROM_COMMAND_LINE)
+        print_line(stderr, "warning: command line: train.train_iters has no effect on verify; set --steps N");
+    printf("%s: %d ranks against %d, %d steps\n", layout->name, recipe_world_size(layout), tp, options.steps);
+    int status = exit_status(verify(&options, &report));
+    if (status == 0) {
+        verify_print(&report, arguments->all, stdout);
+        verify_print_hints(layout, options.steps, stdout);
+        verify_print_verdict(&report, stdout);
+        status = report.outside == 0 ? 0 : 1;
+    }
+    verify_report_free(&report);
+    return status;
+}
+
+/* What a layout is compared with: one rank, or as many tensor-parallel ones as make the same sums. */
+static int load_reference(const struct arguments *a, char **words, const struct recipe *layout,
+                          struct recipe **out)
+{
+    struct linear_precision precision = recipe_linear_precision(layout);
+    char degree[32];
+    const char *sequence = layout->parallel.sequence_parallel ? "parallel.sequence_parallel=true" : NULL;
+    const char *const kept[] = {degree, sequence, NULL};
+    bool keeps = linear_precision_lowers(&precision) && layout->parallel.tensor_parallel_size > 1;
+    snprintf(degree, sizeof degree, "tp=%d", layout->parallel.tensor_parallel_size);
+    return recipe_argument_one_rank(a->recipe_count, words, keeps ? kept : NULL, out);
+}
+
+int cmd_verify(int argc, char **argv)
+{
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    struct arguments arguments;
+    struct recipe *layout = NULL, *one_rank = NULL;
+    int size, status = exit_status(parse(argc, argv, &arguments));
+    char **words = (char **)(uintptr_t)arguments.recipe;
+    if (status == 0)
+        status = recipe_argument(arguments.recipe_count, words, true, &layout, &size);
+    if (status == 0)
+        status = load_reference(&arguments, words, layout, &one_rank);
+    if (status == 0)
+        status = run(&arguments, layout, one_rank);
+    recipe_destroy(layout);
+    recipe_destroy(one_rank);
+    free(arguments.recipe);
+    return status;
+}

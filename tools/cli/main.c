@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid: one executable, a command per file. This one only finds the command, and asks each for its help in
+ * one way: `cuboid train quickstart.yaml tp=2 --help` and `cuboid help train` are both `train --help`. */
+#include "base/text.h"
+#include "kernels/device.h"
+#include "parallel/comm.h"
+#include "tools/cli/cmd_data.h"
+#include "tools/cli/cmd_doctor.h"
+#include "tools/cli/cmd_generate.h"
+#include "tools/cli/cmd_recipe.h"
+#include "tools/cli/cmd_train.h"
+#include "tools/cli/cmd_verify.h"
+#include "tools/cli/schedule/cmd_schedule.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv); // argv[0] is the command's name
+    const char *arguments;
+    const char *help;
+} commands[] = {
+    {"train", cmd_train, "RECIPE [key=value ...]",
+     "trains a model; under mpirun or srun with one process per rank"},
+    {"verify", cmd_verify, "RECIPE [key=value ...]",
+     "compares a layout with one rank: losses, gradients, weights"},
+    {"generate", cmd_generate, "RUN --prompt TEXT", "continues a text with a trained model"},
+    {"schedule", cmd_schedule, "NAME -p P -m M", "draws a pipeline schedule, with its bubble and its memory"},
+    {"data", cmd_data, "prepare | inspect", "turns text into datasets, and shows what one holds"},
+    {"recipe", cmd_recipe, "RECIPE [key=value ...]",
+     "checks a recipe and prints every key with its value and origin"},
+    {"doctor", cmd_doctor, "[--profile FILE]", "what this machine has, and how fast it is"},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *to)
+{
+    fputs("cuboid trains GPTs on a data x tensor x pipeline parallel mesh, from one YAML recipe.\n\n", to);
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        fprintf(to, "  cuboid %-9s %-25s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    fputs(
+        "\ncuboid help COMMAND, or --help anywhere behind it, says more; cuboid --version, what was built.\n"
+        "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"
+        "Exit status: 0 done, 1 failed while running, 2 bad usage, recipe or input, 75 stopped on request\n"
+        "with a complete checkpoint.\n",
+        to);
+}
+
+/* Whether a transport or a device of this name is in this build. */
+static const char *has(const char *name)
+{
+    bool found = false;
+    for (size_t i = 0; transport_at(i) != NULL; i++)
+        found = found || strcmp(transport_at(i)->name, name) == 0;
+    for (size_t i = 0; device_kind(i) != NULL; i++)
+        found = found || strcmp(device_kind(i)->name, name) == 0;
+    return found ? "yes" : "no";
+}
+
+static void print_version(void)
+{
+    printf("cuboid %s\nmpi    %s\nblas   %s\ncuda   %s\n", VERSION, has("mpi"), BLAS, has("cuda"));
+}
+
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* Anywhere, so also as the value of an option; a text that is --help is written --prompt=--help. */
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (is_help(argv[i]))
+            return true;
+    return false;
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int refuse_command(const char *name)
+{
+    const char *names[COMMAND_COUNT], *dot = strrchr(name, '.');
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        names[i] = commands[i].name;
+    const char *near = nearest_name(name, names, COMMAND_COUNT);
+    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
+        (void)fail(BAD_USAGE,
+                   "%s is a recipe, not a command; use cuboid train %s; cuboid --help lists the commands",
+                   name, name);
+    else
+        (void)fail(BAD_USAGE, "there is no command %s%s%s%s; cuboid --help lists them", name,
+                   near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
+    fprintf(stderr, "cuboid: %s\n", fail_text());
+    return 2;
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    bool help = strcmp(argv[1], "help") == 0;
+    if (is_help(argv[1]) || (help && (argc == 2 || is_help(argv[2]) || strcmp(argv[2], "help") == 0))) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+        print_version();
+        return 0;
+    }
+    char *name = help ? argv[2] : argv[1];
+    const struct command *command = find_command(name);
+    if (command == NULL)
+        return refuse_command(name);
+    if (help || asks_for_help(argc - 1, argv + 1))
+        return command->run(2, (char *[]){name, (char[]){"--help"}, NULL});
+    return command->run(argc - 1, argv + 1);
+}
+
+/* A standard file that the caller has closed is opened the wrong way round: otherwise its number would go to
+ * the next file that is opened, a checkpoint perhaps, and what is printed would land in that. */
+static void hold_standard_files(void)
+{
+    for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++)
+        if (fcntl(file, F_GETFD) < 0)
+            (void)!open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* Nobody looks at each printf: what did not reach standard output is noticed here, once. */
+static int settle_output(int status)
+{
+    errno = 0;
+    bool arrived = fflush(stdout) == 0;
+    if ((arrived && ferror(stdout) == 0) || status != 0)
+        return status;
+    fprintf(stderr, "cuboid: standard output cannot be written%s%s\n", errno != 0 ? ": " : "",
+            errno != 0 ? strerror(errno) : "");
+    return 1;
+}
+
+/* std::set_new_handler() of the C++ library, where one is linked: oneDNN is written in C++, and an allocation
+ * of its own that fails ends in abort(), since no caller in C can catch an exception. */
+__attribute__((weak)) void *set_new_handler(void (*handler)(void)) __asm__("_ZSt15set_new_handlerPFvvE");
+
+static void end_without_memory(void)
+{
+    die_of(NO_MEMORY,
+           "out of memory: a library cannot allocate; raise the limit (ulimit -v), or use a smaller model "
+           "or fewer ranks per machine");
+}
+
+int main(int argc, char **argv)
+{
+    if (set_new_handler != NULL)
+        (void)set_new_handler(end_without_memory);
+    // A file that may not grow further is an error of the write, to be said in words, and no signal's
+    // business.
+    signal(SIGXFSZ, SIG_IGN);
+    hold_standard_files();
+    return settle_output(run(argc, argv));
+}

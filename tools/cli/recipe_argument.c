@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/recipe_argument.h"
+
+#include "parallel/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static enum status fail_in_world(struct world *world, void *argument)
+{
+    (void)world;
+    return fail(BAD_RECIPE, "%s", (const char *)argument);
+}
+
+/* Under a launcher a process whose recipe is bad meets the others before it ends. Where all have the same
+ * recipe, they agree, and rank 0 has said why. Where a node has another file, they would wait for this rank:
+ * then it dies with its reason, and the launcher takes the others down. */
+static void meet_to_fail(const struct launcher *launcher, const struct problems *problems)
+{
+    size_t first = 0;
+    while (problems->list[first].warning)
+        first++;
+    if (launcher->size > 1)
+        CHECK(world_run("auto", 0, fail_in_world, problems->list[first].text) != OK);
+}
+
+/* `warns`: also of what is usable, but not as it was said. */
+static int load_argument(int argc, char **argv, bool alone, bool warns, struct recipe **recipe, int *size)
+{
+    if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
+        if (argc >= 2 && argv[1][0] != 0) {
+            const char *name = argv[1] + strspn(argv[1], "-");
+            char key[64];
+            snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+            (void)fail(BAD_USAGE, "there is no option %s%s%s%s", argv[1],
+                       recipe_key(key) != NULL ? "; recipe keys have no dashes, and follow the recipe: " : "",
+                       recipe_key(key) != NULL ? key : "", recipe_key(key) != NULL ? "=VALUE" : "");
+            fprintf(stderr, "cuboid %s: %s\n", argv[0], fail_text());
+        }
+        fprintf(stderr, "cuboid %s: which recipe? cuboid %s recipes/quickstart.yaml\n", argv[0], argv[0]);
+        return 2;
+    }
+    struct launcher launcher = {.name = "none", .rank = -1};
+    if (!alone && launcher_find(&launcher) != OK) {
+        fprintf(stderr, "cuboid: %s\n", fail_text());
+        return 2;
+    }
+    struct problems problems = {0};
+    bool runs = warns && strcmp(argv[0], "train") == 0;
+    enum status status = (runs ? recipe_load_with_files : recipe_load)(
+        argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2), launcher.size, recipe, &problems);
+    if (launcher.rank <= 0 && (status != OK || warns))
+        problems_print(&problems, stderr);
+    if (status != OK)
+        meet_to_fail(&launcher, &problems);
+    problems_free(&problems);
+    if (status != OK)
+        return 2;
+    *size = launcher.size > 0 ? launcher.size : recipe_world_size(*recipe);
+    return 0;
+}
+
+int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
+{
+    return load_argument(argc, argv, alone, true, recipe, size);
+}
+
+/* What a layout is: with these every degree is one. */
+static const char *const one_rank_overrides[] = {
+    "tp=1",
+    "pp=1",
+    "dp=1",
+    "cp=1",
+    "ep=1",
+    "parallel.sequence_parallel=false",
+    "parallel.tp_comm_overlap=false",
+    "parallel.zero_stage=0",
+    "parallel.overlap_param_gather=false",
+    "pipeline.schedule=1f1b",
+    "pipeline.schedule_file=none",
+    "pipeline.virtual_stages=1",
+    "pipeline.num_layers_per_virtual_pipeline_stage=0",
+    "pipeline.microbatch_group_size=0",
+    "pipeline.layout=[]",
+    "pipeline.optimizer_post_validation=false",
+    "pipeline.auto_f=1",
+    "pipeline.auto_i=1",
+    "pipeline.auto_w=1",
+    "pipeline.auto_comm=0",
+    "pipeline.auto_memory_limit=0",
+};
+enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
+
+/* Both name one key: "pp=4" and "parallel.pipeline_parallel_size=1" do. */
+static bool same_key(const char *override, const char *other)
+{
+    const char *list[] = {override, other}, *key[2];
+    for (int i = 0; i < 2; i++) {
+        char name[80];
+        size_t length = strcspn(list[i], "=");
+        if (length >= sizeof name)
+            return false;
+        memcpy(name, list[i], length);
+        name[length] = 0;
+        key[i] = recipe_key(name);
+    }
+    return key[0] != NULL && key[0] == key[1];
+}
+
+static bool says_any(const char *override, char *const *keys, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (same_key(override, keys[i]))
+            return true;
+    return false;
+}
+
+int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe)
+{
+    int extra = 0, size;
+    while (more != NULL && more[extra] != NULL)
+        extra++;
+    char **all = calloc((size_t)argc + ONE_RANK_OVERRIDES + (size_t)extra, sizeof *all);
+    if (all == NULL)
+        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    // The command, the recipe, ours, and those of the caller's that ours do not replace.
+    int first = argc < 2 ? argc : 2, ours = 0, count;
+    memcpy(all, argv, (size_t)first * sizeof *all);
+    for (int i = 0; i < extra; i++)
+        all[first + ours++] = (char *)(uintptr_t)more[i];
+    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
+        if (!says_any(one_rank_overrides[i], all + first, extra))
+            all[first + ours++] = (char *)(uintptr_t)one_rank_overrides[i];
+    count = first + ours;
+    for (int i = first; i < argc; i++)
+        if (!says_any(argv[i], all + first, ours))
+            all[count++] = argv[i];
+    // Of what has no effect on one rank nobody has asked, or heard before.
+    int status = load_argument(argc < 2 ? argc : count, all, true, false, recipe, &size);
+    free(all);
+    return status;
+}
+
+int exit_status(enum status status)
+{
+    if (status != OK)
+        fprintf(stderr, "cuboid: %s\n", fail_text());
+    return status_exit(status);
+}
+
+int exit_status_of_input(enum status status)
+{
+    int printed = exit_status(status);
+    return printed == 1 && status != NO_MEMORY ? 2 : printed;
+}
+
+int exit_status_of_world(enum status status)
+{
+    struct launcher launcher = {.rank = -1};
+    if (status == OK || launcher_find(&launcher) != OK || launcher.rank <= 0)
+        return exit_status(status);
+    // A launcher ends the job with the first process that exits: rank 0 gets the time for its line.
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    return status_exit(status);
+}

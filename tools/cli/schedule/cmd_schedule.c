@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/schedule/cmd_schedule.h"
+
+#include "schedules/csv/csv.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "tools/cli/schedule/cmd_schedule_compare.h"
+#include "tools/cli/schedule/cmd_schedule_costs.h"
+#include "tools/cli/schedule/cmd_schedule_print.h"
+#include "tools/cli/schedule/cmd_schedule_progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "cuboid schedule NAME -p P -m M [-v V] [--text|--times|--csv|--json] [--svg FILE [--critical]]\n"
+    "                [--trace FILE]\n"
+    "cuboid schedule FILE.csv [the same]\n"
+    "cuboid schedule auto -p P -m M [-v V] [--memory-limit A] ...\n"
+    "cuboid schedule compare -p P -m M [-v V] [--json]\n"
+    "cuboid schedule --list\n"
+    "\n"
+    "Builds the actions of P pipeline ranks for M microbatches, checks that they are sound, and plays them\n"
+    "against a clock: the very lists that training runs.\n"
+    "\n"
+    "  cuboid schedule 1f1b -p 4 -m 8\n"
+    "  cuboid schedule zb-h1 -p 4 -m 8 --cost f=1,i=1,w=1,comm=0.1 --svg zb-h1.svg --trace zb-h1.json\n"
+    "  cuboid schedule compare -p 8 -m 32 --cost comm=0.1\n"
+    "  cuboid schedule auto -p 8 -m 32 --cost f=1,i=1.2,w=0.8,comm=0.1 --memory-limit 8\n"
+    "  cuboid schedule zb-v -p 4 -m 8 --csv > mine.csv; cuboid schedule mine.csv\n"
+    "\n"
+    "  FILE.csv a schedule in PyTorch's notation, which says p, m and v: a line per rank, 0F3,0B3,... A "
+    "name\n"
+    "           with a . or / in it is a file. `pipeline.schedule_file` trains with it\n"
+    "  -p P     pipeline ranks\n"
+    "  -m M     microbatches of a step\n"
+    "  -v V     virtual stages, chunks of the model on each rank (default: the schedule's own)\n"
+    "  --text   a chart, a row per rank (default). F forward, B backward; or I backward for the input and\n"
+    "           W backward for the weights. The digits are the microbatch's, in front of the letter the "
+    "stage's.\n"
+    "           Where they do not fit, the stage is left out first, then the letter (or, without colours, "
+    "the "
+    "digits)\n"
+    "  --times  a line per action: rank, place in its list, what it is, when it begins and ends\n"
+    "  --csv    the schedule as such a file, without its transfers\n"
+    "  --json   what --times has, with the totals\n"
+    "  --svg    a picture; with --critical, the actions that the makespan hangs on are outlined\n"
+    "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond. FILE - "
+    "is\n"
+    "           standard output, for one of the two\n"
+    "  --cost   f=1,i=1,w=1,comm=0 and any part of it: what F, I and W of a microbatch take on a whole rank, "
+    "and\n"
+    "           a message between ranks. A B takes I and W together, or what b=2 says; with b alone, for a "
+    "schedule\n"
+    "           without I and W of their own. A chunk takes 1/V of it, so that\n"
+    "           schedules with different V do the same work\n"
+    "  --cost-file\n"
+    "           the times of each stage instead, for one schedule: a line for each, stage,f,i,w, as "
+    "0,1.5,1.4,1.1\n"
+    "  --memory-limit\n"
+    "           of `auto`: for how many microbatches a rank may hold the activations of all its chunks at "
+    "once, "
+    "from\n"
+    "           F to W (1f1b holds P); 0: no limit. auto is searched for, for these costs. Without -v it "
+    "takes the\n"
+    "           better of 1 and 2\n"
+    "  --list   the schedules there are, what each is for, and what it takes\n"
+    "  compare  all schedules that take P, M and V (those that do not take V: with their own), the shortest\n"
+    "           first; auto with the best of 1, 2 and V. A * marks those that hold all weights twice, with\n"
+    "           which auto, that holds them once, does not compete\n"
+    "\n"
+    "The bubble is the time a rank waits between its first action and its last, of the rank that waits "
+    "longest.\n"
+    "A rank's idle share is its bubble over that time.\n"
+    "The peak is how many microbatches' activations a rank holds at once: those of all its chunks; one "
+    "chunk's\n"
+    "count 1/V.\n"
+    "Colours go to a terminal alone, and not where NO_COLOR is set or TERM is dumb.\n";
+
+enum { SVG, TRACE, OUTPUTS };
+
+struct arguments {
+    int64_t p, m, v;
+    const char *cost, *cost_file, *limit_text, *name;
+    struct output outputs[OUTPUTS];
+    double limit;
+    int stages; // that --cost-file has times of
+    bool text, times, csv, json, critical, list, help, short_help;
+};
+
+/* No schedule has such a name. */
+static bool is_file(const char *name)
+{
+    return strpbrk(name, "./") != NULL;
+}
+
+static enum status parse_limit(struct arguments *a)
+{
+    if (a->limit_text == NULL)
+        return OK;
+    if (a->name != NULL && strcmp(a->name, "auto") != 0 && strcmp(a->name, "compare") != 0)
+        return fail(BAD_USAGE, "schedule: --memory-limit is for auto and compare; %s holds what it holds",
+                    a->name);
+    bool good =
+        number_parse(a->limit_text, &a->limit) && (a->limit == 0.0 || (a->limit >= 1.0 && a->limit <= 1e9));
+    return good ? OK
+                : fail(BAD_USAGE,
+                       "schedule: --memory-limit %s: microbatches that a rank may hold, 1 to 1e9, or 0 for "
+                       "no limit",
+                       a->limit_text);
+}
+
+/* What asks for standard output; NULL where nothing does. */
+static const char *printing(const struct arguments *a)
+{
+    return a->text ? "--text" : a->times ? "--times" : a->csv ? "--csv" : a->json ? "--json" : NULL;
+}
+
+/* What contradicts, and what is missing. */
+static enum status check(struct arguments *a)
+{
+    TRY(parse_limit(a));
+    bool compare = a->name != NULL && strcmp(a->name, "compare") == 0;
+    const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
+    if (a->text + a->times + a->csv + a->json > 1)
+        return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json exclude each other");
+    if (a->critical && svg->path == NULL)
+        return fail(BAD_USAGE, "schedule: --critical is for --svg FILE; a chart says it in its last line");
+    if (compare && a->cost_file != NULL)
+        return fail(BAD_USAGE,
+                    "schedule: --cost-file is for one schedule; those of compare have stages of their own");
+    if (compare && (a->times || a->csv || svg->path != NULL || trace->path != NULL))
+        return fail(BAD_USAGE, "schedule: compare makes a table or --json; %s is for one schedule",
+                    a->times            ? "--times"
+                    : a->csv            ? "--csv"
+                    : svg->path != NULL ? "--svg"
+                                        : "--trace");
+    if (a->name == NULL)
+        return fail(BAD_USAGE, "schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all");
+    if (!is_file(a->name) && (a->p == 0 || a->m == 0))
+        return fail(BAD_USAGE, "schedule: %s is missing: cuboid schedule %s -p 4 -m 8",
+                    a->p == 0 ? "-p, the number of ranks," : "-m, the number of microbatches,", a->name);
+    const char *const inputs[] = {is_file(a->name) ? a->name : NULL, a->cost_file};
+    return outputs_check(a->outputs, OUTPUTS, inputs, printing(a));
+}
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.outputs = {[SVG] = {.option = "--svg"}, [TRACE] = {.option = "--trace"}}};
+    const struct option options[] = {
+        {"-p", OPTION_INTEGER, &out->p, 1, SCHEDULE_MOST_RANKS},
+        {"-m", OPTION_INTEGER, &out->m, 1, SCHEDULE_MOST_CELLS},
+        {"-v", OPTION_INTEGER, &out->v, 1, SCHEDULE_MOST_CELLS},
+        {"--cost", OPTION_TEXT, &out->cost, 0, 0},
+        {"--cost-file", OPTION_TEXT, &out->cost_file, 0, 0},
+        {"--memory-limit", OPTION_TEXT, &out->limit_text, 0, 0},
+        {"--text", OPTION_FLAG, &out->text, 0, 0},
+        {"--times", OPTION_FLAG, &out->times, 0, 0},
+        {"--csv", OPTION_FLAG, &out->csv, 0, 0},
+        {"--json", OPTION_FLAG, &out->json, 0, 0},
+        {"--svg", OPTION_TEXT, &out->outputs[SVG].path, 0, 0},
+        {"--critical", OPTION_FLAG, &out->critical, 0, 0},
+        {"--trace", OPTION_TEXT, &out->outputs[TRACE].path, 0, 0},
+        {"--list", OPTION_FLAG, &out->list, 0, 0},
+        {"--help", OPTION_FLAG, &out->help, 0, 0},
+        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
+    };
+    const char **rest = calloc((size_t)argc, sizeof *rest);
+    int count = 0;
+    if (rest == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    enum status status = options_parse(argc, argv, options, sizeof options / sizeof *options, rest, &count);
+    out->name = count > 0 ? rest[0] : NULL;
+    if (status == OK && count > 1)
+        status = fail(BAD_USAGE, "schedule: one name at a time: %s, or %s?", rest[0], rest[1]);
+    free(rest);
+    TRY(status);
+    return out->help || out->short_help || out->list ? OK : check(out);
+}
+
+/* Standard output shows the chart unless something else is asked for; files are beside it, and said where
+ * that is not in the way of what was asked for. */
+static enum status show(const struct arguments *a, const struct played *played)
+{
+    const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
+    bool say = printing(a) == NULL && !outputs_print(a->outputs, OUTPUTS);
+    if (a->times)
+        print_schedule_times(played);
+    else if (a->csv)
+        TRY(print_schedule_csv(played));
+    else if (a->json)
+        print_schedule_json(played);
+    else if (a->text || (svg->path == NULL && trace->path == NULL))
+        print_schedule_text(played);
+    if (svg->path != NULL)
+        TRY(write_schedule_svg(played, a->critical, svg, say));
+    return trace->path != NULL ? write_schedule_trace(played, trace, say) : OK;
+}
+
+static enum status read_file(const struct arguments *a, struct schedule **out)
+{
+    struct schedule *s = NULL;
+    enum status status = schedule_read_csv(a->name, &s);
+    if (status != OK) // a file that is not there is a slip of the pen, too
+        return status == IO_ERROR ? BAD_USAGE : status;
+    if ((a->p == 0 || a->p == s->p) && (a->m == 0 || a->m == s->m) && (a->v == 0 || a->v == s->v)) {
+        *out = s;
+        return OK;
+    }
+    status = fail(BAD_USAGE, "schedule: %s has p %d, m %d, v %d; without -p, -m and -v they are its own",
+                  a->name, s->p, s->m, s->v);
+    schedule_destroy(s);
+    return status;
+}
+
+static enum status get(const struct arguments *a, const struct cost_table *whole,
+                       const struct progress *progress, struct schedule **out)
+{
+    struct cost_table costs = a->v > 0 ? costs_of_chunks(whole, (int)a->v) : *whole; // as auto takes them
+    struct schedule_options options = {.name = a->name,
+                                       .p = (int)a->p,
+                                       .m = (int)a->m,
+                                       .v = (int)a->v,
+                                       .costs = &costs,
+                                       .progress = progress,
+                                       .memory_limit = a->limit};
+    return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
+}
+
+/* Whether the stages are those of --cost-file. */
+static enum status check_stages(const struct arguments *a, int p, int v)
+{
+    return a->cost_file == NULL || p * (int64_t)v == a->stages
+               ? OK
+               : fail(BAD_USAGE,
+                      "schedule: --cost-file %s has the times of %d stages; %s with p %d and v %d has %lld",
+                      a->cost_file, a->stages, a->name, p, v, (long long)p * v);
+}
+
+/* Before any work is done. With as many stages as the file has, auto has no choice of v. */
+static enum status settle_v(struct arguments *a)
+{
+    if (a->cost_file == NULL || is_file(a->name))
+        return OK;
+    bool searched = strcmp(a->name, "auto") == 0;
+    int own = searched && a->stages >= a->p ? (int)(a->stages / a->p) : schedule_default_v(a->name);
+    if (searched && a->v == 0)
+        a->v = own;
+    return own == 0 ? OK
+                    : check_stages(a, (int)a->p,
+                                   a->v > 0 ? (int)a->v : own); // there is no such schedule: said later
+}
+
+/* Playing it once more, and drawing it, takes the rest of the time. */
+enum { BUILT_PERCENT = 75 };
+
+static bool has_halves(const struct schedule *s)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            if (s->ranks[rank].actions[i].kind == BACKWARD_INPUT)
+                return true;
+    return false;
+}
+
+static enum status run_one(const struct arguments *a, const struct cost_table *whole)
+{
+    struct schedule *schedule = NULL;
+    struct simulation *simulation = NULL;
+    struct reporter reporter;
+    reporter_begin(&reporter, is_file(a->name) ? "file" : a->name);
+    reporter_part(&reporter, reporter.what, 0.0, BUILT_PERCENT);
+    enum status status = get(a, whole, &reporter.progress, &schedule);
+    if (status == OK)
+        status = check_stages(a, schedule->p, schedule->v);
+    if (status == OK)
+        status = check_costs(whole, a->name, has_halves(schedule));
+    if (status == OK) {
+        struct cost_table costs = costs_of_chunks(whole, schedule->v);
+        status = simulate(schedule, &costs, NULL, &simulation);
+    }
+    reporter_end(&reporter);
+    if (status == OK)
+        status = show(a, &(struct played){a->name, schedule, whole, simulation});
+    simulation_destroy(simulation);
+    schedule_destroy(schedule);
+    return status;
+}
+
+static enum status run_with(const struct arguments *a, const struct cost_table *whole)
+{
+    if (strcmp(a->name, "compare") == 0)
+        TRY(compare_schedules(&(struct comparison){.p = (int)a->p,
+                                                   .m = (int)a->m,
+                                                   .v = (int)a->v,
+                                                   .whole = *whole,
+                                                   .memory_limit = a->limit,
+                                                   .json = a->json}));
+    else
+        TRY(run_one(a, whole));
+    return fflush(stdout) == 0 && ferror(stdout) == 0 ? OK
+                                                      : fail(IO_ERROR, "standard output cannot be written");
+}
+
+static enum status run(struct arguments *a)
+{
+    struct cost_table whole;
+    struct stage_costs file = {.of_stage = NULL};
+    TRY(parse_costs(a->cost, a->cost_file != NULL, &whole));
+    if (a->cost_file != NULL)
+        TRY(read_stage_costs(a->cost_file, &file));
+    whole.of_stage = file.of_stage;
+    a->stages = file.count;
+    enum status status = settle_v(a);
+    if (status == OK && !is_file(a->name)) // these are never without I and W, or may have them
+        status =
+            check_costs(&whole, a->name, strcmp(a->name, "auto") == 0 || strcmp(a->name, "compare") == 0);
+    if (status == OK)
+        status = run_with(a, &whole);
+    stage_costs_free(&file);
+    return status;
+}
+
+int cmd_schedule(int argc, char **argv)
+{
+    struct arguments arguments;
+    int status = exit_status(parse(argc, argv, &arguments));
+    if (status != 0)
+        return status;
+    if (arguments.help || arguments.short_help)
+        fputs(help, stdout);
+    else if (arguments.list)
+        print_schedule_list();
+    else
+        status = exit_status(run(&arguments));
+    return status;
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/schedule/cmd_schedule_compare.h"
+
+#include "tools/cli/schedule/cmd_schedule_costs.h"
+#include "tools/cli/schedule/cmd_schedule_print.h"
+#include "tools/cli/schedule/cmd_schedule_progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { OWN_V = 2 };      // the largest v that a family has of its own
+enum { AUTO_SHARE = 8 }; // how many named families' time auto takes, which is the last of the table
+
+/* One family on the clock. */
+struct entry {
+    const char *name;
+    int v, chunks;
+    bool twins; // every stage's weights are on two ranks
+    double makespan, bubble;
+    int peak;      // activations of a chunk, of the rank that holds most
+    double whole;  // the same in activations of everything a rank has
+    int64_t sends; // of the rank that sends most
+    char *refusal; // owned; NULL: it was played
+};
+
+static enum status build(const struct comparison *c, const char *name, int v, const struct progress *progress,
+                         struct schedule **out)
+{
+    struct cost_table costs =
+        v > 0 ? costs_of_chunks(&c->whole, v) : c->whole; // v 0: auto takes those of a rank
+    struct schedule_options options = {.name = name,
+                                       .p = c->p,
+                                       .m = c->m,
+                                       .v = v,
+                                       .costs = &costs,
+                                       .memory_limit = c->memory_limit,
+                                       .progress = progress};
+    return schedule_build(&options, out);
+}
+
+static int64_t sends_of(const struct schedule *s, int rank)
+{
+    int64_t sends = 0;
+    for (int i = 0; i < s->ranks[rank].count; i++)
+        sends += action_fact(s->ranks[rank].actions[i].kind)->sends ? 1 : 0;
+    return sends;
+}
+
+static void summarise(const struct schedule *s, const struct simulation *sim, struct entry *out)
+{
+    out->v = s->v;
+    out->chunks = s->chunks;
+    out->twins = schedule_has_twins(s);
+    out->makespan = sim->makespan;
+    out->bubble = bubble_fraction(sim);
+    for (int rank = 0; rank < s->p; rank++) {
+        int64_t sends = sends_of(s, rank);
+        out->peak = sim->ranks[rank].peak > out->peak ? sim->ranks[rank].peak : out->peak;
+        out->sends = sends > out->sends ? sends : out->sends;
+    }
+    out->whole = (double)out->peak / s->v;
+}
+
+/* One family with one v, 0 for its own. */
+static enum status play_with(const struct comparison *c, int v, const struct progress *progress,
+                             struct entry *out)
+{
+    struct schedule *schedule = NULL;
+    struct simulation *simulation = NULL;
+    TRY(build(c, out->name, v, progress, &schedule));
+    struct cost_table costs = costs_of_chunks(&c->whole, schedule->v);
+    enum status status = simulate(schedule, &costs, NULL, &simulation);
+    if (status == OK)
+        summarise(schedule, simulation, out);
+    simulation_destroy(simulation);
+    schedule_destroy(schedule);
+    return status;
+}
+
+static bool is_auto(const struct entry *entry)
+{
+    return strcmp(entry->name, "auto") == 0;
+}
+
+/* The others have the given v or their own, which is 1 or 2; auto has the best of all these. */
+static enum status play(const struct comparison *c, const struct progress *progress, struct entry *out)
+{
+    enum status status = BAD_SCHEDULE;
+    struct entry given = {.name = out->name};
+    if (is_auto(out)) {
+        status = play_with(c, 0, progress, out);
+        if (status == OK && c->v > OWN_V)
+            status = play_with(c, c->v, progress, &given);
+        if (status == OK && given.v > 0 &&
+            (given.makespan < out->makespan || (given.makespan <= out->makespan && given.whole < out->whole)))
+            *out = given;
+    } else {
+        status = c->v > 0 ? play_with(c, c->v, progress, out) : BAD_SCHEDULE;
+        if (status == BAD_SCHEDULE)
+            status = play_with(c, 0, progress, out);
+    }
+    if (status != BAD_SCHEDULE)
+        return status;
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    out->refusal = why.chars;
+    return OK;
+}
+
+/* The shortest first; those that tie in the order of the table, those that were refused at the end. */
+static bool before(const struct entry *a, const struct entry *b)
+{
+    if ((a->refusal == NULL) != (b->refusal == NULL))
+        return a->refusal == NULL;
+    return a->refusal == NULL && a->makespan < b->makespan;
+}
+
+static void sort(struct entry *entries, int count)
+{
+    for (int i = 1; i < count; i++)
+        for (int j = i; j > 0 && before(&entries[j], &entries[j - 1]); j--) {
+            struct entry other = entries[j];
+            entries[j] = entries[j - 1];
+            entries[j - 1] = other;
+        }
+}
+
+/* With whom auto competes, and by which rules. */
+static void print_notes(const struct comparison *c, bool twins, bool searched)
+{
+    const char *before = "\n";
+    if (twins) {
+        printf("%s* holds all weights twice%s\n", before,
+               searched ? "; auto, which holds them once, does not compete with it" : "");
+        before = "";
+    }
+    if (searched && c->v > OWN_V) {
+        printf("%sauto has the best of v 1, 2 and %d\n", before, c->v);
+        before = "";
+    }
+    if (searched && c->memory_limit > 0.0)
+        printf("%sauto holds at most %g whole microbatches, as --memory-limit says; the others hold what "
+               "they hold\n",
+               before, c->memory_limit);
+}
+
+static void print_table(const struct comparison *c, const struct entry *entries, int count)
+{
+    struct text title = {0};
+    bool twins = false, searched = false;
+    add_costs(&c->whole, 0, &title);
+    printf("p %d, m %d; %s\n\n", c->p, c->m, title.chars);
+    text_free(&title);
+    printf("%-12s %2s %10s %9s %17s %12s\n", "schedule", "v", "makespan", "bubble", "peak microbatches",
+           "messages");
+    printf("%-12s %2s %10s %9s %17s %12s\n", "", "", "", "", "(chunks)", "sent");
+    for (int i = 0; i < count && entries[i].refusal == NULL; i++) {
+        const struct entry *e = &entries[i];
+        char peak[NUMBER_CHARS];
+        snprintf(peak, sizeof peak, "%.4g (%d)", e->whole, e->peak);
+        printf("%s%-*s %2d %10.6g %7.1f %% %17s %12lld\n", e->name, 12 - (int)strlen(e->name),
+               e->twins ? "*" : "", e->v, e->makespan, 100.0 * e->bubble, peak, (long long)e->sends);
+        twins = twins || e->twins;
+        searched = searched || is_auto(e);
+    }
+    print_notes(c, twins, searched);
+    for (int i = 0; i < count; i++)
+        if (entries[i].refusal != NULL)
+            printf("%s%s\n", i == 0 || entries[i - 1].refusal == NULL ? "\nleft out:\n" : "",
+                   entries[i].refusal);
+}
+
+static void print_json(const struct comparison *c, const struct entry *entries, int count)
+{
+    char a[NUMBER_CHARS], b[NUMBER_CHARS], w[NUMBER_CHARS];
+    printf("{\"p\": %d, \"m\": %d, ", c->p, c->m);
+    print_json_costs(&c->whole);
+    printf(",\n \"schedules\": [");
+    for (int i = 0; i < count; i++) {
+        const struct entry *e = &entries[i];
+        struct text refusal = {0};
+        text_add_json(&refusal, e->refusal != NULL ? e->refusal : "");
+        printf("%s\n  {\"schedule\": \"%s\", ", i > 0 ? "," : "", e->name);
+        if (e->refusal != NULL)
+            printf("\"refused\": %s}", refusal.chars);
+        else
+            printf("\"v\": %d, \"weight_copies\": %d, \"makespan\": %s, \"bubble_fraction\": %s, "
+                   "\"peak_chunks\": %d, "
+                   "\"peak_whole\": %s, "
+                   "\"messages\": %lld}",
+                   e->v, e->twins ? 2 : 1, number_text(e->makespan, a), number_text(e->bubble, b), e->peak,
+                   number_text(e->whole, w), (long long)e->sends);
+        text_free(&refusal);
+    }
+    puts("]}");
+}
+
+enum status compare_schedules(const struct comparison *c)
+{
+    int count = 0;
+    while (schedule_about(count) != NULL)
+        count++;
+    struct entry *entries = calloc((size_t)count, sizeof *entries);
+    if (entries == NULL)
+        return fail(NO_MEMORY, "no memory to compare %d schedules", count);
+    enum status status = OK;
+    struct reporter reporter;
+    reporter_begin(&reporter, "compare");
+    for (int i = 0; status == OK && i < count; i++) {
+        double all = count - 1 + AUTO_SHARE;
+        entries[i].name = schedule_about(i)->name;
+        double share = is_auto(&entries[i]) ? AUTO_SHARE : 1.0;
+        reporter_part(&reporter, entries[i].name, 100.0 * i / all, 100.0 * (i + share) / all);
+        status = play(c, &reporter.progress, &entries[i]);
+    }
+    reporter_end(&reporter);
+    sort(entries, count);
+    if (status == OK && c->json)
+        print_json(c, entries, count);
+    else if (status == OK)
+        print_table(c, entries, count);
+    for (int i = 0; i < count; i++)
+        free(entries[i].refusal);
+    free(entries);
+    return status;
+}

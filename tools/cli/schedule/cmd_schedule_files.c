@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/schedule/cmd_schedule_files.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A file that is there is its number; one that is not, its folder's number and its own name. */
+struct place {
+    bool there;
+    struct stat info; // of the file, or of the folder
+    const char *name; // behind the last slash
+};
+
+static struct place place_of(const char *path)
+{
+    struct place place = {.name = path};
+    const char *slash = strrchr(path, '/');
+    place.there = stat(path, &place.info) == 0;
+    if (place.there)
+        return place;
+    struct text folder = {0};
+    text_add_bytes(&folder, path, slash != NULL ? (size_t)(slash - path) + 1 : 0);
+    place.name = slash != NULL ? slash + 1 : path;
+    if (stat(slash != NULL ? text_chars(&folder) : ".", &place.info) != 0)
+        place.info = (struct stat){0}; // no folder, no place for a file either
+    text_free(&folder);
+    return place;
+}
+
+static bool same_place(const struct place *a, const struct place *b)
+{
+    return a->there == b->there && a->info.st_dev == b->info.st_dev && a->info.st_ino == b->info.st_ino &&
+           (a->there || strcmp(a->name, b->name) == 0);
+}
+
+static bool is_standard(const struct output *o)
+{
+    return o->path != NULL && strcmp(o->path, "-") == 0;
+}
+
+bool outputs_print(const struct output *outputs, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (is_standard(&outputs[i]))
+            return true;
+    return false;
+}
+
+static enum status check_place(const struct output *o)
+{
+    if (o->path[0] == 0)
+        return fail(BAD_USAGE, "schedule: %s has an empty name; a file's works, and - is standard output",
+                    o->option);
+    const char *fault = file_place_fault(o->path);
+    return fault == NULL ? OK : fail(BAD_USAGE, "schedule: %s %s: %s", o->option, o->path, fault);
+}
+
+static enum status check_pair(const struct output *a, const struct output *b)
+{
+    if (is_standard(a) && is_standard(b))
+        return fail(BAD_USAGE,
+                    "schedule: %s - and %s - both want standard output; a file for one of them works",
+                    a->option, b->option);
+    if (is_standard(a) || is_standard(b))
+        return OK;
+    struct place x = place_of(a->path), y = place_of(b->path);
+    return same_place(&x, &y) ? fail(BAD_USAGE, "schedule: %s %s and %s %s are one file; two names work",
+                                     a->option, a->path, b->option, b->path)
+                              : OK;
+}
+
+static enum status check_output(const struct output *o, const char *const inputs[2], const char *printing)
+{
+    struct stat printed;
+    if (is_standard(o) && printing != NULL)
+        return fail(BAD_USAGE, "schedule: %s and %s - both want standard output; %s FILE works", printing,
+                    o->option, o->option);
+    if (is_standard(o))
+        return OK;
+    TRY(check_place(o));
+    struct place place = place_of(o->path);
+    for (int i = 0; i < 2; i++) {
+        struct place input = place_of(inputs[i] != NULL ? inputs[i] : "");
+        if (place.there && input.there && same_place(&place, &input))
+            return fail(BAD_USAGE, "schedule: %s %s would take the place of the %s; another name works",
+                        o->option, o->path, i == 0 ? "schedule itself" : "costs themselves");
+    }
+    if (place.there && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == place.info.st_dev &&
+        printed.st_ino == place.info.st_ino)
+        return fail(BAD_USAGE, "schedule: %s %s is where standard output goes; %s - writes it there",
+                    o->option, o->path, o->option);
+    return OK;
+}
+
+enum status outputs_check(const struct output *outputs, int count, const char *const inputs[2],
+                          const char *printing)
+{
+    for (int i = 0; i < count; i++) {
+        if (outputs[i].path == NULL)
+            continue;
+        TRY(check_output(&outputs[i], inputs, printing));
+        for (int k = 0; k < i; k++)
+            if (outputs[k].path != NULL)
+                TRY(check_pair(&outputs[k], &outputs[i]));
+    }
+    return OK;
+}
+
+enum status output_write(const struct output *o, const struct text *content, bool say)
+{
+    if (is_standard(o)) {
+        fwrite(content->chars, 1, content->length, stdout); // whether it arrived is asked once, at the end
+        return OK;
+    }
+    TRY(file_write_atomic(o->path, content->chars, content->length));
+    if (say)
+        print_line(stdout, "%s: %zu bytes", o->path, content->length);
+    return OK;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/schedule/cmd_schedule_progress.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void show(void *context, double percent)
+{
+    enum { SILENT_SECONDS = 1 };
+    struct reporter *r = context;
+    double done = r->from + (r->to - r->from) * percent / 100.0, time = now(), passed = time - r->begun;
+    char left[NUMBER_CHARS];
+    if (!r->terminal || passed < SILENT_SECONDS || time - r->shown < 0.1 || !(done > 0.0 && done < 100.0))
+        return;
+    r->shown = time;
+    fprintf(stderr, "\r\033[K%s: %.0f %%, about %s left", r->what, done,
+            seconds_text(passed * (100.0 - done) / done, left));
+    fflush(stderr);
+}
+
+void reporter_begin(struct reporter *r, const char *what)
+{
+    *r = (struct reporter){
+        .progress = {.tell = show, .context = r}, .what = what, .to = 100.0, .begun = now()};
+    r->terminal = isatty(STDERR_FILENO) == 1;
+}
+
+void reporter_part(struct reporter *r, const char *what, double from, double to)
+{
+    r->what = what;
+    r->from = from;
+    r->to = to;
+    show(r, 0.0);
+}
+
+void reporter_end(struct reporter *r)
+{
+    if (r->shown > 0.0)
+        fputs("\r\033[K", stderr);
+    r->shown = 0.0;
+    r->terminal = false;
+}

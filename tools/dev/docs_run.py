@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the pictures and tables in the documentation what the program says.
+
+A page names a command in a comment, and behind it stands what the command prints, or the picture that it writes:
+
+    <!-- run: cuboid schedule compare -p 8 -m 32 -->     <!-- run: cuboid schedule 1f1b -p 4 -m 8 --svg docs/a.svg -->
+    ```text                                              ![1F1B](a.svg)
+    ...
+    ```
+
+    tools/dev/docs_run.py CUBOID           says which of them are not current; exit status 1 if any
+    tools/dev/docs_run.py CUBOID --write   makes them current"""
+import glob
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RUN = re.compile(r"^<!-- run: cuboid (.*) -->\n(```text\n(?:.*\n)*?```\n)?", re.M)
+
+
+def run(cuboid, words):
+    done = subprocess.run([cuboid, *words], capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode != 0:
+        sys.exit(f"cuboid {shlex.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def make(cuboid, command, old_block, files):
+    """The block that belongs behind the command; the file that it writes goes into `files`."""
+    words = shlex.split(command)
+    if "--svg" not in words:
+        return f"```text\n{run(cuboid, words)}```\n"
+    at = words.index("--svg") + 1
+    path = words[at]
+    with tempfile.TemporaryDirectory() as folder:
+        words[at] = os.path.join(folder, "picture.svg")
+        run(cuboid, words)
+        files[path] = read(words[at])
+    return old_block or ""
+
+
+def main():
+    cuboid, write = os.path.abspath(sys.argv[1]), "--write" in sys.argv[2:]
+    files = {}
+    pages = [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]
+    for page in pages:
+        def block(match):
+            return (f"<!-- run: cuboid {match.group(1)} -->\n"
+                    + make(cuboid, match.group(1), match.group(2), files))
+        files[os.path.relpath(page, ROOT)] = RUN.sub(block, read(page))
+    stale = [path for path, text in files.items() if read(os.path.join(ROOT, path)) != text]
+    for path in stale if write else []:
+        with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+            file.write(files[path])
+    unused = set(glob.glob("docs/schedules/*.svg", root_dir=ROOT)) - set(files)
+    for path in stale:
+        print(f"{path}: {'written' if write else 'is not what the program says; run docs_run.py CUBOID --write'}")
+    for path in unused:
+        print(f"{path}: no page's command writes it")
+    pictures = sum(path.endswith(".svg") for path in files)
+    if pictures == 0:
+        sys.exit("no page has a picture: the comments are no longer found")
+    print(f"{len(pages)} pages, {pictures} pictures")
+    sys.exit(1 if unused or (stale and not write) else 0)
+
+
+main()

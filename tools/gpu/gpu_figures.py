@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures from what Cuboid's programs print and write: for tools/gpu/gpu_report.py, and held to canned texts by
+tests/gpu_check."""
+import array
+import json
+import os
+import random
+import re
+import statistics
+import struct
+
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "GH200": 989e12, "A100": 312e12}  # bf16, dense, by the data sheets
+
+
+def to_bytes(text):
+    number, unit = text.split()
+    return float(number) * 1024 ** (" KMGT".index(unit[0]) if unit[0] in "KMGT" else 0)
+
+
+def peak_of(gpu_name):
+    """FLOP/s of bf16 that a GPU of this name is sold with; None for one that is not in the list."""
+    return next((peak for name, peak in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", gpu_name)), None)
+
+
+def read_metrics(folder):
+    with open(os.path.join(folder, "metrics.jsonl")) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def training_figures(records, warm=3):
+    """Medians over the steps behind the first `warm`, whose kernels are chosen and memory is found."""
+    kept = records[warm:] or records[-1:]
+
+    def middle(key):
+        values = [r[key] for r in kept if r.get(key) is not None]
+        return statistics.median(values) if values else None
+
+    return {key: middle(key) for key in ("step_time_s", "tokens_per_s", "model_tflops_per_rank", "mfu", "mfu_causal",
+                                         "memory_peak_bytes")}
+
+
+def bytes_text(number):
+    unit = next((i for i in range(4) if abs(number) < 1024 ** (i + 1)), 4)
+    return f"{number / 1024 ** unit:.1f} {['B', 'KiB', 'MiB', 'GiB', 'TiB'][unit]}"
+
+
+def dry_bytes(out):
+    """What a dry run, or a run that is planned by one, says that rank 0 allocates in all."""
+    match = re.search(r"^ +0 +0 .* ([0-9.]+ [KMGT]?i?B)$", out, re.MULTILINE)
+    return to_bytes(match.group(1)) if match else None
+
+
+def step_calls(out):
+    """What cuboid_counted says of each step: {step, said, inside, end: {call: (count, range)}, free, all}."""
+    def calls(text):
+        return {name: (int(count or 1), place)
+                for name, count, place in re.findall(r"(?:^|, )(.*?)(?: (\d+))? \((\w+)\)", text)}
+
+    lines = re.findall(r"^step (\d+) asks of CUDA: (inside (.*); at its end (.*)); (\d+) of (\d+) bytes free$", out,
+                       re.MULTILINE)
+    return [{"step": int(step), "said": said, "inside": calls(inside), "end": calls(end), "free": int(free),
+             "all": int(total)} for step, said, inside, end, free, total in lines]
+
+
+def waits_as_meant(step):
+    """Nothing inside a step; at its end one wait, for loss, norm and what ranks tell each other."""
+    return not step["inside"] and set(step["end"]) == {"cudaEventSynchronize"} and \
+        step["end"]["cudaEventSynchronize"][0] == 1
+
+
+def copy_shares(out):
+    """{op: per cent of the copy's rate} of bench_ops' lines; of an op at several widths the lowest."""
+    shares = {}
+    for line in out.splitlines():
+        match = re.match(r"(.{32}) +[0-9.]+ ms +[0-9.]+ GB/s +([0-9.]+) % x", line)
+        if match and "ceiling" not in match.group(1):
+            name = match.group(1).strip()
+            shares[name] = min(float(match.group(2)), shares.get(name, float("inf")))
+    return shares
+
+
+def attention_share(line):
+    """The lower of forward's and back's share of cuDNN's rate, in per cent: 'own attention: 91.0 % of ...'."""
+    return min(float(share) for share in re.findall(r"([0-9.]+) %(?! is wanted)", line))
+
+
+def loss_bound(out):
+    """The bound of the first step's loss in what `cuboid verify` prints."""
+    match = re.search(r"^  loss +[0-9.e+-]+ +([0-9.e+-]+) +[0-9.e+-]+  step 1\b", out, re.MULTILINE)
+    return float(match.group(1)) if match else None
+
+
+def same_steps(a, b, first=1):
+    """Whether the steps from `first` on have the same losses and gradient norms, to the bit, and there are any."""
+    keys = ("step", "loss", "grad_norm")
+    x, y = ([[r[k] for k in keys] for r in records if r["step"] >= first] for records in (a, b))
+    return bool(x) and x == y
+
+
+def write_ids(prefix, vocabulary, documents=1000, length=1000):
+    """Random ids as a Megatron dataset: the work does not depend on what they say."""
+    code, size = (8, 2) if vocabulary <= 65536 else (4, 4)
+    ids = array.array("H" if size == 2 else "i", random.Random(1).choices(range(vocabulary), k=10 * length))
+    ids *= -(-documents // 10)
+    del ids[documents * length:]
+    with open(prefix + ".bin", "wb") as out:
+        out.write(ids.tobytes())
+    with open(prefix + ".idx", "wb") as out:
+        out.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, documents, documents + 1))
+        out.write(struct.pack(f"<{documents}i", *[length] * documents))
+        out.write(struct.pack(f"<{documents}q", *range(0, size * length * documents, size * length)))
+        out.write(struct.pack(f"<{documents + 1}q", *range(documents + 1)))

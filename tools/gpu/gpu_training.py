@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of tools/gpu/gpu_report.py that measure rates: first (one training run), train, torch, rates."""
+import json
+import os
+import re
+import sys
+
+from gpu_figures import attention_share, copy_shares, dry_bytes, peak_of, read_metrics, training_figures, write_ids
+from gpu_session import ONE_RANK, TINY, as_code
+
+COPY_SHARE = 85.0  # per cent that a memory-bound op is to reach
+ATTENTION_SHARE = 80.0  # of cuDNN's rate
+
+
+class Model:
+    """A model of part `train`. target: the utilisation to reach, attention counted in full."""
+
+    def __init__(self, name, recipe, seq, batch, microbatches, target, vocabulary, overrides=()):
+        self.name, self.recipe, self.seq, self.batch, self.target = name, recipe, seq, batch, target
+        self.microbatches, self.vocabulary, self.overrides = microbatches, vocabulary, list(overrides)
+        self.layers = None  # None: the recipe's
+
+
+MODELS = [
+    Model("gpt2-124m", "gpt2-124m.yaml", 1024, 32, 4, 45.0, 50257),
+    Model("gpt3-1.3b", "gpt3-1.3b.yaml", 2048, 4, 8, 50.0, 50257),
+    Model("llama3-8b", "llama3-8b.yaml", 4096, 1, 8, 50.0, 128256),
+]
+WAYS = [("deterministic", []),
+        ("fastest", ["deterministic=false", "model.attention_backend=auto", "cluster.matmul_epilogues=auto",
+                     "cluster.matmul_algorithms={work}/algorithms-train"])]
+GRAPHS = ("graphs", WAYS[-1][1] + ["cluster.cuda_graphs=true"])
+
+
+def shape_overrides(s, model):
+    """What makes the recipe this measurement's work."""
+    overrides = [f"model.seq_length={model.seq}", *model.overrides]
+    if model.layers is not None:
+        overrides.append(f"model.num_layers={model.layers}")
+    if s.tiny:
+        overrides += TINY + ["model.num_layers=2", "model.num_attention_heads=6", "model.vocab_size=300"]
+        overrides += ["model.num_query_groups=2"] if model.recipe.startswith("llama") else []
+    return overrides
+
+
+def write_ids_once(s, model):
+    if not os.path.exists(f"{s.work}/ids-{model.vocabulary}.bin"):
+        write_ids(f"{s.work}/ids-{model.vocabulary}", 300 if s.tiny else model.vocabulary)
+
+
+def train_overrides(s, model, *more):
+    batch, microbatches = (2, 2) if s.tiny else (model.batch, model.microbatches)
+    return [f"data.train={s.work}/ids-{model.vocabulary}", "tokenizer.tokenizer_type=none",
+            "tokenizer.vocab_file=none", "tokenizer.merge_file=none", f"model.vocab_size={model.vocabulary}",
+            f"train.micro_batch_size={batch}", f"train.global_batch_size={batch * microbatches}",
+            "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=100", "data.split=100,0,0",
+            "precision.params_dtype=bf16", *ONE_RANK, *shape_overrides(s, model), *more]
+
+
+def layers_that_fit(s, model, room):
+    """The most layers of 4, 8, 12 ... whose allocations, as a dry run counts them, fit; None: it could not say."""
+    best = None
+    for layers in range(4, 33, 4):
+        model.layers = layers
+        command, _ = s.train("dry", model.recipe, *train_overrides(s, model, "cluster.device=dry"))
+        needed = dry_bytes(s.run(command, 30).out)
+        if needed is None or needed > room:
+            break
+        best = layers
+    model.layers = None
+    return best
+
+
+def torch_figures(s, model, layers):
+    """PyTorch's step of the same work, or why there is none."""
+    batch, microbatches = (2, 2) if s.tiny else (model.batch, model.microbatches)
+    command = [sys.executable, s.path("gpu_torch.py"), "--model", model.name, "--batch", str(batch),
+               "--microbatches", str(microbatches), "--seq", str(model.seq)]
+    command += ["--layers", str(layers)] if layers else []
+    outcome = s.run(command + (["--tiny"] if s.tiny else []), 150)
+    said = [line for line in outcome.out.splitlines() if line.strip()]
+    figures = [line for line in said if line.startswith("{")]
+    try:
+        return json.loads(figures[-1]), ""
+    except (IndexError, ValueError):
+        return None, said[-1] if said and outcome.status is not None else outcome.why
+
+
+def figures_of(s, model, way, overrides, peak):
+    """training_figures() of one way to train the model, measured once; None: it failed."""
+    if (model.name, way, model.layers) in s.figures:
+        return s.figures[model.name, way, model.layers]
+    command, folder = s.train(f"{model.name}-{way}", model.recipe, *train_overrides(
+        s, model, f"cluster.device={s.device}", "train.train_iters=8", f"logging.peak_flops={peak or 0:g}",
+        *(override.format(work=s.work) for override in overrides)))
+    outcome = s.check(f"training, {model.name}, bf16, {way}", command, 90)
+    if not outcome.good:
+        return None
+    figures = {**training_figures(read_metrics(folder)), "way": way}
+    s.figures[model.name, way, model.layers] = figures
+    s.report.row(f"{model.name}, {way}", f"{figures['tokens_per_s']:.0f} tokens/s, {figures['step_time_s']:.3g} s")
+    if way == "fastest":
+        told = re.findall(r"^attention: (.*)$", outcome.out, re.MULTILINE)
+        s.report.wanted.see("faster", bool(told), "; ".join(told) or f"{model.name}: nothing said of attention")
+    return figures
+
+
+def our_figures(s, model, peak, ways=WAYS):
+    """Those of the fastest way to train it; None: all ways failed."""
+    found = [figures_of(s, model, way, overrides, peak) for way, overrides in ways]
+    return max((figures for figures in found if figures), key=lambda f: f["tokens_per_s"], default=None)
+
+
+def compare_with_torch(s, model, ours, peak):
+    """-> both. Where PyTorch has no room for as many layers, both are measured with fewer."""
+    theirs, why = torch_figures(s, model, model.layers)
+    if theirs is None and "out of memory" in why.lower() and model.layers and model.layers > 8:
+        model.layers -= 8
+        s.report.row(f"PyTorch, {model.name}", f"out of memory; both again with {model.layers} layers")
+        ours = our_figures(s, model, peak, [way for way in (*WAYS, GRAPHS) if way[0] == ours["way"]]) or ours
+        theirs, why = torch_figures(s, model, model.layers)
+    if theirs is None:
+        s.report.row(f"PyTorch, {model.name}", f"not run: {why}")
+        return ours, None
+    s.report.wanted.see(f"{model.name} torch", *s.report.target(
+        f"{model.name}, Cuboid's tokens/s over PyTorch's", 100 * ours["tokens_per_s"] / theirs["tokens_per_s"], 110.0))
+    return ours, theirs
+
+
+def part_first(s):
+    """One training run, before anything that takes long: does it train, and at what rate?"""
+    write_ids_once(s, MODELS[0])
+    way, overrides = WAYS[0]
+    figures_of(s, MODELS[0], way, overrides, peak_of(s.gpu_name))
+
+
+def part_train(s):
+    """Cuboid's figures of all models; PyTorch, which compiles for minutes, is a part of its own."""
+    peak = peak_of(s.gpu_name)
+    for model in MODELS:
+        write_ids_once(s, model)
+        if model.name == "llama3-8b" and not s.tiny:
+            model.layers = layers_that_fit(s, model, 0.9 * s.gpu_bytes)
+            if model.layers is None:
+                s.report.failed("llama3-8b, layers that fit", "the dry run does not say, or not one does")
+                continue
+        ours = our_figures(s, model, peak, [*WAYS, GRAPHS] if model.name == "gpt2-124m" else WAYS)
+        if ours is None:
+            continue
+        s.measured.append((model, ours))
+        if peak:
+            s.report.wanted.see(f"{model.name} mfu", *s.report.target(f"{model.name}, model FLOPs utilisation",
+                                                                      100 * ours["mfu"], model.target))
+    training_section(s, peak, [(model, ours, None) for model, ours in s.measured])
+
+
+def part_torch(s):
+    """PyTorch's figures next to those of part train."""
+    peak = peak_of(s.gpu_name)
+    if not s.measured:
+        s.report.row("PyTorch", "not run: there are no figures of part train to compare with")
+    training_section(s, peak, [(model, *compare_with_torch(s, model, ours, peak)) for model, ours in s.measured])
+
+
+def training_section(s, peak, measured):
+    lines = ["| model | layers | B x S x m | way | Cuboid tok/s | MFU, attention in full | MFU, its causal half "
+             "| memory | PyTorch tok/s | Cuboid / PyTorch |", "|---|---|---|---|---|---|---|---|---|---|"]
+    lines += [train_line(model, ours, theirs) for model, ours, theirs in measured]
+    text = "\n".join(lines)
+    text += "\n\nMedians of the steps after the third. In full: 12 layers x S x A x D per token for attention"
+    text += " (Narayanan et al. 2021); its causal half is what Megatron-LM counts today."
+    text += f" Of {peak / 1e12:.0f} TFLOP/s." if peak else " No peak is known for this GPU."
+    s.report.section("Training", text)
+
+
+def train_line(model, ours, theirs):
+    def share(x):
+        return f"{100 * x:.1f} %" if x is not None else "-"
+
+    cells = [model.name, model.layers or "all", f"{model.batch} x {model.seq} x {model.microbatches}",
+             ours["way"], f"{ours['tokens_per_s']:.0f}", share(ours["mfu"]), share(ours["mfu_causal"]),
+             f"{ours['memory_peak_bytes'] / 2**30:.1f} GiB"]
+    cells += [f"{theirs['tokens_per_s']:.0f}", f"{ours['tokens_per_s'] / theirs['tokens_per_s']:.2f}"] if theirs \
+        else ["-", "-"]
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def part_rates(s):
+    sizes = [("bf16", "gpt2", 16, 1024), ("bf16", "gpt3-1.3b", 4, 2048), ("bf16", "llama3-8b", 1, 4096),
+             ("f32", "gpt2", 16, 1024)]
+    for dtype, model, batch, seq in sizes:
+        batch, seq = (1, 64) if s.tiny else (batch, seq)
+        outcome = s.check(f"rates, {dtype}, {model}", [
+            s.path("bin", "bench_ops"), f"device={s.device}", f"type={dtype}", f"model={model}", f"batch={batch}",
+            f"sequence={seq}", *(["attention=cudnn"] if s.attention else [])], 60)
+        shares = copy_shares(outcome.out)
+        low = {name: share for name, share in shares.items() if share < COPY_SHARE}
+        if shares:
+            said = ", ".join(f"{name} {share:.0f}" for name, share in sorted(low.items(), key=lambda x: x[1]))
+            s.report.wanted.see("copy", not low, f"{dtype}, {model}: {said}")
+            s.report.row(f"at {COPY_SHARE:.0f} % of the copy's rate or more, {dtype}, {model}",
+                         f"{len(shares) - len(low)} of {len(shares)} memory-bound ops" +
+                         (f"; below: {said}" if low else ""))
+        for beside in re.findall(r"^own attention: (.*)$", outcome.out, re.MULTILINE)[:1 if dtype == "bf16" else 0]:
+            s.report.row(f"own attention, {dtype}, {model}", beside)
+            share = attention_share(beside)
+            s.report.wanted.see("attention", share >= ATTENTION_SHARE, f"{model}: {share:.0f} %")
+        s.report.section(f"Rates, {dtype}, {model}, batch {batch} x {seq}", as_code(outcome.out))

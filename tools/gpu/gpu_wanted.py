@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU is to show, one line each: reached, not reached, not measured. The parts of gpu_report.py say what
+they see of it; a figure that is made of several is reached when all of them have been seen, and were good."""
+
+FIGURES = {  # name: (what is to be shown, how many sights make it whole)
+    "ops": ("every op against double precision: all types, odd shapes, poisoned outputs", 15),
+    "memcheck": ("compute-sanitizer memcheck finds nothing in the op suite", 6),
+    "racecheck": ("compute-sanitizer racecheck finds nothing in the op suite", 4),
+    "gpt3-1.3b mfu": ("GPT-3 1.3B, sequences of 2048, bf16: 50 % model FLOPs utilisation", 1),
+    "llama3-8b mfu": ("layers of Llama 3 8B, as many as fit, sequences of 4096, bf16: 50 %", 1),
+    "gpt2-124m mfu": ("GPT-2 124M, sequences of 1024, bf16: 45 %", 1),
+    "gpt3-1.3b torch": ("GPT-3 1.3B: 1.1 x PyTorch's tokens a second", 1),
+    "llama3-8b torch": ("layers of Llama 3 8B: 1.1 x PyTorch's tokens a second", 1),
+    "gpt2-124m torch": ("GPT-2 124M: 1.1 x PyTorch's tokens a second", 1),
+    "copy": ("memory-bound ops at 85 % of a copy's rate, at three models' sizes in bf16 and one's in fp32", 4),
+    "attention": ("own attention at 80 % of cuDNN's rate, forward and back, at three models' sizes", 3),
+    "faster": ("training takes the faster attention of the two", 3),
+    "waits": ("no wait of the host inside a step and no allocation, bf16 with fp32 masters, with CUDA graphs and "
+              "without; at its end one, for loss, norm and what ranks tell each other", 4),
+    "graph memory": ("what CUDA graphs take of the GPU's memory beside the plan, GPT-2 124M: a figure", 1),
+    "rerun": ("one GPU, deterministic: rerun against rerun, the same bits", 1),
+    "schedules": ("one GPU, deterministic: schedule against schedule, the same bits", 3),
+    "resume": ("one GPU, deterministic: resumed against not stopped, the same bits", 1),
+    "cube bf16": ("8 ranks on one GPU, 2 x 2 x 2, every schedule: the loss within the bf16 bound of one rank's", 11),
+    "cube fp32": ("8 ranks on one GPU, 2 x 2 x 2: the loss within the fp32 bound of one rank's", 2),
+}
+
+
+class Wanted:
+    def __init__(self):
+        self.seen = {name: [] for name in FIGURES}
+
+    def see(self, name, good, said):
+        self.seen[name].append((good, said))
+
+    def state(self, name):
+        """-> the word, and what was seen: of a figure of several, what was not good, or how many were."""
+        seen, count = self.seen[name], FIGURES[name][1]
+        bad = [said for good, said in seen if not good]
+        if not seen:
+            return "not measured", ""
+        if bad:
+            return "not reached", "; ".join(bad)
+        if len(seen) < count:
+            return "not measured", f"{len(seen)} of {count} were, and are good"
+        return "reached", seen[0][1] if count == 1 else f"all {len(seen)}"
+
+    def lines(self):
+        return ["| what is to be shown | | |", "|---|---|---|",
+                *(f"| {FIGURES[name][0]} | {' | '.join(self.state(name))} |" for name in FIGURES)]

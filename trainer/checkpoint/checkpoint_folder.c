@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/checkpoint_folder.h"
+
+#include "base/file.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char partial_suffix[] = ".partial";
+enum { MOST_NAMES = 1000 };
+
+void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out)
+{
+    text_add(out, "%s/step-%08lld%s", save, (long long)step, suffix);
+}
+
+void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct text *out)
+{
+    folder_of_step(save, ticket->identity.step, partial_suffix, out);
+    if (ticket->attempt > 1)
+        text_add(out, "-%d", ticket->attempt);
+}
+
+bool folder_speaks(void)
+{
+    struct launcher launcher;
+    bool alone = launcher_find(&launcher) != OK || launcher.rank <= 0;
+    return alone && who_am_i()->rank <= 0;
+}
+
+/* ---- listing ---- */
+
+struct entry {
+    int64_t step;
+    char suffix[24]; // "" or ".partial", ".partial-2" ...
+};
+
+struct entries {
+    struct entry *list; // newest step first
+    size_t count;
+};
+
+/* "step-00000100.partial" -> 100 and ".partial"; false for any other name. */
+static bool entry_parse(const char *name, struct entry *out)
+{
+    char digits[20] = {0};
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    size_t length = strspn(name + 5, "0123456789");
+    const char *suffix = name + 5 + length;
+    if (length < 8 || length > 18 || (length > 8 && name[5] == '0') ||
+        (*suffix != 0 && strncmp(suffix, partial_suffix, sizeof partial_suffix - 1) != 0) ||
+        strlen(suffix) >= sizeof out->suffix)
+        return false;
+    memcpy(digits, name + 5, length);
+    snprintf(out->suffix, sizeof out->suffix, "%s", suffix);
+    return integer_parse(digits, &out->step);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->step != y->step)
+        return x->step > y->step ? -1 : 1;
+    return strcmp(x->suffix, y->suffix); // the one with the plain name first
+}
+
+/* A folder that is not there has no entries. */
+static enum status entries_read(const char *save, struct entries *out)
+{
+    *out = (struct entries){0};
+    DIR *folder = opendir(save);
+    if (folder == NULL)
+        return errno == ENOENT ? OK : fail(IO_ERROR, "%s: %s", save, strerror(errno));
+    struct dirent *found;
+    struct entry entry;
+    enum status status = OK;
+    for (errno = 0; status == OK && (found = readdir(folder)) != NULL; errno = 0) {
+        if (!entry_parse(found->d_name, &entry))
+            continue;
+        struct entry *list = realloc(out->list, (out->count + 1) * sizeof *list);
+        if (list == NULL) {
+            status = fail(NO_MEMORY, "%s: no memory for its list", save);
+            break;
+        }
+        out->list = list;
+        list[out->count++] = entry;
+    }
+    if (status == OK && errno != 0)
+        status = fail(IO_ERROR, "%s: %s", save, strerror(errno));
+    closedir(folder);
+    if (out->count > 0)
+        qsort(out->list, out->count, sizeof *out->list, newest_first);
+    return status;
+}
+
+/* ---- names ---- */
+
+static enum status move(const char *from, const char *to)
+{
+    return rename(from, to) == 0 ? OK : fail(IO_ERROR, "%s: cannot become %s: %s", from, to, strerror(errno));
+}
+
+/* step-00000100.old, or .old-2 and so on: the first that nothing has. */
+static void free_name(const char *save, int64_t step, const char *suffix, struct text *out)
+{
+    struct stat info;
+    folder_of_step(save, step, suffix, out);
+    size_t length = out->length;
+    for (int i = 2; i <= MOST_NAMES && lstat(out->chars, &info) == 0; i++) {
+        out->length = length;
+        text_add(out, "-%d", i);
+    }
+}
+
+static const char *name_in(const char *save, const struct text *path)
+{
+    return path->chars + strlen(save) + 1;
+}
+
+static void path_of(const char *save, const char *name, struct text *out)
+{
+    text_add(out, "%s/%s", save, name);
+}
+
+/* ---- removing ---- */
+
+/* The files that a save makes, under their final or their temporary names. */
+static bool is_part(const char *name)
+{
+    static const char *const fixed[] = {"manifest.json", "recipe.yaml", "data.json"};
+    static const char rank[] = "rank-", ending[] = ".safetensors";
+    const size_t length = file_temporary_base_length(name);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (length == strlen(fixed[i]) && strncmp(name, fixed[i], length) == 0)
+            return true;
+    if (strncmp(name, rank, sizeof rank - 1) != 0)
+        return false;
+    size_t digits = sizeof rank - 1 + strspn(name + sizeof rank - 1, "0123456789");
+    return length == digits + sizeof ending - 1 && strncmp(name + digits, ending, sizeof ending - 1) == 0;
+}
+
+static void remove_or_warn(const char *path)
+{
+    if (folder_remove(path, is_part) != OK)
+        print_line(stderr, "warning: %s", fail_text());
+}
+
+enum status folder_clean(const char *save)
+{
+    struct record record;
+    TRY(record_read(save, &record));
+    for (int i = 0; i < record.count; i++) {
+        struct text path = {0};
+        path_of(save, record.unfinished[i], &path);
+        remove_or_warn(path.chars);
+        text_free(&path);
+    }
+    return record.count > 0 ? record_set_unfinished(save, NULL) : OK;
+}
+
+/* ---- one save ---- */
+
+/* A link of that name goes. Another folder is not this run's, and stays. */
+static enum status choose_partial(const char *save, struct save_ticket *out, struct text *path)
+{
+    struct stat info;
+    folder_of_ticket(save, out, path);
+    if (lstat(path->chars, &info) == 0 && S_ISLNK(info.st_mode))
+        TRY(folder_remove(path->chars, is_part));
+    for (out->attempt = 1; out->attempt < MOST_NAMES && lstat(path->chars, &info) == 0;) {
+        out->attempt++;
+        text_free(path);
+        folder_of_ticket(save, out, path);
+    }
+    return OK;
+}
+
+static enum status make_partial(const char *save, struct save_ticket *out)
+{
+    struct text partial = {0};
+    enum status status = choose_partial(save, out, &partial);
+    if (status == OK)
+        status = record_set_unfinished(save, name_in(save, &partial));
+    if (status == OK && mkdir(partial.chars, 0777) != 0)
+        status = fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
+    if (status == OK)
+        status = folder_sync(save);
+    text_free(&partial);
+    return status;
+}
+
+enum status folder_begin(const char *save, int64_t step, struct save_ticket *out)
+{
+    struct record record;
+    *out = (struct save_ticket){.identity = {.step = step}};
+    TRY(folder_make(save));
+    TRY(folder_clean(save));
+    TRY(make_partial(save, out));
+    TRY(record_read(save, &record));
+    memcpy(out->identity.run, record.run, sizeof record.run);
+    return random_hex(out->identity.save, SAVE_CHARS - 1);
+}
+
+/* A complete checkpoint of this run and this step. */
+static bool is_own(const char *path, const char *run, int64_t step)
+{
+    struct manifest manifest;
+    bool own = manifest_read(path, &manifest) == OK && strcmp(manifest.identity.run, run) == 0 &&
+               manifest.identity.step == step;
+    manifest_free(&manifest);
+    return own;
+}
+
+/* What has the name makes room: a link goes; this run's own is exchanged, and the older one is then what is
+ * unfinished; anything else is kept under another name. */
+static enum status make_room(const char *save, const struct save_ticket *ticket, const char *partial,
+                             const char *final, bool *exchanged)
+{
+    struct stat info;
+    *exchanged = false;
+    if (lstat(final, &info) != 0)
+        return OK;
+    if (S_ISLNK(info.st_mode))
+        return folder_remove(final, is_part);
+    bool own = is_own(final, ticket->identity.run, ticket->identity.step);
+    *exchanged = own && renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
+    if (*exchanged)
+        return OK;
+    struct text old = {0};
+    free_name(save, ticket->identity.step, ".old", &old);
+    enum status status = move(final, old.chars);
+    if (status == OK)
+        print_line(stderr, "warning: %s was not a complete checkpoint of this run; it is kept as %s", final,
+                   old.chars);
+    text_free(&old);
+    return status;
+}
+
+enum status folder_publish(const char *save, const struct save_ticket *ticket)
+{
+    struct text partial = {0}, final = {0};
+    bool exchanged = false;
+    folder_of_ticket(save, ticket, &partial);
+    folder_of_step(save, ticket->identity.step, "", &final);
+    enum status status = folder_sync(partial.chars);
+    if (status == OK)
+        status = make_room(save, ticket, partial.chars, final.chars, &exchanged);
+    if (status == OK && !exchanged)
+        status = move(partial.chars, final.chars);
+    if (status == OK)
+        status = folder_sync(save);
+    if (status == OK && exchanged)
+        remove_or_warn(partial.chars);
+    text_free(&partial);
+    text_free(&final);
+    return status;
+}
+
+void folder_abandon(const char *save, const struct save_ticket *ticket)
+{
+    struct text partial = {0};
+    if (ticket->attempt == 0)
+        return;
+    folder_of_ticket(save, ticket, &partial);
+    remove_or_warn(partial.chars);
+    if (record_set_unfinished(save, NULL) != OK)
+        print_line(stderr, "warning: %s", fail_text());
+    text_free(&partial);
+}
+
+static enum status remove_checkpoint(const char *save, int64_t step)
+{
+    struct text path = {0}, removed = {0};
+    struct stat info;
+    folder_of_step(save, step, "", &path);
+    free_name(save, step, ".removed", &removed);
+    bool is_link = lstat(path.chars, &info) == 0 && S_ISLNK(info.st_mode);
+    enum status status = is_link ? OK : record_set_unfinished(save, name_in(save, &removed));
+    if (status == OK && !is_link)
+        status = move(path.chars, removed.chars);
+    if (status == OK)
+        status = folder_remove(is_link ? path.chars : removed.chars, is_part);
+    text_free(&path);
+    text_free(&removed);
+    return status;
+}
+
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep)
+{
+    struct entries entries;
+    const struct save_identity *identity = &ticket->identity;
+    int64_t complete = 0;
+    if (keep == 0 || entries_read(save, &entries) != OK)
+        entries = (struct entries){0};
+    for (size_t i = 0; i < entries.count; i++) {
+        const struct entry *entry = &entries.list[i];
+        struct text path = {0};
+        folder_of_step(save, entry->step, "", &path);
+        if (entry->suffix[0] == 0 && entry->step <= identity->step &&
+            is_own(path.chars, identity->run, entry->step) && ++complete > keep &&
+            remove_checkpoint(save, entry->step) != OK)
+            print_line(stderr, "warning: %s", fail_text());
+        text_free(&path);
+    }
+    free(entries.list);
+    if (record_set_unfinished(save, NULL) != OK)
+        print_line(stderr, "warning: %s", fail_text());
+}
+
+/* ---- finding ---- */
+
+/* A link is valid if it leads to a checkpoint of this run, such as one moved to another disk. */
+static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
+{
+    struct record record;
+    struct stat info;
+    if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
+        return OK;
+    TRY(record_read(save, &record));
+    bool own = record.run[0] != 0 && strcmp(record.run, manifest->identity.run) == 0;
+    return own ? OK
+               : fail(BAD_CHECKPOINT,
+                      "%s: a symbolic link, and not to a checkpoint of this run; to begin with it use "
+                      "checkpoint.load=%s",
+                      path, path);
+}
+
+/* Whether the entry of this step is a complete checkpoint of it. */
+static enum status check_complete(const char *save, const char *path, int64_t step)
+{
+    struct manifest manifest;
+    enum status status = manifest_read(path, &manifest);
+    if (status == OK && manifest.identity.step != step)
+        status = fail(BAD_CHECKPOINT, "%s: holds step %lld, not the step of its name; rename it", path,
+                      (long long)manifest.identity.step);
+    if (status == OK)
+        status = check_link(save, path, &manifest);
+    manifest_free(&manifest);
+    return status;
+}
+
+enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
+{
+    struct entries entries;
+    int64_t found = -1;
+    enum status status = entries_read(save, &entries);
+    for (size_t i = 0; status == OK && found < 0 && i < entries.count; i++) {
+        struct text path = {0};
+        const struct entry *entry = &entries.list[i];
+        folder_of_step(save, entry->step, entry->suffix, &path);
+        if (entry->step < below) {
+            enum status usable = entry->suffix[0] == 0
+                                     ? check_complete(save, path.chars, entry->step)
+                                     : fail(BAD_CHECKPOINT, "%s: its save was not finished", path.chars);
+            if (usable == OK)
+                found = entry->step;
+            else
+                text_add(skipped, "skipped: %s\n", fail_text());
+        }
+        text_free(&path);
+    }
+    free(entries.list);
+    if (status == OK)
+        *step = found;
+    return status;
+}
+
+enum status checkpoint_find(const char *save_folder, char **out)
+{
+    struct text skipped = {0}, path = {0};
+    int64_t step = -1;
+    enum status status = folder_newest(save_folder, INT64_MAX, &step, &skipped);
+    if (folder_speaks())
+        fputs(text_chars(&skipped), stderr);
+    text_free(&skipped);
+    if (step >= 0)
+        folder_of_step(save_folder, step, "", &path);
+    if (status == OK)
+        *out = path.chars;
+    return status;
+}
+
+/* As .broken, or .broken-2 and so on where the same step has been broken before. */
+static void set_aside(const char *save, int64_t step)
+{
+    struct text path = {0}, broken = {0};
+    folder_of_step(save, step, "", &path);
+    free_name(save, step, ".broken", &broken);
+    if (move(path.chars, broken.chars) == OK)
+        print_line(stderr, "warning: %s cannot be loaded; it is kept as %s", path.chars, broken.chars);
+    else
+        print_line(stderr, "warning: %s", fail_text());
+    text_free(&path);
+    text_free(&broken);
+}
+
+void folder_set_aside(const char *save, int64_t step)
+{
+    struct entries entries;
+    if (entries_read(save, &entries) != OK)
+        entries.count = 0;
+    for (size_t i = 0; i < entries.count && entries.list[i].step > step; i++)
+        if (entries.list[i].suffix[0] == 0) // others are on their way in or out
+            set_aside(save, entries.list[i].step);
+    free(entries.list);
+}
+
+enum status checkpoint_resolve(const char *path, char **out)
+{
+    struct text manifest = {0};
+    struct stat info;
+    text_add(&manifest, "%s/manifest.json", path);
+    bool itself = stat(manifest.chars, &info) == 0;
+    text_free(&manifest);
+    char *found = NULL;
+    if (itself)
+        found = strdup(path);
+    else if (stat(path, &info) != 0)
+        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+    else
+        TRY(checkpoint_find(path, &found));
+    if (found == NULL)
+        return fail(BAD_CHECKPOINT,
+                    "%s: no checkpoint: it holds no manifest.json, and no complete step-... folder", path);
+    *out = found;
+    return OK;
+}
+
+enum status checkpoint_recipe_path(const char *path, char **out)
+{
+    char *folder = NULL;
+    struct text recipe = {0};
+    TRY(checkpoint_resolve(path, &folder));
+    text_add(&recipe, "%s/recipe.yaml", folder);
+    free(folder);
+    *out = recipe.chars;
+    return OK;
+}

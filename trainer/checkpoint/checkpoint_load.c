@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Loading. Each slice is put together in host memory from the pieces that it overlaps, and goes to the device
+ * whole, its padding zero. */
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/checkpoint_state.h"
+#include "trainer/data/data_fingerprint.h"
+#include "trainer/engine/agree.h"
+#include "trainer/engine/host_floats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status shape_differs(const struct source *s, const struct param *row, const struct piece *piece)
+{
+    return fail(BAD_CHECKPOINT, "%s: %s is %lld x %lld, and the recipe's is %lld x %lld", s->folder,
+                piece->name, (long long)piece->dim[0], (long long)piece->dim[1], (long long)row->dim[0],
+                (long long)row->dim[1]);
+}
+
+/* One slice of one state into `local`, which is zero. */
+static enum status assemble(struct source *s, const struct param *row, enum state state,
+                            const struct slice *want, float *local)
+{
+    char name[PIECE_NAME_CHARS];
+    int count;
+    state_name(state, row->name, name);
+    const struct piece *pieces = manifest_find(&s->manifest, name, &count);
+    if (pieces == NULL && state != STATE_VALUE)
+        return fail(BAD_CHECKPOINT, "%s: holds no %s: training cannot go on from weights alone", s->folder,
+                    name);
+    if (pieces == NULL)
+        return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
+    if (pieces->ndim != row->ndim || pieces->dim[0] != row->dim[0] || pieces->dim[1] != row->dim[1])
+        return shape_differs(s, row, pieces);
+    int64_t given = 0;
+    for (int i = 0; i < count; i++)
+        if (piece_meets(&pieces[i], want))
+            TRY(source_read(s, &pieces[i], state == STATE_VALUE, want, local, &given));
+    CHECK(given == slice_count(want)); // the manifest's pieces cover each tensor, every element once
+    return OK;
+}
+
+/* `slice` of a row's state, with its padding, to where it lies: `target`, or, of a value, wherever the
+ * weights have it. */
+static enum status load_state(struct worker *w, struct source *s, const struct held *held, enum state state,
+                              struct slice slice, struct tensor target)
+{
+    const struct param *row = held->row->tie >= 0 ? &w->params.rows[held->row->tie] : held->row;
+    float *local = calloc((size_t)slice_padded(&slice) + 1, sizeof *local);
+    if (local == NULL)
+        return fail(NO_MEMORY, "no memory for this rank's part of %s", row->name);
+    enum status status = assemble(s, row, state, &slice, local);
+    if (status == OK && target.data == NULL)
+        status = weights_put(&w->weights, w->compute, held, local);
+    else if (status == OK)
+        status = floats_to_device(w->compute, target, local);
+    free(local);
+    return status;
+}
+
+static enum status load_slices(struct worker *w, struct source *s, bool with_optimizer)
+{
+    bool whole = w->weights.zero_stage < 3; // of values a rank holds more than it owns
+    for (int h = 0; h < w->weights.count; h++) {
+        const struct held *held = &w->weights.list[h];
+        if (!held->second_use && whole)
+            TRY(load_state(w, s, held, STATE_VALUE, held->slice, (struct tensor){0}));
+    }
+    enum state states = with_optimizer ? STATE_COUNT : STATE_VALUE + 1;
+    for (int i = 0; i < w->weights.owned_count; i++) {
+        const struct owned *owned = &w->weights.owned[i];
+        for (enum state state = whole ? STATE_VALUE + 1 : STATE_VALUE; state < states; state++)
+            if (state_tensor(owned, state).data != NULL)
+                TRY(load_state(w, s, owned->held, state, owned_slice(owned), state_tensor(owned, state)));
+    }
+    return OK;
+}
+
+/* ---- all ranks ---- */
+
+/* Going on with another global batch is allowed; that samples come again or are left out should be known. */
+static void warn_of_samples(const struct worker *w, const struct source *s)
+{
+    int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
+    int64_t step = s->manifest.identity.step;
+    if (step > 0 && (samples % batch != 0 || samples / batch != step))
+        print_line(
+            stderr,
+            "warning: %s was made with train.global_batch_size %lld, and now it is %lld: the data does not "
+            "go on after sample %lld, where it stopped",
+            s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
+}
+
+/* The same for everything else that another recipe would compute differently. */
+static void warn_of_changes(const struct worker *w, const struct source *s)
+{
+    struct text path = {0};
+    struct problems problems = {0}, changes = {0};
+    struct recipe *then = NULL;
+    text_add(&path, "%s/recipe.yaml", s->folder);
+    if (recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK)
+        recipe_changes(then, w->run->recipe, s->folder, &changes);
+    else
+        problems_warn(&changes, "%s cannot be read: it is not known whether this recipe continues it",
+                      path.chars);
+    problems_print(&changes, stderr);
+    recipe_destroy(then);
+    problems_free(&changes);
+    problems_free(&problems);
+    text_free(&path);
+}
+
+/* What one rank comes to. */
+struct outcome {
+    int64_t step, skipped;
+    struct loss_scale loss_scale; // to go on with
+    bool fits;                    // it has been opened, and is of this model: what fails after that is damage
+};
+
+static enum status load_here(struct worker *w, const char *path, bool with_optimizer, struct outcome *out)
+{
+    char *folder = NULL;
+    struct source source;
+    *out = (struct outcome){0};
+    TRY(checkpoint_resolve(path, &folder));
+    enum status status = source_open(folder, &source);
+    if (status == OK)
+        status = manifest_check_model(&source.manifest, w->run->recipe, folder);
+    if (status == OK && with_optimizer && w->world->rank == 0 && w->run->data != NULL)
+        status = data_fingerprint_check(w->run->data, folder, w->run->recipe->data.strict);
+    out->fits = status == OK;
+    if (status == OK)
+        status = load_slices(w, &source, with_optimizer);
+    if (status == OK)
+        status = state_load_amax(w, &source);
+    if (status == OK)
+        status = state_load_loss_scale(w, &source, &out->loss_scale);
+    out->step = source.manifest.identity.step;
+    out->skipped = source.manifest.skipped_steps;
+    if (status == OK && with_optimizer && w->world->rank == 0) {
+        warn_of_samples(w, &source);
+        warn_of_changes(w, &source);
+    }
+    source_close(&source);
+    free(folder);
+    return status;
+}
+
+/* Ranks on machines that do not share the folder could go on from different steps. */
+static enum status check_same_step(struct worker *w, int64_t step, const char *path)
+{
+    double range[2] = {(double)step, -(double)step};
+    TRY(worker_agree_max(w, range, 2));
+    if (range[0] != -range[1])
+        return fail(BAD_CHECKPOINT, "%s: step %.0f on one rank and %.0f on another: is the folder shared?",
+                    path, -range[1], range[0]);
+    return OK;
+}
+
+/* *broken: every rank could open it, and some rank came across damage: an older checkpoint may do better. One
+ * that a rank cannot even see says nothing of the others: is the folder shared? */
+static enum status load_together(struct worker *w, const char *path, bool with_optimizer, bool *broken)
+{
+    struct outcome outcome;
+    enum status status = load_here(w, path, with_optimizer, &outcome);
+    double misfit = outcome.fits ? 0.0 : 1.0;
+    *broken = false;
+    TRY(worker_agree_max(w, &misfit, 1));
+    status = worker_agree(w, status);
+    *broken = status == BAD_CHECKPOINT && misfit == 0.0;
+    TRY(status);
+    TRY(check_same_step(w, outcome.step, path));
+    w->step = outcome.step;
+    w->skipped = outcome.skipped;
+    w->loss_scale = outcome.loss_scale;
+    return OK;
+}
+
+enum status checkpoint_load(struct worker *w, const char *path, bool with_optimizer)
+{
+    bool broken;
+    return device_computes(w->device) ? load_together(w, path, with_optimizer, &broken) : OK;
+}
+
+/* The first rank looks, so that all try the same one, whatever their views of the folder. */
+static enum status find_together(struct worker *w, int64_t below, int64_t *step)
+{
+    struct text skipped = {0};
+    enum status status = OK;
+    *step = -1;
+    if (w->world->rank == 0)
+        status = folder_newest(w->run->recipe->checkpoint.save, below, step, &skipped);
+    fputs(text_chars(&skipped), stderr);
+    text_free(&skipped);
+    TRY(worker_agree(w, status));
+    double found = (double)*step;
+    TRY(worker_agree_max(w, &found, 1));
+    *step = (int64_t)found;
+    return OK;
+}
+
+enum status checkpoint_continue(struct worker *w, char **out)
+{
+    const char *save = w->run->recipe->checkpoint.save;
+    bool first = w->world->rank == 0, broken = device_computes(w->device) && save != NULL;
+    int64_t step = -1, below = INT64_MAX;
+    enum status status = OK;
+    *out = NULL;
+    // Fingerprinted at the start, for the checkpoints of this run.
+    if (first && broken && w->run->data != NULL) {
+        const struct text *fingerprint;
+        status = data_fingerprint(w->run->data, &fingerprint);
+    }
+    TRY(worker_agree(w, status));
+    while (broken) {
+        TRY(find_together(w, below, &step));
+        if (step < 0 && status != OK)
+            return fail(BAD_CHECKPOINT,
+                        "%s: none of its checkpoints can be loaded; another logging.run_dir begins anew, and "
+                        "checkpoint.load takes one from elsewhere",
+                        save);
+        if (step < 0)
+            return OK;
+        struct text path = {0};
+        folder_of_step(save, step, "", &path);
+        status = load_together(w, path.chars, true, &broken);
+        if (broken && first)
+            print_line(stderr, "warning: %s", fail_text());
+        if (status == OK)
+            *out = path.chars;
+        else
+            text_free(&path);
+        below = step;
+    }
+    if (status == OK && first && *out != NULL)
+        folder_set_aside(save, step);
+    return status;
+}

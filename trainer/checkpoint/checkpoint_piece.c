@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/checkpoint_piece.h"
+
+#include "schedules/schedule.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const prefixes[] = {
+    [STATE_VALUE] = "", [STATE_M] = "optimizer.m.", [STATE_V] = "optimizer.v."};
+_Static_assert(sizeof prefixes / sizeof *prefixes == STATE_COUNT, "one prefix for each state");
+
+void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CHARS])
+{
+    snprintf(out, PIECE_NAME_CHARS, "%s%s", prefixes[state], param_name);
+}
+
+void amax_name(const char *param_name, char out[PIECE_NAME_CHARS])
+{
+    snprintf(out, PIECE_NAME_CHARS, "precision.amax.%s", param_name);
+}
+
+struct tensor state_tensor(const struct owned *owned, enum state state)
+{
+    switch (state) {
+    case STATE_VALUE:
+        return owned->value;
+    case STATE_M:
+        return owned->m;
+    case STATE_V:
+        return owned->v;
+    case STATE_COUNT:
+        break;
+    }
+    return (struct tensor){0};
+}
+
+int64_t piece_elements(const struct piece *piece)
+{
+    return piece->count[0] * piece->count[1];
+}
+
+/* ---- who writes ---- */
+
+/* The pipeline rank that writes a layer: of those that hold it, the one for the first microbatch. */
+static int pipeline_writer(const struct run *run, int layer)
+{
+    int stage = 0, stages = run->schedule->stages;
+    if (layer == run->stage_first_layer[stages])
+        stage = stages - 1; // the final norm and the head
+    else
+        while (layer != LAYER_EMBEDDING && layer >= run->stage_first_layer[stage + 1])
+            stage++;
+    return schedule_rank(run->schedule, stage, 0);
+}
+
+bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
+{
+    struct place place = mesh_place(&run->mesh, row->mesh, rank);
+    bool copy = run->recipe->parallel.zero_stage == 0 && (place.dp != 0 || place.cp != 0);
+    if (row->tie >= 0 || copy || place.pp != pipeline_writer(run, row->layer))
+        return false;
+    *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
+    return out->first && slice_count(out) > 0;
+}
+
+bool piece_of_rank_any(const struct run *run, const struct params *params, int rank)
+{
+    struct slice slice;
+    for (int i = 0; i < params->count; i++)
+        if (piece_of_rank(run, &params->rows[i], rank, &slice))
+            return true;
+    return false;
+}
+
+/* ---- as text ---- */
+
+const char *hex_text(uint64_t value, char out[HEX_CHARS])
+{
+    snprintf(out, HEX_CHARS, "%016llx", (unsigned long long)value);
+    return out;
+}
+
+bool hex_parse(const char *text, uint64_t *out)
+{
+    if (strlen(text) != HEX_CHARS - 1 || strspn(text, "0123456789abcdef") != HEX_CHARS - 1)
+        return false;
+    *out = strtoull(text, NULL, 16);
+    return true;
+}
+
+const char *piece_text(const struct piece *piece, char out[PIECE_TEXT_CHARS])
+{
+    if (piece->ndim == 1)
+        snprintf(out, PIECE_TEXT_CHARS, "%lld %lld", (long long)piece->begin[0], (long long)piece->dim[0]);
+    else
+        snprintf(out, PIECE_TEXT_CHARS, "%lld,%lld %lld,%lld", (long long)piece->begin[0],
+                 (long long)piece->begin[1], (long long)piece->dim[0], (long long)piece->dim[1]);
+    return out;
+}
+
+/* A number of digits only, then `after`. */
+static bool take_number(const char **at, char after, int64_t *out)
+{
+    char *end = NULL;
+    if (!isdigit((unsigned char)**at))
+        return false;
+    errno = 0;
+    *out = strtoll(*at, &end, 10);
+    if (errno != 0 || *end != after)
+        return false;
+    *at = end + 1;
+    return true;
+}
+
+bool piece_parse(const char *text, int ndim, struct piece *out)
+{
+    const char *at = text;
+    const char after[] = {' ', 0};
+    int64_t *lists[] = {out->begin, out->dim};
+    for (int l = 0; l < 2; l++)
+        for (int d = 0; d < ndim; d++)
+            if (!take_number(&at, d + 1 < ndim ? ',' : after[l], &lists[l][d]))
+                return false;
+    return true;
+}
+
+/* ---- from pieces to a slice ---- */
+
+static int64_t max_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+bool piece_meets(const struct piece *piece, const struct slice *want)
+{
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        if (max_of(piece->begin[d], want->begin[d]) >=
+            min_of(piece->begin[d] + piece->count[d], want->begin[d] + want->count[d]))
+            return false;
+    return true;
+}
+
+void piece_close_gaps(const struct slice *slice, void *local, size_t element_bytes)
+{
+    size_t columns = (size_t)slice->count[1] * element_bytes,
+           padded = (size_t)slice->padded[1] * element_bytes;
+    char *bytes = local;
+    for (size_t row = 1; row < (size_t)slice->count[0] && columns != padded; row++)
+        memmove(bytes + row * columns, bytes + row * padded, columns);
+}
+
+int64_t piece_give(const struct piece *piece, int64_t first, int64_t count, const float *values,
+                   const struct slice *want, float *local)
+{
+    int64_t columns = piece->count[1], given = 0;
+    for (int64_t at = first; at < first + count;) {
+        // The part of one row of the piece that is here: columns [from, to) of it.
+        int64_t row = at / columns, from = at % columns;
+        int64_t to = min_of(columns, from + first + count - at);
+        int64_t local_row = piece->begin[0] + row - want->begin[0];
+        int64_t left = max_of(piece->begin[1] + from, want->begin[1]);
+        int64_t right = min_of(piece->begin[1] + to, want->begin[1] + want->count[1]);
+        if (local_row >= 0 && local_row < want->count[0] && left < right) {
+            memcpy(local + local_row * want->padded[1] + left - want->begin[1],
+                   values + at - first + left - piece->begin[1] - from,
+                   (size_t)(right - left) * sizeof *local);
+            given += right - left;
+        }
+        at += to - from;
+    }
+    return given;
+}

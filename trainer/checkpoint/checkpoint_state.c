@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/checkpoint_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char loss_scale_name[] = "precision.loss_scale";
+enum { SCALE_NUMBERS = 3 };
+
+/* ---- writing ---- */
+
+static void add_tensor(struct state_tensor *out, enum safetensors_dtype dtype, int ndim, int64_t rows,
+                       int64_t columns)
+{
+    *out = (struct state_tensor){
+        .piece = {.dtype = dtype, .ndim = ndim, .dim = {rows, columns}, .count = {rows, columns}}};
+}
+
+static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *out)
+{
+    add_tensor(out, SAFETENSORS_F64, 1, SCALE_NUMBERS, 1);
+    snprintf(out->piece.name, sizeof out->piece.name, "%s", loss_scale_name);
+    out->room[0] = scale->scale;
+    out->room[1] = (double)scale->good_steps;
+    out->room[2] = (double)scale->hysteresis;
+    out->bytes = out->room;
+}
+
+enum status state_list(const struct worker *w, struct state_tensor **out, int *count)
+{
+    *count = 0;
+    *out = calloc((size_t)w->params.count + 1, sizeof **out);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
+    for (int row = 0; row < w->params.count; row++) {
+        int64_t columns = 0;
+        const float *history = amax_history_of(w->amax, row, &columns);
+        if (history == NULL)
+            continue;
+        struct state_tensor *state = &(*out)[(*count)++];
+        add_tensor(state, SAFETENSORS_F32, 2, OPERAND_COUNT, columns);
+        amax_name(w->params.rows[row].name, state->piece.name);
+        state->bytes = history;
+    }
+    if (w->loss_scale.scale > 0.0 && !w->loss_scale.fixed)
+        add_loss_scale(&w->loss_scale, &(*out)[(*count)++]);
+    return OK;
+}
+
+/* ---- delayed scaling ---- */
+
+/* The history of one row, as many steps as it was written with; the caller frees it. */
+static enum status read_amax(struct source *s, const struct piece *pieces, int count, float **out)
+{
+    int64_t given = 0;
+    struct slice whole = {.ndim = 2};
+    if (pieces->ndim != 2 || pieces->dim[0] != OPERAND_COUNT)
+        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, pieces->name,
+                    (long long)pieces->dim[0], (int)OPERAND_COUNT);
+    for (int d = 0; d < 2; d++)
+        whole.count[d] = whole.padded[d] = pieces->dim[d];
+    *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory for %s", pieces->name);
+    for (int i = 0; i < count; i++)
+        TRY(source_read(s, &pieces[i], false, &whole, *out, &given));
+    return OK;
+}
+
+/* Every rank reads all of it. One that another format wrote has none. */
+enum status state_load_amax(struct worker *w, struct source *s)
+{
+    int missing = 0;
+    for (int row = 0; row < w->params.count && w->amax != NULL; row++) {
+        char name[PIECE_NAME_CHARS];
+        int count;
+        int64_t steps;
+        float *values = NULL;
+        amax_name(w->params.rows[row].name, name);
+        const struct piece *pieces = manifest_find(&s->manifest, name, &count);
+        if (amax_history_of(w->amax, row, &steps) == NULL)
+            continue;
+        enum status status = pieces != NULL ? read_amax(s, pieces, count, &values) : OK;
+        if (status == OK && pieces != NULL)
+            amax_history_put(w->amax, row, values, pieces->dim[1]);
+        missing += pieces == NULL;
+        free(values);
+        TRY(status);
+    }
+    if (missing > 0 && w->world->rank == 0)
+        print_line(
+            stderr,
+            "warning: %s has no history of magnitudes for %d weights: precision.scaling delayed begins "
+            "with scales of 1",
+            s->folder, missing);
+    return amax_history_settle(w->amax);
+}
+
+/* ---- the loss scale ---- */
+
+/* A whole number that a double holds exactly. */
+static bool is_count(double number)
+{
+    return number >= 0.0 && number <= 0x1p53 && number == floor(number);
+}
+
+enum status state_load_loss_scale(const struct worker *w, struct source *s, struct loss_scale *out)
+{
+    const struct manifest *m = &s->manifest;
+    double numbers[SCALE_NUMBERS] = {m->loss_scale.scale, (double)m->loss_scale.good_steps,
+                                     (double)m->loss_scale.hysteresis};
+    bool found = false;
+    if (m->version > 1)
+        TRY(source_read_f64(s, loss_scale_name, numbers, SCALE_NUMBERS, &found));
+    if (found &&
+        !(numbers[0] > 0.0 && numbers[0] <= LOSS_SCALE_MOST && is_count(numbers[1]) && is_count(numbers[2])))
+        return fail(BAD_CHECKPOINT, "%s: %s is %g, %g, %g: not a scale and two counts", s->folder,
+                    loss_scale_name, numbers[0], numbers[1], numbers[2]);
+    *out = loss_scale_of(w->run->recipe);
+    loss_scale_resume(out, numbers[0], (int64_t)numbers[1], (int64_t)numbers[2]);
+    return OK;
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Count at each corner point how many rectangles have a corner there. When these counts are odd at the four
+ * corners of the whole, and even everywhere else, the number of rectangles over an element (whose second
+ * difference they are) is odd inside the whole. So it is at least 1; and when the areas add up to the
+ * whole's, it is 1. */
+#include "trainer/checkpoint/format/checkpoint_cover.h"
+
+#include <stdlib.h>
+
+struct corner {
+    int64_t row, column;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct corner *x = a, *y = b;
+    int order = (x->row > y->row) - (x->row < y->row);
+    return order != 0 ? order : (x->column > y->column) - (x->column < y->column);
+}
+
+/* Inside its tensor, not empty; *elements of the whole. */
+static bool is_sound(const struct piece *piece, int64_t *elements)
+{
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        if (piece->begin[d] < 0 || piece->count[d] < 1 || piece->begin[d] > piece->dim[d] ||
+            piece->count[d] > piece->dim[d] - piece->begin[d])
+            return false;
+    return !__builtin_mul_overflow(piece->dim[0], piece->dim[1], elements);
+}
+
+static bool same_whole(const struct piece *a, const struct piece *b)
+{
+    return a->ndim == b->ndim && a->dtype == b->dtype && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
+}
+
+/* Odd at the corners of the whole, even elsewhere. The four of the whole are added once, so that all must be
+ * even. */
+static bool corners_agree(struct corner *corners, int64_t count)
+{
+    qsort(corners, (size_t)count, sizeof *corners, by_place);
+    for (int64_t i = 0, same; i < count; i += same) {
+        for (same = 1; i + same < count && by_place(&corners[i], &corners[i + same]) == 0;)
+            same++;
+        if (same % 2 != 0)
+            return false;
+    }
+    return true;
+}
+
+static void add_corners(struct corner *out, const int64_t *begin, const int64_t *count)
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = (struct corner){begin[0] + i / 2 * count[0], begin[1] + i % 2 * count[1]};
+}
+
+enum status pieces_tile(const struct piece *pieces, int count, const char *path)
+{
+    static const int64_t origin[SHARD_MAX_DIMS] = {0};
+    int64_t whole = 0, covered = 0;
+    for (int i = 0; i < count; i++)
+        if (!is_sound(&pieces[i], &whole) || !same_whole(&pieces[i], &pieces[0]))
+            return fail(BAD_CHECKPOINT, "%s: a piece of %s does not fit into it", path, pieces[i].name);
+    for (int i = 0; i < count; i++)
+        if (__builtin_add_overflow(covered, piece_elements(&pieces[i]), &covered) || covered > whole)
+            return fail(BAD_CHECKPOINT, "%s: two pieces of %s overlap", path, pieces[0].name);
+    if (covered != whole)
+        return fail(BAD_CHECKPOINT, "%s: the pieces of %s have %lld of its %lld elements", path,
+                    pieces[0].name, (long long)covered, (long long)whole);
+    struct corner *corners = calloc((size_t)count + 1, 4 * sizeof *corners);
+    if (corners == NULL)
+        return fail(NO_MEMORY, "%s: no memory for the pieces of %s", path, pieces[0].name);
+    add_corners(corners, origin, pieces[0].dim);
+    for (int i = 0; i < count; i++)
+        add_corners(corners + 4 * ((int64_t)i + 1), pieces[i].begin, pieces[i].count);
+    bool agree = corners_agree(corners, 4 * ((int64_t)count + 1));
+    free(corners);
+    return agree ? OK : fail(BAD_CHECKPOINT, "%s: two pieces of %s overlap", path, pieces[0].name);
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/format/checkpoint_file.h"
+
+#include "trainer/files/checksum.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUM_CHARS = HEX_CHARS - 1, OWN_KEYS = 5 };
+
+static const char key_version[] = "cuboid.version", key_run[] = "cuboid.run", key_save[] = "cuboid.save",
+                  key_step[] = "cuboid.step", key_sums[] = "cuboid.xxh3";
+
+bool identity_equal(const struct save_identity *a, const struct save_identity *b)
+{
+    return a->step == b->step && strcmp(a->run, b->run) == 0 && strcmp(a->save, b->save) == 0;
+}
+
+bool is_hex(const char *text, size_t digits)
+{
+    return strlen(text) == digits && strspn(text, "0123456789abcdef") == digits;
+}
+
+static int64_t blocks_of(int64_t bytes)
+{
+    return (bytes + CHECKPOINT_BLOCK_BYTES - 1) / CHECKPOINT_BLOCK_BYTES;
+}
+
+/* ---- writing ---- */
+
+struct checkpoint_writer {
+    struct safetensors_writer *file;
+    struct save_identity identity;
+    const struct piece *pieces;
+    int count;
+    struct text sums;     // of the blocks so far
+    unsigned char *block; // [CHECKPOINT_BLOCK_BYTES]
+    size_t filled;        // of it
+};
+
+static enum status create_file(struct checkpoint_writer *w, const char *path)
+{
+    int64_t data = 0;
+    size_t metadata = 256; // the keys, run, save and step
+    struct safetensors_tensor *list = calloc((size_t)w->count + 1, sizeof *list);
+    w->block = malloc(CHECKPOINT_BLOCK_BYTES);
+    if (list == NULL || w->block == NULL) {
+        free(list);
+        return fail(NO_MEMORY, "%s: no memory to write it", path);
+    }
+    for (int i = 0; i < w->count; i++) {
+        const struct piece *piece = &w->pieces[i];
+        char text[PIECE_TEXT_CHARS];
+        list[i] =
+            (struct safetensors_tensor){.name = piece->name, .dtype = piece->dtype, .ndim = piece->ndim};
+        memcpy(list[i].dim, piece->count, sizeof piece->count);
+        data += piece_elements(piece) * (int64_t)safetensors_dtype_bytes(piece->dtype);
+        metadata += strlen(piece->name) + strlen(piece_text(piece, text)) + 6;
+    }
+    metadata += (size_t)blocks_of(data) * SUM_CHARS + 6;
+    enum status status = safetensors_create(path, list, w->count, metadata, &w->file);
+    free(list);
+    return status;
+}
+
+enum status checkpoint_writer_create(const char *path, const struct save_identity *identity,
+                                     const struct piece *pieces, int count, struct checkpoint_writer **out)
+{
+    struct checkpoint_writer *w = calloc(1, sizeof *w);
+    if (w == NULL)
+        return fail(NO_MEMORY, "%s: no memory to write it", path);
+    w->identity = *identity;
+    w->pieces = pieces;
+    w->count = count;
+    text_add(&w->sums, "%s", "");
+    enum status status = create_file(w, path);
+    if (status == OK)
+        *out = w;
+    else
+        checkpoint_writer_destroy(w);
+    return status;
+}
+
+static enum status flush_block(struct checkpoint_writer *w)
+{
+    char hex[HEX_CHARS];
+    if (w->filled == 0)
+        return OK;
+    text_add(&w->sums, "%s", hex_text(checksum_of(w->block, w->filled), hex));
+    size_t filled = w->filled;
+    w->filled = 0;
+    return safetensors_append(w->file, w->block, filled);
+}
+
+enum status checkpoint_writer_append(struct checkpoint_writer *w, const void *bytes, size_t length)
+{
+    const unsigned char *at = bytes;
+    while (length > 0) {
+        size_t room = CHECKPOINT_BLOCK_BYTES - w->filled, take = length < room ? length : room;
+        memcpy(w->block + w->filled, at, take);
+        w->filled += take;
+        at += take;
+        length -= take;
+        if (w->filled == CHECKPOINT_BLOCK_BYTES)
+            TRY(flush_block(w));
+    }
+    return OK;
+}
+
+enum status checkpoint_writer_finish(struct checkpoint_writer *w)
+{
+    char step[32], version[8];
+    TRY(flush_block(w));
+    struct safetensors_pair *pairs = calloc((size_t)w->count + OWN_KEYS, sizeof *pairs);
+    char(*texts)[PIECE_TEXT_CHARS] = calloc((size_t)w->count + 1, sizeof *texts);
+    enum status status = OK;
+    if (pairs == NULL || texts == NULL)
+        status = fail(NO_MEMORY, "no memory for the header of a checkpoint's file");
+    snprintf(step, sizeof step, "%lld", (long long)w->identity.step);
+    snprintf(version, sizeof version, "%d", CHECKPOINT_VERSION);
+    if (status == OK) {
+        pairs[0] = (struct safetensors_pair){key_version, version};
+        pairs[1] = (struct safetensors_pair){key_run, w->identity.run};
+        pairs[2] = (struct safetensors_pair){key_save, w->identity.save};
+        pairs[3] = (struct safetensors_pair){key_step, step};
+        pairs[4] = (struct safetensors_pair){key_sums, w->sums.chars};
+        for (int i = 0; i < w->count; i++)
+            pairs[OWN_KEYS + i] =
+                (struct safetensors_pair){w->pieces[i].name, piece_text(&w->pieces[i], texts[i])};
+        status = safetensors_finish(w->file, pairs, OWN_KEYS + w->count);
+    }
+    free(pairs);
+    free(texts);
+    return status;
+}
+
+void checkpoint_writer_destroy(struct checkpoint_writer *w)
+{
+    if (w == NULL)
+        return;
+    safetensors_writer_destroy(w->file);
+    text_free(&w->sums);
+    free(w->block);
+    free(w);
+}
+
+/* ---- reading ---- */
+
+struct checkpoint_file {
+    struct text path;
+    struct safetensors *tensors;
+    int version;
+    struct save_identity identity;
+    const char *sums;     // of the blocks; the header's
+    unsigned char *block; // [CHECKPOINT_BLOCK_BYTES], the last one that was read; NULL before the first
+    int64_t block_at;     // its index
+};
+
+static enum status lacks(const struct checkpoint_file *f, const char *key)
+{
+    return fail(BAD_CHECKPOINT, "%s: %s in its metadata is missing or wrong: not a file of a checkpoint",
+                f->path.chars, key);
+}
+
+static enum status take_hex(const struct checkpoint_file *f, const char *key, size_t size, char *out)
+{
+    const char *value = safetensors_metadata(f->tensors, key);
+    if (value == NULL || !is_hex(value, size - 1))
+        return lacks(f, key);
+    memcpy(out, value, size);
+    return OK;
+}
+
+static enum status read_metadata(struct checkpoint_file *f)
+{
+    const char *version = safetensors_metadata(f->tensors, key_version);
+    const char *step = safetensors_metadata(f->tensors, key_step);
+    int64_t number = 0, blocks = blocks_of(safetensors_data_bytes(f->tensors));
+    if (version == NULL || !integer_parse(version, &number) || number != CHECKPOINT_VERSION)
+        return lacks(f, key_version);
+    TRY(take_hex(f, key_run, sizeof f->identity.run, f->identity.run));
+    TRY(take_hex(f, key_save, sizeof f->identity.save, f->identity.save));
+    if (step == NULL || !integer_parse(step, &f->identity.step) || f->identity.step < 0)
+        return lacks(f, key_step);
+    f->sums = safetensors_metadata(f->tensors, key_sums);
+    return f->sums != NULL && is_hex(f->sums, (size_t)blocks * SUM_CHARS) ? OK : lacks(f, key_sums);
+}
+
+enum status checkpoint_file_open(const char *path, int version, struct checkpoint_file **out)
+{
+    struct checkpoint_file *f = calloc(1, sizeof *f);
+    if (f == NULL)
+        return fail(NO_MEMORY, "%s: no memory to read it", path);
+    f->version = version;
+    f->block_at = -1;
+    text_add(&f->path, "%s", path);
+    enum status status = safetensors_open(path, &f->tensors);
+    if (status == OK && version >= CHECKPOINT_VERSION)
+        status = read_metadata(f);
+    if (status == OK)
+        *out = f;
+    else
+        checkpoint_file_close(f);
+    return status;
+}
+
+void checkpoint_file_close(struct checkpoint_file *f)
+{
+    if (f == NULL)
+        return;
+    safetensors_close(f->tensors);
+    text_free(&f->path);
+    free(f->block);
+    free(f);
+}
+
+const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *f)
+{
+    return f->tensors;
+}
+
+const struct save_identity *checkpoint_file_identity(const struct checkpoint_file *f)
+{
+    return &f->identity;
+}
+
+enum status checkpoint_file_piece(const struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+                                  struct piece *out)
+{
+    const char *text = safetensors_metadata(f->tensors, tensor->name);
+    *out = (struct piece){.ndim = tensor->ndim, .dtype = tensor->dtype, .dim = {1, 1}, .count = {1, 1}};
+    bool fits =
+        tensor->ndim >= 1 && tensor->ndim <= SHARD_MAX_DIMS && strlen(tensor->name) < PIECE_NAME_CHARS;
+    if (!fits || text == NULL || !piece_parse(text, tensor->ndim, out))
+        return fail(BAD_CHECKPOINT, "%s: tensor %s does not say what part of which whole it is",
+                    f->path.chars, tensor->name);
+    snprintf(out->name, sizeof out->name, "%s", tensor->name);
+    for (int d = 0; d < tensor->ndim; d++)
+        out->count[d] = tensor->dim[d];
+    return OK;
+}
+
+static enum status load_block(struct checkpoint_file *f, int64_t index)
+{
+    int64_t begin = index * CHECKPOINT_BLOCK_BYTES, left = safetensors_data_bytes(f->tensors) - begin;
+    size_t bytes = left < CHECKPOINT_BLOCK_BYTES ? (size_t)left : CHECKPOINT_BLOCK_BYTES;
+    char expected[HEX_CHARS], found[HEX_CHARS];
+    if (f->block_at == index)
+        return OK;
+    if (f->block == NULL)
+        f->block = malloc(CHECKPOINT_BLOCK_BYTES);
+    if (f->block == NULL)
+        return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
+    f->block_at = -1;
+    TRY(safetensors_read_data(f->tensors, begin, bytes, f->block));
+    memcpy(expected, f->sums + index * SUM_CHARS, SUM_CHARS);
+    expected[SUM_CHARS] = 0;
+    hex_text(checksum_of(f->block, bytes), found);
+    if (strcmp(expected, found) != 0)
+        return fail(BAD_CHECKPOINT,
+                    "%s: the checksum of MiB %lld of its data is %s, and the header says %s: corrupt",
+                    f->path.chars, (long long)index, found, expected);
+    f->block_at = index;
+    return OK;
+}
+
+enum status checkpoint_file_read(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+                                 int64_t from, size_t length, void *out)
+{
+    char *to = out;
+    if (f->version < CHECKPOINT_VERSION)
+        return safetensors_read(f->tensors, tensor, from, length, out);
+    CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
+    for (int64_t at = tensor->offset_bytes + from; length > 0;) {
+        int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
+        size_t room = (size_t)(CHECKPOINT_BLOCK_BYTES - inside), take = length < room ? length : room;
+        TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
+        memcpy(to, f->block + inside, take);
+        to += take;
+        at += (int64_t)take;
+        length -= take;
+    }
+    return OK;
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+
+#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/files/checksum.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the model ---- */
+
+enum must { FREE, MUST_AGREE, MUST_AGREE_IF_LEARNED };
+
+/* What is written of the recipe's section `model`, and what of it decides over a checkpoint's use. */
+static const struct {
+    const char *key;
+    enum must must;
+} model_keys[] = {
+    {"num_layers", MUST_AGREE},
+    {"hidden_size", MUST_AGREE},
+    {"num_attention_heads", MUST_AGREE},
+    {"num_query_groups", MUST_AGREE},
+    {"ffn_hidden_size", MUST_AGREE},
+    {"kv_channels", MUST_AGREE},
+    {"seq_length", MUST_AGREE_IF_LEARNED},
+    {"vocab_size", MUST_AGREE},
+    {"position_embedding_type", MUST_AGREE},
+    {"rotary_base", MUST_AGREE},
+    {"normalization", MUST_AGREE},
+    {"norm_epsilon", MUST_AGREE},
+    {"activation", MUST_AGREE},
+    {"add_bias_linear", MUST_AGREE},
+    {"tie_word_embeddings", MUST_AGREE},
+    {"make_vocab_size_divisible_by", FREE},
+    {"hidden_dropout", FREE},
+    {"attention_dropout", FREE},
+    {"init_method_std", FREE},
+};
+enum { MODEL_KEYS = sizeof model_keys / sizeof *model_keys };
+
+static void model_value(const struct recipe *recipe, int key, struct manifest_key *out)
+{
+    char dotted[MANIFEST_TEXT_CHARS];
+    struct text value = {0};
+    snprintf(dotted, sizeof dotted, "model.%s", model_keys[key].key);
+    recipe_key_text(recipe, dotted, &value);
+    snprintf(out->name, sizeof out->name, "%s", model_keys[key].key);
+    snprintf(out->value, sizeof out->value, "%s", text_chars(&value));
+    text_free(&value);
+}
+
+static bool must_agree(const struct recipe *recipe, int key)
+{
+    switch (model_keys[key].must) {
+    case FREE:
+        return false;
+    case MUST_AGREE:
+        return true;
+    case MUST_AGREE_IF_LEARNED:
+        break;
+    }
+    return recipe->model.position_embedding == LEARNED_ABSOLUTE;
+}
+
+static const struct manifest_key *find_key(const struct manifest *m, const char *name)
+{
+    for (int i = 0; i < m->model_count; i++)
+        if (strcmp(m->model[i].name, name) == 0)
+            return &m->model[i];
+    return NULL;
+}
+
+enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path)
+{
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        struct manifest_key ours;
+        model_value(recipe, key, &ours);
+        const struct manifest_key *theirs = find_key(m, ours.name);
+        if (!must_agree(recipe, key))
+            continue;
+        if (theirs == NULL)
+            return fail(BAD_CHECKPOINT, "%s: its manifest does not give model.%s", path, ours.name);
+        if (strcmp(ours.value, theirs->value) != 0)
+            return fail(BAD_CHECKPOINT,
+                        "%s: made with model.%s %s, and the recipe says %s; model.%s %s works, or "
+                        "another logging.run_dir or checkpoint.load",
+                        path, ours.name, theirs->value, ours.value, ours.name, theirs->value);
+    }
+    return OK;
+}
+
+/* ---- making one ---- */
+
+static void order_text(const struct mesh *mesh, char out[MANIFEST_ORDER_CHARS])
+{
+    size_t length = 0;
+    out[0] = 0;
+    for (int i = 0; i < AXIS_COUNT; i++) {
+        char axis[AXES_TEXT_CHARS];
+        length += (size_t)snprintf(out + length, MANIFEST_ORDER_CHARS - length, "%s%s", i > 0 ? "-" : "",
+                                   axes_text(1 << mesh->order[i], axis));
+    }
+}
+
+static void layout_of(const struct degrees *degrees, struct manifest *out)
+{
+    const struct {
+        const char *name;
+        int degree;
+    } axes[] = {{"tp", degrees->tp},
+                {"cp", degrees->cp},
+                {"ep", degrees->ep},
+                {"dp", degrees->dp},
+                {"pp", degrees->pp}};
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        struct manifest_axis *axis = &out->layout[out->axis_count++];
+        snprintf(axis->name, sizeof axis->name, "%s", axes[i].name);
+        axis->degree = axes[i].degree;
+    }
+}
+
+int manifest_degree(const struct manifest *m, const char *axis)
+{
+    for (int i = 0; i < m->axis_count; i++)
+        if (strcmp(m->layout[i].name, axis) == 0)
+            return m->layout[i].degree;
+    return 0;
+}
+
+enum status manifest_begin(const struct worker *worker, const struct save_identity *identity,
+                           struct manifest *out)
+{
+    const struct recipe *recipe = worker->run->recipe;
+    *out = (struct manifest){
+        .version = CHECKPOINT_VERSION,
+        .identity = *identity,
+        .consumed_samples = worker->step * recipe->train.global_batch_size,
+        .skipped_steps = worker->skipped,
+        .seed = recipe->seed,
+        .model = calloc(MODEL_KEYS, sizeof *out->model),
+    };
+    if (out->model == NULL)
+        return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
+    layout_of(&worker->mesh.degrees, out);
+    order_text(&worker->mesh, out->rank_order);
+    for (int key = 0; key < MODEL_KEYS; key++)
+        model_value(recipe, key, &out->model[out->model_count++]);
+    return OK;
+}
+
+void manifest_set_recipe(struct manifest *m, const char *name, const struct text *recipe)
+{
+    m->recipe.bytes = (int64_t)recipe->length;
+    m->recipe.checksum = checksum_of(text_chars(recipe), recipe->length);
+    snprintf(m->recipe.name, sizeof m->recipe.name, "%s", name);
+}
+
+static enum status add_open_file(struct manifest *m, const struct checkpoint_file *file, const char *path,
+                                 const char *name)
+{
+    const struct safetensors *tensors = checkpoint_file_tensors(file);
+    if (!identity_equal(checkpoint_file_identity(file), &m->identity))
+        return fail(BAD_CHECKPOINT,
+                    "%s: another run wrote it at the same time; each run needs a checkpoint.save of its own",
+                    path);
+    size_t pieces = (size_t)m->piece_count + (size_t)safetensors_count(tensors) + 1;
+    void *files = realloc(m->files, ((size_t)m->file_count + 1) * sizeof *m->files);
+    m->files = files != NULL ? files : m->files;
+    void *list = realloc(m->pieces, pieces * sizeof *m->pieces);
+    m->pieces = list != NULL ? list : m->pieces;
+    if (files == NULL || list == NULL)
+        return fail(NO_MEMORY, "%s: no memory for the manifest of a checkpoint", path);
+    struct manifest_file *entry = &m->files[m->file_count];
+    *entry = (struct manifest_file){.bytes = safetensors_file_bytes(tensors),
+                                    .checksum = safetensors_header_checksum(tensors)};
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    for (int i = 0; i < safetensors_count(tensors); i++) {
+        struct piece *piece = &m->pieces[m->piece_count];
+        TRY(checkpoint_file_piece(file, safetensors_at(tensors, i), piece));
+        piece->file = m->file_count;
+        m->piece_count++;
+    }
+    m->file_count++;
+    return OK;
+}
+
+enum status manifest_add_file(struct manifest *m, const char *folder, const char *name)
+{
+    struct text path = {0};
+    struct checkpoint_file *file = NULL;
+    text_add(&path, "%s/%s", folder, name);
+    enum status status = checkpoint_file_open(path.chars, m->version, &file);
+    if (status == OK)
+        status = add_open_file(m, file, path.chars, name);
+    checkpoint_file_close(file);
+    text_free(&path);
+    return status;
+}
+
+void manifest_free(struct manifest *m)
+{
+    free(m->model);
+    free(m->files);
+    free(m->pieces);
+    *m = (struct manifest){0};
+}
+
+/* ---- pieces that make whole tensors ---- */
+
+static int by_name_and_begin(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+    for (int d = 0; order == 0 && d < SHARD_MAX_DIMS; d++)
+        order = (x->begin[d] > y->begin[d]) - (x->begin[d] < y->begin[d]);
+    return order;
+}
+
+enum status manifest_complete(struct manifest *m, const char *path)
+{
+    if (m->piece_count > 0)
+        qsort(m->pieces, (size_t)m->piece_count, sizeof *m->pieces, by_name_and_begin);
+    for (int i = 0; i < m->piece_count;) {
+        int count = 1;
+        while (i + count < m->piece_count && strcmp(m->pieces[i].name, m->pieces[i + count].name) == 0)
+            count++;
+        TRY(pieces_tile(&m->pieces[i], count, path));
+        i += count;
+    }
+    return OK;
+}
+
+static int compare_name(const void *name, const void *piece)
+{
+    return strcmp(name, ((const struct piece *)piece)->name);
+}
+
+const struct piece *manifest_find(const struct manifest *m, const char *name, int *count)
+{
+    *count = 0;
+    if (m->piece_count == 0)
+        return NULL;
+    const struct piece *found =
+        bsearch(name, m->pieces, (size_t)m->piece_count, sizeof *m->pieces, compare_name);
+    if (found == NULL)
+        return NULL;
+    while (found > m->pieces && strcmp(found[-1].name, name) == 0)
+        found--;
+    while (found + *count < m->pieces + m->piece_count && strcmp(found[*count].name, name) == 0)
+        (*count)++;
+    return found;
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A manifest from its file. The checksum at its end is compared first, so what the rest of this file finds
+ * wrong was written wrong, by a program or by hand; it is checked all the same. */
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/files/checksum.h"
+#include "trainer/files/checksum_v1.h"
+#include "trainer/files/json_read.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct reader {
+    const char *path;
+    struct manifest *out;
+};
+
+static enum status lacks(const struct reader *r, const char *what)
+{
+    return fail(BAD_CHECKPOINT, "%s: %s is missing or of another kind", r->path, what);
+}
+
+static enum status take_count(const struct reader *r, const json_t *from, const char *key, int64_t *out)
+{
+    const json_t *value = json_object_get(from, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return lacks(r, key);
+    *out = json_integer_value(value);
+    return OK;
+}
+
+/* Printable and shorter than `size`. */
+static enum status take_text(const struct reader *r, const json_t *from, const char *key, char *out,
+                             size_t size)
+{
+    const char *value = json_string_value(json_object_get(from, key));
+    if (value == NULL || *value == 0 || strlen(value) >= size)
+        return lacks(r, key);
+    for (size_t i = 0; value[i] != 0; i++)
+        if ((unsigned char)value[i] < ' ' || (unsigned char)value[i] >= 0x7F)
+            return lacks(r, key);
+    memcpy(out, value, strlen(value) + 1);
+    return OK;
+}
+
+static enum status take_checksum(const struct reader *r, const json_t *from, const char *key, uint64_t *out)
+{
+    char text[HEX_CHARS];
+    TRY(take_text(r, from, key, text, sizeof text));
+    return hex_parse(text, out) ? OK : lacks(r, key);
+}
+
+static enum status take_numbers(const struct reader *r, const json_t *from, const char *key, int ndim,
+                                int64_t *out)
+{
+    const json_t *list = json_object_get(from, key);
+    if (json_array_size(list) != (size_t)ndim)
+        return lacks(r, key);
+    for (int d = 0; d < ndim; d++) {
+        const json_t *value = json_array_get(list, (size_t)d);
+        if (!json_is_integer(value))
+            return lacks(r, key);
+        out[d] = json_integer_value(value);
+    }
+    return OK;
+}
+
+static enum status take_seed(const struct reader *r, const json_t *root)
+{
+    char text[32], *end = NULL;
+    TRY(take_text(r, root, "seed", text, sizeof text));
+    errno = 0;
+    r->out->seed = strtoull(text, &end, 10);
+    return errno == 0 && *end == 0 ? OK : lacks(r, "seed");
+}
+
+/* Both may be missing: then no step was skipped, and no scale was found; version 2 has it elsewhere. */
+static enum status take_loss_scale(const struct reader *r, const json_t *root)
+{
+    const json_t *kept = json_object_get(root, "loss_scale"), *scale = json_object_get(kept, "scale");
+    struct manifest *m = r->out;
+    if (json_object_get(root, "skipped_steps") != NULL)
+        TRY(take_count(r, root, "skipped_steps", &m->skipped_steps));
+    if (m->skipped_steps > m->identity.step)
+        return lacks(r, "skipped_steps");
+    if (kept == NULL || m->version > 1)
+        return OK;
+    m->loss_scale.scale = json_number_value(scale);
+    if (!(m->loss_scale.scale > 0.0 && m->loss_scale.scale <= LOSS_SCALE_MOST))
+        return lacks(r, "scale");
+    TRY(take_count(r, kept, "good_steps", &m->loss_scale.good_steps));
+    return take_count(r, kept, "hysteresis", &m->loss_scale.hysteresis);
+}
+
+static enum status take_model(const struct reader *r, const json_t *root)
+{
+    json_t *model = json_object_get(root, "model"), *value;
+    const char *name;
+    if (json_object_size(model) == 0)
+        return lacks(r, "model");
+    r->out->model = calloc(json_object_size(model) + 1, sizeof *r->out->model);
+    if (r->out->model == NULL)
+        return fail(NO_MEMORY, "%s: no memory to read it", r->path);
+    json_object_foreach(model, name, value)
+    {
+        struct manifest_key *key = &r->out->model[r->out->model_count];
+        if (strlen(name) >= sizeof key->name)
+            return lacks(r, "model");
+        memcpy(key->name, name, strlen(name) + 1);
+        TRY(take_text(r, model, name, key->value, sizeof key->value));
+        r->out->model_count++;
+    }
+    return OK;
+}
+
+/* Any axes: those of a later program are for people as well. */
+static enum status take_layout(const struct reader *r, const json_t *root)
+{
+    json_t *layout = json_object_get(root, "layout"), *value;
+    struct manifest *m = r->out;
+    const char *name;
+    if (json_object_size(layout) == 0)
+        return lacks(r, "layout");
+    json_object_foreach(layout, name, value)
+    {
+        int64_t degree = 0;
+        struct manifest_axis *axis = &m->layout[m->axis_count];
+        if (m->version == 1 && strcmp(name, "rank_order") == 0)
+            continue;
+        if (m->axis_count == MANIFEST_MOST_AXES || strlen(name) >= sizeof axis->name ||
+            name[strspn(name, "abcdefghijklmnopqrstuvwxyz_0123456789")] != 0)
+            return lacks(r, "an axis of layout");
+        TRY(take_count(r, layout, name, &degree));
+        if (degree < 1 || degree > 1 << 24)
+            return lacks(r, name);
+        memcpy(axis->name, name, strlen(name) + 1);
+        axis->degree = (int)degree;
+        m->axis_count++;
+    }
+    return take_text(r, m->version == 1 ? layout : root, "rank_order", m->rank_order, sizeof m->rank_order);
+}
+
+static enum status take_dtype(const struct reader *r, const json_t *tensor, struct piece *piece)
+{
+    char text[16];
+    TRY(take_text(r, tensor, "dtype", text, sizeof text));
+    return safetensors_dtype_parse(text, &piece->dtype) ? OK : lacks(r, "dtype");
+}
+
+static enum status take_piece(const struct reader *r, const json_t *tensor, int file, struct piece *piece)
+{
+    *piece = (struct piece){.file = file, .dim = {1, 1}, .count = {1, 1}};
+    TRY(take_text(r, tensor, "name", piece->name, sizeof piece->name));
+    size_t ndim = json_array_size(json_object_get(tensor, "shape"));
+    if (ndim < 1 || ndim > SHARD_MAX_DIMS)
+        return lacks(r, "shape");
+    piece->ndim = (int)ndim;
+    TRY(take_numbers(r, tensor, "shape", piece->ndim, piece->dim));
+    TRY(take_numbers(r, tensor, "begin", piece->ndim, piece->begin));
+    TRY(take_numbers(r, tensor, "count", piece->ndim, piece->count));
+    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &piece->checksum)
+                                : take_dtype(r, tensor, piece);
+}
+
+static enum status take_entry(const struct reader *r, const json_t *entry, const char *checksum,
+                              struct manifest_file *file)
+{
+    TRY(take_text(r, entry, "name", file->name, sizeof file->name));
+    // A plain name: nothing outside the folder is ever opened.
+    if (strchr(file->name, '/') != NULL || file->name[0] == '.')
+        return lacks(r, "name of a file");
+    TRY(take_count(r, entry, "bytes", &file->bytes));
+    return take_checksum(r, entry, checksum, &file->checksum);
+}
+
+static enum status take_file(const struct reader *r, const json_t *entry)
+{
+    struct manifest *m = r->out;
+    TRY(take_entry(r, entry, "header", &m->files[m->file_count]));
+    const json_t *tensors = json_object_get(entry, "tensors");
+    if (!json_is_array(tensors))
+        return lacks(r, "tensors");
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        TRY(take_piece(r, json_array_get(tensors, i), m->file_count, &m->pieces[m->piece_count]));
+        m->piece_count++;
+    }
+    m->file_count++;
+    return OK;
+}
+
+static enum status take_files(const struct reader *r, const json_t *root)
+{
+    const json_t *files = json_object_get(root, "files");
+    size_t pieces = 0, count = json_array_size(files);
+    if (count == 0 || count > 1 << 24)
+        return lacks(r, "files");
+    for (size_t i = 0; i < count; i++)
+        pieces += json_array_size(json_object_get(json_array_get(files, i), "tensors"));
+    r->out->files = calloc(count, sizeof *r->out->files);
+    r->out->pieces = calloc(pieces + 1, sizeof *r->out->pieces);
+    if (r->out->files == NULL || r->out->pieces == NULL || pieces > INT32_MAX)
+        return fail(NO_MEMORY, "%s: no memory for %zu files and %zu pieces", r->path, count, pieces);
+    for (size_t i = 0; i < count; i++)
+        TRY(take_file(r, json_array_get(files, i)));
+    return OK;
+}
+
+static enum status take_identity(const struct reader *r, const json_t *root)
+{
+    struct save_identity *identity = &r->out->identity;
+    TRY(take_count(r, root, "step", &identity->step));
+    if (identity->step > MANIFEST_MOST_STEPS)
+        return fail(BAD_CHECKPOINT, "%s: step is %lld; at most %lld works", r->path,
+                    (long long)identity->step, (long long)MANIFEST_MOST_STEPS);
+    if (r->out->version == 1)
+        return OK;
+    TRY(take_text(r, root, "run", identity->run, sizeof identity->run));
+    TRY(take_text(r, root, "save", identity->save, sizeof identity->save));
+    if (!is_hex(identity->run, RUN_CHARS - 1))
+        return lacks(r, "run");
+    return is_hex(identity->save, SAVE_CHARS - 1) ? OK : lacks(r, "save");
+}
+
+static enum status take_all(const struct reader *r, const json_t *root)
+{
+    int64_t version = 0;
+    const char *format = json_string_value(json_object_get(root, "format"));
+    if (format == NULL || strcmp(format, "cuboid checkpoint") != 0)
+        return fail(BAD_CHECKPOINT, "%s: not the manifest of a checkpoint", r->path);
+    TRY(take_count(r, root, "version", &version));
+    if (version < 1 || version > CHECKPOINT_VERSION)
+        return fail(BAD_CHECKPOINT,
+                    "%s: version %lld of the format; this program reads versions 1 to %d, use a newer one",
+                    r->path, (long long)version, CHECKPOINT_VERSION);
+    r->out->version = (int)version;
+    TRY(take_identity(r, root));
+    TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
+    TRY(take_seed(r, root));
+    TRY(take_loss_scale(r, root));
+    TRY(take_model(r, root));
+    TRY(take_layout(r, root));
+    if (version > 1)
+        TRY(take_entry(r, json_object_get(root, "recipe"), "xxh3", &r->out->recipe));
+    TRY(take_files(r, root));
+    return manifest_complete(r->out, r->path);
+}
+
+/* The last key is a checksum of all before it: XXH3 in version 2, another in version 1. The version is not
+ * known before the text is parsed, so either may fit. */
+static enum status check_own_checksum(const char *path, const struct text *text)
+{
+    static const char key[] = "\"checksum\": \"", end[] = "\"}\n";
+    const size_t tail = sizeof key - 1 + HEX_CHARS - 1 + sizeof end - 1;
+    const char *at = text->length >= tail ? text->chars + text->length - tail : NULL;
+    if (at == NULL || memcmp(at, key, sizeof key - 1) != 0 || strcmp(at + tail - (sizeof end - 1), end) != 0)
+        return fail(BAD_CHECKPOINT, "%s: does not end as a manifest does: cut short, or changed by hand",
+                    path);
+    char hex[HEX_CHARS] = {0};
+    uint64_t sum;
+    size_t length = (size_t)(at - text->chars);
+    memcpy(hex, at + sizeof key - 1, HEX_CHARS - 1);
+    bool fits = hex_parse(hex, &sum) &&
+                (sum == checksum_of(text->chars, length) || sum == checksum_v1_of(text->chars, length));
+    return fits ? OK
+                : fail(BAD_CHECKPOINT, "%s: its checksum does not fit: corrupt, or changed by hand", path);
+}
+
+static enum status check_size(const char *path, int64_t bytes)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+    if (info.st_size != bytes)
+        return fail(BAD_CHECKPOINT, "%s: %lld bytes, and the manifest says %lld", path,
+                    (long long)info.st_size, (long long)bytes);
+    return OK;
+}
+
+static enum status check_recipe(const struct manifest *m, const char *path)
+{
+    struct text recipe = {0};
+    TRY(check_size(path, m->recipe.bytes));
+    enum status status = file_read_small(path, (size_t)m->recipe.bytes, &recipe);
+    if (status == OK && checksum_of(text_chars(&recipe), recipe.length) != m->recipe.checksum)
+        status =
+            fail(BAD_CHECKPOINT, "%s: its checksum is not the manifest's: corrupt, or changed by hand", path);
+    text_free(&recipe);
+    return status == IO_ERROR ? BAD_CHECKPOINT : status; // its reason stays
+}
+
+static enum status check_files(const struct manifest *m, const char *folder)
+{
+    enum status status = OK;
+    for (int i = -1; status == OK && i < m->file_count; i++) {
+        struct text path = {0};
+        const struct manifest_file *file = i < 0 ? &m->recipe : &m->files[i];
+        text_add(&path, "%s/%s", folder, file->name);
+        if (i >= 0)
+            status = check_size(path.chars, file->bytes);
+        else if (file->name[0] != 0)
+            status = check_recipe(m, path.chars);
+        text_free(&path);
+    }
+    return status;
+}
+
+static enum status parse(const char *path, const struct text *text, struct manifest *out)
+{
+    json_error_t error;
+    TRY(check_own_checksum(path, text));
+    json_t *root = json_read(text->chars, text->length, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return fail(BAD_CHECKPOINT, "%s, line %d: not JSON: corrupt", path, error.line);
+    enum status status = take_all(&(struct reader){path, out}, root);
+    json_decref(root);
+    return status;
+}
+
+enum status manifest_read(const char *folder, struct manifest *out)
+{
+    struct text path = {0}, text = {0};
+    *out = (struct manifest){0};
+    text_add(&path, "%s/manifest.json", folder);
+    enum status status = OK;
+    struct stat info;
+    if (stat(path.chars, &info) != 0)
+        status = fail(BAD_CHECKPOINT, "%s: %s", path.chars,
+                      errno == ENOENT ? "missing: not a complete checkpoint" : strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = fail(BAD_CHECKPOINT, "%s: not a regular file", path.chars);
+    if (status == OK)
+        status = file_read(path.chars, &text);
+    if (status == OK)
+        status = parse(path.chars, &text, out);
+    if (status == OK)
+        status = check_files(out, folder);
+    if (status != OK)
+        manifest_free(out);
+    text_free(&text);
+    text_free(&path);
+    return status;
+}

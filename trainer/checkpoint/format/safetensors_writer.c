@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Numbers first, behind the room kept for the header; then the header; then the name. A file that was cut off
+ * anywhere begins with zeros and has no name. */
+#include "trainer/checkpoint/format/safetensors.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct safetensors_writer {
+    struct text path;
+    struct file_temporary file;
+    struct safetensors_tensor *list; // the names are copies
+    int count;
+    int64_t header_bytes; // before the numbers, the 8 of the length among them
+    int64_t bytes;        // of all numbers
+    int64_t written;      // of them
+};
+
+static int64_t dims_product(const struct safetensors_tensor *tensor)
+{
+    int64_t count = 1;
+    for (int d = 0; d < tensor->ndim; d++)
+        count *= tensor->dim[d];
+    return count;
+}
+
+static void add_tensor(struct text *out, const struct safetensors_tensor *tensor)
+{
+    text_add_json(out, tensor->name);
+    text_add(out, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_dtype_name(tensor->dtype));
+    for (int d = 0; d < tensor->ndim; d++)
+        text_add(out, "%s%lld", d > 0 ? "," : "", (long long)tensor->dim[d]);
+    text_add(out, "],\"data_offsets\":[%lld,%lld]}", (long long)tensor->offset_bytes,
+             (long long)(tensor->offset_bytes + tensor->bytes));
+}
+
+static void header_text(const struct safetensors_writer *w, const struct safetensors_pair *metadata,
+                        int count, struct text *out)
+{
+    text_add(out, "{\"__metadata__\":{");
+    for (int i = 0; i < count; i++) {
+        text_add(out, i > 0 ? "," : "");
+        text_add_json(out, metadata[i].key);
+        text_add(out, ":");
+        text_add_json(out, metadata[i].value);
+    }
+    text_add(out, "}");
+    for (int i = 0; i < w->count; i++) {
+        text_add(out, ",");
+        add_tensor(out, &w->list[i]);
+    }
+    text_add(out, "}");
+}
+
+static enum status copy_list(struct safetensors_writer *w, const struct safetensors_tensor *list, int count)
+{
+    w->list = calloc((size_t)count + 1, sizeof *w->list);
+    if (w->list == NULL)
+        return fail(NO_MEMORY, "%s: no memory for a table of %d tensors", w->path.chars, count);
+    for (int i = 0; i < count; i++) {
+        struct safetensors_tensor *tensor = &w->list[i];
+        *tensor = list[i];
+        tensor->name = strdup(list[i].name);
+        w->count++;
+        if (tensor->name == NULL)
+            return fail(NO_MEMORY, "%s: no memory for the name of a tensor", w->path.chars);
+        tensor->offset_bytes = w->bytes;
+        tensor->bytes = dims_product(tensor) * (int64_t)safetensors_dtype_bytes(tensor->dtype);
+        w->bytes += tensor->bytes;
+    }
+    return OK;
+}
+
+static enum status failed(const struct safetensors_writer *w)
+{
+    return fail(IO_ERROR, "%s: %s", w->path.chars, strerror(errno));
+}
+
+static enum status begin(struct safetensors_writer *w, const char *path,
+                         const struct safetensors_tensor *list, int count, size_t metadata_bytes)
+{
+    text_add(&w->path, "%s", path);
+    TRY(copy_list(w, list, count));
+    struct text header = {0};
+    header_text(w, NULL, 0, &header);
+    int64_t wanted = 8 + (int64_t)header.length + (int64_t)metadata_bytes;
+    w->header_bytes =
+        (wanted + SAFETENSORS_ALIGN_BYTES - 1) / SAFETENSORS_ALIGN_BYTES * SAFETENSORS_ALIGN_BYTES;
+    text_free(&header);
+    return file_temporary_create(path, &w->file);
+}
+
+enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
+                               size_t metadata_bytes, struct safetensors_writer **out)
+{
+    struct safetensors_writer *w = calloc(1, sizeof *w);
+    if (w == NULL)
+        return fail(NO_MEMORY, "%s: no memory to write it", path);
+    w->file.fd = -1;
+    enum status status = begin(w, path, list, count, metadata_bytes);
+    if (status == OK)
+        *out = w;
+    else
+        safetensors_writer_destroy(w);
+    return status;
+}
+
+static enum status write_at(const struct safetensors_writer *w, const char *bytes, size_t length,
+                            int64_t offset)
+{
+    while (length > 0) {
+        ssize_t put = pwrite(w->file.fd, bytes, length, (off_t)offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return failed(w);
+        bytes += put;
+        length -= (size_t)put;
+        offset += put;
+    }
+    return OK;
+}
+
+enum status safetensors_append(struct safetensors_writer *w, const void *bytes, size_t length)
+{
+    CHECK((int64_t)length <= w->bytes - w->written);
+    TRY(write_at(w, bytes, length, w->header_bytes + w->written));
+    w->written += (int64_t)length;
+    return OK;
+}
+
+static enum status write_header(const struct safetensors_writer *w, const struct safetensors_pair *metadata,
+                                int count)
+{
+    struct text header = {0};
+    uint64_t length = (uint64_t)w->header_bytes - 8;
+    text_add_bytes(&header, (const char *)&length, sizeof length);
+    header_text(w, metadata, count, &header);
+    CHECK((int64_t)header.length <= w->header_bytes);
+    text_add(&header, "%*s", (int)(w->header_bytes - (int64_t)header.length), "");
+    enum status status = write_at(w, header.chars, header.length, 0);
+    text_free(&header);
+    return status;
+}
+
+enum status safetensors_finish(struct safetensors_writer *w, const struct safetensors_pair *metadata,
+                               int count)
+{
+    CHECK(w->written == w->bytes);
+    TRY(write_header(w, metadata, count));
+    return file_temporary_commit(&w->file, w->path.chars);
+}
+
+void safetensors_writer_destroy(struct safetensors_writer *w)
+{
+    if (w == NULL)
+        return;
+    file_temporary_discard(&w->file);
+    for (int i = 0; i < w->count; i++)
+        free((void *)(uintptr_t)w->list[i].name);
+    free(w->list);
+    text_free(&w->path);
+    free(w);
+}

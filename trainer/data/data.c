@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/data.h"
+
+#include "trainer/data/data_blend.h"
+#include "trainer/data/data_part.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SOURCES_MAX = 4096 };
+
+/* The sources of one split. `part[i].dataset` is a source of data->train, or of data->valid. */
+struct data_mix {
+    int count;
+    struct part *parts;
+    struct blend *blend;
+};
+
+struct data_list {
+    int count;
+    struct dataset **datasets;
+    double *weights;
+};
+
+struct data {
+    int64_t seq_length, vocab_size;
+    int32_t end_of_document;
+    bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    char split[64]; // as it was given, for messages; "" with a list for validation
+    struct data_list train, valid;
+    struct data_mix mixes[DATA_SPLITS];
+    struct text fingerprint;
+};
+
+static const char *const split_names[DATA_SPLITS] = {"train", "valid", "test"};
+
+enum status data_split_parse(const char *split, double share[DATA_SPLITS])
+{
+    double parts[DATA_SPLITS] = {0}, sum = 0.0;
+    char number[NUMBER_CHARS];
+    const char *at = split;
+    for (int i = 0; i < DATA_SPLITS; i++) {
+        char *end = NULL;
+        parts[i] = strtod(at, &end);
+        if (end == at || !isfinite(parts[i]) || parts[i] < 0.0)
+            return fail(BAD_RECIPE,
+                        "data.split: \"%s\": part %d is not a number of 0 or more; \"%s\" would work", split,
+                        i + 1, DATA_SPLIT_DEFAULT);
+        sum += parts[i];
+        at = end + strspn(end, " ");
+        if (*at != ',')
+            break;
+        at++;
+    }
+    if (*at != 0 || (at > split && at[-1] == ','))
+        return fail(
+            BAD_RECIPE,
+            "data.split: \"%s\" is not one to three numbers with commas between them; \"%s\" would work",
+            split, DATA_SPLIT_DEFAULT);
+    if (!(sum > 0.0) || !isfinite(sum))
+        return fail(BAD_RECIPE, "data.split: \"%s\": the parts add up to %s; \"%s\" would work", split,
+                    number_text(sum, number), DATA_SPLIT_DEFAULT);
+    for (int i = 0; i < DATA_SPLITS; i++)
+        share[i] = parts[i] / sum;
+    return OK;
+}
+
+static enum status check_config(const struct data_config *c)
+{
+    if (c->train_count < 1)
+        return fail(BAD_RECIPE, "data.train: no source is named; it takes a list of {path, weight}");
+    if (c->train_count > SOURCES_MAX || c->valid_count > SOURCES_MAX)
+        return fail(BAD_RECIPE, "data.%s: %d sources; at most %d work",
+                    c->train_count > SOURCES_MAX ? "train" : "valid",
+                    c->train_count > SOURCES_MAX ? c->train_count : c->valid_count, SOURCES_MAX);
+    if (c->valid_count > 0 && c->split != NULL)
+        return fail(BAD_RECIPE,
+                    "data.split and data.valid exclude each other: with a list for validation, all of "
+                    "data.train trains");
+    if (c->seq_length < 1 || c->seq_length > INT32_MAX - 1)
+        return fail(BAD_RECIPE, "model.seq_length: %" PRId64 "; 1 to %d work", c->seq_length, INT32_MAX - 1);
+    if (c->vocab_size < 1)
+        return fail(BAD_RECIPE, "model.vocab_size: %" PRId64 "; 1 and more work", c->vocab_size);
+    bool wants_end = c->reset_position_ids || c->reset_attention_mask || c->eod_mask_loss;
+    if (wants_end && (c->end_of_document < 0 || c->end_of_document >= c->vocab_size))
+        return fail(BAD_RECIPE,
+                    "data.%s needs an id that ends a document below model.vocab_size %" PRId64 "; it is %d",
+                    c->reset_position_ids     ? "reset_position_ids"
+                    : c->reset_attention_mask ? "reset_attention_mask"
+                                              : "eod_mask_loss",
+                    c->vocab_size, c->end_of_document);
+    return OK;
+}
+
+/* What is wrong with a source goes to `wrong`, and the next one is looked at. */
+static enum status open_list(const struct data_source_config *sources, int count, const char *key,
+                             struct data_list *out, struct text *wrong)
+{
+    out->datasets = calloc((size_t)count + 1, sizeof(struct dataset *));
+    out->weights = calloc((size_t)count + 1, sizeof(double));
+    if (out->datasets == NULL || out->weights == NULL)
+        return fail(NO_MEMORY, "data.%s: no memory for %d sources", key, count);
+    out->count = count;
+    for (int i = 0; i < count; i++) {
+        double weight = sources[i].weight;
+        char number[NUMBER_CHARS];
+        const char *between = wrong->length > 0 ? "; " : "";
+        out->weights[i] = weight;
+        if (!isfinite(weight) || weight <= 0.0) {
+            text_add(
+                wrong,
+                "%sdata.%s source %d (%s): weight %s; it must be above 0 (left out, it gives no samples)",
+                between, key, i + 1, sources[i].path, number_text(weight, number));
+            continue;
+        }
+        enum status status = dataset_open(sources[i].path, &out->datasets[i]);
+        if (status == NO_MEMORY)
+            return status;
+        if (status != OK)
+            text_add(wrong, "%sdata.%s: %s", between, key, fail_text());
+    }
+    return OK;
+}
+
+static enum status open_lists(struct data *d, const struct data_config *c)
+{
+    struct text wrong = {0};
+    enum status status = open_list(c->train, c->train_count, "train", &d->train, &wrong);
+    if (status == OK && c->valid_count > 0)
+        status = open_list(c->valid, c->valid_count, "valid", &d->valid, &wrong);
+    if (status == OK && wrong.length > 0)
+        status = fail(BAD_RECIPE, "%s", text_chars(&wrong));
+    text_free(&wrong);
+    return status;
+}
+
+static void close_list(struct data_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        dataset_close(list->datasets[i]);
+    free(list->datasets);
+    free(list->weights);
+}
+
+/* The documents between two shares of each source; boundaries are rounded as Megatron rounds them, half
+ * to even. Sources are keyed by their place in the list, so the same file twice is shuffled twice, and
+ * a file may move to another folder. */
+static enum status make_mix(struct data_mix *mix, const struct data_list *list, enum data_split split,
+                            double from, double to, const struct data_config *config)
+{
+    mix->parts = calloc((size_t)list->count, sizeof *mix->parts);
+    if (mix->parts == NULL)
+        return fail(NO_MEMORY, "no memory for %d sources", list->count);
+    for (int i = 0; i < list->count; i++) {
+        double documents = (double)dataset_documents(list->datasets[i]);
+        int64_t first = llrint(from * documents), end = llrint(to * documents);
+        struct text name = {0};
+        text_add(&name, "data.%s[%d]", split_names[split], i);
+        // Only training follows the seed: validation losses of different runs stay comparable.
+        uint64_t seed = split == DATA_TRAIN ? config->seed : 0;
+        part_init(&mix->parts[i], list->datasets[i], first, end - first, config->seq_length, seed,
+                  name.chars);
+        text_free(&name);
+        mix->count = i + 1;
+    }
+    return blend_create(list->weights, list->count, &mix->blend);
+}
+
+static void free_mix(struct data_mix *mix)
+{
+    for (int i = 0; i < mix->count; i++)
+        part_fini(&mix->parts[i]);
+    free(mix->parts);
+    blend_destroy(mix->blend);
+}
+
+static enum status open_all(struct data *d, const struct data_config *c)
+{
+    TRY(check_config(c));
+    *d = (struct data){
+        .seq_length = c->seq_length,
+        .vocab_size = c->vocab_size,
+        .end_of_document = c->end_of_document,
+        .reset_position_ids = c->reset_position_ids,
+        .reset_attention_mask = c->reset_attention_mask,
+        .eod_mask_loss = c->eod_mask_loss,
+    };
+    TRY(open_lists(d, c));
+    if (c->valid_count > 0) {
+        TRY(make_mix(&d->mixes[DATA_TRAIN], &d->train, DATA_TRAIN, 0.0, 1.0, c));
+        TRY(make_mix(&d->mixes[DATA_VALID], &d->valid, DATA_VALID, 0.0, 1.0, c));
+        return data_require(d, DATA_TRAIN);
+    }
+    const char *split = c->split != NULL ? c->split : DATA_SPLIT_DEFAULT;
+    double share[DATA_SPLITS];
+    TRY(data_split_parse(split, share));
+    snprintf(d->split, sizeof d->split, "%s", split);
+    double before = 0.0;
+    for (int i = 0; i < DATA_SPLITS; i++) {
+        double after = i == DATA_SPLITS - 1 ? 1.0 : before + share[i];
+        TRY(make_mix(&d->mixes[i], &d->train, (enum data_split)i, fmin(before, 1.0), fmin(after, 1.0), c));
+        before = after;
+    }
+    return data_require(d, DATA_TRAIN);
+}
+
+enum status data_open(const struct data_config *config, struct data **out)
+{
+    struct data *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return fail(NO_MEMORY, "no memory for the data");
+    enum status status = open_all(d, config);
+    if (status == OK)
+        *out = d;
+    else
+        data_close(d);
+    return status;
+}
+
+void data_close(struct data *data)
+{
+    if (data == NULL)
+        return;
+    for (int i = 0; i < DATA_SPLITS; i++)
+        free_mix(&data->mixes[i]);
+    close_list(&data->train);
+    close_list(&data->valid);
+    text_free(&data->fingerprint);
+    free(data);
+}
+
+/* What would work, for a part that has not one sample. */
+static enum status refuse_part(const struct data *d, enum data_split split, int source)
+{
+    const struct part *part = &d->mixes[split].parts[source];
+    const char *path = dataset_prefix(part->dataset);
+    int64_t documents = dataset_documents(part->dataset);
+    struct text what = {0};
+    text_add(&what, "data.%s source %d (%s)", split == DATA_VALID && d->split[0] == 0 ? "valid" : "train",
+             source + 1, path);
+    if (d->split[0] != 0)
+        text_add(&what, ": data.split \"%s\" gives %s %" PRId64 " of its %" PRId64 " documents,", d->split,
+                 split_names[split], part->documents, documents);
+    else
+        text_add(&what, ": %" PRId64 " documents,", documents);
+    text_add(&what, " %" PRId64 " tokens; a sample of model.seq_length %" PRId64 " takes %" PRId64 "; ",
+             part->tokens, d->seq_length, d->seq_length + 1);
+    if (part->tokens >= 2)
+        text_add(&what, "a seq_length of %" PRId64 " or less works, or ", part->tokens - 1);
+    text_add(&what, "%s",
+             d->split[0] == 0 || part->documents == documents ? "more text"
+             : documents < 3
+                 ? "text cut into more documents (data prepare --documents), or a list for data.valid"
+                 : "a larger part, or more text");
+    enum status status = fail(BAD_RECIPE, "%s", what.chars);
+    text_free(&what);
+    return status;
+}
+
+enum status data_require(const struct data *data, enum data_split split)
+{
+    const struct data_mix *mix = &data->mixes[split];
+    if (mix->count == 0)
+        return fail(BAD_RECIPE, "data.%s: nothing is left for it when data.valid is a list",
+                    split_names[split]);
+    for (int i = 0; i < mix->count; i++)
+        if (mix->parts[i].samples == 0)
+            return refuse_part(data, split, i);
+    return OK;
+}
+
+int64_t data_epoch_samples(const struct data *data, enum data_split split)
+{
+    int64_t samples = 0;
+    for (int i = 0; i < data->mixes[split].count; i++)
+        samples += data->mixes[split].parts[i].samples;
+    return samples;
+}
+
+const struct dataset *data_source(const struct data *data, enum data_split list, int i)
+{
+    const struct data_list *sources = list == DATA_TRAIN ? &data->train : &data->valid;
+    return i < sources->count ? sources->datasets[i] : NULL;
+}
+
+struct text *data_fingerprint_room(struct data *data)
+{
+    return &data->fingerprint;
+}
+
+void data_describe(const struct data *data, struct text *out)
+{
+    for (int split = 0; split < DATA_SPLITS; split++) {
+        const struct data_mix *mix = &data->mixes[split];
+        for (int i = 0; i < mix->count; i++) {
+            const struct part *part = &mix->parts[i];
+            if (part->documents == 0)
+                continue;
+            char tokens[NUMBER_CHARS];
+            int64_t period, share = blend_share(mix->blend, i, &period);
+            text_add(out,
+                     "%-5s  %s  %" PRId64 " documents  %s tokens  %" PRId64 " samples an epoch  share %.4g\n",
+                     split_names[split], dataset_prefix(part->dataset), part->documents,
+                     count_text((double)part->tokens, tokens), part->samples, (double)share / (double)period);
+        }
+    }
+}
+
+enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens)
+{
+    struct data_mix *mix = &data->mixes[split];
+    if (mix->count == 0)
+        return data_require(data, split);
+    int source = 0;
+    uint64_t ordinal = 0;
+    blend_at(mix->blend, sample, &source, &ordinal);
+    if (mix->parts[source].samples == 0)
+        return refuse_part(data, split, source);
+    return part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens);
+}
+
+enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out)
+{
+    CHECK(rows >= 1 && seq_length >= 1);
+    size_t count = (size_t)rows * (size_t)seq_length;
+    struct batch_tokens batch = {
+        .rows = rows,
+        .seq_length = seq_length,
+        .tokens = calloc(count + 1, sizeof(int32_t)), // room for the sample's last label
+        .labels = calloc(count, sizeof(int32_t)),
+        .positions = calloc(count, sizeof(int32_t)),
+        .documents = calloc(count, sizeof(int32_t)),
+        .loss_mask = calloc(count, sizeof(float)),
+        .samples = calloc((size_t)rows, sizeof(uint64_t)),
+    };
+    if (batch.tokens == NULL || batch.labels == NULL || batch.positions == NULL || batch.documents == NULL ||
+        batch.loss_mask == NULL || batch.samples == NULL) {
+        batch_free(&batch);
+        return fail(NO_MEMORY, "no memory for a microbatch of %" PRId64 " x %" PRId64 " tokens", rows,
+                    seq_length);
+    }
+    *out = batch;
+    return OK;
+}
+
+void batch_free(struct batch_tokens *batch)
+{
+    free(batch->tokens);
+    free(batch->labels);
+    free(batch->positions);
+    free(batch->documents);
+    free(batch->loss_mask);
+    free(batch->samples);
+    *batch = (struct batch_tokens){0};
+}
+
+uint64_t batch_first_sample(const struct batch_place *place)
+{
+    uint64_t slot = (uint64_t)(place->microbatch * place->dp_size + place->dp_rank);
+    return place->step * (uint64_t)place->global_batch_size + slot * (uint64_t)place->micro_batch_size;
+}
+
+/* Megatron's get_ltor_masks_and_position_ids: the token that ends a document still belongs to it, at its
+ * position; the next token begins another one. The loss is left out where that token is the *input*, since
+ * what follows it is another document's first token. */
+static void mark_row(const struct data *d, const int32_t *tokens, struct batch_tokens *batch, int64_t row)
+{
+    const int64_t at = row * batch->seq_length;
+    int32_t document = 0, begin = 0;
+    for (int32_t s = 0; s < batch->seq_length; s++) {
+        bool ends = tokens[s] == d->end_of_document;
+        batch->positions[at + s] = d->reset_position_ids ? s - begin : s;
+        batch->documents[at + s] = d->reset_attention_mask ? document : 0;
+        batch->loss_mask[at + s] = d->eod_mask_loss && ends ? 0.0F : 1.0F;
+        if (ends) {
+            document++;
+            begin = s + 1;
+        }
+    }
+}
+
+enum status data_batch(struct data *data, enum data_split split, const struct batch_place *place,
+                       struct batch_tokens *batch)
+{
+    CHECK(batch->rows == place->micro_batch_size && batch->seq_length == data->seq_length);
+    const size_t row_bytes = (size_t)batch->seq_length * sizeof(int32_t);
+    uint64_t first = batch_first_sample(place);
+    for (int64_t row = 0; row < batch->rows; row++) {
+        // Row after row, so that the token too many of one row is overwritten by the next.
+        int32_t *tokens = batch->tokens + row * batch->seq_length;
+        batch->samples[row] = first + (uint64_t)row;
+        TRY(data_sample(data, split, batch->samples[row], tokens));
+        memcpy(batch->labels + row * batch->seq_length, tokens + 1, row_bytes);
+        mark_row(data, tokens, batch, row);
+    }
+    return OK;
+}

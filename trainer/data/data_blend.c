@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/data_blend.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { EXACT_PERIODS = 1 << 16, ROUNDED_PERIOD = 1 << 20 };
+
+struct blend {
+    int count;
+    int64_t period;
+    int64_t *share;   // [count] samples of each source in a period
+    uint16_t *source; // [period]
+    uint32_t *turn;   // [period] how many samples the source gave before, in this period
+};
+
+/* Whether every weight, of sum 1, is a whole number of parts of `period`; and those numbers. */
+static bool weights_fit(const double *weights, int count, int64_t period, int64_t *share)
+{
+    for (int k = 0; k < count; k++) {
+        double parts = weights[k] * (double)period;
+        share[k] = llrint(parts);
+        if (share[k] < 1 || fabs(parts - (double)share[k]) > 1e-9)
+            return false;
+    }
+    return true;
+}
+
+/* The nearest whole numbers of sum `period`, none below 1: round down, then give what is left, one
+ * part at a time, to the source that lost most (or take it from the one that gained most). */
+static void round_weights(const double *weights, int count, int64_t period, int64_t *share)
+{
+    int64_t left = period;
+    for (int k = 0; k < count; k++) {
+        int64_t parts = (int64_t)floor(weights[k] * (double)period);
+        share[k] = parts < 1 ? 1 : parts;
+        left -= share[k];
+    }
+    for (int step = left > 0 ? 1 : -1; left != 0; left -= step) {
+        int best = -1;
+        double best_gap = 0.0;
+        for (int k = 0; k < count; k++) {
+            double gap = (weights[k] * (double)period - (double)share[k]) * step;
+            if (share[k] + step >= 1 && (best < 0 || gap > best_gap)) {
+                best = k;
+                best_gap = gap;
+            }
+        }
+        share[best] += step;
+    }
+}
+
+/* One period of choices. lag[k] is weight_k * max(i, 1) - c_k, times the period: whole numbers. */
+static void fill_period(struct blend *b, int64_t *lag, uint32_t *given)
+{
+    for (int k = 0; k < b->count; k++)
+        lag[k] = b->share[k];
+    for (int64_t i = 0; i < b->period; i++) {
+        int next = 0;
+        for (int k = 0; k < b->count; k++) {
+            lag[k] += i >= 2 ? b->share[k] : 0;
+            next = lag[k] > lag[next] ? k : next;
+        }
+        lag[next] -= b->period;
+        b->source[i] = (uint16_t)next;
+        b->turn[i] = given[next]++;
+    }
+    for (int k = 0; k < b->count; k++)
+        CHECK(given[k] == (uint64_t)b->share[k]); // else the next period would not begin like this one
+}
+
+static enum status make_table(struct blend *b, const double *weights)
+{
+    int64_t period = 1;
+    while (period <= EXACT_PERIODS && !weights_fit(weights, b->count, period, b->share))
+        period++;
+    if (period > EXACT_PERIODS) {
+        period = ROUNDED_PERIOD;
+        round_weights(weights, b->count, period, b->share);
+    }
+    b->period = period;
+    b->source = calloc((size_t)period, sizeof *b->source);
+    b->turn = calloc((size_t)period, sizeof *b->turn);
+    int64_t *lag = calloc((size_t)b->count, sizeof *lag);
+    uint32_t *given = calloc((size_t)b->count, sizeof *given);
+    bool good = b->source != NULL && b->turn != NULL && lag != NULL && given != NULL;
+    if (good)
+        fill_period(b, lag, given);
+    free(lag);
+    free(given);
+    return good ? OK : fail(NO_MEMORY, "no memory to blend %d sources", b->count);
+}
+
+enum status blend_create(const double *weights, int count, struct blend **out)
+{
+    CHECK(count >= 1 && count <= UINT16_MAX);
+    struct blend *b = calloc(1, sizeof *b);
+    double *normal = calloc((size_t)count, sizeof *normal);
+    enum status status =
+        b == NULL || normal == NULL ? fail(NO_MEMORY, "no memory to blend %d sources", count) : OK;
+    if (status == OK) {
+        double largest = 0.0, sum = 0.0;
+        for (int k = 0; k < count; k++) {
+            CHECK(isfinite(weights[k]) && weights[k] > 0.0);
+            largest = fmax(largest, weights[k]);
+        }
+        for (int k = 0; k < count; k++)
+            sum += weights[k] / largest; // no overflow, however large they are
+        for (int k = 0; k < count; k++)
+            normal[k] = weights[k] / largest / sum;
+        b->count = count;
+        b->share = calloc((size_t)count, sizeof *b->share);
+        status = b->share == NULL ? fail(NO_MEMORY, "no memory to blend %d sources", count)
+                                  : make_table(b, normal);
+    }
+    free(normal);
+    if (status == OK)
+        *out = b;
+    else
+        blend_destroy(b);
+    return status;
+}
+
+void blend_destroy(struct blend *blend)
+{
+    if (blend == NULL)
+        return;
+    free(blend->share);
+    free(blend->source);
+    free(blend->turn);
+    free(blend);
+}
+
+void blend_at(const struct blend *blend, uint64_t sample, int *source, uint64_t *ordinal)
+{
+    uint64_t period = (uint64_t)blend->period, at = sample % period;
+    *source = blend->source[at];
+    *ordinal = sample / period * (uint64_t)blend->share[*source] + blend->turn[at];
+}
+
+int64_t blend_share(const struct blend *blend, int source, int64_t *period)
+{
+    *period = blend->period;
+    return blend->share[source];
+}

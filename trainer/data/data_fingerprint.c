@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/data_fingerprint.h"
+
+#include "trainer/data/dataset.h"
+#include "trainer/files/checksum.h"
+#include "trainer/files/json_read.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_BLOCKS = 16 * FINGERPRINT_BLOCKS, FEWEST_BLOCKS = 4, MOST_FILE_BYTES = 1 << 28 };
+
+static const char *const lists[] = {[DATA_TRAIN] = "train", [DATA_VALID] = "valid"};
+enum { LISTS = sizeof lists / sizeof *lists };
+
+static int source_count(const struct data *data, enum data_split list)
+{
+    int count = 0;
+    while (data_source(data, list, count) != NULL)
+        count++;
+    return count;
+}
+
+/* The checksum of one block of the ids; `room` is FINGERPRINT_BLOCK_BYTES long. */
+static enum status sum_block(const struct dataset *source, int64_t at, int64_t bytes, void *room,
+                             uint64_t *out)
+{
+    TRY(dataset_read_bytes(source, at, (size_t)bytes, room));
+    *out = checksum_of(room, (size_t)bytes);
+    return OK;
+}
+
+static enum status add_blocks(const struct dataset *source, int64_t most, void *room, struct text *out)
+{
+    const int64_t size = dataset_bin_bytes(source), block = FINGERPRINT_BLOCK_BYTES;
+    int64_t count = (size + block - 1) / block;
+    bool all = count <= most;
+    count = all ? count : most;
+    text_add(out, "\"blocks\": [");
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t sum = 0;
+        // Evenly from the first byte to the last; in two steps, so that no product overflows.
+        int64_t rest = size - block;
+        int64_t at = all ? i * block : rest / (count - 1) * i + rest % (count - 1) * i / (count - 1);
+        int64_t bytes = size - at < block ? size - at : block;
+        TRY(sum_block(source, at, bytes, room, &sum));
+        text_add(out, "%s{\"at\": %" PRId64 ", \"bytes\": %" PRId64 ", \"xxh3\": \"%016" PRIx64 "\"}",
+                 i > 0 ? ", " : "", at, bytes, sum);
+    }
+    text_add(out, "]");
+    return OK;
+}
+
+static enum status add_source(const struct dataset *source, int64_t most, void *room, struct text *out)
+{
+    text_add(out, "{\"path\": ");
+    text_add_json(out, dataset_prefix(source));
+    text_add(out,
+             ", \"dtype\": \"%s\", \"sequences\": %" PRId64 ", \"documents\": %" PRId64
+             ", \"tokens\": %" PRId64 ",\n  \"index_bytes\": %" PRId64 ", \"index_xxh3\": \"%016" PRIx64
+             "\", \"bytes\": %" PRId64 ",\n  ",
+             dataset_type_name(source), dataset_sequences(source), dataset_documents(source),
+             dataset_tokens(source), dataset_index_bytes(source), dataset_index_checksum(source),
+             dataset_bin_bytes(source));
+    TRY(add_blocks(source, most, room, out));
+    text_add(out, "}");
+    return OK;
+}
+
+static enum status add_lists(const struct data *data, void *room, struct text *out)
+{
+    int64_t sources = source_count(data, DATA_TRAIN) + source_count(data, DATA_VALID);
+    int64_t most = MOST_BLOCKS / (sources > 0 ? sources : 1);
+    most = most > FINGERPRINT_BLOCKS ? FINGERPRINT_BLOCKS : most < FEWEST_BLOCKS ? FEWEST_BLOCKS : most;
+    text_add(out, "{\"format\": \"cuboid data\", \"version\": 1");
+    for (int list = 0; list < LISTS; list++) {
+        text_add(out, ",\n \"%s\": [", lists[list]);
+        const struct dataset *source;
+        for (int i = 0; (source = data_source(data, (enum data_split)list, i)) != NULL; i++) {
+            text_add(out, "%s", i > 0 ? ",\n  " : "");
+            TRY(add_source(source, most, room, out));
+        }
+        text_add(out, "]");
+    }
+    text_add(out, "}\n");
+    return OK;
+}
+
+enum status data_fingerprint(struct data *data, const struct text **out)
+{
+    struct text *kept = data_fingerprint_room(data), made = {0};
+    *out = kept;
+    if (kept->length > 0)
+        return OK;
+    void *room = malloc(FINGERPRINT_BLOCK_BYTES);
+    if (room == NULL)
+        return fail(NO_MEMORY, "no memory for the checksums of the data");
+    enum status status = add_lists(data, room, &made);
+    free(room);
+    if (status == OK)
+        *kept = made;
+    else
+        text_free(&made);
+    return status;
+}
+
+/* ---- comparing ---- */
+
+static int64_t integer_of(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) ? json_integer_value(value) : -1;
+}
+
+static const char *string_of(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value) ? json_string_value(value) : "";
+}
+
+static bool is_sum(const json_t *object, const char *key, uint64_t sum)
+{
+    char digits[20];
+    snprintf(digits, sizeof digits, "%016" PRIx64, sum);
+    return strcmp(string_of(object, key), digits) == 0;
+}
+
+static void add_number(const char *what, int64_t then, int64_t now, struct text *out)
+{
+    if (then != now)
+        text_add(out, "%s%s %" PRId64 " then, %" PRId64 " now", out->length > 0 ? ", " : "", what, then, now);
+}
+
+/* The blocks that lie in both files; sizes are compared elsewhere. */
+static enum status compare_blocks(const struct dataset *source, const json_t *then, void *room,
+                                  struct text *out)
+{
+    const json_t *blocks = json_object_get(then, "blocks");
+    int64_t first = -1, different = 0, compared = 0;
+    for (size_t i = 0; i < json_array_size(blocks); i++) {
+        const json_t *block = json_array_get(blocks, i);
+        int64_t at = integer_of(block, "at"), bytes = integer_of(block, "bytes");
+        uint64_t sum = 0;
+        if (at < 0 || bytes < 1 || bytes > FINGERPRINT_BLOCK_BYTES || at > dataset_bin_bytes(source) - bytes)
+            continue;
+        TRY(sum_block(source, at, bytes, room, &sum));
+        compared++;
+        if (is_sum(block, "xxh3", sum))
+            continue;
+        first = first < 0 ? at : first;
+        different++;
+    }
+    if (different > 0)
+        text_add(out,
+                 "%stoken ids differ in %" PRId64 " of %" PRId64
+                 " sampled blocks, first in the one at byte %" PRId64,
+                 out->length > 0 ? ", " : "", different, compared, first);
+    return OK;
+}
+
+static enum status compare_source(const struct dataset *source, const json_t *then, void *room,
+                                  struct text *out)
+{
+    const char *type = string_of(then, "dtype");
+    if (strcmp(type, dataset_type_name(source)) != 0)
+        text_add(out, "type %s then, %s now", type, dataset_type_name(source));
+    add_number("documents", integer_of(then, "documents"), dataset_documents(source), out);
+    add_number("sequences", integer_of(then, "sequences"), dataset_sequences(source), out);
+    add_number("tokens", integer_of(then, "tokens"), dataset_tokens(source), out);
+    add_number("bytes of .bin", integer_of(then, "bytes"), dataset_bin_bytes(source), out);
+    if (!is_sum(then, "index_xxh3", dataset_index_checksum(source)) && out->length == 0)
+        text_add(out, "the document lengths in .idx differ");
+    return compare_blocks(source, then, room, out);
+}
+
+static enum status compare_list(const struct data *data, enum data_split list, const json_t *then, void *room,
+                                struct text *changes)
+{
+    int count = source_count(data, list), before = (int)json_array_size(then);
+    if (count != before)
+        text_add(changes, "%sdata.%s: sources %d then, %d now", changes->length > 0 ? "\n" : "", lists[list],
+                 before, count);
+    for (int i = 0; i < count && i < before; i++) {
+        struct text why = {0};
+        const struct dataset *source = data_source(data, list, i);
+        enum status status = compare_source(source, json_array_get(then, (size_t)i), room, &why);
+        if (status == OK && why.length > 0)
+            text_add(changes, "%sdata.%s source %d (%s): %s", changes->length > 0 ? "\n" : "", lists[list],
+                     i + 1, dataset_prefix(source), why.chars);
+        text_free(&why);
+        TRY(status);
+    }
+    return OK;
+}
+
+static enum status compare(const struct data *data, const char *path, const struct text *file,
+                           struct text *changes)
+{
+    json_error_t why;
+    json_t *root = json_read(text_chars(file), file->length, 0, &why);
+    enum status status = OK;
+    if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
+        text_add(changes, "%s: not a record of datasets, version 1: whether the data changed is not known",
+                 path);
+    } else {
+        void *room = malloc(FINGERPRINT_BLOCK_BYTES);
+        if (room == NULL)
+            status = fail(NO_MEMORY, "%s: no memory to compare the data", path);
+        for (int list = 0; list < LISTS && status == OK; list++)
+            status =
+                compare_list(data, (enum data_split)list, json_object_get(root, lists[list]), room, changes);
+        free(room);
+    }
+    json_decref(root);
+    return status;
+}
+
+enum status data_fingerprint_compare(struct data *data, const char *folder, struct text *changes)
+{
+    struct text path = {0}, file = {0};
+    text_add(&path, "%s/data.json", folder);
+    enum status status = OK;
+    if (access(path.chars, F_OK) == 0) {
+        if (file_read_small(path.chars, MOST_FILE_BYTES, &file) == OK)
+            status = compare(data, path.chars, &file, changes);
+        else
+            text_add(changes, "%s: whether the data changed is not known", fail_text());
+    }
+    text_free(&path);
+    text_free(&file);
+    return status;
+}
+
+enum status data_fingerprint_check(struct data *data, const char *folder, bool strict)
+{
+    struct text changes = {0};
+    enum status status = data_fingerprint_compare(data, folder, &changes);
+    const char *end = changes.chars;
+    for (const char *line = changes.chars; status == OK && line != NULL && !strict;
+         line = *end != 0 ? end + 1 : NULL) {
+        end = line + strcspn(line, "\n");
+        print_line(
+            stderr,
+            "warning: the data is not what made %s: %.*s; restore it to continue with the same samples "
+            "(data.strict=true refuses)",
+            folder, (int)(end - line), line);
+    }
+    if (status == OK && strict && changes.length > 0) {
+        for (char *c = changes.chars; *c != 0; c++)
+            *c = *c == '\n' ? ';' : *c;
+        status = fail(BAD_DATA,
+                      "data.strict: the data is not what made %s: %s; restore it, or continue with "
+                      "data.strict=false",
+                      folder, changes.chars);
+    }
+    text_free(&changes);
+    return status;
+}

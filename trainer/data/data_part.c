@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/data_part.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Documents looked up at a time: where all are, and at most where a sample is read. */
+enum { RUN = 32 * PART_BLOCK, SAMPLE_RUN = 8 * PART_BLOCK };
+
+static struct philox order_named(uint64_t seed, const char *name, const char *what)
+{
+    struct text full = {0};
+    text_add(&full, "%s.%s", name, what);
+    struct philox generator = philox_named(seed, full.chars);
+    text_free(&full);
+    return generator;
+}
+
+void part_init(struct part *part, const struct dataset *dataset, int64_t first, int64_t documents,
+               int64_t seq_length, uint64_t seed, const char *name)
+{
+    int64_t tokens = dataset_start(dataset, first + documents) - dataset_start(dataset, first);
+    *part = (struct part){
+        .dataset = dataset,
+        .first = first,
+        .documents = documents,
+        .tokens = tokens,
+        .seq_length = seq_length,
+        .samples = tokens > 0 ? (tokens - 1) / seq_length : 0,
+        .document_order = order_named(seed, name, "documents"),
+        .sample_order = order_named(seed, name, "samples"),
+    };
+    CHECK(pthread_mutex_init(&part->lock, NULL) == 0);
+}
+
+void part_fini(struct part *part)
+{
+    if (part->dataset == NULL)
+        return;
+    for (int e = 0; e < PART_EPOCHS; e++)
+        free(part->epochs[e].starts);
+    pthread_mutex_destroy(&part->lock);
+    *part = (struct part){0};
+}
+
+/* The documents at `count` places of an epoch, fewer where it ends; returns how many they are. */
+static int64_t documents_at(const struct part *part, int64_t epoch, int64_t begin, int64_t count,
+                            int64_t *out)
+{
+    int64_t left = part->documents - begin;
+    count = count < left ? count : left;
+    philox_permute_run(part->document_order, (uint64_t)epoch, part->documents, begin, count, out);
+    for (int64_t i = 0; i < count; i++)
+        out[i] += part->first;
+    return count;
+}
+
+static int64_t block_count(const struct part *part)
+{
+    return (part->documents + PART_BLOCK - 1) / PART_BLOCK;
+}
+
+/* The places of an epoch, made now if neither of the two kept ones is it. The lock is held. */
+static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **starts)
+{
+    for (int e = 0; e < PART_EPOCHS; e++)
+        if (part->epochs[e].starts != NULL && part->epochs[e].epoch == epoch) {
+            part->last = e;
+            *starts = part->epochs[e].starts;
+            return OK;
+        }
+    struct part_epoch *slot = &part->epochs[1 - part->last];
+    int64_t blocks = block_count(part);
+    if (slot->starts == NULL)
+        slot->starts = malloc((size_t)(blocks + 1) * sizeof *slot->starts);
+    if (slot->starts == NULL)
+        return fail(NO_MEMORY, "%s: no memory for the order of %" PRId64 " documents",
+                    dataset_prefix(part->dataset), part->documents);
+    int64_t place = 0, documents[RUN];
+    for (int64_t begin = 0; begin < part->documents; begin += RUN) {
+        int64_t count = documents_at(part, epoch, begin, RUN, documents);
+        for (int64_t i = 0; i < count; i++) {
+            if (i % PART_BLOCK == 0)
+                slot->starts[(begin + i) / PART_BLOCK] = place;
+            place += dataset_length(part->dataset, documents[i]);
+        }
+    }
+    slot->starts[blocks] = place;
+    CHECK(place == part->tokens);
+    slot->epoch = epoch;
+    part->last = (int)(slot - part->epochs);
+    *starts = slot->starts;
+    return OK;
+}
+
+/* The last of starts[0..blocks) at or before `place`: the block that holds it, since blocks without tokens
+ * begin where the next one does. */
+static int64_t find_place(const int64_t *starts, int64_t blocks, int64_t place)
+{
+    int64_t low = 0, high = blocks;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (starts[middle] <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many documents are looked up at once for `count` tokens: a whole number of blocks that nearly always is
+ * enough, since the permutation is computed for many at less than the price of one each. */
+static int64_t documents_for(const struct part *part, int64_t count)
+{
+    double about = 0.75 * PART_BLOCK + (double)count * (double)part->documents / (double)part->tokens;
+    int64_t blocks = about < SAMPLE_RUN ? (int64_t)(about / PART_BLOCK) + 1 : SAMPLE_RUN / PART_BLOCK;
+    return blocks * PART_BLOCK;
+}
+
+/* tokens[count] from `place` on, across documents. */
+static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t place,
+                            int64_t count, int64_t vocab_size, int32_t *tokens)
+{
+    const int64_t block = find_place(starts, block_count(part), place);
+    int64_t begin = starts[block], documents[SAMPLE_RUN];
+    for (int64_t at = block * PART_BLOCK, many; count > 0; at += many) {
+        many = documents_at(part, epoch, at, documents_for(part, count), documents);
+        for (int64_t i = 0; i < many && count > 0; i++) {
+            int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - place;
+            take = take < count ? take : count;
+            if (take > 0) {
+                TRY(dataset_read(part->dataset, documents[i], place - begin, take, vocab_size, tokens));
+                tokens += take;
+                place += take;
+                count -= take;
+            }
+            begin += length;
+        }
+    }
+    return OK;
+}
+
+enum status part_sample(struct part *part, uint64_t i, int64_t vocab_size, int32_t *tokens)
+{
+    CHECK(part->samples > 0);
+    int64_t epoch = (int64_t)(i / (uint64_t)part->samples), in_epoch = (int64_t)(i % (uint64_t)part->samples);
+    int64_t k = philox_permute(part->sample_order, (uint64_t)epoch, part->samples, in_epoch);
+    const int64_t *starts = NULL;
+    CHECK(pthread_mutex_lock(&part->lock) == 0);
+    enum status status = find_epoch(part, epoch, &starts);
+    if (status == OK)
+        status =
+            read_run(part, epoch, starts, k * part->seq_length, part->seq_length + 1, vocab_size, tokens);
+    CHECK(pthread_mutex_unlock(&part->lock) == 0);
+    return status;
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/data/dataset.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TYPE_I32 = 4, TYPE_U16 = 8, CHUNK = 4096 };
+
+struct dataset_writer {
+    struct text bin_path, idx_path;
+    struct file_temporary bin_file, idx_file;
+    FILE *bin, *idx; // of their descriptors' duplicates; NULL when not open
+    int type;
+    int64_t vocab_size;
+    int32_t *lengths; // of each document so far
+    int64_t documents, capacity;
+    int64_t length, tokens; // of the document being added; of all
+};
+
+static enum status io_failure(const struct text *path)
+{
+    int why = errno;
+    return fail(IO_ERROR, "%s: %s%s", path->chars, strerror(why),
+                why == ENOSPC || why == EDQUOT ? "; nothing was kept under the final name" : "");
+}
+
+/* Syncs and closes: only then is it known that every byte has a place on the disk. */
+static enum status close_file(FILE **file, const struct text *path)
+{
+    bool good = fflush(*file) == 0 && fsync(fileno(*file)) == 0;
+    enum status status = good ? OK : io_failure(path);
+    if (fclose(*file) != 0 && status == OK)
+        status = io_failure(path);
+    *file = NULL;
+    return status;
+}
+
+static enum status make_folder_of(const char *prefix)
+{
+    const char *slash = strrchr(prefix, '/');
+    if (slash == NULL || slash == prefix)
+        return OK;
+    struct text folder = {0};
+    text_add_bytes(&folder, prefix, (size_t)(slash - prefix));
+    enum status status = folder_make(folder.chars);
+    text_free(&folder);
+    return status;
+}
+
+static enum status open_file(const char *path, struct file_temporary *file, FILE **out)
+{
+    file_temporary_sweep(path);
+    TRY(file_temporary_create(path, file));
+    int fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+    *out = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (*out != NULL)
+        return OK;
+    enum status status = fail(IO_ERROR, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+static enum status create_files(struct dataset_writer *w, const char *prefix)
+{
+    TRY(make_folder_of(prefix));
+    text_add(&w->bin_path, "%s.bin", prefix);
+    text_add(&w->idx_path, "%s.idx", prefix);
+    TRY(open_file(w->bin_path.chars, &w->bin_file, &w->bin));
+    return open_file(w->idx_path.chars, &w->idx_file, &w->idx);
+}
+
+enum status dataset_writer_create(const char *prefix, int64_t vocab_size, struct dataset_writer **out)
+{
+    if (*prefix == 0 || prefix[strlen(prefix) - 1] == '/')
+        return fail(BAD_USAGE, "\"%s\" is not a prefix: PREFIX.bin and PREFIX.idx would have no name",
+                    prefix);
+    struct dataset_writer *w = calloc(1, sizeof *w);
+    if (w == NULL)
+        return fail(NO_MEMORY, "%s: no memory to write it", prefix);
+    w->vocab_size = vocab_size;
+    w->bin_file.fd = w->idx_file.fd = -1;
+    w->type = vocab_size < 65500 ? TYPE_U16 : TYPE_I32;
+    enum status status = create_files(w, prefix);
+    if (status == OK)
+        *out = w;
+    else
+        dataset_writer_destroy(w);
+    return status;
+}
+
+/* ids[0..count) in the type of the file, count at most CHUNK. */
+static enum status write_chunk(struct dataset_writer *w, const int32_t *ids, int64_t count)
+{
+    uint16_t narrow[CHUNK];
+    const void *bytes = ids;
+    size_t id_bytes = sizeof *ids;
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= w->vocab_size)
+            return fail(BAD_ARGUMENT, "%s: token id %d is outside the vocabulary of %" PRId64,
+                        w->bin_path.chars, ids[i], w->vocab_size);
+        narrow[i] = (uint16_t)ids[i];
+    }
+    if (w->type == TYPE_U16) {
+        bytes = narrow;
+        id_bytes = sizeof *narrow;
+    }
+    if (fwrite(bytes, id_bytes, (size_t)count, w->bin) != (size_t)count)
+        return io_failure(&w->bin_path);
+    return OK;
+}
+
+enum status dataset_writer_add(struct dataset_writer *writer, const int32_t *ids, int64_t count)
+{
+    if (count > INT32_MAX - writer->length)
+        return fail(BAD_DATA,
+                    "%s: document %" PRId64 " has more than %d tokens, the most that the format holds; "
+                    "cut the text into smaller documents",
+                    writer->bin_path.chars, writer->documents, INT32_MAX);
+    for (int64_t i = 0; i < count; i += CHUNK)
+        TRY(write_chunk(writer, ids + i, count - i < CHUNK ? count - i : CHUNK));
+    writer->length += count;
+    writer->tokens += count;
+    return OK;
+}
+
+enum status dataset_writer_end_document(struct dataset_writer *writer)
+{
+    if (writer->documents == writer->capacity) {
+        int64_t capacity = writer->capacity < 1024 ? 1024 : writer->capacity * 2;
+        int32_t *lengths = realloc(writer->lengths, (size_t)capacity * sizeof *lengths);
+        if (lengths == NULL)
+            return fail(NO_MEMORY, "%s: no memory for the lengths of %" PRId64 " documents",
+                        writer->idx_path.chars, capacity);
+        writer->lengths = lengths;
+        writer->capacity = capacity;
+    }
+    writer->lengths[writer->documents++] = (int32_t)writer->length;
+    writer->length = 0;
+    return OK;
+}
+
+/* The layout is in dataset.h. Errors are kept by the stream, and asked for once at the end. */
+static enum status write_index(struct dataset_writer *w)
+{
+    const uint64_t version = 1, sequences = (uint64_t)w->documents, boundaries = sequences + 1;
+    const unsigned char type = (unsigned char)w->type;
+    fwrite("MMIDIDX\0\0", 1, 9, w->idx);
+    fwrite(&version, sizeof version, 1, w->idx);
+    fwrite(&type, 1, 1, w->idx);
+    fwrite(&sequences, sizeof sequences, 1, w->idx);
+    fwrite(&boundaries, sizeof boundaries, 1, w->idx);
+    fwrite(w->lengths, sizeof *w->lengths, (size_t)w->documents, w->idx);
+    int64_t pointer = 0;
+    for (int64_t i = 0; i < w->documents; i++) {
+        fwrite(&pointer, sizeof pointer, 1, w->idx);
+        pointer += w->lengths[i] * (w->type == TYPE_U16 ? 2 : 4);
+    }
+    for (int64_t i = 0; i <= w->documents; i++)
+        fwrite(&i, sizeof i, 1, w->idx);
+    return ferror(w->idx) ? io_failure(&w->idx_path) : OK;
+}
+
+enum status dataset_writer_finish(struct dataset_writer *writer)
+{
+    CHECK(writer->length == 0); // the last document was ended
+    if (writer->tokens == 0)
+        return fail(BAD_DATA, "%s: there is no text to write, not one token", writer->bin_path.chars);
+    TRY(write_index(writer));
+    TRY(close_file(&writer->bin, &writer->bin_path));
+    TRY(close_file(&writer->idx, &writer->idx_path));
+
+    // An older pair loses its index first: at no moment can an index be opened with another's ids.
+    if (unlink(writer->idx_path.chars) != 0 && errno != ENOENT)
+        return io_failure(&writer->idx_path);
+    TRY(file_temporary_commit(&writer->bin_file, writer->bin_path.chars));
+    enum status status = file_temporary_commit(&writer->idx_file, writer->idx_path.chars);
+    if (status != OK)
+        unlink(writer->bin_path.chars);
+    if (status != OK && writer->idx_file.path.length == 0) // it had its name already
+        unlink(writer->idx_path.chars);
+    return status;
+}
+
+void dataset_writer_destroy(struct dataset_writer *writer)
+{
+    if (writer == NULL)
+        return;
+    if (writer->bin != NULL)
+        fclose(writer->bin);
+    if (writer->idx != NULL)
+        fclose(writer->idx);
+    file_temporary_discard(&writer->bin_file);
+    file_temporary_discard(&writer->idx_file);
+    text_free(&writer->bin_path);
+    text_free(&writer->idx_path);
+    free(writer->lengths);
+    free(writer);
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/agree.h"
+
+#include <string.h>
+
+enum { NOTE_INTS = 256 }; // a status, and a reason of up to 1019 characters
+
+/* Through device memory, as every message goes. */
+static enum status reduce_max(struct worker *w, const struct buffer *room, double *values, int count)
+{
+    size_t bytes = (size_t)count * sizeof *values;
+    TRY(copy_to_device(w->compute, room->data, values, bytes));
+    TRY(group_all_reduce(w->groups->world, w->compute, tensor_1d(room->data, F64, count), REDUCE_MAX));
+    TRY(copy_to_host(w->compute, values, room->data, bytes));
+    return stream_sync(w->compute);
+}
+
+enum status worker_agree_max(struct worker *w, double *values, int count)
+{
+    _Static_assert((int)AGREE_MAX_VALUES <= (int)REMARK_COUNT, "remarks have room for what is agreed on");
+    CHECK(count <= AGREE_MAX_VALUES);
+    // Between steps the remarks' room is free, so a run that saves takes no byte more than one that does not.
+    if (w->remarks_buffer.data != NULL)
+        return reduce_max(w, &w->remarks_buffer, values, count);
+    struct buffer room = {0};
+    TRY(buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof *values, &room));
+    enum status status = reduce_max(w, &room, values, count);
+    buffer_free(&room);
+    return status;
+}
+
+enum status worker_share(struct worker *w, uint32_t *words, int count)
+{
+    double values[AGREE_MAX_VALUES] = {0.0};
+    CHECK(count <= AGREE_MAX_VALUES);
+    for (int i = 0; i < count && w->world->rank == 0; i++)
+        values[i] = (double)words[i];
+    TRY(worker_agree_max(w, values, count));
+    for (int i = 0; i < count; i++)
+        words[i] = (uint32_t)values[i];
+    return OK;
+}
+
+static enum status broadcast(struct worker *w, struct buffer *room, int32_t *note, int root)
+{
+    size_t bytes = NOTE_INTS * sizeof *note;
+    TRY(copy_to_device(w->compute, room->data, note, bytes));
+    TRY(group_broadcast(w->groups->world, w->compute, tensor_1d(room->data, I32, NOTE_INTS), root));
+    TRY(copy_to_host(w->compute, note, room->data, bytes));
+    return stream_sync(w->compute);
+}
+
+/* Everybody gets the status and the reason of rank `root`. */
+static enum status share_reason(struct worker *w, enum status mine, int root)
+{
+    int32_t note[NOTE_INTS] = {(int32_t)mine};
+    char *reason = (char *)(note + 1);
+    size_t most = (NOTE_INTS - 1) * sizeof *note - 1;
+    const char *text = mine != OK ? fail_text() : "";
+    memcpy(reason, text, strlen(text) < most ? strlen(text) : most);
+    struct buffer room = {0};
+    TRY(buffer_alloc(w->device, PART_COMMUNICATION, sizeof note, &room));
+    enum status status = broadcast(w, &room, note, root);
+    buffer_free(&room);
+    TRY(status);
+    return fail((enum status)note[0], "%s", reason);
+}
+
+enum status worker_agree(struct worker *w, enum status mine)
+{
+    if (w->world->size == 1)
+        return mine;
+    // The lowest rank that failed brings the greatest number.
+    double worst = mine == OK ? 0.0 : (double)(w->world->size - w->world->rank);
+    TRY(worker_agree_max(w, &worst, 1));
+    return worst == 0.0 ? OK : share_reason(w, mine, w->world->size - (int)worst);
+}

@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/executor.h"
+
+#include "layers/parameters/sharded.h"
+#include "schedules/edges.h"
+#include "schedules/look_ahead.h"
+#include "trainer/engine/offload.h"
+#include "trainer/engine/stage_ops.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+struct executor {
+    struct executor_config config;
+    struct env env;
+    struct stream *beside; // env's
+    int pp_rank;
+    struct stage *stages; // [chunks]
+    struct stash stash;
+    struct offload *offload; // NULL: everything stays
+    struct p2p *p2p;
+    struct buckets
+        *buckets; // NULL when not training, and where each microbatch's gradients are reduced alone
+    struct event *activation; // [chunks][m] when the input of this microbatch has come
+    struct event *gradient;   // [chunks][m] likewise the gradient of its output
+    const struct batch *batches;
+    bool evaluating;
+    int ahead;  // so many actions of the list may be done before the step is certain
+    int done;   // actions of the list, of a step that is not over
+    bool again; // what was done of this step was dropped; its time counts as lost
+    struct step_times times;
+    struct timeline timeline;
+    struct graph **graphs; // of each action of the list; NULL: none are kept
+    struct graph **graph;  // of the action that is running, or NULL
+    double start_s;        // of the action that is running, since what it waited for was there
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- making ---- */
+
+static enum status create_stages(struct executor *e)
+{
+    const struct schedule *schedule = e->config.schedule;
+    e->stages = calloc((size_t)schedule->chunks, sizeof *e->stages);
+    if (e->stages == NULL)
+        return fail(NO_MEMORY, "no memory for %d stages", schedule->chunks);
+    for (int chunk = 0; chunk < schedule->chunks; chunk++) {
+        int stage = schedule_stage(schedule, e->pp_rank, chunk);
+        int first = e->config.stage_first_layer[stage];
+        TRY(stage_create(&e->env,
+                         (struct stage_span){
+                             .first_layer = first,
+                             .layer_count = e->config.stage_first_layer[stage + 1] - first,
+                             .has_embedding = stage == 0,
+                             .has_head = stage == schedule->stages - 1,
+                         },
+                         &e->stages[chunk]));
+    }
+    return OK;
+}
+
+static enum status create_p2p(struct executor *e)
+{
+    struct edges *edges = NULL;
+    TRY(edges_create(e->config.schedule, &edges));
+    struct p2p_edge *list = calloc((size_t)edges->count + 1, sizeof *list);
+    enum status status = list != NULL ? OK : fail(NO_MEMORY, "no memory for %d pipeline edges", edges->count);
+    for (int i = 0; status == OK && i < edges->count; i++)
+        list[i] = (struct p2p_edge){edges->edge[i].from, edges->edge[i].to, edges->edge[i].gradient};
+    if (status == OK)
+        status = p2p_create(e->config.world, e->config.groups, e->env.weights->device, list, edges->count,
+                            &e->p2p);
+    free(list);
+    edges_destroy(edges);
+    return status;
+}
+
+/* In flat order, which is the order in which gradients become ready. */
+static enum status create_buckets(struct executor *e)
+{
+    const struct weights *weights = e->config.weights;
+    struct buckets_config config = {
+        .data = e->config.groups->data,
+        .twins = e->config.groups->twins,
+        .device = weights->device,
+        .gradients = weights->flat_gradient,
+        .plan = &weights->plan,
+        .scatter = weights->zero_stage > 0,
+        .registered = e->config.nccl_ub,
+        .overlap = e->config.overlap_grad_reduce,
+    };
+    return buckets_create(&config, &e->buckets);
+}
+
+static enum status find_ahead(struct executor *e)
+{
+    int *count = calloc((size_t)e->config.schedule->p, sizeof *count);
+    if (count == NULL)
+        return fail(NO_MEMORY, "no memory to look ahead on %d ranks", e->config.schedule->p);
+    enum status status = schedule_look_ahead(e->config.schedule, count);
+    e->ahead = count[e->pp_rank];
+    free(count);
+    return status;
+}
+
+static bool splits_weight(const struct schedule *schedule, int rank)
+{
+    for (int i = 0; i < schedule->ranks[rank].count; i++)
+        if (schedule->ranks[rank].actions[i].kind == BACKWARD_WEIGHT)
+            return true;
+    return false;
+}
+
+static enum status create_stash(struct executor *e)
+{
+    const struct executor_config *config = &e->config;
+    struct stash_config stash = {
+        .schedule = config->schedule,
+        .pp_rank = e->pp_rank,
+        .stages = e->stages,
+        .backward = config->training,
+        .offload = config->offload_activations,
+    };
+    TRY(stash_create(config->weights->device, &stash, &e->stash));
+    return offload_create(&e->stash, config->compute, &config->schedule->ranks[e->pp_rank], &e->offload);
+}
+
+static enum status fill_executor(struct executor *e)
+{
+    const struct executor_config *config = &e->config;
+    e->pp_rank = config->groups->place.pp;
+    if (config->tp_comm_overlap && config->sequence_parallel)
+        TRY(stream_create(config->weights->device, "beside", &e->beside));
+    e->env = (struct env){
+        .model = config->model,
+        .groups = config->groups,
+        .weights = config->weights,
+        .compute = config->compute,
+        .beside = e->beside,
+        .batch = config->batch,
+        .sequence = config->sequence,
+        .sequence_parallel = config->sequence_parallel,
+        .split_weight = splits_weight(config->schedule, e->pp_rank),
+        .recompute = config->recompute,
+        .precision = config->precision,
+        .delayed = config->delayed,
+        .working = config->weights->working,
+        .loss_scale = config->loss_scale,
+        .seed = config->seed,
+    };
+    TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
+    TRY(create_stages(e));
+    TRY(create_p2p(e));
+    TRY(find_ahead(e));
+    if (config->training && config->weights->sharded == NULL)
+        TRY(create_buckets(e));
+    TRY(create_stash(e));
+    if (config->training && config->cuda_graphs) {
+        e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));
+        if (e->graphs == NULL)
+            return fail(NO_MEMORY, "no memory for the graphs of a list of actions");
+    }
+    size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
+    e->activation = calloc(cells, sizeof *e->activation);
+    e->gradient = calloc(cells, sizeof *e->gradient);
+    if (e->activation == NULL || e->gradient == NULL)
+        return fail(NO_MEMORY, "no memory for the events of %d microbatches", config->schedule->m);
+    return OK;
+}
+
+enum status executor_create(const struct executor_config *config, struct executor **out)
+{
+    struct executor *e = calloc(1, sizeof *e);
+    if (e == NULL)
+        return fail(NO_MEMORY, "no memory for the executor");
+    e->config = *config;
+    enum status status = fill_executor(e);
+    if (status == OK)
+        *out = e;
+    else
+        executor_destroy(e);
+    return status;
+}
+
+void executor_destroy(struct executor *executor)
+{
+    if (executor == NULL)
+        return;
+    for (int chunk = 0; executor->stages != NULL && chunk < executor->config.schedule->chunks; chunk++)
+        stage_destroy(&executor->stages[chunk]);
+    free(executor->stages);
+    const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
+    for (int i = 0; executor->graphs != NULL && i < list->count; i++)
+        graph_destroy(executor->graphs[i]);
+    free(executor->graphs);
+    stream_destroy(executor->beside);
+    buckets_destroy(executor->buckets);
+    p2p_destroy(executor->p2p);
+    offload_destroy(executor->offload);
+    stash_destroy(&executor->stash);
+    timeline_destroy(&executor->timeline);
+    free(executor->activation);
+    free(executor->gradient);
+    free(executor);
+}
+
+const struct stash *executor_stash(const struct executor *executor)
+{
+    return &executor->stash;
+}
+
+/* ---- running ---- */
+
+/* An action with all it concerns. */
+struct job {
+    struct action action;
+    int chunk, cell; // cell: index of (chunk, microbatch)
+    const struct stage *stage;
+    struct pass pass;
+};
+
+static struct job job_of(struct executor *e, struct action action)
+{
+    const struct schedule *schedule = e->config.schedule;
+    struct job job = {.action = action, .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
+    job.cell = job.chunk * schedule->m + action.microbatch;
+    job.stage = &e->stages[job.chunk];
+    job.pass =
+        (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = !e->evaluating};
+    const struct action_fact *fact = action_fact(action.kind);
+    bool back = fact->backs_input || fact->backs_weight;
+    stash_bases(&e->stash, job.chunk, action.microbatch, back, job.pass.base);
+    return job;
+}
+
+/* True where the neighbouring stage is a chunk of this rank. */
+static bool is_here(const struct executor *e, int stage, int microbatch)
+{
+    const struct schedule *schedule = e->config.schedule;
+    return stage >= 0 && stage < schedule->stages && schedule_rank(schedule, stage, microbatch) == e->pp_rank;
+}
+
+/* The action begins when what it waits for is there: waiting is bubble, not work. */
+static enum status await(struct executor *e, struct event event)
+{
+    TRY(stream_wait(e->env.compute, event));
+    e->start_s = now_s();
+    return OK;
+}
+
+static enum status acquire(struct executor *e, const struct job *job, enum home home)
+{
+    return offload_acquire(e->offload, e->env.compute, home, job->chunk, job->action.microbatch);
+}
+
+/* Its input: from a message, or from the stage before on this rank; the first stage makes its own. */
+static enum status take_input(struct executor *e, const struct job *job)
+{
+    struct action action = job->action;
+    bool made_here = is_here(e, action.stage - 1, action.microbatch);
+    if (action.stage > 0 && !made_here)
+        return await(e, e->activation[job->cell]);
+    TRY(acquire(e, job, HOME_INPUT));
+    if (!made_here)
+        return OK;
+    action.stage--;
+    struct job before = job_of(e, action);
+    struct tensor made = stage_output(before.stage, &before.pass);
+    return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
+}
+
+/* Without data ranks and twins there is nobody to send a layer's gradients to. */
+static enum status run_ops(struct executor *e, const struct job *job, struct tensor dx,
+                           struct layer_done done)
+{
+    const struct groups *groups = e->config.groups;
+    const struct stage_ops ops = {.kind = job->action.kind,
+                                  .stage = job->stage,
+                                  .pass = &job->pass,
+                                  .dx = dx,
+                                  .done = done,
+                                  .done_at_the_end = groups->data->size == 1 && groups->twins == NULL};
+    return stage_ops_run(&ops, e->graph);
+}
+
+static enum status run_forward(struct executor *e, const struct job *job)
+{
+    TRY(take_input(e, job));
+    TRY(acquire(e, job, HOME_UNTIL_INPUT));
+    TRY(acquire(e, job, HOME_UNTIL_WEIGHT));
+    TRY(run_ops(e, job, (struct tensor){0}, (struct layer_done){0}));
+    return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
+}
+
+/* The buffer of this microbatch's gradient, when what it waits for is done: the message that brings it, or,
+ * in the last stage, the one that last read the buffer. */
+static enum status take_gradient(struct executor *e, const struct job *job, struct tensor *out)
+{
+    TRY(offload_await(e->offload, job->chunk, job->action.microbatch));
+    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
+    *out = stash_gradient_tensor(&e->stash, index);
+    bool made_here = job->action.stage == e->config.schedule->stages - 1;
+    return await(e, made_here ? e->stash.gradient_busy[index] : e->gradient[job->cell]);
+}
+
+static enum status layer_done(void *context, int layer)
+{
+    struct executor *e = context;
+    const struct weights *weights = e->config.weights;
+    int row, count = params_of_layer(weights->params, layer, &row);
+    return buckets_ready(e->buckets, weights->held_of_row[row], count, stream_record(e->env.compute));
+}
+
+/* A layer's gradients are complete behind the last microbatch: those of a chunk add up in order. */
+static struct layer_done done_of(struct executor *e, const struct job *job)
+{
+    bool last = schedule_is_last(e->config.schedule, job->action.microbatch);
+    return last && e->buckets != NULL ? (struct layer_done){layer_done, e} : (struct layer_done){0};
+}
+
+/* A chunk that no microbatch passes has its gradients at once: zeros. With one microbatch there is none for
+ * the second direction. */
+static enum status idle_chunks_done(struct executor *e)
+{
+    const struct schedule *schedule = e->config.schedule;
+    for (int chunk = 0; chunk < schedule->chunks; chunk++) {
+        int id = schedule_stage(schedule, e->pp_rank, chunk);
+        if (schedule_rank(schedule, id, 0) == e->pp_rank ||
+            schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
+            continue;
+        TRY(stage_layers_done(&e->stages[chunk], (struct layer_done){layer_done, e}));
+    }
+    return OK;
+}
+
+static enum status release(struct executor *e, const struct job *job, enum home home)
+{
+    return stash_poison(&e->stash, e->env.compute, home, job->chunk, job->action.microbatch, true);
+}
+
+static enum status run_backward_input(struct executor *e, const struct job *job)
+{
+    struct tensor dx;
+    TRY(take_gradient(e, job, &dx));
+    TRY(run_ops(e, job, dx, (struct layer_done){0}));
+    TRY(release(e, job, HOME_INPUT));
+    return release(e, job, HOME_UNTIL_INPUT);
+}
+
+static enum status run_backward_weight(struct executor *e, const struct job *job)
+{
+    TRY(run_ops(e, job, (struct tensor){0}, done_of(e, job)));
+    TRY(release(e, job, HOME_UNTIL_WEIGHT));
+    return release(e, job, HOME_INPUT_TO_WEIGHT);
+}
+
+static enum status run_backward(struct executor *e, const struct job *job)
+{
+    struct tensor dx;
+    TRY(take_gradient(e, job, &dx));
+    TRY(run_ops(e, job, dx, done_of(e, job)));
+    TRY(release(e, job, HOME_INPUT));
+    TRY(release(e, job, HOME_UNTIL_INPUT));
+    TRY(release(e, job, HOME_UNTIL_WEIGHT));
+    return release(e, job, HOME_INPUT_TO_WEIGHT);
+}
+
+static enum status receive_gradient(struct executor *e, const struct job *job)
+{
+    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
+    TRY(stream_wait(e->env.compute, e->stash.gradient_busy[index]));
+    return p2p_recv(e->p2p, job->action.peer, true, stash_gradient_tensor(&e->stash, index),
+                    stream_record(e->env.compute), &e->gradient[job->cell]);
+}
+
+static enum status send_gradient(struct executor *e, const struct job *job)
+{
+    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
+    return p2p_send(e->p2p, job->action.peer, true, stash_gradient_tensor(&e->stash, index),
+                    stream_record(e->env.compute), &e->stash.gradient_busy[index]);
+}
+
+static enum status receive_activation(struct executor *e, const struct job *job)
+{
+    TRY(acquire(e, job, HOME_INPUT));
+    return p2p_recv(e->p2p, job->action.peer, false, stage_input(job->stage, &job->pass),
+                    stream_record(e->env.compute), &e->activation[job->cell]);
+}
+
+/* Where everything stays, nobody writes the output before its own gradient is back, which is after it has
+ * arrived. */
+static enum status send_activation(struct executor *e, const struct job *job, struct event *sent)
+{
+    TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
+                 stream_record(e->env.compute), sent));
+    offload_sent(e->offload, job->stage->through.home, job->chunk, job->action.microbatch, *sent);
+    return OK;
+}
+
+static enum status run_action(struct executor *e, struct action action)
+{
+    struct job job = job_of(e, action);
+    struct event sent;
+    switch (action.kind) { // no default: a new kind is a compile error here
+    case FORWARD:
+        return run_forward(e, &job);
+    case BACKWARD:
+        return run_backward(e, &job);
+    case BACKWARD_INPUT:
+        return run_backward_input(e, &job);
+    case BACKWARD_WEIGHT:
+        return run_backward_weight(e, &job);
+    case RECV_ACTIVATION:
+        return receive_activation(e, &job);
+    case SEND_ACTIVATION:
+        return send_activation(e, &job, &sent);
+    case RECV_GRADIENT:
+        return receive_gradient(e, &job);
+    case SEND_GRADIENT:
+        return send_gradient(e, &job);
+    case ACTION_KIND_COUNT:
+        break;
+    }
+    return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
+}
+
+static enum status run_timed(struct executor *e, int position)
+{
+    struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
+    char text[sizeof who_am_i()->action];
+    action_text(action, text);
+    who_does(text);
+    device_range_begin(e->config.weights->device, text);
+    TRY(offload_return(e->offload, position));
+    e->start_s = now_s();
+    e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
+    TRY(run_action(e, action));
+    e->graph = NULL;
+    device_range_end(e->config.weights->device);
+    bool computes = action_fact(action.kind)->computes;
+    if (computes)
+        TRY(stash_release_shared(&e->stash, e->env.compute));
+    double end = now_s();
+    timeline_note(&e->timeline, position, e->start_s, end);
+    if (!computes)
+        return OK;
+    if (!(e->times.first_start_s > 0.0))
+        e->times.first_start_s = e->start_s;
+    e->times.busy_s += end - e->start_s;
+    e->times.last_end_s = end;
+    return OK;
+}
+
+/* Runs the list up to action `end`. */
+static enum status run_until(struct executor *e, const struct batch *batches, int end)
+{
+    e->batches = batches;
+    for (; e->done < end; e->done++)
+        TRY(run_timed(e, e->done));
+    return OK;
+}
+
+enum status executor_step(struct executor *executor, const struct batch *batches)
+{
+    if (executor->done == 0 && !executor->again)
+        executor->times = (struct step_times){0};
+    executor->again = false;
+    TRY(weights_zero_gradients(executor->config.weights, executor->env.compute));
+    if (executor->buckets != NULL)
+        TRY(idle_chunks_done(executor));
+    TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
+    executor->done = 0;
+    timeline_close(&executor->timeline);
+    if (executor->buckets == NULL)
+        return weights_finish_gradients(executor->config.weights, executor->env.compute);
+    return buckets_wait(executor->buckets, executor->env.compute);
+}
+
+/* ---- looking ahead ---- */
+
+enum status executor_look_ahead(struct executor *executor, const struct batch *batches)
+{
+    executor->times = (struct step_times){0};
+    return run_until(executor, batches, executor->ahead);
+}
+
+enum status executor_drop_ahead(struct executor *executor)
+{
+    const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
+    for (int i = executor->done; i < executor->ahead; i++) {
+        struct action action = list->actions[i];
+        struct job job = job_of(executor, action);
+        // What a forward would read has come all the same: a stage without layers sends on what it received.
+        if (action.kind == FORWARD)
+            TRY(stream_wait(executor->env.compute, executor->activation[job.cell]));
+        else
+            TRY(run_action(executor, action));
+    }
+    executor->again = executor->done > 0;
+    executor->done = 0;
+    executor->times.busy_s = 0.0;
+    return p2p_sync(executor->p2p);
+}
+
+/* ---- evaluating ---- */
+
+/* Without a backward pass nothing says that an output has arrived before its slot is written again, but its
+ * message itself: `sent` has the last one of each chunk. */
+static enum status evaluate_action(struct executor *e, struct action action, struct event *sent)
+{
+    struct job job = job_of(e, action);
+    if (action.kind == SEND_ACTIVATION)
+        return send_activation(e, &job, &sent[job.chunk]);
+    TRY(stream_wait(e->env.compute, sent[job.chunk]));
+    return run_action(e, action);
+}
+
+static bool is_forward(enum action_kind kind)
+{
+    return kind == FORWARD || kind == RECV_ACTIVATION || kind == SEND_ACTIVATION;
+}
+
+enum status executor_evaluate(struct executor *executor, const struct batch *batches, int count)
+{
+    const struct schedule *schedule = executor->config.schedule;
+    const struct action_list *list = &schedule->ranks[executor->pp_rank];
+    struct event *sent = calloc((size_t)schedule->chunks, sizeof *sent);
+    if (sent == NULL)
+        return fail(NO_MEMORY, "no memory to evaluate");
+    enum status status = OK;
+    executor->batches = batches;
+    executor->evaluating = true;
+    for (int i = 0; status == OK && i < list->count; i++)
+        if (is_forward(list->actions[i].kind) && list->actions[i].microbatch < count)
+            status = evaluate_action(executor, list->actions[i], sent);
+    executor->evaluating = false;
+    for (int chunk = 0; status == OK && chunk < schedule->chunks; chunk++)
+        status = stream_wait(executor->env.compute, sent[chunk]);
+    free(sent);
+    return status;
+}
+
+struct tensor executor_logits(const struct executor *executor)
+{
+    for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++) {
+        const struct stage *stage = &executor->stages[chunk];
+        if (!stage->has_head)
+            continue;
+        struct pass pass = {.env = &executor->env};
+        stash_bases(&executor->stash, chunk, 0, false, pass.base);
+        return pass_tensor(&pass, stage->head.logits);
+    }
+    return (struct tensor){0};
+}
+
+struct step_times executor_times(const struct executor *executor)
+{
+    return executor->times;
+}
+
+const struct timeline *executor_timeline(const struct executor *executor)
+{
+    return &executor->timeline;
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/snapshot.h"
+
+#include "trainer/engine/host_floats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum status snapshot_create(const struct params *params, struct snapshot *out)
+{
+    size_t rows = (size_t)params->count;
+    *out = (struct snapshot){.rows = params->count, .count = calloc(rows, sizeof *out->count)};
+    out->amax = calloc(rows, sizeof *out->amax);
+    bool good = out->count != NULL && out->amax != NULL;
+    for (int kind = 0; kind < SNAPSHOT_KINDS; kind++) {
+        out->tensor[kind] = calloc(rows, sizeof *out->tensor[kind]);
+        out->differs[kind] = calloc(rows, sizeof *out->differs[kind]);
+        good = good && out->tensor[kind] != NULL && out->differs[kind] != NULL;
+    }
+    for (size_t i = 0; good && i < rows; i++) {
+        const struct param *row = &params->rows[i];
+        if (row->tie >= 0)
+            continue;
+        out->count[i] = row->dim[0] * row->dim[1];
+        for (int kind = 0; kind < SNAPSHOT_KINDS; kind++) {
+            out->tensor[kind][i] = calloc((size_t)out->count[i], sizeof(float));
+            good = good && out->tensor[kind][i] != NULL;
+        }
+    }
+    return good ? OK : fail(NO_MEMORY, "no memory for a copy of the model");
+}
+
+void snapshot_destroy(struct snapshot *snapshot)
+{
+    for (int kind = 0; kind < SNAPSHOT_KINDS; kind++) {
+        for (int i = 0; snapshot->tensor[kind] != NULL && i < snapshot->rows; i++)
+            free(snapshot->tensor[kind][i]);
+        free(snapshot->tensor[kind]);
+        free(snapshot->differs[kind]);
+    }
+    for (int i = 0; snapshot->amax != NULL && i < snapshot->rows; i++)
+        free(snapshot->amax[i]);
+    free(snapshot->amax);
+    free(snapshot->count);
+    *snapshot = (struct snapshot){0};
+}
+
+/* What a rank has of one row's quantity. */
+struct portion {
+    const struct held *held;
+    struct slice slice;
+    struct tensor tensor;
+};
+
+/* Whether values are what the layers compute with, and not masters beside it. */
+static bool is_shared(const struct worker *worker)
+{
+    return worker->weights.working == worker->weights.main;
+}
+
+/* Whether a rank has more of it than it owns: beside masters of the rounded values only, which nobody asks
+ * for. */
+static bool is_whole(const struct worker *worker, enum snapshot_kind kind)
+{
+    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3 && is_shared(worker);
+}
+
+static int portions_of(const struct worker *worker, enum snapshot_kind kind)
+{
+    return is_whole(worker, kind) ? worker->weights.count : worker->weights.owned_count;
+}
+
+static struct portion portion_at(const struct worker *worker, enum snapshot_kind kind, int i)
+{
+    const struct owned *owned = &worker->weights.owned[i];
+    const struct held *held = &worker->weights.list[i];
+    switch (kind) {
+    case SNAPSHOT_WEIGHT:
+        if (is_whole(worker, kind))
+            return (struct portion){held, held->slice, held->weight};
+        return (struct portion){owned->held, owned_slice(owned), owned->value};
+    case SNAPSHOT_GRADIENT:
+        return (struct portion){owned->held, owned_slice(owned), owned->gradient};
+    case SNAPSHOT_M:
+        return (struct portion){owned->held, owned_slice(owned), owned->m};
+    case SNAPSHOT_V:
+        return (struct portion){owned->held, owned_slice(owned), owned->v};
+    case SNAPSHOT_KINDS:
+        break;
+    }
+    return (struct portion){0};
+}
+
+/* The row whose values a held row has: a tied one's original. */
+static int original_of(const struct held *held)
+{
+    return held->row->tie >= 0 ? held->row->tie : held->index;
+}
+
+/* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but
+ * not for a second use on one rank, whose own gradient went into the first. */
+static bool takes_part(const struct worker *worker, const struct portion *portion, enum snapshot_kind kind)
+{
+    bool values = kind == SNAPSHOT_WEIGHT && is_shared(worker);
+    return portion->tensor.data != NULL && !(portion->held->second_use && !values);
+}
+
+/* Of what is cut over the data ranks, each speaks for its own. */
+static bool speaks_for(const struct worker *worker, const struct held *held, enum snapshot_kind kind)
+{
+    const struct groups *groups = worker->groups;
+    bool cut = worker->weights.zero_stage > 0 && !is_whole(worker, kind);
+    bool first = cut ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
+    return first && held->slice.first && held->row->tie < 0;
+}
+
+/* Where row i of the part begins in the whole tensor. */
+static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct portion *part,
+                        int64_t i)
+{
+    const struct slice *slice = &part->slice;
+    int64_t columns = part->held->row->dim[1];
+    return snapshot->tensor[kind][original_of(part->held)] + (slice->begin[0] + i) * columns +
+           slice->begin[1];
+}
+
+static enum status read_local(struct worker *worker, struct tensor tensor, float **out)
+{
+    int64_t count = tensor_count(tensor);
+    *out = malloc((size_t)count * sizeof **out + 1);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory to read %lld numbers", (long long)count);
+    return floats_from_device(worker->compute, tensor, *out);
+}
+
+/* Writes where this rank speaks (`speaking`), compares where it does not. */
+static enum status visit(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
+                         bool speaking)
+{
+    for (int p = 0; p < portions_of(worker, kind); p++) {
+        struct portion part = portion_at(worker, kind, p);
+        if (!takes_part(worker, &part, kind) || speaks_for(worker, part.held, kind) != speaking)
+            continue;
+        float *local = NULL;
+        enum status status = read_local(worker, part.tensor, &local);
+        long long differs = 0;
+        for (int64_t i = 0; status == OK && i < part.slice.count[0]; i++) {
+            float *whole = whole_row(snapshot, kind, &part, i), *mine = local + i * part.slice.padded[1];
+            if (speaking)
+                memcpy(whole, mine, (size_t)part.slice.count[1] * sizeof *whole);
+            for (int64_t j = 0; !speaking && j < part.slice.count[1]; j++)
+                differs += memcmp(&whole[j], &mine[j], sizeof *whole) != 0;
+        }
+        free(local);
+        TRY(status);
+        if (differs > 0)
+            atomic_fetch_add(&snapshot->differs[kind][original_of(part.held)], differs);
+    }
+    return OK;
+}
+
+enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
+{
+    TRY(visit(snapshot, worker, kind, true));
+    TRY(group_barrier(worker->groups->world, worker->compute));
+    TRY(visit(snapshot, worker, kind, false));
+    return group_barrier(worker->groups->world, worker->compute);
+}
+
+/* Rows of the whole as a part has them, its padding zero; free() it. */
+static enum status cut_out(const struct snapshot *snapshot, enum snapshot_kind kind,
+                           const struct portion *part, float **out)
+{
+    float *local = calloc((size_t)slice_padded(&part->slice) + 1, sizeof *local);
+    if (local == NULL)
+        return fail(NO_MEMORY, "no memory for the slice of %s", part->held->row->name);
+    for (int64_t i = 0; i < part->slice.count[0]; i++)
+        memcpy(local + i * part->slice.padded[1], whole_row(snapshot, kind, part, i),
+               (size_t)part->slice.count[1] * sizeof *local);
+    *out = local;
+    return OK;
+}
+
+static enum status give_part(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
+                             const struct portion *part)
+{
+    float *local = NULL;
+    TRY(cut_out(snapshot, kind, part, &local));
+    enum status status = OK;
+    if (kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3)
+        status = weights_put(&worker->weights, worker->compute, part->held, local);
+    else
+        status = floats_to_device(worker->compute, part->tensor, local);
+    free(local);
+    return status;
+}
+
+enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
+{
+    // Whole on every rank, whatever of them is owned.
+    bool values = kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3;
+    for (int p = 0; p < (values ? worker->weights.count : worker->weights.owned_count); p++) {
+        const struct held *held = &worker->weights.list[p];
+        struct portion part =
+            values ? (struct portion){held, held->slice, held->weight} : portion_at(worker, kind, p);
+        if (!part.held->second_use && part.tensor.data != NULL)
+            TRY(give_part(snapshot, worker, kind, &part));
+    }
+    return OK;
+}
+
+enum status snapshot_take_amax(struct snapshot *snapshot, const struct worker *worker)
+{
+    for (int row = 0; row < snapshot->rows && worker->world->rank == 0; row++) {
+        int64_t steps;
+        const float *history = amax_history_of(worker->amax, row, &steps);
+        if (history == NULL)
+            continue;
+        size_t bytes = (size_t)(OPERAND_COUNT * steps) * sizeof *history;
+        if (snapshot->amax[row] == NULL)
+            snapshot->amax[row] = malloc(bytes);
+        if (snapshot->amax[row] == NULL)
+            return fail(NO_MEMORY, "no memory for a copy of what scales follow from");
+        memcpy(snapshot->amax[row], history, bytes);
+        snapshot->amax_steps = steps;
+    }
+    return OK;
+}
+
+enum status snapshot_give_amax(const struct snapshot *snapshot, struct worker *worker)
+{
+    for (int row = 0; row < snapshot->rows && worker->amax != NULL; row++)
+        if (snapshot->amax[row] != NULL)
+            amax_history_put(worker->amax, row, snapshot->amax[row], snapshot->amax_steps);
+    return amax_history_settle(worker->amax);
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/stash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const enum slot_class class_of[HOME_COUNT] = {
+    [HOME_INPUT] = UNTIL_INPUT,
+    [HOME_UNTIL_INPUT] = STASH_UNTIL_INPUT,
+    [HOME_UNTIL_WEIGHT] = STASH_UNTIL_WEIGHT,
+    [HOME_INPUT_TO_WEIGHT] = INPUT_TO_WEIGHT,
+};
+
+_Static_assert((int)SLOT_INPUT == (int)HOME_INPUT && (int)SLOT_INPUT_TO_WEIGHT == (int)HOME_INPUT_TO_WEIGHT &&
+                   (int)SLOT_GRADIENT == (int)HOME_INPUT_TO_WEIGHT + 1,
+               "a kind of slots is its home");
+
+const char *slot_kind_name(enum slot_kind kind)
+{
+    static const char *const names[SLOT_KINDS] = {
+        [SLOT_INPUT] = "input",
+        [SLOT_UNTIL_INPUT] = "until_input",
+        [SLOT_UNTIL_WEIGHT] = "until_weight",
+        [SLOT_INPUT_TO_WEIGHT] = "input_to_weight",
+        [SLOT_GRADIENT] = "gradient",
+    };
+    return names[kind];
+}
+
+/* The free buffers while the list is walked: a queue, so that the buffer longest free is taken. One always
+ * stays back: the last message may still read it while the next action starts. */
+struct pool {
+    int *queue; // every index enters it once for each time it is given
+    int begin, end, made;
+};
+
+static int pool_take(struct pool *pool)
+{
+    return pool->end - pool->begin >= 2 ? pool->queue[pool->begin++] : pool->made++;
+}
+
+static void pool_give(struct pool *pool, int index)
+{
+    pool->queue[pool->end++] = index;
+}
+
+/* Walks the rank's list once. */
+enum status gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
+{
+    const struct action_list *list = &schedule->ranks[rank];
+    int m = schedule->m;
+    size_t cells = (size_t)schedule->chunks * (size_t)m;
+    struct pool pool = {.queue = malloc((cells + 1) * sizeof *pool.queue)};
+    out->of = malloc(cells * sizeof *out->of);
+    if (pool.queue == NULL || out->of == NULL) {
+        free(pool.queue);
+        return fail(NO_MEMORY, "no memory for the gradient buffers of %d microbatches", m);
+    }
+    memset(out->of, 0xff, cells * sizeof *out->of);
+    for (int i = 0; i < list->count; i++) {
+        struct action action = list->actions[i];
+        const struct action_fact *fact = action_fact(action.kind);
+        int *cell =
+            &out->of[schedule_chunk(schedule, action.stage, action.microbatch) * m + action.microbatch];
+        if ((action.kind == RECV_GRADIENT || fact->backs_input) && *cell < 0)
+            *cell = pool_take(&pool);
+        if (action.kind == SEND_GRADIENT || (fact->backs_input && action.stage == 0))
+            pool_give(&pool, *cell);
+        bool goes_on = fact->backs_input && action.stage > 0 &&
+                       schedule_rank(schedule, action.stage - 1, action.microbatch) == rank;
+        if (goes_on)
+            out->of[schedule_chunk(schedule, action.stage - 1, action.microbatch) * m + action.microbatch] =
+                *cell;
+    }
+    out->count = pool.made;
+    free(pool.queue);
+    return OK;
+}
+
+void gradient_plan_destroy(struct gradient_plan *plan)
+{
+    free(plan->of);
+    *plan = (struct gradient_plan){0};
+}
+
+static bool goes_away(const struct stash *stash, enum home home)
+{
+    return stash->away != NULL && home <= HOME_UNTIL_WEIGHT;
+}
+
+int stash_whole_slots(const struct stash *stash, enum home home, int chunk)
+{
+    return stash->plan->peak[class_of[home]][chunk];
+}
+
+int stash_whole_slot(const struct stash *stash, enum home home, int chunk, int microbatch)
+{
+    return slot_of(stash->plan, class_of[home], chunk, microbatch);
+}
+
+int stash_slot(const struct stash *stash, enum home home, int chunk, int microbatch, bool back)
+{
+    return goes_away(stash, home) ? away_slot(stash->away, class_of[home], chunk, microbatch, back)
+                                  : stash_whole_slot(stash, home, chunk, microbatch);
+}
+
+static int slots_of_home(const struct stash *stash, enum home home, int chunk)
+{
+    if (home_is_shared(home))
+        return chunk == 0 ? 1 : 0;
+    if (home == HOME_INPUT_TO_WEIGHT && !stash->backward)
+        return 0;
+    return goes_away(stash, home) ? stash->away->peak[class_of[home]][chunk]
+                                  : stash_whole_slots(stash, home, chunk);
+}
+
+static struct slot_use gradient_slots(const struct stash *stash)
+{
+    int64_t bytes =
+        stash->gradient_rows * stash->gradient_columns * (int64_t)dtype_bytes(stash->gradient_dtype);
+    return (struct slot_use){stash->gradients.count, bytes};
+}
+
+void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS])
+{
+    for (int home = HOME_INPUT; home <= HOME_INPUT_TO_WEIGHT; home++) {
+        struct slot_use use = {slots_of_home(stash, (enum home)home, chunk),
+                               (int64_t)stash->stages[chunk].layout.bytes[home]};
+        out[home] = use.slots > 0 && use.bytes > 0 ? use : (struct slot_use){0};
+    }
+    out[SLOT_GRADIENT] = chunk == 0 && stash->backward ? gradient_slots(stash) : (struct slot_use){0};
+}
+
+static enum status allocate_homes(struct device *device, struct stash *stash)
+{
+    for (int home = 0; home < HOME_COUNT; home++) {
+        bool shared = home_is_shared((enum home)home);
+        enum part part = shared ? PART_WORKSPACE : PART_ACTIVATIONS;
+        size_t most = 0;
+        for (int chunk = 0; chunk < stash->chunks; chunk++)
+            if (stash->stages[chunk].layout.bytes[home] > most)
+                most = stash->stages[chunk].layout.bytes[home];
+        for (int chunk = 0; chunk < stash->chunks; chunk++) {
+            size_t bytes = shared ? most : stash->stages[chunk].layout.bytes[home];
+            bytes *= (size_t)slots_of_home(stash, (enum home)home, chunk);
+            if (bytes > 0)
+                TRY(buffer_alloc(device, part, bytes, &stash->home[home][chunk]));
+        }
+    }
+    return OK;
+}
+
+static enum status allocate_gradients(struct device *device, const struct env *env, struct stash *stash)
+{
+    stash->gradient_rows = env_local_tokens(env);
+    stash->gradient_columns = env->model->hidden_size;
+    stash->gradient_dtype = env->working;
+    stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
+    if (stash->gradient_busy == NULL)
+        return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
+    struct slot_use use = gradient_slots(stash);
+    return buffer_alloc(device, PART_ACTIVATIONS, (size_t)(use.slots * use.bytes), &stash->gradient);
+}
+
+static enum status plan_absences(const struct stash_config *config, struct stash *stash)
+{
+    if (!config->offload || !config->backward)
+        return OK;
+    TRY(away_plan_create(config->schedule, config->pp_rank, &stash->away));
+    if (stash->away->any)
+        return OK;
+    away_plan_destroy(stash->away);
+    stash->away = NULL;
+    return OK;
+}
+
+enum status stash_create(struct device *device, const struct stash_config *config, struct stash *out)
+{
+    const struct schedule *schedule = config->schedule;
+    *out = (struct stash){
+        .chunks = schedule->chunks, .m = schedule->m, .stages = config->stages, .backward = config->backward};
+    for (int home = 0; home < HOME_COUNT; home++) {
+        out->home[home] = calloc((size_t)out->chunks, sizeof *out->home[home]);
+        if (out->home[home] == NULL)
+            return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
+    }
+    TRY(slot_plan_create(schedule, config->pp_rank, 0, &out->plan));
+    TRY(plan_absences(config, out));
+    if (config->backward) {
+        TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));
+        TRY(allocate_gradients(device, config->stages[0].env, out));
+    }
+    return allocate_homes(device, out);
+}
+
+void stash_destroy(struct stash *stash)
+{
+    for (int home = 0; home < HOME_COUNT; home++) {
+        for (int chunk = 0; stash->home[home] != NULL && chunk < stash->chunks; chunk++)
+            buffer_free(&stash->home[home][chunk]);
+        free(stash->home[home]);
+    }
+    buffer_free(&stash->gradient);
+    free(stash->gradient_busy);
+    gradient_plan_destroy(&stash->gradients);
+    slot_plan_destroy(stash->plan);
+    away_plan_destroy(stash->away);
+    *stash = (struct stash){0};
+}
+
+void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[HOME_COUNT])
+{
+    for (int home = 0; home < HOME_COUNT; home++) {
+        if (home_is_shared((enum home)home)) {
+            base[home] = stash->home[home][0].data;
+            continue;
+        }
+        size_t bytes = stash->stages[chunk].layout.bytes[home];
+        char *data = stash->home[home][chunk].data;
+        int slot = stash_slot(stash, (enum home)home, chunk, microbatch, back);
+        base[home] = data == NULL ? NULL : data + bytes * (size_t)slot;
+    }
+}
+
+int stash_gradient(const struct stash *stash, int chunk, int microbatch)
+{
+    return stash->gradients.of[chunk * stash->m + microbatch];
+}
+
+struct tensor stash_gradient_tensor(const struct stash *stash, int index)
+{
+    struct tensor all = tensor_2d(stash->gradient.data, stash->gradient_dtype,
+                                  stash->gradients.count * stash->gradient_rows, stash->gradient_columns);
+    return tensor_rows(all, index * stash->gradient_rows, (index + 1) * stash->gradient_rows);
+}
+
+static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)
+{
+    if (bytes == 0)
+        return OK;
+    return poison(stream, (struct poison){.out = tensor_1d(data, F32, (int64_t)(bytes / sizeof(float)))});
+}
+
+enum status stash_poison(const struct stash *stash, struct stream *stream, enum home home, int chunk,
+                         int microbatch, bool back)
+{
+    char *base[HOME_COUNT];
+    stash_bases(stash, chunk, microbatch, back, base);
+    return poison_bytes(stream, base[home], stash->stages[chunk].layout.bytes[home]);
+}
+
+enum status stash_release_shared(const struct stash *stash, struct stream *stream)
+{
+    const struct buffer *again = &stash->home[HOME_AGAIN][0], *scratch = &stash->home[HOME_SCRATCH][0];
+    TRY(poison_bytes(stream, again->data, again->bytes));
+    return poison_bytes(stream, scratch->data, scratch->bytes);
+}

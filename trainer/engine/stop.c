@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/stop.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name;
+    int number;
+} known[] = {{"SIGTERM", SIGTERM}, {"SIGINT", SIGINT}, {"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2}};
+enum { KNOWN = sizeof known / sizeof *known };
+
+struct stop {
+    pthread_t thread;
+    int signals, wake;    // file descriptors
+    bool is_primary;      // prints for the job
+    atomic_int came;      // the first signal; 0: none
+    pthread_mutex_t lock; // of what follows
+    bool training;
+    struct text checkpoint; // empty: there is none
+};
+
+static const char *name_of(int number)
+{
+    for (int i = 0; i < KNOWN; i++)
+        if (known[i].number == number)
+            return known[i].name;
+    return "a signal";
+}
+
+/* Only one process reports a signal that all of them received. The launcher ends the job when the first
+ * process exits, so the others give that one a second; they report only a signal that somebody sent to them
+ * alone. A signal from the launcher itself (mpirun ends a job because one of its ranks failed) needs no
+ * report of theirs. */
+static void wait_for_primary(const struct stop *stop, pid_t sender)
+{
+    if (stop->is_primary)
+        return;
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    if (sender == getppid())
+        exit_silently(INTERRUPTED);
+}
+
+/* Under the lock, which is not released: no rank begins a step meanwhile. */
+static _Noreturn void end_before_training(const struct stop *stop, int number, pid_t sender)
+{
+    bool saved = stop->checkpoint.length > 0;
+    wait_for_primary(stop, sender);
+    die_of(saved ? STOPPED : INTERRUPTED, "%s before the first step: nothing was trained; %s",
+           name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
+}
+
+static void receive(struct stop *stop, int number, pid_t sender)
+{
+    pthread_mutex_lock(&stop->lock);
+    if (!stop->training)
+        end_before_training(stop, number, sender);
+    pthread_mutex_unlock(&stop->lock);
+    int none = 0;
+    struct text line = {0};
+    if (atomic_compare_exchange_strong(&stop->came, &none, number)) {
+        text_add(&line,
+                 "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
+                 name_of(number), number == SIGINT ? "a second SIGINT" : "SIGINT twice");
+        if (stop->is_primary)
+            (void)!write(STDERR_FILENO, line.chars, line.length);
+    }
+    text_free(&line);
+}
+
+static void *wait_for_signals(void *argument)
+{
+    struct stop *stop = argument;
+    struct pollfd files[] = {{.fd = stop->signals, .events = POLLIN}, {.fd = stop->wake, .events = POLLIN}};
+    int interrupts = 0;
+    while (poll(files, 2, -1) > 0 || errno == EINTR) {
+        struct signalfd_siginfo info;
+        if (files[1].revents != 0)
+            break;
+        if (files[0].revents == 0 || read(stop->signals, &info, sizeof info) != (ssize_t)sizeof info)
+            continue;
+        interrupts += (int)info.ssi_signo == SIGINT;
+        if (interrupts > 1) {
+            wait_for_primary(stop, (pid_t)info.ssi_pid);
+            die_of(INTERRUPTED,
+                   "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
+        }
+        receive(stop, (int)info.ssi_signo, (pid_t)info.ssi_pid);
+    }
+    return NULL;
+}
+
+static void set_of(const struct recipe_names *names, sigset_t *out)
+{
+    sigemptyset(out);
+    for (int i = 0; i < KNOWN && names == NULL; i++)
+        sigaddset(out, known[i].number);
+    for (size_t n = 0; names != NULL && n < names->count; n++)
+        for (int i = 0; i < KNOWN; i++)
+            if (strcmp(names->list[n], known[i].name) == 0)
+                sigaddset(out, known[i].number);
+}
+
+/* Those in the list stay blocked, and the others have their effect again. */
+static void block_only(const sigset_t *listed)
+{
+    sigset_t others;
+    sigemptyset(&others);
+    for (int i = 0; i < KNOWN; i++)
+        if (sigismember(listed, known[i].number) == 0)
+            sigaddset(&others, known[i].number);
+    pthread_sigmask(SIG_BLOCK, listed, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &others, NULL);
+}
+
+enum status stop_create(const struct recipe_names *signals, bool is_primary, struct stop **out)
+{
+    sigset_t set;
+    set_of(signals, &set);
+    block_only(&set);
+    struct stop *stop = calloc(1, sizeof *stop);
+    if (stop == NULL)
+        return fail(NO_MEMORY, "no memory for the exit signals");
+    CHECK(pthread_mutex_init(&stop->lock, NULL) == 0);
+    stop->is_primary = is_primary;
+    stop->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    stop->wake = eventfd(0, EFD_CLOEXEC);
+    if (stop->signals >= 0 && stop->wake >= 0 &&
+        pthread_create(&stop->thread, NULL, wait_for_signals, stop) == 0) {
+        *out = stop;
+        return OK;
+    }
+    enum status status =
+        fail(NO_MEMORY, "resilience.exit_signal: no thread to receive signals: %s", strerror(errno));
+    if (stop->signals >= 0)
+        close(stop->signals);
+    if (stop->wake >= 0)
+        close(stop->wake);
+    pthread_mutex_destroy(&stop->lock);
+    free(stop);
+    return status;
+}
+
+void stop_destroy(struct stop *stop)
+{
+    if (stop == NULL)
+        return;
+    uint64_t one = 1;
+    CHECK(write(stop->wake, &one, sizeof one) == (ssize_t)sizeof one);
+    pthread_join(stop->thread, NULL);
+    close(stop->signals);
+    close(stop->wake);
+    pthread_mutex_destroy(&stop->lock);
+    text_free(&stop->checkpoint);
+    free(stop);
+}
+
+void stop_set_checkpoint(struct stop *stop, const char *where)
+{
+    pthread_mutex_lock(&stop->lock);
+    text_free(&stop->checkpoint);
+    text_add(&stop->checkpoint, "%s", where);
+    pthread_mutex_unlock(&stop->lock);
+}
+
+void stop_training(struct stop *stop)
+{
+    if (stop == NULL)
+        return;
+    pthread_mutex_lock(&stop->lock);
+    stop->training = true;
+    pthread_mutex_unlock(&stop->lock);
+}
+
+bool stop_requested(const struct stop *stop)
+{
+    return stop != NULL && atomic_load(&stop->came) != 0;
+}
+
+bool stop_came(const struct stop *stop, int signal_number)
+{
+    return stop != NULL && atomic_load(&stop->came) == signal_number;
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/timeline.h"
+
+#include "schedules/edges.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum status timeline_create(int count, struct timeline *out)
+{
+    struct timeline t = {.count = count};
+    t.noted = calloc(2 * (size_t)count + 1, sizeof *t.noted);
+    t.whole = calloc(2 * (size_t)count + 1, sizeof *t.whole);
+    if (t.noted == NULL || t.whole == NULL) {
+        timeline_destroy(&t);
+        return fail(NO_MEMORY, "no memory for the times of %d actions", count);
+    }
+    *out = t;
+    return OK;
+}
+
+void timeline_destroy(struct timeline *timeline)
+{
+    free(timeline->noted);
+    free(timeline->whole);
+    *timeline = (struct timeline){0};
+}
+
+void timeline_close(struct timeline *timeline)
+{
+    double *whole = timeline->whole;
+    timeline->whole = timeline->noted;
+    timeline->noted = whole;
+}
+
+double timeline_clock_ahead(const struct barrier_times *first, const struct barrier_times *rank)
+{
+    double least = rank->came_s[0] - first->left_s[0], most = rank->left_s[0] - first->came_s[0];
+    for (int i = 1; i < TIMELINE_BARRIERS; i++) {
+        double low = rank->came_s[i] - first->left_s[i], high = rank->left_s[i] - first->came_s[i];
+        least = low > least ? low : least;
+        most = high < most ? high : most;
+    }
+    return least <= 0.0 && most >= 0.0 ? 0.0 : 0.5 * (least + most);
+}
+
+/* ---- the bubble ---- */
+
+double timeline_bubble_remark(double span_s, double busy_s)
+{
+    // Below 2^35 microseconds, nine hours, two digits behind 0.99999 are left.
+    const double most_us = 0x1p35, most_part = 0.99999;
+    double bubble_s = fmax(span_s - busy_s, 0.0);
+    if (!(span_s > 0.0))
+        return 0.0;
+    return fmin(floor(bubble_s * 1e6), most_us) + fmin(bubble_s / span_s, most_part);
+}
+
+double timeline_bubble_fraction(double remark)
+{
+    return remark - floor(remark);
+}
+
+/* ---- costs ---- */
+
+struct sums {
+    double time[ACTION_KIND_COUNT];
+    int64_t count[ACTION_KIND_COUNT];
+};
+
+static double mean(const struct sums *sums, enum action_kind kind)
+{
+    return sums->count[kind] > 0 ? sums->time[kind] / (double)sums->count[kind] : 0.0;
+}
+
+static void add_times(const struct schedule *s, const struct simulation *measured, int stage,
+                      struct sums *out)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++) {
+            struct action a = s->ranks[rank].actions[i];
+            struct action_time time = measured->times[measured->first[rank] + i];
+            if (a.stage != stage)
+                continue;
+            out->time[a.kind] += time.end - time.start;
+            out->count[a.kind]++;
+        }
+}
+
+static struct action_time *makers(const struct schedule *s, const struct simulation *measured, bool gradient)
+{
+    struct action_time *made = calloc((size_t)s->stages * (size_t)s->m, sizeof *made);
+    CHECK(made != NULL);
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++) {
+            struct action a = s->ranks[rank].actions[i];
+            const struct action_fact *fact = action_fact(a.kind);
+            if (gradient ? fact->backs_input : fact->forwards)
+                made[(size_t)a.stage * (size_t)s->m + (size_t)a.microbatch] =
+                    measured->times[measured->first[rank] + i];
+        }
+    return made;
+}
+
+/* The shortest time from a value's end on one rank to its use on another; 0 when there are no messages. */
+static double shortest_message(const struct schedule *s, const struct simulation *measured)
+{
+    double shortest = -1.0;
+    for (int gradient = 0; gradient < 2; gradient++) {
+        struct action_time *made = makers(s, measured, gradient);
+        for (int stage = 0; stage < s->stages; stage++)
+            for (int j = 0; j < s->m; j++) {
+                int from = stage_before(stage, gradient);
+                if (from < 0 || from >= s->stages || !crosses_ranks(s, stage, j, gradient))
+                    continue;
+                double time = made[(size_t)stage * (size_t)s->m + (size_t)j].start -
+                              made[(size_t)from * (size_t)s->m + (size_t)j].end;
+                shortest = shortest < 0.0 || time < shortest ? time : shortest;
+            }
+        free(made);
+    }
+    return shortest > 0.0 ? shortest : 0.0;
+}
+
+void timeline_costs(const struct schedule *s, const struct simulation *measured, struct stage_cost *of_stage,
+                    double *b_of_stage, struct cost_table *out)
+{
+    for (int stage = 0; stage < s->stages; stage++) {
+        struct sums sums = {0};
+        add_times(s, measured, stage, &sums);
+        of_stage[stage] = (struct stage_cost){
+            .f = mean(&sums, FORWARD), .i = mean(&sums, BACKWARD_INPUT), .w = mean(&sums, BACKWARD_WEIGHT)};
+        b_of_stage[stage] = mean(&sums, BACKWARD);
+    }
+    *out = (struct cost_table){
+        .of_stage = of_stage, .b_of_stage = b_of_stage, .latency = shortest_message(s, measured)};
+}
+
+static bool has_kind(const struct schedule *s, enum action_kind kind)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < s->ranks[rank].count; i++)
+            if (s->ranks[rank].actions[i].kind == kind)
+                return true;
+    return false;
+}
+
+void timeline_costs_text(const struct schedule *s, const struct cost_table *costs, struct text *out)
+{
+    struct stage_cost whole = {0};
+    double b = 0.0;
+    for (int stage = 0; stage < s->stages; stage++) {
+        whole.f += costs->of_stage[stage].f / s->p;
+        whole.i += costs->of_stage[stage].i / s->p;
+        whole.w += costs->of_stage[stage].w / s->p;
+        b += costs->b_of_stage[stage] / s->p;
+    }
+    text_add(out, "f=%.4g", whole.f);
+    if (has_kind(s, BACKWARD_INPUT))
+        text_add(out, ",i=%.4g,w=%.4g", whole.i, whole.w);
+    if (has_kind(s, BACKWARD))
+        text_add(out, ",b=%.4g", b);
+    text_add(out, ",comm=%.4g", costs->latency);
+}

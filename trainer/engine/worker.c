@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/engine/worker.h"
+
+#include "base/machine.h"
+#include "kernels/device_plan.h"
+#include "trainer/engine/agree.h"
+#include "trainer/plan/rehearsal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- making ---- */
+
+int run_threads(const struct run *run, int world_size)
+{
+    int asked = run->recipe->cluster.threads_per_rank;
+    if (asked > 0)
+        return asked;
+    struct launcher launcher;
+    struct machine machine;
+    // Under a launcher each process is one rank.
+    bool launched = launcher_find(&launcher) == OK && launcher.size > 0;
+    machine_look(&machine);
+    return machine_threads(&machine, launched ? launcher_local_size(getenv, launcher.size) : world_size,
+                           launched ? 1 : world_size);
+}
+
+struct device_options run_device_options(const struct run *run, int threads)
+{
+    const struct recipe *recipe = run->recipe;
+    const char *device = recipe->cluster.device;
+    bool plans = run->is_rehearsal || !device_named_computes(device);
+    return (struct device_options){
+        .name = plans ? device_that_plans() : device,
+        .threads = threads,
+        .attention = recipe->attention_backend,
+        .any_order = !recipe->deterministic,
+        .stands_for = !plans                          ? NULL
+                      : device_named_computes(device) ? device
+                                                      : recipe->cluster.dry_device,
+        .tf32 = recipe->precision.allow_tf32,
+        .matmul_algorithms = recipe->cluster.matmul_algorithms,
+        .epilogues = recipe->cluster.matmul_epilogues,
+    };
+}
+
+/* All the memory that training will want of the device is asked for at once, so that too little is told now.
+ */
+static enum status open_device(const struct run *run, const struct world *world, bool training,
+                               struct device **out)
+{
+    struct device_options options = run_device_options(run, run_threads(run, world->size));
+    options.index = world->device_index;
+    if (!training || !device_named_reserves(options.name))
+        return device_open(&options, out);
+    struct rehearsal plan;
+    TRY(rehearse(run, world->rank, NULL, &plan));
+    options.reserve_bytes = plan.pool_bytes;
+    enum status status = device_open(&options, out);
+    if (status != NO_DEVICE_MEMORY)
+        return status;
+    char size[NUMBER_CHARS];
+    struct text why = {0};
+    text_add(&why, "%s; rank %d will take %s of GPU %d (", fail_text(), world->rank,
+             bytes_text((int64_t)plan.pool_bytes, size), options.index);
+    rehearsal_largest(plan.use.peak_bytes, &why);
+    text_add(&why, "); ");
+    rehearsal_advise(run->recipe, &why);
+    status = fail(status, "%s", text_chars(&why));
+    text_free(&why);
+    return status;
+}
+
+static enum status call_hook(enum status (*hook)(void *, struct worker *), const struct run *run,
+                             struct worker *w)
+{
+    return hook != NULL ? hook(run->hooks.context, w) : OK;
+}
+
+/* This rank's layers in the order in which their last gradients become ready: its last chunk first, and in
+ * it the last layer first. */
+static int layers_held(const struct run *run, int pp_rank, int *out)
+{
+    const struct schedule *schedule = run->schedule;
+    int count = 0;
+    for (int stage = schedule->stages - 1; stage >= 0; stage--) {
+        if (!schedule_holds(schedule, pp_rank, stage))
+            continue;
+        if (stage == schedule->stages - 1)
+            out[count++] = run->stage_first_layer[schedule->stages];
+        for (int l = run->stage_first_layer[stage + 1] - 1; l >= run->stage_first_layer[stage]; l--)
+            out[count++] = l;
+        if (stage == 0)
+            out[count++] = LAYER_EMBEDDING;
+    }
+    return count;
+}
+
+static enum status create_weights(struct worker *w, bool training)
+{
+    const struct run *run = w->run;
+    int *layers = calloc((size_t)run->recipe->model.num_layers + 2, sizeof *layers);
+    if (layers == NULL)
+        return fail(NO_MEMORY, "no memory for the list of layers");
+    int count = layers_held(run, w->groups->place.pp, layers);
+    const struct recipe_parallel *parallel = &run->recipe->parallel;
+    struct weights_config config = {
+        .device = w->device,
+        .params = &w->params,
+        .place = w->groups->place,
+        .layers = layers,
+        .layer_count = count,
+        .working = recipe_working_dtype(w->run->recipe),
+        .main = recipe_main_dtype(w->run->recipe),
+        .training = training,
+        .zero_stage = parallel->zero_stage,
+        .offload_moments = w->run->recipe->memory.offload_optimizer,
+        .groups = w->groups,
+        .overlap_grad_reduce = parallel->overlap_grad_reduce,
+        .overlap_param_gather = parallel->overlap_param_gather,
+        .bucket_bytes = (int64_t)(parallel->bucket_size_mb * 1048576.0),
+    };
+    enum status status = weights_create(&config, &w->weights);
+    free(layers);
+    return status;
+}
+
+static enum status create_amax(struct worker *w)
+{
+    struct amax_history_config config = {
+        .recipe = &w->run->recipe->precision,
+        .params = &w->params,
+        .groups = w->groups,
+        .device = w->device,
+        .compute = w->compute,
+    };
+    return amax_history_create(&config, &w->amax);
+}
+
+static enum status create_executor(struct worker *w, bool training)
+{
+    const struct recipe *recipe = w->run->recipe;
+    struct executor_config config = {
+        .world = w->world,
+        .groups = w->groups,
+        .weights = &w->weights,
+        .compute = w->compute,
+        .schedule = w->run->schedule,
+        .stage_first_layer = w->run->stage_first_layer,
+        .model = &recipe->model,
+        .batch = recipe->train.micro_batch_size,
+        .sequence = recipe->model.seq_length,
+        .sequence_parallel = recipe->parallel.sequence_parallel,
+        .tp_comm_overlap = recipe->parallel.tp_comm_overlap,
+        .recompute = recipe_recompute(recipe),
+        .offload_activations = recipe->memory.offload_activations,
+        .precision = recipe_linear_precision(recipe),
+        .delayed = amax_history_scaling(w->amax),
+        .loss_scale = w->scale_buffer.data,
+        .seed = recipe->seed,
+        .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
+        .cuda_graphs = recipe->cluster.cuda_graphs,
+        .nccl_ub = recipe->parallel.nccl_ub,
+        .training = training,
+    };
+    return executor_create(&config, &w->executor);
+}
+
+static enum status create_validation(struct worker *w)
+{
+    struct post_validation_config config = {
+        .world = w->world,
+        .groups = w->groups,
+        .weights = &w->weights,
+        .compute = w->compute,
+        .optimizer = w->optimizer,
+        .global_batch_size = w->run->recipe->train.global_batch_size,
+    };
+    return post_validation_create(&config, &w->validation);
+}
+
+/* The holders of the first and the last stage, in the direction in which this rank has one of them. */
+static enum status add_ties(struct worker *w)
+{
+    const struct schedule *schedule = w->run->schedule;
+    int last = schedule->stages - 1, mine = w->groups->place.pp;
+    const int *second = schedule->rank_of[1];
+    const int *rank_of = schedule->rank_of[second[0] == mine || second[last] == mine ? 1 : 0];
+    return rank_of[0] != rank_of[last] ? groups_add_ties(w->world, w->groups, rank_of[0], rank_of[last]) : OK;
+}
+
+static enum status create_optimizer(struct worker *w)
+{
+    const struct recipe *recipe = w->run->recipe;
+    struct optimizer_config config = {
+        .recipe = &recipe->optimizer,
+        .groups = w->groups,
+        .weights = &w->weights,
+        .compute = w->compute,
+        .global_batch_size = recipe->train.global_batch_size,
+        .seed = recipe->seed,
+        .offload = recipe->memory.offload_optimizer,
+        .loss_scale = w->scale_buffer.data,
+    };
+    int m = (int)recipe_microbatches(recipe);
+    TRY(optimizer_create(&config, &w->optimizer));
+    TRY(buffer_alloc(w->device, PART_DATA, sizeof w->remarks, &w->remarks_buffer));
+    if (recipe->pipeline.optimizer_post_validation)
+        TRY(create_validation(w));
+    return batches_create(w->device, m, recipe->train.micro_batch_size, recipe->model.seq_length,
+                          &w->batches);
+}
+
+/* The scale of the step that begins, to where all that is scaled reads it. */
+static enum status send_scale(struct worker *w)
+{
+    w->scale_sent = (float)w->loss_scale.scale;
+    if (w->scale_buffer.bytes == 0)
+        return OK;
+    return copy_to_device(w->compute, w->scale_buffer.data, &w->scale_sent, sizeof w->scale_sent);
+}
+
+static enum status create_scale(struct worker *w)
+{
+    w->loss_scale = loss_scale_of(w->run->recipe);
+    if (w->loss_scale.scale > 0.0)
+        TRY(buffer_alloc(w->device, PART_DATA, sizeof w->scale_sent, &w->scale_buffer));
+    return send_scale(w);
+}
+
+enum status worker_create(const struct run *run, struct world *world, bool training, struct worker *out)
+{
+    const struct recipe *recipe = run->recipe;
+    *out = (struct worker){.run = run, .world = world, .mesh = run->mesh};
+    // First the device: some transports reach it while they connect.
+    TRY(open_device(run, world, training, &out->device));
+    struct who *me = who_am_i();
+    struct place place = mesh_place(&run->mesh, MESH_DENSE, world->rank);
+    *me = (struct who){.rank = world->rank, .pp = place.pp, .dp = place.dp, .tp = place.tp};
+    who_does("start");
+
+    TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
+    TRY(call_hook(run->hooks.declared, run, out));
+    int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
+    TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
+    TRY(add_ties(out));
+    if (schedule_has_twins(run->schedule))
+        TRY(groups_add_twins(world, out->groups));
+    TRY(stream_create(out->device, "compute", &out->compute));
+    TRY(create_weights(out, training));
+    TRY(weights_initialise(&out->weights, out->compute, recipe->seed));
+    TRY(create_amax(out));
+    if (training)
+        TRY(create_scale(out));
+    TRY(create_executor(out, training));
+    if (training)
+        TRY(create_optimizer(out));
+    return call_hook(run->hooks.built, run, out);
+}
+
+void worker_destroy(struct worker *worker)
+{
+    executor_destroy(worker->executor);
+    amax_history_destroy(worker->amax);
+    post_validation_destroy(worker->validation);
+    optimizer_destroy(worker->optimizer);
+    buffer_free(&worker->remarks_buffer);
+    buffer_free(&worker->scale_buffer);
+    batches_destroy(&worker->batches);
+    weights_destroy(&worker->weights);
+    stream_destroy(worker->compute);
+    groups_destroy(worker->groups);
+    device_close(worker->device);
+    params_free(&worker->params);
+    *worker = (struct worker){0};
+}
+
+/* ---- a step ---- */
+
+static bool has_documents(const struct run *run)
+{
+    return run->recipe->data.reset_attention_mask;
+}
+
+static struct batch_place place_of(const struct worker *w, uint64_t step)
+{
+    const struct recipe *recipe = w->run->recipe;
+    return (struct batch_place){
+        .step = step,
+        .global_batch_size = recipe->train.global_batch_size,
+        .micro_batch_size = recipe->train.micro_batch_size,
+        .dp_size = w->mesh.degrees.dp,
+        .dp_rank = w->groups->place.dp,
+    };
+}
+
+/* Reads the microbatches of global batch `index` and says where their losses go: each sample has its own
+ * place in the global batch, whoever computes it. In a run without data, the hook `loaded` fills them. */
+static enum status load_batches(struct worker *w, enum data_split split, uint64_t index)
+{
+    struct batch_place place = place_of(w, index);
+    uint64_t begin = index * (uint64_t)place.global_batch_size;
+    TRY(optimizer_begin(w->optimizer));
+    if (w->run->data != NULL)
+        TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
+    double *tokens =
+        w->validation != NULL && split == DATA_TRAIN ? post_validation_tokens(w->validation) : NULL;
+    for (int j = 0; j < w->batches.count; j++) {
+        place.microbatch = j;
+        struct batch *batch = &w->batches.list[j];
+        int64_t at = (int64_t)(batch_first_sample(&place) - begin);
+        optimizer_loss_place(w->optimizer, at, place.micro_batch_size, &batch->sample_loss,
+                             &batch->sample_tokens);
+        if (tokens != NULL)
+            batches_count_tokens(&w->batches, j, tokens + at);
+    }
+    return OK;
+}
+
+static enum status load(struct worker *w, enum data_split split, uint64_t index)
+{
+    who_does("load");
+    device_range_begin(w->device, "load");
+    enum status status = load_batches(w, split, index);
+    device_range_end(w->device);
+    return status;
+}
+
+static enum status call_step_hook(enum status (*hook)(void *, struct worker *, int64_t), struct worker *w,
+                                  int64_t step)
+{
+    return hook != NULL ? hook(w->run->hooks.context, w, step) : OK;
+}
+
+/* The gradients of the next step, whole. */
+static enum status run_step(struct worker *w)
+{
+    const struct hooks *hooks = &w->run->hooks;
+    int64_t step = w->step + 1;
+    who_am_i()->step = (int)step;
+    if (!w->ahead) {
+        TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
+        TRY(call_step_hook(hooks->loaded, w, step));
+    }
+    w->ahead = false;
+    TRY(send_scale(w));
+    TRY(executor_step(w->executor, w->batches.list));
+    TRY(call_step_hook(hooks->executed, w, step));
+    who_does("optimizer");
+    device_range_begin(w->device, "reduce");
+    TRY(optimizer_reduce(w->optimizer));
+    device_range_end(w->device);
+    return call_step_hook(hooks->reduced, w, step);
+}
+
+double monotonic_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool wants_stop(const struct worker *w)
+{
+    return w->wants_stop || stop_requested(w->run->stop);
+}
+
+static enum request request_of(const struct worker *w)
+{
+    if (wants_stop(w))
+        return REQUEST_STOP;
+    return w->save_at_s > 0.0 && monotonic_s() >= w->save_at_s ? REQUEST_SAVE : REQUEST_NOTHING;
+}
+
+/* Of all chunks together. */
+static void remark_slots(const struct worker *w, double remarks[REMARK_COUNT])
+{
+    for (int kind = 0; kind < 2 * SLOT_KINDS; kind++)
+        remarks[REMARK_SLOTS + kind] = 0.0;
+    for (int chunk = 0; chunk < w->run->schedule->chunks; chunk++) {
+        struct slot_use slots[SLOT_KINDS];
+        stash_slots(executor_stash(w->executor), chunk, slots);
+        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+            remarks[REMARK_SLOTS + kind] += (double)slots[kind].slots;
+            remarks[REMARK_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);
+        }
+    }
+}
+
+static void remark(const struct worker *w, double remarks[REMARK_COUNT])
+{
+    struct step_times times = executor_times(w->executor);
+    double span = times.last_end_s - times.first_start_s;
+    remarks[REMARK_REQUEST] = (double)request_of(w);
+    remarks[REMARK_BUBBLE] = timeline_bubble_remark(span, times.busy_s);
+    struct memory_use use = device_memory(w->device);
+    remarks[REMARK_MEMORY] = (double)use.peak_total_bytes;
+    for (int part = 0; part < PART_COUNT; part++)
+        remarks[REMARK_PARTS + part] = (double)use.peak_bytes[part];
+    remark_slots(w, remarks);
+}
+
+/* Everyone's, by the time that the step's result is there. */
+static enum status exchange_remarks(struct worker *w)
+{
+    remark(w, w->remarks);
+    struct tensor view = tensor_1d(w->remarks_buffer.data, F64, REMARK_COUNT);
+    TRY(copy_to_device(w->compute, view.data, w->remarks, sizeof w->remarks));
+    TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
+    return copy_to_host(w->compute, w->remarks, view.data, sizeof w->remarks);
+}
+
+/* The next step's forwards, as far as they are to be run before it is certain. */
+static enum status look_ahead(struct worker *w)
+{
+    who_am_i()->step = (int)w->step + 1;
+    TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
+    TRY(executor_look_ahead(w->executor, w->batches.list));
+    w->ahead = true;
+    return OK;
+}
+
+/* What post_validation.h says. After the verdict all ranks are ahead, or none. */
+static enum status validated_update(struct worker *w, int64_t step, bool may_guess, struct step_result *out)
+{
+    bool guessed;
+    double remarks[REMARK_COUNT];
+    struct verdict verdict;
+    remark(w, remarks);
+    TRY(post_validation_hand_on(w->validation, worker_updates(w) + 1, may_guess, remarks, &guessed));
+    w->step = step;
+    if (guessed)
+        TRY(look_ahead(w));
+    who_am_i()->step = (int)step;
+    who_does("verdict");
+    TRY(post_validation_conclude(w->validation, &verdict, out));
+    memcpy(w->remarks, verdict.remarks, sizeof w->remarks);
+    if (!verdict.ahead)
+        return OK;
+    if (!verdict.wrong)
+        return w->ahead ? OK : look_ahead(w);
+    w->ahead = false;
+    return executor_drop_ahead(w->executor);
+}
+
+static enum status step(struct worker *w, bool goes_on, struct step_result *out)
+{
+    const struct hooks *hooks = &w->run->hooks;
+    int64_t number = w->step + 1;
+    // Who looks into a step, or changes it, is not to find the rank in the next one.
+    bool may_guess = goes_on && hooks->loaded == NULL && hooks->stepped == NULL;
+    TRY(run_step(w));
+    if (w->validation != NULL) {
+        TRY(validated_update(w, number, may_guess, out));
+    } else {
+        device_range_begin(w->device, "update");
+        TRY(amax_history_reduce(w->amax));
+        TRY(optimizer_update(w->optimizer, worker_updates(w) + 1));
+        device_range_end(w->device);
+        TRY(exchange_remarks(w));
+        TRY(optimizer_finish(w->optimizer, out)); // waits
+        if (!out->skipped)                        // its loss scale is not the next one's
+            TRY(amax_history_update(w->amax));
+        w->step = number;
+    }
+    w->skipped += out->skipped;
+    loss_scale_step(&w->loss_scale, out->skipped);
+    return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;
+}
+
+int64_t worker_updates(const struct worker *w)
+{
+    return w->step - w->skipped;
+}
+
+enum status worker_step(struct worker *w, struct step_result *out)
+{
+    return step(w, false, out);
+}
+
+enum status worker_step_and_on(struct worker *w, struct step_result *out)
+{
+    return step(w, true, out);
+}
+
+/* The first rank that holds this tensor-parallel share of a row. */
+static int rank_of_row(const struct worker *w, int row, int share)
+{
+    const struct run *run = w->run;
+    int layer = w->params.rows[row].layer, stage = 0;
+    while (stage + 1 < run->schedule->stages && layer >= run->stage_first_layer[stage + 1])
+        stage++;
+    struct place place = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
+    return mesh_rank(&run->mesh, MESH_DENSE, place);
+}
+
+/* What another scale could have mended, were there one. */
+static enum status overflows_still(const struct worker *w, const struct step_result *result, const char *name)
+{
+    const struct loss_scale *scale = &w->loss_scale;
+    int rank = rank_of_row(w, result->not_finite_row, result->not_finite_share);
+    if (scale->fixed)
+        return fail(
+            NOT_FINITE,
+            "step %lld: the gradient of %s is not finite on rank %d, and %d steps have been skipped one "
+            "after the other: precision.loss_scale %g is too large; a smaller one works, or 0",
+            (long long)w->step, name, rank, (int)scale->skipped, scale->scale);
+    return fail(
+        NOT_FINITE,
+        "step %lld: the gradient of %s is not finite on rank %d (loss %g), with the least loss scale, "
+        "precision.min_loss_scale %g; precision.params_dtype bf16 has the range of fp32",
+        (long long)w->step, name, rank, result->loss, scale->least);
+}
+
+enum status worker_check_finite(const struct worker *w, const struct step_result *result)
+{
+    bool overflows = result->skipped && isfinite(result->loss);
+    if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad || (overflows && !w->loss_scale.stuck))
+        return OK;
+    const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
+    if (name != NULL && overflows)
+        return overflows_still(w, result, name);
+    if (name != NULL)
+        return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
+                    (long long)w->step, name,
+                    rank_of_row(w, result->not_finite_row, result->not_finite_share), result->loss);
+    if (!isfinite(result->loss))
+        return fail(NOT_FINITE, "step %lld: the loss is %g", (long long)w->step, result->loss);
+    return OK;
+}
+
+/* On every rank, as soon as it is on one. */
+static enum status hear_stop(struct worker *w, bool *stop)
+{
+    double came = wants_stop(w) ? 1.0 : 0.0;
+    TRY(worker_agree_max(w, &came, 1));
+    *stop = came > 0.0;
+    return OK;
+}
+
+enum status worker_evaluate(struct worker *w, double *loss, bool *stop)
+{
+    int64_t iterations = w->run->recipe->train.eval_iters;
+    double sum = 0.0, tokens = 0.0;
+    CHECK(!w->ahead); // its forwards lie where these go
+    for (int64_t i = 0; i < iterations; i++) {
+        struct step_result result;
+        TRY(hear_stop(w, stop));
+        if (*stop)
+            return OK;
+        TRY(load(w, DATA_VALID, (uint64_t)i));
+        TRY(call_step_hook(w->run->hooks.loaded, w, 0));
+        TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
+        TRY(optimizer_reduce_losses(w->optimizer));
+        TRY(optimizer_finish(w->optimizer, &result));
+        sum += result.loss * result.tokens;
+        tokens += result.tokens;
+    }
+    *loss = tokens > 0.0 ? sum / tokens : NAN;
+    return OK;
+}

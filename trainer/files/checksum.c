@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/files/checksum.h"
+
+#include <xxhash.h>
+
+uint64_t checksum_of(const void *bytes, size_t length)
+{
+    return XXH3_64bits(bytes, length);
+}
+
+/* `struct checksum` is the library's state under a name of ours. */
+struct checksum *checksum_begin(void)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (state != NULL)
+        XXH3_64bits_reset(state);
+    return (struct checksum *)state;
+}
+
+void checksum_add(struct checksum *sum, const void *bytes, size_t length)
+{
+    XXH3_64bits_update((XXH3_state_t *)sum, bytes, length);
+}
+
+uint64_t checksum_now(const struct checksum *sum)
+{
+    return XXH3_64bits_digest((const XXH3_state_t *)sum);
+}
+
+void checksum_free(struct checksum *sum)
+{
+    XXH3_freeState((XXH3_state_t *)sum);
+}

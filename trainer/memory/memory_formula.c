@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/memory/memory_formula.h"
+
+#include "trainer/engine/stash.h"
+#include "trainer/memory/memory_states.h"
+
+#include <stdlib.h>
+
+/* A rank, while its terms are written down. */
+struct sheet {
+    const struct run *run;
+    struct memory_table *table;
+    struct place place;
+    struct params params;
+    struct memory_shape shape;
+    struct recompute recompute;
+    struct slot_plan *slots;
+    struct away_plan *away;       // where activations go to the host meanwhile
+    enum part part;               // activations, or what of them is in the host's memory
+    struct device_options device; // whose kernels
+    bool on_gpu;
+    bool split;    // W is apart from I somewhere
+    int64_t again; // the largest so far of what has one slot for the whole rank
+    int64_t scratch;
+    bool has_layers;
+};
+
+/* Papers are about model states and activations. */
+static bool is_of_papers(enum part part)
+{
+    return part == PART_WEIGHTS || part == PART_MASTERS || part == PART_GRADIENTS || part == PART_MOMENTS ||
+           part == PART_ACTIVATIONS || part == PART_HOST;
+}
+
+static enum status put_term(struct sheet *s, struct memory_term term)
+{
+    struct memory_table *t = s->table;
+    int64_t bytes = term.bytes * term.count * term.slots;
+    if (bytes == 0 || (s->shape.assume.large_only && !is_of_papers(term.part)))
+        return OK;
+    if (t->count == t->room) {
+        int room = 2 * t->room + 64;
+        struct memory_term *list = realloc(t->list, (size_t)room * sizeof *list);
+        if (list == NULL)
+            return fail(NO_MEMORY, "no memory for %d terms", room);
+        t->list = list;
+        t->room = room;
+    }
+    t->list[t->count++] = term;
+    t->part_bytes[term.part] += bytes;
+    t->bytes += term.part != PART_HOST ? bytes : 0;
+    return OK;
+}
+
+static enum status put(struct sheet *s, enum part part, const char *what, int64_t bytes)
+{
+    struct memory_term term = {
+        .part = part, .stage = -1, .what = what, .bytes = bytes, .count = 1, .slots = 1};
+    return put_term(s, term);
+}
+
+/* A buffer of its own: whole cache lines, and at least one. */
+static enum status put_buffer(struct sheet *s, enum part part, const char *what, int64_t bytes)
+{
+    return put(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
+}
+
+static void raise_to(int64_t *most, int64_t bytes)
+{
+    *most = bytes > *most ? bytes : *most;
+}
+
+/* ---- activations ---- */
+
+struct chunk {
+    int index, stage, layers;
+    bool has_embedding, has_head;
+    int64_t slots[HOME_COUNT];
+};
+
+/* How many layers keep what belongs to a module. */
+static int layers_keeping(const struct sheet *s, const struct chunk *c, unsigned module)
+{
+    int keeping = 0;
+    for (int i = 0; i < c->layers; i++)
+        keeping += (recompute_run_of(&s->recompute, c->layers, i).modules & (module | RECOMPUTE_LAYER)) == 0;
+    return keeping;
+}
+
+/* In each of the chunk's slots of a home, `count` of them. */
+static enum status put_slots(struct sheet *s, const struct chunk *c, enum home home, const char *what,
+                             int64_t bytes, int64_t count)
+{
+    struct memory_term term = {.part = s->part,
+                               .stage = c->stage,
+                               .what = what,
+                               .bytes = bytes,
+                               .count = count,
+                               .slots = c->slots[home]};
+    struct slot_use *use = &s->table->slots[c->index * SLOT_KINDS + (int)home];
+    if (s->part == PART_ACTIVATIONS && bytes * count * term.slots > 0) {
+        use->slots = term.slots;
+        use->bytes += bytes * count;
+    }
+    return put_term(s, term);
+}
+
+/* Of one block's item: kept from F on, or for the time between I and W. */
+static enum status put_item(struct sheet *s, const struct chunk *c, const struct memory_item *item)
+{
+    bool lasts = item->home == HOME_UNTIL_INPUT || item->home == HOME_UNTIL_WEIGHT;
+    if (!lasts && item->home != HOME_INPUT_TO_WEIGHT)
+        return OK;
+    if (!lasts)
+        return s->split ? put_slots(s, c, HOME_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
+    int keeping = layers_keeping(s, c, item->module);
+    TRY(put_slots(s, c, item->home, item->what, item->bytes, keeping));
+    if (!s->split || item->home != HOME_UNTIL_WEIGHT)
+        return OK;
+    return put_slots(s, c, HOME_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
+}
+
+/* What a run of layers works in: computed by F one layer after the other, by I side by side. */
+static int64_t run_bytes(const struct sheet *s, const struct memory_items *items, struct recompute_run run)
+{
+    int64_t passing = 0, lying = 0, inputs = (run.count - 1) * items->list[0].bytes;
+    for (int k = 1; k < items->count; k++) {
+        const struct memory_item *item = &items->list[k];
+        bool until_input = item->home == HOME_UNTIL_INPUT, until_weight = item->home == HOME_UNTIL_WEIGHT;
+        if ((run.modules & (item->module | RECOMPUTE_LAYER)) == 0)
+            continue;
+        passing += until_input || until_weight ? item->bytes : 0;
+        lying += until_input || (until_weight && !s->split) ? item->bytes : 0;
+    }
+    return inputs + (passing > run.count * lying ? passing : run.count * lying);
+}
+
+static enum status put_blocks(struct sheet *s, const struct chunk *c)
+{
+    struct memory_items items = memory_of_block(&s->shape);
+    int64_t inputs = 0;
+    for (int i = 0; i < c->layers;) {
+        struct recompute_run run = recompute_run_of(&s->recompute, c->layers, i);
+        raise_to(&s->again, run_bytes(s, &items, run));
+        inputs += i > 0;
+        i += run.count;
+    }
+    TRY(put_slots(s, c, HOME_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
+    TRY(put_slots(s, c, HOME_UNTIL_INPUT, "inputs of layers", items.list[0].bytes, inputs));
+    for (int k = 1; k < items.count; k++)
+        TRY(put_item(s, c, &items.list[k]));
+    if (c->layers > 0)
+        raise_to(&s->scratch, memory_block_scratch(&s->shape));
+    return OK;
+}
+
+/* The embedding, or the head, which are never computed again. */
+static enum status put_end(struct sheet *s, const struct chunk *c, const struct memory_items *items)
+{
+    for (int k = 0; k < items->count; k++) {
+        const struct memory_item *item = &items->list[k];
+        bool input = k == 0 && c->layers == 0 && item->home == HOME_UNTIL_INPUT;
+        if (item->home == HOME_SCRATCH || (item->home == HOME_INPUT_TO_WEIGHT && !s->split))
+            continue;
+        TRY(put_slots(s, c, input ? HOME_INPUT : item->home, item->what, item->bytes, 1));
+    }
+    raise_to(&s->scratch, memory_in_home(items, HOME_SCRATCH));
+    return OK;
+}
+
+static enum status put_chunk(struct sheet *s, const struct chunk *c)
+{
+    struct memory_items block = memory_of_block(&s->shape), embedding = memory_of_embedding(&s->shape),
+                        head = memory_of_head(&s->shape);
+    int64_t between = 0; // I and W of one layer, where W follows at once
+    TRY(put_blocks(s, c));
+    if (c->layers > 0)
+        raise_to(&between, memory_in_home(&block, HOME_INPUT_TO_WEIGHT));
+    if (c->has_embedding) {
+        TRY(put_end(s, c, &embedding));
+        raise_to(&between, memory_in_home(&embedding, HOME_INPUT_TO_WEIGHT));
+    }
+    if (c->has_head) {
+        TRY(put_end(s, c, &head));
+        raise_to(&between, memory_in_home(&head, HOME_INPUT_TO_WEIGHT));
+    } else {
+        TRY(put_slots(s, c, c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT, "output of the stage",
+                      (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1));
+    }
+    return s->split ? OK : put_slots(s, c, HOME_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
+}
+
+/* Away and back, each thing has two slots for a short time, and one of the host's for all of it. */
+static int64_t slots_of(const struct sheet *s, enum slot_class class, int chunk)
+{
+    bool away = s->part == PART_ACTIVATIONS && s->away != NULL && s->away->any;
+    return away ? s->away->peak[class][chunk] : s->slots->peak[class][chunk];
+}
+
+static enum status put_chunks(struct sheet *s)
+{
+    const struct run *run = s->run;
+    const struct schedule *schedule = run->schedule;
+    for (int index = 0; index < schedule->chunks; index++) {
+        int stage = schedule_stage(schedule, s->place.pp, index);
+        struct chunk c = {
+            .index = index,
+            .stage = stage,
+            .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
+            .has_embedding = stage == 0,
+            .has_head = stage == schedule->stages - 1,
+            .slots = {[HOME_INPUT] = slots_of(s, UNTIL_INPUT, index),
+                      [HOME_UNTIL_INPUT] = slots_of(s, STASH_UNTIL_INPUT, index),
+                      [HOME_UNTIL_WEIGHT] = slots_of(s, STASH_UNTIL_WEIGHT, index)},
+        };
+        if (s->part == PART_ACTIVATIONS)
+            c.slots[HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index];
+        s->has_layers |= c.layers > 0;
+        TRY(put_chunk(s, &c));
+    }
+    return OK;
+}
+
+static enum status put_activations(struct sheet *s)
+{
+    s->part = PART_HOST;
+    if (s->away != NULL && s->away->any)
+        TRY(put_chunks(s));
+    s->part = PART_ACTIVATIONS;
+    TRY(put_chunks(s));
+    struct gradient_plan gradients = {.count = 0};
+    TRY(gradient_plan_create(s->run->schedule, s->place.pp, &gradients));
+    struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
+    gradient_plan_destroy(&gradients);
+    s->table->slots[SLOT_GRADIENT] = use;
+    return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
+}
+
+/* ---- weights and what belongs to them ---- */
+
+/* ZeRO 3 keeps what the optimizer changes, and makes the narrower weights of it when they are gathered. */
+static bool slices_are_masters(const struct sheet *s)
+{
+    const struct recipe *recipe = s->run->recipe;
+    return recipe->parallel.zero_stage >= 3 && s->shape.assume.master > 0 && recipe->assume == ASSUME_PROGRAM;
+}
+
+/* The weights that are kept, under whichever name. */
+static enum status put_weights(struct sheet *s, const char *weights, const char *masters,
+                               const struct memory_states *states)
+{
+    const struct memory_assume *assume = &s->shape.assume;
+    if (slices_are_masters(s))
+        return put_buffer(s, PART_MASTERS, masters, states->values * assume->master);
+    TRY(put_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight));
+    return assume->master > 0 ? put_buffer(s, PART_MASTERS, masters, states->moments * assume->master) : OK;
+}
+
+static enum status put_moments(struct sheet *s, const struct memory_states *states)
+{
+    bool offload = s->run->recipe->memory.offload_optimizer;
+    int64_t moment = states->moments * s->shape.assume.moment;
+    TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment));
+    TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment));
+    return offload ? put_buffer(s, PART_MOMENTS, "window of the moments", 4 * (int64_t)sizeof(float) << 16)
+                   : OK;
+}
+
+/* A step's report, the step's scalars, the ranks' remarks. */
+static enum status put_step(struct sheet *s, const struct memory_states *states)
+{
+    int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
+    int64_t squares = (int64_t)s->params.count * s->shape.tp;
+    TRY(put_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
+    TRY(put_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
+    if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
+        TRY(put_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
+    TRY(put_buffer(s, PART_DATA, "remarks", REMARK_COUNT * word));
+    if (s->run->recipe->precision.scaling == SCALE_DELAYED)
+        TRY(put_buffer(s, PART_DATA, "magnitudes for delayed scaling",
+                       2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
+    return put_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
+}
+
+/* The reports that travel, and the copies of a rank that may have to take a step back. */
+static enum status put_validation(struct sheet *s, const struct memory_states *states)
+{
+    int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
+    int64_t squares = (int64_t)s->params.count * s->shape.tp, p = s->run->mesh.degrees.pp;
+    int64_t moment = states->moments * s->shape.assume.moment;
+    int64_t travelling = (2 * samples + squares + p * (1 + REMARK_COUNT)) * word;
+    TRY(put_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
+    TRY(put_buffer(s, PART_DATA, "validation: report so far", travelling));
+    if (s->place.pp == p - 1)
+        return OK;
+    TRY(put_buffer(s, PART_DATA, "validation: whole report", travelling));
+    TRY(put_buffer(s, PART_MOMENTS, "copy of first moments", moment));
+    TRY(put_buffer(s, PART_MOMENTS, "copy of second moments", moment));
+    return put_weights(s, "copy of weights", "copy of masters", states);
+}
+
+static enum status put_states(struct sheet *s, const struct memory_states *states)
+{
+    const struct memory_assume *assume = &s->shape.assume;
+    TRY(put_weights(s, "weights", "masters", states));
+    TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient));
+    TRY(put_moments(s, states));
+    if (states->gathered > 0)
+        TRY(put_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
+    if (states->opened > 0)
+        TRY(put_buffer(s, PART_BUCKETS, "gradients of a layer, before they are shared out",
+                       states->opened * assume->gradient));
+    if (states->packed > 0)
+        TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
+                       states->packed * assume->gradient));
+    TRY(put_step(s, states));
+    return s->run->recipe->pipeline.optimizer_post_validation ? put_validation(s, states) : OK;
+}
+
+/* ---- temporary memory, and the data ---- */
+
+/* Only dimensions and type are looked at. */
+static struct tensor shape_2d(const struct sheet *s, int64_t rows, int64_t columns)
+{
+    return tensor_2d(NULL, recipe_working_dtype(s->run->recipe), rows, columns);
+}
+
+static int64_t of_sum(const struct sheet *s, int64_t rows, int64_t columns)
+{
+    struct op op = {.kind = OP_COLUMN_SUM, .column_sum = {.in = shape_2d(s, rows, columns)}};
+    return (int64_t)op_scratch_bytes(&op, &s->device);
+}
+
+static int64_t of_attention(const struct sheet *s)
+{
+    const struct model_config *model = s->shape.model;
+    int64_t tokens = s->shape.batch * s->shape.sequence;
+    int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
+    struct attention_forward forward = {
+        .q = shape_2d(s, tokens, model->num_attention_heads / s->shape.tp * model->kv_channels),
+        .k = shape_2d(s, tokens, groups * model->kv_channels),
+        .v = shape_2d(s, tokens, groups * model->kv_channels),
+        .batch = s->shape.batch,
+        .sequence = s->shape.sequence,
+        .head_dim = model->kv_channels,
+    };
+    struct op op = {.kind = OP_ATTENTION_FORWARD, .attention_forward = forward};
+    int64_t most = (int64_t)op_scratch_bytes(&op, &s->device);
+    op = (struct op){.kind = OP_ATTENTION_BACKWARD, .attention_backward = {.forward = forward}};
+    raise_to(&most, (int64_t)op_scratch_bytes(&op, &s->device));
+    return most;
+}
+
+/* Whether a layer of this rank has this product in the working type. `linear` NULL: the head, which always
+ * has. */
+static bool is_plain(const struct sheet *s, enum product product, const char *linear)
+{
+    const struct run *run = s->run;
+    struct linear_precision precision = recipe_linear_precision(run->recipe);
+    if (linear == NULL || precision.format[product] == PRODUCT_AS_IT_IS)
+        return true;
+    for (int chunk = 0; chunk < run->schedule->chunks; chunk++) {
+        int stage = schedule_stage(run->schedule, s->place.pp, chunk);
+        for (int layer = run->stage_first_layer[stage]; layer < run->stage_first_layer[stage + 1]; layer++)
+            if (linear_is_high(&precision, layer, linear))
+                return true;
+    }
+    return false;
+}
+
+/* What a linear layer of K inputs and N outputs needs to multiply: the library's workspace, or for numbers
+ * that it does not take copies of its operands. tp_comm_overlap has the tokens in pieces, but for the
+ * weights' gradient. */
+static int64_t of_products(const struct sheet *s, const char *linear, int64_t inputs, int64_t outputs,
+                           bool bias)
+{
+    float somewhere = 0.0f; // operands of no data are left out
+    enum dtype dtype = recipe_working_dtype(s->run->recipe);
+    int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
+    int64_t rows = s->shape.tp_comm_overlap ? tokens / s->shape.tp : tokens;
+    struct tensor weight = tensor_2d(&somewhere, dtype, outputs, inputs);
+    struct gemm forward = {.a = tensor_2d(&somewhere, dtype, rows, inputs),
+                           .b = weight,
+                           .transpose_b = true,
+                           .c = tensor_2d(&somewhere, dtype, rows, outputs)};
+    struct gemm input = {.a = forward.c, .b = weight, .c = forward.a};
+    struct gemm gradient = {.a = tensor_2d(&somewhere, dtype, tokens, outputs),
+                            .transpose_a = true,
+                            .b = tensor_2d(&somewhere, dtype, tokens, inputs),
+                            .c = tensor_2d(&somewhere, F32, outputs, inputs)};
+    if (bias)
+        forward.bias = tensor_1d(&somewhere, dtype, outputs);
+    const struct gemm all[PRODUCT_COUNT] = {forward, input, gradient};
+    for (enum product product = 0; product < PRODUCT_COUNT; product++) {
+        struct op op = {.kind = OP_GEMM, .gemm = all[product]};
+        if (is_plain(s, product, linear) || s->on_gpu) // the operands of others are fp32
+            raise_to(&most, (int64_t)op_scratch_bytes(&op, &s->device));
+    }
+    return most;
+}
+
+/* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
+static int64_t of_kernels(const struct sheet *s)
+{
+    const struct model_config *model = s->shape.model;
+    int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
+    int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
+    bool has_head = schedule_holds(s->run->schedule, s->place.pp, s->run->schedule->stages - 1);
+    struct op norm = {.kind = OP_NORM_BACKWARD,
+                      .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
+    if (s->has_layers || has_head)
+        raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
+    struct op embedding = {.kind = OP_EMBEDDING_BACKWARD,
+                           .embedding_backward = {.dout = shape_2d(s, tokens, model->hidden_size)}};
+    if (schedule_holds(s->run->schedule, s->place.pp, 0))
+        raise_to(&most, (int64_t)op_scratch_bytes(&embedding, &s->device));
+    if (has_head)
+        raise_to(&most, of_products(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
+    if (!s->has_layers)
+        return most;
+    raise_to(&most, of_attention(s));
+    int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;
+    int64_t heads = model->num_attention_heads / s->shape.tp, hidden = model->hidden_size;
+    int64_t fused = (heads + 2 * groups) * model->kv_channels,
+            features = model->ffn_hidden_size / s->shape.tp;
+    int64_t before = features * (model->activation == SWIGLU ? 2 : 1);
+    raise_to(&most, of_products(s, linear_names[0], hidden, fused, model->add_bias_linear));
+    raise_to(&most, of_products(s, linear_names[1], heads * model->kv_channels, hidden, false));
+    raise_to(&most, of_products(s, linear_names[2], hidden, before, model->add_bias_linear));
+    raise_to(&most, of_products(s, linear_names[3], features, hidden, false));
+    if (!model->add_bias_linear)
+        return most;
+    raise_to(&most, of_sum(s, tokens, fused));
+    raise_to(&most, of_sum(s, tokens, before));
+    raise_to(&most, of_sum(s, local, hidden));
+    return most;
+}
+
+/* Of a microbatch: sample, i64; token, label, position, document, place and mask, four bytes each. */
+static enum status put_data(struct sheet *s)
+{
+    int64_t bytes = s->shape.batch * s->shape.sequence * (8 + 6 * 4);
+    return put_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
+}
+
+static enum status put_all(struct sheet *s)
+{
+    struct memory_states states;
+    TRY(memory_states_of(s->run, &s->params, s->place, &states));
+    TRY(put_states(s, &states));
+    TRY(put_activations(s));
+    TRY(put(s, PART_WORKSPACE, "what is computed again", s->again));
+    TRY(put(s, PART_WORKSPACE, "temporary memory of the layers", s->scratch));
+    int64_t kernels = of_kernels(s);
+    if (kernels > 0)
+        TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
+    return put_data(s);
+}
+
+static bool has_weight_action(const struct schedule *schedule, int rank)
+{
+    const struct action_list *list = &schedule->ranks[rank];
+    for (int i = 0; i < list->count; i++)
+        if (list->actions[i].kind == BACKWARD_WEIGHT)
+            return true;
+    return false;
+}
+
+enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
+{
+    const struct recipe *recipe = run->recipe;
+    struct linear_precision precision = recipe_linear_precision(recipe);
+    *out = (struct memory_table){.count = 0};
+    struct sheet s = {
+        .run = run,
+        .table = out,
+        .place = mesh_place(&run->mesh, MESH_DENSE, rank),
+        .shape = {.model = &recipe->model,
+                  .lowered = linear_precision_lowers(&precision),
+                  .tp = run->mesh.degrees.tp,
+                  .sequence_parallel = recipe->parallel.sequence_parallel,
+                  .tp_comm_overlap = recipe->parallel.tp_comm_overlap && recipe->parallel.sequence_parallel,
+                  .batch = recipe->train.micro_batch_size,
+                  .sequence = recipe->model.seq_length,
+                  .assume = recipe->assume == ASSUME_PAPERS
+                                ? memory_of_papers
+                                : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe))},
+        .recompute = recipe_recompute(recipe),
+        .device = run_device_options(run, threads),
+    };
+    s.on_gpu = device_named_is_gpu(s.device.stands_for != NULL ? s.device.stands_for : s.device.name);
+    s.split = has_weight_action(run->schedule, s.place.pp);
+    out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
+    if (out->slots == NULL)
+        return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
+    enum status status =
+        params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
+    if (status == OK)
+        status = slot_plan_create(run->schedule, s.place.pp, 0, &s.slots);
+    if (status == OK && recipe->memory.offload_activations)
+        status = away_plan_create(run->schedule, s.place.pp, &s.away);
+    if (status == OK)
+        status = put_all(&s);
+    slot_plan_destroy(s.slots);
+    away_plan_destroy(s.away);
+    params_free(&s.params);
+    if (status != OK)
+        memory_table_free(out);
+    return status;
+}
+
+void memory_table_free(struct memory_table *table)
+{
+    free(table->list);
+    free(table->slots);
+    *table = (struct memory_table){0};
+}

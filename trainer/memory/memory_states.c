@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/memory/memory_states.h"
+
+#include <stdlib.h>
+
+/* The rows of a rank, one after the other. */
+struct flat {
+    const struct run *run;
+    const struct params *params;
+    struct place place;
+    struct bucket_range *ranges;
+    const struct param **rows;
+    int count;
+    int64_t end;
+    struct memory_states *sum;
+};
+
+static int64_t lines(int64_t elements)
+{
+    return (elements + 15) / 16 * 16;
+}
+
+static bool holds_stage(const struct flat *f, int stage)
+{
+    return schedule_holds(f->run->schedule, f->place.pp, stage);
+}
+
+/* A use of the embedding whose values this rank has already. */
+static bool is_second(const struct flat *f, const struct param *row)
+{
+    return row->tie >= 0 && holds_stage(f, 0);
+}
+
+static bool is_tied(const struct flat *f, int index)
+{
+    const struct param *head = &f->params->rows[f->params->count - 1];
+    return head->tie >= 0 && (index == head->tie || &f->params->rows[index] == head);
+}
+
+/* Rows that are one matrix lie without a gap; what comes behind them begins a cache line. */
+static void add_row(struct flat *f, int index)
+{
+    const struct param *row = &f->params->rows[index];
+    struct slice slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, f->place);
+    int64_t columns = row->ndim == 1 ? 1 : slice.padded[1], elements = slice_padded(&slice);
+    int64_t rows = columns < SQUARES_BLOCK ? SQUARES_BLOCK / columns : 1; // of a block
+    if (row->fuse == index) {
+        f->end = lines(f->end);
+        f->sum->values = lines(f->sum->values);
+    }
+    f->ranges[f->count] = (struct bucket_range){
+        .begin = f->end,
+        .end = f->end + elements,
+        .block = rows * columns,
+        .unit = f->run->recipe->parallel.zero_stage >= 2 ? row->layer : 0,
+        .alone = f->run->recipe->parallel.zero_stage > 0 && is_tied(f, index),
+    };
+    f->rows[f->count++] = row;
+    f->end += elements;
+    f->sum->values += is_second(f, row) ? 0 : elements;
+    f->sum->blocks += row->tie < 0 ? (slice.padded[0] + rows - 1) / rows : 0;
+}
+
+static void add_layer(struct flat *f, int layer)
+{
+    int first, count = params_of_layer(f->params, layer, &first);
+    for (int i = first; i < first + count; i++)
+        add_row(f, i);
+}
+
+/* The last first, as gradients become ready. */
+static void add_layers(struct flat *f)
+{
+    const struct run *run = f->run;
+    int last = run->schedule->stages - 1;
+    for (int stage = last; stage >= 0; stage--) {
+        if (!holds_stage(f, stage))
+            continue;
+        if (stage == last)
+            add_layer(f, run->stage_first_layer[last + 1]);
+        for (int layer = run->stage_first_layer[stage + 1] - 1; layer >= run->stage_first_layer[stage];
+             layer--)
+            add_layer(f, layer);
+        if (stage == 0)
+            add_layer(f, LAYER_EMBEDDING);
+    }
+}
+
+static int64_t common(int64_t a_begin, int64_t a_end, int64_t b_begin, int64_t b_end)
+{
+    int64_t begin = a_begin > b_begin ? a_begin : b_begin, end = a_end < b_end ? a_end : b_end;
+    return begin < end ? end - begin : 0;
+}
+
+/* What of each bucket is this data rank's. */
+static void add_slices(struct flat *f, const struct bucket_plan *plan, int64_t *gradients)
+{
+    int64_t slices = 0;
+    int mine = plan->ranks > 1 ? f->place.dp : 0;
+    for (int b = 0; b < plan->count; b++) {
+        const struct bucket *bucket = &plan->buckets[b];
+        int64_t begin = bucket_cut(bucket, mine), end = bucket_cut(bucket, mine + 1);
+        if (plan->ranks > 1 && !is_second(f, f->rows[bucket->first]))
+            f->sum->moments += lines(end - begin);
+        slices += lines(end - begin);
+        for (int i = bucket->first; i < bucket->first + bucket->count; i++)
+            if (f->rows[i]->partial == PARTIAL_TP)
+                f->sum->packed += common(f->ranges[i].begin, f->ranges[i].end, begin, end);
+    }
+    *gradients = slices;
+}
+
+/* Two layers that follow each other, or without overlap one. A layer reaches from its first row to its last.
+ */
+static int64_t neighbours(const struct flat *f, bool overlap)
+{
+    int64_t most = 0, before = 0;
+    for (int first = 0, end; first < f->count; first = end) {
+        for (end = first; end < f->count && f->rows[end]->layer == f->rows[first]->layer;)
+            end++;
+        int64_t layer = lines(f->ranges[end - 1].end - f->ranges[first].begin);
+        int64_t both = overlap ? before + layer : layer;
+        most = both > most ? both : most;
+        before = layer;
+    }
+    return most;
+}
+
+enum status memory_states_of(const struct run *run, const struct params *params, struct place place,
+                             struct memory_states *out)
+{
+    const struct recipe_parallel *parallel = &run->recipe->parallel;
+    struct flat f = {.run = run, .params = params, .place = place, .sum = out};
+    struct bucket_plan plan = {0};
+    int zero = parallel->zero_stage, ranks = zero > 0 ? parallel->data_parallel_size : 1;
+    double bytes = zero >= 2 ? 0x1p62 : parallel->bucket_size_mb * 1048576.0;
+    *out = (struct memory_states){0};
+    f.ranges = calloc((size_t)params->count, sizeof *f.ranges);
+    f.rows = calloc((size_t)params->count, sizeof *f.rows);
+    enum status status = f.ranges != NULL && f.rows != NULL
+                             ? OK
+                             : fail(NO_MEMORY, "no memory for %d parameters", params->count);
+    if (status == OK) {
+        add_layers(&f);
+        status = bucket_plan_create(f.ranges, f.count, (int64_t)bytes, ranks, &plan);
+    }
+    if (status == OK) {
+        int64_t slices;
+        add_slices(&f, &plan, &slices);
+        out->moments = ranks > 1 ? out->moments : lines(out->values);
+        out->values = zero >= 3 ? out->moments : lines(out->values);
+        out->gradients = zero >= 2 ? slices : lines(f.end);
+        out->whole = f.end;
+        out->messages = plan.count;
+        out->opened = zero >= 2 ? neighbours(&f, parallel->overlap_grad_reduce) : 0;
+        out->gathered = zero >= 3 ? neighbours(&f, parallel->overlap_param_gather) : 0;
+    }
+    bucket_plan_destroy(&plan);
+    free(f.ranges);
+    free(f.rows);
+    return status;
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/optimizer/amax_history.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct amax_history {
+    struct amax_history_config config;
+    int64_t length;
+    int64_t slots;        // operands of all rows; those of rows that are not lowered stay 0
+    float *lines;         // [slots][length], newest first
+    float *used, *seen;   // [slots] each, as on the device
+    struct buffer device; // f32: used[slots] seen[slots]
+};
+
+static bool has_history(const struct param *row, int64_t num_layers)
+{
+    return row->ndim == 2 && row->layer >= 0 && row->layer < num_layers;
+}
+
+static struct tensor vector_of(const struct amax_history *h, int64_t index)
+{
+    return tensor_1d((float *)h->device.data + index * h->slots, F32, h->slots);
+}
+
+static enum status fill_history(struct amax_history *h)
+{
+    size_t slots = (size_t)h->slots;
+    h->lines = calloc(slots * (size_t)h->length, sizeof *h->lines);
+    h->used = calloc(slots, sizeof *h->used);
+    h->seen = calloc(slots, sizeof *h->seen);
+    if (h->lines == NULL || h->used == NULL || h->seen == NULL)
+        return fail(NO_MEMORY, "no memory for the magnitudes of %lld operands in %lld steps",
+                    (long long)h->slots, (long long)h->length);
+    TRY(buffer_alloc(h->config.device, PART_DATA, 2 * slots * sizeof(float), &h->device));
+    TRY(fill(h->config.compute, (struct fill){.out = vector_of(h, 0), .value = 0.0F}));
+    return fill(h->config.compute, (struct fill){.out = vector_of(h, 1), .value = 0.0F});
+}
+
+enum status amax_history_create(const struct amax_history_config *config, struct amax_history **out)
+{
+    *out = NULL;
+    if (config->recipe->scaling != SCALE_DELAYED)
+        return OK;
+    struct amax_history *h = calloc(1, sizeof *h);
+    if (h == NULL)
+        return fail(NO_MEMORY, "no memory for a history of magnitudes");
+    h->config = *config;
+    h->length = config->recipe->amax_history_len;
+    h->slots = (int64_t)config->params->count * OPERAND_COUNT;
+    enum status status = fill_history(h);
+    if (status == OK)
+        *out = h;
+    else
+        amax_history_destroy(h);
+    return status;
+}
+
+void amax_history_destroy(struct amax_history *history)
+{
+    if (history == NULL)
+        return;
+    buffer_free(&history->device);
+    free(history->lines);
+    free(history->used);
+    free(history->seen);
+    free(history);
+}
+
+struct delayed_scaling amax_history_scaling(const struct amax_history *history)
+{
+    if (history == NULL)
+        return (struct delayed_scaling){0};
+    return (struct delayed_scaling){.used = vector_of(history, 0), .seen = vector_of(history, 1)};
+}
+
+/* ---- a step ---- */
+
+enum status amax_history_reduce(struct amax_history *h)
+{
+    if (h == NULL)
+        return OK;
+    struct tensor seen = vector_of(h, 1);
+    TRY(group_all_reduce(h->config.groups->world, h->config.compute, seen, REDUCE_MAX));
+    TRY(copy_to_host(h->config.compute, h->seen, seen.data, tensor_bytes(seen)));
+    return fill(h->config.compute, (struct fill){.out = seen, .value = 0.0F});
+}
+
+static float largest_of(const float *line, int64_t count)
+{
+    float largest = 0.0F;
+    for (int64_t i = 0; i < count; i++)
+        largest = line[i] > largest ? line[i] : largest;
+    return largest;
+}
+
+enum status amax_history_settle(struct amax_history *h)
+{
+    if (h == NULL)
+        return OK;
+    bool newest = h->config.recipe->amax_compute_algo == AMAX_MOST_RECENT;
+    for (int64_t slot = 0; slot < h->slots; slot++) {
+        float amax = largest_of(h->lines + slot * h->length, newest ? 1 : h->length);
+        float raised = ldexpf(amax, (int)h->config.recipe->margin);
+        h->used[slot] = raised < FLT_MAX ? raised : FLT_MAX;
+    }
+    struct tensor used = vector_of(h, 0);
+    TRY(copy_to_device(h->config.compute, used.data, h->used, tensor_bytes(used)));
+    return stream_sync(h->config.compute); // the host's copy is written again
+}
+
+enum status amax_history_update(struct amax_history *h)
+{
+    if (h == NULL)
+        return OK;
+    for (int64_t slot = 0; slot < h->slots; slot++) {
+        float *line = h->lines + slot * h->length, amax = h->seen[slot];
+        bool says = amax > 0.0F && isfinite(amax);
+        float entry = says ? amax : line[0];
+        memmove(line + 1, line, (size_t)(h->length - 1) * sizeof *line);
+        line[0] = entry;
+    }
+    return amax_history_settle(h);
+}
+
+/* ---- as state ---- */
+
+const float *amax_history_of(const struct amax_history *h, int row, int64_t *columns)
+{
+    if (h == NULL)
+        return NULL;
+    const struct params *params = h->config.params;
+    *columns = h->length;
+    return has_history(&params->rows[row], params->rows[params->count - 1].layer)
+               ? h->lines + row * OPERAND_COUNT * h->length
+               : NULL;
+}
+
+void amax_history_put(struct amax_history *h, int row, const float *values, int64_t columns)
+{
+    for (int64_t operand = 0; operand < OPERAND_COUNT; operand++) {
+        float *line = h->lines + (row * OPERAND_COUNT + operand) * h->length;
+        for (int64_t age = 0; age < h->length; age++) {
+            float value = age < columns ? values[operand * columns + age] : 0.0F;
+            line[age] = value > 0.0F && isfinite(value) ? value : 0.0F;
+        }
+    }
+}

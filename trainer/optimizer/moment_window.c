@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/optimizer/moment_window.h"
+
+enum status moment_window_create(struct stream *compute, struct moment_window *out)
+{
+    *out = (struct moment_window){.compute = compute};
+    TRY(stream_create(stream_device(compute), "moments", &out->copies));
+    return buffer_alloc(stream_device(compute), PART_MOMENTS, 4 * MOMENT_PIECE * sizeof(float), &out->room);
+}
+
+void moment_window_destroy(struct moment_window *window)
+{
+    stream_destroy(window->copies);
+    buffer_free(&window->room);
+    *window = (struct moment_window){0};
+}
+
+enum status moment_window_begin(struct moment_window *window)
+{
+    return stream_wait(window->copies, stream_record(window->compute));
+}
+
+enum status moment_window_end(struct moment_window *window, const struct weights *weights)
+{
+    buffer_rest(&weights->m, 0, weights->m.bytes);
+    buffer_rest(&weights->v, 0, weights->v.bytes);
+    return stream_wait(window->compute, stream_record(window->copies));
+}
+
+/* Elements [begin, begin + count) of the vectors. */
+struct piece {
+    int64_t begin, count;
+    int half;
+};
+
+static struct piece piece_at(int64_t elements, int64_t i)
+{
+    int64_t begin = i * MOMENT_PIECE, left = elements - begin;
+    return (struct piece){
+        .begin = begin, .count = left < MOMENT_PIECE ? left : MOMENT_PIECE, .half = (int)(i % 2)};
+}
+
+static struct tensor part_of(struct tensor vector, struct piece piece)
+{
+    char *begin = (char *)vector.data + (size_t)piece.begin * dtype_bytes(vector.dtype);
+    return tensor_1d(begin, vector.dtype, piece.count);
+}
+
+/* Its room: moment 0 is m, 1 is v. */
+static struct tensor room_of(const struct moment_window *window, struct piece piece, int moment)
+{
+    float *room = window->room.data;
+    return tensor_1d(room + (2 * piece.half + moment) * MOMENT_PIECE, F32, piece.count);
+}
+
+static enum status fetch(struct moment_window *window, const struct adamw *args, struct piece piece)
+{
+    const struct tensor from[2] = {part_of(args->m, piece), part_of(args->v, piece)};
+    for (int moment = 0; moment < 2; moment++)
+        TRY(copy_to_device(window->copies, room_of(window, piece, moment).data, from[moment].data,
+                           tensor_bytes(from[moment])));
+    window->arrived[piece.half] = stream_record(window->copies);
+    return OK;
+}
+
+static enum status put_back(struct moment_window *window, const struct adamw *args, struct piece piece)
+{
+    const struct tensor to[2] = {part_of(args->m, piece), part_of(args->v, piece)};
+    TRY(stream_wait(window->copies, stream_record(window->compute)));
+    for (int moment = 0; moment < 2; moment++)
+        TRY(copy_to_host(window->copies, to[moment].data, room_of(window, piece, moment).data,
+                         tensor_bytes(to[moment])));
+    return OK;
+}
+
+enum status moment_window_step(struct moment_window *window, struct adamw args)
+{
+    int64_t elements = args.m.dim[0], pieces = (elements + MOMENT_PIECE - 1) / MOMENT_PIECE;
+    if (pieces > 0)
+        TRY(fetch(window, &args, piece_at(elements, 0)));
+    for (int64_t i = 0; i < pieces; i++) {
+        struct piece piece = piece_at(elements, i);
+        if (i + 1 < pieces)
+            TRY(fetch(window, &args, piece_at(elements, i + 1)));
+        TRY(stream_wait(window->compute, window->arrived[piece.half]));
+        struct adamw step = args;
+        step.weight = part_of(args.weight, piece);
+        step.gradient = part_of(args.gradient, piece);
+        if (args.working.data != NULL)
+            step.working = part_of(args.working, piece);
+        step.stochastic.first += piece.begin;
+        step.m = room_of(window, piece, 0);
+        step.v = room_of(window, piece, 1);
+        TRY(adamw(window->compute, step));
+        TRY(put_back(window, &args, piece));
+    }
+    return OK;
+}

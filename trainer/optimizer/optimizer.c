@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/optimizer/optimizer.h"
+
+#include "trainer/optimizer/learning_rate.h"
+#include "trainer/optimizer/moment_window.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { RESULTS = 4 }; // of the op clip
+
+struct optimizer {
+    struct optimizer_config config;
+    int tp;               // shares of the squares of each row
+    int64_t loss_count;   // G
+    int64_t squares;      // rows * tp
+    struct buffer report; // f64: loss[G] tokens[G] squares[rows * tp] unread[2 G] result[RESULTS]
+    struct buffer hyper;
+    struct buffer packed; // f32: rows that are partial over tp, one after the other
+    int64_t packed_count;
+    struct buffer blocks; // f64: squares of the blocks of each held row, one after the other
+    int64_t block_count;
+    struct moment_window window;   // where moments are in the host's memory
+    struct squares *owned_squares; // of each owned row, for the lists
+    struct sum *held_sums;
+    struct adamw *owned_steps;
+    struct adamw_hyper host_hyper;
+    double *host_report;
+};
+
+/* ---- making ---- */
+
+static int64_t report_count(const struct optimizer *o)
+{
+    return 4 * o->loss_count + o->squares + RESULTS;
+}
+
+static struct tensor report_part(const struct optimizer *o, int64_t begin, int64_t count)
+{
+    return tensor_1d((double *)o->report.data + begin, F64, count);
+}
+
+static bool is_partial(const struct owned *owned, enum partial kind)
+{
+    return owned->held->row->partial == kind;
+}
+
+/* Whether this share of the row is in the norm here: of its holders on the tp axis the first, and not of a
+ * tied weight's second use. */
+static bool is_counted(const struct held *held)
+{
+    return held->row->tie < 0 && held->slice.first;
+}
+
+static int64_t blocks_of(const struct held *held)
+{
+    return held->row->tie < 0 ? squares_blocks(held->weight) : 0;
+}
+
+/* Room for lists of all that is owned and held. */
+static enum status make_lists(struct optimizer *o)
+{
+    const struct weights *weights = o->config.weights;
+    o->owned_squares = calloc((size_t)weights->owned_count + 1, sizeof *o->owned_squares);
+    o->owned_steps = calloc((size_t)weights->owned_count + 1, sizeof *o->owned_steps);
+    o->held_sums = calloc((size_t)weights->count + 1, sizeof *o->held_sums);
+    o->host_report = calloc((size_t)report_count(o), sizeof *o->host_report);
+    if (o->owned_squares == NULL || o->owned_steps == NULL || o->held_sums == NULL || o->host_report == NULL)
+        return fail(NO_MEMORY, "no memory for the optimizer's lists of %d weights and the report of a step",
+                    weights->count);
+    return OK;
+}
+
+static enum status fill_optimizer(struct optimizer *o)
+{
+    struct weights *weights = o->config.weights;
+    o->tp = o->config.groups->tp->size;
+    o->loss_count = o->config.global_batch_size;
+    o->squares = (int64_t)weights->params->count * o->tp;
+    for (int i = 0; i < weights->owned_count; i++)
+        if (is_partial(&weights->owned[i], PARTIAL_TP))
+            o->packed_count += tensor_count(weights->owned[i].gradient);
+    for (int i = 0; i < weights->count; i++)
+        o->block_count += blocks_of(&weights->list[i]);
+    TRY(make_lists(o));
+    struct device *device = weights->device;
+    TRY(buffer_alloc(device, PART_DATA, (size_t)report_count(o) * sizeof(double), &o->report));
+    TRY(buffer_alloc(device, PART_DATA, sizeof(struct adamw_hyper), &o->hyper));
+    TRY(buffer_alloc(device, PART_WORKSPACE, (size_t)o->block_count * sizeof(double), &o->blocks));
+    if (o->config.offload)
+        TRY(moment_window_create(o->config.compute, &o->window));
+    if (o->packed_count == 0)
+        return OK;
+    return buffer_alloc(device, PART_COMMUNICATION, (size_t)o->packed_count * sizeof(float), &o->packed);
+}
+
+enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out)
+{
+    struct optimizer *o = calloc(1, sizeof *o);
+    if (o == NULL)
+        return fail(NO_MEMORY, "no memory for the optimizer");
+    o->config = *config;
+    enum status status = fill_optimizer(o);
+    if (status == OK)
+        *out = o;
+    else
+        optimizer_destroy(o);
+    return status;
+}
+
+void optimizer_destroy(struct optimizer *optimizer)
+{
+    if (optimizer == NULL)
+        return;
+    buffer_free(&optimizer->report);
+    buffer_free(&optimizer->hyper);
+    buffer_free(&optimizer->packed);
+    buffer_free(&optimizer->blocks);
+    moment_window_destroy(&optimizer->window);
+    free(optimizer->owned_squares);
+    free(optimizer->held_sums);
+    free(optimizer->owned_steps);
+    free(optimizer->host_report);
+    free(optimizer);
+}
+
+/* ---- a step ---- */
+
+enum status optimizer_begin(struct optimizer *o)
+{
+    return fill(o->config.compute, (struct fill){.out = report_part(o, 0, report_count(o)), .value = 0.0F});
+}
+
+void optimizer_loss_place(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
+                          struct tensor *tokens)
+{
+    bool speaks = o->config.groups->place.tp == 0;
+    int64_t unread = 2 * o->loss_count + o->squares;
+    *loss = report_part(o, speaks ? index : unread + index, count);
+    *tokens = report_part(o, (speaks ? index : unread + index) + o->loss_count, count);
+}
+
+static struct tensor flat(struct tensor t)
+{
+    return tensor_1d(t.data, t.dtype, tensor_count(t));
+}
+
+static struct tensor flat_or_none(struct tensor t)
+{
+    return t.data != NULL ? flat(t) : t;
+}
+
+/* Copies the partial rows' gradients to one buffer, or back. */
+static enum status pack(struct optimizer *o, bool back)
+{
+    int64_t at = 0;
+    for (int i = 0; i < o->config.weights->owned_count; i++) {
+        const struct owned *owned = &o->config.weights->owned[i];
+        if (!is_partial(owned, PARTIAL_TP))
+            continue;
+        struct tensor gradient = flat(owned->gradient);
+        struct tensor packed = tensor_1d((float *)o->packed.data + at, F32, gradient.dim[0]);
+        TRY(copy(o->config.compute,
+                 (struct copy){.in = back ? packed : gradient, .out = back ? gradient : packed}));
+        at += gradient.dim[0];
+    }
+    return OK;
+}
+
+static enum status add_partials(struct optimizer *o)
+{
+    const struct groups *groups = o->config.groups;
+    struct stream *compute = o->config.compute;
+    if (o->packed_count > 0) {
+        TRY(pack(o, false));
+        TRY(group_all_reduce(groups->tp, compute, tensor_1d(o->packed.data, F32, o->packed_count),
+                             REDUCE_SUM));
+        TRY(pack(o, true));
+    }
+    for (int i = 0; i < o->config.weights->owned_count; i++) {
+        const struct owned *owned = &o->config.weights->owned[i];
+        if (is_partial(owned, PARTIAL_KV))
+            TRY(group_all_reduce(groups->kv, compute, flat(owned->gradient), REDUCE_SUM));
+    }
+    return OK;
+}
+
+/* embedding + head, each complete: on one rank an addition, on two an exchange. Both are cut alike. */
+static enum status add_ties(struct optimizer *o)
+{
+    struct weights *weights = o->config.weights;
+    for (int i = 0; i < weights->params->count; i++) {
+        int original = weights->params->rows[i].tie;
+        if (original < 0)
+            continue;
+        struct owned *second = weights_owned(weights, i), *first = weights_owned(weights, original);
+        if (first != NULL && second != NULL)
+            TRY(add(o->config.compute,
+                    (struct add){.in = flat(second->gradient), .out = flat(first->gradient)}));
+        else if (first != NULL || second != NULL)
+            TRY(group_all_reduce(o->config.groups->ties, o->config.compute,
+                                 flat(first != NULL ? first->gradient : second->gradient), REDUCE_SUM));
+    }
+    return OK;
+}
+
+static struct tensor blocks_view(const struct optimizer *o, int64_t begin, int64_t count)
+{
+    return tensor_1d((double *)o->blocks.data + begin, F64, count);
+}
+
+/* The squares of every block, each by its owner, on all data ranks: a number and zeros add up to the number.
+ */
+static enum status find_blocks(struct optimizer *o)
+{
+    const struct weights *weights = o->config.weights;
+    struct tensor all = blocks_view(o, 0, o->block_count);
+    struct squares_list list = {.at = o->owned_squares};
+    int64_t first = 0;
+    TRY(fill(o->config.compute, (struct fill){.out = all, .value = 0.0F}));
+    for (int i = 0, h = 0; i < weights->owned_count; i++) {
+        const struct owned *owned = &weights->owned[i];
+        struct tensor gradient = owned->gradient;
+        for (; &weights->list[h] != owned->held; h++)
+            first += blocks_of(&weights->list[h]);
+        int64_t rows = squares_block_rows(gradient.ndim == 1 ? 1 : gradient.dim[1]);
+        struct tensor out = blocks_view(o, first + owned->begin / rows, squares_blocks(gradient));
+        if (is_counted(owned->held))
+            o->owned_squares[list.count++] = (struct squares){.x = gradient, .out = out};
+    }
+    TRY(squares_each(o->config.compute, list));
+    if (weights->zero_stage == 0)
+        return OK;
+    return group_all_reduce(o->config.groups->data, o->config.compute, all, REDUCE_SUM);
+}
+
+/* One number for each row and share, from the one rank that speaks for it. */
+static enum status put_squares(struct optimizer *o)
+{
+    const struct groups *groups = o->config.groups;
+    const struct weights *weights = o->config.weights;
+    bool sharded = weights->zero_stage > 0 && (groups->twins == NULL || groups->twins->rank == 0);
+    struct sum_list list = {.at = o->held_sums};
+    int64_t first = 0;
+    if (!sharded && !groups_speaks(groups))
+        return OK;
+    TRY(find_blocks(o));
+    for (int i = 0; i < weights->count && groups_speaks(groups); i++) {
+        const struct held *held = &weights->list[i];
+        int64_t count = blocks_of(held);
+        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->place.tp;
+        if (is_counted(held))
+            o->held_sums[list.count++] =
+                (struct sum){.x = blocks_view(o, first, count), .out = report_part(o, at, 1)};
+        first += count;
+    }
+    return sum_each(o->config.compute, list);
+}
+
+struct tensor optimizer_report(const struct optimizer *o)
+{
+    return report_part(o, 0, 2 * o->loss_count + o->squares);
+}
+
+enum status optimizer_set_scale(struct optimizer *o, struct tensor report, struct tensor tokens)
+{
+    double *at = report.data;
+    return clip(o->config.compute, (struct clip){
+                                       .loss = tensor_1d(at, F64, o->loss_count),
+                                       .tokens = tokens,
+                                       .squares = tensor_1d(at + 2 * o->loss_count, F64, o->squares),
+                                       .limit = o->config.recipe->clip_grad,
+                                       .loss_scale = o->config.loss_scale,
+                                       .hyper = o->hyper.data,
+                                       .result = report_part(o, report_count(o) - RESULTS, RESULTS),
+                                   });
+}
+
+enum status optimizer_reduce_losses(struct optimizer *o)
+{
+    struct tensor everyones = optimizer_report(o);
+    TRY(group_all_reduce(o->config.groups->world, o->config.compute, everyones, REDUCE_SUM));
+    return optimizer_set_scale(o, everyones, report_part(o, o->loss_count, o->loss_count));
+}
+
+enum status optimizer_reduce(struct optimizer *o)
+{
+    TRY(add_partials(o));
+    TRY(add_ties(o));
+    return put_squares(o);
+}
+
+struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_t step)
+{
+    return (struct adamw_hyper){
+        .lr = (float)learning_rate(recipe, step),
+        .one_minus_beta1 = (float)(1.0 - recipe->adam_beta1),
+        .one_minus_beta2 = (float)(1.0 - recipe->adam_beta2),
+        .epsilon = (float)recipe->adam_eps,
+        .correction1 = (float)(1.0 - pow(recipe->adam_beta1, (double)step)),
+        .correction2 = (float)(1.0 - pow(recipe->adam_beta2, (double)step)),
+        .weight_decay = (float)recipe->weight_decay,
+        .step = (uint64_t)step,
+    };
+}
+
+enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
+{
+    o->host_hyper = optimizer_hyper(o->config.recipe, step);
+    return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
+}
+
+static struct adamw step_of(const struct optimizer *o, const struct owned *owned)
+{
+    return (struct adamw){
+        .weight = flat(owned->value),
+        .gradient = flat(owned->gradient),
+        .m = flat(owned->m),
+        .v = flat(owned->v),
+        .hyper = o->hyper.data,
+        .decay = owned->held->row->decay,
+        .working = flat_or_none(owned->working),
+        .stochastic = owned_stochastic(o->config.weights, owned, o->config.seed),
+    };
+}
+
+/* All that this rank owns. */
+static struct adamw_list steps_of(struct optimizer *o)
+{
+    const struct weights *weights = o->config.weights;
+    struct adamw_list list = {.at = o->owned_steps};
+    for (int i = 0; i < weights->owned_count; i++)
+        if (!weights->owned[i].held->second_use)
+            o->owned_steps[list.count++] = step_of(o, &weights->owned[i]);
+    return list;
+}
+
+static enum status step_through_window(struct optimizer *o, struct adamw_list all)
+{
+    TRY(moment_window_begin(&o->window));
+    for (int64_t i = 0; i < all.count; i++)
+        TRY(moment_window_step(&o->window, all.at[i]));
+    return moment_window_end(&o->window, o->config.weights);
+}
+
+enum status optimizer_apply(struct optimizer *o)
+{
+    struct adamw_list all = steps_of(o);
+    TRY(o->config.offload ? step_through_window(o, all) : adamw_each(o->config.compute, all));
+    return weights_gather(o->config.weights, o->config.compute);
+}
+
+enum status optimizer_update(struct optimizer *o, int64_t step)
+{
+    TRY(optimizer_set_hyper(o, step));
+    TRY(optimizer_reduce_losses(o)); // and the scale of the gradients
+    return optimizer_apply(o);
+}
+
+enum status optimizer_read(struct optimizer *o, struct tensor report, struct step_result *out)
+{
+    struct adamw_hyper hyper = {0};
+    double result[RESULTS] = {0.0};
+    TRY(copy_to_host(o->config.compute, o->host_report, report.data, tensor_bytes(report)));
+    TRY(copy_to_host(o->config.compute, result, report_part(o, report_count(o) - RESULTS, RESULTS).data,
+                     sizeof result));
+    TRY(copy_to_host(o->config.compute, &hyper, o->hyper.data, sizeof hyper));
+    TRY(stream_sync(o->config.compute));
+    const double *squares = o->host_report + 2 * o->loss_count;
+    *out = (struct step_result){.loss = result[0],
+                                .grad_norm = result[1],
+                                .tokens = result[2],
+                                .gradient_scale = hyper.gradient_scale,
+                                .loss_scale = result[3],
+                                .skipped = hyper.skip != 0.0F,
+                                .not_finite_row = -1};
+    for (int64_t i = 0; i < o->squares && out->not_finite_row < 0; i++)
+        if (!isfinite(squares[i])) {
+            out->not_finite_row = (int)(i / o->tp);
+            out->not_finite_share = (int)(i % o->tp);
+        }
+    return OK;
+}
+
+enum status optimizer_finish(struct optimizer *o, struct step_result *out)
+{
+    return optimizer_read(o, optimizer_report(o), out);
+}

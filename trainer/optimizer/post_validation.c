@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/optimizer/post_validation.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | remarks [p][REMARK_COUNT]
+ *                      `-- sum over the stage ------'
+ *                                            `------ the travelling part ---------------------' */
+struct post_validation {
+    struct post_validation_config config;
+    struct group *stage;   // the ranks of this pipeline coordinate
+    struct stream *report; // its messages
+    int pp, last;          // this rank's and the last pipeline coordinate
+    int64_t samples, entries, travelling;
+    struct buffer mine, before, whole; // before: what the ranks above have; whole: not on the last rank
+    struct buffer value, m, v, master; // the copy; not on the last rank
+    struct event sent, arrived;        // the last message out; the whole report in
+    bool guessed;
+    double *tokens, *host; // [G], [guesses and remarks]
+    double guess, remarks[REMARK_COUNT];
+};
+
+/* ---- making ---- */
+
+static enum status create_stage(struct post_validation *v)
+{
+    const struct post_validation_config *c = &v->config;
+    const int axes = AXIS_TP | AXIS_CP | AXIS_DP;
+    int *ranks = malloc((size_t)c->world->size * sizeof *ranks);
+    char name[AXES_TEXT_CHARS];
+    if (ranks == NULL)
+        return fail(NO_MEMORY, "no memory for the ranks of a stage");
+    int count = mesh_group(&c->groups->mesh, MESH_DENSE, axes, c->world->rank, ranks);
+    enum status status =
+        group_create(c->world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, &v->stage);
+    free(ranks);
+    return status;
+}
+
+static int64_t tail_count(const struct post_validation *v)
+{
+    return (v->last + 1) * (int64_t)(1 + REMARK_COUNT);
+}
+
+static enum status create_buffers(struct post_validation *v)
+{
+    struct weights *weights = v->config.weights;
+    struct device *device = weights->device;
+    size_t travelling = (size_t)v->travelling * sizeof(double);
+    v->tokens = calloc((size_t)v->samples, sizeof *v->tokens);
+    v->host = calloc((size_t)tail_count(v), sizeof *v->host);
+    if (v->tokens == NULL || v->host == NULL)
+        return fail(NO_MEMORY, "no memory for the report of a pipeline");
+    TRY(buffer_alloc(device, PART_DATA, (size_t)v->samples * sizeof(double) + travelling, &v->mine));
+    TRY(buffer_alloc(device, PART_DATA, travelling, &v->before));
+    if (v->pp == v->last)
+        return OK;
+    TRY(buffer_alloc(device, PART_DATA, travelling, &v->whole));
+    TRY(buffer_alloc(device, weights->value.part, weights->value.bytes, &v->value));
+    TRY(buffer_alloc(device, PART_MOMENTS, weights->m.bytes, &v->m));
+    TRY(buffer_alloc(device, PART_MOMENTS, weights->v.bytes, &v->v));
+    if (weights->master.bytes == 0)
+        return OK;
+    return buffer_alloc(device, PART_MASTERS, weights->master.bytes, &v->master);
+}
+
+enum status post_validation_create(const struct post_validation_config *config, struct post_validation **out)
+{
+    struct post_validation *v = calloc(1, sizeof *v);
+    if (v == NULL)
+        return fail(NO_MEMORY, "no memory for the validation of steps");
+    v->config = *config;
+    v->pp = config->groups->place.pp;
+    v->last = config->groups->mesh.degrees.pp - 1;
+    v->samples = config->global_batch_size;
+    v->entries = tensor_count(optimizer_report(config->optimizer));
+    v->travelling = v->entries + tail_count(v);
+    enum status status = create_stage(v);
+    if (status == OK)
+        status = stream_create(config->weights->device, "report", &v->report);
+    if (status == OK)
+        status = create_buffers(v);
+    if (status == OK)
+        *out = v;
+    else
+        post_validation_destroy(v);
+    return status;
+}
+
+void post_validation_destroy(struct post_validation *validation)
+{
+    if (validation == NULL)
+        return;
+    stream_destroy(validation->report);
+    group_destroy(validation->stage);
+    struct buffer *all[] = {&validation->mine, &validation->before, &validation->whole, &validation->value,
+                            &validation->m,    &validation->v,      &validation->master};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        buffer_free(all[i]);
+    free(validation->tokens);
+    free(validation->host);
+    free(validation);
+}
+
+double *post_validation_tokens(struct post_validation *v)
+{
+    const struct place place = v->config.groups->place;
+    return place.tp == 0 && place.cp == 0 ? v->tokens : NULL;
+}
+
+/* ---- the copy ---- */
+
+static enum status copy_flat(struct stream *stream, const struct buffer *from, const struct buffer *to)
+{
+    int64_t count = (int64_t)(from->bytes / sizeof(float));
+    return copy(stream, (struct copy){.in = tensor_1d(from->data, F32, count),
+                                      .out = tensor_1d(to->data, F32, count)});
+}
+
+/* Weights and moments to the copy, or back. */
+static enum status back_up(const struct post_validation *v, bool restore)
+{
+    const struct weights *w = v->config.weights;
+    const struct buffer *state[] = {&w->value, &w->m, &w->v, &w->master};
+    const struct buffer *kept[] = {&v->value, &v->m, &v->v, &v->master};
+    for (int i = 0; i < (w->master.bytes > 0 ? 4 : 3); i++)
+        TRY(copy_flat(v->config.compute, restore ? kept[i] : state[i], restore ? state[i] : kept[i]));
+    return OK;
+}
+
+/* ---- down ---- */
+
+static struct tensor part(const struct post_validation *v, int64_t begin, int64_t count)
+{
+    return tensor_1d((double *)v->mine.data + begin, F64, count);
+}
+
+static struct tensor travelling(const struct post_validation *v)
+{
+    return part(v, v->samples, v->travelling);
+}
+
+static enum status transfer(struct post_validation *v, struct tensor data, int peer, bool send)
+{
+    struct message message = {.data = data, .peer = peer, .send = send};
+    return group_exchange(v->config.groups->pp, v->report, &message, 1);
+}
+
+/* What the ranks of this stage know together: the report, the tokens, the greatest of each remark. */
+static enum status add_up_stage(struct post_validation *v, const double remarks[REMARK_COUNT])
+{
+    struct stream *compute = v->config.compute;
+    struct tensor said =
+        part(v, v->samples + v->entries + v->last + 1 + v->pp * (int64_t)REMARK_COUNT, REMARK_COUNT);
+    memcpy(v->remarks, remarks, sizeof v->remarks);
+    TRY(fill(compute, (struct fill){.out = part(v, 0, v->samples + v->travelling), .value = 0.0F}));
+    if (post_validation_tokens(v) != NULL)
+        TRY(copy_to_device(compute, v->mine.data, v->tokens, (size_t)v->samples * sizeof(double)));
+    TRY(copy(compute, (struct copy){.in = optimizer_report(v->config.optimizer),
+                                    .out = part(v, v->samples, v->entries)}));
+    TRY(copy_to_device(compute, said.data, v->remarks, sizeof v->remarks));
+    TRY(group_all_reduce(v->stage, compute, part(v, 0, v->samples + v->entries), REDUCE_SUM));
+    return group_all_reduce(v->stage, compute, said, REDUCE_MAX);
+}
+
+static enum status add_those_above(struct post_validation *v)
+{
+    if (v->pp == 0)
+        return OK;
+    struct tensor before = tensor_1d(v->before.data, F64, v->travelling);
+    TRY(transfer(v, before, v->pp - 1, false));
+    TRY(stream_wait(v->config.compute, stream_record(v->report)));
+    return add(v->config.compute, (struct add){.in = before, .out = travelling(v)});
+}
+
+/* What a rank that is not the last can know: the scale, if nothing is clipped, and that it is clipped or not
+ * finite, if the norm so far says so. 0: it holds. */
+static enum status find_guess(struct post_validation *v, double *out)
+{
+    struct optimizer *optimizer = v->config.optimizer;
+    struct tensor report = part(v, v->samples, v->entries);
+    struct step_result known;
+    TRY(optimizer_set_scale(optimizer, report, part(v, 0, v->samples)));
+    TRY(optimizer_read(optimizer, report, &known));
+    float unclipped = (float)(1.0 / (known.tokens > 0.0 ? known.tokens : 1.0) / known.loss_scale);
+    bool may = isfinite(known.grad_norm) && known.gradient_scale >= unclipped && unclipped > 0.0F;
+    *out = may ? (double)known.gradient_scale : 0.0;
+    return OK;
+}
+
+/* Down to the next rank; and, when it comes back whole, up to the one before. */
+static enum status send_report(struct post_validation *v)
+{
+    struct tensor whole = travelling(v);
+    TRY(stream_wait(v->report, stream_record(v->config.compute)));
+    if (v->pp < v->last) {
+        TRY(transfer(v, travelling(v), v->pp + 1, true));
+        whole = tensor_1d(v->whole.data, F64, v->travelling);
+        TRY(transfer(v, whole, v->pp + 1, false));
+    }
+    v->arrived = stream_record(v->report);
+    if (v->pp > 0)
+        TRY(transfer(v, whole, v->pp - 1, true));
+    v->sent = stream_record(v->report);
+    return OK;
+}
+
+enum status post_validation_hand_on(struct post_validation *v, int64_t step, bool may_guess,
+                                    const double remarks[REMARK_COUNT], bool *guessed)
+{
+    struct stream *compute = v->config.compute;
+    struct tensor slot = part(v, v->samples + v->entries + v->pp, 1);
+    v->guess = 0.0;
+    TRY(stream_wait(compute, v->sent)); // the last rank's report of the step before
+    TRY(add_up_stage(v, remarks));
+    TRY(add_those_above(v));
+    TRY(optimizer_set_hyper(v->config.optimizer, step));
+    if (may_guess && v->pp < v->last)
+        TRY(find_guess(v, &v->guess));
+    TRY(copy_to_device(compute, slot.data, &v->guess, sizeof v->guess));
+    TRY(send_report(v));
+    *guessed = v->guessed = v->guess > 0.0;
+    if (!v->guessed)
+        return OK;
+    TRY(back_up(v, false));
+    return optimizer_apply(v->config.optimizer);
+}
+
+/* ---- up ---- */
+
+enum status post_validation_conclude(struct post_validation *v, struct verdict *verdict,
+                                     struct step_result *out)
+{
+    struct stream *compute = v->config.compute;
+    double *whole = v->pp < v->last ? v->whole.data : travelling(v).data;
+    struct tensor report = tensor_1d(whole, F64, v->entries),
+                  tokens = tensor_1d(whole + v->samples, F64, v->samples);
+    TRY(stream_wait(compute, v->arrived));
+    TRY(optimizer_set_scale(v->config.optimizer, report, tokens));
+    TRY(copy_to_host(compute, v->host, whole + v->entries, (size_t)tail_count(v) * sizeof *v->host));
+    TRY(optimizer_read(v->config.optimizer, report, out));
+
+    *verdict = (struct verdict){.ahead = false};
+    for (int pp = 0; pp <= v->last; pp++) {
+        const double *remarks = v->host + v->last + 1 + pp * (ptrdiff_t)REMARK_COUNT;
+        bool guessed = v->host[pp] > 0.0;
+        verdict->ahead = verdict->ahead || guessed;
+        out->rollbacks += guessed && (float)v->host[pp] != out->gradient_scale;
+        for (int i = 0; i < REMARK_COUNT; i++)
+            verdict->remarks[i] = fmax(verdict->remarks[i], remarks[i]);
+    }
+    verdict->wrong = out->rollbacks > 0;
+    if (v->guessed && (float)v->guess == out->gradient_scale)
+        return OK;
+    if (v->guessed)
+        TRY(back_up(v, true));
+    return optimizer_apply(v->config.optimizer);
+}

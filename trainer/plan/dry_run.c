@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/dry_run.h"
+
+#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Ranks of one pipeline coordinate hold the same sizes: the first of each speaks for the others. */
+static enum status rehearse_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
+{
+    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
+        rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp}),
+                                     .pp = pp,
+                                     .slots = slots + pp * run->schedule->chunks * SLOT_KINDS};
+        struct rehearsal rehearsal;
+        TRY(rehearse(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_KINDS, &rehearsal));
+        memcpy(rows[pp].part_bytes, rehearsal.use.peak_bytes, sizeof rows[pp].part_bytes);
+        rows[pp].bytes = rehearsal.use.peak_total_bytes;
+    }
+    return OK;
+}
+
+static void print_others(const struct run *run, FILE *to)
+{
+    int others = run->mesh.world / run->mesh.degrees.pp - 1;
+    if (others > 0)
+        fprintf(to, "One rank of each stage is shown; the %d other%s of a stage ha%s the same%s.\n", others,
+                others == 1 ? "" : "s", others == 1 ? "s" : "ve",
+                run->recipe->parallel.zero_stage > 0 ? ", but for a block of each bucket" : "");
+}
+
+static enum status count_for_papers(const struct run *run, FILE *to)
+{
+    TRY(report_formula(run, to));
+    TRY(report_terms(run, 0, to));
+    print_others(run, to);
+    fprintf(
+        to,
+        "Nothing was computed, and nothing of this is allocated: assume papers counts what the programs of\n"
+        "ZeRO (1910.02054) and Korthikanti et al. (2205.05198) stored.\n");
+    return OK;
+}
+
+static void print_notes(const struct run *run, FILE *to)
+{
+    if (device_named_is_gpu(run->recipe->cluster.dry_device))
+        fprintf(to,
+                "Nothing was computed: these are the allocations of a run of this recipe, on a GPU for each "
+                "rank. Beside\nthem CUDA, NCCL and cuDNN keep memory of their own. The terms leave out the "
+                "communication memory in\nwhich sums between GPUs are added up.\n");
+    else
+        fprintf(to, "Nothing was computed: these are the allocations of a run of this recipe, its ranks as "
+                    "threads. As\nprocesses, each group's sums take up to 2 MiB of communication more.\n");
+}
+
+static enum status report_rows(const struct run *run, const struct part_row *rows, int count, bool whole,
+                               FILE *to)
+{
+    int fullest = 0;
+    report_parts(run, rows, count, to);
+    fflush(to);
+    if (!whole)
+        return OK;
+    for (int i = 0; i < count; i++)
+        fullest = rows[i].bytes > rows[fullest].bytes ? i : fullest;
+    TRY(report_terms(run, rows[fullest].rank, to));
+    print_others(run, to);
+    print_notes(run, to);
+    return OK;
+}
+
+static enum status rehearse_and_report(const struct run *run, bool whole, FILE *to)
+{
+    int count = run->mesh.degrees.pp;
+    struct part_row *rows = calloc((size_t)count, sizeof *rows);
+    struct slot_use *slots =
+        calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_KINDS, sizeof *slots);
+    enum status status = rows != NULL && slots != NULL ? rehearse_rows(run, rows, slots)
+                                                       : fail(NO_MEMORY, "no memory for %d rows", count);
+    if (status == OK)
+        status = report_rows(run, rows, count, whole, to);
+    free(rows);
+    free(slots);
+    return status;
+}
+
+enum status dry_run(const struct run *run, FILE *to)
+{
+    return run->recipe->assume == ASSUME_PAPERS ? count_for_papers(run, to)
+                                                : rehearse_and_report(run, true, to);
+}
+
+enum status dry_run_table(const struct run *run, FILE *to)
+{
+    return rehearse_and_report(run, false, to);
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/rehearsal.h"
+
+#include "kernels/device_plan.h"
+
+/* The run with its device left out. */
+struct stand_in {
+    struct run run;
+    struct slot_use *slots;
+    struct rehearsal *out;
+};
+
+static enum status play(struct world *world, void *argument)
+{
+    struct stand_in *s = argument;
+    struct worker worker;
+    struct step_result result;
+    TRY(worker_create(&s->run, world, true, &worker));
+    TRY(worker_step(&worker, &result));
+    s->out->use = device_memory(worker.device);
+    s->out->pool_bytes = device_planned_bytes(worker.device);
+    for (int chunk = 0; s->slots != NULL && chunk < s->run.schedule->chunks; chunk++)
+        stash_slots(executor_stash(worker.executor), chunk, &s->slots[chunk * SLOT_KINDS]);
+    worker_destroy(&worker);
+    return OK;
+}
+
+enum status rehearse(const struct run *run, int rank, struct slot_use *slots, struct rehearsal *out)
+{
+    struct stand_in s = {.run = *run, .slots = slots, .out = out};
+    s.run.is_rehearsal = true;
+    s.run.data = NULL;
+    s.run.hooks = (struct hooks){0};
+    const struct who before = *who_am_i(); // no rank yet, and not in the step that is played
+    enum status status = world_run_dry(run->mesh.world, rank, play, &s);
+    *who_am_i() = before;
+    return status;
+}
+
+void rehearsal_advise(const struct recipe *recipe, struct text *out)
+{
+    const struct recipe_parallel *parallel = &recipe->parallel;
+    const struct recompute recompute = recipe_recompute(recipe);
+    const char *const keys[] = {
+        recipe->train.micro_batch_size > 1 ? "a smaller train.micro_batch_size" : NULL,
+        recompute.granularity != RECOMPUTE_FULL ? "memory.recompute_granularity full" : NULL,
+        recipe->precision.params_dtype == RECIPE_FP32 ? "precision.params_dtype bf16" : NULL,
+        parallel->data_parallel_size > 1 && parallel->zero_stage < 3 ? "a larger parallel.zero_stage" : NULL,
+        !recipe->memory.offload_optimizer ? "memory.offload_optimizer true" : NULL,
+        recipe->cluster.matmul_algorithms != NULL ? "cluster.matmul_algorithms none" : NULL,
+        "more ranks in parallel.tensor_parallel_size or parallel.pipeline_parallel_size",
+    };
+    const char *before = "less is taken with ";
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i] != NULL) {
+            text_add(out, "%s%s", before, keys[i]);
+            before = "; ";
+        }
+}
+
+void rehearsal_largest(const int64_t *bytes, struct text *out)
+{
+    enum { LARGEST = 4 };
+    bool said[PART_COUNT] = {[PART_HOST] = true};
+    for (int n = 0; n < LARGEST; n++) {
+        char number[NUMBER_CHARS];
+        int most = PART_HOST;
+        for (int part = 0; part < PART_COUNT; part++)
+            if (!said[part] && (said[most] || bytes[part] > bytes[most]))
+                most = part;
+        text_add(out, "%s%s %s", n > 0 ? ", " : "", part_name((enum part)most),
+                 bytes_text(bytes[most], number));
+        said[most] = true;
+    }
+}
+
+/* Pinned memory, and whatever else of a rank lies there. */
+static void advise_of_host(const struct recipe *recipe, struct text *out)
+{
+    text_add(out, "; less of it is taken with ");
+    if (recipe->memory.offload_optimizer)
+        text_add(out, "memory.offload_optimizer false; ");
+    if (recipe->memory.offload_activations)
+        text_add(out, "memory.offload_activations false; ");
+    text_add(out, "fewer ranks on a machine; what else runs here, or a limit (a container's, srun --mem), "
+                  "has the rest");
+}
+
+/* What does not come out of the plan's memory is asked of CUDA while others use the GPU too. */
+static void say_held(const struct worker *w, struct text *out)
+{
+    char size[NUMBER_CHARS];
+    const struct memory_use use = device_memory(w->device);
+    int64_t held = 0;
+    for (int part = 0; part < PART_COUNT; part++)
+        held += part != PART_HOST ? use.now_bytes[part] : 0;
+    text_add(out, "; rank %d has %s of GPU %d (", w->world->rank, bytes_text(held, size),
+             w->world->device_index);
+    rehearsal_largest(use.now_bytes, out);
+    text_add(out, "), and CUDA's libraries or other processes (nvidia-smi) the rest; ");
+}
+
+enum status rehearsal_explain(const struct recipe *recipe, const struct worker *worker, enum status status)
+{
+    const bool of_gpu = status == NO_DEVICE_MEMORY && worker->device != NULL;
+    const bool of_host = status == NO_MEMORY && device_named_is_gpu(recipe->cluster.device);
+    const struct who *who = who_am_i();
+    struct text why = {0};
+    if (!of_gpu && !of_host)
+        return status;
+    if (who->step > 0)
+        text_add(&why, "step %d, %s: ", who->step, who->action);
+    text_add(&why, "%s", fail_text());
+    if (of_gpu) {
+        say_held(worker, &why);
+        rehearsal_advise(recipe, &why);
+    } else {
+        advise_of_host(recipe, &why);
+    }
+    status = fail(status, "%s", text_chars(&why));
+    text_free(&why);
+    return status;
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/report.h"
+
+#include "schedules/away.h"
+#include "trainer/memory/memory_formula.h"
+#include "trainer/memory/memory_states.h"
+#include "trainer/run/metrics.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* "r0 r1 r2 r3" or "r0..r3": the ranks at this pipeline coordinate. */
+static void add_ranks(const struct run *run, int pp_rank, struct text *out)
+{
+    int first = -1, previous = -1;
+    for (int rank = 0; rank <= run->mesh.world; rank++) {
+        bool here = rank < run->mesh.world && mesh_place(&run->mesh, MESH_DENSE, rank).pp == pp_rank;
+        if (here && (first < 0 || rank != previous + 1)) {
+            if (first >= 0)
+                text_add(out, previous > first ? "-%d " : " ", previous);
+            text_add(out, "%d", rank);
+            first = rank;
+        }
+        if (here)
+            previous = rank;
+    }
+    if (previous > first)
+        text_add(out, "-%d", previous);
+}
+
+static void print_stage(const struct run *run, int stage, FILE *to)
+{
+    const struct schedule *schedule = run->schedule;
+    int first = run->stage_first_layer[stage], last = run->stage_first_layer[stage + 1] - 1;
+    struct text layers = {0}, ranks = {0};
+    text_add(&layers, "%s", stage == 0 ? "embedding, " : "");
+    if (last > first)
+        text_add(&layers, "layers %d-%d", first, last);
+    else
+        text_add(&layers, last == first ? "layer %d" : "no layer", first);
+    text_add(&layers, "%s", stage == schedule->stages - 1 ? ", norm, head" : "");
+    add_ranks(run, schedule->rank_of[0][stage], &ranks);
+    if (schedule_has_twins(schedule)) {
+        text_add(&ranks, " and ");
+        add_ranks(run, schedule->rank_of[1][stage], &ranks);
+    }
+    fprintf(to, "  stage %-2d %-34s rank %s\n", stage, layers.chars, ranks.chars);
+    text_free(&layers);
+    text_free(&ranks);
+}
+
+/* What sharing out costs where it costs more than once a step. */
+static void print_zero(const struct run *run, FILE *to)
+{
+    const struct recipe *recipe = run->recipe;
+    int stage = recipe->parallel.zero_stage, m = run->schedule->m;
+    struct params params = {0};
+    struct memory_states states = {.messages = 0};
+    char bytes[NUMBER_CHARS];
+    enum status status =
+        params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &params);
+    if (status == OK)
+        status = memory_states_of(run, &params, (struct place){0}, &states);
+    params_free(&params);
+    if (status != OK)
+        return; // a run says why before long
+    bytes_text(states.whole * (int64_t)sizeof(float), bytes);
+    fprintf(
+        to,
+        "ZeRO %d: for each of %d microbatch%s rank 0 reduce-scatters %s of gradients in %d messages, which "
+        "stages 0 and 1 do once a step",
+        stage, m, m == 1 ? "" : "es", bytes, states.messages);
+    bytes_text(states.whole * (int64_t)dtype_bytes(recipe_working_dtype(recipe)), bytes);
+    if (stage == 3)
+        fprintf(to, "; and gathers %s of weights for F, and again for B or I", bytes);
+    fprintf(to, "\n");
+}
+
+void report_layout(const struct run *run, FILE *to)
+{
+    const struct recipe *recipe = run->recipe;
+    const struct degrees *d = &run->mesh.degrees;
+    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[32] = "", zero[32] = "";
+    if (recipe->parallel.zero_stage > 0)
+        snprintf(zero, sizeof zero, ", ZeRO %d", recipe->parallel.zero_stage);
+    if (run->schedule->v > 1)
+        snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
+    count_text((double)model_parameters(&recipe->model), parameters);
+    count_text((double)(recipe->train.global_batch_size * recipe->model.seq_length), tokens);
+    fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name,
+            parameters, (long long)recipe->train.train_iters, tokens,
+            (long long)recipe->train.global_batch_size, (long long)recipe->model.seq_length);
+    fprintf(to,
+            "%d rank%s: dp %d x tp %d x pp %d%s%s, %s%s, %d microbatch%s of %lld per step and data rank, "
+            "device %s\n",
+            run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
+            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", zero,
+            recipe->pipeline.schedule_file != NULL ? recipe->pipeline.schedule_file
+                                                   : recipe->pipeline.schedule,
+            chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",
+            (long long)recipe->train.micro_batch_size, recipe->cluster.device);
+    for (int stage = 0; stage < run->schedule->stages; stage++)
+        print_stage(run, stage, to);
+    if (recipe->parallel.zero_stage >= 2)
+        print_zero(run, to);
+    fflush(to);
+}
+
+/* A column is as wide as its name, and as a number at least; a part that no rank has gets none. */
+static int part_width(const struct part_row *rows, int count, int part)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++)
+        any = any || rows[i].part_bytes[part] > 0;
+    int name = (int)strlen(part_name((enum part)part));
+    return !any ? 0 : name > 10 ? name : 10;
+}
+
+static void print_parts(const struct part_row *rows, int count, FILE *to)
+{
+    char number[NUMBER_CHARS];
+    fprintf(to, "%5s %6s", "rank", "pp");
+    for (int part = 0; part < PART_COUNT; part++)
+        if (part_width(rows, count, part) > 0)
+            fprintf(to, "  %*s", part_width(rows, count, part), part_name((enum part)part));
+    fprintf(to, "  %10s\n", "in all");
+    for (int i = 0; i < count; i++) {
+        fprintf(to, "%5d %6d", rows[i].rank, rows[i].pp);
+        for (int part = 0; part < PART_COUNT; part++)
+            if (part_width(rows, count, part) > 0)
+                fprintf(to, "  %*s", part_width(rows, count, part),
+                        bytes_text(rows[i].part_bytes[part], number));
+        fprintf(to, "  %10s\n", bytes_text(rows[i].bytes, number));
+    }
+}
+
+/* "4 x 24.00 KiB": what is kept of a microbatch, and of how many at once. */
+static void print_slots(const struct run *run, const struct part_row *rows, int count, FILE *to)
+{
+    fprintf(to, "activations, slots x bytes of a microbatch:\n%5s %6s %6s", "rank", "pp", "stage");
+    for (int kind = 0; kind < SLOT_KINDS; kind++)
+        fprintf(to, "  %15s", slot_kind_name((enum slot_kind)kind));
+    for (int i = 0; i < count * run->schedule->chunks; i++) {
+        const struct part_row *row = &rows[i / run->schedule->chunks];
+        int chunk = i % run->schedule->chunks;
+        fprintf(to, "\n%5d %6d %6d", row->rank, row->pp, schedule_stage(run->schedule, row->pp, chunk));
+        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+            const struct slot_use *use = &row->slots[chunk * SLOT_KINDS + kind];
+            char bytes[NUMBER_CHARS], cell[2 * NUMBER_CHARS + 4] = "-";
+            if (use->slots > 0)
+                snprintf(cell, sizeof cell, "%lld x %s", (long long)use->slots,
+                         bytes_text(use->bytes, bytes));
+            fprintf(to, "  %15s", cell);
+        }
+    }
+    fprintf(to, "\n");
+}
+
+void report_parts(const struct run *run, const struct part_row *rows, int count, FILE *to)
+{
+    print_parts(rows, count, to);
+    print_slots(run, rows, count, to);
+}
+
+/* Whether the schedule leaves any rank the time to send something away and fetch it. */
+static enum status anything_leaves(const struct run *run, bool *out)
+{
+    *out = false;
+    for (int pp = 0; pp < run->schedule->p && !*out; pp++) {
+        struct away_plan *away = NULL;
+        TRY(away_plan_create(run->schedule, pp, &away));
+        *out = away->any;
+        away_plan_destroy(away);
+    }
+    return OK;
+}
+
+enum status report_offload(const struct run *run, FILE *to)
+{
+    bool any = true;
+    if (run->recipe->memory.offload_activations)
+        TRY(anything_leaves(run, &any));
+    if (!any)
+        print_line(to,
+                   "warning: memory.offload_activations has no effect: in this schedule every backward pass "
+                   "follows its forward at once, or nearly; a pipeline of three or more ranks, or of more "
+                   "microbatches at once, would have something to send away");
+    return OK;
+}
+
+static enum status evaluate_rows(const struct run *run, struct memory_table *tables, struct part_row *rows)
+{
+    int threads = run_threads(run, run->mesh.world);
+    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
+        int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp});
+        TRY(memory_formula(run, rank, threads, &tables[pp]));
+        rows[pp] =
+            (struct part_row){.rank = rank, .pp = pp, .bytes = tables[pp].bytes, .slots = tables[pp].slots};
+        memcpy(rows[pp].part_bytes, tables[pp].part_bytes, sizeof rows[pp].part_bytes);
+    }
+    return OK;
+}
+
+enum status report_formula(const struct run *run, FILE *to)
+{
+    int count = run->mesh.degrees.pp;
+    struct memory_table *tables = calloc((size_t)count, sizeof *tables);
+    struct part_row *rows = calloc((size_t)count, sizeof *rows);
+    enum status status = tables != NULL && rows != NULL ? evaluate_rows(run, tables, rows)
+                                                        : fail(NO_MEMORY, "no memory for %d rows", count);
+    if (status == OK)
+        report_parts(run, rows, count, to);
+    for (int pp = 0; tables != NULL && pp < count; pp++)
+        memory_table_free(&tables[pp]);
+    free(tables);
+    free(rows);
+    fflush(to);
+    return status;
+}
+
+/* The sum of the terms from the i-th on that are called as it is; 0 where one before it is. */
+static int64_t bytes_called(const struct memory_table *table, int i)
+{
+    int64_t bytes = 0;
+    for (int k = 0; k < table->count; k++) {
+        const struct memory_term *term = &table->list[k];
+        if (term->part != table->list[i].part || strcmp(term->what, table->list[i].what) != 0)
+            continue;
+        if (k < i)
+            return 0;
+        bytes += term->bytes * term->count * term->slots;
+    }
+    return bytes;
+}
+
+enum status report_terms(const struct run *run, int rank, FILE *to)
+{
+    struct memory_table table;
+    TRY(memory_formula(run, rank, run_threads(run, run->mesh.world), &table));
+    fprintf(to, "rank %d, term by term:\n", rank);
+    for (int part = 0; part < PART_COUNT; part++)
+        for (int i = 0; i < table.count; i++) {
+            char number[NUMBER_CHARS];
+            int64_t bytes = (int)table.list[i].part == part ? bytes_called(&table, i) : 0;
+            if (bytes > 0)
+                fprintf(to, "  %-13s %11s  %s\n", part_name((enum part)part), bytes_text(bytes, number),
+                        table.list[i].what);
+        }
+    memory_table_free(&table);
+    return OK;
+}
+
+void report_resident(int ranks, int64_t allocated_bytes, FILE *to)
+{
+    struct rusage usage;
+    char resident[NUMBER_CHARS], allocated[NUMBER_CHARS];
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return;
+    // Linux counts kibibytes.
+    bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
+    bytes_text(allocated_bytes, allocated);
+    if (ranks == 1)
+        fprintf(to, "memory: this process's rank allocated %s at most; the process, %s resident at most\n",
+                allocated, resident);
+    else
+        fprintf(to, "memory: %d ranks allocated %s at most; their process, %s resident at most\n", ranks,
+                allocated, resident);
+}

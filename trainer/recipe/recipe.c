@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Loading: files and command line, key by key, into one struct.
+ *
+ * quickstart.yaml -> base: common.yaml -> base: ...   read first to last, applied last to first; then the
+ * command line; then defaults, derived values, and the checks. Every step adds what is wrong to one list
+ * and goes on, so that a reader learns all of it at once. A row that was refused is `bad`: what depends on it
+ * is not checked, because a second sentence about the same mistake helps nobody. */
+#include "trainer/recipe/recipe.h"
+
+#include "trainer/recipe/recipe_table.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILES = 16, SHOWN = 60 };
+
+struct loader {
+    struct recipe *recipe;
+    struct problems *problems;
+    bool bad[RECIPE_ROWS];
+};
+
+/* One file of the chain of bases. */
+struct layer {
+    struct node *root;
+    const char *path; // belongs to the recipe
+    dev_t device;
+    ino_t inode;
+};
+
+/* ---- problems ---- */
+
+static void problems_append(struct problems *problems, const char *raw, bool warning)
+{
+    struct problem *list = realloc(problems->list, (problems->count + 1) * sizeof *list);
+    if (list == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for %zu problems", problems->count + 1);
+    struct text line = {0};
+    text_add_clean(&line, raw); // one line, whatever a file has put into it
+    problems->list = list;
+    problems->list[problems->count++] = (struct problem){text_copy(text_chars(&line)), warning};
+    problems->errors += warning ? 0 : 1;
+    text_free(&line);
+}
+
+static void problems_vadd(struct problems *problems, bool warning, const char *format, va_list args)
+{
+    char *line = NULL;
+    if (vasprintf(&line, format, args) < 0)
+        die(__FILE__, __LINE__, "recipe", "out of memory for a message");
+    problems_append(problems, line, warning);
+    free(line);
+}
+
+void problems_add(struct problems *problems, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    problems_vadd(problems, false, format, args);
+    va_end(args);
+}
+
+void problems_warn(struct problems *problems, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    problems_vadd(problems, true, format, args);
+    va_end(args);
+}
+
+void problems_print(const struct problems *problems, FILE *to)
+{
+    for (size_t i = 0; i < problems->count; i++)
+        print_line(to, "%s: %s", problems->list[i].warning ? "warning" : "error", problems->list[i].text);
+}
+
+void problems_free(struct problems *problems)
+{
+    for (size_t i = 0; i < problems->count; i++)
+        free(problems->list[i].text);
+    free(problems->list);
+    *problems = (struct problems){0};
+}
+
+/* ---- unknown keys ---- */
+
+/* The row, of any section, that is called `name`; -1 when there is none. */
+static int row_called(const char *name)
+{
+    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+        int row = row_find(recipe_sections[s].name, name);
+        if (row >= 0)
+            return row;
+    }
+    return -1;
+}
+
+/* The row, of any section, with the nearest name. */
+static int row_near(const char *name)
+{
+    const char *names[RECIPE_ROWS];
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        names[i] = row_name(&recipe_rows[i]);
+    const char *near = nearest_name(name, names, RECIPE_ROWS);
+    for (int i = 0; i < RECIPE_ROWS && near != NULL; i++)
+        if (names[i] == near)
+            return i;
+    return -1;
+}
+
+/* The names of a section's keys, and at the top those of the sections. */
+static size_t names_of(const char *section, const char *names[RECIPE_ROWS + RECIPE_SECTIONS])
+{
+    size_t count = 0;
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        if (row_in_section(&recipe_rows[i], section))
+            names[count++] = row_name(&recipe_rows[i]);
+    for (int i = 1; i < RECIPE_SECTIONS && *section == 0; i++)
+        names[count++] = recipe_sections[i].name;
+    return count;
+}
+
+/* "; the keys of tokenizer are tokenizer_type, vocab_file, merge_file" */
+static void add_keys_of(const char *section, struct text *out)
+{
+    const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
+    size_t count = names_of(section, names);
+    text_add(out, "; the keys of %s are", section);
+    for (size_t i = 0; i < count; i++)
+        text_add(out, "%s %s", i > 0 ? "," : "", names[i]);
+}
+
+/* "WHERE: unknown key train.lr; optimizer.lr is meant?" */
+static void refuse_key(struct loader *loader, const char *where, const char *section, const char *name)
+{
+    const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
+    const char *dot = *section != 0 ? "." : "";
+    if (strcmp(section, name) == 0) { // `model: {model: ...}`
+        problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s stand directly in it", where,
+                     section, name, name);
+        return;
+    }
+    // The right name in the wrong place; else a slip of the pen here; else one elsewhere.
+    int row = row_called(name);
+    const char *near = row < 0 ? nearest_name(name, names, names_of(section, names)) : NULL;
+    if (row < 0 && near == NULL)
+        row = row_near(name);
+    struct text hint = {0};
+    const char *feature = row < 0 ? recipe_missing_feature(name) : NULL;
+    if (feature != NULL)
+        text_add(&hint, ": %s", feature);
+    else if (near != NULL)
+        text_add(&hint, "; is %s%s%s meant?", section, dot, near);
+    else if (row >= 0)
+        text_add(&hint, "; is %s meant?", recipe_rows[row].key);
+    else if (*section != 0)
+        add_keys_of(section, &hint);
+    problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
+                 text_chars(&hint));
+    text_free(&hint);
+}
+
+/* ---- values from a file ---- */
+
+static void set_row(struct loader *loader, int row, const struct node *value, struct recipe_origin origin,
+                    const char *where)
+{
+    bool automatic = false;
+    struct text why = {0};
+    if (!value_set(loader->recipe, &recipe_rows[row], value, &automatic, &why)) {
+        problems_add(loader->problems, "%s: %s %s", where, recipe_rows[row].key, text_chars(&why));
+        loader->bad[row] = true;
+    } else
+        loader->bad[row] = false;
+    if (automatic) {
+        // As if it had not been said; an older value, from a base, is gone too.
+        value_free(loader->recipe, &recipe_rows[row]);
+        origin.kind = FROM_DEFAULT;
+    }
+    loader->recipe->origin[row] = origin;
+    text_free(&why);
+}
+
+static bool is_section_name(const char *name)
+{
+    for (int s = 1; s < RECIPE_SECTIONS; s++)
+        if (strcmp(recipe_sections[s].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The keys of one section (or of the top): each once, by whatever name. */
+static void apply_keys(struct loader *loader, const char *file, const char *section, const struct node *map)
+{
+    int first_line[RECIPE_ROWS] = {0};
+    for (size_t i = 0; i < map->count; i += 2) {
+        const struct node *key = map->child[i], *value = map->child[i + 1];
+        char where[300];
+        snprintf(where, sizeof where, "%.260s:%d", file, key->line);
+        int row = row_find(section, key->text);
+        bool is_section = is_section_name(key->text);
+        if (row >= 0 && first_line[row] > 0) {
+            problems_add(loader->problems, "%s: %s is given twice, first in line %d; one of them must go",
+                         where, recipe_rows[row].key, first_line[row]);
+            loader->bad[row] = true;
+        } else if (row >= 0) {
+            first_line[row] = key->line;
+            set_row(loader, row, value, (struct recipe_origin){FROM_FILE, key->line, file}, where);
+        } else if (*section == 0 && row_find_dotted(key->text) >= 0) {
+            const struct recipe_row *meant = &recipe_rows[row_find_dotted(key->text)];
+            problems_add(loader->problems, "%s: unknown key %s; in a file it is written %.*s: {%s: ...}",
+                         where, key->text, (int)row_section_length(meant), meant->key, row_name(meant));
+        } else if (is_section && *section != 0 && value->kind == NODE_MAP &&
+                   strcmp(section, key->text) != 0) {
+            problems_add(loader->problems, "%s: %s stands inside %s; it is a section of its own, beside that",
+                         where, key->text, section);
+        } else if (!is_section || *section != 0)
+            refuse_key(loader, where, section, key->text);
+    }
+}
+
+static bool is_empty(const struct node *node)
+{
+    return node->kind == NODE_SCALAR && node->plain && *node->text == 0;
+}
+
+static void apply_section(struct loader *loader, const char *file, const struct node *root, const char *name)
+{
+    int first_line = 0;
+    for (size_t i = 0; i < root->count; i += 2) {
+        const struct node *key = root->child[i], *value = root->child[i + 1];
+        if (strcmp(key->text, name) != 0)
+            continue;
+        if (first_line > 0)
+            problems_add(loader->problems, "%s:%d: %s is given twice, first in line %d; one of them must go",
+                         file, key->line, name, first_line);
+        else if (value->kind == NODE_MAP)
+            apply_keys(loader, file, name, value);
+        else if (!is_empty(value))
+            problems_add(loader->problems, "%s:%d: %s is a section; it wants keys and values below it", file,
+                         key->line, name);
+        if (first_line == 0)
+            first_line = key->line;
+    }
+}
+
+/* False when there is nothing in it that could be applied. */
+static bool apply_layer(struct loader *loader, const struct layer *layer)
+{
+    if (layer->root->kind != NODE_MAP) {
+        problems_add(loader->problems, "%s:%d: a recipe is keys and values, like `train: {train_iters: 100}`",
+                     layer->path, layer->root->line);
+        return false;
+    }
+    apply_keys(loader, layer->path, "", layer->root);
+    for (int s = 1; s < RECIPE_SECTIONS; s++)
+        apply_section(loader, layer->path, layer->root, recipe_sections[s].name);
+    return true;
+}
+
+/* ---- files ---- */
+
+static const char *keep_path(struct recipe *recipe, char *path)
+{
+    struct recipe_names *files = &recipe->files;
+    char **list = realloc(files->list, (files->count + 1) * sizeof *list);
+    if (list == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for a path");
+    files->list = list;
+    files->list[files->count++] = path;
+    return path;
+}
+
+/* What `base:` says, as a path from here; NULL when it says nothing or was refused. */
+static char *base_path(struct loader *loader, const struct layer *layer, int *line)
+{
+    for (size_t i = 0; layer->root->kind == NODE_MAP && i < layer->root->count; i += 2) {
+        const struct node *key = layer->root->child[i], *value = layer->root->child[i + 1];
+        if (strcmp(key->text, "base") != 0)
+            continue;
+        *line = value->line;
+        if (value->kind == NODE_SCALAR && value->plain &&
+            (*value->text == 0 || strcmp(value->text, "none") == 0 || strcmp(value->text, "null") == 0 ||
+             strcmp(value->text, "~") == 0))
+            return NULL;
+        if (value->kind != NODE_SCALAR || *value->text == 0 || !text_is_printable(value->text)) {
+            problems_add(loader->problems, "%s:%d: base wants the path of one recipe", layer->path, *line);
+            return NULL;
+        }
+        const char *slash = strrchr(layer->path, '/');
+        struct text path = {0};
+        if (slash != NULL && *value->text != '/')
+            text_add_bytes(&path, layer->path, (size_t)(slash - layer->path) + 1);
+        text_add(&path, "%s", value->text);
+        return path.chars;
+    }
+    return NULL;
+}
+
+/* Reads `path` into layers[count]; `from` is what named it: "a.yaml:2: base ", or "". */
+static bool read_layer(struct loader *loader, char *path, const char *from, struct layer *layers,
+                       size_t count)
+{
+    struct layer *layer = &layers[count];
+    struct text bytes = {0};
+    layer->path = keep_path(loader->recipe, path);
+    const char *fault = recipe_file_read(path, &bytes, &layer->device, &layer->inode);
+    if (fault != NULL) {
+        problems_add(loader->problems, "%s%s: %s", from, path, fault);
+        text_free(&bytes);
+        return false;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (layers[i].device == layer->device && layers[i].inode == layer->inode) {
+            problems_add(loader->problems, "%s%s: is already being read; a recipe cannot be based on itself",
+                         from, path);
+            text_free(&bytes);
+            return false;
+        }
+    layer->root = yaml_parse(path, text_chars(&bytes), bytes.length, loader->problems);
+    text_free(&bytes);
+    return layer->root != NULL;
+}
+
+/* False when a file could not be read, so that half of the keys are not known. */
+static bool load_files(struct loader *loader, const char *path)
+{
+    struct layer layers[MAX_FILES] = {0};
+    size_t count = 0, before = loader->problems->errors;
+    char *next = text_copy(path);
+    struct text from = {0};
+    while (next != NULL && read_layer(loader, next, text_chars(&from), layers, count)) {
+        int line = 0;
+        next = base_path(loader, &layers[count], &line);
+        text_free(&from);
+        text_add(&from, "%s:%d: base ", layers[count].path, line);
+        count++;
+        if (next != NULL && count == MAX_FILES) {
+            problems_add(loader->problems, "%s%s: more than %d recipes, each based on the next",
+                         text_chars(&from), next, MAX_FILES);
+            free(next);
+            next = NULL;
+        }
+    }
+    bool complete = loader->problems->errors == before;
+    for (size_t i = count; i-- > 0;) {
+        complete = apply_layer(loader, &layers[i]) && complete;
+        node_free(layers[i].root);
+    }
+    text_free(&from);
+    return complete;
+}
+
+/* ---- the command line ---- */
+
+/* The value of an override: YAML where it looks like a list, a mapping or a quoted text, else as it stands.
+ */
+static struct node *override_value(struct loader *loader, const char *key, const char *value)
+{
+    if (*value == 0 || strchr("[{\"'", *value) == NULL)
+        return node_scalar(value);
+    struct problems problems = {0};
+    struct node *node = yaml_parse(key, value, strlen(value), &problems);
+    if (node == NULL)
+        problems_add(loader->problems, "command line: %s %.*s is not YAML; is a bracket or a quote missing?",
+                     key, SHOWN, value);
+    problems_free(&problems);
+    return node;
+}
+
+/* "--tp=2", or "--tp" or "tp" and then "2", as other programs have it; `next` is "2". Also "--lr" for
+ * optimizer.lr, and "--train-iters". True when it is one of these; *takes_next: so is `next`. */
+static bool refuse_option(struct loader *loader, const char *override, const char *next, bool *takes_next)
+{
+    const char *name = override + strspn(override, "-"), *equals = strchr(name, '=');
+    bool dashes = name != override;
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+    for (char *c = key; dashes && *c != 0; c++)
+        *c = *c == '-' ? '_' : *c;
+    int called = row_find_dotted(key) < 0 ? row_called(key) : -1;
+    *takes_next = false;
+    if ((!dashes && equals != NULL) || (called < 0 && row_find_dotted(key) < 0))
+        return false;
+    *takes_next = equals == NULL && next != NULL && *next != '-' && strchr(next, '=') == NULL;
+    problems_add(loader->problems, "command line: %.*s%s; use %s=%.*s", SHOWN, override,
+                 dashes ? ": keys have no dashes" : " is not key=value",
+                 called >= 0 ? recipe_rows[called].key : key, SHOWN,
+                 equals != NULL ? equals + 1
+                 : *takes_next  ? next
+                                : "VALUE");
+    return true;
+}
+
+static void apply_override(struct loader *loader, const char *override, int first[RECIPE_ROWS], int index)
+{
+    const char *equals = strchr(override, '=');
+    if (equals == NULL || equals == override) {
+        problems_add(loader->problems, "command line: %.*s is not key=value", SHOWN,
+                     *override != 0 ? override : "an empty argument");
+        return;
+    }
+    char key[128];
+    snprintf(key, sizeof key, "%.*s", (int)(equals - override), override);
+    int row = row_find_dotted(key);
+    if (row < 0 && is_section_name(key)) {
+        problems_add(loader->problems, "command line: %s is a section; write %s.KEY=value", key, key);
+    } else if (row < 0) {
+        // "model.num_layer": the section is told apart from the name, so that its own keys are nearest.
+        char *dot = strchr(key, '.');
+        bool known = false;
+        for (int s = 1; dot != NULL && s < RECIPE_SECTIONS; s++)
+            known = known || (strncmp(key, recipe_sections[s].name, (size_t)(dot - key)) == 0 &&
+                              strlen(recipe_sections[s].name) == (size_t)(dot - key));
+        if (known)
+            *dot = 0;
+        refuse_key(loader, "command line", known ? key : "", known ? dot + 1 : key);
+    } else if (recipe_rows[row].type == ROW_BASE) {
+        problems_add(loader->problems, "command line: base can only be given in a file");
+    } else if (first[row] > 0) {
+        problems_add(loader->problems, "command line: %s is given twice; one of them must go",
+                     recipe_rows[row].key);
+    } else {
+        first[row] = index + 1;
+        struct node *value = override_value(loader, recipe_rows[row].key, equals + 1);
+        if (value != NULL)
+            set_row(loader, row, value, (struct recipe_origin){.kind = FROM_COMMAND_LINE}, "command line");
+        else
+            loader->bad[row] = true;
+        node_free(value);
+    }
+}
+
+/* ---- what was not said ---- */
+
+static void set_defaults(struct recipe *recipe)
+{
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        if (recipe_rows[i].fallback != NULL && recipe_rows[i].type != ROW_BASE)
+            value_set_default(recipe, &recipe_rows[i]);
+}
+
+static void find_missing(struct loader *loader, const char *path)
+{
+    for (int i = 0; i < RECIPE_ROWS; i++) {
+        const struct recipe_row *row = &recipe_rows[i];
+        bool given = loader->recipe->origin[i].kind != FROM_DEFAULT;
+        bool empty = row->type == ROW_SOURCES && loader->recipe->data.train.count == 0;
+        if (row->fallback == NULL && row->derived == NULL && !loader->bad[i] && (!given || empty)) {
+            bool here = loader->recipe->origin[i].kind == FROM_COMMAND_LINE; // emptied
+            problems_add(loader->problems, "%s: %s must be given, like %s", here ? "command line" : path,
+                         row->key, row->example);
+            loader->bad[i] = true;
+        }
+    }
+}
+
+/* Says that a key is not what was said, and why; who calls it changes the field. */
+static void turn_off(struct loader *loader, const char *key, const char *reason)
+{
+    int row = row_of(key);
+    struct text where = {0};
+    origin_text(loader->recipe, row, &where);
+    problems_warn(loader->problems, "%s: %s is turned off: %s", text_chars(&where), key, reason);
+    text_free(&where);
+    loader->recipe->origin[row].kind = FROM_DERIVED;
+}
+
+/* What is usable, but not as it was said; and where derived values came from. */
+static void settle(struct loader *loader)
+{
+    struct recipe *recipe = loader->recipe;
+    struct recipe_parallel *parallel = &recipe->parallel;
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
+            recipe->origin[i].kind = FROM_DERIVED;
+    recipe_warn_unread(recipe, loader->problems);
+    recipe_warn_alignment(recipe, loader->problems);
+    if (parallel->sequence_parallel && parallel->tensor_parallel_size == 1) {
+        turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");
+        parallel->sequence_parallel = false;
+    }
+    if (parallel->zero_stage > 0 && parallel->data_parallel_size == 1) {
+        turn_off(loader, "parallel.zero_stage",
+                 "it shares out between data-parallel ranks, and parallel.data_parallel_size is 1");
+        parallel->zero_stage = 0;
+    }
+}
+
+/* A rehearsal of what a file says of a GPU counts that GPU's memory. */
+static void derive_dry_device(struct recipe *recipe, bool on_gpu)
+{
+    int row = row_of("cluster.dry_device");
+    if (!on_gpu || strcmp(recipe->cluster.device, "dry") != 0 || recipe->origin[row].kind != FROM_DEFAULT)
+        return;
+    free(recipe->cluster.dry_device);
+    recipe->cluster.dry_device = text_copy("cuda");
+    recipe->origin[row].kind = FROM_DERIVED;
+}
+
+static enum status load(const char *path, const char *const *overrides, size_t override_count, int world_size,
+                        bool files, struct recipe **out, struct problems *problems)
+{
+    size_t before = problems->errors;
+    int first[RECIPE_ROWS] = {0};
+    struct loader loader = {.recipe = calloc(1, sizeof *loader.recipe), .problems = problems};
+    if (loader.recipe == NULL)
+        return fail(NO_MEMORY, "a recipe");
+    set_defaults(loader.recipe);
+    bool complete = load_files(&loader, path);
+    bool on_gpu = strcmp(loader.recipe->cluster.device, "cuda") == 0;
+    struct recipe_paths in_files = recipe_paths_of(loader.recipe);
+    bool takes_next = false;
+    for (size_t i = 0; i < override_count; i++)
+        if (refuse_option(&loader, overrides[i], i + 1 < override_count ? overrides[i + 1] : NULL,
+                          &takes_next))
+            i += takes_next ? 1 : 0;
+        else
+            apply_override(&loader, overrides[i], first, (int)i);
+    derive_dry_device(loader.recipe, on_gpu);
+
+    // Half a recipe would make whole sentences about keys that stand in the other half.
+    if (complete) {
+        find_missing(&loader, path);
+        loader.bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader.recipe, problems);
+        recipe_derive(loader.recipe, world_size);
+        recipe_check(loader.recipe, world_size, loader.bad, problems);
+    }
+    recipe_derive_paths(loader.recipe, path, &in_files, problems);
+    recipe_paths_free(&in_files);
+    if (files)
+        recipe_check_files(loader.recipe, !complete, problems);
+    if (problems->errors > before) {
+        recipe_destroy(loader.recipe);
+        return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
+    }
+    settle(&loader);
+    *out = loader.recipe;
+    return OK;
+}
+
+enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,
+                        struct recipe **out, struct problems *problems)
+{
+    return load(path, overrides, override_count, world_size, false, out, problems);
+}
+
+enum status recipe_load_with_files(const char *path, const char *const *overrides, size_t override_count,
+                                   int world_size, struct recipe **out, struct problems *problems)
+{
+    return load(path, overrides, override_count, world_size, true, out, problems);
+}
+
+void recipe_destroy(struct recipe *recipe)
+{
+    if (recipe == NULL)
+        return;
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        value_free(recipe, &recipe_rows[i]);
+    for (size_t i = 0; i < recipe->files.count; i++)
+        free(recipe->files.list[i]);
+    free(recipe->files.list);
+    free(recipe);
+}
+
+/* ---- arithmetic of a loaded recipe ---- */
+
+int recipe_world_size(const struct recipe *recipe)
+{
+    const struct recipe_parallel *p = &recipe->parallel;
+    return p->tensor_parallel_size * p->context_parallel_size * p->data_parallel_size *
+           p->pipeline_parallel_size;
+}
+
+int64_t recipe_microbatches(const struct recipe *recipe)
+{
+    return recipe->train.global_batch_size /
+           (recipe->train.micro_batch_size * recipe->parallel.data_parallel_size);
+}
+
+int64_t recipe_stage_layers(const struct recipe *recipe, int stage)
+{
+    int64_t stages = (int64_t)recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
+    int64_t layers = recipe->model.num_layers;
+    CHECK(stage >= 0 && stage < stages);
+    if (recipe->pipeline.layout.count > 0)
+        return recipe->pipeline.layout.list[stage];
+    return layers / stages + (stage < layers % stages ? 1 : 0);
+}
+
+int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage)
+{
+    int64_t first = 0;
+    for (int s = 0; s < stage; s++)
+        first += recipe_stage_layers(recipe, s);
+    return first;
+}

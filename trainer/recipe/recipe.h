@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A recipe: text in, struct out. Everything a run is asked to do, in one struct whose sections are the
+ * recipe's own: recipe->parallel.tensor_parallel_size is `parallel: {tensor_parallel_size: 2}`.
+ *
+ *   struct problems problems = {0};
+ *   struct recipe *recipe = NULL;
+ *   enum status status = recipe_load("recipes/quickstart.yaml", overrides, count, 0, &recipe, &problems);
+ *   problems_print(&problems, stderr);         // all of them at once, warnings too
+ *   problems_free(&problems);
+ *   if (status != OK)
+ *       return 2;
+ *   ...
+ *   recipe_destroy(recipe);
+ *
+ * A loaded recipe is complete (defaults and derived values filled in), within every range, consistent
+ * across keys, and asks for nothing that is not built: readers check nothing again. It is not changed
+ * after loading, so ranks that are threads may share it.
+ *
+ * One table (recipe_table.c) has a row for each key. Parsing, defaults, ranges, the resolved text and
+ * the reference page are read from it; a new key is a field here and a row there. */
+#pragma once
+
+#include "base/text.h"
+#include "kernels/device.h"
+#include "layers/linear/linear_precision.h"
+#include "layers/model_config.h"
+#include "layers/recompute.h"
+
+enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose memory a rehearsal counts
+enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
+enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
+enum optimizer_kind { OPTIMIZER_ADAMW };
+enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
+enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
+enum { PRODUCT_SAME = PRODUCT_FORMAT_COUNT }; // as precision.matmul_format
+enum recipe_scaling { SCALE_AUTO, SCALE_TENSORWISE, SCALE_DELAYED, SCALE_BLOCKWISE };
+enum amax_algorithm { AMAX_MAX, AMAX_MOST_RECENT };
+enum tokenizer_type {
+    TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
+    TOKENIZER_GPT2_BPE,
+    TOKENIZER_NONE // ids made by another program: no text in or out, and no id known to end a document
+};
+
+/* A dataset by the prefix of its .bin and .idx files, and its share among the sources. */
+struct recipe_source {
+    char *path;
+    double weight; // > 0; shares are weight / sum of weights
+};
+
+struct recipe_sources {
+    struct recipe_source *list;
+    size_t count;
+};
+
+struct recipe_layers {
+    int64_t *list;
+    size_t count;
+};
+
+struct recipe_names {
+    char **list;
+    size_t count;
+};
+
+/* Every `char *` belongs to the recipe and is NULL where the recipe says `none`. */
+
+struct recipe_parallel {
+    int tensor_parallel_size;
+    int pipeline_parallel_size;
+    int data_parallel_size; // resolved: `auto` is world / (tp * pp * cp), and 1 alone
+    int context_parallel_size;
+    int expert_parallel_size;
+    enum context_method context_parallel_method;
+    bool sequence_parallel; // only with tp > 1, and then tp divides micro_batch_size * seq_length
+    int zero_stage;
+    char *rank_order; // a permutation of "tp-cp-ep-dp-pp", fastest axis first
+    bool overlap_grad_reduce;
+    bool overlap_param_gather;
+    bool tp_comm_overlap;
+    bool nccl_ub;
+    double bucket_size_mb; // MiB
+    enum recipe_dtype gradient_reduce_dtype;
+};
+
+/* What `auto` searches a schedule for: times in any one unit. */
+struct recipe_auto {
+    double f, i, w;      // of one stage
+    double comm;         // of a message
+    double memory_limit; // microbatches that a rank holds from F to W, of everything it has; 0: no limit
+};
+
+struct recipe_pipeline {
+    char *schedule;       // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
+    int virtual_stages;   // v, chunks per rank
+    int layers_per_stage; // as Megatron says virtual_stages; 0: not said. Read virtual_stages instead.
+    int microbatch_group_size;
+    char *schedule_file;
+    struct {
+        int p, m, v;
+        bool twins;              // every stage has two holders
+    } file;                      // what schedule_file is made for; zeros without one
+    struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
+    bool optimizer_post_validation;
+    struct recipe_auto search;
+};
+
+struct recipe_train {
+    int64_t micro_batch_size;  // B, of one microbatch on one data-parallel rank
+    int64_t global_batch_size; // a multiple of micro_batch_size * data_parallel_size
+    int64_t train_iters;       // steps
+    int64_t eval_interval;     // in steps; 0: never
+    int64_t eval_iters;        // global batches in one evaluation
+};
+
+struct recipe_optimizer {
+    enum optimizer_kind name;
+    double lr;     // > 0
+    double min_lr; // <= lr
+    enum lr_decay lr_decay_style;
+    int64_t lr_warmup_iters; // <= lr_decay_iters; train_iters may be fewer
+    int64_t lr_decay_iters;  // counted from step 1, warm-up included
+    enum wsd_decay lr_wsd_decay_style;
+    int64_t lr_wsd_decay_iters; // with LR_WSD: 1 <= it <= lr_decay_iters - lr_warmup_iters
+    double weight_decay;
+    double adam_beta1, adam_beta2; // [0, 1)
+    double adam_eps;               // > 0
+    double clip_grad;              // 0: no clipping
+};
+
+struct recipe_precision {
+    enum recipe_dtype params_dtype;
+    enum recipe_dtype main_params_dtype;
+    bool allow_tf32;
+    double loss_scale;         // of fp16; 0: dynamic
+    double initial_loss_scale; // >= min_loss_scale
+    double min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
+    enum product_format matmul_format;
+    int forward_format, grad_input_format, grad_weight_format; // enum product_format, or PRODUCT_SAME
+    enum recipe_scaling scaling;
+    enum scale_rounding mxfp8_scale_rounding;
+    int64_t amax_history_len; // of SCALE_DELAYED, in steps
+    enum amax_algorithm amax_compute_algo;
+    int64_t margin;
+    struct recipe_names high_precision_layers;
+    int64_t high_precision_first_layers, high_precision_last_layers;
+};
+
+struct recipe_memory {
+    enum recompute_granularity recompute_granularity;
+    enum recompute_method recompute_method;
+    int64_t recompute_num_layers;
+    struct recipe_names recompute_modules;
+    bool offload_activations;
+    bool offload_optimizer;
+};
+
+struct recipe_data {
+    struct recipe_sources train; // at least one
+    struct recipe_sources valid; // empty: the second part of `split`
+    double split[3]; // shares of train, valid, test; any positive sum; 1, 0, 0 where `valid` is given
+    bool reset_attention_mask;
+    bool reset_position_ids;
+    bool eod_mask_loss;
+    bool strict; // refuses to resume on data that is not what made the checkpoint
+};
+
+struct recipe_tokenizer {
+    enum tokenizer_type tokenizer_type;
+    char *vocab_file; // both or none, and none with TOKENIZER_BYTE and TOKENIZER_NONE
+    char *merge_file;
+};
+
+struct recipe_checkpoint {
+    char *save;            // the folder; NULL: none is ever written
+    char *load;            // "auto": the newest in `save`, if there is one; NULL: start afresh; or a folder
+    int64_t save_interval; // in steps; 0: not by steps
+    double save_minutes;   // since the last one; 0: not by time
+    int64_t keep_last;     // 0: all
+    bool async_save;
+};
+
+struct recipe_logging {
+    char *run_dir;
+    int64_t log_interval; // of the terminal; metrics.jsonl has every step
+    char *tensorboard_dir;
+    double peak_flops; // of one rank, for mfu; 0: not known
+};
+
+struct recipe_profile {
+    bool timeline;
+    int64_t profile_step_start; // counted from 1
+    int64_t profile_step_end;   // 0: profile_step_start
+};
+
+struct recipe_resilience {
+    bool check_for_nan_in_loss_and_grad;
+    double heartbeat_timeout_seconds; // of a process whose ranks make no progress; 0: wait for ever
+    struct recipe_names exit_signal;  // SIGTERM, ...: save, then exit 75
+};
+
+struct recipe_cluster {
+    char *device;     // a name of the devices' registry: "cpu"
+    char *transport;  // "auto": see recipe_transport(); or a name of the transports' registry
+    char *dry_device; // whose kernels' temporary memory is counted where device is dry: "cpu" or "cuda"
+    bool cuda_graphs;
+    char *profile;
+    int nodes;
+    int gpus_per_node;
+    int ranks_per_gpu;
+    char *matmul_algorithms; // "auto", or a path; NULL: none
+    enum matmul_epilogues matmul_epilogues;
+    int threads_per_rank; // 0: see run_threads()
+    char *time;
+    char *partition;
+};
+
+/* Where a value came from. */
+enum origin_kind { FROM_DEFAULT, FROM_FILE, FROM_COMMAND_LINE, FROM_DERIVED };
+
+struct recipe_origin {
+    enum origin_kind kind;
+    int line;         // FROM_FILE: counted from 1
+    const char *file; // FROM_FILE: belongs to the recipe
+};
+
+enum { RECIPE_ROWS = 135 }; // rows of the table: an origin for each
+
+struct recipe {
+    char *name;
+    uint64_t seed;
+    bool deterministic;
+    enum memory_assumption assume; // papers only with a device that computes nothing
+    struct model_config model;
+    enum attention_backend attention_backend; // of the section `model`, but no mathematics
+    struct recipe_parallel parallel;
+    struct recipe_pipeline pipeline;
+    struct recipe_train train;
+    struct recipe_optimizer optimizer;
+    struct recipe_precision precision;
+    struct recipe_memory memory;
+    struct recipe_data data;
+    struct recipe_tokenizer tokenizer;
+    struct recipe_checkpoint checkpoint;
+    struct recipe_logging logging;
+    struct recipe_profile profile;
+    struct recipe_resilience resilience;
+    struct recipe_cluster cluster;
+
+    struct recipe_names files; // the recipe, and what it is based on
+    struct recipe_origin origin[RECIPE_ROWS];
+};
+
+/* What is wrong with a recipe: a growing list of lines, each naming file and line (or the command line),
+ * key, value, and what would work. {0} is empty. */
+struct problem {
+    char *text;
+    bool warning; // the recipe is usable all the same
+};
+
+struct problems {
+    struct problem *list;
+    size_t count;
+    size_t errors;
+};
+
+void problems_add(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+void problems_warn(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+/* One line each: "error: ..." or "warning: ...". */
+void problems_print(const struct problems *problems, FILE *to);
+void problems_free(struct problems *problems);
+
+/* Reads the recipe at `path`, then the overrides, each "key=value" with a dotted key (or tp, pp, dp, cp,
+ * ep). world_size: the launcher's number of ranks; 0 alone, where `data_parallel_size: auto` is 1. On
+ * BAD_RECIPE, `problems` has at least one error and *out is untouched; on OK it may have warnings. */
+MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
+                                 int world_size, struct recipe **out, struct problems *problems);
+
+/* The same, for a command that runs the recipe: each file that it names and that is not there is an error,
+ * too, and all are reported at once. */
+MUST_USE enum status recipe_load_with_files(const char *path, const char *const *overrides,
+                                            size_t override_count, int world_size, struct recipe **out,
+                                            struct problems *problems);
+
+/* A warning for each file that a run of the recipe reads, and that is not there. */
+void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems);
+
+/* Takes NULL. */
+void recipe_destroy(struct recipe *recipe);
+
+/* tp * cp * dp * pp: how many ranks the recipe runs on. */
+int recipe_world_size(const struct recipe *recipe);
+
+/* cluster.transport; where that is auto and there are several ranks with GPUs, nccl. */
+const char *recipe_transport(const struct recipe *recipe);
+/* How its world is opened; `size` as world_run() has it. */
+struct world_options;
+struct world_options recipe_world(const struct recipe *recipe, int size);
+struct world_options recipe_world_of_threads(const struct recipe *recipe, int size);
+
+/* m: microbatches of one step on one data-parallel rank. */
+int64_t recipe_microbatches(const struct recipe *recipe);
+
+/* The number of layers on `stage`: 0 to p * v - 1, in the order in which a batch passes them; which rank
+ * holds it is the schedule's business. pipeline.layout when given. Otherwise as even as possible, and the
+ * first num_layers % (p * v) stages get one more, because the last one also has the head and the loss. No
+ * layer is ever dropped. */
+int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
+
+/* What the precision keys say about the linear layers. The names belong to the recipe. */
+struct linear_precision recipe_linear_precision(const struct recipe *recipe);
+/* The name of the first format other than none, and the key that sets it; NULL where there is none. */
+const char *recipe_quantized_format(const struct recipe *recipe, const char **key);
+
+/* The layers on all stages before `stage`: the index of its first. */
+int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
+
+/* What section `memory` says of recomputation. */
+struct recompute recipe_recompute(const struct recipe *recipe);
+
+/* precision.params_dtype, as it is written and as the kernels know it. */
+const char *recipe_dtype_name(const struct recipe *recipe);
+/* What precision.params_dtype and precision.main_params_dtype are to the kernels. */
+enum dtype recipe_working_dtype(const struct recipe *recipe);
+enum dtype recipe_main_dtype(const struct recipe *recipe);
+
+/* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the
+ * same recipe. */
+void recipe_resolved_text(const struct recipe *recipe, struct text *out);
+
+/* The table's own name of a key that is given by any of its names ("pp"); NULL when there is none. Equal
+ * names are one pointer. */
+const char *recipe_key(const char *name);
+
+/* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
+void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
+
+/* A warning for each key of the mathematics (model, optimizer, data, precision, seed) whose value differs,
+ * with both: "WHAT was made with optimizer.lr 0.001, and now it is 0.002". Keys that only say where it runs
+ * may differ. The global batch is the data's own business: see checkpoint_load(). */
+void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
+                    struct problems *problems);
+
+/* The reference page: every key, its type, default, range and help, as Markdown. */
+void recipe_reference(struct text *out);

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Derived values, the rules applied, and what would work instead.
+ *
+ * A suggestion is tried, not guessed: a copy of the recipe with one key changed, everything derived
+ * again, and every rule that reads this key must hold on it, and no other may break. From
+ *     model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5
+ * the walk away from 5 finds 4 and 6, because ffn_hidden_size 3072 and the rest can be cut by them too. */
+#include "schedules/csv/csv.h"
+#include "trainer/recipe/recipe_rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RULES = LAYOUT_RULES + RUN_RULES + PRECISION_RULES, WALK = 4096 };
+
+static const char *const said_keys[SAID_COUNT] = {
+    [SAID_GROUPS] = "model.num_query_groups",
+    [SAID_FFN] = "model.ffn_hidden_size",
+    [SAID_KV] = "model.kv_channels",
+    [SAID_VOCAB] = "model.vocab_size",
+    [SAID_DP] = "parallel.data_parallel_size",
+    [SAID_DECAY] = "optimizer.lr_decay_iters",
+    [SAID_SPLIT] = "data.split",
+    [SAID_SAVE] = "checkpoint.save",
+    [SAID_VIRTUAL] = "pipeline.virtual_stages",
+};
+
+static void read_said(const struct recipe *recipe, bool said[SAID_COUNT])
+{
+    for (int i = 0; i < SAID_COUNT; i++) {
+        enum origin_kind kind = recipe->origin[row_of(said_keys[i])].kind;
+        said[i] = kind == FROM_FILE || kind == FROM_COMMAND_LINE;
+    }
+}
+
+/* ---- derived values ---- */
+
+int64_t rule_tokenizer_vocab(const struct recipe *r)
+{
+    switch (r->tokenizer.tokenizer_type) {
+    case TOKENIZER_BYTE:
+        return 257;
+    case TOKENIZER_GPT2_BPE:
+        return 50257;
+    case TOKENIZER_NONE:
+        break;
+    }
+    return 0;
+}
+
+static int64_t default_ffn(const struct model_config *model)
+{
+    if (model->activation != SWIGLU)
+        return 4 * model->hidden_size;
+    // Three matrices instead of two: 2/3 of the width keeps the parameters.
+    int64_t ffn = 8 * model->hidden_size / 3 / 64 * 64;
+    return ffn > 0 ? ffn : 64;
+}
+
+/* v, where nobody said it. At most what the key itself takes; that layers_per_stage does not fit is for a
+ * rule. */
+static int default_virtual_stages(const struct recipe *r)
+{
+    const struct recipe_pipeline *pipeline = &r->pipeline;
+    int64_t own = 0;
+    if (pipeline->layers_per_stage > 0)
+        own =
+            r->model.num_layers / ((int64_t)pipeline->layers_per_stage * r->parallel.pipeline_parallel_size);
+    else if (pipeline->schedule != NULL)
+        own = strcmp(pipeline->schedule, "file") == 0 ? pipeline->file.v
+                                                      : schedule_default_v(pipeline->schedule);
+    double most = recipe_rows[row_of("pipeline.virtual_stages")].high;
+    return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
+}
+
+static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT])
+{
+    struct model_config *model = &r->model;
+    struct recipe_parallel *parallel = &r->parallel;
+    int64_t heads = model->num_attention_heads;
+    if (!said[SAID_GROUPS])
+        model->num_query_groups = heads;
+    if (!said[SAID_FFN])
+        model->ffn_hidden_size = default_ffn(model);
+    if (!said[SAID_KV])
+        model->kv_channels = heads > 0 ? model->hidden_size / heads : 0;
+    if (!said[SAID_VOCAB])
+        model->vocab_size = rule_tokenizer_vocab(r);
+    if (!said[SAID_DECAY])
+        r->optimizer.lr_decay_iters = r->train.train_iters > 0 ? r->train.train_iters : 1;
+    if (!said[SAID_DP]) {
+        int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size *
+                         parallel->context_parallel_size;
+        int64_t data = others > 0 ? world_size / others : 0;
+        parallel->data_parallel_size = data > 0 ? (int)data : 1;
+    }
+    if (!said[SAID_VIRTUAL])
+        r->pipeline.virtual_stages = default_virtual_stages(r);
+    if (!said[SAID_SPLIT]) {
+        bool own_valid = r->data.valid.count > 0;
+        r->data.split[0] = own_valid ? 1 : 969;
+        r->data.split[1] = own_valid ? 0 : 30;
+        r->data.split[2] = own_valid ? 0 : 1;
+    }
+}
+
+void recipe_derive(struct recipe *recipe, int world_size)
+{
+    bool said[SAID_COUNT];
+    read_said(recipe, said);
+    derive(recipe, world_size, said);
+}
+
+bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
+{
+    struct recipe_pipeline *pipeline = &recipe->pipeline;
+    int file = row_of("pipeline.schedule_file"), name = row_of("pipeline.schedule");
+    if (pipeline->schedule_file == NULL)
+        return true;
+    if (recipe->origin[name].kind == FROM_DEFAULT) {
+        free(pipeline->schedule);
+        pipeline->schedule = text_copy("file");
+        recipe->origin[name].kind = FROM_DERIVED;
+    }
+    struct schedule *schedule = NULL;
+    if (schedule_read_csv(pipeline->schedule_file, &schedule) != OK) {
+        struct text where = {0};
+        origin_text(recipe, file, &where);
+        problems_add(problems, "%s: pipeline.schedule_file: %s", where.chars, fail_text());
+        text_free(&where);
+        return false;
+    }
+    pipeline->file.p = schedule->p;
+    pipeline->file.m = schedule->m;
+    pipeline->file.v = schedule->v;
+    pipeline->file.twins = schedule_has_twins(schedule);
+    schedule_destroy(schedule);
+    return true;
+}
+
+/* ---- rules ---- */
+
+/* A check in progress: which rule reads which row, which rules apply, and which hold on the recipe as it is.
+ */
+struct check {
+    struct view view;
+    int said_row[SAID_COUNT];
+    bool reads[RULES][RECIPE_ROWS];
+    bool applies[RULES];
+    bool held[RULES];
+};
+
+static const struct rule *rule_at(int i)
+{
+    if (i < LAYOUT_RULES)
+        return &recipe_layout_rules[i];
+    i -= LAYOUT_RULES;
+    return i < RUN_RULES ? &recipe_run_rules[i] : &recipe_precision_rules[i - RUN_RULES];
+}
+
+/* The rows of a rule, in its order; returns how many. */
+static int rule_rows(const struct rule *rule, int rows[16])
+{
+    int count = 0;
+    for (const char *at = rule->reads; *at != 0 && count < 16;) {
+        char key[64];
+        size_t length = strcspn(at, " ");
+        CHECK(length < sizeof key);
+        memcpy(key, at, length);
+        key[length] = 0;
+        rows[count++] = row_of(key);
+        at += length;
+        at += strspn(at, " ");
+    }
+    return count;
+}
+
+static void check_begin(struct check *check, const bool bad[RECIPE_ROWS])
+{
+    for (int i = 0; i < RULES; i++) {
+        int rows[16];
+        int count = rule_rows(rule_at(i), rows);
+        check->applies[i] = true;
+        for (int k = 0; k < count; k++) {
+            check->reads[i][rows[k]] = true;
+            check->applies[i] = check->applies[i] && !bad[rows[k]];
+        }
+    }
+    for (int i = 0; i < SAID_COUNT; i++)
+        check->said_row[i] = row_of(said_keys[i]);
+    read_said(check->view.recipe, check->view.said);
+    for (int i = 0; i < RULES; i++)
+        check->held[i] = !check->applies[i] || rule_at(i)->holds(&check->view);
+}
+
+/* strict: every rule that reads the changed row holds. Otherwise only: this rule does, and nothing breaks
+ * that held, which is what can be had when the recipe has several problems with one key. */
+static bool candidate_works(const struct check *check, int broken, int row, int64_t value, bool strict)
+{
+    const struct recipe_row *changed = &recipe_rows[row];
+    if ((double)value < changed->low || (double)value > changed->high)
+        return false;
+    struct recipe copy = *check->view.recipe; // shares the strings and lists, which nothing here changes
+    value_set_integer(&copy, changed, value);
+    struct view view = check->view;
+    view.recipe = &copy;
+    for (int i = 0; i < SAID_COUNT; i++)
+        view.said[i] = view.said[i] || check->said_row[i] == row;
+    derive(&copy, view.world, view.said);
+    for (int i = 0; i < RULES; i++) {
+        bool must = i == broken || check->held[i] || (strict && check->reads[i][row]);
+        if (check->applies[i] && must && !rule_at(i)->holds(&view))
+            return false;
+    }
+    return true;
+}
+
+/* The nearest values of fix->key, at most one below and one above, that work: "; KEY 4 or 6 works". */
+static bool suggest(const struct check *check, int broken, const struct fix *fix, bool strict,
+                    struct text *out)
+{
+    const struct recipe *recipe = check->view.recipe;
+    int row = row_of(fix->key);
+    if (recipe_rows[row].unbuilt)
+        return false;
+    int64_t start = fix->guess != NULL ? fix->guess(recipe) : value_integer(recipe, &recipe_rows[row]);
+    int64_t grid = fix->grid != NULL ? fix->grid(recipe) : 1;
+    int64_t low = start - (start % grid + grid) % grid, found[2] = {0};
+    bool has[2] = {false, false};
+    if (fix->guess != NULL && candidate_works(check, broken, row, start, strict)) {
+        text_add(out, "; %s %lld works", fix->key, (long long)start);
+        return true;
+    }
+    for (int side = 0; side < 2; side++)
+        for (int64_t step = 0; step < WALK && !has[side]; step++) {
+            found[side] = side == 0 ? low - step * grid : low + (step + 1) * grid;
+            has[side] = candidate_works(check, broken, row, found[side], strict);
+        }
+    if (has[0] && has[1])
+        text_add(out, "; %s %lld or %lld works", fix->key, (long long)found[0], (long long)found[1]);
+    else if (has[0] || has[1])
+        text_add(out, "; %s %lld works", fix->key, (long long)found[has[0] ? 0 : 1]);
+    return has[0] || has[1];
+}
+
+/* The first key that was given: where a reader would go to mend it. */
+static void add_place(const struct check *check, const struct rule *rule, struct text *out)
+{
+    const struct recipe *recipe = check->view.recipe;
+    int rows[16];
+    int count = rule_rows(rule, rows), chosen = rows[0];
+    for (int k = count - 1; k >= 0; k--) {
+        enum origin_kind kind = recipe->origin[rows[k]].kind;
+        if (kind == FROM_FILE || kind == FROM_COMMAND_LINE)
+            chosen = rows[k];
+    }
+    origin_text(recipe, chosen, out);
+}
+
+void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
+                  struct problems *problems)
+{
+    struct check check = {.view = {.recipe = recipe, .world = world_size}};
+    check_begin(&check, bad);
+    for (int i = 0; i < RULES; i++) {
+        const struct rule *rule = rule_at(i);
+        if (check.held[i])
+            continue;
+        struct text line = {0};
+        add_place(&check, rule, &line);
+        text_add(&line, ": ");
+        rule->say(&check.view, &line);
+        bool found = false;
+        for (int k = 0; k < RULE_FIXES && rule->fix[k].key != NULL && !found; k++)
+            found = suggest(&check, i, &rule->fix[k], true, &line) ||
+                    suggest(&check, i, &rule->fix[k], false, &line);
+        problems_add(problems, "%s", line.chars);
+        text_free(&line);
+    }
+}

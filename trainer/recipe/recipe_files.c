@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The files of a recipe: reading the recipe itself without waiting for ever, and finding those that it names.
+ */
+#include "trainer/recipe/recipe_table.h"
+
+#include "trainer/recipe/recipe_yaml.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SILENCE_MS = 10000 }; // of a pipe, while a recipe is read from it
+
+/* A pipe in the file system has a path, and may never have a writer; one that a shell made has none. */
+static bool is_named(int fd)
+{
+    char link[32], target[16] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, target, sizeof target - 1) < 0 || strncmp(target, "pipe:", 5) != 0;
+}
+
+static const char *kind_fault(int fd, const struct stat *about)
+{
+    if (S_ISREG(about->st_mode) || (S_ISFIFO(about->st_mode) && !is_named(fd)))
+        return NULL;
+    return S_ISDIR(about->st_mode) ? "is a directory, not a recipe; use the file in it"
+           : S_ISFIFO(about->st_mode)
+               ? "is a named pipe, not a regular file; use a file, or <(COMMAND) in bash"
+               : "is a device, not a regular file; use a file";
+}
+
+/* Up to one byte more than a recipe may have. */
+static const char *read_bounded(int fd, struct text *out)
+{
+    char block[8192];
+    while (out->length <= YAML_MAX_BYTES) {
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        int ready = poll(&wait, 1, SILENCE_MS);
+        if (ready == 0)
+            return "is a pipe to which nothing was written for 10 s; use a file";
+        ssize_t got = ready < 0 ? -1 : read(fd, block, sizeof block);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (got <= 0)
+            return got == 0 ? NULL : strerror(errno);
+        text_add_bytes(out, block, (size_t)got);
+    }
+    return NULL;
+}
+
+const char *recipe_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode)
+{
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return strerror(errno);
+    const char *fault = fstat(fd, &about) != 0 ? strerror(errno) : kind_fault(fd, &about);
+    if (fault == NULL) {
+        *device = about.st_dev;
+        *inode = about.st_ino;
+        fault = read_bounded(fd, out);
+    }
+    close(fd);
+    return fault;
+}
+
+/* ---- files that a recipe names ---- */
+
+static bool check_path(const struct recipe *recipe, const char *key, const char *path,
+                       struct problems *problems)
+{
+    struct text where = {0};
+    if (access(path, R_OK) == 0)
+        return true;
+    int why = errno;
+    origin_text(recipe, row_of(key), &where);
+    problems_add(problems, "%s: %s: %s: %s", text_chars(&where), key, path, strerror(why));
+    text_free(&where);
+    return false;
+}
+
+/* Of a source that is not there one file is named. */
+static void check_sources(const struct recipe *recipe, const char *key, const struct recipe_sources *sources,
+                          struct problems *problems)
+{
+    static const char *const endings[] = {".idx", ".bin"};
+    for (size_t i = 0; i < sources->count; i++) {
+        const char *path = sources->list[i].path;
+        size_t length = strlen(path);
+        for (int e = 0; e < 2; e++)
+            if (length > 4 && strcmp(path + length - 4, endings[e]) == 0)
+                length -= 4;
+        bool there = true;
+        for (int e = 0; e < 2 && there; e++) {
+            struct text file = {0};
+            text_add(&file, "%.*s%s", (int)length, path, endings[e]);
+            there = check_path(recipe, key, file.chars, problems);
+            text_free(&file);
+        }
+    }
+}
+
+/* A run that has checkpoints of its own resumes from those, so the one that it began with may be gone.
+ * run_folder_check() decides then. */
+static bool has_checkpoint_folder(const struct recipe *recipe)
+{
+    const char *save = recipe->checkpoint.save;
+    return save != NULL && access(save, F_OK) == 0;
+}
+
+void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems)
+{
+    const char *load = recipe->checkpoint.load, *vocab = recipe->tokenizer.vocab_file;
+    if (schedule && recipe->pipeline.schedule_file != NULL)
+        check_path(recipe, "pipeline.schedule_file", recipe->pipeline.schedule_file, problems);
+    if (recipe->cluster.device == NULL || !device_named_computes(recipe->cluster.device))
+        return; // planning opens none of them
+    check_sources(recipe, "data.train", &recipe->data.train, problems);
+    check_sources(recipe, "data.valid", &recipe->data.valid, problems);
+    if (vocab != NULL)
+        check_path(recipe, "tokenizer.vocab_file", vocab, problems);
+    if (recipe->tokenizer.merge_file != NULL)
+        check_path(recipe, "tokenizer.merge_file", recipe->tokenizer.merge_file, problems);
+    if (load != NULL && strcmp(load, "auto") != 0 && !has_checkpoint_folder(recipe))
+        check_path(recipe, "checkpoint.load", load, problems);
+}
+
+void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems)
+{
+    struct problems missing = {0};
+    recipe_check_files(recipe, false, &missing);
+    for (size_t i = 0; i < missing.count; i++)
+        problems_warn(problems, "%s", missing.list[i].text);
+    problems_free(&missing);
+}
+
+const char *recipe_missing_feature(const char *name)
+{
+    static const char *const features[][2] = {
+        {"num_experts", "mixture of experts is not implemented"},
+        {"num_moe_experts", "mixture of experts is not implemented"},
+        {"moe_", "mixture of experts is not implemented"},
+        {"num_local_experts", "mixture of experts is not implemented"},
+        {"mtp_", "multi-token prediction is not implemented"},
+        {"multi_latent_attention", "multi-latent attention is not implemented"},
+        {"q_lora_rank", "multi-latent attention is not implemented"},
+        {"kv_lora_rank", "multi-latent attention is not implemented"},
+        {"sliding_window", "sliding-window attention is not implemented"},
+        {"window_size", "sliding-window attention is not implemented"},
+        {"use_distributed_optimizer", "set parallel.zero_stage to 1"},
+        {"fp8_recipe", "set precision.matmul_format and precision.scaling"},
+    };
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
+        if (strncmp(name, features[i][0], strlen(features[i][0])) == 0)
+            return features[i][1];
+    return NULL;
+}
+
+const char *recipe_near_choice(const char *value, const char *const *names, size_t count)
+{
+    static const char *const pairs[][2] = {{"gpu", "cuda"},     {"GPU", "cuda"},  {"nvidia", "cuda"},
+                                           {"float16", "fp16"}, {"half", "fp16"}, {"bfloat16", "bf16"},
+                                           {"float32", "fp32"}};
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
+        for (size_t i = 0; i < count && strcmp(value, pairs[p][0]) == 0; i++)
+            if (strcmp(names[i], pairs[p][1]) == 0)
+                return names[i];
+    return nearest_name(value, names, count);
+}

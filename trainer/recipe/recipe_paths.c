@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The name of a run and its folders, each derived from the one before:
+ *
+ *   recipes/quickstart.yaml -> name quickstart -> logging.run_dir runs/quickstart
+ *                           -> checkpoint.save runs/quickstart/checkpoints
+ *
+ * A saved recipe writes derived folders as `auto`, so that it can be run again in another folder. Recipes
+ * that were saved by earlier versions have the paths themselves; with a new run_dir on the command line they
+ * would write into the checkpoints of the run that they were saved by. So a folder that a file gives, and
+ * that is exactly what would have been derived there, follows what the command line changes. */
+#include "trainer/recipe/recipe_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct recipe_paths recipe_paths_of(const struct recipe *recipe)
+{
+    return (struct recipe_paths){
+        .name = recipe->name != NULL ? text_copy(recipe->name) : NULL,
+        .run_dir = recipe->logging.run_dir != NULL ? text_copy(recipe->logging.run_dir) : NULL,
+    };
+}
+
+void recipe_paths_free(struct recipe_paths *paths)
+{
+    free(paths->name);
+    free(paths->run_dir);
+    *paths = (struct recipe_paths){0};
+}
+
+/* The file's name without directory and extension; "recipe" where that cannot name anything. */
+static char *name_of_file(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *name = text_copy(slash != NULL ? slash + 1 : path);
+    char *dot = strrchr(name, '.');
+    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
+        *dot = 0;
+    if (*name != 0 && strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && text_is_printable(name))
+        return name;
+    free(name);
+    return text_copy("recipe");
+}
+
+static char *run_dir_of(const char *name)
+{
+    struct text text = {0};
+    text_add(&text, "runs/%s", name);
+    return text.chars;
+}
+
+static char *save_of(const char *run_dir)
+{
+    struct text text = {0};
+    text_add(&text, "%s/checkpoints", run_dir);
+    return text.chars;
+}
+
+/* Whether a file gives `key` the value `derived`, which it would also have without, while `source`, from
+ * which it is derived, was changed on the command line. Takes `derived`. */
+static bool is_stale(const struct recipe *recipe, const char *key, const char *value, char *derived,
+                     const char *source)
+{
+    bool stale = derived != NULL && value != NULL && strcmp(value, derived) == 0 &&
+                 recipe->origin[row_of(key)].kind == FROM_FILE &&
+                 recipe->origin[row_of(source)].kind != FROM_FILE;
+    free(derived);
+    return stale;
+}
+
+/* Derives a value again that a file gives explicitly. */
+static void rederive(struct recipe *recipe, const char *key, char **field, char *derived, const char *source,
+                     struct problems *problems)
+{
+    struct text where = {0};
+    if (strcmp(*field, derived) != 0) {
+        origin_text(recipe, row_of(key), &where);
+        problems_warn(problems,
+                      "%s: %s %s belongs to the %s of that file, which is another one now; %s is taken "
+                      "(set %s on the command line for another)",
+                      text_chars(&where), key, *field, source, derived, key);
+        text_free(&where);
+        recipe->origin[row_of(key)].kind = FROM_DERIVED;
+    }
+    free(*field);
+    *field = derived;
+}
+
+void recipe_derive_paths(struct recipe *recipe, const char *path, const struct recipe_paths *in_files,
+                         struct problems *problems)
+{
+    const char *name = in_files->name, *run_dir = in_files->run_dir;
+    char **dir = &recipe->logging.run_dir, **save = &recipe->checkpoint.save;
+    if (recipe->origin[row_of("name")].kind == FROM_DEFAULT)
+        recipe->name = name_of_file(path);
+    if (recipe->origin[row_of("logging.run_dir")].kind == FROM_DEFAULT)
+        *dir = run_dir_of(recipe->name);
+    else if (is_stale(recipe, "logging.run_dir", *dir, name != NULL ? run_dir_of(name) : NULL, "name"))
+        rederive(recipe, "logging.run_dir", dir, run_dir_of(recipe->name), "name", problems);
+    if (recipe->origin[row_of("checkpoint.save")].kind == FROM_DEFAULT)
+        *save = save_of(*dir);
+    else if (is_stale(recipe, "checkpoint.save", *save, run_dir != NULL ? save_of(run_dir) : NULL,
+                      "logging.run_dir"))
+        rederive(recipe, "checkpoint.save", save, save_of(*dir), "logging.run_dir", problems);
+}

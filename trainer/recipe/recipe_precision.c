@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the precision keys say about the linear layers, and their rules. */
+#include "kernels/ops.h"
+#include "trainer/recipe/recipe_rules.h"
+
+static const char *const product_keys[PRODUCT_COUNT] = {
+    "precision.forward_format", "precision.grad_input_format", "precision.grad_weight_format"};
+static const char *const format_names[PRODUCT_FORMAT_COUNT] = {"none",  "e4m3",  "e5m2",   "hybrid",
+                                                               "mxfp8", "nvfp4", "ternary"};
+
+struct linear_precision recipe_linear_precision(const struct recipe *recipe)
+{
+    const struct recipe_precision *p = &recipe->precision;
+    const int said[PRODUCT_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    static const enum scaling scalings[] = {
+        [SCALE_AUTO] = SCALING_TENSORWISE,
+        [SCALE_TENSORWISE] = SCALING_TENSORWISE,
+        [SCALE_DELAYED] = SCALING_DELAYED,
+        [SCALE_BLOCKWISE] = SCALING_BLOCKWISE,
+    };
+    struct linear_precision precision = {
+        .scaling = scalings[p->scaling],
+        .mxfp8_scale_rounding = p->mxfp8_scale_rounding,
+        .num_layers = recipe->model.num_layers,
+        .high_first = p->high_precision_first_layers,
+        .high_last = p->high_precision_last_layers,
+        .high = p->high_precision_layers.list,
+        .high_count = p->high_precision_layers.count,
+    };
+    for (int i = 0; i < PRODUCT_COUNT; i++)
+        precision.format[i] = said[i] == PRODUCT_SAME ? p->matmul_format : (enum product_format)said[i];
+    return precision;
+}
+
+/* The key that gives a product its format. */
+static const char *key_of(const struct recipe *r, int product)
+{
+    const struct recipe_precision *p = &r->precision;
+    const int said[PRODUCT_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    return said[product] == PRODUCT_SAME ? "precision.matmul_format" : product_keys[product];
+}
+
+const char *recipe_quantized_format(const struct recipe *recipe, const char **key)
+{
+    struct linear_precision precision = recipe_linear_precision(recipe);
+    for (int i = 0; i < PRODUCT_COUNT; i++)
+        if (precision.format[i] != PRODUCT_AS_IT_IS) {
+            *key = key_of(recipe, i);
+            return format_names[precision.format[i]];
+        }
+    return NULL;
+}
+
+/* ---- scaling ---- */
+
+/* The first product whose format brings its own scales; -1 when none does. */
+static int with_own_scales(const struct linear_precision *precision)
+{
+    for (int i = 0; i < PRODUCT_COUNT; i++)
+        if (precision->format[i] >= PRODUCT_MXFP8)
+            return i;
+    return -1;
+}
+
+static bool scaling_holds(const struct view *v)
+{
+    struct linear_precision precision = recipe_linear_precision(v->recipe);
+    return v->recipe->precision.scaling == SCALE_AUTO || with_own_scales(&precision) < 0;
+}
+
+static void scaling_say(const struct view *v, struct text *out)
+{
+    static const char *const names[] = {"auto", "tensorwise", "delayed", "blockwise"};
+    struct linear_precision precision = recipe_linear_precision(v->recipe);
+    int product = with_own_scales(&precision);
+    text_add(out,
+             "precision.scaling %s is for e4m3, e5m2 and hybrid, and %s %s has scales of its own; "
+             "precision.scaling auto works",
+             names[v->recipe->precision.scaling], key_of(v->recipe, product),
+             format_names[precision.format[product]]);
+}
+
+/* Ranks would run on into a step whose scales the others have not brought yet. */
+static bool delay_holds(const struct view *v)
+{
+    return v->recipe->precision.scaling != SCALE_DELAYED || !v->recipe->pipeline.optimizer_post_validation;
+}
+
+static void delay_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out, "precision.scaling delayed has new scales before each step, and "
+                  "pipeline.optimizer_post_validation true begins it before they are known; "
+                  "pipeline.optimizer_post_validation false works");
+}
+
+/* ---- names ---- */
+
+static bool means_something(const struct recipe *r, const char *name)
+{
+    for (int64_t layer = 0; layer < r->model.num_layers; layer++)
+        for (int i = 0; i < LINEARS_OF_LAYER; i++)
+            if (linear_is_named(name, r->model.num_layers, layer, linear_names[i]))
+                return true;
+    return false;
+}
+
+static const char *first_stranger(const struct recipe *r)
+{
+    for (size_t i = 0; i < r->precision.high_precision_layers.count; i++)
+        if (!means_something(r, r->precision.high_precision_layers.list[i]))
+            return r->precision.high_precision_layers.list[i];
+    return NULL;
+}
+
+static bool names_hold(const struct view *v)
+{
+    return first_stranger(v->recipe) == NULL;
+}
+
+static void names_say(const struct view *v, struct text *out)
+{
+    text_add(out, "precision.high_precision_layers: ");
+    text_add_clean(out, first_stranger(v->recipe));
+    text_add(out, " is no linear layer of this model; layers.0 to layers.%lld work, with or without one of",
+             (long long)v->recipe->model.num_layers - 1);
+    for (int i = 0; i < LINEARS_OF_LAYER; i++)
+        text_add(out, "%s %s", i > 0 ? "," : "", linear_names[i]);
+    text_add(out, " behind it (layers.0.mlp.fc2), and each of these alone");
+}
+
+/* ---- where tensor parallelism cuts ---- */
+
+static int64_t largest_block(const struct recipe *r, int *product)
+{
+    struct linear_precision precision = recipe_linear_precision(r);
+    int64_t largest = 1;
+    for (int i = 0; i < PRODUCT_COUNT; i++) {
+        int64_t block = product_block(precision.format[i], precision.scaling);
+        if (block > largest) {
+            largest = block;
+            *product = i;
+        }
+    }
+    return largest;
+}
+
+/* The rows or columns of one rank, of what tp cuts. */
+struct share {
+    const char *what;
+    int64_t size;
+};
+
+enum { SHARES = 3 };
+
+static void shares_of(const struct recipe *r, struct share out[SHARES])
+{
+    const struct model_config *m = &r->model;
+    int tp = r->parallel.tensor_parallel_size;
+    int64_t groups = m->num_query_groups > tp ? m->num_query_groups / tp : 1;
+    out[0] = (struct share){"heads", m->num_attention_heads / tp * m->kv_channels};
+    out[1] = (struct share){"key and value heads", groups * m->kv_channels};
+    out[2] = (struct share){"MLP", m->ffn_hidden_size / tp};
+}
+
+static const struct share *first_cut_inside(const struct recipe *r, struct share shares[SHARES], int *product)
+{
+    int64_t block = largest_block(r, product);
+    shares_of(r, shares);
+    for (int i = 0; i < SHARES && r->parallel.tensor_parallel_size > 1; i++)
+        if (shares[i].size % block != 0)
+            return &shares[i];
+    return NULL;
+}
+
+static bool cuts_hold(const struct view *v)
+{
+    struct share shares[SHARES];
+    int product = 0;
+    return first_cut_inside(v->recipe, shares, &product) == NULL;
+}
+
+static void cuts_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    struct share shares[SHARES];
+    int product = 0;
+    const struct share *share = first_cut_inside(r, shares, &product);
+    struct linear_precision precision = recipe_linear_precision(r);
+    text_add(
+        out,
+        "parallel.tensor_parallel_size %d leaves each rank %lld channels of the %s, which are not blocks of "
+        "%lld that share a scale in %s %s%s",
+        r->parallel.tensor_parallel_size, (long long)share->size, share->what,
+        (long long)largest_block(r, &product), key_of(r, product), format_names[precision.format[product]],
+        precision.format[product] < PRODUCT_MXFP8 ? " with precision.scaling blockwise" : "");
+}
+
+/* ---- what a format needs ---- */
+
+static bool transforms(const struct recipe *r)
+{
+    return recipe_linear_precision(r).format[PRODUCT_GRAD_WEIGHT] == PRODUCT_NVFP4;
+}
+
+static bool tokens_hold(const struct view *v)
+{
+    return !transforms(v->recipe) || v->recipe->model.seq_length % HADAMARD_ROWS == 0;
+}
+
+static void tokens_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out, "model.seq_length %lld is not divisible by %d, the tokens of a Hadamard transform in %s nvfp4",
+        (long long)v->recipe->model.seq_length, (int)HADAMARD_ROWS, key_of(v->recipe, PRODUCT_GRAD_WEIGHT));
+}
+
+static int64_t transformed_tokens(const struct recipe *r)
+{
+    (void)r;
+    return HADAMARD_ROWS;
+}
+
+/* ---- loss scaling ---- */
+
+static bool least_scale_holds(const struct view *v)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    return p->min_loss_scale <= p->initial_loss_scale;
+}
+
+static void least_scale_say(const struct view *v, struct text *out)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    text_add(out,
+             "precision.min_loss_scale %.9g is above precision.initial_loss_scale %.9g; at most %.9g works",
+             p->min_loss_scale, p->initial_loss_scale, p->initial_loss_scale);
+}
+
+/* ---- masters ---- */
+
+static bool main_holds(const struct view *v)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    return p->main_params_dtype == RECIPE_FP32 || p->main_params_dtype == p->params_dtype;
+}
+
+static void main_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "precision.main_params_dtype bf16 is for weights without an fp32 copy, and precision.params_dtype "
+        "is %s; precision.params_dtype bf16 or precision.main_params_dtype fp32 works",
+        v->recipe->precision.params_dtype == RECIPE_FP32 ? "fp32" : "fp16");
+}
+
+#define FORMATS                                                                     \
+    "precision.matmul_format precision.forward_format precision.grad_input_format " \
+    "precision.grad_weight_format"
+
+const struct rule recipe_precision_rules[] = {
+    {"precision.scaling " FORMATS, scaling_holds, scaling_say, {{0}}},
+    {"precision.scaling pipeline.optimizer_post_validation", delay_holds, delay_say, {{0}}},
+    {"precision.high_precision_layers model.num_layers", names_hold, names_say, {{0}}},
+    {"parallel.tensor_parallel_size " FORMATS " precision.scaling model.num_attention_heads "
+     "model.num_query_groups model.kv_channels model.hidden_size model.ffn_hidden_size model.activation",
+     cuts_hold,
+     cuts_say,
+     {{.key = "parallel.tensor_parallel_size"}}},
+    {"model.seq_length " FORMATS,
+     tokens_hold,
+     tokens_say,
+     {{.key = "model.seq_length", .grid = transformed_tokens}}},
+    {"precision.min_loss_scale precision.initial_loss_scale", least_scale_holds, least_scale_say, {{0}}},
+    {"precision.main_params_dtype precision.params_dtype", main_holds, main_say, {{0}}},
+};

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Finds rows of the recipe's table by key, alias or short name. */
+#include "trainer/recipe/recipe_table.h"
+
+#include <string.h>
+
+size_t row_section_length(const struct recipe_row *row)
+{
+    const char *dot = strchr(row->key, '.');
+    return dot != NULL ? (size_t)(dot - row->key) : 0;
+}
+
+const char *row_name(const struct recipe_row *row)
+{
+    const char *dot = strchr(row->key, '.');
+    return dot != NULL ? dot + 1 : row->key;
+}
+
+bool row_in_section(const struct recipe_row *row, const char *section)
+{
+    size_t length = row_section_length(row);
+    return strlen(section) == length && strncmp(row->key, section, length) == 0;
+}
+
+/* Whether `word` is one of those in `list`, which are separated by spaces. */
+static bool list_has(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = list; at != NULL && *at != 0; at += strspn(at, " ")) {
+        size_t here = strcspn(at, " ");
+        if (here == length && strncmp(at, word, length) == 0)
+            return true;
+        at += here;
+    }
+    return false;
+}
+
+int row_find(const char *section, const char *name)
+{
+    for (int i = 0; i < RECIPE_ROWS; i++)
+        if (row_in_section(&recipe_rows[i], section) &&
+            (strcmp(row_name(&recipe_rows[i]), name) == 0 || list_has(recipe_rows[i].aliases, name)))
+            return i;
+    return -1;
+}
+
+int row_find_dotted(const char *key)
+{
+    static const char *const short_names[] = {"tp", "pp", "dp", "cp", "ep"};
+    for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
+        if (strcmp(key, short_names[i]) == 0)
+            return row_find("parallel", key);
+    const char *dot = strchr(key, '.');
+    if (dot == NULL)
+        return row_find("", key);
+    char section[32] = "";
+    size_t length = (size_t)(dot - key);
+    if (length == 0 || length >= sizeof section)
+        return -1;
+    memcpy(section, key, length);
+    return row_find(section, dot + 1);
+}
+
+const char *recipe_key(const char *name)
+{
+    int row = row_find_dotted(name);
+    return row >= 0 ? recipe_rows[row].key : NULL;
+}
+
+int row_of(const char *key)
+{
+    int row = row_find_dotted(key);
+    CHECK(row >= 0);
+    return row;
+}

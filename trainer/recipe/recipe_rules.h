@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules across the keys of a recipe: what one key promises another. For recipe_check.c and recipe_rules_*.c.
+ *
+ * A rule is a pure predicate with the list of keys that it reads, so a suggestion can be tried, not
+ * guessed (recipe_check.c). The trap: a rule that reads a key which is missing in `reads` lets
+ * suggestions pass that do not work; the tests take every suggestion at its word. */
+#pragma once
+
+#include "trainer/recipe/recipe_table.h"
+
+/* The keys whose presence matters to derived values and rules. */
+enum said {
+    SAID_GROUPS,
+    SAID_FFN,
+    SAID_KV,
+    SAID_VOCAB,
+    SAID_DP,
+    SAID_DECAY,
+    SAID_SPLIT,
+    SAID_SAVE,
+    SAID_VIRTUAL,
+    SAID_COUNT
+};
+
+struct view {
+    const struct recipe *recipe; // derived values filled in; name, run_dir and save may still be NULL
+    int world;                   // ranks; 0: alone
+    bool said[SAID_COUNT];       // by the recipe or the command line
+};
+
+/* One way out: change the integer `key`, starting at guess() and walking in steps of grid(). */
+struct fix {
+    const char *key;
+    int64_t (*guess)(const struct recipe *recipe); // NULL: the present value
+    int64_t (*grid)(const struct recipe *recipe);  // NULL: 1
+};
+
+enum { RULE_FIXES = 3 };
+
+struct rule {
+    const char *reads; // separated by spaces; the first that was given says where the problem is
+    bool (*holds)(const struct view *view);
+    void (*say)(const struct view *view,
+                struct text *out); // the sentence; has its own way out if `fix` is empty
+    struct fix fix[RULE_FIXES];    // in the order in which they are tried
+};
+
+enum { LAYOUT_RULES = 21, RUN_RULES = 23, PRECISION_RULES = 7, RULE_MAX_WORLD = 1 << 20 };
+extern const struct rule recipe_layout_rules[LAYOUT_RULES]; // the model, and how it is cut
+extern const struct rule recipe_run_rules[RUN_RULES];       // learning rate, data, tokenizer, files
+extern const struct rule recipe_precision_rules[PRECISION_RULES];
+
+/* How many ids the recipe's tokenizer has; 0 when it cannot know. */
+int64_t rule_tokenizer_vocab(const struct recipe *recipe);

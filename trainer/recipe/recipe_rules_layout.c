@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules of the model and of how it is cut: heads, the MLP, stages, ranks and the batch. */
+#include "schedules/schedule.h"
+#include "trainer/recipe/recipe_rules.h"
+
+#include <string.h>
+
+enum { SHOWN_STAGES = 64 };
+
+#define TP        "parallel.tensor_parallel_size"
+#define PER_STAGE "pipeline.num_layers_per_virtual_pipeline_stage"
+#define PP        "parallel.pipeline_parallel_size"
+#define DP        "parallel.data_parallel_size"
+#define HEADS     "model.num_attention_heads"
+#define WIDTH     "model.hidden_size"
+#define GROUPS    "model.num_query_groups"
+
+/* ---- the model ---- */
+
+static bool head_width_holds(const struct view *v)
+{
+    const struct model_config *m = &v->recipe->model;
+    return v->said[SAID_KV] || m->hidden_size % m->num_attention_heads == 0;
+}
+
+static void head_width_say(const struct view *v, struct text *out)
+{
+    const struct model_config *m = &v->recipe->model;
+    text_add(out, "model.hidden_size %lld is not divisible by model.num_attention_heads %lld",
+             (long long)m->hidden_size, (long long)m->num_attention_heads);
+}
+
+static int64_t heads_of(const struct recipe *r)
+{
+    return r->model.num_attention_heads;
+}
+
+static bool rope_holds(const struct view *v)
+{
+    const struct model_config *m = &v->recipe->model;
+    return m->position_embedding != ROPE || (m->kv_channels > 0 && m->kv_channels % 2 == 0);
+}
+
+static void rope_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.kv_channels %lld%s must be even and positive: rope turns pairs of channels",
+             (long long)v->recipe->model.kv_channels,
+             v->said[SAID_KV] ? "" : " (hidden_size / num_attention_heads)");
+}
+
+static int64_t two_heads_of(const struct recipe *r)
+{
+    return 2 * r->model.num_attention_heads;
+}
+
+static bool groups_holds(const struct view *v)
+{
+    return v->recipe->model.num_attention_heads % v->recipe->model.num_query_groups == 0;
+}
+
+static void groups_say(const struct view *v, struct text *out)
+{
+    const struct model_config *m = &v->recipe->model;
+    text_add(out, "model.num_attention_heads %lld is not divisible by model.num_query_groups %lld",
+             (long long)m->num_attention_heads, (long long)m->num_query_groups);
+}
+
+/* ---- the tensor-parallel cuts ---- */
+
+static int64_t tp_of(const struct recipe *r)
+{
+    return r->parallel.tensor_parallel_size;
+}
+
+/* Where a search for what works begins: more than the heads cannot be. */
+static int64_t tp_within_heads(const struct recipe *r)
+{
+    return tp_of(r) < heads_of(r) ? tp_of(r) : heads_of(r);
+}
+
+static bool heads_tp_holds(const struct view *v)
+{
+    return v->recipe->model.num_attention_heads % tp_of(v->recipe) == 0;
+}
+
+static void heads_tp_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.num_attention_heads %lld is not divisible by parallel.tensor_parallel_size %lld",
+             (long long)v->recipe->model.num_attention_heads, (long long)tp_of(v->recipe));
+}
+
+static bool groups_tp_holds(const struct view *v)
+{
+    int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
+    // Plain attention has as many groups as heads: then heads_tp_say() says it all.
+    return !v->said[SAID_GROUPS] || groups % tp == 0 || tp % groups == 0;
+}
+
+static void groups_tp_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "model.num_query_groups %lld and parallel.tensor_parallel_size %lld: neither is divisible by "
+             "the other",
+             (long long)v->recipe->model.num_query_groups, (long long)tp_of(v->recipe));
+}
+
+static bool ffn_tp_holds(const struct view *v)
+{
+    return v->recipe->model.ffn_hidden_size % tp_of(v->recipe) == 0;
+}
+
+static void ffn_tp_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.ffn_hidden_size %lld is not divisible by parallel.tensor_parallel_size %lld",
+             (long long)v->recipe->model.ffn_hidden_size, (long long)tp_of(v->recipe));
+}
+
+static bool sequence_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return !r->parallel.sequence_parallel || r->train.micro_batch_size * r->model.seq_length % tp_of(r) == 0;
+}
+
+static void sequence_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(
+        out,
+        "parallel.sequence_parallel cuts train.micro_batch_size %lld x model.seq_length %lld tokens, which "
+        "are not divisible by parallel.tensor_parallel_size %lld",
+        (long long)r->train.micro_batch_size, (long long)r->model.seq_length, (long long)tp_of(r));
+}
+
+/* ---- stages ---- */
+
+static int64_t stages_of(const struct recipe *r)
+{
+    return (int64_t)r->parallel.pipeline_parallel_size * r->pipeline.virtual_stages;
+}
+
+static int64_t layout_sum(const struct recipe *r)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < r->pipeline.layout.count; i++)
+        sum += r->pipeline.layout.list[i];
+    return sum;
+}
+
+static bool enough_holds(const struct view *v)
+{
+    return v->recipe->pipeline.layout.count > 0 || v->recipe->model.num_layers >= stages_of(v->recipe);
+}
+
+static void enough_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(out,
+             "model.num_layers %lld cannot fill the %lld stages of parallel.pipeline_parallel_size %d x "
+             "pipeline.virtual_stages %d (a pipeline.layout may have zeros)",
+             (long long)r->model.num_layers, (long long)stages_of(r), r->parallel.pipeline_parallel_size,
+             r->pipeline.virtual_stages);
+}
+
+static int64_t layers_per_chunk(const struct recipe *r)
+{
+    return r->model.num_layers / r->pipeline.virtual_stages;
+}
+
+static bool layout_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    size_t count = r->pipeline.layout.count;
+    return count == 0 || ((int64_t)count == stages_of(r) && layout_sum(r) == r->model.num_layers);
+}
+
+static void layout_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    int64_t stages = stages_of(r), sum = layout_sum(r);
+    size_t count = r->pipeline.layout.count;
+    if ((int64_t)count != stages)
+        text_add(
+            out,
+            "pipeline.layout has %zu entries; parallel.pipeline_parallel_size %d x pipeline.virtual_stages "
+            "%d makes %lld stages",
+            count, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages, (long long)stages);
+    if (sum != r->model.num_layers)
+        text_add(out, "%s %lld, and model.num_layers is %lld",
+                 (int64_t)count != stages ? ", its sum is" : "pipeline.layout adds up to", (long long)sum,
+                 (long long)r->model.num_layers);
+    if (stages > SHOWN_STAGES) {
+        text_add(out, "; without pipeline.layout they are spread evenly");
+        return;
+    }
+    int64_t layers = r->model.num_layers;
+    for (int64_t s = 0; s < stages; s++)
+        text_add(out, "%s%lld", s == 0 ? "; pipeline.layout [" : ", ",
+                 (long long)(layers / stages + (s < layers % stages ? 1 : 0)));
+    text_add(out, "] works");
+}
+
+/* The layers that there would be. */
+static int64_t layers_said(const struct recipe *r)
+{
+    return stages_of(r) * r->pipeline.layers_per_stage;
+}
+
+static bool per_stage_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->pipeline.layers_per_stage == 0 ||
+           (layers_said(r) == r->model.num_layers && r->pipeline.layout.count == 0);
+}
+
+static void per_stage_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    long long layers = r->model.num_layers, each = r->pipeline.layers_per_stage;
+    int p = r->parallel.pipeline_parallel_size;
+    text_add(out, PER_STAGE " %lld ", each);
+    if (layers_said(r) == layers)
+        text_add(out, "and pipeline.layout exclude each other; pipeline.layout [] works");
+    else if (v->said[SAID_VIRTUAL])
+        text_add(out, "x " PP " %d x pipeline.virtual_stages %d is %lld layers, and model.num_layers is %lld",
+                 p, r->pipeline.virtual_stages, (long long)layers_said(r), layers);
+    else
+        text_add(out, "x " PP " %d is %lld layers, which do not divide model.num_layers %lld", p, each * p,
+                 layers);
+}
+
+/* ---- the schedule ---- */
+
+static int64_t samples_at_once(const struct recipe *r)
+{
+    return r->train.micro_batch_size * r->parallel.data_parallel_size;
+}
+
+static bool says_file(const struct recipe *r)
+{
+    return strcmp(r->pipeline.schedule, "file") == 0;
+}
+
+static bool one_schedule_holds(const struct view *v)
+{
+    return says_file(v->recipe) == (v->recipe->pipeline.schedule_file != NULL);
+}
+
+static void one_schedule_say(const struct view *v, struct text *out)
+{
+    const struct recipe_pipeline *p = &v->recipe->pipeline;
+    if (p->schedule_file == NULL)
+        text_add(out, "pipeline.schedule file needs a pipeline.schedule_file");
+    else
+        text_add(out,
+                 "pipeline.schedule %s and pipeline.schedule_file %s exclude each other; "
+                 "pipeline.schedule_file none works, and so does pipeline.schedule file",
+                 p->schedule, p->schedule_file);
+}
+
+static int64_t file_p(const struct recipe *r)
+{
+    return r->pipeline.file.p;
+}
+
+static int64_t file_v(const struct recipe *r)
+{
+    return r->pipeline.file.v;
+}
+
+static int64_t file_batch(const struct recipe *r)
+{
+    return r->pipeline.file.m * samples_at_once(r);
+}
+
+static bool file_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    const struct recipe_pipeline *p = &r->pipeline;
+    if (p->schedule_file == NULL || !says_file(r)) // of both together, one_schedule_say() speaks
+        return true;
+    return p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
+           p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0;
+}
+
+static void file_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    const struct recipe_pipeline *p = &r->pipeline;
+    text_add(out,
+             "pipeline.schedule_file %s is made for parallel.pipeline_parallel_size %d, %d microbatch%s and "
+             "pipeline.virtual_stages %d, not for %d, %lld and %d",
+             p->schedule_file, p->file.p, p->file.m, p->file.m == 1 ? "" : "es", p->file.v,
+             r->parallel.pipeline_parallel_size, (long long)recipe_microbatches(r), p->virtual_stages);
+    if (p->microbatch_group_size > 0)
+        text_add(out, "; it takes no pipeline.microbatch_group_size %d", p->microbatch_group_size);
+}
+
+static struct schedule_options options_of(const struct recipe *r)
+{
+    return (struct schedule_options){
+        .name = r->pipeline.schedule,
+        .p = r->parallel.pipeline_parallel_size,
+        .m = (int)recipe_microbatches(r),
+        .v = r->pipeline.virtual_stages,
+        .microbatch_group_size = r->pipeline.microbatch_group_size,
+    };
+}
+
+static int64_t most_microbatches(const struct recipe *r)
+{
+    return schedule_most_microbatches(r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages);
+}
+
+static bool fits_holds(const struct view *v)
+{
+    return recipe_microbatches(v->recipe) <= most_microbatches(v->recipe);
+}
+
+static void fits_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(
+        out,
+        "train.global_batch_size %lld makes %lld microbatches of train.micro_batch_size %lld on each data "
+        "rank, and with parallel.pipeline_parallel_size %d and pipeline.virtual_stages %d at most %lld fit "
+        "in "
+        "memory",
+        (long long)r->train.global_batch_size, (long long)recipe_microbatches(r),
+        (long long)r->train.micro_batch_size, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages,
+        (long long)most_microbatches(r));
+}
+
+static int64_t largest_batch(const struct recipe *r)
+{
+    return most_microbatches(r) * samples_at_once(r);
+}
+
+static bool takes_holds(const struct view *v)
+{
+    struct schedule_options options = options_of(v->recipe);
+    if (!fits_holds(v))
+        return true; // fits_say() says it
+    return says_file(v->recipe) || options.m < 1 ||
+           schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
+}
+
+static void takes_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    struct schedule_options options = options_of(r);
+    text_add(out,
+             "pipeline.schedule %s cannot take parallel.pipeline_parallel_size %d, %d microbatches and "
+             "pipeline.virtual_stages %d",
+             options.name, options.p, options.m, options.v);
+    if (options.microbatch_group_size > 0)
+        text_add(out, " with pipeline.microbatch_group_size %d", options.microbatch_group_size);
+    text_add(out, ": %s; it takes %s", schedule_refusal(&options), schedule_takes(options.name));
+    int others = 0;
+    for (int i = 0; schedule_about(i) != NULL; i++) {
+        options.name = schedule_about(i)->name;
+        if (schedule_refusal(&options) == NULL)
+            text_add(out, "%s%s", others++ == 0 ? "; these would take it: " : ", ", options.name);
+    }
+}
+
+static bool limit_holds(const struct view *v)
+{
+    double limit = v->recipe->pipeline.search.memory_limit;
+    return limit == 0.0 || limit >= 1.0;
+}
+
+static void limit_say(const struct view *v, struct text *out)
+{
+    char number[NUMBER_CHARS];
+    text_add(out,
+             "pipeline.auto_memory_limit %s: a rank must hold the activations of a whole microbatch; 1 "
+             "works, and 0 "
+             "for no limit",
+             number_text(v->recipe->pipeline.search.memory_limit, number));
+}
+
+static bool times_hold(const struct view *v)
+{
+    const struct recipe_auto *times = &v->recipe->pipeline.search;
+    return times->f + times->i + times->w > 0.0;
+}
+
+static void times_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out,
+             "pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0, and something must take time: "
+             "pipeline.auto_f 1 works");
+}
+
+/* ---- post-validation ---- */
+
+static bool validated_pipeline_holds(const struct view *v)
+{
+    return !v->recipe->pipeline.optimizer_post_validation || v->recipe->parallel.pipeline_parallel_size > 1;
+}
+
+static int64_t two(const struct recipe *r)
+{
+    (void)r;
+    return 2;
+}
+
+static void validated_pipeline_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "pipeline.optimizer_post_validation lets stages run on while others are behind, and "
+             "parallel.pipeline_parallel_size %d has no other stage",
+             v->recipe->parallel.pipeline_parallel_size);
+}
+
+static bool validated_schedule_holds(const struct view *v)
+{
+    const struct recipe_pipeline *p = &v->recipe->pipeline;
+    return !p->optimizer_post_validation || (strcmp(p->schedule, "dualpipe") != 0 && !p->file.twins);
+}
+
+static void validated_schedule_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "pipeline.optimizer_post_validation gains nothing with pipeline.schedule %s: every stage lies on "
+        "two ranks, the first and the last among them, and these add their gradients before either can "
+        "step; pipeline.optimizer_post_validation false works",
+        v->recipe->pipeline.file.twins ? v->recipe->pipeline.schedule_file : "dualpipe");
+}
+
+/* ---- ranks and batches ---- */
+
+static double product_of_degrees(const struct recipe *r)
+{
+    return (double)r->parallel.tensor_parallel_size * r->parallel.pipeline_parallel_size *
+           r->parallel.data_parallel_size * r->parallel.context_parallel_size;
+}
+
+static bool world_holds(const struct view *v)
+{
+    double product = product_of_degrees(v->recipe);
+    return v->world == 0 ? product <= RULE_MAX_WORLD : product == v->world;
+}
+
+static void world_say(const struct view *v, struct text *out)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    bool fixed = v->said[SAID_DP];
+    text_add(out, "parallel.tensor_parallel_size %d x parallel.pipeline_parallel_size %d",
+             p->tensor_parallel_size, p->pipeline_parallel_size);
+    if (p->context_parallel_size > 1)
+        text_add(out, " x parallel.context_parallel_size %d", p->context_parallel_size);
+    if (fixed || v->world == 0)
+        text_add(out, " x parallel.data_parallel_size %d", p->data_parallel_size);
+    if (v->world == 0)
+        text_add(out, " is %.0f ranks; at most %d are possible", product_of_degrees(v->recipe),
+                 RULE_MAX_WORLD);
+    else if (fixed)
+        text_add(out, " is %.0f ranks, but there are %d", product_of_degrees(v->recipe), v->world);
+    else
+        text_add(out, " does not divide the %d ranks there are", v->world);
+}
+
+static bool batch_holds(const struct view *v)
+{
+    return v->recipe->train.global_batch_size % samples_at_once(v->recipe) == 0;
+}
+
+static void batch_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(out,
+             "train.global_batch_size %lld is not divisible by train.micro_batch_size %lld x "
+             "parallel.data_parallel_size %d",
+             (long long)r->train.global_batch_size, (long long)r->train.micro_batch_size,
+             r->parallel.data_parallel_size);
+}
+
+/* ---- the rules ---- */
+
+static bool graphs_hold(const struct view *v)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    return !v->recipe->cluster.cuda_graphs ||
+           (p->tensor_parallel_size == 1 && (p->zero_stage <= 1 || p->data_parallel_size == 1) &&
+            !v->recipe->memory.offload_activations);
+}
+
+static void graphs_say(const struct view *v, struct text *out)
+{
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    text_add(out,
+             "cluster.cuda_graphs true is for passes without messages or copies of their own: with "
+             "parallel.tensor_parallel_size %d, parallel.zero_stage %d and memory.offload_activations %s "
+             "layers have some; 1, at most 1, and false work, or cluster.cuda_graphs false",
+             p->tensor_parallel_size, p->zero_stage,
+             v->recipe->memory.offload_activations ? "true" : "false");
+}
+
+const struct rule recipe_layout_rules[] = {
+    {WIDTH " " HEADS " model.kv_channels",
+     head_width_holds,
+     head_width_say,
+     {{.key = WIDTH, .grid = heads_of}, {.key = HEADS}}},
+    {"model.kv_channels " WIDTH " " HEADS " model.position_embedding_type",
+     rope_holds,
+     rope_say,
+     {{.key = WIDTH, .grid = two_heads_of}, {.key = "model.kv_channels"}, {.key = HEADS}}},
+    {GROUPS " " HEADS, groups_holds, groups_say, {{.key = GROUPS}, {.key = HEADS}}},
+    {TP " " HEADS,
+     heads_tp_holds,
+     heads_tp_say,
+     {{.key = TP, .guess = tp_within_heads}, {.key = HEADS, .grid = tp_of}}},
+    {TP " " GROUPS " " HEADS,
+     groups_tp_holds,
+     groups_tp_say,
+     {{.key = TP, .guess = tp_within_heads}, {.key = GROUPS}}},
+    {TP " model.ffn_hidden_size " WIDTH " model.activation",
+     ffn_tp_holds,
+     ffn_tp_say,
+     {{.key = TP, .guess = tp_within_heads}, {.key = "model.ffn_hidden_size", .grid = tp_of}}},
+    {TP " parallel.sequence_parallel train.micro_batch_size model.seq_length",
+     sequence_holds,
+     sequence_say,
+     {{.key = TP, .guess = tp_within_heads},
+      {.key = "train.micro_batch_size"},
+      {.key = "model.seq_length", .grid = tp_of}}},
+    {PP " model.num_layers pipeline.virtual_stages pipeline.layout pipeline.schedule",
+     enough_holds,
+     enough_say,
+     {{.key = PP, .guess = layers_per_chunk},
+      {.key = "pipeline.virtual_stages"},
+      {.key = "model.num_layers", .guess = stages_of}}},
+    {"pipeline.layout model.num_layers pipeline.virtual_stages pipeline.schedule " PP,
+     layout_holds,
+     layout_say,
+     {{0}}},
+    {"pipeline.schedule pipeline.schedule_file", one_schedule_holds, one_schedule_say, {{0}}},
+    {PER_STAGE " pipeline.virtual_stages pipeline.layout model.num_layers " PP,
+     per_stage_holds,
+     per_stage_say,
+     {{.key = PER_STAGE}}},
+    {"pipeline.schedule_file pipeline.virtual_stages pipeline.microbatch_group_size " PP
+     " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
+     file_holds,
+     file_say,
+     {{.key = PP, .guess = file_p},
+      {.key = "train.global_batch_size", .guess = file_batch},
+      {.key = "pipeline.virtual_stages", .guess = file_v}}},
+    {"train.global_batch_size train.micro_batch_size pipeline.virtual_stages " PP " " DP " " TP
+     " parallel.context_parallel_size",
+     fits_holds,
+     fits_say,
+     {{.key = "train.global_batch_size", .guess = largest_batch}}},
+    {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
+     " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
+     takes_holds,
+     takes_say,
+     {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
+    {"pipeline.auto_memory_limit", limit_holds, limit_say, {{0}}},
+    {"pipeline.auto_f pipeline.auto_i pipeline.auto_w", times_hold, times_say, {{0}}},
+    {"pipeline.optimizer_post_validation " PP,
+     validated_pipeline_holds,
+     validated_pipeline_say,
+     {{.key = PP, .guess = two}}},
+    {"pipeline.optimizer_post_validation pipeline.schedule pipeline.schedule_file",
+     validated_schedule_holds,
+     validated_schedule_say,
+     {{0}}},
+    {PP " " TP " " DP " parallel.context_parallel_size",
+     world_holds,
+     world_say,
+     {{.key = DP}, {.key = TP}, {.key = PP}}},
+    {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP " parallel.context_parallel_size",
+     batch_holds,
+     batch_say,
+     {{.key = "train.global_batch_size", .grid = samples_at_once},
+      {.key = "train.micro_batch_size"},
+      {.key = DP}}},
+    {"cluster.cuda_graphs parallel.tensor_parallel_size parallel.zero_stage parallel.data_parallel_size "
+     "memory.offload_activations",
+     graphs_hold,
+     graphs_say,
+     {{0}}},
+};

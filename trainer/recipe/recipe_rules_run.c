@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rules of a run: the learning rate, data and tokenizer, names and folders. */
+#include "trainer/recipe/recipe_rules.h"
+
+#include "kernels/device.h"
+#include "parallel/comm.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* ---- the learning rate ---- */
+
+static int64_t decay_of(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_iters;
+}
+
+/* No step is made, and no learning rate is needed. */
+static bool never_steps(const struct recipe *r)
+{
+    return r->train.train_iters == 0;
+}
+
+/* Megatron-LM's rule, except for a decay without a single step. A run may end before its warm-up does. */
+static bool warmup_holds(const struct view *v)
+{
+    return never_steps(v->recipe) || v->recipe->optimizer.lr_warmup_iters <= decay_of(v->recipe);
+}
+
+static void warmup_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    text_add(out, "optimizer.lr_warmup_iters %lld is more than optimizer.lr_decay_iters %lld%s",
+             (long long)r->optimizer.lr_warmup_iters, (long long)decay_of(r),
+             decay_of(r) == r->train.train_iters ? ", by default train.train_iters" : "");
+}
+
+static int64_t warmup_of(const struct recipe *r)
+{
+    return r->optimizer.lr_warmup_iters;
+}
+
+static int64_t room_for_wsd(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_iters - r->optimizer.lr_warmup_iters;
+}
+
+static bool wsd_holds(const struct view *v)
+{
+    const struct recipe_optimizer *o = &v->recipe->optimizer;
+    return o->lr_decay_style != LR_WSD || never_steps(v->recipe) ||
+           (o->lr_wsd_decay_iters >= 1 && o->lr_wsd_decay_iters <= room_for_wsd(v->recipe));
+}
+
+static void wsd_say(const struct view *v, struct text *out)
+{
+    const struct recipe_optimizer *o = &v->recipe->optimizer;
+    text_add(
+        out,
+        "optimizer.lr_wsd_decay_iters %lld: WSD needs at least 1 and at most optimizer.lr_decay_iters %lld - "
+        "optimizer.lr_warmup_iters %lld",
+        (long long)o->lr_wsd_decay_iters, (long long)o->lr_decay_iters, (long long)o->lr_warmup_iters);
+}
+
+static int64_t wsd_guess(const struct recipe *r)
+{
+    return r->optimizer.lr_wsd_decay_iters < 1 ? (room_for_wsd(r) + 9) / 10 : room_for_wsd(r);
+}
+
+static int64_t warmup_before_wsd(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_iters - r->optimizer.lr_wsd_decay_iters;
+}
+
+static bool min_lr_holds(const struct view *v)
+{
+    return v->recipe->optimizer.min_lr <= v->recipe->optimizer.lr;
+}
+
+static void min_lr_say(const struct view *v, struct text *out)
+{
+    char low[NUMBER_CHARS], high[NUMBER_CHARS];
+    number_text(v->recipe->optimizer.min_lr, low);
+    number_text(v->recipe->optimizer.lr, high);
+    text_add(out, "optimizer.min_lr %s is more than optimizer.lr %s; optimizer.min_lr %s works", low, high,
+             high);
+}
+
+/* ---- data, tokenizer, names ---- */
+
+static bool vocab_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    // A vocabulary file has its own size: the tokenizer compares when it has read it.
+    if (r->tokenizer.tokenizer_type == TOKENIZER_GPT2_BPE && r->tokenizer.vocab_file != NULL)
+        return true;
+    return r->model.vocab_size >= 1 && r->model.vocab_size >= rule_tokenizer_vocab(r);
+}
+
+static void vocab_say(const struct view *v, struct text *out)
+{
+    const struct recipe *r = v->recipe;
+    if (r->tokenizer.tokenizer_type == TOKENIZER_NONE)
+        text_add(out, "model.vocab_size must be given with tokenizer.tokenizer_type none");
+    else
+        text_add(out, "model.vocab_size %lld is smaller than the tokenizer's %lld",
+                 (long long)r->model.vocab_size, (long long)rule_tokenizer_vocab(r));
+}
+
+static int64_t vocab_guess(const struct recipe *r)
+{
+    return rule_tokenizer_vocab(r) > 0 ? rule_tokenizer_vocab(r) : 50257;
+}
+
+static bool files_hold(const struct view *v)
+{
+    const struct recipe_tokenizer *t = &v->recipe->tokenizer;
+    bool vocab = t->vocab_file != NULL, merge = t->merge_file != NULL;
+    return t->tokenizer_type == TOKENIZER_GPT2_BPE ? vocab == merge : !vocab && !merge;
+}
+
+static void files_say(const struct view *v, struct text *out)
+{
+    const struct recipe_tokenizer *t = &v->recipe->tokenizer;
+    if (t->tokenizer_type == TOKENIZER_GPT2_BPE)
+        text_add(out, "tokenizer.%s is given without tokenizer.%s; GPT2BPE reads both",
+                 t->vocab_file != NULL ? "vocab_file" : "merge_file",
+                 t->vocab_file != NULL ? "merge_file" : "vocab_file");
+    else
+        text_add(out, "tokenizer.%s is given, but tokenizer.tokenizer_type %s reads no file; %s none works",
+                 t->vocab_file != NULL ? "vocab_file" : "merge_file",
+                 t->tokenizer_type == TOKENIZER_BYTE ? "byte" : "none",
+                 t->vocab_file != NULL ? "tokenizer.vocab_file" : "tokenizer.merge_file");
+}
+
+static const char *document_key(const struct recipe *r)
+{
+    return r->data.reset_attention_mask ? "data.reset_attention_mask"
+           : r->data.reset_position_ids ? "data.reset_position_ids"
+           : r->data.eod_mask_loss      ? "data.eod_mask_loss"
+                                        : NULL;
+}
+
+static bool documents_hold(const struct view *v)
+{
+    return v->recipe->tokenizer.tokenizer_type != TOKENIZER_NONE || document_key(v->recipe) == NULL;
+}
+
+static void documents_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "%s needs to know which id ends a document, and tokenizer.tokenizer_type none does not say; %s "
+             "false works",
+             document_key(v->recipe), document_key(v->recipe));
+}
+
+static bool eval_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->train.eval_interval == 0 || r->data.valid.count > 0 || r->data.split[1] > 0;
+}
+
+static void eval_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "train.eval_interval %lld evaluates, but data.split leaves nothing for validation and data.valid is "
+        "not given; data.split 969, 30, 1 works",
+        (long long)v->recipe->train.eval_interval);
+}
+
+static bool split_holds(const struct view *v)
+{
+    return v->recipe->data.valid.count == 0 || v->recipe->data.split[1] == 0;
+}
+
+static void split_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out,
+             "data.split keeps a part for validation, but data.valid is given; data.split 1, 0, 0 works");
+}
+
+static bool save_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->checkpoint.save_interval == 0 || r->checkpoint.save != NULL ||
+           !v->said[SAID_SAVE]; // then it is derived, a moment later
+}
+
+static void save_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "checkpoint.save_interval %lld saves, but checkpoint.save is none; checkpoint.save_interval 0 "
+             "works",
+             (long long)v->recipe->checkpoint.save_interval);
+}
+
+static bool name_holds(const struct view *v)
+{
+    const char *name = v->recipe->name; // NULL: derived, a moment later
+    return name == NULL || (strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
+}
+
+static void name_say(const struct view *v, struct text *out)
+{
+    const char *base = strrchr(v->recipe->name, '/');
+    base = base != NULL ? base + 1 : v->recipe->name;
+    bool dots = *base == 0 || strcmp(base, ".") == 0 || strcmp(base, "..") == 0;
+    text_add(out, "name %s cannot name a folder; name %s works", v->recipe->name, dots ? "run" : base);
+}
+
+static bool profile_holds(const struct view *v)
+{
+    const struct recipe_profile *p = &v->recipe->profile;
+    return !p->timeline || never_steps(v->recipe) ||
+           (p->profile_step_start <= v->recipe->train.train_iters &&
+            (p->profile_step_end == 0 || p->profile_step_end >= p->profile_step_start));
+}
+
+static void profile_say(const struct view *v, struct text *out)
+{
+    const struct recipe_profile *p = &v->recipe->profile;
+    if (p->profile_step_start > v->recipe->train.train_iters)
+        text_add(out, "profile.profile_step_start %lld comes after train.train_iters %lld",
+                 (long long)p->profile_step_start, (long long)v->recipe->train.train_iters);
+    else
+        text_add(out, "profile.profile_step_end %lld comes before profile.profile_step_start %lld",
+                 (long long)p->profile_step_end, (long long)p->profile_step_start);
+}
+
+static bool timed_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return !r->profile.timeline || !device_named_computes(r->cluster.device) ||
+           device_named_runs_at_once(r->cluster.device);
+}
+
+static void timed_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "profile.timeline takes the time of each action by the host's clock, and on cluster.device %s a call "
+        "returns before its work is done; profile.timeline false or cluster.device %s works",
+        v->recipe->cluster.device, device_kind(0)->name);
+}
+
+static int64_t profile_start_of(const struct recipe *r)
+{
+    return r->profile.profile_step_start;
+}
+
+static int64_t iters_of(const struct recipe *r)
+{
+    return r->train.train_iters;
+}
+
+/* The order that is meant: the axes in `order`, whatever is between them and in capitals or not, each where
+ * it comes first; behind them those that were forgotten. */
+static void order_meant(const char *order, struct text *out)
+{
+    static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
+    enum { AXES = sizeof axes / sizeof *axes };
+    bool has[AXES] = {false};
+    for (const char *at = order; *at != 0; at++)
+        for (int a = 0; a < AXES; a++)
+            if (!has[a] && strncasecmp(at, axes[a], 2) == 0) {
+                text_add(out, "%s%s", out->length > 0 ? "-" : "", axes[a]);
+                has[a] = true;
+            }
+    for (int a = 0; a < AXES; a++)
+        if (!has[a])
+            text_add(out, "%s%s", out->length > 0 ? "-" : "", axes[a]);
+}
+
+static bool order_holds(const struct view *v)
+{
+    struct text meant = {0};
+    order_meant(v->recipe->parallel.rank_order, &meant);
+    bool holds = strcmp(v->recipe->parallel.rank_order, meant.chars) == 0;
+    text_free(&meant);
+    return holds;
+}
+
+static void order_say(const struct view *v, struct text *out)
+{
+    struct text meant = {0};
+    order_meant(v->recipe->parallel.rank_order, &meant);
+    text_add(
+        out,
+        "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; parallel.rank_order %s works",
+        v->recipe->parallel.rank_order, meant.chars);
+    text_free(&meant);
+}
+
+/* ---- the device ---- */
+
+static bool built_holds(const struct view *v)
+{
+    return device_is_built(v->recipe->cluster.device);
+}
+
+static void built_say(const struct view *v, struct text *out)
+{
+    text_add(out, "cluster.device %s is not in this build, which has", v->recipe->cluster.device);
+    for (size_t i = 0; device_kind(i) != NULL; i++)
+        text_add(out, "%s %s", i > 0 ? "," : "", device_kind(i)->name);
+    text_add(out, "; meson setup -Dcuda=enabled, where nvcc is, builds cuda; cluster.device %s works",
+             device_kind(0)->name);
+}
+
+static int64_t ranks_of(const struct recipe *r)
+{
+    const struct recipe_parallel *p = &r->parallel;
+    return (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->data_parallel_size *
+           p->context_parallel_size;
+}
+
+const char *recipe_transport(const struct recipe *r)
+{
+    const char *device = r->cluster.device;
+    bool host = !device_named_computes(device) || device_named_is_of_host(device);
+    bool is_auto = strcmp(r->cluster.transport, "auto") == 0;
+    return is_auto && !host && ranks_of(r) > 1 ? "nccl" : r->cluster.transport;
+}
+
+struct world_options recipe_world(const struct recipe *r, int size)
+{
+    return (struct world_options){.transport = recipe_transport(r),
+                                  .size = size,
+                                  .any_order = !r->deterministic,
+                                  .ranks_per_gpu = r->cluster.ranks_per_gpu};
+}
+
+struct world_options recipe_world_of_threads(const struct recipe *r, int size)
+{
+    struct world_options options = recipe_world(r, size);
+    if (strcmp(options.transport, "nccl") != 0)
+        options.transport = "local";
+    return options;
+}
+
+/* What is built, and moves this device's memory; a device that does not compute needs none. */
+static bool goes_with(const char *transport, const char *device)
+{
+    return transport_is_built(transport) && transport_reaches(transport, device);
+}
+
+static bool transport_holds(const struct view *v)
+{
+    const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
+    if (!device_is_built(device) || !device_named_computes(device))
+        return true;
+    bool alone = ranks_of(v->recipe) <= 1 && strcmp(v->recipe->cluster.transport, "nccl") != 0;
+    return alone || strcmp(transport, "auto") == 0 || goes_with(transport, device);
+}
+
+static void transport_say(const struct view *v, struct text *out)
+{
+    const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
+    long long ranks = (long long)ranks_of(v->recipe);
+    int others = 0;
+    if (transport_is_built(transport))
+        text_add(out, "cluster.transport %s does not move the memory of cluster.device %s;", transport,
+                 device);
+    else
+        text_add(out,
+                 "%s %s: %lld rank%s, and cluster.transport %s is not in this build (meson setup "
+                 "-Dcuda=enabled -Dmpi=enabled, where nvcc, nccl.h and MPI are);",
+                 "cluster.device", device, ranks, ranks == 1 ? "" : "s", transport);
+    for (size_t i = 0; transport_at(i) != NULL; i++)
+        if (goes_with(transport_at(i)->name, device))
+            text_add(out, "%s %s", others++ > 0 ? ", or cluster.transport" : " cluster.transport",
+                     transport_at(i)->name);
+    if (others == 0)
+        text_add(out, " one rank, or cluster.device %s", device_kind(0)->name);
+    text_add(out, " works");
+}
+
+static bool sharing_holds(const struct view *v)
+{
+    return v->recipe->cluster.ranks_per_gpu == 1 || strcmp(recipe_transport(v->recipe), "nccl") == 0;
+}
+
+static void sharing_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "cluster.ranks_per_gpu %d is for ranks with a GPU each: with cluster.transport %s and "
+             "cluster.device %s, 1 works",
+             v->recipe->cluster.ranks_per_gpu, recipe_transport(v->recipe), v->recipe->cluster.device);
+}
+
+static bool rollback_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return !r->memory.offload_optimizer || !r->pipeline.optimizer_post_validation;
+}
+
+static void rollback_say(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out, "memory.offload_optimizer keeps the moments away from the device, and "
+                  "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works");
+}
+
+static bool tf32_holds(const struct view *v)
+{
+    const struct recipe_precision *p = &v->recipe->precision;
+    return !p->allow_tf32 ||
+           (p->params_dtype == RECIPE_FP32 && device_named_has_matmul_options(v->recipe->cluster.device));
+}
+
+static void tf32_say(const struct view *v, struct text *out)
+{
+    text_add(out, "precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU:");
+    if (!device_named_has_matmul_options(v->recipe->cluster.device))
+        text_add(out, " cluster.device %s has no TF32;", v->recipe->cluster.device);
+    if (v->recipe->precision.params_dtype != RECIPE_FP32)
+        text_add(out, " with precision.params_dtype %s there are none;", recipe_dtype_name(v->recipe));
+    text_add(out, " precision.allow_tf32 false works");
+}
+
+static bool algorithms_hold(const struct view *v)
+{
+    const struct recipe_cluster *cluster = &v->recipe->cluster;
+    return cluster->matmul_algorithms == NULL || device_named_has_matmul_options(cluster->device);
+}
+
+static void algorithms_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "cluster.matmul_algorithms is for libraries that have several on a GPU, and cluster.device %s has "
+        "one; cluster.matmul_algorithms none works",
+        v->recipe->cluster.device);
+}
+
+static bool kept_holds(const struct view *v)
+{
+    const struct recipe_cluster *cluster = &v->recipe->cluster;
+    return cluster->matmul_algorithms == NULL ||
+           device_named_check_algorithms(cluster->device, cluster->matmul_algorithms) == OK;
+}
+
+static void kept_say(const struct view *v, struct text *out)
+{
+    if (!kept_holds(v))
+        text_add(out, "%s", fail_text());
+}
+
+static bool epilogues_hold(const struct view *v)
+{
+    const struct recipe_cluster *cluster = &v->recipe->cluster;
+    return cluster->matmul_epilogues == EPILOGUES_APART || device_named_has_matmul_options(cluster->device);
+}
+
+static void epilogues_say(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "cluster.matmul_epilogues is for a GPU's library, and cluster.device %s multiplies without; "
+             "cluster.matmul_epilogues apart works",
+             v->recipe->cluster.device);
+}
+
+/* Adds why cuDNN's attention cannot be had, each reason with what works; false: it can. */
+static bool cudnn_obstacles(const struct recipe *r, struct text *out)
+{
+    bool takes = device_named_takes_cudnn(r->cluster.device);
+    bool fits = r->model.kv_channels % 8 == 0 && r->model.kv_channels <= 128;
+    const struct {
+        bool there;
+        const char *why;
+    } obstacles[] = {
+        {!takes, "cuDNN computes on GPUs; cluster.device cuda"},
+        {r->model.attention_dropout > 0.0,
+         "the weights that cuDNN drops are not those that another layout drops; "
+         "model.attention_dropout 0"},
+        {r->data.reset_attention_mask, "its graph knows no documents; data.reset_attention_mask false"},
+        {r->precision.params_dtype == RECIPE_FP32,
+         "it takes two-byte numbers; precision.params_dtype bf16 or fp16"},
+        {!fits, "it takes heads of at most 128 columns by eights; model.kv_channels 64 or 128"},
+    };
+    size_t length = out->length;
+    for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++)
+        if (obstacles[i].there)
+            text_add(out, "%s%s", out->length > length ? ", and " : "", obstacles[i].why);
+    return out->length > length;
+}
+
+static bool backend_holds(const struct view *v)
+{
+    struct text why = {0};
+    bool good = v->recipe->attention_backend != ATTENTION_CUDNN || !cudnn_obstacles(v->recipe, &why);
+    text_free(&why);
+    return good;
+}
+
+static void backend_say(const struct view *v, struct text *out)
+{
+    text_add(out, "model.attention_backend cudnn: ");
+    cudnn_obstacles(v->recipe, out);
+    text_add(out, ", or model.attention_backend own works");
+}
+
+static bool assumption_holds(const struct view *v)
+{
+    return v->recipe->assume == ASSUME_PROGRAM || !device_named_computes(v->recipe->cluster.device);
+}
+
+static void assumption_say(const struct view *v, struct text *out)
+{
+    text_add(
+        out,
+        "assume papers is for counting bytes, and cluster.device %s computes; cluster.device dry or assume "
+        "program works",
+        v->recipe->cluster.device);
+}
+
+/* ---- the rules ---- */
+
+#define WARMUP    "optimizer.lr_warmup_iters"
+#define DECAY     "optimizer.lr_decay_iters"
+#define WSD       "optimizer.lr_wsd_decay_iters"
+#define TOKENIZER "tokenizer.tokenizer_type"
+#define DEGREES                                                                                  \
+    "parallel.tensor_parallel_size parallel.pipeline_parallel_size parallel.data_parallel_size " \
+    "parallel.context_parallel_size"
+
+const struct rule recipe_run_rules[] = {
+    {WARMUP " " DECAY " train.train_iters",
+     warmup_holds,
+     warmup_say,
+     {{.key = WARMUP, .guess = decay_of},
+      {.key = "train.train_iters", .guess = warmup_of},
+      {.key = DECAY, .guess = warmup_of}}},
+    {WSD " " WARMUP " " DECAY " train.train_iters optimizer.lr_decay_style",
+     wsd_holds,
+     wsd_say,
+     {{.key = WSD, .guess = wsd_guess}, {.key = WARMUP, .guess = warmup_before_wsd}}},
+    {"optimizer.min_lr optimizer.lr", min_lr_holds, min_lr_say, {{0}}},
+    {"model.vocab_size " TOKENIZER " tokenizer.vocab_file",
+     vocab_holds,
+     vocab_say,
+     {{.key = "model.vocab_size", .guess = vocab_guess}}},
+    {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_say, {{0}}},
+    {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER,
+     documents_hold,
+     documents_say,
+     {{0}}},
+    {"train.eval_interval data.split data.valid", eval_holds, eval_say, {{0}}},
+    {"data.split data.valid", split_holds, split_say, {{0}}},
+    {"checkpoint.save_interval checkpoint.save", save_holds, save_say, {{0}}},
+    {"name", name_holds, name_say, {{0}}},
+    {"parallel.rank_order", order_holds, order_say, {{0}}},
+    {"cluster.device", built_holds, built_say, {{0}}},
+    {"model.attention_backend model.attention_dropout model.kv_channels data.reset_attention_mask "
+     "precision.params_dtype cluster.device",
+     backend_holds,
+     backend_say,
+     {{0}}},
+    {"precision.allow_tf32 precision.params_dtype cluster.device", tf32_holds, tf32_say, {{0}}},
+    {"cluster.matmul_algorithms cluster.device", algorithms_hold, algorithms_say, {{0}}},
+    {"cluster.matmul_algorithms", kept_holds, kept_say, {{0}}},
+    {"cluster.matmul_epilogues cluster.device", epilogues_hold, epilogues_say, {{0}}},
+    {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
+    {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
+    {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},
+    {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
+     profile_holds,
+     profile_say,
+     {{.key = "profile.profile_step_end", .guess = profile_start_of},
+      {.key = "profile.profile_step_start", .guess = iters_of}}},
+    {"profile.timeline cluster.device", timed_holds, timed_say, {{0}}},
+    {"assume cluster.device", assumption_holds, assumption_say, {{0}}},
+};

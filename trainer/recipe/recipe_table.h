@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The rows behind the recipe, for the files recipe*.c only: everyone else reads struct recipe.
+ *
+ *   key "model.num_layers", type ROW_COUNT, field offsetof(struct recipe, model.num_layers), range 1 to
+ *   100000, aliases "num_hidden_layers n_layer", and a sentence.
+ *
+ * Defaults are kept as text and go through the same parser as a user's text, so a default cannot be
+ * a value that a user could not write. */
+#pragma once
+
+#include "trainer/recipe/recipe.h"
+
+#include "trainer/recipe/recipe_yaml.h"
+#include <sys/types.h>
+
+enum row_type {
+    ROW_BASE,    // the file this one is merged over; no field
+    ROW_BOOL,    // bool
+    ROW_INT,     // int
+    ROW_COUNT,   // int64_t
+    ROW_REAL,    // double
+    ROW_TEXT,    // char *, owned
+    ROW_WORD,    // char *, owned: one of the choices
+    ROW_CHOICE,  // an enum or int: the value of one of the choices
+    ROW_LAYERS,  // struct recipe_layers
+    ROW_NAMES,   // struct recipe_names: any text, or of the choices
+    ROW_SOURCES, // struct recipe_sources
+    ROW_SPLIT,   // double[3]
+    ROW_TYPES
+};
+
+/* A name that a key takes. Arrays of them end with {0}. */
+struct choice {
+    const char *name;
+    int value;    // of ROW_CHOICE
+    bool unbuilt; // known, and refused until something implements it
+    bool alias;   // another program's word for a value listed before: read, never written
+};
+
+struct recipe_row {
+    const char *key;      // "section.name", or "name" at the top
+    const char *fallback; // the default as text; NULL: derived, or must be given
+    const char *derived;  // how the default is computed, in words; such a key also takes `auto`
+    const char *aliases;  // other names inside the section, separated by spaces
+    const char *example;  // for a key that must be given, or whose range has an open end
+    const char *help;
+    const struct choice *choices;
+    double low, high;  // of numbers, both included ...
+    bool above, below; // ... or excluded
+    enum row_type type;
+    bool optional; // of ROW_TEXT: `none` is a value
+    bool unbuilt;  // nothing implements it: only the default is accepted
+    size_t offset;
+};
+
+extern const struct recipe_row recipe_rows[RECIPE_ROWS];
+
+struct recipe_section {
+    const char *name; // "" for the top
+    const char *help;
+};
+
+enum { RECIPE_SECTIONS = 15 };
+extern const struct recipe_section recipe_sections[RECIPE_SECTIONS];
+
+/* ---- finding rows: recipe_row.c ---- */
+
+/* The rows' names in pieces: the section's length ("model" 5, "" 0) and the name after the dot. */
+size_t row_section_length(const struct recipe_row *row);
+const char *row_name(const struct recipe_row *row);
+bool row_in_section(const struct recipe_row *row, const char *section);
+
+/* By name or alias inside a section; -1 when there is none. */
+int row_find(const char *section, const char *name);
+/* By dotted key; alias inside the section allowed ("model.n_layer"), and tp, pp, dp, cp, ep. */
+int row_find_dotted(const char *key);
+/* For keys written in this program: there is one. */
+int row_of(const char *key);
+
+/* ---- values: recipe_value.c ---- */
+
+/* Sets the row's field from `node`. On false the field is as it was and `why` has the sentence after
+ * the key: "\"abc\" is not a whole number; ...". `automatic` is set when the value says `auto` and the
+ * row is derived; then nothing was stored. */
+bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
+               struct text *why);
+/* The default, for a row that has one. */
+void value_set_default(struct recipe *recipe, const struct recipe_row *row);
+/* The value as YAML, on one line. */
+void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out);
+void value_free(struct recipe *recipe, const struct recipe_row *row);
+/* "a whole number from 1 to 100000", "one of gpipe, 1f1b, zb-h1". */
+void value_expected(const struct recipe_row *row, struct text *out);
+
+/* ROW_INT and ROW_COUNT only. */
+int64_t value_integer(const struct recipe *recipe, const struct recipe_row *row);
+void value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value);
+
+/* A copy in memory of its own; running out ends the program, as in base/text.h. */
+char *text_copy(const char *chars);
+/* `chars` with whatever could break a line or a YAML comment replaced by '?'. */
+void text_add_clean(struct text *out, const char *chars);
+
+/* A number as a person would write it where digits allow: 10000, not 1e+04. */
+void text_add_real(struct text *out, double value);
+
+/* ---- checks across keys: recipe_check.c ---- */
+
+/* Fills every value that is derived from others and was not given. world_size 0: alone. */
+void recipe_derive(struct recipe *recipe, int world_size);
+/* Notes what pipeline.schedule_file is made for, if there is one, so that rules can hold it against the rest;
+ * false with a problem when it cannot be used. */
+bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
+
+/* ---- names and folders: recipe_paths.c ---- */
+
+/* What the recipe's files say, before the command line changes it; NULL: not given. */
+struct recipe_paths {
+    char *name, *run_dir;
+};
+struct recipe_paths recipe_paths_of(const struct recipe *recipe);
+void recipe_paths_free(struct recipe_paths *paths);
+/* Fills name, logging.run_dir and checkpoint.save where they were not given. `path`: the recipe's. */
+void recipe_derive_paths(struct recipe *recipe, const char *path, const struct recipe_paths *in_files,
+                         struct problems *problems);
+
+/* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
+void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
+                  struct problems *problems);
+
+/* Why `path`, a recipe, cannot be read; NULL when it was, up to one byte more than a recipe may have. It is a
+ * regular file, or a pipe without a name (`<(...)`, /dev/stdin) that is written to: nothing else is waited
+ * for. */
+const char *recipe_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode);
+/* A problem for each file that the recipe names, that its run reads, and that is not there; also of the
+ * schedule, which otherwise has been read already. */
+void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems);
+/* What an unknown key asks for, where that is known and not there: "mixture of experts is not implemented";
+ * else NULL. */
+const char *recipe_missing_feature(const char *name);
+
+/* The one of names[0..count) that a value means: by what other programs call it, or else the nearest; NULL.
+ */
+const char *recipe_near_choice(const char *value, const char *const *names, size_t count);
+
+/* Warns of what a recipe says to no effect: recipe_unread.c. */
+void recipe_warn_unread(const struct recipe *recipe, struct problems *problems);
+/* On a GPU, or a dry device that models one, warns of rows that slow matrix multiplications down:
+ * recipe_alignment.c. */
+void recipe_warn_alignment(const struct recipe *recipe, struct problems *problems);
+
+/* "recipes/a.yaml:12", "command line" or the recipe's path. */
+void origin_text(const struct recipe *recipe, int row, struct text *out);

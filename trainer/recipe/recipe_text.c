@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A recipe written out: each value with where it came from, and the reference page.
+ *
+ *   model:
+ *     num_layers: 6                # recipes/quickstart.yaml:14
+ *     kv_channels: 32              # derived
+ *
+ * The law: what is written here loads back to the same recipe. So a text that could be read as a word
+ * of ours (none, auto) or as YAML's own syntax goes into quotes. */
+#include "trainer/recipe/recipe_table.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+enum { COMMENT_COLUMN = 46 };
+
+void text_add_clean(struct text *out, const char *chars)
+{
+    for (const char *c = chars; *c != 0;) {
+        int size = utf8_length(c);
+        char one[8] = {0};
+        memcpy(one, c, size > 0 ? (size_t)size : 1);
+        text_add(out, "%s", text_is_printable(one) ? one : "?");
+        c += size > 0 ? size : 1;
+    }
+}
+
+/* ---- values ---- */
+
+void text_add_real(struct text *out, double value)
+{
+    char number[NUMBER_CHARS];
+    text_add(out, "%s", number_text(value, number));
+}
+
+static bool can_be_plain(const char *text, bool derived)
+{
+    static const char *const words[] = {"none", "null", "true", "false", "True", "False", "TRUE", "FALSE"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0)
+            return false;
+    for (const char *c = text; *c != 0; c++)
+        if (!isalnum((unsigned char)*c) && strchr("_./-+", *c) == NULL)
+            return false;
+    return !(derived && strcmp(text, "auto") == 0) && (isalnum((unsigned char)*text) || *text == '/');
+}
+
+static void add_string(struct text *out, const char *string, bool derived)
+{
+    if (string == NULL)
+        text_add(out, "none");
+    else if (can_be_plain(string, derived))
+        text_add(out, "%s", string);
+    else
+        text_add_json(out, string);
+}
+
+static void add_choice(struct text *out, const struct recipe_row *row, int value)
+{
+    for (const struct choice *c = row->choices; c->name != NULL; c++)
+        if (c->value == value && !c->alias) {
+            text_add(out, "%s", c->name);
+            return;
+        }
+}
+
+static void add_list(struct text *out, const struct recipe_row *row, const void *field)
+{
+    const struct recipe_layers *layers = field;
+    const struct recipe_names *names = field;
+    const struct recipe_sources *sources = field;
+    const double *split = field;
+    text_add(out, "[");
+    for (size_t i = 0; row->type == ROW_LAYERS && i < layers->count; i++)
+        text_add(out, "%s%lld", i > 0 ? ", " : "", (long long)layers->list[i]);
+    for (size_t i = 0; row->type == ROW_SPLIT && i < 3; i++) {
+        text_add(out, "%s", i > 0 ? ", " : "");
+        text_add_real(out, split[i]);
+    }
+    for (size_t i = 0; row->type == ROW_NAMES && i < names->count; i++) {
+        text_add(out, "%s", i > 0 ? ", " : "");
+        add_string(out, names->list[i], false);
+    }
+    for (size_t i = 0; row->type == ROW_SOURCES && i < sources->count; i++) {
+        text_add(out, "%s{path: ", i > 0 ? ", " : "");
+        add_string(out, sources->list[i].path, false);
+        text_add(out, ", weight: ");
+        text_add_real(out, sources->list[i].weight);
+        text_add(out, "}");
+    }
+    text_add(out, "]");
+}
+
+void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out)
+{
+    const void *field = (const char *)recipe + row->offset;
+    switch (row->type) {
+    case ROW_BASE:
+    case ROW_TYPES:
+        break;
+    case ROW_BOOL:
+        text_add(out, *(const bool *)field ? "true" : "false");
+        break;
+    case ROW_INT:
+    case ROW_COUNT:
+        text_add(out, "%lld", (long long)value_integer(recipe, row));
+        break;
+    case ROW_REAL:
+        text_add_real(out, *(const double *)field);
+        break;
+    case ROW_TEXT:
+        add_string(out, *(char *const *)field, row->derived != NULL);
+        break;
+    case ROW_WORD:
+        text_add(out, "%s", *(char *const *)field);
+        break;
+    case ROW_CHOICE:
+        add_choice(out, row, *(const int *)field);
+        break;
+    case ROW_LAYERS:
+    case ROW_NAMES:
+    case ROW_SOURCES:
+    case ROW_SPLIT:
+        add_list(out, row, field);
+        break;
+    }
+}
+
+/* ---- the resolved recipe ---- */
+
+void origin_text(const struct recipe *recipe, int row, struct text *out)
+{
+    const struct recipe_origin *origin = &recipe->origin[row];
+    if (origin->kind == FROM_COMMAND_LINE)
+        text_add(out, "command line");
+    else if (origin->kind == FROM_FILE)
+        text_add(out, "%s:%d", origin->file, origin->line);
+    else
+        text_add(out, "%s", recipe->files.count > 0 ? recipe->files.list[0] : "recipe");
+}
+
+/* A folder that is derived from another key follows that key when the saved recipe is run again under another
+ * name: written out, it would lead into the folders of the run that it was saved by. */
+static bool is_derived_path(const struct recipe *recipe, int row)
+{
+    return recipe->origin[row].kind == FROM_DERIVED &&
+           (row == row_of("logging.run_dir") || row == row_of("checkpoint.save"));
+}
+
+/* The text of a comment that says where a row's value came from. */
+static void add_from(const struct recipe *recipe, int row, struct text *out)
+{
+    enum origin_kind kind = recipe->origin[row].kind;
+    if (kind == FROM_DEFAULT)
+        text_add(out, "default");
+    else if (kind != FROM_DERIVED)
+        origin_text(recipe, row, out);
+    else
+        text_add(out, "derived");
+    if (!is_derived_path(recipe, row))
+        return;
+    text_add(out, ": ");
+    value_text(recipe, &recipe_rows[row], out);
+}
+
+static void add_resolved_row(const struct recipe *recipe, int row, struct text *out)
+{
+    struct text line = {0}, from = {0};
+    text_add(&line, "%s%s: ", row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
+             row_name(&recipe_rows[row]));
+    if (is_derived_path(recipe, row))
+        text_add(&line, "auto");
+    else
+        value_text(recipe, &recipe_rows[row], &line);
+    add_from(recipe, row, &from);
+    text_add(out, "%-*s # ", COMMENT_COLUMN, line.chars);
+    text_add_clean(out, from.chars);
+    text_add(out, "\n");
+    text_free(&line);
+    text_free(&from);
+}
+
+void recipe_resolved_text(const struct recipe *recipe, struct text *out)
+{
+    text_add(out, "# The recipe as it was understood: every key, its value, and where that came from.\n");
+    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+        const char *section = recipe_sections[s].name;
+        if (*section != 0)
+            text_add(out, "\n%s:\n", section);
+        for (int row = 0; row < RECIPE_ROWS; row++)
+            if (row_in_section(&recipe_rows[row], section) && recipe_rows[row].type != ROW_BASE)
+                add_resolved_row(recipe, row, out);
+    }
+}
+
+void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out)
+{
+    value_text(recipe, &recipe_rows[row_of(key)], out);
+}
+
+/* ---- the reference page ---- */
+
+static const char intro[] =
+    "<!-- Made by `cuboid recipe --reference > docs/recipe.md`; edit recipe_table.c instead. -->\n"
+    "# The recipe\n\n"
+    "A run is one YAML file.\n"
+    "`cuboid recipe RECIPE [key=value ...]` prints it as it is understood: every key, its value, and where "
+    "that came from.\n\n"
+    "- On the command line a key is written with its section: `train.train_iters=20`, "
+    "`pipeline.layout=[3,2]`. Short for the degrees of parallelism: `tp`, `pp`, `dp`, `cp`, `ep`.\n"
+    "- `auto` stands for a value that is derived from others, where the table says how.\n"
+    "- `none` stands for no text, and for an empty list.\n"
+    "- `base: other.yaml` merges this recipe over another one. Lists are replaced as a whole. Anchors, "
+    "aliases "
+    "and merge keys are not understood.\n"
+    "- Paths are relative to where the command runs, except that of `base`, which is relative to its file.\n"
+    "- A key that is unknown, given twice or not built yet is an error. All errors are reported together, "
+    "and the exit status is 2.\n"
+    "- Names are Megatron-LM's where it has one. Defaults differ from Megatron-LM's in this: no dropout, "
+    "`cosine` decay, no padding of the vocabulary, no evaluation, and `global_batch_size` must be given, "
+    "because a default that depends on the layout would change what is computed.\n";
+
+static void add_default_cell(const struct recipe_row *row, struct text *out)
+{
+    if (row->fallback != NULL)
+        text_add(out, "`%s`", row->fallback);
+    else if (row->derived != NULL)
+        text_add(out, "%s", row->derived);
+    else
+        text_add(out, "must be given, like `%s`", row->example);
+}
+
+/* "`gpipe`, `1f1b`" or "whole number from 1 to 65536", without the article. */
+static void add_value_cell(const struct recipe_row *row, struct text *out)
+{
+    if (row->choices != NULL) {
+        size_t shown = 0;
+        text_add(out, "%s", row->type == ROW_NAMES ? "list of " : "");
+        for (const struct choice *c = row->choices; c->name != NULL; c++)
+            if (!c->alias && !c->unbuilt)
+                text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c->name);
+        return;
+    }
+    struct text expected = {0};
+    value_expected(row, &expected);
+    const char *start = text_chars(&expected);
+    text_add(out, "%s", strncmp(start, "a ", 2) == 0 ? start + 2 : start);
+    text_free(&expected);
+}
+
+static void add_unbuilt(const struct recipe_row *row, struct text *out)
+{
+    if (row->unbuilt)
+        text_add(out, " Not built yet: only `%s`.", row->fallback);
+    size_t shown = 0;
+    for (const struct choice *c = row->choices; !row->unbuilt && c != NULL && c->name != NULL; c++)
+        if (c->unbuilt)
+            text_add(out, "%s`%s`", shown++ > 0 ? ", " : " Not built yet: ", c->name);
+    if (shown > 0)
+        text_add(out, ".");
+}
+
+static void add_reference_row(const struct recipe_row *row, struct text *out)
+{
+    text_add(out, "| `%s` | ", row_name(row));
+    add_value_cell(row, out);
+    text_add(out, " | ");
+    add_default_cell(row, out);
+    text_add(out, " | %s", row->help);
+    add_unbuilt(row, out);
+    for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
+        int length = (int)strcspn(at, " ");
+        text_add(out, "%s`%.*s`", at == row->aliases ? " Also: " : ", ", length, at);
+        at += length;
+    }
+    if (row->aliases != NULL)
+        text_add(out, ".");
+    text_add(out, " |\n");
+}
+
+void recipe_reference(struct text *out)
+{
+    text_add(out, "%s", intro);
+    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+        const struct recipe_section *section = &recipe_sections[s];
+        text_add(out, "\n## %s%s\n\n%s\n\n", section->name, *section->name == 0 ? "At the top" : "",
+                 section->help);
+        text_add(out, "| key | values | default | meaning |\n|---|---|---|---|\n");
+        for (int row = 0; row < RECIPE_ROWS; row++)
+            if (row_in_section(&recipe_rows[row], section->name))
+                add_reference_row(&recipe_rows[row], out);
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a recipe says to no effect: keys that nobody reads as the other keys are, each once, with the reason.
+ *
+ *     warning: R:9: optimizer.lr_wsd_decay_iters has no effect: optimizer.lr_decay_style is cosine, and only
+ * WSD looks at it
+ *
+ * A row has the keys, when they are not read, the key that decides it, and what would read them. The trap: a
+ * default is nobody's wish, and neither is what says the same, so neither is warned of. */
+#include "trainer/recipe/recipe_table.h"
+
+#include <string.h>
+
+static bool keeps_no_graphs(const struct recipe *r)
+{
+    return device_named_computes(r->cluster.device) && !device_named_keeps_graphs(r->cluster.device);
+}
+
+static bool device_computes_itself(const struct recipe *r)
+{
+    return device_named_computes(r->cluster.device);
+}
+
+static bool not_searched(const struct recipe *r)
+{
+    return strcmp(r->pipeline.schedule, "auto") != 0;
+}
+
+static bool not_lowered(const struct recipe *r)
+{
+    struct linear_precision precision = recipe_linear_precision(r);
+    return !linear_precision_lowers(&precision);
+}
+
+static bool not_mxfp8(const struct recipe *r)
+{
+    struct linear_precision precision = recipe_linear_precision(r);
+    for (int i = 0; i < PRODUCT_COUNT; i++)
+        if (precision.format[i] == PRODUCT_MXFP8)
+            return false;
+    return true;
+}
+
+static bool not_delayed(const struct recipe *r)
+{
+    return r->precision.scaling != SCALE_DELAYED;
+}
+
+static bool not_scaled(const struct recipe *r)
+{
+    return r->precision.params_dtype != RECIPE_FP16;
+}
+
+static bool scale_is_fixed(const struct recipe *r)
+{
+    return !not_scaled(r) && r->precision.loss_scale > 0.0;
+}
+
+static bool not_wsd(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_style != LR_WSD;
+}
+
+static bool constant_rate(const struct recipe *r)
+{
+    return r->optimizer.lr_decay_style == LR_CONSTANT;
+}
+
+static bool not_rotary(const struct recipe *r)
+{
+    return r->model.position_embedding != ROPE;
+}
+
+static bool not_timed(const struct recipe *r)
+{
+    return !r->profile.timeline;
+}
+
+static bool no_messages_to_hide(const struct recipe *r)
+{
+    return !r->parallel.sequence_parallel;
+}
+
+static bool not_on_gpus(const struct recipe *r)
+{
+    return strcmp(r->cluster.device, "cuda") != 0;
+}
+
+static bool layers_are_buckets(const struct recipe *r)
+{
+    return r->parallel.zero_stage >= 2;
+}
+
+static bool slices_are_kept(const struct recipe *r)
+{
+    return r->parallel.zero_stage >= 1;
+}
+
+static bool adds_in_order(const struct recipe *r)
+{
+    return r->deterministic && !not_on_gpus(r);
+}
+
+static bool never_timed(const struct recipe *r)
+{
+    return r->cluster.matmul_epilogues == EPILOGUES_AUTO && r->deterministic &&
+           r->cluster.matmul_algorithms == NULL;
+}
+
+static bool weights_are_whole(const struct recipe *r)
+{
+    return r->parallel.zero_stage < 3;
+}
+
+static bool never_saved(const struct recipe *r)
+{
+    return r->checkpoint.save == NULL;
+}
+
+static bool not_full(const struct recipe *r)
+{
+    return r->memory.recompute_granularity != RECOMPUTE_FULL;
+}
+
+static bool not_selective(const struct recipe *r)
+{
+    return r->memory.recompute_granularity != RECOMPUTE_SELECTIVE;
+}
+
+#define DYNAMIC_SCALE                                                                    \
+    "precision.initial_loss_scale precision.min_loss_scale precision.loss_scale_window " \
+    "precision.hysteresis"
+
+static const struct unread {
+    const char *keys; // separated by spaces
+    bool (*unread)(const struct recipe *recipe);
+    const char *because; // the key that decides it ...
+    const char *wanted;  // ... and what behind "and" would be otherwise
+} rows[] = {
+    {"parallel.overlap_param_gather", weights_are_whole, "parallel.zero_stage",
+     "only 3 gathers weights for each layer"},
+    {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
+     "it is about the messages of that"},
+    {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "only a GPU has graphs"},
+    {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry stands for another"},
+    {"parallel.nccl_ub", not_on_gpus, "cluster.device", "it is about NCCL, which joins GPUs"},
+    {"parallel.nccl_ub", slices_are_kept, "parallel.zero_stage",
+     "from 1 on sums come by memory that is not registered"},
+    {"parallel.nccl_ub", adds_in_order, "deterministic",
+     "NCCL then adds nothing, and what is added comes by memory that is not registered"},
+    {"cluster.matmul_epilogues", never_timed, "deterministic",
+     "auto is then apart: only with false, or a file in cluster.matmul_algorithms, are the two timed"},
+    {"parallel.bucket_size_mb", layers_are_buckets, "parallel.zero_stage",
+     "from 2 on each layer is a bucket"},
+    {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",
+     not_searched, "pipeline.schedule", "only auto looks at it"},
+    {"model.rotary_base", not_rotary, "model.position_embedding_type", "only rope looks at it"},
+    {"optimizer.lr_wsd_decay_iters optimizer.lr_wsd_decay_style", not_wsd, "optimizer.lr_decay_style",
+     "only WSD looks at it"},
+    {"optimizer.min_lr", constant_rate, "optimizer.lr_decay_style", "the rate never falls"},
+    {"precision.scaling precision.high_precision_layers precision.high_precision_first_layers "
+     "precision.high_precision_last_layers",
+     not_lowered, "precision.matmul_format", "no multiplication has another format"},
+    {"precision.mxfp8_scale_rounding", not_mxfp8, "precision.matmul_format", "only mxfp8 looks at it"},
+    {"precision.amax_history_len precision.amax_compute_algo precision.margin", not_delayed,
+     "precision.scaling", "only delayed looks at it"},
+    {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
+     "only fp16 scales the loss"},
+    {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 looks for another"},
+    {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
+     "only full looks at it"},
+    {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective looks at it"},
+    {"checkpoint.keep_last", never_saved, "checkpoint.save", "there is nothing to remove"},
+    {"checkpoint.save_minutes", never_saved, "checkpoint.save", "nothing is saved"},
+    {"profile.profile_step_start profile.profile_step_end", not_timed, "profile.timeline",
+     "no timeline is written"},
+};
+
+/* Said, and not what it would be anyway. */
+static bool is_said(const struct recipe *recipe, int row)
+{
+    enum origin_kind kind = recipe->origin[row].kind;
+    struct text value = {0};
+    value_text(recipe, &recipe_rows[row], &value);
+    bool said = (kind == FROM_FILE || kind == FROM_COMMAND_LINE) &&
+                strcmp(text_chars(&value), recipe_rows[row].fallback) != 0;
+    text_free(&value);
+    return said;
+}
+
+static void warn_unread(const struct recipe *recipe, const char *key, const struct unread *unread,
+                        struct problems *problems)
+{
+    int row = row_of(key);
+    if (!is_said(recipe, row))
+        return;
+    struct text where = {0}, value = {0};
+    origin_text(recipe, row, &where);
+    recipe_key_text(recipe, unread->because, &value);
+    problems_warn(problems, "%s: %s has no effect: %s is %s, and %s", text_chars(&where), key,
+                  unread->because, text_chars(&value), unread->wanted);
+    text_free(&where);
+    text_free(&value);
+}
+
+/* ---- what is read, and pointless as it is ---- */
+
+static void warn_at(const struct recipe *recipe, const char *key, const char *what, struct problems *problems)
+{
+    struct text where = {0};
+    origin_text(recipe, row_of(key), &where);
+    problems_warn(problems, "%s: %s %s", text_chars(&where), key, what);
+    text_free(&where);
+}
+
+static void warn_too_many(const struct recipe *recipe, struct problems *problems)
+{
+    const struct recipe_memory *memory = &recipe->memory;
+    int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
+    int64_t most = 0;
+    for (int stage = 0; stage < stages; stage++) {
+        int64_t layers = recipe_stage_layers(recipe, stage);
+        most = layers > most ? layers : most;
+    }
+    if (memory->recompute_granularity != RECOMPUTE_FULL || memory->recompute_num_layers <= most)
+        return;
+    struct text what = {0};
+    text_add(&what, "%lld is more than the %lld layers of any stage", (long long)memory->recompute_num_layers,
+             (long long)most);
+    warn_at(recipe, "memory.recompute_num_layers", text_chars(&what), problems);
+    text_free(&what);
+}
+
+static void warn_of_modules(const struct recipe *recipe, struct problems *problems)
+{
+    const struct recipe_names *names = &recipe->memory.recompute_modules;
+    if (not_selective(recipe))
+        return;
+    if (names->count == 0)
+        warn_at(recipe, "memory.recompute_modules", "is empty: nothing is computed again; [core_attn] works",
+                problems);
+    for (size_t i = 0; i < names->count; i++)
+        for (size_t k = i + 1; k < names->count; k++)
+            if (strcmp(names->list[i], names->list[k]) == 0) {
+                struct text what = {0};
+                text_add(&what, "names %s twice; once is enough", names->list[i]);
+                warn_at(recipe, "memory.recompute_modules", text_chars(&what), problems);
+                text_free(&what);
+                return;
+            }
+}
+
+void recipe_warn_unread(const struct recipe *recipe, struct problems *problems)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct text keys = {0};
+        text_add(&keys, "%s", rows[i].keys);
+        char *rest = keys.chars;
+        bool unread = rows[i].unread(recipe);
+        for (char *key = strsep(&rest, " "); unread && key != NULL; key = strsep(&rest, " "))
+            warn_unread(recipe, key, &rows[i], problems);
+        text_free(&keys);
+    }
+    warn_too_many(recipe, problems);
+    warn_of_modules(recipe, problems);
+}

@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One value of a recipe: text to field and field to text.
+ *
+ * A refusal is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
+ * number; 1 or 2 works`. What it proposes is inside the row's range; whether it also fits the other keys
+ * is for recipe_check.c. The trap: a value is stored only when all of it is good, so that a list with one
+ * bad entry leaves the field as it was. */
+#include "trainer/recipe/recipe_table.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_MAX = 4096, SHOWN = 60 }; // characters of a text value; of a value in a message
+
+static void *field_of(const struct recipe *recipe, const struct recipe_row *row)
+{
+    return (char *)recipe + row->offset;
+}
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count == 0 ? 1 : count, size);
+    if (memory == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for %zu values", count);
+    return memory;
+}
+
+char *text_copy(const char *chars)
+{
+    size_t bytes = strlen(chars) + 1;
+    return memcpy(allocate(bytes, 1), chars, bytes);
+}
+
+/* ---- what a row wants, in words ---- */
+
+static void add_range(const struct recipe_row *row, const char *noun, struct text *out)
+{
+    char low[NUMBER_CHARS], high[NUMBER_CHARS];
+    number_text(row->low, low);
+    number_text(row->high, high);
+    if (isfinite(row->high))
+        text_add(out, row->below ? "%s from %s to below %s" : "%s from %s to %s", noun, low, high);
+    else
+        text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
+}
+
+/* "gpipe, 1f1b or zb-h1": those that are accepted, or all of a row that nothing implements. */
+static void add_choices(const struct recipe_row *row, struct text *out)
+{
+    const struct choice *last = NULL;
+    size_t shown = 0;
+    for (const struct choice *c = row->choices; c->name != NULL; c++)
+        if (!c->alias && !c->unbuilt) {
+            if (last != NULL)
+                text_add(out, "%s%s", shown++ > 0 ? ", " : "", last->name);
+            last = c;
+        }
+    if (last != NULL)
+        text_add(out, "%s%s", shown > 0 ? " or " : "", last->name);
+}
+
+void value_expected(const struct recipe_row *row, struct text *out)
+{
+    switch (row->type) {
+    case ROW_BOOL:
+        text_add(out, "true or false");
+        break;
+    case ROW_INT:
+    case ROW_COUNT:
+        add_range(row, "a whole number", out);
+        break;
+    case ROW_REAL:
+        add_range(row, "a number", out);
+        break;
+    case ROW_BASE:
+    case ROW_TEXT:
+        text_add(out, row->optional ? "text, or none" : "text");
+        break;
+    case ROW_WORD:
+    case ROW_CHOICE:
+        add_choices(row, out);
+        break;
+    case ROW_LAYERS:
+        text_add(out, "a list of whole numbers, like [3, 3, 2]");
+        break;
+    case ROW_NAMES:
+        text_add(out, "a list of names");
+        if (row->choices != NULL) {
+            text_add(out, ": ");
+            add_choices(row, out);
+        }
+        break;
+    case ROW_SOURCES:
+        text_add(out, "a dataset's prefix, or a list of {path, weight}");
+        break;
+    case ROW_SPLIT:
+        text_add(out, "one to three numbers, like 969, 30, 1");
+        break;
+    case ROW_TYPES:
+        break;
+    }
+}
+
+/* ---- text to field ---- */
+
+static bool is_null(const struct node *node)
+{
+    return node->kind == NODE_SCALAR && node->plain &&
+           (*node->text == 0 || strcmp(node->text, "~") == 0 || strcmp(node->text, "null") == 0);
+}
+
+static bool is_word(const struct node *node, const char *word)
+{
+    return node->kind == NODE_SCALAR && node->plain && strcmp(node->text, word) == 0;
+}
+
+/* "WHAT, not EXPECTED". Always false, for `return refuse(...)`. */
+static bool refuse(const struct recipe_row *row, const struct node *node, struct text *why)
+{
+    if (node->kind != NODE_SCALAR)
+        text_add(why, "is a %s; it wants ", node->kind == NODE_LIST ? "list" : "mapping");
+    else if (is_null(node))
+        text_add(why, "is empty; it wants ");
+    else
+        text_add(why, "\"%.*s\" is not ", SHOWN, node->text);
+    value_expected(row, why);
+    return false;
+}
+
+/* "entry 2: WHY", inside a list. Always false, and `inner` is empty again. */
+static bool refuse_inside(const char *what, size_t index, struct text *inner, struct text *why)
+{
+    text_add(why, "%s %zu: %s", what, index + 1, text_chars(inner));
+    text_free(inner);
+    return false;
+}
+
+/* With the bound that `value` crosses, if it can be taken, or the row's example. */
+static bool refuse_range(const struct recipe_row *row, const struct node *node, double value,
+                         const char *what, struct text *why)
+{
+    bool too_low = !(value > row->low);
+    bool open = too_low ? row->above : row->below;
+    text_add(why, "%.*s is %s; it wants ", SHOWN, node->text, what);
+    value_expected(row, why);
+    if (!open) {
+        text_add(why, "; ");
+        text_add_real(why, too_low ? row->low : row->high);
+        text_add(why, " works");
+    } else if (row->example != NULL)
+        text_add(why, "; %s works", row->example);
+    return false;
+}
+
+static bool in_range(const struct recipe_row *row, double value)
+{
+    bool low = row->above ? value > row->low : value >= row->low;
+    bool high = row->below ? value < row->high : value <= row->high;
+    return low && high; // false for NaN
+}
+
+static bool parse_real(const struct recipe_row *row, const struct node *node, double *out, struct text *why)
+{
+    double value = 0;
+    if (node->kind != NODE_SCALAR || !number_parse(node->text, &value))
+        return refuse(row, node, why);
+    if (!node->plain) {
+        text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
+        return false;
+    }
+    // Most numbers end in fp32. 1e-400 is 0 already, with a digit other than 0 before the exponent.
+    if (fabs(value) < FLT_MIN && strcspn(node->text, "123456789") < strcspn(node->text, "eE"))
+        return refuse_range(row, node, 0.0, "too small for fp32, which ends at 1.2e-38", why);
+    if (!in_range(row, value))
+        return refuse_range(row, node, value, "out of range", why);
+    if (row->below && !((double)(float)value < row->high))
+        return refuse_range(row, node, value, "out of range when rounded to fp32", why);
+    *out = value;
+    return true;
+}
+
+/* "; 1 or 2 works" for 1.5, "; 1000 works" for 1e3, and the bound for what lies beyond it. */
+static void add_whole_neighbours(const struct recipe_row *row, double value, struct text *why)
+{
+    double below = fmin(fmax(floor(value), row->low), row->high);
+    double above = fmin(fmax(ceil(value), row->low), row->high);
+    if (below < above)
+        text_add(why, "; %.0f or %.0f works", below, above);
+    else
+        text_add(why, "; %.0f works", below);
+}
+
+static bool parse_integer(const struct recipe_row *row, const struct node *node, int64_t *out,
+                          struct text *why)
+{
+    int64_t value = 0;
+    double real = 0;
+    if (node->kind != NODE_SCALAR || !integer_parse(node->text, &value)) {
+        refuse(row, node, why);
+        if (node->kind == NODE_SCALAR && number_parse(node->text, &real))
+            add_whole_neighbours(row, real, why);
+        return false;
+    }
+    if (!node->plain) {
+        text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
+        return false;
+    }
+    if (!in_range(row, (double)value))
+        return refuse_range(row, node, (double)value, "out of range", why);
+    *out = value;
+    return true;
+}
+
+static bool parse_bool(const struct recipe_row *row, const struct node *node, bool *out, struct text *why)
+{
+    static const char *const words[] = {"false", "true", "False", "True", "FALSE", "TRUE"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (is_word(node, words[i])) {
+            *out = i % 2 == 1;
+            return true;
+        }
+    return refuse(row, node, why);
+}
+
+/* A text that is not empty and can be written back into a recipe. */
+static bool parse_text(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
+{
+    if (node->kind != NODE_SCALAR || is_null(node))
+        return refuse(row, node, why);
+    const char *wrong = *node->text == 0                 ? "is empty"
+                        : strlen(node->text) > TEXT_MAX  ? "is longer than 4096 characters"
+                        : !text_is_printable(node->text) ? "has a character that cannot be printed"
+                                                         : NULL;
+    if (wrong != NULL) {
+        text_add(why, "%s; it wants ", wrong);
+        value_expected(row, why);
+        return false;
+    }
+    *out = text_copy(node->text);
+    return true;
+}
+
+static bool parse_choice(const struct recipe_row *row, const struct node *node, const struct choice **out,
+                         struct text *why)
+{
+    const char *names[32];
+    size_t count = 0;
+    for (const struct choice *c = row->choices; c->name != NULL; c++) {
+        if (node->kind == NODE_SCALAR && strcmp(node->text, c->name) == 0) {
+            if (c->unbuilt) {
+                text_add(why, "%s is not built yet; only ", c->name);
+                add_choices(row, why);
+                return false;
+            }
+            *out = c;
+            return true;
+        }
+        if (!c->unbuilt && count < sizeof names / sizeof *names)
+            names[count++] = c->name;
+    }
+    refuse(row, node, why);
+    const char *near = node->kind == NODE_SCALAR ? recipe_near_choice(node->text, names, count) : NULL;
+    if (near != NULL)
+        text_add(why, "; is %s meant?", near);
+    return false;
+}
+
+static bool parse_layers(const struct recipe_row *row, const struct node *node, struct recipe_layers *out,
+                         struct text *why)
+{
+    if (node->kind != NODE_LIST)
+        return refuse(row, node, why);
+    struct recipe_row entry = *row;
+    entry.type = ROW_COUNT;
+    struct recipe_layers layers = {.list = allocate(node->count, sizeof *layers.list), .count = node->count};
+    struct text inner = {0};
+    for (size_t i = 0; i < node->count; i++)
+        if (!parse_integer(&entry, node->child[i], &layers.list[i], &inner)) {
+            free(layers.list);
+            return refuse_inside("entry", i, &inner, why);
+        }
+    *out = layers;
+    return true;
+}
+
+static void free_names(struct recipe_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct recipe_names){0};
+}
+
+/* One of a row's choices, by its own name; any text where it has none. */
+static bool parse_name(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
+{
+    if (row->choices == NULL)
+        return parse_text(row, node, out, why);
+    struct recipe_row entry = *row;
+    entry.type = ROW_CHOICE;
+    const struct choice *choice = NULL;
+    if (!parse_choice(&entry, node, &choice, why))
+        return false;
+    const struct choice *own = row->choices;
+    while (own->alias || own->value != choice->value)
+        own++;
+    *out = text_copy(own->name);
+    return true;
+}
+
+static bool parse_names(const struct recipe_row *row, const struct node *node, struct recipe_names *out,
+                        struct text *why)
+{
+    const bool one = node->kind == NODE_SCALAR && row->choices != NULL; // a name stands for a list of one
+    if (node->kind != NODE_LIST && !one)
+        return refuse(row, node, why);
+    const size_t count = one ? 1 : node->count;
+    struct recipe_names names = {.list = allocate(count, sizeof *names.list), .count = count};
+    struct text inner = {0};
+    for (size_t i = 0; i < count; i++)
+        if (!parse_name(row, one ? node : node->child[i], &names.list[i], &inner)) {
+            free_names(&names);
+            return refuse_inside("entry", i, &inner, why);
+        }
+    *out = names;
+    return true;
+}
+
+static void free_sources(struct recipe_sources *sources)
+{
+    for (size_t i = 0; i < sources->count; i++)
+        free(sources->list[i].path);
+    free(sources->list);
+    *sources = (struct recipe_sources){0};
+}
+
+/* What stands behind one key of a source; `why` begins with that key. */
+static bool parse_source_value(const char *key, const struct node *value, struct recipe_source *out,
+                               struct text *why)
+{
+    static const struct recipe_row path = {.key = "path", .type = ROW_TEXT};
+    static const struct recipe_row weight = {
+        .key = "weight", .type = ROW_REAL, .high = INFINITY, .above = true, .below = true, .example = "1"};
+    struct text inner = {0};
+    bool good = strcmp(key, "path") == 0 ? parse_text(&path, value, &out->path, &inner)
+                                         : parse_real(&weight, value, &out->weight, &inner);
+    if (!good)
+        text_add(why, "%s %s", key, text_chars(&inner));
+    text_free(&inner);
+    return good;
+}
+
+/* One of `{path: P, weight: W}`: both keys in any order, weight 1 when left out. */
+static bool parse_source_map(const struct node *node, struct recipe_source *out, struct text *why)
+{
+    static const char *const keys[] = {"path", "weight"};
+    bool seen[2] = {false, false};
+    for (size_t i = 0; i < node->count; i += 2) {
+        const char *key = node->child[i]->text;
+        int k = strcmp(key, "path") == 0 ? 0 : strcmp(key, "weight") == 0 ? 1 : 2;
+        if (k == 2) {
+            const char *near = nearest_name(key, keys, 2);
+            text_add(why, "unknown key %.*s; %s%s", SHOWN, key, near != NULL ? near : "path and weight",
+                     near != NULL ? " is meant?" : " are known");
+            return false;
+        }
+        if (seen[k]) {
+            text_add(why, "%s is given twice; one of them must go", key);
+            return false;
+        }
+        seen[k] = true;
+        if (!parse_source_value(key, node->child[i + 1], out, why))
+            return false;
+    }
+    if (!seen[0])
+        text_add(why, "path is missing, like {path: data/quickstart}");
+    return seen[0];
+}
+
+static bool parse_sources(const struct recipe_row *row, const struct node *node, struct recipe_sources *out,
+                          struct text *why)
+{
+    bool one = node->kind != NODE_LIST;
+    size_t count = one ? 1 : node->count, before = why->length;
+    struct recipe_sources sources = {.list = allocate(count, sizeof *sources.list), .count = count};
+    struct text inner = {0};
+    for (size_t i = 0; i < count; i++) {
+        const struct node *item = one ? node : node->child[i];
+        struct recipe_source *source = &sources.list[i];
+        source->weight = 1.0;
+        bool good = item->kind == NODE_MAP ? parse_source_map(item, source, &inner)
+                                           : parse_text(row, item, &source->path, &inner);
+        if (!good && !one)
+            text_add(why, "%ssource %zu: ", why->length > before ? "; " : "", i + 1);
+        text_add(why, "%s", good ? "" : text_chars(&inner));
+        text_free(&inner);
+    }
+    if (why->length == before)
+        *out = sources;
+    else
+        free_sources(&sources);
+    return why->length == before;
+}
+
+/* "969, 30, 1" as the list [969, 30, 1]. */
+static struct node *list_of_words(const char *text)
+{
+    struct node *list = node_scalar("");
+    char *scratch = text_copy(text), *rest = scratch;
+    list->kind = NODE_LIST;
+    list->child = allocate(strlen(text) + 1, sizeof(struct node *)); // a word for each comma, and one more
+    for (char *word = strsep(&rest, ","); word != NULL; word = strsep(&rest, ",")) {
+        word += strspn(word, " ");
+        size_t length = strlen(word);
+        while (length > 0 && word[length - 1] == ' ')
+            word[--length] = 0;
+        list->child[list->count++] = node_scalar(word);
+    }
+    free(scratch);
+    return list;
+}
+
+static bool parse_shares(const struct recipe_row *row, const struct node *list, double out[3],
+                         struct text *why)
+{
+    struct recipe_row entry = *row;
+    entry.type = ROW_REAL;
+    double split[3] = {0};
+    struct text inner = {0};
+    if (list->count < 1 || list->count > 3) {
+        text_add(why, "has %zu numbers; it wants ", list->count);
+        value_expected(row, why);
+        return false;
+    }
+    for (size_t i = 0; i < list->count; i++)
+        if (!parse_real(&entry, list->child[i], &split[i], &inner))
+            return refuse_inside("entry", i, &inner, why);
+    if (!(split[0] > 0)) {
+        text_add(why, "leaves nothing to train on: the first share is 0; 969, 30, 1 works");
+        return false;
+    }
+    memcpy(out, split, sizeof split);
+    return true;
+}
+
+/* "969, 30, 1" or [969, 30, 1]; what is left out is 0, as Megatron-LM has it. */
+static bool parse_split(const struct recipe_row *row, const struct node *node, double out[3],
+                        struct text *why)
+{
+    if (node->kind == NODE_MAP || is_null(node))
+        return refuse(row, node, why);
+    if (node->kind == NODE_LIST)
+        return parse_shares(row, node, out, why);
+    struct node *list = list_of_words(node->text);
+    bool good = parse_shares(row, list, out, why);
+    node_free(list);
+    return good;
+}
+
+/* The default as a node. */
+static struct node *default_node(const struct recipe_row *row)
+{
+    if (row->fallback[0] != '[')
+        return node_scalar(row->fallback);
+    struct problems none = {0};
+    struct node *node = yaml_parse(row->key, row->fallback, strlen(row->fallback), &none);
+    CHECK(node != NULL && none.count == 0);
+    return node;
+}
+
+/* Parses into a recipe whose field of this row is empty. */
+static bool parse_field(struct recipe *recipe, const struct recipe_row *row, const struct node *node,
+                        struct text *why)
+{
+    void *field = field_of(recipe, row);
+    int64_t integer = 0;
+    const struct choice *choice = NULL;
+    bool list = row->type == ROW_LAYERS || row->type == ROW_NAMES || row->type == ROW_SOURCES;
+    if ((row->optional || list) && (is_null(node) || is_word(node, "none")))
+        return true;
+    switch (row->type) {
+    case ROW_BOOL:
+        return parse_bool(row, node, field, why);
+    case ROW_INT:
+        if (!parse_integer(row, node, &integer, why))
+            return false;
+        *(int *)field = (int)integer;
+        return true;
+    case ROW_COUNT:
+        return parse_integer(row, node, field, why);
+    case ROW_REAL:
+        return parse_real(row, node, field, why);
+    case ROW_TEXT:
+        return parse_text(row, node, field, why);
+    case ROW_WORD:
+        if (!parse_choice(row, node, &choice, why))
+            return false;
+        *(char **)field = text_copy(choice->name);
+        return true;
+    case ROW_CHOICE:
+        if (!parse_choice(row, node, &choice, why))
+            return false;
+        *(int *)field = choice->value;
+        return true;
+    case ROW_LAYERS:
+        return parse_layers(row, node, field, why);
+    case ROW_NAMES:
+        return parse_names(row, node, field, why);
+    case ROW_SOURCES:
+        return parse_sources(row, node, field, why);
+    case ROW_SPLIT:
+        return parse_split(row, node, field, why);
+    case ROW_BASE:
+    case ROW_TYPES:
+        break;
+    }
+    return true;
+}
+
+/* Whether `scratch` holds the row's default. */
+static bool is_default(const struct recipe *scratch, const struct recipe_row *row)
+{
+    struct recipe *fallback = allocate(1, sizeof *fallback);
+    struct text here = {0}, there = {0};
+    value_set_default(fallback, row);
+    value_text(scratch, row, &here);
+    value_text(fallback, row, &there);
+    bool same = strcmp(text_chars(&here), text_chars(&there)) == 0;
+    value_free(fallback, row);
+    free(fallback);
+    text_free(&here);
+    text_free(&there);
+    return same;
+}
+
+bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
+               struct text *why)
+{
+    *automatic = row->derived != NULL && is_word(node, "auto");
+    if (*automatic || row->type == ROW_BASE)
+        return true;
+    struct recipe *scratch = allocate(1, sizeof *scratch);
+    bool good = parse_field(scratch, row, node, why);
+    if (good && row->unbuilt && !is_default(scratch, row)) {
+        value_text(scratch, row, why);
+        text_add(why, " is not built yet; only %s", row->fallback);
+        good = false;
+    }
+    if (good) {
+        value_free(recipe, row);
+        good = parse_field(recipe, row, node, why);
+    }
+    value_free(scratch, row);
+    free(scratch);
+    return good;
+}
+
+void value_set_default(struct recipe *recipe, const struct recipe_row *row)
+{
+    struct text why = {0};
+    struct node *node = default_node(row);
+    value_free(recipe, row);
+    if (!parse_field(recipe, row, node, &why))
+        die(__FILE__, __LINE__, row->key, "the default of the table: %s", text_chars(&why));
+    node_free(node);
+    text_free(&why);
+}
+
+void value_free(struct recipe *recipe, const struct recipe_row *row)
+{
+    void *field = field_of(recipe, row);
+    if (row->type == ROW_TEXT || row->type == ROW_WORD) {
+        free(*(char **)field);
+        *(char **)field = NULL;
+    } else if (row->type == ROW_LAYERS) {
+        free(((struct recipe_layers *)field)->list);
+        *(struct recipe_layers *)field = (struct recipe_layers){0};
+    } else if (row->type == ROW_NAMES)
+        free_names(field);
+    else if (row->type == ROW_SOURCES)
+        free_sources(field);
+}
+
+int64_t value_integer(const struct recipe *recipe, const struct recipe_row *row)
+{
+    const void *field = field_of(recipe, row);
+    return row->type == ROW_INT ? *(const int *)field : *(const int64_t *)field;
+}
+
+void value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value)
+{
+    void *field = field_of(recipe, row);
+    if (row->type == ROW_INT)
+        *(int *)field = (int)value;
+    else
+        *(int64_t *)field = value;
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/generate.h"
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/engine/host_floats.h"
+#include "trainer/tokenizer/tokenizer.h"
+#include "trainer/tokenizer/utf8_printer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Between the functions here. */
+struct job {
+    const struct generate_options *options;
+    struct recipe recipe; // the options', perhaps with shorter sequences; owns nothing
+    struct run run;
+    struct tokenizer *tokenizer;
+    struct tokens ids; // the prompt, then what was made
+    struct generate_result result;
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- the prompt ---- */
+
+static enum status encode(struct job *job)
+{
+    const struct generate_options *o = job->options;
+    struct encoder *encoder = NULL;
+    TRY(run_tokenizer(o->recipe, &job->tokenizer));
+    TRY(encoder_create(job->tokenizer, &encoder));
+    enum status status = encoder_encode(encoder, o->prompt, o->prompt_bytes, &job->ids);
+    encoder_destroy(encoder);
+    TRY(status);
+    job->result.prompt_tokens = job->ids.count;
+    TRY(tokens_reserve(&job->ids, o->tokens + 1));
+    // Without a prompt a text begins where documents begin: behind the end of another.
+    if (job->ids.count == 0)
+        job->ids.ids[job->ids.count++] = tokenizer_end_of_document(job->tokenizer);
+    return OK;
+}
+
+static enum status check_prompt(const struct job *job)
+{
+    const struct model_config *model = &job->options->recipe->model;
+    if (job->ids.count > model->seq_length)
+        return fail(BAD_USAGE,
+                    "the prompt has %lld tokens, and the model sees model.seq_length %lld at once; a prompt "
+                    "of at most %lld works",
+                    (long long)job->ids.count, (long long)model->seq_length, (long long)model->seq_length);
+    for (int64_t i = 0; i < job->ids.count; i++)
+        if (job->ids.ids[i] >= model->vocab_size)
+            return fail(BAD_USAGE,
+                        "token %lld of the prompt has the id %d, and model.vocab_size is %lld: is tokenizer "
+                        "%s the one that the model was trained with?",
+                        (long long)i, job->ids.ids[i], (long long)model->vocab_size,
+                        tokenizer_name(job->tokenizer));
+    return OK;
+}
+
+/* Rotary positions need no table: a window no longer than the text saves the arithmetic of the padding. */
+static int64_t window_length(const struct job *job)
+{
+    const struct model_config *model = &job->options->recipe->model;
+    enum { STEP = 32 };
+    int64_t all = job->ids.count + job->options->tokens, rounded = (all + STEP - 1) / STEP * STEP;
+    return model->position_embedding == ROPE && rounded < model->seq_length ? rounded : model->seq_length;
+}
+
+/* ---- the window: one sequence on the device ---- */
+
+struct window {
+    int64_t length; // S
+    struct buffer device;
+    char *host; // the same bytes
+    struct batch batch;
+};
+
+/* Widest first, so that all are aligned: sample i64[S], two sums f64[1], then five arrays of 32 bits [S]. */
+static enum status window_create(struct worker *w, struct window *out)
+{
+    size_t s = (size_t)w->run->recipe->model.seq_length, narrow = s * sizeof(int32_t);
+    size_t sums = s * sizeof(int64_t), arrays = sums + 2 * sizeof(double), bytes = arrays + 5 * narrow;
+    *out = (struct window){.length = (int64_t)s, .host = calloc(1, bytes)};
+    if (out->host == NULL)
+        return fail(NO_MEMORY, "no memory for a window of %zu tokens", s);
+    for (size_t i = 0; i < s; i++) {
+        ((int32_t *)(out->host + arrays + narrow))[i] = (int32_t)i;
+        ((int32_t *)(out->host + arrays + 2 * narrow))[i] = (int32_t)i;
+    }
+    TRY(buffer_alloc(w->device, PART_DATA, bytes, &out->device));
+    TRY(copy_to_device(w->compute, out->device.data, out->host, bytes));
+    char *base = out->device.data;
+    out->batch = (struct batch){
+        .sample = (const int64_t *)base,
+        .token = (const int32_t *)(base + arrays),
+        .position = (const int32_t *)(base + arrays + narrow),
+        .place = (const int32_t *)(base + arrays + 2 * narrow),
+        .label = (const int32_t *)(base + arrays + 3 * narrow),
+        .loss_mask = (const float *)(base + arrays + 4 * narrow), // zero: nobody asks for the loss
+        .sample_loss = tensor_1d(base + sums, F64, 1),
+        .sample_tokens = tensor_1d(base + sums + sizeof(double), F64, 1),
+    };
+    return stream_sync(w->compute);
+}
+
+static void window_destroy(struct window *window)
+{
+    buffer_free(&window->device);
+    free(window->host);
+    *window = (struct window){0};
+}
+
+/* The logits f32[V] of what follows ids[0..count), of which the window holds the last. */
+static enum status window_logits(struct worker *w, struct window *window, const struct tokens *ids,
+                                 float *logits)
+{
+    int64_t held = ids->count < window->length ? ids->count : window->length;
+    size_t bytes = (size_t)held * sizeof *ids->ids;
+    memcpy(window->host, ids->ids + ids->count - held, bytes);
+    TRY(copy_to_device(w->compute, (void *)(uintptr_t)window->batch.token, window->host, bytes));
+    TRY(executor_evaluate(w->executor, &window->batch, 1));
+    struct tensor row = tensor_rows(executor_logits(w->executor), held - 1, held);
+    // Of precision.params_dtype, and padded: the first V are somebody's.
+    return floats_from_device(w->compute, tensor_1d(row.data, row.dtype, w->run->recipe->model.vocab_size),
+                              logits);
+}
+
+/* ---- making text ---- */
+
+struct maker {
+    struct window window;
+    struct sampler *sampler;
+    float *logits; // [V]
+    struct utf8_printer printer;
+};
+
+static void maker_free(struct maker *maker)
+{
+    window_destroy(&maker->window);
+    sampler_destroy(maker->sampler);
+    free(maker->logits);
+    text_free(&maker->printer.pending);
+}
+
+/* An id that the tokenizer does not have is never drawn: a padded vocabulary has some. */
+static enum status maker_create(struct job *job, struct worker *w, struct maker *out)
+{
+    int64_t vocab = job->recipe.model.vocab_size, known = tokenizer_vocab_size(job->tokenizer);
+    *out = (struct maker){.printer = {.to = job->options->to, .raw = job->options->raw}};
+    out->logits = calloc((size_t)vocab, sizeof *out->logits);
+    if (out->logits == NULL)
+        return fail(NO_MEMORY, "no memory for %lld logits", (long long)vocab);
+    TRY(sampler_create(&job->options->sampling, known < vocab ? known : vocab, &out->sampler));
+    return window_create(w, &out->window);
+}
+
+static enum status print_ids(struct job *job, struct maker *maker, int64_t begin)
+{
+    struct text bytes = {0};
+    enum status status =
+        tokenizer_decode(job->tokenizer, job->ids.ids + begin, job->ids.count - begin, &bytes);
+    if (status == OK)
+        status = utf8_print(&maker->printer, text_chars(&bytes), bytes.length);
+    text_free(&bytes);
+    return status;
+}
+
+static enum status make_text(struct job *job, struct worker *w, struct maker *maker)
+{
+    const struct generate_options *o = job->options;
+    struct generate_result *result = &job->result;
+    int32_t end = tokenizer_end_of_document(job->tokenizer);
+    TRY(utf8_print(&maker->printer, o->prompt, (size_t)o->prompt_bytes));
+    double start = now_s();
+    while (result->tokens < o->tokens && !result->stopped) {
+        int32_t id;
+        TRY(window_logits(w, &maker->window, &job->ids, maker->logits));
+        TRY(sampler_draw(maker->sampler, maker->logits, result->tokens, &id));
+        job->ids.ids[job->ids.count++] = id;
+        result->tokens++;
+        result->stopped = id == end && !o->no_stop;
+        if (!result->stopped)
+            TRY(print_ids(job, maker, job->ids.count - 1));
+    }
+    result->seconds = now_s() - start;
+    return utf8_print_end(&maker->printer);
+}
+
+/* There is one rank, and only forward passes: no key of a layout or of training takes less. */
+static enum status explain(enum status status)
+{
+    char why[1200];
+    if (status != NO_DEVICE_MEMORY)
+        return status;
+    snprintf(why, sizeof why, "%s", fail_text());
+    return fail(status, "%s; cluster.device cpu takes none of it", why);
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct job *job = argument;
+    struct worker worker;
+    struct maker maker = {0};
+    enum status status = worker_create(&job->run, world, false, &worker);
+    if (status == OK && !device_computes(worker.device))
+        status = fail(BAD_RECIPE,
+                      "cluster.device %s computes nothing, so there is no text to come from it; "
+                      "cluster.device cpu works",
+                      job->recipe.cluster.device);
+    if (status == OK)
+        status = checkpoint_load(&worker, job->options->checkpoint, false);
+    if (status == OK)
+        status = maker_create(job, &worker, &maker);
+    if (status == OK) {
+        job->result.step = worker.step;
+        status = make_text(job, &worker, &maker);
+    }
+    status = explain(status);
+    maker_free(&maker);
+    worker_destroy(&worker);
+    return status;
+}
+
+static enum status run_job(struct job *job)
+{
+    TRY(encode(job));
+    TRY(check_prompt(job));
+    job->recipe = *job->options->recipe;
+    job->recipe.model.seq_length = window_length(job);
+    TRY(run_create(&job->recipe, false, &job->run));
+    return world_run(job->options->transport, 1, rank_main, job);
+}
+
+enum status generate(const struct generate_options *options, struct generate_result *out)
+{
+    struct job job = {.options = options};
+    enum status status = run_job(&job);
+    run_destroy(&job.run);
+    tokens_free(&job.ids);
+    tokenizer_destroy(job.tokenizer);
+    if (status == OK)
+        *out = job.result;
+    return status;
+}

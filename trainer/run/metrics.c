@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/metrics.h"
+
+#include "trainer/run/metrics_file.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct metrics {
+    struct metrics_config config;
+    struct metrics_file *file;
+    bool terminal;
+    int64_t steps, tokens;        // of this process
+    double time_s, recent_time_s; // in steps; since the last line
+    int64_t recent_tokens, recent_steps;
+    int64_t rolled_back; // steps that some rank made twice
+    int64_t skipped;     // steps that changed nothing
+    struct step_record last;
+    double best_valid;
+};
+
+int64_t model_parameters(const struct model_config *m)
+{
+    int64_t h = m->hidden_size, query = m->num_attention_heads * m->kv_channels;
+    int64_t kv = m->num_query_groups * m->kv_channels, in = m->activation == SWIGLU ? 2 : 1;
+    int64_t matrices = h * (2 * query + 2 * kv) + (in + 1) * h * m->ffn_hidden_size;
+    int64_t biases = m->add_bias_linear ? query + 2 * kv + h + in * m->ffn_hidden_size + h : 0;
+    int64_t norm = m->normalization == LAYER_NORM ? 2 * h : h;
+    int64_t ends = m->vocab_size * h * (m->tie_word_embeddings ? 1 : 2) + norm +
+                   (m->position_embedding == LEARNED_ABSOLUTE ? m->seq_length * h : 0);
+    return m->num_layers * (matrices + biases + 2 * norm) + ends;
+}
+
+static double attention_flops(const struct model_config *m)
+{
+    return 12.0 * (double)m->num_layers * (double)m->seq_length *
+           (double)(m->num_attention_heads * m->kv_channels);
+}
+
+double model_flops_per_token(const struct model_config *m)
+{
+    double h = (double)m->hidden_size, query = (double)(m->num_attention_heads * m->kv_channels);
+    double kv = (double)(m->num_query_groups * m->kv_channels), in = m->activation == SWIGLU ? 2.0 : 1.0;
+    double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)m->ffn_hidden_size;
+    double weights = (double)m->num_layers * matrices + (double)m->vocab_size * h;
+    return 6.0 * weights + attention_flops(m);
+}
+
+double model_causal_share(const struct model_config *m)
+{
+    return 1.0 - 0.5 * attention_flops(m) / model_flops_per_token(m);
+}
+
+enum status metrics_open(const struct metrics_config *config, struct metrics **out)
+{
+    struct metrics *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return fail(NO_MEMORY, "no memory for the metrics");
+    m->config = *config;
+    // A launcher gives its ranks a terminal of their own, whatever its output is.
+    m->terminal = isatty(STDOUT_FILENO) == 1 && !config->launched;
+    m->best_valid = INFINITY;
+    const struct metrics_file_config file = {
+        .run_dir = config->recipe->logging.run_dir,
+        .save = config->recipe->checkpoint.save,
+        .first_step = config->first_step,
+        .continues = config->continues,
+    };
+    enum status status = metrics_file_open(&file, &m->file);
+    if (status == OK)
+        *out = m;
+    else
+        metrics_close(m);
+    return status;
+}
+
+static void add_number(struct text *line, const char *key, double value)
+{
+    char number[NUMBER_CHARS];
+    text_add(line, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
+}
+
+static enum status write_line(struct metrics *m, const struct step_record *r)
+{
+    double per_rank = r->step_time_s > 0.0 ? m->config.flops_per_token * (double)r->tokens / r->step_time_s /
+                                                 (double)m->config.world
+                                           : 0.0;
+    double peak = m->config.recipe->logging.peak_flops;
+    double share = peak > 0.0 ? per_rank / peak : NAN;
+    struct text line = {0};
+    text_add(&line, "{\"step\": %lld", (long long)r->step);
+    add_number(&line, "loss", r->loss);
+    add_number(&line, "grad_norm", r->grad_norm);
+    add_number(&line, "lr", r->lr);
+    text_add(&line, ", \"tokens\": %lld, \"loss_tokens\": %lld", (long long)r->tokens,
+             (long long)r->loss_tokens);
+    add_number(&line, "step_time_s", r->step_time_s);
+    add_number(&line, "tokens_per_s", r->step_time_s > 0.0 ? (double)r->tokens / r->step_time_s : NAN);
+    add_number(&line, "model_tflops_per_rank", per_rank * 1e-12);
+    add_number(&line, "mfu", share);
+    add_number(&line, "mfu_causal", share * model_causal_share(&m->config.recipe->model));
+    add_number(&line, "bubble_fraction", r->bubble_fraction);
+    text_add(&line, ", \"memory_peak_bytes\": %lld, \"memory_bytes\": {", (long long)r->memory_peak_bytes);
+    for (int part = 0; part < PART_COUNT; part++)
+        text_add(&line, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
+                 (long long)r->part_peak_bytes[part]);
+    text_add(&line, "}, \"activation_slots\": {");
+    for (int kind = 0; kind < SLOT_KINDS; kind++)
+        text_add(&line, "%s\"%s\": {\"slots\": %lld, \"bytes\": %lld}", kind > 0 ? ", " : "",
+                 slot_kind_name((enum slot_kind)kind), (long long)r->slots[kind].slots,
+                 (long long)r->slots[kind].bytes);
+    text_add(&line, "}");
+    if (r->has_rollbacks)
+        text_add(&line, ", \"rollbacks\": %d", r->rollbacks);
+    if (r->loss_scale > 0.0) {
+        add_number(&line, "loss_scale", r->loss_scale);
+        text_add(&line, ", \"skipped\": %s", r->skipped ? "true" : "false");
+    }
+    if (r->has_valid)
+        add_number(&line, "valid_loss", r->valid_loss);
+    text_add(&line, "}\n");
+    enum status status = metrics_file_append(m->file, &line);
+    text_free(&line);
+    return status;
+}
+
+/* "none" where no token counts. */
+static const char *loss_text(double loss, char out[NUMBER_CHARS])
+{
+    snprintf(out, NUMBER_CHARS, isnan(loss) ? "none" : "%.4f", loss);
+    return out;
+}
+
+/* "step 120/400  loss 2.3145  valid 2.41  grad 0.91  lr 0.00300  23.1 K tok/s  1 min 20 s left" */
+static void show(struct metrics *m, const struct step_record *r, bool stays)
+{
+    int64_t total = m->config.recipe->train.train_iters;
+    double mean_s = m->recent_time_s / (double)m->recent_steps;
+    char speed[NUMBER_CHARS], left[NUMBER_CHARS], loss[NUMBER_CHARS];
+    count_text((double)m->recent_tokens / m->recent_time_s, speed);
+    seconds_text(mean_s * (double)(total - r->step), left);
+    printf("%sstep %*lld/%lld  loss %s", m->terminal ? "\r\x1b[K" : "", total > 9999 ? 6 : 4,
+           (long long)r->step, (long long)total, loss_text(r->loss, loss));
+    if (r->has_valid)
+        printf("  valid %s", loss_text(r->valid_loss, loss));
+    if (r->skipped)
+        printf("  grad overflow");
+    else
+        printf("  grad %.3f", r->grad_norm);
+    printf("  lr %.2e", r->lr);
+    if (r->loss_scale > 0.0)
+        printf("  scale %.4g%s", r->loss_scale, r->skipped ? ", skipped" : "");
+    printf("  %s tok/s", speed);
+    if (r->step < total)
+        printf("  %s left", left);
+    fputs(stays || !m->terminal ? "\n" : "", stdout);
+    fflush(stdout);
+}
+
+enum status metrics_step(struct metrics *m, const struct step_record *r)
+{
+    m->steps++;
+    m->recent_steps++;
+    m->tokens += r->tokens;
+    m->recent_tokens += r->tokens;
+    m->time_s += r->step_time_s;
+    m->rolled_back += r->rollbacks > 0;
+    m->skipped += r->skipped;
+    m->recent_time_s += r->step_time_s;
+    m->last = *r;
+    if (r->has_valid && r->valid_loss < m->best_valid)
+        m->best_valid = r->valid_loss;
+    TRY(write_line(m, r));
+
+    int64_t interval = m->config.recipe->logging.log_interval;
+    bool stays = r->has_valid || r->step % (interval > 0 ? interval : 1) == 0 || m->steps == 1 ||
+                 r->step == m->config.recipe->train.train_iters;
+    if (stays || m->terminal)
+        show(m, r, stays);
+    if (stays) {
+        m->recent_steps = m->recent_tokens = 0;
+        m->recent_time_s = 0.0;
+    }
+    return OK;
+}
+
+enum status metrics_sync(struct metrics *metrics)
+{
+    return metrics_file_sync(metrics->file);
+}
+
+bool metrics_are_lost(const struct metrics *metrics)
+{
+    return metrics_file_is_lost(metrics->file);
+}
+
+/* Of all ranks' peak, where it is known. */
+static void print_share(const struct metrics *m, double tokens_per_s)
+{
+    const struct recipe *recipe = m->config.recipe;
+    double peak = recipe->logging.peak_flops * (double)m->config.world;
+    double share = peak > 0.0 ? tokens_per_s * m->config.flops_per_token / peak : 0.0;
+    if (peak > 0.0)
+        printf(": %.1f %% of the peak, %.1f %% with attention's causal half only", 100.0 * share,
+               100.0 * share * model_causal_share(&recipe->model));
+    fputs("\n", stdout);
+}
+
+void metrics_summary(struct metrics *m, const char *why)
+{
+    char tokens[NUMBER_CHARS], speed[NUMBER_CHARS], time[NUMBER_CHARS], flops[NUMBER_CHARS],
+        loss[NUMBER_CHARS];
+    if (m->terminal)
+        fputs("\r\x1b[K", stdout);
+    printf("\n%s: %lld steps, %s tokens in %s", why, (long long)m->steps,
+           count_text((double)m->tokens, tokens), seconds_text(m->time_s, time));
+    if (m->steps > 0 && m->time_s > 0.0) {
+        double rate = (double)m->tokens / m->time_s;
+        printf(", %s tok/s, %s model FLOP/s", count_text(rate, speed),
+               count_text(rate * m->config.flops_per_token, flops));
+        print_share(m, rate);
+        printf("last loss %s at step %lld", loss_text(m->last.loss, loss), (long long)m->last.step);
+        if (isfinite(m->best_valid))
+            printf(", best validation loss %.4f", m->best_valid);
+    }
+    if (m->last.has_rollbacks)
+        printf("\noptimizer post-validation: %lld of %lld steps were taken back and made again",
+               (long long)m->rolled_back, (long long)m->steps);
+    if (m->last.loss_scale > 0.0)
+        printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", m->last.loss_scale,
+               (long long)m->skipped, (long long)m->steps);
+    printf("\nmetrics: %s\n", metrics_file_path(m->file));
+    fflush(stdout);
+}
+
+void metrics_close(struct metrics *metrics)
+{
+    if (metrics == NULL)
+        return;
+    metrics_file_close(metrics->file);
+    free(metrics);
+}

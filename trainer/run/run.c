@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What all ranks share. */
+#include "schedules/csv/csv.h"
+#include "schedules/simulate.h"
+#include "trainer/engine/worker.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
+{
+    if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
+        return fail(BAD_RECIPE, "tokenizer.tokenizer_type is none: there is nothing to turn text into ids");
+    struct tokenizer_config config = {
+        .type = recipe->tokenizer.tokenizer_type == TOKENIZER_BYTE ? "byte" : "GPT2BPE",
+        .vocab_file = recipe->tokenizer.vocab_file,
+        .merge_file = recipe->tokenizer.merge_file,
+    };
+    return tokenizer_create(&config, out);
+}
+
+static enum status source_list(const struct recipe_sources *from, struct data_source_config **out)
+{
+    *out = calloc(from->count + 1, sizeof **out);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory for %zu data sources", from->count);
+    for (size_t i = 0; i < from->count; i++)
+        (*out)[i] = (struct data_source_config){from->list[i].path, from->list[i].weight};
+    return OK;
+}
+
+/* The id that ends a document: the tokenizer's; -1 when the recipe does not say which. */
+static enum status end_of_document(const struct recipe *recipe, int32_t *out)
+{
+    *out = -1;
+    if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
+        return OK;
+    struct tokenizer *tokenizer = NULL;
+    TRY(run_tokenizer(recipe, &tokenizer));
+    *out = tokenizer_end_of_document(tokenizer);
+    tokenizer_destroy(tokenizer);
+    return OK;
+}
+
+static enum status open_data(const struct recipe *recipe, struct data **out)
+{
+    char split[3 * NUMBER_CHARS + 3], part[3][NUMBER_CHARS];
+    snprintf(split, sizeof split, "%s,%s,%s", number_text(recipe->data.split[0], part[0]),
+             number_text(recipe->data.split[1], part[1]), number_text(recipe->data.split[2], part[2]));
+    struct data_config config = {
+        .train_count = (int)recipe->data.train.count,
+        .valid_count = (int)recipe->data.valid.count,
+        .split = recipe->data.valid.count > 0 ? NULL : split,
+        .seed = recipe->seed,
+        .seq_length = recipe->model.seq_length,
+        .vocab_size = recipe->model.vocab_size,
+        .reset_position_ids = recipe->data.reset_position_ids,
+        .reset_attention_mask = recipe->data.reset_attention_mask,
+        .eod_mask_loss = recipe->data.eod_mask_loss,
+    };
+    TRY(end_of_document(recipe, &config.end_of_document));
+    struct data_source_config *train = NULL, *valid = NULL;
+    enum status status = source_list(&recipe->data.train, &train);
+    if (status == OK)
+        status = source_list(&recipe->data.valid, &valid);
+    config.train = train;
+    config.valid = valid;
+    if (status == OK)
+        status = data_open(&config, out);
+    if (status == OK && recipe->train.eval_interval > 0)
+        status = data_require(*out, DATA_VALID);
+    free(train);
+    free(valid);
+    return status;
+}
+
+/* A file can have changed since the recipe was checked. */
+static enum status read_schedule(const struct recipe *recipe, struct schedule **out)
+{
+    const struct recipe_pipeline *pipeline = &recipe->pipeline;
+    struct schedule *s = NULL;
+    TRY(schedule_read_csv(pipeline->schedule_file, &s));
+    if (s->p == pipeline->file.p && s->m == pipeline->file.m && s->v == pipeline->file.v) {
+        *out = s;
+        return OK;
+    }
+    schedule_destroy(s);
+    return fail(BAD_SCHEDULE, "%s is another schedule than it was when the recipe was read",
+                pipeline->schedule_file);
+}
+
+static enum status build_schedule(const struct recipe *recipe, struct schedule **out)
+{
+    if (recipe->pipeline.schedule_file != NULL)
+        return read_schedule(recipe, out);
+    const struct recipe_auto *times = &recipe->pipeline.search;
+    struct stage_cost whole = {times->f, times->i, times->w};
+    struct cost_table costs = {.chunk = cost_of_part(whole, recipe->pipeline.virtual_stages),
+                               .wire = times->comm};
+    struct schedule_options options = {
+        .name = recipe->pipeline.schedule,
+        .p = recipe->parallel.pipeline_parallel_size,
+        .m = (int)recipe_microbatches(recipe),
+        .v = recipe->pipeline.virtual_stages,
+        .microbatch_group_size = recipe->pipeline.microbatch_group_size,
+        .costs = &costs,
+        .memory_limit = times->memory_limit,
+    };
+    return schedule_build(&options, out);
+}
+
+static enum status table_of_layers(const struct recipe *recipe, int stages, int **out)
+{
+    *out = calloc((size_t)stages + 1, sizeof **out);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory for the table of %d stages", stages);
+    for (int stage = 0; stage < stages; stage++)
+        (*out)[stage] = (int)recipe_stage_first_layer(recipe, stage);
+    (*out)[stages] = (int)recipe->model.num_layers;
+    return OK;
+}
+
+enum status run_create(const struct recipe *recipe, bool with_data, struct run *out)
+{
+    const struct recipe_parallel *parallel = &recipe->parallel;
+    *out = (struct run){.recipe = recipe};
+    struct degrees degrees = {
+        .tp = parallel->tensor_parallel_size,
+        .cp = parallel->context_parallel_size,
+        .ep = parallel->expert_parallel_size,
+        .dp = parallel->data_parallel_size,
+        .pp = parallel->pipeline_parallel_size,
+    };
+    TRY(mesh_create(degrees, parallel->rank_order, &out->mesh));
+    TRY(build_schedule(recipe, &out->schedule));
+    TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
+    return with_data ? open_data(recipe, &out->data) : OK;
+}
+
+void run_destroy(struct run *run)
+{
+    data_close(run->data);
+    schedule_destroy(run->schedule);
+    free(run->stage_first_layer);
+    *run = (struct run){0};
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/run_folder.h"
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/checkpoint_owner.h"
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_auto(const struct recipe *recipe)
+{
+    return recipe->checkpoint.load != NULL && strcmp(recipe->checkpoint.load, "auto") == 0;
+}
+
+/* The reason that was said last, with the key that it is about in front. */
+static enum status about(const char *key)
+{
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    enum status status = fail(BAD_RECIPE, "%s: %s", key, why.chars);
+    text_free(&why);
+    return status;
+}
+
+static enum status make(const char *key, const char *folder)
+{
+    if (folder_make(folder) != OK)
+        return about(key);
+    return access(folder, W_OK | X_OK) == 0
+               ? OK
+               : fail(BAD_RECIPE, "%s: %s: cannot be written: %s", key, folder, strerror(errno));
+}
+
+/* Whether `load` is a checkpoint, or has a complete one in it. */
+static enum status find_in(const char *load, bool *found)
+{
+    int64_t step = -1;
+    struct stat info;
+    struct text manifest = {0}, skipped = {0};
+    text_add(&manifest, "%s/manifest.json", load);
+    enum status status = OK;
+    *found = stat(manifest.chars, &info) == 0;
+    if (!*found)
+        status = folder_newest(load, INT64_MAX, &step, &skipped);
+    *found = *found || step >= 0;
+    if (!*found && folder_speaks()) // who loads says it then
+        fputs(text_chars(&skipped), stderr);
+    text_free(&manifest);
+    text_free(&skipped);
+    return status == OK ? OK : about("checkpoint.load");
+}
+
+/* None in `load` itself; in the folder of a run they lie one deeper. */
+static enum status refuse_empty(const char *load)
+{
+    bool found = false;
+    struct stat info;
+    struct text inside = {0};
+    text_add(&inside, "%s/checkpoints", load);
+    enum status status = stat(inside.chars, &info) == 0 ? find_in(inside.chars, &found) : OK;
+    if (status == OK)
+        status = fail(
+            BAD_RECIPE,
+            "checkpoint.load: %s: no checkpoint: it holds no manifest.json, and no complete step-... folder; "
+            "%s works",
+            load, found ? inside.chars : "auto, none, or a folder that holds a checkpoint");
+    text_free(&inside);
+    return status;
+}
+
+/* A checkpoint that is named must be there; whether it is whole is seen when it is loaded. */
+static enum status check_named(const char *load)
+{
+    bool found = false;
+    struct stat info;
+    const char *why = stat(load, &info) != 0  ? strerror(errno)
+                      : S_ISDIR(info.st_mode) ? NULL
+                                              : "not a folder";
+    if (why == NULL)
+        TRY(find_in(load, &found));
+    if (why == NULL)
+        return found ? OK : refuse_empty(load);
+    return fail(BAD_RECIPE, "checkpoint.load: %s: %s; auto, none, or a folder that holds a checkpoint works",
+                load, why);
+}
+
+static enum status taken(const char *folder)
+{
+    struct text path = {0}, who = {0};
+    struct owner owner;
+    text_add(&path, "%s/lock", folder);
+    if (owner_read(path.chars, &owner) == OK && owner.token[0] != 0) {
+        text_add(&who, ": ");
+        owner_describe(&owner, &who);
+    }
+    enum status status = fail(BAD_RECIPE,
+                              "logging.run_dir: another run is writing in %s%s; wait for it, or choose "
+                              "another folder: logging.run_dir=%s-2",
+                              folder, text_chars(&who), folder);
+    text_free(&path);
+    text_free(&who);
+    return status;
+}
+
+/* Writes the owner into the lock file, for messages only: a full disk is no error. */
+static void sign(int fd)
+{
+    struct owner self;
+    struct text text = {0};
+    if (owner_self(&self) == OK) {
+        owner_text(&self, &text);
+        if (ftruncate(fd, 0) == 0)
+            (void)!pwrite(fd, text_chars(&text), text.length, 0);
+    }
+    text_free(&text);
+}
+
+/* Shared, so that processes that look at the same time do not take each other for that run. */
+static bool is_taken(const char *folder)
+{
+    struct text path = {0};
+    text_add(&path, "%s/lock", folder);
+    int fd = open(path.chars, O_RDONLY | O_CLOEXEC);
+    text_free(&path);
+    bool yes = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+static bool is_used(const char *folder)
+{
+    struct stat info;
+    struct text path = {0};
+    text_add(&path, "%s/metrics.jsonl", folder);
+    bool used = stat(path.chars, &info) == 0;
+    text_free(&path);
+    return used;
+}
+
+/* Refuses when the run's default folder holds checkpoints, but `save` is another folder or none. */
+static enum status refuse_other_place(const struct recipe *recipe)
+{
+    int64_t step = -1;
+    struct text usual = {0}, skipped = {0};
+    text_add(&usual, "%s/checkpoints", recipe->logging.run_dir);
+    enum status status = folder_newest(usual.chars, INT64_MAX, &step, &skipped);
+    if (status == OK && step >= 0)
+        status =
+            fail(BAD_RECIPE,
+                 "logging.run_dir: %s holds an earlier run with a checkpoint of step %lld in %s, and "
+                 "checkpoint.save is %s; use checkpoint.save=auto to continue it, or another folder: "
+                 "logging.run_dir=%s-2",
+                 recipe->logging.run_dir, (long long)step, usual.chars,
+                 recipe->checkpoint.save != NULL ? recipe->checkpoint.save : "none", recipe->logging.run_dir);
+    text_free(&usual);
+    text_free(&skipped);
+    return status;
+}
+
+/* Whether an earlier run is resumed or restarted, as far as the files tell. */
+static enum status check_earlier(const struct recipe *recipe, int64_t newest)
+{
+    const char *folder = recipe->logging.run_dir;
+    if (!is_used(folder))
+        return OK;
+    if (recipe->checkpoint.load == NULL && newest >= 0)
+        return fail(BAD_RECIPE,
+                    "logging.run_dir: %s holds an earlier run, saved up to step %lld, and "
+                    "checkpoint.load=none starts afresh; use checkpoint.load=auto to continue it, or another "
+                    "folder: logging.run_dir=%s-2",
+                    folder, (long long)newest, folder);
+    return newest < 0 && (recipe->checkpoint.load == NULL || is_auto(recipe)) ? refuse_other_place(recipe)
+                                                                              : OK;
+}
+
+/* The newest complete checkpoint in checkpoint.save. */
+static enum status find_newest(const struct recipe *recipe, int64_t *step)
+{
+    struct text skipped = {0};
+    *step = -1;
+    if (recipe->checkpoint.save == NULL)
+        return OK;
+    enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
+    text_free(&skipped); // loading reports it
+    return status == IO_ERROR ? about("checkpoint.save") : status;
+}
+
+/* The step of the checkpoint that checkpoint.load names, -1 where it cannot be read. */
+static int64_t step_of(const char *load)
+{
+    char *path = NULL;
+    struct manifest manifest = {0};
+    int64_t step = -1;
+    if (checkpoint_resolve(load, &path) == OK && manifest_read(path, &manifest) == OK)
+        step = manifest.identity.step;
+    manifest_free(&manifest);
+    free(path);
+    return step;
+}
+
+enum status run_folder_check(const struct recipe *recipe, struct run_folder *out)
+{
+    const char *folder = recipe->logging.run_dir, *load = recipe->checkpoint.load;
+    bool named = load != NULL && !is_auto(recipe);
+    *out = (struct run_folder){.newest = -1};
+    enum status status = find_newest(recipe, &out->newest);
+    out->continues = load != NULL && out->newest >= 0 && (!named || out->newest > step_of(load));
+    if (status == OK && named && !out->continues)
+        status = check_named(load);
+    if (status == OK)
+        status = check_earlier(recipe, out->newest);
+    if (status == OK && out->continues)
+        text_add(&out->from, "step %lld is saved in %s", (long long)out->newest, recipe->checkpoint.save);
+    else if (status == OK && named)
+        text_add(&out->from, "step %lld is saved in %s", (long long)step_of(load), load);
+    // Before its first checkpoint an active run looks like one that has ended.
+    return status != OK && is_taken(folder) ? taken(folder) : status;
+}
+
+void run_folder_free(struct run_folder *folder)
+{
+    text_free(&folder->from);
+}
+
+enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
+{
+    const char *folder = recipe->logging.run_dir;
+    TRY(make("logging.run_dir", folder));
+    struct text path = {0};
+    text_add(&path, "%s/lock", folder);
+    int fd = open(path.chars, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    enum status status = OK;
+    if (fd < 0)
+        status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
+    else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+        status = taken(folder);
+    else
+        sign(fd);
+    text_free(&path);
+    if (status == OK && recipe->checkpoint.save != NULL)
+        status = make("checkpoint.save", recipe->checkpoint.save);
+    if (status == OK)
+        *descriptor = fd;
+    else if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+enum status run_folder_write_recipe(const struct recipe *recipe)
+{
+    struct text path = {0}, resolved = {0};
+    text_add(&path, "%s/recipe.yaml", recipe->logging.run_dir);
+    recipe_resolved_text(recipe, &resolved);
+    enum status status = file_write_atomic(path.chars, resolved.chars, resolved.length);
+    text_free(&path);
+    text_free(&resolved);
+    return status;
+}
+
+enum status run_folder_write_choices(const struct recipe *recipe, const struct text *choices)
+{
+    struct text path = {0};
+    text_add(&path, "%s/choices.txt", recipe->logging.run_dir);
+    enum status status = file_write_atomic(path.chars, choices->chars, choices->length);
+    text_free(&path);
+    return status;
+}

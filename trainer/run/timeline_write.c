@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/timeline_write.h"
+
+#include "schedules/draw/draw.h"
+#include "schedules/families/family.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* What every rank sends: its barriers, then its timeline, as many numbers as the longest list needs. */
+struct gathered {
+    int64_t columns;
+    double *rows; // [world][columns]
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+bool timeline_wanted(const struct recipe *recipe, int64_t step)
+{
+    const struct recipe_profile *profile = &recipe->profile;
+    int64_t last = profile->profile_step_end > 0 ? profile->profile_step_end : profile->profile_step_start;
+    return profile->timeline && step >= profile->profile_step_start && step <= last;
+}
+
+/* ---- one row from each rank ---- */
+
+enum { BARRIER_COLUMNS = sizeof(struct barrier_times) / sizeof(double) };
+
+static enum status fill_row(struct worker *w, double *row)
+{
+    struct barrier_times barriers;
+    for (int i = 0; i < TIMELINE_BARRIERS; i++) {
+        barriers.came_s[i] = now_s();
+        TRY(group_barrier(w->groups->world, w->compute));
+        barriers.left_s[i] = now_s();
+    }
+    memcpy(row, &barriers, sizeof barriers);
+    const struct timeline *timeline = executor_timeline(w->executor);
+    memcpy(row + BARRIER_COLUMNS, timeline->whole, 2 * (size_t)timeline->count * sizeof *row);
+    return OK;
+}
+
+static enum status exchange_rows(struct worker *w, const double *row, struct gathered *g, struct buffer *mine,
+                                 struct buffer *all)
+{
+    size_t bytes = (size_t)g->columns * sizeof *row, world = (size_t)w->world->size;
+    TRY(buffer_alloc(w->device, PART_COMMUNICATION, bytes, mine));
+    TRY(buffer_alloc(w->device, PART_COMMUNICATION, world * bytes, all));
+    TRY(copy_to_device(w->compute, mine->data, row, bytes));
+    TRY(group_all_gather(w->groups->world, w->compute, tensor_1d(mine->data, F64, g->columns),
+                         tensor_1d(all->data, F64, (int64_t)world * g->columns)));
+    TRY(copy_to_host(w->compute, g->rows, all->data, world * bytes));
+    return stream_sync(w->compute);
+}
+
+static enum status gather(struct worker *w, struct gathered *g)
+{
+    const struct schedule *s = w->run->schedule;
+    struct buffer mine = {0}, all = {0};
+    int longest = 0;
+    for (int rank = 0; rank < s->p; rank++)
+        longest = s->ranks[rank].count > longest ? s->ranks[rank].count : longest;
+    g->columns = BARRIER_COLUMNS + 2 * (int64_t)longest;
+    double *row = calloc((size_t)g->columns, sizeof *row);
+    g->rows = calloc((size_t)g->columns * (size_t)w->world->size, sizeof *g->rows);
+    enum status status = row != NULL && g->rows != NULL
+                             ? OK
+                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", w->world->size);
+    if (status == OK)
+        status = fill_row(w, row);
+    if (status == OK)
+        status = exchange_rows(w, row, g, &mine, &all);
+    buffer_free(&mine);
+    buffer_free(&all);
+    free(row);
+    return status;
+}
+
+static double clock_ahead(const struct gathered *g, int rank)
+{
+    struct barrier_times first, other;
+    memcpy(&first, g->rows, sizeof first);
+    memcpy(&other, g->rows + rank * g->columns, sizeof other);
+    return timeline_clock_ahead(&first, &other);
+}
+
+/* ---- pipelines ---- */
+
+enum { MILLISECONDS = 1000 };
+
+/* Receives may be posted before anything was computed; a trace begins at 0. */
+static double after_origin(double time_s)
+{
+    return time_s > 0.0 ? time_s * MILLISECONDS : 0.0;
+}
+
+/* The ranks along `place`, on the first rank's clock, in milliseconds since `origin_s` of it. */
+static enum status pipeline_times(const struct worker *w, const struct gathered *g, struct place place,
+                                  double origin_s, struct simulation **out)
+{
+    const struct schedule *s = w->run->schedule;
+    struct simulation *sim = NULL;
+    TRY(simulation_create(s, &sim));
+    for (place.pp = 0; place.pp < s->p; place.pp++) {
+        int rank = mesh_rank(&w->mesh, MESH_DENSE, place);
+        const double *times = g->rows + rank * g->columns + BARRIER_COLUMNS;
+        double shift_s = clock_ahead(g, rank) + origin_s;
+        for (int i = 0; i < s->ranks[place.pp].count; i++)
+            sim->times[sim->first[place.pp] + i] = (struct action_time){
+                .start = after_origin(times[2 * i] - shift_s),
+                .end = after_origin(times[2 * i + 1] - shift_s),
+                .because = -1,
+            };
+    }
+    simulation_total(s, sim);
+    *out = sim;
+    return OK;
+}
+
+/* When the first computing action of the step began, on the first rank's clock. */
+static double origin_of(const struct worker *w, const struct gathered *g)
+{
+    double origin = 0.0;
+    for (int rank = 0; rank < w->world->size; rank++) {
+        const struct action_list *list = &w->run->schedule->ranks[mesh_place(&w->mesh, MESH_DENSE, rank).pp];
+        int first = 0;
+        while (first < list->count - 1 && !action_fact(list->actions[first].kind)->computes)
+            first++;
+        double start = g->rows[rank * g->columns + BARRIER_COLUMNS + 2 * first] - clock_ahead(g, rank);
+        origin = rank == 0 || start < origin ? start : origin;
+    }
+    return origin;
+}
+
+/* The same lists with the means that were measured, which the title names as --cost takes them: of everything
+ * that a rank has. */
+static enum status predict(const struct worker *w, const struct simulation *measured, char *title,
+                           size_t room, struct simulation **out)
+{
+    const struct schedule *s = w->run->schedule;
+    struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage);
+    double *b_of_stage = calloc((size_t)s->stages, sizeof *b_of_stage);
+    enum status status = of_stage != NULL && b_of_stage != NULL
+                             ? OK
+                             : fail(NO_MEMORY, "no memory for the costs of %d stages", s->stages);
+    if (status == OK) {
+        struct cost_table costs;
+        struct text said = {0};
+        timeline_costs(s, measured, of_stage, b_of_stage, &costs);
+        timeline_costs_text(s, &costs, &said);
+        snprintf(title, room, "step %lld, simulated with %s as measured: %s", (long long)w->step,
+                 text_chars(&said), s->family->about.name);
+        text_free(&said);
+        status = simulate(s, &costs, NULL, out);
+    }
+    free(b_of_stage);
+    free(of_stage);
+    return status;
+}
+
+/* ---- files ---- */
+
+struct pages {
+    struct drawing *drawings; // first what was predicted, then each pipeline
+    char (*titles)[160];
+    int count;
+};
+
+static enum status write_file(const struct worker *w, const char *suffix, const struct text *content)
+{
+    struct text path = {0};
+    text_add(&path, "%s/timeline-step-%lld.%s", w->run->recipe->logging.run_dir, (long long)w->step, suffix);
+    enum status status = file_write_atomic(path.chars, content->chars, content->length);
+    text_free(&path);
+    return status;
+}
+
+static enum status write_files(const struct worker *w, const struct pages *pages)
+{
+    struct text trace = {0}, picture = {0};
+    draw_trace(pages->drawings, pages->count, 1000.0, &trace);
+    draw_svg(pages->drawings, 2, &(struct svg_options){.unit = "ms"}, &picture);
+    enum status status = write_file(w, "json", &trace);
+    if (status == OK)
+        status = write_file(w, "svg", &picture);
+    text_free(&trace);
+    text_free(&picture);
+    return status;
+}
+
+static void add_page(const struct worker *w, struct pages *pages, const struct simulation *sim)
+{
+    pages->drawings[pages->count] = (struct drawing){pages->titles[pages->count], w->run->schedule, sim};
+    pages->count++;
+}
+
+/* Every pipeline of the mesh is named by one of its ranks: the one that is first in it. */
+static enum status fill_pages(const struct worker *w, const struct gathered *g, struct pages *pages)
+{
+    const struct degrees *degrees = &w->mesh.degrees;
+    const char *schedule = w->run->schedule->family->about.name; // a file's is not the recipe's
+    double origin_s = origin_of(w, g);
+    pages->count = 1;
+    for (int rank = 0; rank < w->world->size; rank++) {
+        struct place place = mesh_place(&w->mesh, MESH_DENSE, rank);
+        struct simulation *sim = NULL;
+        if (place.pp != 0)
+            continue;
+        TRY(pipeline_times(w, g, place, origin_s, &sim));
+        if (degrees->tp * degrees->cp * degrees->dp == 1)
+            snprintf(pages->titles[pages->count], sizeof *pages->titles, "step %lld, measured: %s",
+                     (long long)w->step, schedule);
+        else
+            snprintf(pages->titles[pages->count], sizeof *pages->titles,
+                     "step %lld, measured, tp %d cp %d dp %d: %s", (long long)w->step, place.tp, place.cp,
+                     place.dp, schedule);
+        add_page(w, pages, sim);
+    }
+    struct simulation *predicted = NULL;
+    TRY(predict(w, pages->drawings[1].simulation, pages->titles[0], sizeof *pages->titles, &predicted));
+    int count = pages->count;
+    pages->count = 0;
+    add_page(w, pages, predicted);
+    pages->count = count;
+    return OK;
+}
+
+static enum status write_pages(const struct worker *w, const struct gathered *g)
+{
+    size_t most = (size_t)w->world->size + 1;
+    struct pages pages = {.drawings = calloc(most, sizeof *pages.drawings),
+                          .titles = calloc(most, sizeof *pages.titles)};
+    enum status status = pages.drawings != NULL && pages.titles != NULL
+                             ? fill_pages(w, g, &pages)
+                             : fail(NO_MEMORY, "no memory for the timelines of %zu pipelines", most);
+    if (status == OK)
+        status = write_files(w, &pages);
+    for (int i = 0; i < pages.count; i++)
+        simulation_destroy((struct simulation *)pages.drawings[i].simulation);
+    free(pages.drawings);
+    free(pages.titles);
+    return status;
+}
+
+enum status timeline_write(struct worker *w)
+{
+    struct gathered g = {0};
+    enum status status = gather(w, &g);
+    if (status == OK && w->world->rank == 0)
+        status = write_pages(w, &g);
+    free(g.rows);
+    return status;
+}

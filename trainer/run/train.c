@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/train.h"
+
+#include "base/machine.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_lock.h"
+#include "trainer/engine/agree.h"
+#include "trainer/engine/watchdog.h"
+#include "trainer/optimizer/learning_rate.h"
+#include "trainer/plan/dry_run.h"
+#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/report.h"
+#include "trainer/run/metrics.h"
+#include "trainer/run/run_folder.h"
+#include "trainer/run/timeline_write.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct session {
+    struct worker worker;
+    struct metrics *metrics; // rank 0
+    struct text choices;     // rank 0's device's, as they were last said
+    struct text broken;      // why there are no more lines of metrics; empty: there are
+    const struct run_folder *folder;
+    int64_t saved;                  // the last step that was; -1: none
+    bool stepped, warned, complete; // complete: no step was left to train
+    bool save_due;                  // agreed on by all ranks: as soon as no step is run ahead
+};
+
+static bool speaks(const struct session *s)
+{
+    return s->worker.world->rank == 0;
+}
+
+/* ---- one rank ---- */
+
+/* From the checkpoint that the recipe names; a reason that it cannot be says what else can be asked for. */
+static enum status load_named(struct session *s, const char *path)
+{
+    enum status status = checkpoint_load(&s->worker, path, true);
+    if (status != BAD_CHECKPOINT)
+        return status;
+    struct text why = {0};
+    text_add(&why, "%s", fail_text());
+    status = fail(BAD_CHECKPOINT,
+                  "checkpoint.load: %s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
+    text_free(&why);
+    return status;
+}
+
+/* Loads the run's own newest checkpoint (then *own), unless checkpoint.load names one that is as new. */
+static enum status load_checkpoint(struct session *s, bool *own)
+{
+    const char *load = s->worker.run->recipe->checkpoint.load;
+    bool is_auto = load != NULL && strcmp(load, "auto") == 0;
+    double continues = speaks(s) && s->folder->continues ? 1.0 : 0.0;
+    char *path = NULL;
+    *own = false;
+    if (load == NULL)
+        return OK;
+    if (!is_auto)
+        TRY(worker_agree_max(&s->worker, &continues, 1));
+    if (is_auto || continues > 0.0)
+        TRY(checkpoint_continue(&s->worker, &path));
+    *own = path != NULL;
+    if (!*own && !is_auto)
+        TRY(load_named(s, load));
+    if (speaks(s) && (*own || !is_auto))
+        print_line(stdout, "continues from %s, step %lld%s%s", *own ? path : load, (long long)s->worker.step,
+                   *own && !is_auto ? ", which is newer than checkpoint.load " : "",
+                   *own && !is_auto ? load : "");
+    free(path);
+    return OK;
+}
+
+static enum status begin(struct session *s)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    bool own;
+    TRY(load_checkpoint(s, &own));
+    if (!speaks(s))
+        return OK;
+    TRY(run_folder_write_recipe(recipe));
+    s->complete = s->worker.step >= recipe->train.train_iters && (s->worker.step > 0 || own);
+    if (s->complete)
+        printf("nothing to do: step %lld is done, and train.train_iters is %lld\n", (long long)s->worker.step,
+               (long long)recipe->train.train_iters);
+    struct launcher launcher;
+    TRY(launcher_find(&launcher));
+    struct metrics_config config = {
+        .recipe = recipe,
+        .first_step = s->worker.step + 1,
+        .flops_per_token = model_flops_per_token(&recipe->model),
+        .world = s->worker.world->size,
+        .launched = launcher.size > 0,
+        .continues = own || s->folder->newest >= 0,
+    };
+    TRY(metrics_open(&config, &s->metrics));
+    return OK;
+}
+
+static void end(struct session *s)
+{
+    metrics_close(s->metrics);
+    text_free(&s->choices);
+    text_free(&s->broken);
+    worker_destroy(&s->worker);
+}
+
+static bool due(int64_t interval, int64_t step)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+/* Which kernels this rank's device has chosen: to the terminal when that is first known, and all of it, what
+ * has come since too, into a file of the run. */
+static enum status say_choices(struct session *s)
+{
+    struct text now = {0};
+    enum status status = OK;
+    device_choices(s->worker.device, &now);
+    if (strcmp(text_chars(&now), text_chars(&s->choices)) != 0) {
+        for (const char *line = now.chars; !s->stepped && *line != '\0'; line += strcspn(line, "\n") + 1)
+            if (*line != ' ')
+                printf("%.*s\n", (int)strcspn(line, "\n"), line);
+        status = run_folder_write_choices(s->worker.run->recipe, &now);
+    }
+    text_free(&s->choices);
+    s->choices = now;
+    s->stepped = true;
+    return status;
+}
+
+static bool lies_in(const char *path, const char *folder)
+{
+    size_t length = strlen(folder);
+    return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
+}
+
+/* Metrics cannot be written, but the disk of the checkpoints may have room: all ranks stop after the next
+ * step, which is saved, and then this is a failure. When the folder itself was removed, and the checkpoints
+ * with it, another run may be using the name, and nothing more is written. */
+static enum status stop_after_failure(struct session *s, enum status status)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    const char *save = recipe->checkpoint.save;
+    if (status == OK || save == NULL ||
+        (metrics_are_lost(s->metrics) && lies_in(save, recipe->logging.run_dir)))
+        return status;
+    if (s->broken.length == 0)
+        text_add(&s->broken, "%s", fail_text());
+    s->worker.wants_stop = true;
+    return OK;
+}
+
+/* Every line of metrics up to a checkpoint is on the disk before it. */
+static enum status sync_metrics(struct session *s)
+{
+    enum status status = metrics_sync(s->metrics);
+    return metrics_are_lost(s->metrics) ? stop_after_failure(s, status) : status;
+}
+
+/* The first rank's clock decides when to save next. */
+static void plan_save(struct session *s)
+{
+    const struct recipe_checkpoint *checkpoint = &s->worker.run->recipe->checkpoint;
+    if (speaks(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
+        s->worker.save_at_s = monotonic_s() + 60.0 * checkpoint->save_minutes;
+    s->save_due = false;
+}
+
+static enum status save(struct session *s)
+{
+    TRY(worker_agree(&s->worker, speaks(s) ? sync_metrics(s) : OK));
+    TRY(checkpoint_save(&s->worker));
+    s->saved = s->worker.step;
+    plan_save(s);
+    return OK;
+}
+
+/* All padding or masked: a step that changes the weights by their decay and the moments only. */
+static void warn_of_no_loss(struct session *s, const struct step_record *record)
+{
+    if (record->loss_tokens > 0 || s->warned)
+        return;
+    print_line(
+        stderr,
+        "warning: step %lld: no token of the batch counts in the loss (data.eod_mask_loss, or masked data): "
+        "loss null, gradients 0; metrics.jsonl has \"loss_tokens\" for each step",
+        (long long)record->step);
+    s->warned = true;
+}
+
+static bool evaluates_after(const struct recipe *recipe, int64_t step)
+{
+    return due(recipe->train.eval_interval, step) ||
+           (recipe->train.eval_interval > 0 && step == recipe->train.train_iters);
+}
+
+/* Nothing but the next step follows. */
+static bool goes_on_after(const struct session *s, int64_t step)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
+    return step < recipe->train.train_iters && !saves && !s->save_due && !evaluates_after(recipe, step);
+}
+
+/* What metrics.jsonl has of a step, without an evaluation. */
+static struct step_record record_of(const struct worker *w, const struct step_result *result, double time_s)
+{
+    const struct recipe *recipe = w->run->recipe;
+    struct step_record record = {
+        .step = w->step,
+        .loss = result->tokens > 0.0 ? result->loss : NAN,
+        .grad_norm = result->grad_norm,
+        .lr = learning_rate(&recipe->optimizer, worker_updates(w) + result->skipped),
+        .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
+        .loss_tokens = (int64_t)result->tokens,
+        .step_time_s = time_s,
+        .bubble_fraction = device_named_runs_at_once(recipe->cluster.device)
+                               ? timeline_bubble_fraction(w->remarks[REMARK_BUBBLE])
+                               : NAN,
+        .memory_peak_bytes = (int64_t)w->remarks[REMARK_MEMORY],
+        .has_rollbacks = w->validation != NULL,
+        .rollbacks = result->rollbacks,
+        .loss_scale = w->loss_scale.scale > 0.0 ? result->loss_scale : 0.0,
+        .skipped = result->skipped,
+        .has_valid = evaluates_after(recipe, w->step),
+    };
+    for (int part = 0; part < PART_COUNT; part++)
+        record.part_peak_bytes[part] = (int64_t)w->remarks[REMARK_PARTS + part];
+    for (int kind = 0; kind < SLOT_KINDS; kind++)
+        record.slots[kind] = (struct slot_use){(int64_t)w->remarks[REMARK_SLOTS + kind],
+                                               (int64_t)w->remarks[REMARK_SLOT_BYTES + kind]};
+    return record;
+}
+
+static enum status one_step(struct session *s, bool *stop)
+{
+    struct worker *w = &s->worker;
+    double start = monotonic_s();
+    struct step_result result;
+    if (goes_on_after(s, w->step + 1))
+        TRY(worker_step_and_on(w, &result));
+    else
+        TRY(worker_step(w, &result));
+    TRY(worker_check_finite(w, &result));
+    struct step_record record = record_of(w, &result, monotonic_s() - start);
+    *stop = w->remarks[REMARK_REQUEST] >= (double)REQUEST_STOP;
+    s->save_due = s->save_due || w->remarks[REMARK_REQUEST] >= (double)REQUEST_SAVE;
+    if (record.has_valid)
+        TRY(worker_evaluate(w, &record.valid_loss, stop));
+    record.has_valid = record.has_valid && !*stop;
+    if (speaks(s) && !s->stepped)
+        TRY(say_choices(s));
+    if (speaks(s)) {
+        warn_of_no_loss(s, &record);
+        TRY(stop_after_failure(s, metrics_step(s->metrics, &record)));
+    }
+    if (timeline_wanted(w->run->recipe, w->step))
+        TRY(timeline_write(w));
+    return OK;
+}
+
+/* The status of a run that has ended, by itself or on request. */
+static enum status outcome(const struct session *s, bool stop)
+{
+    const struct recipe *recipe = s->worker.run->recipe;
+    long long step = (long long)s->worker.step;
+    if (s->broken.length > 0)
+        return fail(IO_ERROR, "%s; step %lld is saved in %s", s->broken.chars, step, recipe->checkpoint.save);
+    if (!stop || s->worker.step >= recipe->train.train_iters)
+        return OK;
+    if (recipe->checkpoint.save == NULL)
+        return fail(INTERRUPTED,
+                    "asked to stop after step %lld, and checkpoint.save is none: nothing is saved", step);
+    return fail(STOPPED, "asked to stop: step %lld is saved in %s", step, recipe->checkpoint.save);
+}
+
+static enum status loop(struct session *s)
+{
+    struct worker *w = &s->worker;
+    const struct recipe *recipe = w->run->recipe;
+    bool stop = false, saves = recipe->checkpoint.save != NULL;
+    s->saved = s->folder->newest;
+    plan_save(s);
+    stop_training(w->run->stop);
+    if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saved < 0)
+        TRY(save(s));
+    while (w->step < recipe->train.train_iters && !stop) {
+        TRY(one_step(s, &stop));
+        bool last = stop || w->step == recipe->train.train_iters;
+        // What post-validation has run ahead of the next step stays valid only if that step follows.
+        bool now = s->save_due && !w->ahead;
+        if (saves && (last || now || due(recipe->checkpoint.save_interval, w->step)))
+            TRY(save(s));
+    }
+    // Ranks may still hand each other the last step's weights, out of memory that is about to go.
+    TRY(stream_sync(w->compute));
+    if (speaks(s) && s->stepped)
+        TRY(say_choices(s));
+    if (speaks(s) && s->broken.length == 0)
+        TRY(metrics_sync(s->metrics));
+    return outcome(s, stop);
+}
+
+/* What the ranks of this process share. `status` and `why`: whether it could begin. A process that could not,
+ * and left, would keep the others waiting; so under a launcher that, too, is told in the world. */
+struct job {
+    struct run run;
+    enum status status;
+    struct text why;
+    struct run_folder folder;
+    atomic_int ranks;             // that have ended well
+    atomic_llong allocated_bytes; // by them, at most
+    struct watchdog *watchdog;    // NULL: none is asked for
+};
+
+static enum status run_rank(struct session *session, const struct job *job, struct world *world)
+{
+    TRY(worker_create(&job->run, world, true, &session->worker));
+    TRY(begin(session));
+    return loop(session);
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct job *job = argument;
+    struct session session = {.folder = &job->folder};
+    struct pulse pulse;
+    if (job->status != OK)
+        return fail(job->status, "%s", text_chars(&job->why));
+    watchdog_enter(job->watchdog, &pulse);
+    enum status status = run_rank(&session, job, world);
+    watchdog_leave(job->watchdog, &pulse);
+    status = rehearsal_explain(job->run.recipe, &session.worker, status);
+    // After a failure peers may still be using what this rank shares with them; the process ends now.
+    if (status != OK && status != STOPPED)
+        return status;
+    if (session.metrics != NULL && !session.complete)
+        metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
+    atomic_fetch_add(&job->ranks, 1);
+    atomic_fetch_add(&job->allocated_bytes, device_memory(session.worker.device).peak_total_bytes);
+    end(&session);
+    return status;
+}
+
+/* A device that does not compute rehearses the run: allocations, and no training. */
+static enum status rehearse_run(const struct recipe *recipe)
+{
+    struct run run;
+    enum status status = run_create(recipe, false, &run);
+    if (status == OK) {
+        report_layout(&run, stdout);
+        status = report_offload(&run, stderr);
+    }
+    if (status == OK)
+        status = dry_run(&run, stdout);
+    run_destroy(&run);
+    return status;
+}
+
+/* Watched over: by limit where the recipe says one, and under a launcher for the end of the job. */
+static enum status run_world(struct job *job, const struct recipe *recipe, bool launched, int size)
+{
+    struct watchdog_config config = {
+        .limit_s = recipe->resilience.heartbeat_timeout_seconds,
+        .stop = launched ? job->run.stop : NULL,
+    };
+    if (job->status == OK) {
+        job->status = watchdog_start(&config, &job->watchdog);
+        if (job->status != OK)
+            text_add(&job->why, "%s", fail_text());
+    }
+    const struct world_options options = recipe_world(recipe, size);
+    enum status status = world_run_as(&options, rank_main, job);
+    watchdog_stop(job->watchdog);
+    return status;
+}
+
+/* What the ranks of this machine will hold of weights, gradients and moments, before any of
+ * it is allocated: Linux promises memory that it does not have, and ends who believes it, or a neighbour. */
+static enum status check_memory(const struct recipe *recipe)
+{
+    enum { FLOAT = sizeof(float) };
+    // Of a parameter: value, gradient, two moments, and the value in fp32 where it is not that itself, which
+    // with ZeRO 3 is all there is of it.
+    enum dtype working = recipe_working_dtype(recipe);
+    const bool masters = working != recipe_main_dtype(recipe);
+    const int state = (masters ? 3 : 2) * FLOAT;
+    const int value = masters && recipe->parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
+    const int bytes = value + FLOAT + state;
+    // Of these the data ranks have one copy together, and of the others one each.
+    const int shared[] = {0, state, state + FLOAT, bytes}; // by ZeRO's stage
+    double parameters = (double)model_parameters(&recipe->model);
+    int once = shared[recipe->parallel.zero_stage], data = recipe->parallel.data_parallel_size;
+    double needed = parameters * (once + (double)(bytes - once) * data);
+    struct machine machine;
+    machine_look(&machine);
+    double there = (double)machine.memory_bytes; // or what its cgroup may take of it
+    char count[NUMBER_CHARS], most[NUMBER_CHARS];
+    if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
+        return OK;
+    count_text(parameters, count);
+    count_text(parameters * there / needed, most);
+    return fail(BAD_RECIPE,
+                "the model has %s parameters; with parallel.data_parallel_size %d%s their values, gradients "
+                "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB for them; at most %s "
+                "parameters fit, "
+                "or ranks on several machines (mpirun, srun)",
+                count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage takes less)" : "",
+                bytes, needed / 0x1p30, there / 0x1p30, most);
+}
+
+/* A reader who goes away (train | head) is no reason to lose a run: what cannot be written fails, as on a
+ * full disk, and the executable's exit status tells. */
+static void outlive_readers(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static enum status lock_checkpoints(const struct recipe *recipe, struct run *run)
+{
+    const struct checkpoint_lock_options options = {
+        .save = recipe->checkpoint.save,
+        .run_dir = recipe->logging.run_dir,
+    };
+    return options.save != NULL ? checkpoint_lock_take(&options, &run->checkpoint_lock) : OK;
+}
+
+/* Everything before ranks start. *folder: the lock of the run's folder. */
+static enum status prepare(struct job *job, const struct recipe *recipe, struct stop *stop, int *folder)
+{
+    struct launcher launcher;
+    TRY(launcher_find(&launcher));
+    bool first = launcher.rank <= 0;
+    // Over several machines it is not known which ranks are where.
+    if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
+        TRY(check_memory(recipe));
+    TRY(run_create(recipe, true, &job->run));
+    job->run.stop = stop;
+    TRY(run_folder_check(recipe, &job->folder));
+    stop_set_checkpoint(stop, text_chars(&job->folder.from));
+    if (!first)
+        return OK;
+    TRY(run_folder_claim(recipe, folder));
+    TRY(lock_checkpoints(recipe, &job->run));
+    report_layout(&job->run, stdout);
+    TRY(report_offload(&job->run, stderr));
+    // Between GPUs the transport takes some too, which the formula does not know.
+    return device_named_reserves(recipe->cluster.device) ? dry_run_table(&job->run, stdout)
+                                                         : report_formula(&job->run, stdout);
+}
+
+static enum status train_until_stopped(const struct recipe *recipe, int size, const struct launcher *launcher,
+                                       struct stop *stop)
+{
+    struct job job = {.ranks = 0};
+    int folder = -1;
+    bool first = launcher->rank <= 0;
+    enum status status = job.status = prepare(&job, recipe, stop, &folder);
+    if (status != OK)
+        text_add(&job.why, "%s", fail_text());
+    if (status == OK || launcher->size > 1)
+        status = run_world(&job, recipe, launcher->size > 0, size);
+    if (first && (status == OK || status == STOPPED))
+        report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
+    checkpoint_lock_release(job.run.checkpoint_lock);
+    run_destroy(&job.run);
+    run_folder_free(&job.folder);
+    text_free(&job.why);
+    if (folder >= 0)
+        close(folder);
+    return status;
+}
+
+enum status train(const struct recipe *recipe, int size)
+{
+    struct launcher launcher = {.rank = -1};
+    struct stop *stop = NULL;
+    TRY(launcher_find(&launcher));
+    TRY(stop_create(&recipe->resilience.exit_signal, launcher.rank <= 0, &stop));
+    outlive_readers();
+    enum status status = OK;
+    if (device_named_computes(recipe->cluster.device))
+        status = train_until_stopped(recipe, size, &launcher, stop);
+    else if (launcher.rank <= 0)
+        status = rehearse_run(recipe);
+    stop_destroy(stop);
+    return status;
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+/* GPT-2's byte-level byte pair encoding (Radford et al. 2019; Sennrich et al. 2016).
+ *
+ *     text   "Hello  there's"
+ *     words  "Hello" " " " there" "'s"                     bpe_word(): GPT-2's pattern
+ *     bytes  H e l l o                                     each is a token
+ *     merges H el l o -> H ell o -> Hell o -> Hello        the pair that merges.txt lists first, everywhere
+ *                                                          in the word, until no pair is listed
+ *
+ * vocab.json numbers the tokens and merges.txt lists the pairs. Both write a byte as a character: the
+ * printable ones of Latin-1 as themselves, the others as U+0100 and on, in order; so "Ġ" is a space. */
+#pragma once
+
+#include "trainer/tokenizer/tokenizer_kind.h"
+
+struct bpe_merge {
+    uint64_t pair; // left << 32 | right; BPE_NO_PAIR in an empty slot
+    int32_t rank;  // the place in merges.txt: lower goes first
+    int32_t id;    // of the token that both become
+};
+
+#define BPE_NO_PAIR UINT64_MAX
+#define BPE_NO_RANK INT32_MAX
+
+struct bpe {
+    int32_t size;
+    int32_t end_of_document;
+    int32_t byte_ids[256];
+    char *bytes;              // of all tokens, one after the other
+    int64_t *starts;          // [size + 1] where each begins
+    struct bpe_merge *merges; // a hash table with linear probing, at most half full
+    uint64_t merge_mask;
+};
+
+/* BAD_DATA or IO_ERROR names the file, the line or the token, and what is wrong there. */
+MUST_USE enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe **out);
+void bpe_free(struct bpe *bpe); // takes NULL, and half a thing
+
+/* Spreads keys over a table. */
+static inline uint64_t bpe_mix(uint64_t key)
+{
+    key *= 0x9E3779B97F4A7C15U;
+    return key ^ key >> 32;
+}
+
+/* The merge of two tokens, or NULL. */
+static inline const struct bpe_merge *bpe_find(const struct bpe *bpe, int32_t left, int32_t right)
+{
+    uint64_t pair = (uint64_t)left << 32 | (uint64_t)right;
+    for (uint64_t at = bpe_mix(pair);; at++) {
+        const struct bpe_merge *slot = &bpe->merges[at & bpe->merge_mask];
+        if (slot->pair == pair)
+            return slot;
+        if (slot->pair == BPE_NO_PAIR)
+            return NULL;
+    }
+}
+
+/* The length of the first word of bytes[0..length), length at least 1: the first match of
+ *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+                     */
+int64_t bpe_word(const char *bytes, int64_t length);
+
+/* encoder_cut(): before a space or a line end that follows no other space. No word of the pattern holds a
+ * space after anything else, and no word before such a place looks beyond it. */
+int64_t bpe_cut(const char *bytes, int64_t length);
+
+/* Scratch of one encoder. */
+struct bpe_scratch;
+MUST_USE enum status bpe_scratch_create(struct bpe_scratch **out);
+void bpe_scratch_destroy(struct bpe_scratch *scratch); // takes NULL
+
+/* Adds the ids of one word to `out`. */
+MUST_USE enum status bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
+                                     int64_t length, struct tokens *out);
+
+extern const struct tokenizer_kind kind_bpe;

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/tokenizer/bpe.h"
+
+#include "trainer/files/json_read.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALPHABET = 512 }; // code points that may stand for a byte: below U+0144
+
+#define END_OF_TEXT "<|endoftext|>"
+
+struct loader {
+    const char *vocab_file, *merge_file;
+    json_t *vocabulary;        // token text to id
+    int16_t byte_of[ALPHABET]; // the byte that a code point stands for, or -1
+    struct bpe *bpe;
+};
+
+/* Printable bytes of Latin-1 are their own characters; the others follow from U+0100 on. */
+static void make_alphabet(int16_t byte_of[ALPHABET])
+{
+    for (int i = 0; i < ALPHABET; i++)
+        byte_of[i] = -1;
+    int next = 256;
+    for (int byte = 0; byte < 256; byte++) {
+        bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
+        byte_of[printable ? byte : next++] = (int16_t)byte;
+    }
+}
+
+/* The bytes that a token's characters stand for, into out[0..strlen(token)]; their number, or -1. jansson has
+ * checked that the text is UTF-8, and the alphabet has no character above two bytes. */
+static int64_t token_bytes(const struct loader *l, const char *token, char *out)
+{
+    int64_t count = 0;
+    for (const unsigned char *c = (const unsigned char *)token; *c != 0;) {
+        int point = c[0];
+        if (c[0] >= 0xE0)
+            return -1;
+        if (c[0] >= 0x80)
+            point = (c[0] & 0x1F) << 6 | (c[1] & 0x3F);
+        c += c[0] >= 0x80 ? 2 : 1;
+        if (point >= ALPHABET || l->byte_of[point] < 0)
+            return -1;
+        out[count++] = (char)l->byte_of[point];
+    }
+    return count;
+}
+
+/* Behind the byte order mark that some editors put in front of UTF-8. */
+static size_t mark_length(const struct text *file)
+{
+    return file->length >= 3 && memcmp(file->chars, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
+static enum status read_vocabulary_file(struct loader *l)
+{
+    struct text file = {0};
+    enum status status = file_read(l->vocab_file, &file);
+    if (status == OK) {
+        json_error_t why;
+        size_t mark = mark_length(&file);
+        l->vocabulary = json_read(text_chars(&file) + mark, file.length - mark, JSON_REJECT_DUPLICATES, &why);
+        if (l->vocabulary == NULL)
+            status =
+                fail(BAD_DATA, "%s, line %d, column %d: %s", l->vocab_file, why.line, why.column, why.text);
+        else if (!json_is_object(l->vocabulary) || json_object_size(l->vocabulary) == 0)
+            status = fail(BAD_DATA, "%s: not a JSON object of tokens and their ids, {\"!\": 0, ...}",
+                          l->vocab_file);
+        else if (json_object_size(l->vocabulary) > INT32_MAX / 2)
+            status =
+                fail(BAD_DATA, "%s: %zu tokens are too many", l->vocab_file, json_object_size(l->vocabulary));
+    }
+    text_free(&file);
+    return status;
+}
+
+/* Every id from 0 to size - 1 has one token: tokens[id] is its text, owned by the JSON object. */
+static enum status number_tokens(struct loader *l, const char **tokens, int64_t size)
+{
+    const char *token;
+    json_t *value;
+    json_object_foreach(l->vocabulary, token, value)
+    {
+        int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || id >= size)
+            return fail(BAD_DATA,
+                        "%s: token \"%s\" has %s%" PRId64 "; %" PRId64 " tokens have the ids 0 to %" PRId64,
+                        l->vocab_file, token,
+                        json_is_integer(value) ? "id " : "something that is no whole number, not ",
+                        json_is_integer(value) ? id : 0, size, size - 1);
+        if (tokens[id] != NULL)
+            return fail(BAD_DATA, "%s: tokens \"%s\" and \"%s\" both have id %" PRId64, l->vocab_file,
+                        tokens[id], token, id);
+        tokens[id] = token;
+    }
+    return OK;
+}
+
+/* The bytes of every token, and which token each single byte is. */
+static enum status spell_tokens(struct loader *l, const char *const *tokens, int64_t size)
+{
+    struct bpe *bpe = l->bpe;
+    size_t all = 1;
+    for (int64_t id = 0; id < size; id++)
+        all += strlen(tokens[id]);
+    bpe->bytes = malloc(all);
+    bpe->starts = calloc((size_t)size + 1, sizeof *bpe->starts);
+    if (bpe->bytes == NULL || bpe->starts == NULL)
+        return fail(NO_MEMORY, "%s: no memory for %" PRId64 " tokens", l->vocab_file, size);
+    for (int i = 0; i < 256; i++)
+        bpe->byte_ids[i] = -1;
+    for (int64_t id = 0; id < size; id++) {
+        char *bytes = bpe->bytes + bpe->starts[id];
+        int64_t count = token_bytes(l, tokens[id], bytes);
+        if (count < 1)
+            return fail(BAD_DATA, "%s: token \"%s\", id %" PRId64 ", %s", l->vocab_file, tokens[id], id,
+                        count == 0 ? "is empty" : "has a character that stands for no byte");
+        if (count == 1)
+            bpe->byte_ids[(unsigned char)bytes[0]] = (int32_t)id;
+        bpe->starts[id + 1] = bpe->starts[id] + count;
+    }
+    bpe->size = (int32_t)size;
+    for (int i = 0; i < 256; i++)
+        if (bpe->byte_ids[i] < 0)
+            return fail(BAD_DATA,
+                        "%s: no token is the single byte 0x%02X, so not every text could be encoded",
+                        l->vocab_file, i);
+    return OK;
+}
+
+static enum status load_vocabulary(struct loader *l)
+{
+    TRY(read_vocabulary_file(l));
+    int64_t size = (int64_t)json_object_size(l->vocabulary);
+    const char **tokens = calloc((size_t)size, sizeof *tokens);
+    enum status status =
+        tokens == NULL ? fail(NO_MEMORY, "%s: no memory for %" PRId64 " tokens", l->vocab_file, size) : OK;
+    if (status == OK)
+        status = number_tokens(l, tokens, size);
+    if (status == OK)
+        status = spell_tokens(l, tokens, size);
+    free(tokens);
+    TRY(status);
+    const json_t *end = json_object_get(l->vocabulary, END_OF_TEXT);
+    if (end == NULL)
+        return fail(BAD_DATA, "%s: no token is \"" END_OF_TEXT "\", which ends a document", l->vocab_file);
+    l->bpe->end_of_document = (int32_t)json_integer_value(end);
+    return OK;
+}
+
+/* The id of a token's text, or -1. */
+static int32_t id_of(const struct loader *l, const char *token)
+{
+    const json_t *id = json_object_get(l->vocabulary, token);
+    return id != NULL ? (int32_t)json_integer_value(id) : -1;
+}
+
+/* Notes the merge of two tokens on line `number`; `pair` is the line, for messages. */
+static enum status add_merge(struct loader *l, const char *pair, const char *left, const char *right,
+                             int64_t number, int32_t rank)
+{
+    struct text joined = {0};
+    text_add(&joined, "%s%s", left, right);
+    int32_t left_id = id_of(l, left), right_id = id_of(l, right), both = id_of(l, joined.chars);
+    text_free(&joined);
+    if (left_id < 0 || right_id < 0 || both < 0)
+        return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\": %s is not in %s", l->merge_file, number, pair,
+                    left_id < 0    ? "the first token"
+                    : right_id < 0 ? "the second token"
+                                   : "what they make together",
+                    l->vocab_file);
+    if (bpe_find(l->bpe, left_id, right_id) != NULL)
+        return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\" stands on an earlier line too", l->merge_file,
+                    number, pair);
+    uint64_t key = (uint64_t)left_id << 32 | (uint64_t)right_id, at = bpe_mix(key);
+    while (l->bpe->merges[at & l->bpe->merge_mask].pair != BPE_NO_PAIR)
+        at++;
+    l->bpe->merges[at & l->bpe->merge_mask] = (struct bpe_merge){key, rank, both};
+    return OK;
+}
+
+/* line[0..length) is "LEFT RIGHT". */
+static enum status parse_merge(struct loader *l, const char *line, size_t length, int64_t number,
+                               int32_t rank)
+{
+    struct text pair = {0}, left = {0};
+    text_add_bytes(&pair, line, length);
+    const char *space = strchr(pair.chars, ' ');
+    bool good = space != NULL && space > pair.chars && space[1] != 0 && strchr(space + 1, ' ') == NULL &&
+                strlen(pair.chars) == length;
+    enum status status = OK;
+    if (good) {
+        text_add_bytes(&left, pair.chars, (size_t)(space - pair.chars));
+        status = add_merge(l, pair.chars, left.chars, space + 1, number, rank);
+    } else {
+        status = fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\" is not two tokens with a space between them",
+                      l->merge_file, number, pair.chars);
+    }
+    text_free(&pair);
+    text_free(&left);
+    return status;
+}
+
+/* Room for as many merges as the file has lines, half full at most. */
+static enum status make_table(struct loader *l, const struct text *file)
+{
+    uint64_t lines = 1, slots = 16;
+    for (size_t i = 0; i < file->length; i++)
+        lines += file->chars[i] == '\n';
+    while (slots < 2 * lines)
+        slots *= 2;
+    l->bpe->merges = malloc(slots * sizeof *l->bpe->merges);
+    if (l->bpe->merges == NULL || lines > INT32_MAX / 2)
+        return fail(NO_MEMORY, "%s: no memory for %" PRIu64 " merges", l->merge_file, lines);
+    for (uint64_t i = 0; i < slots; i++)
+        l->bpe->merges[i].pair = BPE_NO_PAIR;
+    l->bpe->merge_mask = slots - 1;
+    return OK;
+}
+
+static enum status parse_merges(struct loader *l, const struct text *file)
+{
+    TRY(make_table(l, file));
+    const char *line = text_chars(file) + mark_length(file), *end = text_chars(file) + file->length;
+    int32_t rank = 0;
+    for (int64_t number = 1; line < end; number++) {
+        const char *line_end = memchr(line, '\n', (size_t)(end - line));
+        const char *next = line_end != NULL ? line_end + 1 : end;
+        size_t length = (size_t)((line_end != NULL ? line_end : end) - line);
+        if (length > 0 && line[length - 1] == '\r')
+            length--;
+        // A comment on the first line only: "# #" is a merge.
+        bool comment = number == 1 && length >= 8 && memcmp(line, "#version", 8) == 0;
+        if (length > 0 && !comment)
+            TRY(parse_merge(l, line, length, number, rank++));
+        line = next;
+    }
+    return rank > 0 ? OK : fail(BAD_DATA, "%s: not one merge in it", l->merge_file);
+}
+
+static enum status load_merges(struct loader *l)
+{
+    struct text file = {0};
+    enum status status = file_read(l->merge_file, &file);
+    if (status == OK)
+        status = parse_merges(l, &file);
+    text_free(&file);
+    return status;
+}
+
+enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe **out)
+{
+    struct loader l = {.vocab_file = vocab_file, .merge_file = merge_file, .bpe = calloc(1, sizeof *l.bpe)};
+    if (l.bpe == NULL)
+        return fail(NO_MEMORY, "%s: no memory for a tokenizer", vocab_file);
+    make_alphabet(l.byte_of);
+    enum status status = load_vocabulary(&l);
+    if (status == OK)
+        status = load_merges(&l);
+    json_decref(l.vocabulary);
+    if (status == OK)
+        *out = l.bpe;
+    else
+        bpe_free(l.bpe);
+    return status;
+}
+
+void bpe_free(struct bpe *bpe)
+{
+    if (bpe == NULL)
+        return;
+    free(bpe->bytes);
+    free(bpe->starts);
+    free(bpe->merges);
+    free(bpe);
+}

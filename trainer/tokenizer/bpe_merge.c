@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Merging one word, exactly as GPT-2 does: in rounds, each of which takes the pair of lowest rank in the word
+ * and joins every place where it stands, from left to right. Two ways that give the same ids:
+ *
+ *     short words  the rounds as written, over an array         at most SHORT tokens squared
+ *     long words   a heap of places by (rank, position)         n log n, for a megabyte without spaces
+ *
+ * The trap is in the heap: a pair made in a round may rank below the round's own pair (merges.txt may be
+ * anything), and must wait for the round to end; taken at once it would use up places of the round. */
+#include "trainer/tokenizer/bpe.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT = 128 };
+
+struct place {
+    int32_t rank;
+    int32_t left, right; // the tokens, when the place was noted: it is stale when they changed
+    int64_t position;
+};
+
+/* Places, the smallest first once they are a heap. */
+struct places {
+    struct place *list;
+    int64_t count, capacity;
+};
+
+/* A doubly linked list over the word's bytes; a merged token stays where its left part was. */
+struct link {
+    int32_t id; // -1: merged away
+    int64_t previous, next;
+};
+
+struct bpe_scratch {
+    struct places heap, waiting;
+    struct link *links;
+    int64_t link_capacity;
+};
+
+enum status bpe_scratch_create(struct bpe_scratch **out)
+{
+    *out = calloc(1, sizeof **out);
+    return *out != NULL ? OK : fail(NO_MEMORY, "no memory for an encoder");
+}
+
+void bpe_scratch_destroy(struct bpe_scratch *scratch)
+{
+    if (scratch == NULL)
+        return;
+    free(scratch->heap.list);
+    free(scratch->waiting.list);
+    free(scratch->links);
+    free(scratch);
+}
+
+static int32_t rank_of(const struct bpe *bpe, int32_t left, int32_t right)
+{
+    const struct bpe_merge *merge = bpe_find(bpe, left, right);
+    return merge != NULL ? merge->rank : BPE_NO_RANK;
+}
+
+/* One round over ids[0..count): joins every pair of this rank. ranks[i] is of the pair (i, i + 1). Returns
+ * the new count. */
+static int join_everywhere(const struct bpe *bpe, int32_t *ids, int32_t *ranks, int count, int32_t rank)
+{
+    int kept = 0;
+    bool changed = false; // whether the last kept token was just made
+    for (int i = 0; i < count; kept++) {
+        bool joins = i + 1 < count && ranks[i] == rank;
+        int32_t id = joins ? bpe_find(bpe, ids[i], ids[i + 1])->id : ids[i];
+        int32_t next_rank = joins ? BPE_NO_RANK : ranks[i];
+        i += joins ? 2 : 1;
+        ids[kept] = id;
+        ranks[kept] = next_rank;
+        if (kept > 0 && (changed || joins))
+            ranks[kept - 1] = rank_of(bpe, ids[kept - 1], id);
+        changed = joins;
+    }
+    return kept;
+}
+
+static int merge_short(const struct bpe *bpe, int32_t *ids, int count)
+{
+    int32_t ranks[SHORT];
+    for (int i = 0; i + 1 < count; i++)
+        ranks[i] = rank_of(bpe, ids[i], ids[i + 1]);
+    while (count > 1) {
+        int32_t lowest = BPE_NO_RANK;
+        for (int i = 0; i + 1 < count; i++)
+            lowest = ranks[i] < lowest ? ranks[i] : lowest;
+        if (lowest == BPE_NO_RANK)
+            break;
+        count = join_everywhere(bpe, ids, ranks, count, lowest);
+    }
+    return count;
+}
+
+static enum status places_add(struct places *places, struct place place)
+{
+    if (places->count == places->capacity) {
+        int64_t capacity = places->capacity < 1024 ? 1024 : places->capacity * 2;
+        struct place *list = realloc(places->list, (size_t)capacity * sizeof *list);
+        if (list == NULL)
+            return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " places", capacity);
+        places->list = list;
+        places->capacity = capacity;
+    }
+    places->list[places->count++] = place;
+    return OK;
+}
+
+static bool comes_before(const struct place *a, const struct place *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->position < b->position;
+}
+
+static enum status heap_push(struct places *heap, struct place place)
+{
+    TRY(places_add(heap, place));
+    int64_t at = heap->count - 1;
+    for (; at > 0 && comes_before(&place, &heap->list[(at - 1) / 2]); at = (at - 1) / 2)
+        heap->list[at] = heap->list[(at - 1) / 2];
+    heap->list[at] = place;
+    return OK;
+}
+
+static struct place heap_pop(struct places *heap)
+{
+    struct place top = heap->list[0], moved = heap->list[--heap->count];
+    int64_t at = 0;
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        if (child >= heap->count)
+            break;
+        if (child + 1 < heap->count && comes_before(&heap->list[child + 1], &heap->list[child]))
+            child++;
+        if (!comes_before(&heap->list[child], &moved))
+            break;
+        heap->list[at] = heap->list[child];
+        at = child;
+    }
+    heap->list[at] = moved;
+    return top;
+}
+
+/* Notes the pair that begins at `position`, if it is listed: in the heap, or for after this round. */
+static enum status note_pair(const struct bpe *bpe, struct bpe_scratch *s, int64_t position, int32_t round)
+{
+    if (position < 0 || s->links[position].next < 0)
+        return OK;
+    int32_t left = s->links[position].id, right = s->links[s->links[position].next].id;
+    struct place place = {rank_of(bpe, left, right), left, right, position};
+    if (place.rank == BPE_NO_RANK)
+        return OK;
+    return place.rank < round ? places_add(&s->waiting, place) : heap_push(&s->heap, place);
+}
+
+static enum status join_one(const struct bpe *bpe, struct bpe_scratch *s, const struct place *place)
+{
+    struct link *left = &s->links[place->position];
+    if (left->id != place->left || left->next < 0 || s->links[left->next].id != place->right)
+        return OK; // stale
+    struct link *right = &s->links[left->next];
+    left->id = bpe_find(bpe, place->left, place->right)->id;
+    left->next = right->next;
+    right->id = -1;
+    if (left->next >= 0)
+        s->links[left->next].previous = place->position;
+    TRY(note_pair(bpe, s, left->previous, place->rank));
+    return note_pair(bpe, s, place->position, place->rank);
+}
+
+static enum status merge_long(const struct bpe *bpe, struct bpe_scratch *s, const char *word, int64_t length)
+{
+    if (length > s->link_capacity) {
+        free(s->links);
+        s->links = malloc((size_t)length * sizeof *s->links);
+        s->link_capacity = s->links != NULL ? length : 0;
+        if (s->links == NULL)
+            return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " bytes", length);
+    }
+    for (int64_t i = 0; i < length; i++)
+        s->links[i] =
+            (struct link){bpe->byte_ids[(unsigned char)word[i]], i - 1, i + 1 < length ? i + 1 : -1};
+    s->heap.count = s->waiting.count = 0;
+    for (int64_t i = 0; i < length; i++)
+        TRY(note_pair(bpe, s, i, -1));
+
+    int32_t round = -1;
+    while (s->heap.count > 0 || s->waiting.count > 0) {
+        bool round_ends = s->heap.count == 0 || s->heap.list[0].rank != round;
+        if (round_ends && s->waiting.count > 0) {
+            while (s->waiting.count > 0)
+                TRY(heap_push(&s->heap, s->waiting.list[--s->waiting.count]));
+            continue;
+        }
+        struct place place = heap_pop(&s->heap);
+        round = place.rank;
+        TRY(join_one(bpe, s, &place));
+    }
+    return OK;
+}
+
+enum status bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
+                            int64_t length, struct tokens *out)
+{
+    TRY(tokens_reserve(out, length));
+    int32_t *ids = out->ids + out->count;
+    if (length <= SHORT) {
+        for (int64_t i = 0; i < length; i++)
+            ids[i] = bpe->byte_ids[(unsigned char)word[i]];
+        out->count += merge_short(bpe, ids, (int)length);
+        return OK;
+    }
+    TRY(merge_long(bpe, scratch, word, length));
+    for (int64_t i = 0; i >= 0; i = scratch->links[i].next)
+        out->ids[out->count++] = scratch->links[i].id;
+    return OK;
+}

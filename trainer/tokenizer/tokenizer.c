@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/tokenizer/tokenizer.h"
+
+#include "trainer/tokenizer/bpe.h"
+#include "trainer/tokenizer/tokenizer_kind.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTE_END = 256 };
+
+/* Bytes are their own ids: nothing to make, nothing to remember. */
+static enum status byte_create(const struct tokenizer_config *config, void **model,
+                               struct vocabulary *vocabulary)
+{
+    (void)config;
+    *model = NULL;
+    *vocabulary = (struct vocabulary){.size = 257, .end_of_document = BYTE_END};
+    return OK;
+}
+
+static void byte_destroy(void *model)
+{
+    (void)model;
+}
+
+static enum status byte_encoder_create(const void *model, void **state)
+{
+    (void)model;
+    *state = NULL;
+    return OK;
+}
+
+static enum status byte_encode(const void *model, void *state, const char *bytes, int64_t length,
+                               struct tokens *out)
+{
+    (void)model;
+    (void)state;
+    TRY(tokens_reserve(out, length));
+    int32_t *ids = out->ids + out->count;
+    for (int64_t i = 0; i < length; i++)
+        ids[i] = (unsigned char)bytes[i];
+    out->count += length;
+    return OK;
+}
+
+static int64_t byte_cut(const char *bytes, int64_t length)
+{
+    (void)bytes;
+    return length;
+}
+
+static void byte_decode(const void *model, int32_t id, struct text *out)
+{
+    (void)model;
+    char byte = (char)id;
+    if (id != BYTE_END)
+        text_add_bytes(out, &byte, 1);
+}
+
+static const struct tokenizer_kind kind_byte = {
+    .name = "byte",
+    .other_name = "bytes",
+    .needs_files = false,
+    .create = byte_create,
+    .destroy = byte_destroy,
+    .encoder_create = byte_encoder_create,
+    .encoder_destroy = byte_destroy,
+    .encode = byte_encode,
+    .cut = byte_cut,
+    .decode = byte_decode,
+};
+
+static const struct tokenizer_kind *const kinds[] = {&kind_byte, &kind_bpe};
+enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
+
+struct tokenizer {
+    const struct tokenizer_kind *kind;
+    void *model;
+    struct vocabulary vocabulary;
+};
+
+struct encoder {
+    const struct tokenizer *tokenizer;
+    void *state;
+};
+
+enum status tokens_reserve(struct tokens *tokens, int64_t more)
+{
+    if (more <= tokens->capacity - tokens->count)
+        return OK;
+    int64_t capacity = tokens->capacity < 1024 ? 1024 : tokens->capacity;
+    while (capacity - tokens->count < more)
+        capacity *= 2;
+    int32_t *ids = realloc(tokens->ids, (size_t)capacity * sizeof *ids);
+    if (ids == NULL)
+        return fail(NO_MEMORY, "no memory for %" PRId64 " tokens", capacity);
+    tokens->ids = ids;
+    tokens->capacity = capacity;
+    return OK;
+}
+
+void tokens_free(struct tokens *tokens)
+{
+    free(tokens->ids);
+    *tokens = (struct tokens){0};
+}
+
+static enum status find_kind(const char *type, const struct tokenizer_kind **out)
+{
+    const char *names[KIND_COUNT];
+    struct text known = {0};
+    for (int i = 0; i < KIND_COUNT; i++) {
+        names[i] = kinds[i]->name;
+        text_add(&known, "%s%s", i > 0 ? ", " : "", names[i]);
+        if (strcasecmp(type, kinds[i]->name) == 0 || strcasecmp(type, kinds[i]->other_name) == 0) {
+            *out = kinds[i];
+            text_free(&known);
+            return OK;
+        }
+    }
+    const char *nearest = nearest_name(type, names, KIND_COUNT);
+    enum status status = fail(BAD_RECIPE, "tokenizer_type: \"%s\" is unknown%s%s%s; there are %s", type,
+                              nearest != NULL ? ", did you mean \"" : "", nearest != NULL ? nearest : "",
+                              nearest != NULL ? "\"" : "", known.chars);
+    text_free(&known);
+    return status;
+}
+
+enum status tokenizer_create(const struct tokenizer_config *config, struct tokenizer **out)
+{
+    const struct tokenizer_kind *kind = NULL;
+    TRY(find_kind(config->type, &kind));
+    if (kind->needs_files && (config->vocab_file == NULL || config->merge_file == NULL))
+        return fail(BAD_RECIPE, "tokenizer.tokenizer_type %s needs tokenizer.%s: its %s", kind->name,
+                    config->vocab_file == NULL ? "vocab_file" : "merge_file",
+                    config->vocab_file == NULL ? "vocab.json" : "merges.txt");
+    struct tokenizer *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return fail(NO_MEMORY, "no memory for a tokenizer");
+    t->kind = kind;
+    enum status status = kind->create(config, &t->model, &t->vocabulary);
+    if (status == OK)
+        *out = t;
+    else
+        free(t);
+    return status;
+}
+
+void tokenizer_destroy(struct tokenizer *tokenizer)
+{
+    if (tokenizer == NULL)
+        return;
+    tokenizer->kind->destroy(tokenizer->model);
+    free(tokenizer);
+}
+
+const char *tokenizer_name(const struct tokenizer *tokenizer)
+{
+    return tokenizer->kind->name;
+}
+
+int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer)
+{
+    return tokenizer->vocabulary.size;
+}
+
+int32_t tokenizer_end_of_document(const struct tokenizer *tokenizer)
+{
+    return tokenizer->vocabulary.end_of_document;
+}
+
+enum status encoder_create(const struct tokenizer *tokenizer, struct encoder **out)
+{
+    struct encoder *e = calloc(1, sizeof *e);
+    if (e == NULL)
+        return fail(NO_MEMORY, "no memory for an encoder");
+    e->tokenizer = tokenizer;
+    enum status status = tokenizer->kind->encoder_create(tokenizer->model, &e->state);
+    if (status == OK)
+        *out = e;
+    else
+        free(e);
+    return status;
+}
+
+void encoder_destroy(struct encoder *encoder)
+{
+    if (encoder == NULL)
+        return;
+    encoder->tokenizer->kind->encoder_destroy(encoder->state);
+    free(encoder);
+}
+
+enum status encoder_encode(struct encoder *encoder, const char *bytes, int64_t length, struct tokens *out)
+{
+    return encoder->tokenizer->kind->encode(encoder->tokenizer->model, encoder->state, bytes, length, out);
+}
+
+int64_t encoder_cut(const struct encoder *encoder, const char *bytes, int64_t length)
+{
+    return encoder->tokenizer->kind->cut(bytes, length);
+}
+
+enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count,
+                             struct text *out)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= tokenizer->vocabulary.size)
+            return fail(BAD_DATA, "token %" PRId64 ": id %d is outside the vocabulary of %d", i, ids[i],
+                        tokenizer->vocabulary.size);
+        tokenizer->kind->decode(tokenizer->model, ids[i], out);
+    }
+    return OK;
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/verify/bound.h"
+
+#include "kernels/narrow.h"
+#include "kernels/ops.h"
+#include "trainer/optimizer/learning_rate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double unit_roundoff = 0x1p-24, lambda = 8.0, lambda_single = 3.0;
+
+/* Terms of the sums of one block, in one direction. */
+static double block_terms(const struct model_config *m)
+{
+    double query = (double)(m->num_attention_heads * m->kv_channels);
+    return 2.0 * (double)m->hidden_size + (double)m->seq_length + query + (double)m->ffn_hidden_size +
+           2.0 * (double)m->hidden_size; // the norms' own sums
+}
+
+double bound_terms(const struct model_config *m, int layer, double tokens)
+{
+    double forward = (double)m->num_layers * block_terms(m) + (double)(m->hidden_size + m->vocab_size);
+    if (layer > m->num_layers)
+        return forward;
+    double below = (double)m->num_layers - (layer < 0 ? 0.0 : (double)layer);
+    double backward = (double)m->vocab_size + below * block_terms(m);
+    return forward + backward + tokens;
+}
+
+double bound_roundings(const struct model_config *m, int layer)
+{
+    // Both norms' results; q, k and v, and these rotated; attention's result; the activation's operand and
+    // result; of both branches a part, its sum over tp, and the residual stream behind it.
+    enum { OF_BLOCK_FORWARD = 2 + 2 + 1 + 2 + 2 * 3 };
+    // Of both branches the gradients of its end, of its inside, and of its operand, and that rotated back; a
+    // part and its sum over tp, and the stream's gradient behind it.
+    enum { OF_BLOCK_BACKWARD = 2 * 3 + 1 + 2 * 3 };
+    enum {
+        OF_ENDS = 6
+    }; // the embedding and its sum; the last norm's result, logits, their gradient and its sum
+    double forward = (double)m->num_layers * OF_BLOCK_FORWARD + OF_ENDS;
+    if (layer > m->num_layers)
+        return forward;
+    double below = (double)m->num_layers - (layer < 0 ? 0.0 : (double)layer);
+    return forward + below * OF_BLOCK_BACKWARD;
+}
+
+/* Half a unit in the last place of 1; of TF32 a whole one, for tensor cores may just cut the rest off. */
+double bound_roundoff(enum dtype working, bool tf32)
+{
+    double fp32 = tf32 ? 0x1p-10 : 0.0;
+    return working == BF16 ? 0x1p-8 : working == F16 ? 0x1p-11 : fp32;
+}
+
+double bound_longest_sum(const struct model_config *m)
+{
+    double query = (double)(m->num_attention_heads * m->kv_channels);
+    return fmax(fmax((double)m->hidden_size, (double)m->ffn_hidden_size), fmax(query, (double)m->seq_length));
+}
+
+double bound_spread(const struct model_config *m, double roundoff, int layer, double tokens)
+{
+    double u = unit_roundoff, w = roundoff;
+    return sqrt(bound_terms(m, layer, tokens) * u * u + bound_roundings(m, layer) * w * w);
+}
+
+double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)
+{
+    int head = params_find(params, "head.weight");
+    head = params->rows[head].tie >= 0 ? params->rows[head].tie : head;
+    const int64_t *dim = params->rows[head].dim;
+    return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
+}
+
+double bound_loss(const struct model_config *m, double roundoff, double tokens, double loss, double logit,
+                  double response)
+{
+    double spread = bound_spread(m, roundoff, (int)m->num_layers + 1, tokens);
+    return fmax(lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens),
+                lambda * response);
+}
+
+double bound_norm(double norm, double elements)
+{
+    // A running sum of n positive terms is half-way on average: its additions are off by u * sum * sqrt(n) /
+    // 3 in the root of their squares. The root of the sum halves that; itself and a division round once each.
+    // Blocks have more than half of SQUARES_BLOCK elements, but for the last of each tensor.
+    double block = elements < (double)SQUARES_BLOCK ? elements : (double)SQUARES_BLOCK;
+    double additions = block + 2.0 * elements / (double)SQUARES_BLOCK;
+    return 0x1p-53 * norm * (2.0 + lambda_single * sqrt(additions) / 6.0);
+}
+
+double bound_least(enum dtype working, double tokens)
+{
+    return working == F16 ? 0x1p-14 * sqrt(tokens) : 0.0;
+}
+
+double bound_rms(const float *x, int64_t count, int64_t stride)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)x[i * stride] * (double)x[i * stride];
+    return count > 0 ? sqrt(sum / (double)count) : 0.0;
+}
+
+/* True where a row belongs to a token or a position: then no error of other rows comes in. */
+static bool has_row_per_token(const struct param *row)
+{
+    return row->layer == LAYER_EMBEDDING || strcmp(row->name, "head.weight") == 0;
+}
+
+static double size_of_terms(const struct param *row, double of_row, double of_column, double all)
+{
+    if (!(all > 0.0))
+        return 0.0;
+    double size = fmax(of_row, of_row * of_column / all);
+    return has_row_per_token(row) ? size : fmax(size, of_column);
+}
+
+int bound_companion(const struct params *params, int row)
+{
+    char name[PARAM_NAME_CHARS];
+    snprintf(name, sizeof name, "%s", params->rows[row].name);
+    char *suffix = strstr(name, ".bias");
+    if (suffix == NULL)
+        return -1;
+    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
+    int matrix = params_find(params, name);
+    return matrix >= 0 && params->rows[matrix].ndim == 2 ? matrix : -1;
+}
+
+/* What all bounds of one gradient are made of. */
+struct sizes {
+    const struct param *param;
+    const float *gradient, *response; // response: NULL for none
+    double least, spread;
+};
+
+/* spread * the size of the terms, or how far perturbed runs have moved the element and its neighbours. */
+static double bound_of(const struct sizes *s, double terms, double neighbours, int64_t i)
+{
+    double moved = s->response != NULL ? fmax(neighbours, (double)s->response[i]) : 0.0;
+    return lambda * fmax(s->spread * fmax(s->least, terms), moved);
+}
+
+/* Of a vector: its terms have one size, and a bias's at least that of its matrix's row. */
+static void bound_vector(const struct params *params, const struct sizes *s, int matrix,
+                         float *const *gradients, float *bound)
+{
+    int64_t count = s->param->dim[0];
+    double size = bound_rms(s->gradient, count, 1),
+           moved = s->response != NULL ? bound_rms(s->response, count, 1) : 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t columns = matrix >= 0 ? params->rows[matrix].dim[1] : 0;
+        double of_matrix = matrix >= 0 ? bound_rms(gradients[matrix] + i * columns, columns, 1) : 0.0;
+        bound[i] = (float)bound_of(s, fmax(size, of_matrix), moved, i);
+    }
+}
+
+/* The rms of each column, followed by that of all. */
+static double *rms_of_columns(const float *x, int64_t rows, int64_t columns)
+{
+    double *rms = calloc((size_t)columns + 1, sizeof *rms);
+    for (int64_t j = 0; rms != NULL && x != NULL && j < columns; j++)
+        rms[j] = bound_rms(x + j, rows, columns);
+    if (rms != NULL && x != NULL)
+        rms[columns] = bound_rms(x, rows * columns, 1);
+    return rms;
+}
+
+static enum status bound_matrix(const struct sizes *s, float *bound)
+{
+    const struct param *param = s->param;
+    int64_t rows = param->dim[0], columns = param->dim[1];
+    double *g = rms_of_columns(s->gradient, rows, columns), *d = rms_of_columns(s->response, rows, columns);
+    enum status status = OK;
+    if (g == NULL || d == NULL)
+        status = fail(NO_MEMORY, "no memory for the bounds of %s", param->name);
+    for (int64_t i = 0; status == OK && i < rows; i++) {
+        double of_row = bound_rms(s->gradient + i * columns, columns, 1),
+               moved_row = s->response != NULL ? bound_rms(s->response + i * columns, columns, 1) : 0.0;
+        for (int64_t j = 0; j < columns; j++)
+            bound[i * columns + j] =
+                (float)bound_of(s, size_of_terms(param, of_row, g[j], g[columns]),
+                                size_of_terms(param, moved_row, d[j], d[columns]), i * columns + j);
+    }
+    free(g);
+    free(d);
+    return status;
+}
+
+enum status bound_gradient(const struct params *params, int row, float *const *gradients,
+                           const float *response, double least, double spread, float *bound)
+{
+    const struct sizes sizes = {&params->rows[row], gradients[row], response, least, spread};
+    if (params->rows[row].dim[1] != 1)
+        return bound_matrix(&sizes, bound);
+    bound_vector(params, &sizes, bound_companion(params, row), gradients, bound);
+    return OK;
+}
+
+/* What the kernel is given (optimizer_hyper): 1 - beta, not beta, is rounded to fp32. */
+struct adam {
+    double lr, beta1, beta2, eps, correction1, correction2, weight_decay;
+};
+
+static struct adam adam_at(const struct recipe_optimizer *o, int64_t step)
+{
+    return (struct adam){
+        .lr = (double)(float)learning_rate(o, step),
+        .beta1 = 1.0 - (double)(float)(1.0 - o->adam_beta1),
+        .beta2 = 1.0 - (double)(float)(1.0 - o->adam_beta2),
+        .eps = (double)(float)o->adam_eps,
+        .correction1 = (double)(float)(1.0 - pow(o->adam_beta1, (double)step)),
+        .correction2 = (double)(float)(1.0 - pow(o->adam_beta2, (double)step)),
+        .weight_decay = (double)(float)o->weight_decay,
+    };
+}
+
+static double stepped(const struct adam *o, bool decays, struct adam_element e, double g)
+{
+    double m = o->beta1 * e.m + (1.0 - o->beta1) * g;
+    double v = o->beta2 * e.v + (1.0 - o->beta2) * g * g;
+    double decay = decays ? o->weight_decay * e.weight : 0.0;
+    return e.weight - o->lr * (m / o->correction1 / (sqrt(v / o->correction2) + o->eps) + decay);
+}
+
+/* Where the derivative of m_hat / (sqrt(v_hat) + eps) by g is zero. Of its terms those in g^2 cancel, which
+ * leaves s g = a + e sqrt(a + k g^2),   s = beta1 m k / (1 - beta1), a = beta2 v, k = 1 - beta2, e = eps
+ * sqrt(1 - beta2^step) and, squared, a quadratic equation; its other root does no harm. NaN or infinite:
+ * nowhere. */
+static void turning_gradients(const struct adam *o, struct adam_element element, double g[2])
+{
+    double k = 1.0 - o->beta2, s = o->beta1 * element.m * k / (1.0 - o->beta1);
+    double a = o->beta2 * element.v, e2 = o->eps * o->eps * o->correction2;
+    double square = s * s - e2 * k, root = sqrt(a * a * s * s - square * a * (a - e2));
+    g[0] = (a * s + root) / square;
+    g[1] = (a * s - root) / square;
+}
+
+double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
+                    struct adam_element e, double gradient_bound)
+{
+    const struct adam o = adam_at(optimizer, step);
+    double here = stepped(&o, decays, e, e.gradient);
+    double below = stepped(&o, decays, e, e.gradient - gradient_bound),
+           above = stepped(&o, decays, e, e.gradient + gradient_bound);
+    double moves = fmax(fabs(below - here), fabs(above - here));
+    // m and v in one element are not independent: the update turns at zero in the first step, and later
+    // elsewhere.
+    double turns[3] = {0.0};
+    turning_gradients(&o, e, turns + 1);
+    for (int i = 0; i < 3; i++)
+        if (fabs(turns[i] - e.gradient) < gradient_bound)
+            moves = fmax(moves, fabs(stepped(&o, decays, e, turns[i]) - here));
+    // Inputs that differ round differently: the sum once, both updates once for each of their operations.
+    return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * (fabs(here - e.weight) + moves));
+}
+
+/* Of the nearest fp32 number that is not nearer to the other end. */
+static double rounded_end(double end, float towards, uint32_t half)
+{
+    return (double)float_of_bf16(bf16_of_stochastic(nextafterf((float)end, towards), half));
+}
+
+double bound_weight_stochastic(const struct recipe_optimizer *optimizer, int64_t step, bool decays,
+                               struct adam_element e, double gradient_bound, uint32_t half, double one)
+{
+    const struct adam o = adam_at(optimizer, step);
+    double here = stepped(&o, decays, e, e.gradient);
+    double bound = bound_weight(optimizer, step, decays, e, gradient_bound);
+    double low = rounded_end(here - bound, -INFINITY, half), high = rounded_end(here + bound, INFINITY, half);
+    return fmax(one - low, high - one);
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/verify/verify.h"
+
+#include "trainer/verify/bound.h"
+#include "trainer/verify/verify_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- perturbed runs ---- */
+
+enum { PERTURBED_RUNS = 2 };
+
+/* How far the runs of one step in perturbed arithmetic lie from one rank's, in the rms over them. */
+struct response {
+    int rows;
+    float **gradient; // [rows]: whole tensors, of gradients as they are; NULL where there are none
+    double loss;
+};
+
+static enum status response_create(const struct params *params, struct response *out)
+{
+    *out = (struct response){.rows = params->count};
+    out->gradient = calloc((size_t)params->count, sizeof *out->gradient);
+    bool good = out->gradient != NULL;
+    for (int row = 0; good && row < params->count; row++) {
+        const struct param *param = &params->rows[row];
+        out->gradient[row] =
+            param->tie >= 0 ? NULL : calloc((size_t)(param->dim[0] * param->dim[1]), sizeof(float));
+        good = param->tie >= 0 || out->gradient[row] != NULL;
+    }
+    return good ? OK : fail(NO_MEMORY, "no memory for what perturbed runs show");
+}
+
+static void response_free(struct response *response)
+{
+    for (int row = 0; response->gradient != NULL && row < response->rows; row++)
+        free(response->gradient[row]);
+    free(response->gradient);
+    *response = (struct response){0};
+}
+
+/* Adds a run; the first resets the response. */
+static void response_add(struct response *response, const struct snapshot *one, const struct snapshot *other,
+                         bool first)
+{
+    double loss = other->loss - one->loss, before = first ? 0.0 : response->loss * response->loss;
+    response->loss = sqrt(before + loss * loss / PERTURBED_RUNS);
+    for (int row = 0; row < response->rows; row++)
+        for (int64_t i = 0; i < one->count[row]; i++) {
+            float *r = &response->gradient[row][i];
+            double moved = (double)other->tensor[SNAPSHOT_GRADIENT][row][i] -
+                           (double)one->tensor[SNAPSHOT_GRADIENT][row][i];
+            double sum = first ? 0.0 : (double)*r * (double)*r;
+            *r = (float)sqrt(sum + moved * moved / PERTURBED_RUNS);
+        }
+}
+
+/* ---- comparing ---- */
+
+/* All that one step's comparison looks at. */
+struct comparison {
+    const struct recipe *recipe;
+    const struct params *params;
+    const struct snapshot *begin, *one, *layout;
+    const struct response *response;
+    int64_t step; // from 1
+    struct verify_report *report;
+};
+
+static void note(struct verify_report *report, enum verify_quantity quantity, int row, int step,
+                 int64_t element, double error, double bound)
+{
+    // A bound of zero is a promise to the bit.
+    double ratio = error > 0.0 ? (bound > 0.0 ? error / bound : INFINITY) : 0.0;
+    if (isnan(error))
+        ratio = INFINITY;
+    struct verify_worst *worst = &report->worst[quantity][row];
+    if (ratio > worst->ratio || (worst->step == 0 && quantity >= VERIFY_GRADIENT))
+        *worst = (struct verify_worst){ratio, error, bound, element, step};
+}
+
+static double clip_factor(const struct recipe_optimizer *optimizer, const struct snapshot *s)
+{
+    double coefficient = optimizer->clip_grad > 0.0 ? optimizer->clip_grad / (s->grad_norm + 1e-6) : 1.0;
+    return coefficient < 1.0 ? coefficient : 1.0;
+}
+
+static double value(const struct snapshot *s, enum snapshot_kind kind, int row, int64_t i)
+{
+    return (double)s->tensor[kind][row][i];
+}
+
+static double rms_of(const struct snapshot *s, enum snapshot_kind kind, int row)
+{
+    return bound_rms(s->tensor[kind][row], s->count[row], 1);
+}
+
+static int row_of_layer(const struct comparison *c, int layer, const char *name)
+{
+    char full[2 * PARAM_NAME_CHARS];
+    snprintf(full, sizeof full, "layers.%d.%s", layer, name);
+    return params_find(c->params, full);
+}
+
+/* The size of a channel of q, k or v ("q"): normalised inputs, H of them, times weights. */
+static double channel_size(const struct comparison *c, int layer, const char *which)
+{
+    char name[PARAM_NAME_CHARS];
+    snprintf(name, sizeof name, "attention.%s.weight", which);
+    int matrix = row_of_layer(c, layer, name), norm = row_of_layer(c, layer, "norm1.weight");
+    return rms_of(c->begin, SNAPSHOT_WEIGHT, matrix) * rms_of(c->begin, SNAPSHOT_WEIGHT, norm) *
+           sqrt((double)c->recipe->model.hidden_size);
+}
+
+/* What the gradients of q and k are made of before the derivatives of the softmax cancel: dout * v, on its
+ * way to q times k, and to k times q. dout is what the gradient of v's weights is made of. 0 for other rows.
+ */
+static double size_before_softmax(const struct comparison *c, const struct param *row)
+{
+    bool of_q = strstr(row->name, ".attention.q.") != NULL, of_k = strstr(row->name, ".attention.k.") != NULL;
+    if (!of_q && !of_k)
+        return 0.0;
+    int v = row_of_layer(c, row->layer, "attention.v.weight");
+    return rms_of(c->one, SNAPSHOT_GRADIENT, v) * channel_size(c, row->layer, "v") *
+           channel_size(c, row->layer, of_q ? "k" : "q");
+}
+
+/* Of the gradients as they are, to those of the mean loss. */
+static double divisor_of(const struct snapshot *s)
+{
+    return s->tokens * s->loss_scale;
+}
+
+static void compare_gradients(const struct comparison *c, int row, const float *bound)
+{
+    double divisor = divisor_of(c->one);
+    for (int64_t i = 0; i < c->one->count[row]; i++) {
+        double g = value(c->one, SNAPSHOT_GRADIENT, row, i) / divisor, delta = (double)bound[i] / divisor;
+        double other = value(c->layout, SNAPSHOT_GRADIENT, row, i) / divisor_of(c->layout);
+        note(c->report, VERIFY_GRADIENT, row, (int)c->step, i, fabs(other - g), delta);
+    }
+}
+
+/* How far the weight may be from one rank's. */
+static double weight_bound(const struct comparison *c, int row, int64_t i, struct philox rounding,
+                           struct adam_element element, double delta)
+{
+    const struct recipe *r = c->recipe;
+    const struct param *param = &c->params->rows[row];
+    if (recipe_main_dtype(r) == F32)
+        return bound_weight(&r->optimizer, c->step, param->decay, element, delta);
+    uint32_t word = philox_word(rounding, (uint64_t)c->step, (uint64_t)i / 2);
+    return bound_weight_stochastic(&r->optimizer, c->step, param->decay, element, delta,
+                                   word >> 16 * (i % 2) & 0xffffU, value(c->one, SNAPSHOT_WEIGHT, row, i));
+}
+
+/* What AdamW made of them. norm_share: the relative bound of the norm, which clipping divides by. */
+static void compare_state(const struct comparison *c, int row, const float *bound, double norm_share)
+{
+    const struct recipe_optimizer *o = &c->recipe->optimizer;
+    const struct snapshot *one = c->one, *layout = c->layout;
+    const struct philox rounding = stochastic_named(c->recipe->seed, c->params->rows[row].name);
+    double scale = clip_factor(o, one) / divisor_of(one), u = 0x1p-24;
+    for (int64_t i = 0; i < one->count[row]; i++) {
+        double g = value(one, SNAPSHOT_GRADIENT, row, i) * scale;
+        double delta = (double)bound[i] * scale + fabs(g) * (norm_share + 2.0 * u);
+        struct adam_element element = {
+            .weight = value(c->begin, SNAPSHOT_WEIGHT, row, i),
+            .m = value(c->begin, SNAPSHOT_M, row, i),
+            .v = value(c->begin, SNAPSHOT_V, row, i),
+            .gradient = g,
+        };
+        double m = value(one, SNAPSHOT_M, row, i), v = value(one, SNAPSHOT_V, row, i);
+        note(c->report, VERIFY_WEIGHT, row, (int)c->step, i,
+             fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)),
+             weight_bound(c, row, i, rounding, element, delta));
+        note(c->report, VERIFY_M, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_M, row, i) - m),
+             (1.0 - o->adam_beta1) * delta + 4.0 * u * (fabs(m) + fabs(element.m)));
+        note(c->report, VERIFY_V, row, (int)c->step, i, fabs(value(layout, SNAPSHOT_V, row, i) - v),
+             (1.0 - o->adam_beta2) * (2.0 * fabs(g) * delta + delta * delta) + 4.0 * u * (v + element.v));
+    }
+}
+
+static double roundoff_of(const struct recipe *recipe)
+{
+    return bound_roundoff(recipe_working_dtype(recipe), recipe->precision.allow_tf32);
+}
+
+/* The bounds of a row's gradient: of the sum over tokens, per element. */
+static enum status bounds_of_row(const struct comparison *c, int row, float **out)
+{
+    const struct param *param = &c->params->rows[row];
+    *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
+    if (*out == NULL)
+        return fail(NO_MEMORY, "no memory to compare %s", param->name);
+    enum dtype working = recipe_working_dtype(c->recipe);
+    double least = fmax(size_before_softmax(c, param), bound_least(working, c->one->tokens));
+    return bound_gradient(
+        c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], c->response->gradient[row], least,
+        bound_spread(&c->recipe->model, roundoff_of(c->recipe), param->layer, c->one->tokens), *out);
+}
+
+static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
+{
+    for (int row = 0; row < c->params->count; row++) {
+        if (c->one->count[row] == 0)
+            continue;
+        float *bound = NULL;
+        enum status status = bounds_of_row(c, row, &bound);
+        if (status == OK && state)
+            compare_state(c, row, bound, norm_share);
+        else if (status == OK)
+            compare_gradients(c, row, bound);
+        free(bound);
+        TRY(status);
+        for (int kind = 0; kind < SNAPSHOT_KINDS && !state; kind++)
+            note(c->report, VERIFY_REPLICAS, row, (int)c->step, 0,
+                 (double)atomic_load(&c->layout->differs[kind][row]), 0.0);
+    }
+    return OK;
+}
+
+/* The norm of the gradients as they are, every parameter once. */
+static double norm_of(const struct snapshot *s, double *elements)
+{
+    long double sum = 0.0L;
+    *elements = 0.0;
+    for (int row = 0; row < s->rows; row++) {
+        *elements += (double)s->count[row];
+        for (int64_t i = 0; i < s->count[row]; i++) {
+            double g = value(s, SNAPSHOT_GRADIENT, row, i);
+            sum += (long double)(g * g);
+        }
+    }
+    return (double)sqrtl(sum) / s->tokens / s->loss_scale;
+}
+
+static enum status compare_step(const struct comparison *c)
+{
+    double elements, norm = norm_of(c->layout, &elements), one = c->one->grad_norm;
+    double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
+    c->report->step[c->step - 1] = (struct verify_step){
+        .loss = {c->layout->loss, c->one->loss},
+        .loss_bound = bound_loss(&c->recipe->model, roundoff_of(c->recipe), c->one->tokens, c->one->loss,
+                                 logit, c->response->loss),
+        .norm = {c->layout->grad_norm, norm},
+        .norm_bound = bound_norm(norm, elements),
+    };
+    TRY(compare_rows(c, false, 0.0));
+    // Clipping divides by the norm, whose own difference follows from the gradients'.
+    return compare_rows(c, true, one > 0.0 ? fabs(norm - one) / one : 0.0);
+}
+
+static void compare_initial(const struct params *params, const struct snapshot *one,
+                            const struct snapshot *layout, struct verify_report *report)
+{
+    for (int row = 0; row < params->count; row++) {
+        for (int64_t i = 0; i < one->count[row]; i++)
+            note(report, VERIFY_INITIAL, row, 0, i,
+                 fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)), 0.0);
+        // Of the others that hold it, too: the first step begins from one rank's weights, and would hide
+        // them.
+        note(report, VERIFY_REPLICAS, row, 0, 0, (double)atomic_load(&layout->differs[SNAPSHOT_WEIGHT][row]),
+             0.0);
+    }
+}
+
+/* ---- the whole ---- */
+
+static enum status report_create(const struct params *params, int steps, struct verify_report *out)
+{
+    *out = (struct verify_report){.rows = params->count, .steps = steps};
+    out->names = calloc((size_t)params->count, sizeof *out->names);
+    out->step = calloc((size_t)steps, sizeof *out->step);
+    bool good = out->names != NULL && out->step != NULL;
+    for (int q = 0; q < VERIFY_QUANTITIES; q++) {
+        out->worst[q] = calloc((size_t)params->count, sizeof *out->worst[q]);
+        good = good && out->worst[q] != NULL;
+    }
+    for (int i = 0; good && i < params->count; i++)
+        memcpy(out->names[i], params->rows[i].name, sizeof out->names[i]);
+    return good ? OK : fail(NO_MEMORY, "no memory for the report");
+}
+
+void verify_report_free(struct verify_report *report)
+{
+    free(report->names);
+    free(report->step);
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        free(report->worst[q]);
+    *report = (struct verify_report){0};
+}
+
+static double ratio_of(double a, double b, double bound)
+{
+    double ratio = fabs(a - b) / bound;
+    return isnan(ratio) ? INFINITY : ratio;
+}
+
+static void count_ratio(struct verify_report *report, double ratio)
+{
+    report->outside += ratio > 1.0;
+    report->unbounded += isinf(ratio);
+    if (isfinite(ratio))
+        report->largest = fmax(report->largest, ratio);
+}
+
+static void summarise(struct verify_report *report)
+{
+    for (int s = 0; s < report->steps; s++) {
+        const struct verify_step *step = &report->step[s];
+        count_ratio(report, ratio_of(step->loss[0], step->loss[1], step->loss_bound));
+        count_ratio(report, ratio_of(step->norm[0], step->norm[1], step->norm_bound));
+    }
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        for (int row = 0; row < report->rows; row++)
+            count_ratio(report, report->worst[q][row].ratio);
+}
+
+/* The copies of the model: the state a step begins from, its ends, and the layout's initial weights. */
+struct copies {
+    struct snapshot begin, one, layout, initial, perturbed;
+    struct response response;
+};
+
+/* Where a search for the loss scale of a step begins. Above 2^17 the gradient of a logit is beyond f16. */
+static double first_scale(const struct recipe *recipe)
+{
+    struct loss_scale scale = loss_scale_of(recipe);
+    return scale.fixed ? scale.scale : fmin(scale.scale, 0x1p17);
+}
+
+/* The runs of a step. */
+struct runs {
+    struct episode one, layout, perturbed;
+};
+
+/* Quantized operands jump where they cross from one value of their format to the next: a perturbed run would
+ * measure these jumps, which no other pipeline or data degree causes. */
+static bool is_perturbed(const struct recipe *recipe)
+{
+    struct linear_precision precision = recipe_linear_precision(recipe);
+    return !linear_precision_lowers(&precision);
+}
+
+static enum status play_perturbed(const struct verify_options *options, struct runs *runs,
+                                  struct response *response)
+{
+    runs->perturbed.skipped = false;
+    for (int draw = 1; draw <= PERTURBED_RUNS && !runs->perturbed.skipped; draw++) {
+        if (!is_perturbed(options->one_rank))
+            return OK;
+        runs->perturbed.draw = draw;
+        TRY(episode_play(options->one_rank, (struct hooks){0}, &runs->perturbed));
+        if (!runs->perturbed.skipped)
+            response_add(response, runs->one.end, runs->perturbed.end, draw == 1);
+    }
+    return OK;
+}
+
+/* One step of all, with half the scale where it overflows in any. */
+static enum status play_all(const struct verify_options *options, struct runs *runs,
+                            struct response *response, double *scale)
+{
+    const struct recipe_precision *precision = &options->one_rank->precision;
+    struct episode *one = &runs->one, *layout = &runs->layout;
+    for (;; *scale = fmax(*scale * 0.5, precision->min_loss_scale)) {
+        one->loss_scale = layout->loss_scale = runs->perturbed.loss_scale = *scale;
+        TRY(episode_play(options->one_rank, (struct hooks){0}, one));
+        if (!one->skipped)
+            TRY(episode_play(options->layout, options->planted, layout));
+        if (!one->skipped && !layout->skipped)
+            TRY(play_perturbed(options, runs, response));
+        if (!one->skipped && !layout->skipped && !runs->perturbed.skipped)
+            return OK;
+        if (precision->loss_scale > 0.0 || *scale <= precision->min_loss_scale)
+            return fail(
+                NOT_FINITE,
+                "step %lld: gradients of %s are not finite with a loss scale of %g, and no smaller one "
+                "is allowed; a smaller precision.%s may work",
+                (long long)one->steps_done + 1, layout->skipped ? "this layout" : "one rank", *scale,
+                precision->loss_scale > 0.0 ? "loss_scale" : "min_loss_scale");
+    }
+}
+
+static void print_progress(const struct verify_options *options, int step, const struct snapshot *layout,
+                           const struct snapshot *one)
+{
+    const char *reference = recipe_world_size(options->one_rank) > 1 ? "one replica" : "one rank";
+    fprintf(options->progress, "step %d/%d  loss %.9g (%s %.9g)  gradient norm %.9g (%s %.9g)\n", step,
+            options->steps, layout->loss, reference, one->loss, layout->grad_norm, reference, one->grad_norm);
+}
+
+static enum status verify_steps(const struct verify_options *options, const struct params *params,
+                                struct copies *copies, struct verify_report *out)
+{
+    double scale = first_scale(options->one_rank);
+    for (int s = 0; s < options->steps; s++) {
+        struct runs runs = {
+            .one = {.steps_done = s, .begin = s > 0 ? &copies->begin : NULL, .end = &copies->one},
+            .layout = {.steps_done = s, .begin = &copies->begin, .end = &copies->layout},
+            .perturbed = {.steps_done = s, .begin = &copies->begin, .end = &copies->perturbed},
+        };
+        runs.one.initial = s == 0 ? &copies->begin : NULL;
+        runs.layout.initial = s == 0 ? &copies->initial : NULL;
+        TRY(play_all(options, &runs, &copies->response, &scale));
+        if (s == 0)
+            compare_initial(params, &copies->begin, &copies->initial, out);
+        struct comparison comparison = {
+            options->one_rank,
+            params,
+            &copies->begin,
+            &copies->one,
+            &copies->layout,
+            &copies->response,
+            s + 1,
+            out,
+        };
+        TRY(compare_step(&comparison));
+        if (options->progress != NULL)
+            print_progress(options, s + 1, &copies->layout, &copies->one);
+        struct snapshot begin = copies->begin; // the next step begins where one rank's ended
+        copies->begin = copies->one;
+        copies->one = begin;
+    }
+    return OK;
+}
+
+enum status verify(const struct verify_options *options, struct verify_report *out)
+{
+    struct params params = {0};
+    struct degrees one_each = {1, 1, 1, 1, 1};
+    struct copies copies = {0};
+    enum status status = params_declare(&options->layout->model, &one_each, false, &params);
+    if (status == OK)
+        status = report_create(&params, options->steps, out);
+    struct snapshot *all[] = {&copies.begin, &copies.one, &copies.layout, &copies.initial, &copies.perturbed};
+    enum { ALL = sizeof all / sizeof *all };
+    for (int i = 0; status == OK && i < ALL; i++)
+        status = snapshot_create(&params, all[i]);
+    if (status == OK)
+        status = response_create(&params, &copies.response);
+    if (status == OK)
+        status = verify_steps(options, &params, &copies, out);
+    if (status == OK)
+        summarise(out);
+    for (int i = 0; i < ALL; i++)
+        snapshot_destroy(all[i]);
+    response_free(&copies.response);
+    params_free(&params);
+    return status;
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/verify/verify.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const char *const quantity_names[VERIFY_QUANTITIES] = {
+    [VERIFY_INITIAL] = "initial",
+    [VERIFY_REPLICAS] = "replicas",
+    [VERIFY_GRADIENT] = "gradient",
+    [VERIFY_WEIGHT] = "weight",
+    [VERIFY_M] = "m",
+    [VERIFY_V] = "v",
+};
+
+/* Lines of parameters: of those within their bounds so many with the largest ratios, and of those outside so
+ * many at most. */
+enum { SHOWN_WITHIN = 20, SHOWN_OUTSIDE = 40 };
+
+struct line {
+    int row;
+    enum verify_quantity quantity;
+    struct verify_worst worst;
+};
+
+/* The order of a forward pass: that of the parameters, and of a parameter's quantities. */
+static int in_forward_order(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    int row = (x->row > y->row) - (x->row < y->row);
+    return row != 0 ? row : (int)x->quantity - (int)y->quantity;
+}
+
+/* All that are outside in forward order, then the others, the largest ratio first. */
+static int by_relevance(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    bool x_outside = x->worst.ratio > 1.0, y_outside = y->worst.ratio > 1.0;
+    if (x_outside != y_outside)
+        return x_outside ? -1 : 1;
+    if (!x_outside && x->worst.ratio != y->worst.ratio)
+        return x->worst.ratio > y->worst.ratio ? -1 : 1;
+    return in_forward_order(a, b);
+}
+
+/* Error, bound and their ratio; a bound of 0 has none. */
+static void print_numbers(const char *name, const char *quantity, double error, double bound, FILE *to)
+{
+    double ratio = error / bound;
+    fprintf(to, "  %-34s %-9s %10.3e ", name, quantity, error);
+    if (bound > 0.0 && isfinite(ratio))
+        fprintf(to, "%10.3e %9.3f", bound, ratio);
+    else
+        fprintf(to, "%10s %9s", bound > 0.0 ? "-" : "exact", "-");
+}
+
+static const char *verdict_of(double error, double bound)
+{
+    return error <= bound ? "" : isnan(error) ? "  OUTSIDE: not finite" : "  OUTSIDE";
+}
+
+static void print_report_line(const struct verify_report *report, const struct line *line, FILE *to)
+{
+    const char *name = report->names[line->row], *quantity = quantity_names[line->quantity];
+    const struct verify_worst *w = &line->worst;
+    if (line->quantity == VERIFY_REPLICAS) {
+        fprintf(to, "  %-34s %-9s %10.0f elements differ between ranks that hold the same  step %d%s\n", name,
+                quantity, w->error, w->step, w->error > 0.0 ? "  OUTSIDE" : "");
+        return;
+    }
+    print_numbers(name, quantity, w->error, w->bound, to);
+    fprintf(to, "  step %d, element %lld%s\n", w->step, (long long)w->element,
+            verdict_of(w->error, w->bound));
+}
+
+static void print_steps(const struct verify_report *report, FILE *to)
+{
+    for (int s = 0; s < report->steps; s++) {
+        const struct verify_step *step = &report->step[s];
+        double loss = fabs(step->loss[0] - step->loss[1]), norm = fabs(step->norm[0] - step->norm[1]);
+        print_numbers("loss", "", loss, step->loss_bound, to);
+        fprintf(to, "  step %d%s\n", s + 1, verdict_of(loss, step->loss_bound));
+        print_numbers("gradient norm", "", norm, step->norm_bound, to);
+        fprintf(to, "  step %d%s\n", s + 1, verdict_of(norm, step->norm_bound));
+    }
+}
+
+/* Where to look first. */
+static void print_where(const struct verify_report *report, FILE *to)
+{
+    int outside[VERIFY_QUANTITIES] = {0};
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        for (int row = 0; row < report->rows; row++)
+            outside[q] += report->worst[q][row].ratio > 1.0;
+    bool loss = false;
+    for (int s = 0; s < report->steps; s++)
+        loss =
+            loss || !(fabs(report->step[s].loss[0] - report->step[s].loss[1]) <= report->step[s].loss_bound);
+    if (outside[VERIFY_INITIAL] > 0)
+        fputs("Initial weights differ: look at the initialization first.\n", to);
+    else if (loss)
+        fputs("The loss differs: look at the forward pass and its data first.\n", to);
+    else if (outside[VERIFY_GRADIENT] > 0)
+        fputs("The loss agrees and gradients differ: the backward pass runs from the head to the embedding, "
+              "so the "
+              "last\nparameter outside is the nearest to the cause.\n",
+              to);
+    else if (outside[VERIFY_WEIGHT] + outside[VERIFY_M] + outside[VERIFY_V] > 0)
+        fputs("Gradients agree and the updated state differs: look at the optimizer first.\n", to);
+}
+
+void verify_print(const struct verify_report *report, bool all, FILE *to)
+{
+    struct line *lines = calloc((size_t)report->rows * VERIFY_QUANTITIES + 1, sizeof *lines);
+    int count = 0, outside = 0;
+    if (lines == NULL)
+        return;
+    for (int row = 0; row < report->rows; row++)
+        for (int q = 0; q < VERIFY_QUANTITIES; q++) {
+            const struct verify_worst *w = &report->worst[q][row];
+            bool compared = w->step > 0 || w->ratio > 0.0;
+            if (compared && (w->ratio > 0.0 || (all && q == VERIFY_GRADIENT)))
+                lines[count++] = (struct line){row, (enum verify_quantity)q, *w};
+            outside += w->ratio > 1.0;
+        }
+    int shown = outside > SHOWN_OUTSIDE ? SHOWN_OUTSIDE : outside + SHOWN_WITHIN;
+    shown = all || shown > count ? count : shown;
+    qsort(lines, (size_t)count, sizeof *lines, by_relevance);
+    qsort(lines, (size_t)shown, sizeof *lines, in_forward_order);
+    fprintf(to, "  %-34s %-9s %10s %10s %9s\n", "worst element of", "", "error", "bound", "ratio");
+    print_steps(report, to);
+    for (int i = 0; i < shown; i++)
+        print_report_line(report, &lines[i], to);
+    if (count > shown)
+        fprintf(to, "  ... and %d more, %s (--all prints them)\n", count - shown,
+                outside > shown ? "some outside" : "none worse");
+    if (count == 0)
+        fputs("  every gradient, weight and moment is bit-identical (--all prints them)\n", to);
+    fputs("gradient norm: as the layout reports it, against the fp64 norm of the layout's own gradients\n",
+          to);
+    if (report->outside > 0)
+        print_where(report, to);
+    free(lines);
+}
+
+/* The quantity with the largest finite ratio. That of a weight is close to 1 in a correct layout, too, where
+ * its gradient is smaller than its bound. */
+static const char *worst_quantity(const struct verify_report *report)
+{
+    const char *worst = "loss";
+    double largest = 0.0;
+    for (int s = 0; s < report->steps; s++) {
+        const struct verify_step *step = &report->step[s];
+        double loss = fabs(step->loss[0] - step->loss[1]) / step->loss_bound;
+        double norm = fabs(step->norm[0] - step->norm[1]) / step->norm_bound;
+        if (isfinite(loss))
+            largest = fmax(largest, loss);
+        if (isfinite(norm) && norm > largest) {
+            largest = norm;
+            worst = "gradient norm";
+        }
+    }
+    for (int q = 0; q < VERIFY_QUANTITIES; q++)
+        for (int row = 0; row < report->rows; row++)
+            if (isfinite(report->worst[q][row].ratio) && report->worst[q][row].ratio > largest) {
+                largest = report->worst[q][row].ratio;
+                worst = quantity_names[q];
+            }
+    return worst;
+}
+
+void verify_print_verdict(const struct verify_report *report, FILE *to)
+{
+    if (report->outside == 0)
+        fprintf(to, "PASS: all within bounds (worst error/bound %.3f, %s)\n", report->largest,
+                worst_quantity(report));
+    else if (report->unbounded == 0)
+        fprintf(to, "FAIL: %d outside bounds (worst error/bound %.4g, %s)\n", report->outside,
+                report->largest, worst_quantity(report));
+    else
+        fprintf(
+            to,
+            "FAIL: %d outside bounds, %d of them not finite or not bit-identical (worst error/bound of the "
+            "others %.4g)\n",
+            report->outside, report->unbounded, report->largest);
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/verify/verify_run.h"
+
+#include "trainer/plan/rehearsal.h"
+#include "trainer/verify/bound.h"
+#include "trainer/verify/perturb.h"
+
+#include <stdlib.h>
+
+struct play {
+    struct run run;
+    struct episode *episode;
+    struct perturbation *perturbations; // [ranks], or NULL
+};
+
+static enum status take_all(struct snapshot *snapshot, struct worker *worker)
+{
+    for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
+        TRY(snapshot_take(snapshot, worker, (enum snapshot_kind)kind));
+    return snapshot_take_amax(snapshot, worker);
+}
+
+static enum status give_state(const struct snapshot *snapshot, struct worker *worker)
+{
+    TRY(snapshot_give(snapshot, worker, SNAPSHOT_WEIGHT));
+    TRY(snapshot_give(snapshot, worker, SNAPSHOT_M));
+    TRY(snapshot_give_amax(snapshot, worker));
+    return snapshot_give(snapshot, worker, SNAPSHOT_V);
+}
+
+/* Every rank, step and draw has its own perturbations. */
+static void perturb_rank(struct play *play, struct world *world, struct worker *worker)
+{
+    struct perturbation *p = &play->perturbations[world->rank];
+    const struct recipe *recipe = play->run.recipe;
+    const struct episode *episode = play->episode;
+    char name[80];
+    snprintf(name, sizeof name, "perturb.%d.%lld.%d", episode->draw, (long long)episode->steps_done,
+             world->rank);
+    p->generator = philox_named(recipe->seed, name);
+    p->terms = bound_longest_sum(&recipe->model);
+    p->roundoff = bound_roundoff(F32, recipe->precision.allow_tf32);
+    perturb_device(p, worker->device);
+}
+
+/* Weights that a snapshot replaces before the first step need no random numbers. */
+static enum status draw_nothing(void *context, struct worker *worker)
+{
+    (void)context;
+    for (int row = 0; row < worker->params.count; row++)
+        worker->params.rows[row].init = INIT_ZERO;
+    return OK;
+}
+
+static enum status one_step(struct play *play, struct world *world, struct worker *worker)
+{
+    struct episode *episode = play->episode;
+    struct step_result result;
+    TRY(worker_create(&play->run, world, true, worker));
+    if (episode->initial != NULL)
+        TRY(snapshot_take(episode->initial, worker, SNAPSHOT_WEIGHT));
+    if (episode->begin != NULL)
+        TRY(give_state(episode->begin, worker));
+    if (play->perturbations != NULL)
+        perturb_rank(play, world, worker);
+    worker->step = episode->steps_done;
+    worker->loss_scale.scale = episode->loss_scale;
+    TRY(worker_step(worker, &result));
+    if (!result.skipped)
+        TRY(play->perturbations == NULL ? take_all(episode->end, worker)
+                                        : snapshot_take(episode->end, worker, SNAPSHOT_GRADIENT));
+    if (world->rank == 0) {
+        episode->skipped = result.skipped;
+        episode->end->loss = result.loss;
+        episode->end->grad_norm = result.grad_norm;
+        episode->end->tokens = result.tokens;
+        episode->end->loss_scale = result.loss_scale;
+    }
+    worker_destroy(worker);
+    return OK;
+}
+
+static enum status play_rank(struct world *world, void *argument)
+{
+    struct play *play = argument;
+    struct worker worker = {0};
+    return rehearsal_explain(play->run.recipe, &worker, one_step(play, world, &worker));
+}
+
+enum status episode_play(const struct recipe *recipe, struct hooks hooks, struct episode *episode)
+{
+    struct play play = {.episode = episode};
+    int ranks = recipe_world_size(recipe);
+    if (episode->draw > 0) {
+        play.perturbations = calloc((size_t)ranks, sizeof *play.perturbations);
+        if (play.perturbations == NULL)
+            return fail(NO_MEMORY, "no memory to perturb %d ranks", ranks);
+    }
+    enum status status = run_create(recipe, true, &play.run);
+    play.run.hooks = hooks;
+    if (episode->begin != NULL && episode->initial == NULL && hooks.declared == NULL)
+        play.run.hooks.declared = draw_nothing;
+    const struct world_options options = recipe_world_of_threads(recipe, ranks);
+    if (status == OK)
+        status = world_run_as(&options, play_rank, &play);
+    run_destroy(&play.run);
+    for (int i = 0; play.perturbations != NULL && i < ranks; i++)
+        perturbation_free(&play.perturbations[i]);
+    free(play.perturbations);
+    return status;
+}
