@@ -177,7 +177,7 @@ class Figures(unittest.TestCase):
             common = ["recipes/quickstart.yaml", f"data.train={folder}/ids", "tokenizer.tokenizer_type=none",
                       "model.vocab_size=257", "model.seq_length=16", "model.num_layers=2", "model.hidden_size=24",
                       "model.kv_channels=4", "model.ffn_hidden_size=32", f"logging.run_dir={folder}/run"]
-            source = os.path.dirname(os.path.abspath(TOOLS))
+            source = os.path.dirname(os.path.dirname(TOOLS))
 
             def out(*words):
                 return subprocess.run([CUBOID, *words], cwd=source, capture_output=True, text=True, check=True).stdout
