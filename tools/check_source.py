@@ -19,6 +19,10 @@ import shutil
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "dev"))
+import check_tree  # noqa: E402
+
 FILE_LINES, FUNCTION_LINES, C_LINE_CHARS, SCRIPT_LINE_CHARS = 600, 60, 110, 120
 
 # Who may include whom: every folder itself, and these.
@@ -122,6 +126,11 @@ UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 C_FILES, SCRIPTS = (".c", ".h", ".cu", ".cuh"), (".py", ".sh")
 PROSE = (".md", ".yaml", ".yml", ".build", ".txt", ".in")
 DATA = ["tests/*golden*", "tests/*.txt", "tests/*.json", "tests/*.csv", "LICENSE"]
+
+# Documents whose lines are still longer.
+LONG_PROSE = ["CONTRIBUTING.md", "README.md", "docs/checkpoints.md", "docs/cuda.md", "docs/memory.md",
+              "docs/performance.md", "docs/precision.md", "docs/reading.md", "docs/recipe.md", "docs/schedules.md",
+              "docs/verify.md"]
 
 RULES = {}
 
@@ -260,6 +269,12 @@ def direction(source):
         elif quoted and target in MAY_INCLUDE and target != source.folder and target not in allowed:
             may = ", ".join(allowed) or "nothing but the C library"
             yield line, f"{source.folder}/ may not include {name}; it may include {may}"
+
+
+@rule(*C_FILES)
+def folder_graph(source):
+    """So do the folders inside trainer/, parallel/ and schedules/ (tools/dev/check_tree.py has the graph)."""
+    return check_tree.graph_complaints(source.path, source.includes())
 
 
 @rule(*C_FILES)
@@ -455,6 +470,12 @@ def line_length(source):
             yield number, f"{len(line)} characters, over {limit}"
 
 
+@rule(".md")
+def prose_length(source):
+    """One sentence per line, and no line of prose over 120 characters."""
+    return [] if matches(source.path, LONG_PROSE) else check_tree.length_complaints(source.lines)
+
+
 # ---- The walk ------------------------------------------------------------------------------------
 
 def tree_files(root):
@@ -506,6 +527,8 @@ def main(arguments):
     if arguments == ["--list"]:
         for name, (_, function) in RULES.items():
             print(f"{name:24} {function.__doc__}")
+        print(f"{'folder-size':24} A folder has no more files than a reader can survey.")
+        print(f"{'folder-readme':24} A folder opens with a short README.md.")
         return 0
     if arguments and arguments[0] == "--root" and len(arguments) == 2:
         root, exempt = arguments[1], {}
@@ -514,7 +537,7 @@ def main(arguments):
     else:
         print("usage: tools/check_source.py [--list | --root FOLDER]", file=sys.stderr)
         return 2
-    complaints = check(root, exempt)
+    complaints = sorted(check(root, exempt) + list(check_tree.folder_complaints(root, tree_files(root))))
     for path, line, name, sentence in complaints:
         print(f"{path}:{line}: {sentence} [{name}]")
     return 1 if complaints else 0

@@ -25,6 +25,9 @@ FAULTS = [
     ("direction", "stray/a.c", '#include "base/text.h"\n', 2),
     ("private", "layers/a.c", '#include "kernels/cpu/gemm.h"\n', 2),
     ("private", "trainer/a.c", '#include "kernels/strict/late.h"\n', 2),
+    ("folder-graph", "trainer/data/a.c", '#include "trainer/recipe/recipe.h"\n#include "trainer/engine/worker.h"\n', 3),
+    ("folder-graph", "trainer/stray/a.c", '#include "trainer/recipe/recipe.h"\n', 2),
+    ("folder-graph", "schedules/csv/a.c", '#include "schedules/search/auto.h"\n', 2),
     ("vendor", "layers/a.c", "#include <cblas.h>\n", 2),
     ("vendor", "parallel/group.c", "#include <stdio.h>\n#include <mpi.h>\n", 3),
     ("vendor", "trainer/a.c", "#include <cuda_runtime.h>\n", 2),
@@ -72,6 +75,8 @@ FAULTS = [
     ("whitespace", "base/a.c", "int f(void);", 2),
     ("whitespace", "base/a.c", "int f(void);\n\n", 3),
     ("line-length", "base/a.c", "// " + "x" * 108 + "\n", 2),
+    ("prose-length", "docs/a.md", "| " + "a cell " * 20 + "|\n\n" + "word " * 24 + "end\n", 3),
+    ("prose-length", "docs/a.md", "```\n" + "x" * 130 + "\n```\n" + "word " * 24 + "[end](a)\n", 4),
 ]
 
 # What looks like a fault and is none, all in one tree.
@@ -101,7 +106,7 @@ INNOCENT = {
     "tests/unit/test_x.c": LICENCE
     + "#include <criterion/criterion.h>\nTest(x, y)\n{\n    assert(1);\n    exit(0);\n}\n",
     "tools/run": SCRIPT + "mktemp -d /tmp/XXXXXX\n",
-    "docs/page.md": "See https://example.org/home/page and a very long line. " + "word " * 40 + "end\n",
+    "docs/page.md": "See https://example.org/home/page and [a long link](" + "word/" * 40 + "end).\n",
     "tests/oracle/golden_x.txt": "1\t2 \n",
 }
 
@@ -126,7 +131,7 @@ def plant(name, path, text):
         text = SCRIPT.splitlines(True)[1] + text
     with tempfile.TemporaryDirectory() as root:
         for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe/recipe", "kernels/cpu/gemm",
-                       "kernels/strict/late"):
+                       "kernels/strict/late", "trainer/engine/worker", "schedules/search/auto"):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)
         write(root, path, text)
@@ -144,11 +149,24 @@ def exemptions():
             yield "an exemption that nothing needs was not named"
 
 
+def folders():
+    """A folder with too many files, and one without a README or with a long one, are named; the others are not."""
+    with tempfile.TemporaryDirectory() as root:
+        names = [f"{folder}/{i}.c" for folder, count in (("full", 26), ("fits", 25)) for i in range(count)]
+        names += ["full/README.md", "fits/README.md", "fits/meson.build", "none/a.c", "long/README.md", ".ci/run"]
+        for name in names:
+            write(root, name, "# Title\n\nWhat.\nWhere.\n" + ("Who.\n" * 9 if name.startswith("long") else ""))
+        found = [(path, rule) for path, _, rule, _ in check_source.check_tree.folder_complaints(root, names)]
+        if found != [("full", "folder-size"), ("long", "folder-readme"), ("none", "folder-readme")]:
+            yield f"folders: the checker said {found}"
+
+
 def command_line():
     """The exit status: 0 for a clean tree, 1 with a complaint, 2 for a wrong call."""
     with tempfile.TemporaryDirectory() as root:
         for expected, text in ((0, LICENCE), (1, LICENCE + "int counter;\n")):
             write(root, "base/a.c", text)
+            write(root, "base/README.md", "# base\n\nWhat.\nWhere.\n")
             ran = subprocess.run([sys.executable, check_source.__file__, "--root", root], capture_output=True,
                                  text=True, check=False)
             line = "base/a.c:2: counter is state that ranks as threads would share [state]\n"
@@ -160,7 +178,7 @@ def command_line():
 
 
 def main():
-    failures = [*exemptions(), *command_line()]
+    failures = [*exemptions(), *folders(), *command_line()]
     for name, path, text, line in FAULTS:
         found = plant(name, path, text)
         if found != [(f"{path}:{line}", name)]:

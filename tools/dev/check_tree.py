@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of tools/check_source.py about folders and prose: which folder may include which, how many files a folder may
+hold, its README, and the length of a line of Markdown."""
+import fnmatch
+import os
+import re
+
+FOLDER_FILES, PROSE_CHARS = 25, 120
+
+# Inside a top-level folder: which of its folders may include which. A folder's own folders belong to it.
+GRAPH = {
+    "trainer": {
+        "trainer/files": [],
+        "trainer/recipe": [],
+        "trainer/tokenizer": ["trainer/files"],
+        "trainer/data": ["trainer/files", "trainer/recipe", "trainer/tokenizer"],
+        "trainer/optimizer": ["trainer/recipe", "trainer/engine/stash.h"],
+        "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/plan/rehearsal.h"],
+        "trainer/memory": ["trainer/recipe", "trainer/engine"],
+        "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/run/metrics.h"],
+        "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine"],
+        "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],
+        "trainer/run": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/optimizer",
+                        "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint"],
+    },
+    "parallel": {
+        "parallel/transports/local": ["parallel"],
+        "parallel/transports/mpi": ["parallel"],
+        "parallel/transports/nccl": ["parallel"],
+        "parallel/transports/dry": ["parallel", "parallel/transports/nccl/comm_nccl_scratch.h"],
+        "parallel": [],
+    },
+    "schedules": {
+        "schedules/csv": ["schedules", "schedules/families"],
+        "schedules/draw": ["schedules", "schedules/families"],
+        "schedules/search": ["schedules", "schedules/families"],
+        "schedules/families": ["schedules"],
+        "schedules": ["schedules/families/family.h"],
+    },
+}
+
+# Folders without a README: nothing in them is read on its own.
+NO_README = ["", ".ci", "docs/schedules", "docs/gpu", "tests/emulator/include/*", "tests/checkpoint/version-1"]
+
+
+def node_of(path, nodes):
+    """The folder of the graph that a path belongs to: the longest that contains it."""
+    found = [node for node in nodes if path.startswith(node + "/")]
+    return max(found, key=len, default=None)
+
+
+def graph_complaints(path, includes):
+    """(line, sentence) of each #include that the graph of its top-level folder does not have."""
+    nodes = GRAPH.get(path.split("/")[0])
+    if nodes is None:
+        return
+    here = node_of(path, nodes)
+    for line, name, quoted in includes:
+        there = node_of(name, nodes)
+        if not quoted or name.split("/")[0] != path.split("/")[0]:
+            continue
+        if here is None or there is None:
+            yield line, f"the folder of {path if here is None else name} is not in GRAPH of tools/dev/check_tree.py"
+        elif there != here and there not in nodes[here] and name not in nodes[here]:
+            may = ", ".join(nodes[here]) or "no other folder of its own"
+            yield line, f"{here}/ may not include {name}; it may include {may}"
+
+
+def folder_complaints(root, paths):
+    """(path, line, rule, sentence) of folders with too many files, or without a README."""
+    folders = {}
+    for path in paths:
+        folders.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
+    for folder, names in sorted(folders.items()):
+        count = len([name for name in names if name not in ("README.md", "meson.build")])
+        if count > FOLDER_FILES and folder:
+            yield folder, 1, "folder-size", f"{count} files, over {FOLDER_FILES}: divide it by subject"
+        if any(fnmatch.fnmatch(folder, pattern) for pattern in NO_README):
+            continue
+        lines = []
+        if "README.md" in names:
+            with open(os.path.join(root, folder, "README.md"), encoding="utf-8") as file:
+                lines = [line for line in file.read().split("\n") if line.strip()]
+        if not 3 <= len(lines) <= 11:
+            yield (folder, 1, "folder-readme",
+                   "a folder has a README.md of three to ten lines: what it holds, where to start, who may include it")
+
+
+def prose_lines(lines):
+    """(number, line) of the prose of a Markdown file: not its code, tables, comments and HTML."""
+    code = comment = False
+    for number, line in enumerate(lines, 1):
+        fence = line.lstrip().startswith("```")
+        comment = comment or "<!--" in line
+        if not code and not fence and not comment and not line.lstrip().startswith(("|", "<", "#")):
+            yield number, line
+        code ^= fence
+        comment = comment and "-->" not in line
+
+
+def length_complaints(lines):
+    """(line, sentence) of prose that is too long; the target of a link does not count."""
+    for number, line in prose_lines(lines):
+        shown = re.sub(r"\]\([^)]*\)", "]", line)
+        if len(shown) > PROSE_CHARS:
+            yield number, f"{len(shown)} characters, over {PROSE_CHARS}: one sentence per line"
