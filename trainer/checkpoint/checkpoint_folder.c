@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char partial_suffix[] = ".partial";
+static const char partial_suffix[] = ".partial", replaced_suffix[] = ".replaced";
 enum { MOST_NAMES = 1000 };
 
 void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out)
@@ -42,13 +42,18 @@ bool folder_speaks(void)
 
 struct entry {
     int64_t step;
-    char suffix[24]; // "" or ".partial", ".partial-2" ...
+    char suffix[24]; // "" or ".partial", ".partial-2" ..., ".replaced" ...
 };
 
 struct entries {
     struct entry *list; // newest step first
     size_t count;
 };
+
+static bool begins_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
 
 /* "step-00000100.partial" -> 100 and ".partial"; false for any other name. */
 static bool entry_parse(const char *name, struct entry *out)
@@ -59,7 +64,7 @@ static bool entry_parse(const char *name, struct entry *out)
     size_t length = strspn(name + 5, "0123456789");
     const char *suffix = name + 5 + length;
     if (length < 8 || length > 18 || (length > 8 && name[5] == '0') ||
-        (*suffix != 0 && strncmp(suffix, partial_suffix, sizeof partial_suffix - 1) != 0) ||
+        (*suffix != 0 && !begins_with(suffix, partial_suffix) && !begins_with(suffix, replaced_suffix)) ||
         strlen(suffix) >= sizeof out->suffix)
         return false;
     memcpy(digits, name + 5, length);
@@ -156,17 +161,56 @@ static void remove_or_warn(const char *path)
         print_line(stderr, "warning: %s", fail_text());
 }
 
+/* A complete checkpoint of this run and this step. */
+static bool is_own(const char *path, const char *run, int64_t step)
+{
+    struct manifest manifest;
+    bool own = manifest_read(path, &manifest) == OK && strcmp(manifest.identity.run, run) == 0 &&
+               manifest.identity.step == step;
+    manifest_free(&manifest);
+    return own;
+}
+
+/* Ends a replacement that was interrupted. The replaced checkpoint is removed only if the step has another
+ * complete one; otherwise it gets its name back. */
+static enum status settle_replaced(const char *save, const struct record *record)
+{
+    struct text replaced = {0}, final = {0};
+    struct stat info;
+    struct entry entry;
+    enum status status = OK;
+    path_of(save, record->replaced, &replaced);
+    if (entry_parse(record->replaced, &entry) && begins_with(entry.suffix, replaced_suffix) &&
+        lstat(replaced.chars, &info) == 0) {
+        folder_of_step(save, entry.step, "", &final);
+        if (is_own(final.chars, record->run, entry.step))
+            remove_or_warn(replaced.chars);
+        else
+            status = move(replaced.chars, final.chars);
+        if (status == OK)
+            status = folder_sync(save);
+    }
+    text_free(&replaced);
+    text_free(&final);
+    return status;
+}
+
 enum status folder_clean(const char *save)
 {
     struct record record;
     TRY(record_read(save, &record));
+    TRY(settle_replaced(save, &record));
     for (int i = 0; i < record.count; i++) {
         struct text path = {0};
         path_of(save, record.unfinished[i], &path);
         remove_or_warn(path.chars);
         text_free(&path);
     }
-    return record.count > 0 ? record_set_unfinished(save, NULL) : OK;
+    if (record.count == 0 && record.replaced[0] == 0)
+        return OK;
+    record.count = 0;
+    record.replaced[0] = 0;
+    return record_write(save, &record);
 }
 
 /* ---- one save ---- */
@@ -212,31 +256,27 @@ enum status folder_begin(const char *save, int64_t step, struct save_ticket *out
     return random_hex(out->identity.save, SAVE_CHARS - 1);
 }
 
-/* A complete checkpoint of this run and this step. */
-static bool is_own(const char *path, const char *run, int64_t step)
+/* Without RENAME_EXCHANGE: two renames, and the first is recorded before it is made. Between them the
+ * replaced checkpoint is found by its record, and folder_clean() gives it its name back. */
+static enum status replace(const char *save, const struct save_ticket *ticket, const char *partial,
+                           const char *final)
 {
-    struct manifest manifest;
-    bool own = manifest_read(path, &manifest) == OK && strcmp(manifest.identity.run, run) == 0 &&
-               manifest.identity.step == step;
-    manifest_free(&manifest);
-    return own;
+    struct text replaced = {0};
+    free_name(save, ticket->identity.step, replaced_suffix, &replaced);
+    enum status status = record_set_replaced(save, name_in(save, &replaced));
+    if (status == OK)
+        status = move(final, replaced.chars);
+    bool moved = status == OK;
+    if (moved)
+        status = move(partial, final);
+    if (moved && status != OK)
+        (void)rename(replaced.chars, final); // if this fails too, folder_clean() does it
+    text_free(&replaced);
+    return status;
 }
 
-/* What has the name makes room: a link goes; this run's own is exchanged, and the older one is then what is
- * unfinished; anything else is kept under another name. */
-static enum status make_room(const char *save, const struct save_ticket *ticket, const char *partial,
-                             const char *final, bool *exchanged)
+static enum status keep_as_old(const char *save, const struct save_ticket *ticket, const char *final)
 {
-    struct stat info;
-    *exchanged = false;
-    if (lstat(final, &info) != 0)
-        return OK;
-    if (S_ISLNK(info.st_mode))
-        return folder_remove(final, is_part);
-    bool own = is_own(final, ticket->identity.run, ticket->identity.step);
-    *exchanged = own && renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
-    if (*exchanged)
-        return OK;
     struct text old = {0};
     free_name(save, ticket->identity.step, ".old", &old);
     enum status status = move(final, old.chars);
@@ -247,21 +287,41 @@ static enum status make_room(const char *save, const struct save_ticket *ticket,
     return status;
 }
 
+/* Gives the new checkpoint its name. A link of that name is removed. This run's own checkpoint is replaced,
+ * and is then recorded as unfinished or replaced. Anything else is kept under another name. */
+static enum status take_name(const char *save, const struct save_ticket *ticket, const char *partial,
+                             const char *final, bool *replaced)
+{
+    struct stat info;
+    *replaced = false;
+    if (lstat(final, &info) != 0)
+        return move(partial, final);
+    if (S_ISLNK(info.st_mode))
+        TRY(folder_remove(final, is_part));
+    else if (!is_own(final, ticket->identity.run, ticket->identity.step))
+        TRY(keep_as_old(save, ticket, final));
+    else
+        *replaced = true;
+    if (!*replaced)
+        return move(partial, final);
+    return renameat2(AT_FDCWD, partial, AT_FDCWD, final, RENAME_EXCHANGE) == 0
+               ? OK
+               : replace(save, ticket, partial, final);
+}
+
 enum status folder_publish(const char *save, const struct save_ticket *ticket)
 {
     struct text partial = {0}, final = {0};
-    bool exchanged = false;
+    bool replaced = false;
     folder_of_ticket(save, ticket, &partial);
     folder_of_step(save, ticket->identity.step, "", &final);
     enum status status = folder_sync(partial.chars);
     if (status == OK)
-        status = make_room(save, ticket, partial.chars, final.chars, &exchanged);
-    if (status == OK && !exchanged)
-        status = move(partial.chars, final.chars);
+        status = take_name(save, ticket, partial.chars, final.chars, &replaced);
     if (status == OK)
         status = folder_sync(save);
-    if (status == OK && exchanged)
-        remove_or_warn(partial.chars);
+    if (status == OK && replaced && folder_clean(save) != OK)
+        print_line(stderr, "warning: %s", fail_text());
     text_free(&partial);
     text_free(&final);
     return status;
@@ -350,25 +410,34 @@ static enum status check_complete(const char *save, const char *path, int64_t st
     return status;
 }
 
-enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
+/* Whether the run's record has this name; a user's folder with such a suffix is no checkpoint of the run. */
+static bool is_replaced(const char *save, const char *name)
+{
+    struct record record;
+    return record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
+}
+
+/* folder_newest() with the path. */
+static enum status find_newest(const char *save, int64_t below, int64_t *step, struct text *where,
+                               struct text *skipped)
 {
     struct entries entries;
     int64_t found = -1;
     enum status status = entries_read(save, &entries);
     for (size_t i = 0; status == OK && found < 0 && i < entries.count; i++) {
-        struct text path = {0};
         const struct entry *entry = &entries.list[i];
-        folder_of_step(save, entry->step, entry->suffix, &path);
-        if (entry->step < below) {
-            enum status usable = entry->suffix[0] == 0
-                                     ? check_complete(save, path.chars, entry->step)
-                                     : fail(BAD_CHECKPOINT, "%s: its save was not finished", path.chars);
-            if (usable == OK)
-                found = entry->step;
-            else
-                text_add(skipped, "skipped: %s\n", fail_text());
-        }
-        text_free(&path);
+        where->length = 0;
+        folder_of_step(save, entry->step, entry->suffix, where);
+        bool partial = begins_with(entry->suffix, partial_suffix);
+        if (entry->step >= below ||
+            (!partial && entry->suffix[0] != 0 && !is_replaced(save, name_in(save, where))))
+            continue;
+        if (partial)
+            text_add(skipped, "skipped: %s: its save was not finished\n", where->chars);
+        else if (check_complete(save, where->chars, entry->step) != OK)
+            text_add(skipped, "skipped: %s\n", fail_text());
+        else
+            found = entry->step;
     }
     free(entries.list);
     if (status == OK)
@@ -376,16 +445,24 @@ enum status folder_newest(const char *save, int64_t below, int64_t *step, struct
     return status;
 }
 
+enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
+{
+    struct text where = {0};
+    enum status status = find_newest(save, below, step, &where, skipped);
+    text_free(&where);
+    return status;
+}
+
 enum status checkpoint_find(const char *save_folder, char **out)
 {
     struct text skipped = {0}, path = {0};
     int64_t step = -1;
-    enum status status = folder_newest(save_folder, INT64_MAX, &step, &skipped);
+    enum status status = find_newest(save_folder, INT64_MAX, &step, &path, &skipped);
     if (folder_speaks())
         fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
-    if (step >= 0)
-        folder_of_step(save_folder, step, "", &path);
+    if (step < 0)
+        text_free(&path);
     if (status == OK)
         *out = path.chars;
     return status;

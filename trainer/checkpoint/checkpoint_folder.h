@@ -5,6 +5,7 @@
  *     checkpoints/step-00000100/              complete: it has a whole manifest
  *     checkpoints/step-00000200.partial/      being written, or left by a run that was killed
  *     checkpoints/step-00000050.removed/      being removed
+ *     checkpoints/step-00000150.replaced/     complete, and being replaced by another save of its step
  *     checkpoints/step-00000300.broken/       could not be loaded; an older one was loaded instead: kept
  *     checkpoints/step-00000400.old/          had the name of a new one, but is not of this run: kept
  *
@@ -12,7 +13,13 @@
  * name first. Both names are recorded before they appear, so a crash at any moment leaves the complete ones
  * complete, and the next save removes the rest. Only folders that this run has recorded are removed, and
  * complete checkpoints only if their manifest has this run's identity; a symbolic link is unlinked, and its
- * target is not touched. All of these are for one rank: the first. */
+ * target is not touched.
+ *
+ * A checkpoint of a step that was saved before is replaced by one renameat2(RENAME_EXCHANGE). Some file
+ * systems (NFS, Lustre, overlay) do not support it. There the older one is recorded as .replaced and renamed
+ * to it, then the new one gets the name. Wherever this stops, the step has a complete checkpoint: under its
+ * name, or under the recorded one, where it is found and from where folder_clean() renames it back. All of
+ * these functions are for one rank: the first. */
 #pragma once
 
 #include "trainer/checkpoint/format/checkpoint_file.h"
@@ -37,7 +44,8 @@ void folder_abandon(const char *save, const struct save_ticket *ticket);
 /* Of this run's complete checkpoints up to this step, keeps the newest `keep`; a line on standard error where
  * it cannot. 0: all are kept. The save is over then: nothing is unfinished. */
 void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep);
-/* Removes what this run has recorded as unfinished. */
+/* Removes what this run has recorded as unfinished, and ends a replacement that was interrupted. IO_ERROR
+ * names a replaced checkpoint that cannot get its name back; its record stays. */
 MUST_USE enum status folder_clean(const char *save);
 
 /* The newest complete checkpoint of a step below `below`; *step -1 where there is none. What is passed over

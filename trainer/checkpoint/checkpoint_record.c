@@ -12,16 +12,22 @@
 
 enum { MOST_BYTES = 1 << 16 };
 
+static bool take_name(const json_t *value, char out[RECORD_NAME_CHARS])
+{
+    const char *name = json_string_value(value);
+    if (name == NULL || strlen(name) >= RECORD_NAME_CHARS || strncmp(name, "step-", 5) != 0 ||
+        strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != strlen(name))
+        return false;
+    snprintf(out, RECORD_NAME_CHARS, "%s", name);
+    return true;
+}
+
 static bool take_names(const json_t *list, struct record *out)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        bool fits = name != NULL && strlen(name) < RECORD_NAME_CHARS && strncmp(name, "step-", 5) == 0 &&
-                    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == strlen(name);
-        if (!fits || out->count == RECORD_MOST_FOLDERS)
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (out->count == RECORD_MOST_FOLDERS ||
+            !take_name(json_array_get(list, i), out->unfinished[out->count++]))
             return false;
-        snprintf(out->unfinished[out->count++], RECORD_NAME_CHARS, "%s", name);
-    }
     return json_is_array(list);
 }
 
@@ -30,8 +36,10 @@ static bool parse(const struct text *text, struct record *out)
     json_t *root = json_read(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *run = json_string_value(json_object_get(root, "run"));
+    const json_t *replaced = json_object_get(root, "replaced");
     bool good = format != NULL && strcmp(format, "cuboid run") == 0 && run != NULL &&
-                is_hex(run, RUN_CHARS - 1) && take_names(json_object_get(root, "unfinished"), out);
+                is_hex(run, RUN_CHARS - 1) && take_names(json_object_get(root, "unfinished"), out) &&
+                (replaced == NULL || take_name(replaced, out->replaced));
     if (good)
         memcpy(out->run, run, RUN_CHARS);
     else
@@ -70,7 +78,10 @@ enum status record_write(const char *save, const struct record *record)
              record->run);
     for (int i = 0; i < record->count; i++)
         text_add(&text, "%s\"%s\"", i > 0 ? ", " : "", record->unfinished[i]);
-    text_add(&text, "]}\n");
+    text_add(&text, "]");
+    if (record->replaced[0] != 0)
+        text_add(&text, ", \"replaced\": \"%s\"", record->replaced);
+    text_add(&text, "}\n");
     enum status status = file_write_atomic(path.chars, text.chars, text.length);
     text_free(&path);
     text_free(&text);
@@ -86,6 +97,14 @@ enum status record_set_unfinished(const char *save, const char *name)
     record.count = name != NULL;
     if (name != NULL)
         snprintf(record.unfinished[0], RECORD_NAME_CHARS, "%s", name);
+    return record_write(save, &record);
+}
+
+enum status record_set_replaced(const char *save, const char *name)
+{
+    struct record record;
+    TRY(record_read(save, &record));
+    snprintf(record.replaced, sizeof record.replaced, "%s", name);
     return record_write(save, &record);
 }
 
