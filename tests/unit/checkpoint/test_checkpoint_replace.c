@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Saving a step again on a file system without RENAME_EXCHANGE: after a kill at any moment a complete
- * checkpoint of the step is found, and the next start removes the rest. The calls that change a folder are replaced by
- * functions of this program: renameat2() is not supported, and the process can be killed before any call. */
+ * checkpoint of the step is found, and the next start removes the rest. The calls that change a folder are
+ * replaced by functions of this program: renameat2() is not supported, and the process can be killed before
+ * any call. fsync() does nothing: it has no effect on what another process sees. */
 #include "trainer/checkpoint/checkpoint.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
@@ -59,6 +60,12 @@ int rmdir(const char *path)
 {
     count_call();
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int fsync(int fd)
+{
+    (void)fd;
+    return 0;
 }
 
 /* ---- helpers ---- */
