@@ -134,14 +134,16 @@ enum status stop_create(const struct recipe_names *signals, bool is_primary, str
     CHECK(pthread_mutex_init(&stop->lock, NULL) == 0);
     stop->is_primary = is_primary;
     stop->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    int why = stop->signals >= 0 ? 0 : errno;
     stop->wake = eventfd(0, EFD_CLOEXEC);
-    if (stop->signals >= 0 && stop->wake >= 0 &&
-        pthread_create(&stop->thread, NULL, wait_for_signals, stop) == 0) {
+    if (why == 0)
+        why = stop->wake >= 0 ? pthread_create(&stop->thread, NULL, wait_for_signals, stop) : errno;
+    if (why == 0) {
         *out = stop;
         return OK;
     }
     enum status status =
-        fail(NO_MEMORY, "resilience.exit_signal: no thread to receive signals: %s", strerror(errno));
+        fail(NO_MEMORY, "resilience.exit_signal: no thread to receive signals: %s", strerror(why));
     if (stop->signals >= 0)
         close(stop->signals);
     if (stop->wake >= 0)
