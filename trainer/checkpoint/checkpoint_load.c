@@ -7,6 +7,7 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/engine/host_floats.h"
+#include "trainer/optimizer/learning_rate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,11 +87,28 @@ static void warn_of_samples(const struct worker *w, const struct source *s)
     int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
     int64_t step = s->manifest.identity.step;
     if (step > 0 && (samples % batch != 0 || samples / batch != step))
-        print_line(
-            stderr,
-            "warning: %s was made with train.global_batch_size %lld, and now it is %lld: the data does not "
-            "go on after sample %lld, where it stopped",
-            s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
+        print_line(stderr,
+                   "warning: %s: train.global_batch_size changed from %lld to %lld; the data does not "
+                   "continue after sample %lld, where it stopped",
+                   s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
+}
+
+/* The schedule of the learning rate may change with another recipe, even if only train.train_iters did, from
+ * which optimizer.lr_decay_iters is derived. Compares the rates of the next step. */
+static void warn_of_learning_rate(const struct recipe_optimizer *then, const struct recipe_optimizer *now,
+                                  const struct source *s, struct problems *changes)
+{
+    int64_t step = s->manifest.identity.step + 1;
+    double before = learning_rate(then, step), after = learning_rate(now, step);
+    struct recipe_optimizer same_decay = *now;
+    struct text fix = {0};
+    same_decay.lr_decay_iters = then->lr_decay_iters;
+    if (before != after && learning_rate(&same_decay, step) == before)
+        text_add(&fix, "; set optimizer.lr_decay_iters=%lld to keep it", (long long)then->lr_decay_iters);
+    if (before != after)
+        problems_warn(changes, "%s: the learning rate of step %lld changes from %.3g to %.3g%s", s->folder,
+                      (long long)step, before, after, text_chars(&fix));
+    text_free(&fix);
 }
 
 /* The same for everything else that another recipe would compute differently. */
@@ -100,9 +118,10 @@ static void warn_of_changes(const struct worker *w, const struct source *s)
     struct problems problems = {0}, changes = {0};
     struct recipe *then = NULL;
     text_add(&path, "%s/recipe.yaml", s->folder);
-    if (recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK)
+    if (recipe_load(path.chars, NULL, 0, 0, &then, &problems) == OK) {
         recipe_changes(then, w->run->recipe, s->folder, &changes);
-    else
+        warn_of_learning_rate(&then->optimizer, &w->run->recipe->optimizer, s, &changes);
+    } else
         problems_warn(&changes, "%s cannot be read: it is not known whether this recipe continues it",
                       path.chars);
     problems_print(&changes, stderr);

@@ -336,7 +336,7 @@ const char *recipe_key(const char *name);
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 
 /* A warning for each key of the mathematics (model, optimizer, data, precision, seed) whose value differs,
- * with both: "WHAT was made with optimizer.lr 0.001, and now it is 0.002". Keys that only say where it runs
+ * with both: "WHAT: optimizer.lr changed from 0.001 to 0.002". Keys that only say where it runs
  * may differ. The global batch is the data's own business: see checkpoint_load(). */
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems);

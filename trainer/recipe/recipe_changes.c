@@ -54,8 +54,8 @@ void recipe_changes(const struct recipe *then, const struct recipe *now, const c
         value_text(then, row, &before);
         value_text(now, row, &after);
         if (strcmp(text_chars(&before), text_chars(&after)) != 0)
-            problems_warn(problems, "%s was made with %s %s, and now it is %s", what, row->key,
-                          text_chars(&before), text_chars(&after));
+            problems_warn(problems, "%s: %s changed from %s to %s", what, row->key, text_chars(&before),
+                          text_chars(&after));
         text_free(&before);
         text_free(&after);
     }

@@ -17,7 +17,7 @@
 enum { MOST_STEPS = 8, RANKS = 4 };
 
 static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
-                             "optimizer.lr_decay_iters=8 checkpoint.save_interval=1 checkpoint.keep_last=0 "
+                             "checkpoint.save_interval=1 checkpoint.keep_last=0 "
                              "resilience.heartbeat_timeout_seconds=60";
 
 struct scene {
@@ -48,9 +48,10 @@ static void run(struct scene *s, const char *name, int steps, const char *more)
     char keys[1000], path[TINY_FOLDER_CHARS + 20];
     struct recipe *recipe = NULL;
     const char *layout = strstr(more, "tp=") != NULL ? "" : "tp=2 pp=2";
+    const char *decay = strstr(more, "lr_decay_iters=") != NULL ? "" : "optimizer.lr_decay_iters=8";
     int how = 0;
-    snprintf(keys, sizeof keys, "%s logging.run_dir=%s/%s train.train_iters=%d %s", layout, s->tiny.folder,
-             name, steps, more);
+    snprintf(keys, sizeof keys, "%s %s logging.run_dir=%s/%s train.train_iters=%d %s", layout, decay,
+             s->tiny.folder, name, steps, more);
     MUST(tiny_recipe(&s->tiny, TINY_GPT, common, keys, 0, &recipe));
     snprintf(path, sizeof path, "%s/said", s->tiny.folder);
     fflush(stdout);
@@ -206,8 +207,8 @@ static enum status warns_of(struct scene *s, const char *name, const char *keys,
     for (const char *at = text_chars(&s->said); (at = strstr(at, "warning: ")) != NULL; at++)
         text_add_bytes(&warnings, at, strcspn(at, "\n") + 1);
     for (const char *line = lines; *line != 0; line += strcspn(line, "\n") + 1)
-        text_add(&expected, "warning: %s/%s/checkpoints/step-00000003 was made with %.*s\n", s->tiny.folder,
-                 name, (int)strcspn(line, "\n"), line);
+        text_add(&expected, "warning: %s/%s/checkpoints/step-00000003: %.*s\n", s->tiny.folder, name,
+                 (int)strcspn(line, "\n"), line);
     bool same = strcmp(text_chars(&expected), text_chars(&warnings)) == 0;
     enum status status =
         same ? OK
@@ -229,15 +230,24 @@ static enum status says_what_changed(struct scene *s)
     snprintf(keys, sizeof keys,
              "seed=77 optimizer.lr=0.004 model.hidden_dropout=0.1 data.eod_mask_loss=true "
              "train.global_batch_size=16 optimizer.lr_decay_style=linear");
-    snprintf(lines, sizeof lines, "%s",
-             "train.global_batch_size 8, and now it is 16: the data does not go on after sample 24, where it "
-             "stopped\n"
-             "seed 11, and now it is 77\n"
-             "model.hidden_dropout 0, and now it is 0.1\n"
-             "optimizer.lr 0.005, and now it is 0.004\n"
-             "optimizer.lr_decay_style cosine, and now it is linear\n"
-             "data.eod_mask_loss false, and now it is true\n");
-    return warns_of(s, "other", keys, lines);
+    snprintf(
+        lines, sizeof lines, "%s",
+        "train.global_batch_size changed from 8 to 16; the data does not continue after sample 24, where it "
+        "stopped\n"
+        "seed changed from 11 to 77\n"
+        "model.hidden_dropout changed from 0 to 0.1\n"
+        "optimizer.lr changed from 0.005 to 0.004\n"
+        "optimizer.lr_decay_style changed from cosine to linear\n"
+        "data.eod_mask_loss changed from false to true\n"
+        "the learning rate of step 4 changes from 0.00457 to 0.0033\n");
+    TRY(warns_of(s, "other", keys, lines));
+    run(s, "longer", 3, "");
+    TRY(ended(s, OK));
+    return warns_of(
+        s, "longer", "optimizer.lr_decay_iters=16",
+        "optimizer.lr_decay_iters changed from 8 to 16\n"
+        "the learning rate of step 4 changes from 0.00457 to 0.00493; set optimizer.lr_decay_iters=8 to keep "
+        "it\n");
 }
 
 /* How far the loss of step 4 is from the run's that changed nothing, relatively, and not the same. */
@@ -261,11 +271,11 @@ static enum status changes_its_type(struct scene *s)
     run(s, "narrow", 3, "precision.params_dtype=bf16");
     TRY(ended(s, OK));
     TRY(warns_of(s, "narrow", "precision.params_dtype=fp32",
-                 "precision.params_dtype bf16, and now it is fp32\n"));
+                 "precision.params_dtype changed from bf16 to fp32\n"));
     run(s, "wide", 3, "");
     TRY(ended(s, OK));
     TRY(warns_of(s, "wide", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
-                 "precision.params_dtype fp32, and now it is bf16\n"));
+                 "precision.params_dtype changed from fp32 to bf16\n"));
     return is_near(s, "wide");
 }
 
@@ -276,12 +286,12 @@ static enum status changes_its_masters(struct scene *s)
 #define BF16_ALONE "precision.params_dtype=bf16 precision.main_params_dtype=bf16"
     run(s, "masters", 3, "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3");
     TRY(ended(s, OK));
-    TRY(warns_of(s, "masters", BF16_ALONE, "precision.main_params_dtype fp32, and now it is bf16\n"));
+    TRY(warns_of(s, "masters", BF16_ALONE, "precision.main_params_dtype changed from fp32 to bf16\n"));
     TRY(is_near(s, "masters"));
     run(s, "none", 3, BF16_ALONE);
     TRY(ended(s, OK));
     TRY(warns_of(s, "none", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
-                 "precision.main_params_dtype bf16, and now it is fp32\n"));
+                 "precision.main_params_dtype changed from bf16 to fp32\n"));
     return is_near(s, "none");
 }
 

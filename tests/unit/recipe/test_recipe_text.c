@@ -80,9 +80,9 @@ Test(recipe_text, what_changes_the_mathematics_is_said)
     changes(nothing, nothing, "");
     changes(constant, elsewhere, ""); // and a constant rate does not read when the decay ends
     changes(nothing, weights,
-            "it was made with optimizer.weight_decay 0.01, and now it is 0.5\n"
-            "it was made with data.train [{path: d, weight: 1}], and now it is [{path: d, weight: 1}, {path: "
-            "e, weight: 2}]\n");
+            "it: optimizer.weight_decay changed from 0.01 to 0.5\n"
+            "it: data.train changed from [{path: d, weight: 1}] to [{path: d, weight: 1}, "
+            "{path: e, weight: 2}]\n");
 }
 
 Test(recipe_text, what_is_written_loads_back_to_the_same)
