@@ -192,6 +192,16 @@ def test_settings_as_other_programs_have_them():
     says("float16", run("recipe", QUICKSTART, "precision.params_dtype=float16"), 2, err="fp16")
 
 
+def test_recipe_resolves_threads():
+    def use_one_cpu():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    line = "\n# cluster.threads_per_rank 0: 1 thread per rank if all ranks run here (CPUs: 1, ranks: 3)\n"
+    layout = ["tp=1", "pp=3", "dp=1", "parallel.sequence_parallel=false"]
+    says("threads of three ranks on one CPU", run("recipe", QUICKSTART, *layout, preexec_fn=use_one_cpu), 0, out=line)
+    done = run("recipe", QUICKSTART, "cluster.threads_per_rank=3")
+    expect("threads that are given", done.returncode == 0 and "per rank if" not in done.stdout, done)
+
+
 def test_recipe_warns_of_missing_files():
     with tempfile.TemporaryDirectory() as folder:
         words = ["recipe", QUICKSTART, f"data.train={folder}/none"]
@@ -370,7 +380,7 @@ def test_dry_run():
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
              test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
-             test_full_disk, test_prompt, test_recipe_warns_of_missing_files,
+             test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
              test_settings_as_other_programs_have_them, test_verify_has_steps_of_its_own,
              test_memory_runs_out, test_dry_run]:
     test()

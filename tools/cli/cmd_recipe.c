@@ -2,6 +2,7 @@
 /* cuboid recipe: what a recipe means, without running it. */
 #include "tools/cli/cmd_recipe.h"
 
+#include "base/machine.h"
 #include "trainer/recipe/recipe.h"
 
 #include <string.h>
@@ -13,6 +14,22 @@ static int print_and_free(struct text *text)
     fputs(text_chars(text), stdout);
     text_free(text);
     return DONE;
+}
+
+/* threads_per_rank 0 depends on the machine, so its value is a comment here and no part of the recipe. */
+static void add_threads(const struct recipe *recipe, struct text *out)
+{
+    struct machine machine;
+    int ranks = recipe_world_size(recipe);
+    if (recipe->cluster.threads_per_rank > 0)
+        return;
+    machine_look(&machine);
+    double cpus = machine.quota < machine.cpus ? machine.quota : machine.cpus;
+    int threads = machine_threads(&machine, ranks, ranks);
+    text_add(out,
+             "\n# cluster.threads_per_rank 0: %d thread%s per rank if all ranks run here "
+             "(CPUs: %.3g, ranks: %d)\n",
+             threads, threads == 1 ? "" : "s", cpus, ranks);
 }
 
 int cmd_recipe(int argc, char **argv)
@@ -42,6 +59,7 @@ int cmd_recipe(int argc, char **argv)
     if (status != OK)
         return BAD_INPUT;
     recipe_resolved_text(recipe, &text);
+    add_threads(recipe, &text);
     recipe_destroy(recipe);
     return print_and_free(&text);
 }
