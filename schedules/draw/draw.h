@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Schedules with their times as files: a picture (SVG), and a trace for Perfetto or chrome://tracing. Times
- * may be simulated or measured, and several drawings go into one file, so that what was predicted and what
- * was measured can be laid over each other. For the terminal: draw_text.h. */
+ * may be simulated or measured, and several drawings go into one file, so that prediction and measurement can
+ * be compared. For the terminal: draw_text.h. */
 #pragma once
 
 #include "schedules/simulate.h"
@@ -12,13 +12,14 @@ struct drawing {
     const struct simulation *simulation;
 };
 
-/* A row per rank, time from left to right on one scale for all drawings, which stand below each other. The
- * kind of an action is its hue, the chunk its shade, the number in a cell the microbatch; an overlapped pair
- * shares its cell, one above the other. What is grey is the bubble. Readable on light and dark pages. */
+/* A row per rank, time from left to right on one scale for all drawings, one below the other. The hue of a cell
+ * is the kind of action and its shade the chunk; a bar at the top edge marks I, one at the bottom edge W, both B.
+ * The number in a cell is the microbatch. An overlapped pair shares its cell, one above the other. Grey is the
+ * bubble. Legible on light and dark pages. */
 struct svg_options {
     bool critical;    // outlines the critical path
     const char *unit; // of the time axis: "ms"; NULL: none
-    const char *note; // behind the line below each title; NULL: none
+    const char *note; // a line below each title; NULL: none
 };
 void draw_svg(const struct drawing *drawings, int count, const struct svg_options *options, struct text *out);
 

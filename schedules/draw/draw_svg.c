@@ -1,39 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The measures are pixels of an SVG that is shown at its own size. A page shows it smaller, so text is no
- * smaller than it must be, and a cell is wide enough for its number as long as the picture stays below
- * MOST_WIDTH. Colours are chosen to carry dark text, so that cells look the same on a light and a dark page;
- * what stands on the page itself changes with it. */
+/* All sizes are pixels of an SVG shown at its natural size. A README shows at most about 800 pixels and scales a
+ * wider picture down, so a chart is no wider than PAGE_WIDTH unless its cells would be too narrow for their
+ * numbers; text is then at least 9 pixels high on the page.
+ *
+ * One file serves light and dark pages: a media query inside it switches the text and the background, and the
+ * background is part of the picture, so it stays legible where a page and the reader's setting disagree. Cells
+ * have the same colours on both, light enough for dark text. */
 #include "schedules/draw/draw.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    LEFT = 64,   // of the time axis: "rank 12"
-    RIGHT = 138, // behind it: "27.3 % idle  peak 4"
-    TOP = 54,    // of the first row: two lines of title
-    PITCH = 29,  // from row to row
-    CELL = 25,   // height of a cell
+    LEFT = 58,   // of the time axis: "rank 12"
+    RIGHT = 132, // after it: "27.3 % idle, peak 4"
+    TOP = 56,    // of the first row: two lines of title
+    NOTE = 17,   // the note's line, where there is one
+    PITCH = 32,  // from row to row
+    CELL = 28,   // height of a cell
     AXIS = 34,   // below the last row
-    LEGEND = 30, // at the bottom of the picture; 20 more where shades are explained
-    LEAST_WIDTH = 710,
-    MOST_WIDTH = 12000,
-    MOST_HINTS = 4096, // cells that say their action and times when pointed at
+    LEGEND = 32, // at the bottom of the picture; 20 more where shades are explained
+    PAGE_WIDTH = 860,
+    MAX_WIDTH = 12000,
+    MAX_HINTS = 4096, // cells with a tooltip: their action and times
 };
+
+#define DIGIT 6.6 // width of a digit in a cell
 
 struct colour {
     int red, green, blue;
 };
 
-/* Of a rank's first chunk, and of its last; those between lie between. */
+/* Fill of a rank's first chunk and of its last; those of other chunks lie between. Where a kind has a bar, it is
+ * at the top edge for I and at the bottom edge for W; B, which is both, has both. Bars tell kinds apart without
+ * hue. tools/dev/palette.py checks this table for colour-blind readers. */
 static const struct {
-    struct colour dark, light;
+    struct colour dark, light, bar;
+    bool bar_above, bar_below;
     const char *legend;
 } palette[] = {
-    [FORWARD] = {{98, 160, 234}, {199, 222, 248}, "F forward"},
-    [BACKWARD] = {{236, 138, 104}, {250, 212, 196}, "B backward, both halves"},
-    [BACKWARD_INPUT] = {{242, 178, 62}, {251, 226, 172}, "I backward, input"},
-    [BACKWARD_WEIGHT] = {{104, 190, 120}, {200, 234, 206}, "W backward, weights"},
+    [FORWARD] = {{76, 169, 243}, {142, 226, 254}, .legend = "F forward"},
+    [BACKWARD] = {{207, 94, 26}, {241, 168, 123}, {92, 32, 0}, true, true, "B backward, I and W together"},
+    [BACKWARD_INPUT] = {{249, 179, 0}, {248, 239, 136}, {122, 76, 0}, true, false, "I backward, input"},
+    [BACKWARD_WEIGHT] = {{0, 151, 115}, {121, 197, 185}, {0, 54, 42}, false, true, "W backward, weights"},
     [SEND_ACTIVATION] = {.legend = NULL}, // messages are not drawn
     [RECV_ACTIVATION] = {.legend = NULL},
     [SEND_GRADIENT] = {.legend = NULL},
@@ -48,12 +57,13 @@ struct picture {
     double width;                  // of the time axis
     double top;                    // of the drawing's first row
     int chunks;                    // the most of any drawing
+    double title;                  // height above a drawing's first row
     bool hints;
     bool used[ACTION_KIND_COUNT];
     struct text *out;
 };
 
-/* A hundredth of a pixel is as fine as anyone sees, and the same on every machine. */
+/* Rounded to a hundredth of a pixel, so that the file is the same on every machine. */
 static double fine(double pixels)
 {
     return floor(pixels * 100.0 + 0.5) / 100.0;
@@ -68,26 +78,51 @@ static struct colour shade(enum action_kind kind, int chunk, int chunks)
                            dark->blue + (light->blue - dark->blue) * chunk / last};
 }
 
+static void add_stops(struct text *out, double from, double to, struct colour c)
+{
+    for (int end = 0; end < 2; end++)
+        text_add(out, "<stop offset=\"%.7g\" stop-color=\"#%02x%02x%02x\"/>", end == 0 ? from : to,
+                 (unsigned)c.red, (unsigned)c.green, (unsigned)c.blue);
+}
+
+/* A cell with bars is filled by a gradient of hard steps, so that it is one rectangle like any other. */
+static void add_fill(struct picture *x, enum action_kind kind, int chunk)
+{
+    const double bar = 0.13; // of the cell's height
+    double above = palette[kind].bar_above ? bar : 0.0, below = palette[kind].bar_below ? bar : 0.0;
+    const char *name = action_fact(kind)->text;
+    text_add(x->out, "<linearGradient id=\"%s%d\" x2=\"0\" y2=\"1\">", name, chunk);
+    if (above > 0.0)
+        add_stops(x->out, 0.0, above, palette[kind].bar);
+    add_stops(x->out, above, 1.0 - below, shade(kind, chunk, x->chunks));
+    if (below > 0.0)
+        add_stops(x->out, 1.0 - below, 1.0, palette[kind].bar);
+    text_add(x->out, "</linearGradient>\n");
+}
+
 static void add_style(struct picture *x)
 {
     text_add(x->out, "<style>text{fill:#1d2733;font-size:12px}.h{font-size:16px;font-weight:bold}"
-                     ".s{fill:#5b6b7a}.n{fill:#12202e;text-anchor:middle;font-size:11px}"
-                     ".half{font-size:8.5px}.m{text-anchor:middle}"
+                     ".s{fill:#5b6b7a}.n{fill:#0b141d;text-anchor:middle;font-size:11.5px}"
+                     ".half{font-size:10.5px}.m{text-anchor:middle}.page{fill:#ffffff}"
                      ".idle{fill:#e4e8ec}.grid{stroke:#5b6b7a;stroke-width:.6;stroke-opacity:.35}"
                      ".path{fill:none;stroke:#c2185b;stroke-width:2}");
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
         for (int chunk = 0; x->used[kind] && chunk < x->chunks; chunk++) {
-            struct colour c = shade((enum action_kind)kind, chunk, x->chunks);
-            text_add(x->out, ".%s%d{fill:#%02x%02x%02x}", action_fact((enum action_kind)kind)->text, chunk,
-                     (unsigned)c.red, (unsigned)c.green, (unsigned)c.blue);
+            const char *name = action_fact((enum action_kind)kind)->text;
+            text_add(x->out, ".%s%d{fill:url(#%s%d)}", name, chunk, name, chunk);
         }
-    text_add(x->out, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9fb0c0}.n{fill:#12202e}"
-                     ".idle{fill:#303c48}.grid{stroke:#9fb0c0}.path{stroke:#ff5c9e}}</style>\n");
+    text_add(x->out, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9fb0c0}.n{fill:#0b141d}"
+                     ".page{fill:#0d1117}.idle{fill:#303c48}.grid{stroke:#9fb0c0}.path{stroke:#ff5c9e}}"
+                     "</style>\n");
+    for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
+        for (int chunk = 0; x->used[kind] && chunk < x->chunks; chunk++)
+            add_fill(x, (enum action_kind)kind, chunk);
 }
 
 /* ---- cells ---- */
 
-/* Where a pair overlaps, the first of it is the upper half. */
+/* The first action of an overlapped pair is the upper half. */
 struct box {
     double x, y, width, height;
     bool half;
@@ -109,7 +144,7 @@ static struct box box_of(const struct picture *x, int rank, int position)
     box.half = upper || lower;
     box.height = box.half ? CELL / 2.0 - 0.5 : CELL;
     box.y += lower ? CELL / 2.0 + 0.5 : 0.0;
-    // A gap of a pixel tells neighbours apart, as long as it leaves more than it takes.
+    // A gap of one pixel between neighbours; less where the cell is narrow.
     box.width -= box.width > 4.0 ? 1.0 : box.width * 0.25;
     return box;
 }
@@ -131,9 +166,9 @@ static void draw_cell(struct picture *x, int rank, int position)
                  time.end);
     else
         text_add(x->out, "/>");
-    if (digits * (box.half ? 5.2 : 6.6) <= box.width)
+    if (digits * (box.half ? 6.0 : DIGIT) <= box.width)
         text_add(x->out, "<text class=\"n%s\" x=\"%.7g\" y=\"%.7g\">%s</text>", box.half ? " half" : "",
-                 fine(box.x + box.width / 2.0), fine(box.y + box.height / 2.0 + (box.half ? 3.2 : 4.0)),
+                 fine(box.x + box.width / 2.0), fine(box.y + box.height / 2.0 + (box.half ? 3.8 : 4.2)),
                  number);
     text_add(x->out, "\n");
 }
@@ -144,7 +179,7 @@ static void draw_rank(struct picture *x, int rank)
     const struct simulation *sim = x->drawing->simulation;
     const struct rank_time *total = &sim->ranks[rank];
     double y = x->top + rank * PITCH, span = total->last_end - total->first_start;
-    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", fine(y + 17), rank);
+    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", fine(y + 18), rank);
     text_add(x->out, "<rect class=\"idle\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"/>\n",
              fine(LEFT + total->first_start * x->scale), fine(y), fine(span * x->scale), CELL);
     for (int i = 0; i < list->count; i++)
@@ -159,13 +194,13 @@ static void draw_rank(struct picture *x, int rank)
                 fine(box.x), fine(box.y), fine(box.width), fine(box.height));
     }
     text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %.4g</text>\n",
-             fine(LEFT + x->width + 12), fine(y + 17), span > 0.0 ? 100.0 * total->bubble / span : 0.0,
+             fine(LEFT + x->width + 10), fine(y + 18), span > 0.0 ? 100.0 * total->bubble / span : 0.0,
              (double)total->peak / x->drawing->schedule->v);
 }
 
 /* ---- around them ---- */
 
-/* 1, 2 or 5 times a power of ten, not closer than 60 pixels. */
+/* Distance of ticks: 1, 2 or 5 times a power of ten, at least 60 pixels. */
 static double tick_step(double scale)
 {
     double step = pow(10.0, floor(log10(60.0 / scale)));
@@ -196,7 +231,7 @@ static int worst_rank(const struct simulation *sim)
     return worst;
 }
 
-/* XML knows no control characters, and some others mean something to it. */
+/* Escapes the characters that XML reserves and the control characters that it does not allow. */
 static void add_escaped(struct text *out, const char *chars)
 {
     struct text shown = {0};
@@ -220,19 +255,20 @@ static void draw_title(struct picture *x)
         least = sim->ranks[rank].peak < least ? sim->ranks[rank].peak : least;
         most = sim->ranks[rank].peak > most ? sim->ranks[rank].peak : most;
     }
-    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", fine(x->top - 33));
+    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", fine(x->top - x->title + 22));
     add_escaped(x->out, x->drawing->title);
     text_add(x->out,
              "</text>\n<text class=\"s\" x=\"4\" y=\"%.7g\">p %d, m %d, v %d: makespan %.6g%s%s, bubble "
-             "%.6g%s%s (%.1f "
-             "%%), peak ",
-             fine(x->top - 13), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit, sim->bubble,
-             *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
+             "%.6g%s%s (%.1f %%), peak ",
+             fine(x->top - x->title + 42), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit,
+             sim->bubble, *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
     if (least < most)
         text_add(x->out, "%.4g to ", (double)least / s->v);
-    text_add(x->out, "%.4g microbatch%s%s", (double)most / s->v, most == s->v ? "" : "es",
-             x->options->note != NULL ? "; " : "");
-    add_escaped(x->out, x->options->note != NULL ? x->options->note : "");
+    text_add(x->out, "%.4g microbatch%s</text>\n", (double)most / s->v, most == s->v ? "" : "es");
+    if (x->options->note == NULL)
+        return;
+    text_add(x->out, "<text class=\"s\" x=\"4\" y=\"%.7g\">", fine(x->top - x->title + 42 + NOTE));
+    add_escaped(x->out, x->options->note);
     text_add(x->out, "</text>\n");
 }
 
@@ -244,8 +280,8 @@ static void draw_drawing(struct picture *x)
         draw_rank(x, rank);
 }
 
-/* One swatch, or `shades` of them from the first chunk's to the last's, then the words; returns where the
- * next entry begins. */
+/* One swatch, or `shades` of them from the first chunk's to the last's, then its label; returns the x of the next
+ * entry. */
 static double legend_entry(struct picture *x, double at, double y, const char *class, int shades,
                            const char *words)
 {
@@ -253,19 +289,19 @@ static double legend_entry(struct picture *x, double at, double y, const char *c
         text_add(x->out, "<rect class=\"%s", class);
         if (shades > 0)
             text_add(x->out, "%d", shades > 1 ? i * (x->chunks - 1) / (shades - 1) : 0);
-        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"14\" rx=\"1.5\"/>", fine(at),
-                 fine(y - 11));
+        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"16\" rx=\"1.5\"/>", fine(at),
+                 fine(y - 12));
         at += 15;
     }
     text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", fine(at + 4), fine(y), words);
-    return at + 6.5 * (double)strlen(words) + 24;
+    return at + 6.4 * (double)strlen(words) + 18;
 }
 
 static void draw_legend(struct picture *x, double y)
 {
     enum { MOST_SHADES = 4 };
     int shades = x->chunks < MOST_SHADES ? x->chunks : MOST_SHADES;
-    double at = LEFT;
+    double at = 4;
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
         if (x->used[kind] && palette[kind].legend != NULL)
             at = legend_entry(x, at, y, action_fact((enum action_kind)kind)->text, shades,
@@ -275,13 +311,11 @@ static void draw_legend(struct picture *x, double y)
         legend_entry(x, at, y, "path", 0, "critical path");
     if (x->chunks > 1)
         text_add(x->out,
-                 "<text class=\"s\" x=\"%d\" y=\"%.7g\">the darkest shade: chunk 0; the lightest: chunk "
-                 "%d</text>\n",
-                 LEFT, fine(y + 20), x->chunks - 1);
+                 "<text class=\"s\" x=\"4\" y=\"%.7g\">dark: chunk 0, light: chunk %d of a rank</text>\n",
+                 fine(y + 22), x->chunks - 1);
 }
 
-/* So many pixels for a unit of time that the number in a cell of the shortest kind, on average, can be read,
- * as far as that stays on the page. */
+/* The scale at which the number fits a cell of the kind that is shortest on average, at most MAX_WIDTH. */
 static void choose_scale(struct picture *x, const struct drawing *drawings, int count)
 {
     double sum[ACTION_KIND_COUNT] = {0.0}, makespan = 0.0, shortest = INFINITY;
@@ -307,10 +341,10 @@ static void choose_scale(struct picture *x, const struct drawing *drawings, int 
         if (action_fact((enum action_kind)kind)->computes && sum[kind] > 0.0 &&
             sum[kind] / (double)cells[kind] < shortest)
             shortest = sum[kind] / (double)cells[kind];
-    double wanted = m > 100 ? 26.0 : 21.0;
-    double width = isfinite(shortest) ? makespan * wanted / shortest : LEAST_WIDTH;
-    width = width < LEAST_WIDTH ? LEAST_WIDTH : width > MOST_WIDTH ? MOST_WIDTH : width;
-    x->hints = all <= MOST_HINTS;
+    const double least = PAGE_WIDTH - LEFT - RIGHT, wanted = 2.2 + DIGIT * snprintf(NULL, 0, "%d", m - 1);
+    double width = isfinite(shortest) ? makespan * wanted / shortest : least;
+    width = width < least ? least : width > MAX_WIDTH ? MAX_WIDTH : width;
+    x->hints = all <= MAX_HINTS;
     x->width = width;
     x->scale = makespan > 0.0 ? width / makespan : 1.0;
 }
@@ -319,9 +353,10 @@ void draw_svg(const struct drawing *drawings, int count, const struct svg_option
 {
     struct picture x = {.options = options, .out = out};
     choose_scale(&x, drawings, count);
+    x.title = options->note != NULL ? TOP + NOTE : TOP;
     double legend = x.chunks > 1 ? LEGEND + 20 : LEGEND, height = legend;
     for (int d = 0; d < count; d++)
-        height += TOP + drawings[d].schedule->p * PITCH + AXIS;
+        height += x.title + drawings[d].schedule->p * PITCH + AXIS;
     double width = LEFT + x.width + RIGHT;
     text_add(
         out,
@@ -329,11 +364,13 @@ void draw_svg(const struct drawing *drawings, int count, const struct svg_option
         "font-family=\"Helvetica, Arial, sans-serif\">\n",
         fine(width), fine(height), fine(width), fine(height));
     add_style(&x);
-    x.top = TOP;
+    text_add(out, "<rect class=\"page\" x=\"0\" y=\"0\" width=\"%.7g\" height=\"%.7g\" rx=\"6\"/>\n",
+             fine(width), fine(height));
+    x.top = x.title;
     for (int d = 0; d < count; d++) {
         x.drawing = &drawings[d];
         draw_drawing(&x);
-        x.top += TOP + drawings[d].schedule->p * PITCH + AXIS;
+        x.top += x.title + drawings[d].schedule->p * PITCH + AXIS;
     }
     draw_legend(&x, height - legend + 18);
     text_add(out, "</svg>\n");

@@ -11,15 +11,16 @@
 /* From STYLE_CELL on: an index of the palette, and whether the cell is critical. */
 enum style { STYLE_BLANK, STYLE_IDLE, STYLE_CELL, STYLE_CRITICAL = 1 << 16 };
 
-/* Background colours of xterm's 256, for a kind of action: even and odd chunk, even and odd microbatch. */
+/* Background colours of xterm's 256, for a kind of action: even and odd chunk, even and odd microbatch.
+ * tools/dev/palette.py checks that colour-blind readers can tell the kinds apart. */
 static const struct {
     int background[2][2];
     const char *legend;
 } palette[] = {
-    [FORWARD] = {.background = {{33, 39}, {75, 117}}, .legend = "F forward"},
-    [BACKWARD] = {.background = {{208, 214}, {216, 223}}, .legend = "B backward"},
-    [BACKWARD_INPUT] = {.background = {{208, 214}, {216, 223}}, .legend = "I backward, input"},
-    [BACKWARD_WEIGHT] = {.background = {{71, 77}, {114, 157}}, .legend = "W backward, weights"},
+    [FORWARD] = {.background = {{32, 39}, {69, 111}}, .legend = "F forward"},
+    [BACKWARD] = {.background = {{166, 202}, {173, 209}}, .legend = "B backward"},
+    [BACKWARD_INPUT] = {.background = {{220, 184}, {226, 228}}, .legend = "I backward, input"},
+    [BACKWARD_WEIGHT] = {.background = {{43, 50}, {115, 158}}, .legend = "W backward, weights"},
     [SEND_ACTIVATION] = {.legend = NULL}, // takes no time on a rank, or all of it
     [RECV_ACTIVATION] = {.legend = NULL},
     [SEND_GRADIENT] = {.legend = NULL},

@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+COLUMN, SMALLEST = 800, 9  # pixels: the width of a README column, and of text in it
 RUN = re.compile(r"^<!-- run: cuboid (.*) -->\n(```text\n(?:.*\n)*?```\n)?", re.M)
 
 
@@ -52,6 +53,15 @@ def make(cuboid, command, old_block, files):
     return old_block or ""
 
 
+def illegible(path):
+    """Why text of this SVG cannot be read in a README column; None if it can."""
+    text = read(os.path.join(ROOT, path))
+    width = float(re.search(r'<svg\b[^>]*?(?:viewBox="\S+ \S+ | width=")([\d.]+)', text).group(1))
+    sizes = [float(n) for n in re.findall(r"font(?:-size)?[=:]\s*\"?(\d+(?:\.\d+)?)", text)]
+    shown = min(sizes, default=0.0) * min(1.0, COLUMN / width)
+    return None if shown >= SMALLEST else f"{shown:.1f} px text at {COLUMN} px width, {SMALLEST} px is the least"
+
+
 def main():
     cuboid, write = os.path.abspath(sys.argv[1]), "--write" in sys.argv[2:]
     files = {}
@@ -70,11 +80,15 @@ def main():
         print(f"{path}: {'written' if write else 'is not what the program says; run docs_run.py CUBOID --write'}")
     for path in unused:
         print(f"{path}: no page's command writes it")
+    small = {path: why for path in sorted(glob.glob("docs/**/*.svg", root_dir=ROOT, recursive=True))
+             if (why := illegible(path)) is not None}
+    for path, why in small.items():
+        print(f"{path}: {why}")
     pictures = sum(path.endswith(".svg") for path in files)
     if pictures == 0:
         sys.exit("no page has a picture: the comments are no longer found")
     print(f"{len(pages)} pages, {pictures} pictures")
-    sys.exit(1 if unused or (stale and not write) else 0)
+    sys.exit(1 if unused or small or (stale and not write) else 0)
 
 
 main()
