@@ -41,7 +41,7 @@ static const char *const names[] = {
     [OP_CLIP] = "clip",
     [OP_ADAMW] = "adamw",
     [OP_MAGNITUDE] = "magnitude",
-    [OP_QUANTISE] = "quantise",
+    [OP_QUANTISE] = "quantize",
     [OP_HADAMARD] = "hadamard",
 };
 _Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name for each kind of op");

@@ -391,14 +391,14 @@ enum scale_rule {
                 // each block has code = e4m3(a / largest * up), and the scale is code * (1 / up)
     SCALE_FULL, // max(a, 1e-5) / largest, in fp32 (BitNet b1.58)
 };
-enum { QUANTISE_BLOCK_MAX = 128 };
+enum { QUANTIZE_BLOCK_MAX = 128 };
 
 /* out = in as a small format with scales can hold it: round(in / scale) * scale. Blocks of
  * block_rows x block_columns elements share a scale, the last ones in a direction may be smaller; in rows
  * they begin anew every `period`. Without blocks all share the one of `magnitude`, or each row has its own.
  * What is not finite becomes NaN, and the numbers that share a scale with it where the scale is found here: a
  * GPU would saturate, but a run wants to hear of it. */
-struct quantise {
+struct quantize {
     struct tensor in, out; // [R, C], f32[R, C]; out may be in
     enum number_format format;
     enum scale_rule scale;
@@ -458,7 +458,7 @@ struct op {
         struct clip clip;
         struct adamw_list adamw;
         struct magnitude magnitude;
-        struct quantise quantise;
+        struct quantize quantize;
         struct hadamard hadamard;
     };
 };
@@ -510,5 +510,5 @@ MUST_USE enum status clip(struct stream *stream, struct clip args);
 MUST_USE enum status adamw(struct stream *stream, struct adamw args);
 MUST_USE enum status adamw_each(struct stream *stream, struct adamw_list all);
 MUST_USE enum status magnitude(struct stream *stream, struct magnitude args);
-MUST_USE enum status quantise(struct stream *stream, struct quantise args);
+MUST_USE enum status quantize(struct stream *stream, struct quantize args);
 MUST_USE enum status hadamard(struct stream *stream, struct hadamard args);

@@ -23,22 +23,22 @@ enum status magnitude(struct stream *stream, struct magnitude args)
 }
 
 /* The format and how its scales are found. */
-static enum status check_scales(const struct quantise *q)
+static enum status check_scales(const struct quantize *q)
 {
     int64_t rows = q->in.dim[0], down = q->block_rows, across = q->block_columns;
     bool blocks = down != 0 || across != 0;
     if ((int)q->format < 0 || q->format >= NUMBER_FORMAT_COUNT || (int)q->scale < 0 || q->scale > SCALE_FULL)
-        return fail(BAD_ARGUMENT, "quantise: format %d with scale %d is none", (int)q->format, (int)q->scale);
-    if (blocks && (down < 1 || down > QUANTISE_BLOCK_MAX || across < 1 || across > QUANTISE_BLOCK_MAX ||
-                   QUANTISE_BLOCK_MAX % across != 0 || q->period < 0))
+        return fail(BAD_ARGUMENT, "quantize: format %d with scale %d is none", (int)q->format, (int)q->scale);
+    if (blocks && (down < 1 || down > QUANTIZE_BLOCK_MAX || across < 1 || across > QUANTIZE_BLOCK_MAX ||
+                   QUANTIZE_BLOCK_MAX % across != 0 || q->period < 0))
         return fail(
             BAD_ARGUMENT,
-            "quantise: blocks of %lld x %lld with period %lld; a block has 1 to %d rows and a divisor "
+            "quantize: blocks of %lld x %lld with period %lld; a block has 1 to %d rows and a divisor "
             "of %d columns",
-            (long long)down, (long long)across, (long long)q->period, (int)QUANTISE_BLOCK_MAX,
-            (int)QUANTISE_BLOCK_MAX);
+            (long long)down, (long long)across, (long long)q->period, (int)QUANTIZE_BLOCK_MAX,
+            (int)QUANTIZE_BLOCK_MAX);
     if (!blocks && q->scale == SCALE_E4M3)
-        return fail(BAD_ARGUMENT, "quantise: e4m3 scales are those of blocks");
+        return fail(BAD_ARGUMENT, "quantize: e4m3 scales are those of blocks");
     if (blocks && q->scale != SCALE_E4M3)
         return OK;
     bool wide = q->magnitude.dtype == F64, each = !blocks && q->magnitude.dim[0] != 1;
@@ -46,7 +46,7 @@ static enum status check_scales(const struct quantise *q)
     return check_wants(OP_QUANTISE, wants, 1);
 }
 
-enum status quantise(struct stream *stream, struct quantise args)
+enum status quantize(struct stream *stream, struct quantize args)
 {
     TRY(check_in(OP_QUANTISE, args.in, args.out));
     TRY(check_scales(&args));
@@ -54,13 +54,13 @@ enum status quantise(struct stream *stream, struct quantise args)
         const struct want wants[] = {per_row("place", args.place, args.in.dim[0])};
         CHECK_WANTS(OP_QUANTISE, wants);
         if (args.column_begin < 0 || args.in.dim[1] > args.columns - args.column_begin)
-            return fail(BAD_ARGUMENT, "quantise: stochastic rounding of columns %lld to %lld of %lld",
+            return fail(BAD_ARGUMENT, "quantize: stochastic rounding of columns %lld to %lld of %lld",
                         (long long)args.column_begin, (long long)(args.column_begin + args.in.dim[1]),
                         (long long)args.columns);
     }
     if (tensor_count(args.in) == 0)
         return OK;
-    return submit_op(stream, &(struct op){.kind = OP_QUANTISE, .quantise = args});
+    return submit_op(stream, &(struct op){.kind = OP_QUANTISE, .quantize = args});
 }
 
 enum status hadamard(struct stream *stream, struct hadamard args)

@@ -38,13 +38,13 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
     attention.proj = row_linear_declare(env, layout, param_row(env, layer, "attention.proj.weight"),
                                         param_row(env, layer, "attention.proj.bias"));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
-    attention.fused = layout_add(layout, HOME_UNTIL_INPUT, tokens, fused);
+    attention.fused = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, fused);
     attention.lse =
-        layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_INPUT, attention.heads, tokens);
-    attention.out =
-        layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, HOME_UNTIL_WEIGHT, tokens, attention.heads * d);
-    attention.dfused = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, fused);
-    attention.dout = layout_add(layout, HOME_SCRATCH, tokens, attention.heads * d);
+        layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_INPUT, attention.heads, tokens);
+    attention.out = layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens,
+                                  attention.heads * d);
+    attention.dfused = layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, fused);
+    attention.dout = layout_add(layout, SCRATCH, tokens, attention.heads * d);
     return attention;
 }
 

@@ -11,11 +11,11 @@ struct attention {
     struct row_linear proj;
     int64_t heads, groups; // of this rank
     struct philox site;    // of the attention dropout
-    struct region fused;   // HOME_UNTIL_INPUT [T, (A + 2G)D / tp]: q, k, v after rotation
-    struct region lse;     // HOME_UNTIL_INPUT f32[A/tp, T]
-    struct region out;     // HOME_UNTIL_WEIGHT [T, AD/tp]
-    struct region dfused;  // HOME_INPUT_TO_WEIGHT, the shape of fused
-    struct region dout;    // HOME_SCRATCH, the shape of out
+    struct region fused;   // KEEP_UNTIL_BACKWARD_INPUT [T, (A + 2G)D / tp]: q, k, v after rotation
+    struct region lse;     // KEEP_UNTIL_BACKWARD_INPUT f32[A/tp, T]
+    struct region out;     // KEEP_UNTIL_BACKWARD_WEIGHT [T, AD/tp]
+    struct region dfused;  // KEEP_INPUT_TO_WEIGHT, the shape of fused
+    struct region dout;    // SCRATCH, the shape of out
 };
 
 struct attention attention_declare(const struct env *env, struct layout *layout, int layer);

@@ -15,7 +15,7 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct block block = {
         .layer = layer,
-        .again = layout->again,
+        .recomputed = layout->recomputed,
         .x = x,
         .attention_site = site(env, layer, "attention"),
         .mlp_site = site(env, layer, "mlp"),
@@ -23,20 +23,20 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
     char name[PARAM_NAME_CHARS];
     snprintf(name, sizeof name, "layers.%d.norm1", layer);
     block.norm1 = norm_declare(env, layout, name);
-    block.normed1 = layout_add_of(layout, RECOMPUTE_NORM, HOME_UNTIL_WEIGHT, tokens, hidden);
+    block.normed1 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     // The branches never run at once: they share their scratch.
-    size_t scratch = layout->bytes[HOME_SCRATCH];
+    size_t scratch = layout->bytes[SCRATCH];
     block.attention = attention_declare(env, layout, layer);
-    size_t most = layout->bytes[HOME_SCRATCH];
-    layout->bytes[HOME_SCRATCH] = scratch;
+    size_t most = layout->bytes[SCRATCH];
+    layout->bytes[SCRATCH] = scratch;
 
-    block.middle = layout_add(layout, HOME_UNTIL_INPUT, tokens, hidden);
+    block.middle = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, hidden);
     snprintf(name, sizeof name, "layers.%d.norm2", layer);
     block.norm2 = norm_declare(env, layout, name);
-    block.normed2 = layout_add_of(layout, RECOMPUTE_NORM, HOME_UNTIL_WEIGHT, tokens, hidden);
+    block.normed2 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     block.mlp = mlp_declare(env, layout, layer);
-    if (layout->bytes[HOME_SCRATCH] < most)
-        layout->bytes[HOME_SCRATCH] = most;
+    if (layout->bytes[SCRATCH] < most)
+        layout->bytes[SCRATCH] = most;
     return block;
 }
 
@@ -93,15 +93,15 @@ enum status block_forward(const struct block *block, const struct pass *pass, st
 
 enum status block_forward_again(const struct block *block, const struct pass *pass, struct tensor out)
 {
-    if ((block->again & RECOMPUTE_LAYER) != 0)
+    if ((block->recomputed & RECOMPUTE_LAYER) != 0)
         return out.data != NULL ? block_forward(block, pass, out) : forward_features(block, pass);
-    if ((block->again & RECOMPUTE_NORM) != 0) {
+    if ((block->recomputed & RECOMPUTE_NORM) != 0) {
         TRY(norm_forward(pass->env->compute, first_norm(block, pass)));
         TRY(norm_forward(pass->env->compute, second_norm(block, pass)));
     }
-    if ((block->again & RECOMPUTE_CORE_ATTENTION) != 0)
+    if ((block->recomputed & RECOMPUTE_CORE_ATTENTION) != 0)
         TRY(attention_core_again(&block->attention, pass));
-    return (block->again & RECOMPUTE_ACTIVATION) != 0 ? mlp_activate(&block->mlp, pass) : OK;
+    return (block->recomputed & RECOMPUTE_ACTIVATION) != 0 ? mlp_activate(&block->mlp, pass) : OK;
 }
 
 /* The gradient of a branch's last layer: dout through the dropout mask. */

@@ -18,10 +18,10 @@ struct block {
     struct attention attention;
     struct mlp mlp;
     struct philox attention_site, mlp_site; // of the hidden dropout behind each branch
-    unsigned again;                         // the modules that are computed again
+    unsigned recomputed;                    // the modules that are computed again
     struct region x;                        // [T or T/tp, H]: the input lands here
-    struct region middle;                   // HOME_UNTIL_INPUT
-    struct region normed1, normed2;         // HOME_UNTIL_WEIGHT
+    struct region middle;                   // KEEP_UNTIL_BACKWARD_INPUT
+    struct region normed1, normed2;         // KEEP_UNTIL_BACKWARD_WEIGHT
 };
 
 struct block block_declare(const struct env *env, struct layout *layout, int layer, struct region x);

@@ -25,11 +25,11 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
                                    param_row(env, layer, gated ? "mlp.gate.bias" : "mlp.fc1.bias"));
     mlp.out = row_linear_declare(env, layout, param_row(env, layer, "mlp.fc2.weight"),
                                  param_row(env, layer, "mlp.fc2.bias"));
-    mlp.before = layout_add(layout, HOME_UNTIL_INPUT, tokens, before);
-    mlp.after = layout_add_of(layout, RECOMPUTE_ACTIVATION, HOME_UNTIL_WEIGHT, tokens, features);
-    mlp.dbefore = layout_add(layout, HOME_INPUT_TO_WEIGHT, tokens, before);
+    mlp.before = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, before);
+    mlp.after = layout_add_of(layout, RECOMPUTE_ACTIVATION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, features);
+    mlp.dbefore = layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, before);
     if (gated)
-        mlp.dafter = layout_add(layout, HOME_SCRATCH, tokens, features);
+        mlp.dafter = layout_add(layout, SCRATCH, tokens, features);
     return mlp;
 }
 

@@ -8,10 +8,10 @@
 struct mlp {
     struct column_linear in;
     struct row_linear out;
-    struct region before;  // HOME_UNTIL_INPUT [T, F/tp], or 2F/tp for SwiGLU
-    struct region after;   // HOME_UNTIL_WEIGHT [T, F/tp]
-    struct region dbefore; // HOME_INPUT_TO_WEIGHT, the shape of before
-    struct region dafter;  // HOME_SCRATCH [T, F/tp], for SwiGLU; else in dbefore's place
+    struct region before;  // KEEP_UNTIL_BACKWARD_INPUT [T, F/tp], or 2F/tp for SwiGLU
+    struct region after;   // KEEP_UNTIL_BACKWARD_WEIGHT [T, F/tp]
+    struct region dbefore; // KEEP_INPUT_TO_WEIGHT, the shape of before
+    struct region dafter;  // SCRATCH [T, F/tp], for SwiGLU; else in dbefore's place
 };
 
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);

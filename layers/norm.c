@@ -13,10 +13,10 @@ struct norm norm_declare(const struct env *env, struct layout *layout, const cha
     snprintf(row, sizeof row, "%s.bias", name);
     norm.bias = params_find(env->weights->params, row);
     CHECK(norm.weight >= 0);
-    norm.mean = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_UNTIL_INPUT, 1, tokens);
-    norm.rstd = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_UNTIL_INPUT, 1, tokens);
-    norm.dweight = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_INPUT_TO_WEIGHT, 1, hidden);
-    norm.dbias = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_INPUT_TO_WEIGHT, 1, hidden);
+    norm.mean = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
+    norm.rstd = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
+    norm.dweight = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_INPUT_TO_WEIGHT, 1, hidden);
+    norm.dbias = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_INPUT_TO_WEIGHT, 1, hidden);
     return norm;
 }
 

@@ -9,8 +9,8 @@
 
 struct norm {
     int weight, bias;             // rows; bias -1 for RMSNorm
-    struct region mean, rstd;     // HOME_UNTIL_INPUT f32[1, T or T/tp]
-    struct region dweight, dbias; // HOME_INPUT_TO_WEIGHT f32[1, H]
+    struct region mean, rstd;     // KEEP_UNTIL_BACKWARD_INPUT f32[1, T or T/tp]
+    struct region dweight, dbias; // KEEP_INPUT_TO_WEIGHT f32[1, H]
 };
 
 /* `name` is the row's, without ".weight": "layers.0.norm1". */

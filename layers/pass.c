@@ -3,38 +3,40 @@
 
 #include <stdio.h>
 
-static enum home home_of(const struct layout *layout, unsigned module, enum home home)
+static enum lifetime lifetime_of(const struct layout *layout, unsigned module, enum lifetime lifetime)
 {
-    if ((layout->again & (module | RECOMPUTE_LAYER)) == 0)
-        return home;
-    return home == HOME_UNTIL_INPUT ? HOME_AGAIN : home == HOME_UNTIL_WEIGHT ? layout->until_weight : home;
+    if ((layout->recomputed & (module | RECOMPUTE_LAYER)) == 0)
+        return lifetime;
+    return lifetime == KEEP_UNTIL_BACKWARD_INPUT    ? RECOMPUTE
+           : lifetime == KEEP_UNTIL_BACKWARD_WEIGHT ? layout->until_weight
+                                                    : lifetime;
 }
 
-static struct region add_region(struct layout *layout, enum recompute_module module, enum home home,
+static struct region add_region(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
                                 enum dtype dtype, int64_t rows, int64_t columns)
 {
-    home = home_of(layout, module, home);
-    struct region region = {home, layout->bytes[home], rows, columns, dtype};
+    lifetime = lifetime_of(layout, module, lifetime);
+    struct region region = {lifetime, layout->bytes[lifetime], rows, columns, dtype};
     size_t bytes = (size_t)(rows * columns) * dtype_bytes(dtype);
-    layout->bytes[home] += (bytes + 63) / 64 * 64;
+    layout->bytes[lifetime] += (bytes + 63) / 64 * 64;
     return region;
 }
 
-struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns)
+struct region layout_add(struct layout *layout, enum lifetime lifetime, int64_t rows, int64_t columns)
 {
-    return layout_add_of(layout, RECOMPUTE_LAYER, home, rows, columns);
+    return layout_add_of(layout, RECOMPUTE_LAYER, lifetime, rows, columns);
 }
 
-struct region layout_add_of(struct layout *layout, enum recompute_module module, enum home home, int64_t rows,
-                            int64_t columns)
+struct region layout_add_of(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
+                            int64_t rows, int64_t columns)
 {
-    return add_region(layout, module, home, layout->working, rows, columns);
+    return add_region(layout, module, lifetime, layout->working, rows, columns);
 }
 
-struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum home home,
+struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
                              int64_t rows, int64_t columns)
 {
-    return add_region(layout, module, home, F32, rows, columns);
+    return add_region(layout, module, lifetime, F32, rows, columns);
 }
 
 int64_t env_tokens(const struct env *env)
@@ -54,7 +56,7 @@ int64_t env_local_begin(const struct env *env)
 
 struct tensor pass_tensor(const struct pass *pass, struct region region)
 {
-    return tensor_2d(pass->base[region.home] + region.offset, region.dtype, region.rows, region.columns);
+    return tensor_2d(pass->base[region.lifetime] + region.offset, region.dtype, region.rows, region.columns);
 }
 
 struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site)

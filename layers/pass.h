@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /* One pass of one microbatch through one stage, and the memory it may use.
  *
- * Every tensor a layer keeps is declared when the stage is made, as a region of one of four homes, and
- * its place never moves. How many slots a home has is the schedule's business: the executor hands each
- * action the slots of its microbatch.
+ * Every tensor that a layer keeps is declared when the stage is made, as a region with a lifetime; its offset
+ * never changes. The schedule decides how many slots a lifetime needs, and the executor hands each action the
+ * slots of its microbatch.
  *
- *     HOME_INPUT             the stage's input, from the message that brings it to I
- *     HOME_UNTIL_INPUT       written by F, needed by I      attention's q k v, the input of a norm
- *     HOME_UNTIL_WEIGHT      written by F, needed by W      inputs of the matrix multiplications
- *     HOME_INPUT_TO_WEIGHT   written by I, needed by W      gradients of their outputs
- *     HOME_AGAIN             within one action              what F does not keep and I computes again
- *     HOME_SCRATCH           within one action              the rest
+ *     KEEP_INPUT                    the stage's input, from its receive to I
+ *     KEEP_UNTIL_BACKWARD_INPUT     written by F, read by I    q k v of attention, inputs of norms
+ *     KEEP_UNTIL_BACKWARD_WEIGHT    written by F, read by W    inputs of matmuls
+ *     KEEP_INPUT_TO_WEIGHT          written by I, read by W    gradients of outputs of matmuls
+ *     RECOMPUTE                     within one action          dropped by F and recomputed by I
+ *     SCRATCH                       within one action          everything else
  *
- * A shape without a type beside it is of the working type (env.working).
+ * A shape without a type is of the working type (env.working).
  *
- * The last two have one slot for the whole rank. So a schedule that splits B into I and W needs nothing
- * special, and B is I and W of one layer after the other.
+ * The last two have one slot per rank. So a schedule that splits B into I and W needs nothing special, and B
+ * is I and W of one layer after the other.
  *
- * What is computed again (layers/recompute.h) is the same tensor in another home: a layer is declared twice,
- * as F sees it (everything in HOME_AGAIN) and as the backward pass does, where what W needs lies in
- * HOME_INPUT_TO_WEIGHT: so I computes it again, and W need not.
+ * A recomputed tensor (layers/recompute.h) is the same tensor with another lifetime: a layer is declared
+ * twice, for F (RECOMPUTE) and for the backward pass, where what W reads has KEEP_INPUT_TO_WEIGHT: I
+ * recomputes it, and W need not.
  *
- * The trap: HOME_INPUT_TO_WEIGHT has room for one layer only when no action splits I from W, since then each
+ * Caution: KEEP_INPUT_TO_WEIGHT has room for one layer only while no action splits I from W, since then each
  * layer's W follows its I at once (env.split_weight). */
 #pragma once
 
@@ -31,44 +31,44 @@
 #include "layers/recompute.h"
 #include "parallel/group.h"
 
-enum home {
-    HOME_INPUT,
-    HOME_UNTIL_INPUT,
-    HOME_UNTIL_WEIGHT,
-    HOME_INPUT_TO_WEIGHT,
-    HOME_AGAIN,
-    HOME_SCRATCH,
-    HOME_COUNT
+enum lifetime {
+    KEEP_INPUT,
+    KEEP_UNTIL_BACKWARD_INPUT,
+    KEEP_UNTIL_BACKWARD_WEIGHT,
+    KEEP_INPUT_TO_WEIGHT,
+    RECOMPUTE,
+    SCRATCH,
+    LIFETIME_COUNT
 };
 
-/* Whether its one slot is the whole rank's; the others are a microbatch's own. */
-static inline bool home_is_shared(enum home home)
+/* Whether it has one slot per rank; the others have one per microbatch. */
+static inline bool lifetime_is_shared(enum lifetime lifetime)
 {
-    return home == HOME_AGAIN || home == HOME_SCRATCH;
+    return lifetime == RECOMPUTE || lifetime == SCRATCH;
 }
 
 struct region {
-    enum home home;
+    enum lifetime lifetime;
     size_t offset; // bytes from the slot's beginning
     int64_t rows, columns;
     enum dtype dtype;
 };
 
-/* Bytes declared so far in each home: what one slot must hold. */
+/* Bytes declared so far of each lifetime: the size of one slot. */
 struct layout {
-    size_t bytes[HOME_COUNT];
-    enum dtype working;     // of activations: env.working
-    unsigned again;         // of what is declared now, the modules that are computed again ...
-    enum home until_weight; // ... which have HOME_AGAIN for HOME_UNTIL_INPUT, and this for HOME_UNTIL_WEIGHT
+    size_t bytes[LIFETIME_COUNT];
+    enum dtype working;         // of activations: env.working
+    unsigned recomputed;        // modules whose declarations have RECOMPUTE for KEEP_UNTIL_BACKWARD_INPUT ...
+    enum lifetime until_weight; // ... and this for KEEP_UNTIL_BACKWARD_WEIGHT
 };
 
 /* Declares [rows, columns] of the working type. 64-byte aligned. */
-struct region layout_add(struct layout *layout, enum home home, int64_t rows, int64_t columns);
+struct region layout_add(struct layout *layout, enum lifetime lifetime, int64_t rows, int64_t columns);
 /* The same for what can be computed again without the rest of the layer. */
-struct region layout_add_of(struct layout *layout, enum recompute_module module, enum home home, int64_t rows,
-                            int64_t columns);
+struct region layout_add_of(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
+                            int64_t rows, int64_t columns);
 /* And f32, whatever activations are: sums and statistics of rows. */
-struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum home home,
+struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
                              int64_t rows, int64_t columns);
 
 /* One microbatch on the device. T = batch * sequence; ids are whole on every tp rank. */
@@ -94,10 +94,10 @@ struct env {
     const struct groups *groups;
     struct weights *weights;
     struct stream *compute;
-    struct stream *beside;   // of messages between tp ranks beside multiplications; NULL: all on `compute`
-    int64_t batch, sequence; // B and S of a microbatch
-    bool sequence_parallel;  // between the matrix multiplications a tp rank holds T/tp tokens
-    bool split_weight;       // some action is I or W: HOME_INPUT_TO_WEIGHT holds all layers of a stage
+    struct stream *comm_stream; // of messages between tp ranks beside multiplications; NULL: all on `compute`
+    int64_t batch, sequence;    // B and S of a microbatch
+    bool sequence_parallel;     // between the matrix multiplications a tp rank holds T/tp tokens
+    bool split_weight;          // some action is I or W: KEEP_INPUT_TO_WEIGHT holds all layers of a stage
     struct recompute recompute;
     enum dtype working; // of activations, their gradients and weights: f32, bf16 or f16
     struct linear_precision precision;
@@ -114,8 +114,8 @@ int64_t env_local_begin(const struct env *env);
 struct pass {
     const struct env *env;
     const struct batch *batch;
-    char *base[HOME_COUNT]; // the slots of this microbatch
-    bool training;          // dropout is on
+    char *base[LIFETIME_COUNT]; // the slots of this microbatch
+    bool training;              // dropout is on
 };
 
 struct tensor pass_tensor(const struct pass *pass, struct region region);

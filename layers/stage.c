@@ -12,34 +12,34 @@
 static struct layout begin_layer(const struct env *env, const struct layout *so_far)
 {
     struct layout layout = *so_far;
-    layout.bytes[HOME_AGAIN] = layout.bytes[HOME_SCRATCH] = 0;
+    layout.bytes[RECOMPUTE] = layout.bytes[SCRATCH] = 0;
     if (!env->split_weight)
-        layout.bytes[HOME_INPUT_TO_WEIGHT] = 0;
+        layout.bytes[KEEP_INPUT_TO_WEIGHT] = 0;
     return layout;
 }
 
 static void end_layer(struct layout *so_far, const struct layout *layout)
 {
-    for (int home = 0; home < HOME_COUNT; home++)
-        if (so_far->bytes[home] < layout->bytes[home])
-            so_far->bytes[home] = layout->bytes[home];
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        if (so_far->bytes[lifetime] < layout->bytes[lifetime])
+            so_far->bytes[lifetime] = layout->bytes[lifetime];
 }
 
-/* One more view of a layer. `again` is where in HOME_AGAIN it begins, and then where it ends. */
+/* One more view of a layer. `again` is where in RECOMPUTE it begins, and then where it ends. */
 static struct block declare_view(struct stage *stage, int i, struct region x, unsigned modules,
-                                 enum home until_weight, size_t *again)
+                                 enum lifetime until_weight, size_t *recomputed)
 {
     struct layout layout = begin_layer(stage->env, &stage->layout);
-    layout.bytes[HOME_AGAIN] = *again;
-    layout.again = modules;
+    layout.bytes[RECOMPUTE] = *recomputed;
+    layout.recomputed = modules;
     layout.until_weight = until_weight;
     struct block block = block_declare(stage->env, &layout, stage->first_layer + i, x);
-    *again = layout.bytes[HOME_AGAIN];
+    *recomputed = layout.bytes[RECOMPUTE];
     end_layer(&stage->layout, &layout);
     return block;
 }
 
-/* The layers of a run lie beside each other in HOME_AGAIN when they are computed again; F needs room there
+/* The layers of a run lie beside each other in RECOMPUTE when they are computed again; F needs room there
  * for one of them, and for the inputs of all but the first. */
 static void declare_run(struct stage *stage, struct recompute_run run)
 {
@@ -47,20 +47,20 @@ static void declare_run(struct stage *stage, struct recompute_run run)
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct layout inputs = begin_layer(env, &stage->layout);
     for (int i = run.first; i < run.first + run.count; i++) {
-        enum home home = i == 0 ? HOME_INPUT : i == run.first ? HOME_UNTIL_INPUT : HOME_AGAIN;
-        stage->layers[i].forward.x = layout_add(&inputs, home, tokens, hidden);
+        enum lifetime lifetime = i == 0 ? KEEP_INPUT : i == run.first ? KEEP_UNTIL_BACKWARD_INPUT : RECOMPUTE;
+        stage->layers[i].forward.x = layout_add(&inputs, lifetime, tokens, hidden);
         stage->layers[i].again_from = -1;
     }
     end_layer(&stage->layout, &inputs);
-    size_t lying = inputs.bytes[HOME_AGAIN];
+    size_t lying = inputs.bytes[RECOMPUTE];
     // B needs it no longer than I does.
-    enum home until_weight = env->split_weight ? HOME_INPUT_TO_WEIGHT : HOME_AGAIN;
+    enum lifetime until_weight = env->split_weight ? KEEP_INPUT_TO_WEIGHT : RECOMPUTE;
     for (int i = run.first; i < run.first + run.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
         struct region x = layer->forward.x;
-        size_t passing = inputs.bytes[HOME_AGAIN];
+        size_t passing = inputs.bytes[RECOMPUTE];
         struct layout before = stage->layout;
-        layer->forward = declare_view(stage, i, x, run.modules, HOME_AGAIN, &passing);
+        layer->forward = declare_view(stage, i, x, run.modules, RECOMPUTE, &passing);
         struct layout after = stage->layout;
         stage->layout = before; // what is kept is the same in both views
         layer->backward = declare_view(stage, i, x, run.modules, until_weight, &lying);
@@ -97,10 +97,10 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
     }
     if (out->has_head) {
         struct layout layout = begin_layer(env, &out->layout);
-        out->head = head_declare(env, &layout, layer_count == 0 ? HOME_INPUT : HOME_UNTIL_INPUT);
+        out->head = head_declare(env, &layout, layer_count == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT);
         end_layer(&out->layout, &layout);
     } else {
-        out->through = layout_add(&out->layout, layer_count == 0 ? HOME_INPUT : HOME_UNTIL_INPUT,
+        out->through = layout_add(&out->layout, layer_count == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT,
                                   env_local_tokens(env), env->model->hidden_size);
     }
     return OK;

@@ -33,8 +33,8 @@ struct stage {
     struct stage_layer *layers; // layer_count of them
     struct embedding embedding; // where it has one
     struct head head;           // where it has one
-    struct region through;      // HOME_UNTIL_INPUT [T or T/tp, H]: the output, where there is no head
-    struct layout layout;       // what one slot of each home must hold
+    struct region through; // KEEP_UNTIL_BACKWARD_INPUT [T or T/tp, H]: the output, where there is no head
+    struct layout layout;  // what one slot of each home must hold
 };
 
 /* Called when the last gradient of a layer (LAYER_EMBEDDING, a block, num_layers) has been put on the

@@ -9,10 +9,10 @@ struct embedding embedding_declare(const struct env *env, struct layout *layout)
         .position = params_find(env->weights->params, "position.weight"),
         .site = philox_named(env->seed, "embedding.dropout"),
     };
-    embedding.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), hidden);
-    embedding.dx = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
+    embedding.partial = layout_add(layout, SCRATCH, env_tokens(env), hidden);
+    embedding.dx = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
     if (env->sequence_parallel)
-        embedding.gathered = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_tokens(env), hidden);
+        embedding.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_tokens(env), hidden);
     return embedding;
 }
 
@@ -100,20 +100,20 @@ enum status embedding_layer_backward_weight(const struct embedding *embedding, c
                                             });
 }
 
-struct head head_declare(const struct env *env, struct layout *layout, enum home x_home)
+struct head head_declare(const struct env *env, struct layout *layout, enum lifetime x_lifetime)
 {
     int64_t tokens = env_tokens(env), local = env_local_tokens(env), hidden = env->model->hidden_size;
     int weight = params_find(env->weights->params, "head.weight");
     const struct slice *slice = &weights_held(env->weights, weight)->slice;
     struct head head = {.begin = slice->begin[0], .columns = slice->count[0]};
-    head.x = layout_add(layout, x_home, local, hidden);
+    head.x = layout_add(layout, x_lifetime, local, hidden);
     head.norm = norm_declare(env, layout, "norm");
-    head.normed = layout_add(layout, HOME_UNTIL_WEIGHT, local, hidden);
+    head.normed = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, local, hidden);
     head.linear = column_linear_declare(env, layout, weight, -1);
-    head.logits = layout_add(layout, HOME_UNTIL_WEIGHT, tokens, slice->padded[0]);
-    head.max = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_UNTIL_INPUT, 1, tokens);
+    head.logits = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, slice->padded[0]);
+    head.max = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
     // The two sums lie side by side, for one reduction.
-    head.sums = layout_add_f32(layout, RECOMPUTE_LAYER, HOME_UNTIL_INPUT, 2, tokens);
+    head.sums = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 2, tokens);
     return head;
 }
 

@@ -13,9 +13,9 @@
 struct embedding {
     int table, position;    // rows; position -1 without learned positions
     struct philox site;     // of the dropout behind it
-    struct region partial;  // HOME_SCRATCH [T, H]
-    struct region dx;       // HOME_INPUT_TO_WEIGHT [T or T/tp, H]
-    struct region gathered; // HOME_INPUT_TO_WEIGHT [T, H], under sequence parallelism
+    struct region partial;  // SCRATCH [T, H]
+    struct region dx;       // KEEP_INPUT_TO_WEIGHT [T or T/tp, H]
+    struct region gathered; // KEEP_INPUT_TO_WEIGHT [T, H], under sequence parallelism
 };
 
 struct embedding embedding_declare(const struct env *env, struct layout *layout);
@@ -33,15 +33,15 @@ struct head {
     struct norm norm;
     struct column_linear linear;
     int64_t begin, columns; // global index of this rank's first row, and how many exist
-    struct region x;        // HOME_UNTIL_INPUT [T or T/tp, H]
-    struct region normed;   // HOME_UNTIL_WEIGHT
-    struct region logits;   // HOME_UNTIL_WEIGHT [T, ceil(V/tp)]: from I on, their gradient
-    struct region max;      // HOME_UNTIL_INPUT f32[1, T]
-    struct region sums;     // HOME_UNTIL_INPUT f32[2, T]: sum of exponentials; the label's logit
+    struct region x;        // KEEP_UNTIL_BACKWARD_INPUT [T or T/tp, H]
+    struct region normed;   // KEEP_UNTIL_BACKWARD_WEIGHT
+    struct region logits;   // KEEP_UNTIL_BACKWARD_WEIGHT [T, ceil(V/tp)]: from I on, their gradient
+    struct region max;      // KEEP_UNTIL_BACKWARD_INPUT f32[1, T]
+    struct region sums;     // KEEP_UNTIL_BACKWARD_INPUT f32[2, T]: sum of exponentials; the label's logit
 };
 
-/* x_home: HOME_INPUT where the stage has nothing before its head, else HOME_UNTIL_INPUT. */
-struct head head_declare(const struct env *env, struct layout *layout, enum home x_home);
+/* x_lifetime: KEEP_INPUT where the stage has nothing before its head, else KEEP_UNTIL_BACKWARD_INPUT. */
+struct head head_declare(const struct env *env, struct layout *layout, enum lifetime x_lifetime);
 
 /* From head->x to the sums of losses and tokens of each sequence, in pass->batch. */
 MUST_USE enum status head_forward(const struct head *head, const struct pass *pass);

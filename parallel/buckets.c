@@ -46,7 +46,7 @@ static enum status check_config(const struct buckets_config *config)
 
 static enum status register_gradients(struct buckets *b)
 {
-    struct group *groups[] = {b->config.data, b->config.twins};
+    struct group *groups[] = {b->config.data, b->config.stage_replicas};
     for (int i = 0; i < 2; i++)
         if (groups[i] != NULL)
             TRY(group_register(groups[i], b->config.gradients, &b->known[i]));
@@ -84,7 +84,7 @@ void buckets_destroy(struct buckets *buckets)
         return;
     stream_destroy(buckets->stream);
     group_unregister(buckets->config.data, buckets->known[0]);
-    group_unregister(buckets->config.twins, buckets->known[1]);
+    group_unregister(buckets->config.stage_replicas, buckets->known[1]);
     free(buckets->ready);
     free(buckets->pending);
     free(buckets);
@@ -111,8 +111,8 @@ static enum status start(struct buckets *b)
         struct tensor summed;
         TRY(stream_wait(b->stream, b->pending[b->started].after));
         TRY(sum_over_data(b, &plan->buckets[b->started], &summed));
-        if (b->config.twins != NULL)
-            TRY(group_all_reduce(b->config.twins, b->stream, summed, REDUCE_SUM));
+        if (b->config.stage_replicas != NULL)
+            TRY(group_all_reduce(b->config.stage_replicas, b->stream, summed, REDUCE_SUM));
     }
     return OK;
 }

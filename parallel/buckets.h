@@ -18,7 +18,7 @@
 
 /* All that is pointed to must outlive the buckets. */
 struct buckets_config {
-    struct group *data, *twins; // twins: NULL where a stage has one holder
+    struct group *data, *stage_replicas; // twins: NULL where a stage has one holder
     struct device *device;
     struct tensor gradients;        // f32[N]
     const struct bucket_plan *plan; // one range for each parameter

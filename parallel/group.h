@@ -34,7 +34,7 @@ struct groups {
     /* Where a schedule sends microbatches both ways through the pipeline: this rank and its mirror image on
      * the pp axis, which hold the same stages and see other microbatches; the lower coordinate first. NULL
      * where each stage has one holder. */
-    struct group *twins;
+    struct group *stage_replicas;
 };
 
 /* Collective over the world. BAD_RECIPE when the mesh is of another size than the world.
@@ -46,18 +46,18 @@ void groups_destroy(struct groups *groups);
  * collective over the world. A rank that holds neither gives those of any other. */
 MUST_USE enum status groups_add_ties(struct world *world, struct groups *groups, int first_pp, int last_pp);
 /* Makes `twins`; collective over the world, like all of this. BAD_ARGUMENT for an odd pp. */
-MUST_USE enum status groups_add_twins(struct world *world, struct groups *groups);
+MUST_USE enum status groups_add_replicas(struct world *world, struct groups *groups);
 /* True on one of all ranks that hold the same shares of the same weights (data replicas, twins): what is
  * said once for them is said there. */
-bool groups_speaks(const struct groups *groups);
+bool groups_is_primary(const struct groups *groups);
 
 /* Ids of the comms that are pieces of struct groups (with its axes added) and p2p (with the index of the
  * edge added); those of other groups are smaller. */
-#define GROUP_ID_AXES  ((int64_t)1 << 32)
-#define GROUP_ID_KV    ((int64_t)2 << 32)
-#define GROUP_ID_TIES  ((int64_t)3 << 32)
-#define GROUP_ID_P2P   ((int64_t)4 << 32)
-#define GROUP_ID_TWINS ((int64_t)5 << 32)
+#define GROUP_ID_AXES     ((int64_t)1 << 32)
+#define GROUP_ID_KV       ((int64_t)2 << 32)
+#define GROUP_ID_TIES     ((int64_t)3 << 32)
+#define GROUP_ID_P2P      ((int64_t)4 << 32)
+#define GROUP_ID_REPLICAS ((int64_t)5 << 32)
 
 /* Any other set of ranks; every rank of the world calls it in the same order, those outside with
  * `ranks` that do not hold them: they get NULL. `id` is below 2^32 and unique for the life of the group

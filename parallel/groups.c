@@ -72,18 +72,19 @@ enum status groups_add_ties(struct world *world, struct groups *g, int first_pp,
     return make_pair(world, g, "ties", GROUP_ID_TIES, first_pp, last_pp, &g->ties);
 }
 
-enum status groups_add_twins(struct world *world, struct groups *g)
+enum status groups_add_replicas(struct world *world, struct groups *g)
 {
     int stages = g->mesh.degrees.pp, mine = g->place.pp, other = stages - 1 - mine;
     if (stages % 2 != 0)
         return fail(BAD_ARGUMENT, "a pipeline of %d ranks has one that is its own mirror image", stages);
-    return make_pair(world, g, "twins", GROUP_ID_TWINS, mine < other ? mine : other,
-                     mine < other ? other : mine, &g->twins);
+    return make_pair(world, g, "twins", GROUP_ID_REPLICAS, mine < other ? mine : other,
+                     mine < other ? other : mine, &g->stage_replicas);
 }
 
-bool groups_speaks(const struct groups *g)
+bool groups_is_primary(const struct groups *g)
 {
-    return g->place.dp == 0 && g->place.cp == 0 && (g->twins == NULL || g->twins->rank == 0);
+    return g->place.dp == 0 && g->place.cp == 0 &&
+           (g->stage_replicas == NULL || g->stage_replicas->rank == 0);
 }
 
 void groups_destroy(struct groups *groups)
@@ -91,7 +92,7 @@ void groups_destroy(struct groups *groups)
     if (groups == NULL)
         return;
     struct group *all[] = {groups->world, groups->tp, groups->data, groups->pp,
-                           groups->model, groups->kv, groups->ties, groups->twins};
+                           groups->model, groups->kv, groups->ties, groups->stage_replicas};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         group_destroy(all[i]);
     free(groups);

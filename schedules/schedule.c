@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-bool schedule_has_twins(const struct schedule *s)
+bool schedule_has_replicas(const struct schedule *s)
 {
     return s->chunks > s->v;
 }

@@ -73,5 +73,5 @@ void cpu_sum(struct device *device, const struct sum_list *op);
 void cpu_clip(struct device *device, const struct clip *op);
 void cpu_adamw(struct device *device, const struct adamw_list *op);
 void cpu_magnitude(struct device *device, const struct magnitude *op);
-void cpu_quantise(struct device *device, const struct quantise *op);
+void cpu_quantize(struct device *device, const struct quantize *op);
 void cpu_hadamard(struct device *device, const struct hadamard *op);

@@ -70,7 +70,7 @@ void cpu_run(struct device *device, const struct op *op)
     case OP_MAGNITUDE:
         return cpu_magnitude(device, &op->magnitude);
     case OP_QUANTISE:
-        return cpu_quantise(device, &op->quantise);
+        return cpu_quantize(device, &op->quantize);
     case OP_HADAMARD:
         return cpu_hadamard(device, &op->hadamard);
     case OP_KIND_COUNT:

@@ -182,9 +182,9 @@ struct op_cost op_cost(const struct op *op)
     case OP_MAGNITUDE:
         return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
     case OP_QUANTISE: // read once more where scales are found here
-        return elementwise(op->quantise.in, 6.0,
-                           (op->quantise.block_rows > 0 ? 2.0 : 1.0) * bytes(op->quantise.in) +
-                               bytes(op->quantise.out));
+        return elementwise(op->quantize.in, 6.0,
+                           (op->quantize.block_rows > 0 ? 2.0 : 1.0) * bytes(op->quantize.in) +
+                               bytes(op->quantize.out));
     case OP_HADAMARD:
         return elementwise(op->hadamard.in, 5.0, 2.0 * bytes(op->hadamard.in));
     case OP_KIND_COUNT:

@@ -12,12 +12,12 @@ struct column_linear column_linear_declare(const struct env *env, struct layout 
 {
     int64_t in = global_shape(env, weight)[1];
     struct column_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
+    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), in);
     if (env->sequence_parallel) {
-        layer.gathered = layout_add(layout, HOME_SCRATCH, env_tokens(env), in);
-        layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), in);
+        layer.gathered = layout_add(layout, SCRATCH, env_tokens(env), in);
+        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), in);
     }
-    layer.lowering = lowering_declare(env, layout, weight, 0);
+    layer.quantization = quantization_declare(env, layout, weight, 0);
     return layer;
 }
 
@@ -25,15 +25,15 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
 {
     int64_t out = global_shape(env, weight)[0];
     struct row_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, HOME_SCRATCH, env_tokens(env), out);
-    layer.dy = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_local_tokens(env), out);
+    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), out);
+    layer.dy = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), out);
     if (env->sequence_parallel) {
-        layer.scattered = layout_add(layout, HOME_SCRATCH, env_local_tokens(env), out);
-        if (env->beside != NULL)
-            layer.parts = layout_add(layout, HOME_SCRATCH, env_tokens(env), out);
-        layer.gathered = layout_add(layout, HOME_INPUT_TO_WEIGHT, env_tokens(env), out);
+        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), out);
+        if (env->comm_stream != NULL)
+            layer.parts = layout_add(layout, SCRATCH, env_tokens(env), out);
+        layer.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_tokens(env), out);
     }
-    layer.lowering = lowering_declare(env, layout, weight, 1);
+    layer.quantization = quantization_declare(env, layout, weight, 1);
     return layer;
 }
 
@@ -69,13 +69,14 @@ static struct tensor fused_or_none(const struct env *env, int row, bool gradient
 }
 
 /* In fp32, rounded once to where it goes. */
-static enum status multiply_wide(const struct lowering *lowering, const struct pass *pass, struct gemm args)
+static enum status multiply_wide(const struct quantization *quantization, const struct pass *pass,
+                                 struct gemm args)
 {
     struct stream *compute = pass->env->compute;
     struct tensor narrow = args.c, bias = args.bias;
-    args.c = tensor_2d(pass_tensor(pass, lowering->product).data, F32, narrow.dim[0], narrow.dim[1]);
+    args.c = tensor_2d(pass_tensor(pass, quantization->product).data, F32, narrow.dim[0], narrow.dim[1]);
     if (bias.data != NULL) {
-        args.bias = tensor_1d(pass_tensor(pass, lowering->bias).data, F32, bias.dim[0]);
+        args.bias = tensor_1d(pass_tensor(pass, quantization->bias).data, F32, bias.dim[0]);
         TRY(cast(compute, (struct cast){.in = bias, .out = args.bias}));
     }
     TRY(gemm(compute, args));
@@ -84,11 +85,11 @@ static enum status multiply_wide(const struct lowering *lowering, const struct p
 
 /* One of the layer's three products, with its operands in the numbers that it computes with. What comes
  * behind it sees them as they are. */
-static enum status multiply(const struct lowering *lowering, const struct pass *pass, enum product product,
-                            struct gemm args)
+static enum status multiply(const struct quantization *quantization, const struct pass *pass,
+                            enum product product, struct gemm args)
 {
     struct operands operands = {args.a, args.b};
-    TRY(lower(lowering, pass, product, &operands));
+    TRY(quantize_operand(quantization, pass, product, &operands));
     if (operands.first.data == args.a.data && operands.second.data == args.b.data)
         return gemm(pass->env->compute, args);
     struct gemm alone = args;
@@ -96,7 +97,7 @@ static enum status multiply(const struct lowering *lowering, const struct pass *
     alone.a = operands.first;
     alone.b = operands.second;
     if (alone.a.dtype == F32 && alone.c.dtype != F32)
-        TRY(multiply_wide(lowering, pass, alone));
+        TRY(multiply_wide(quantization, pass, alone));
     else
         TRY(gemm(pass->env->compute, alone));
     return gemm_epilogue(pass->env->compute, args);
@@ -104,32 +105,33 @@ static enum status multiply(const struct lowering *lowering, const struct pass *
 
 /* Whether its messages run beside it. A product that is lowered wants its operands whole, for their scales.
  */
-static bool goes_in_pieces(const struct lowering *lowering, const struct pass *pass, enum product product)
+static bool goes_in_pieces(const struct quantization *quantization, const struct pass *pass,
+                           enum product product)
 {
-    return pass->env->beside != NULL && lowering->precision.format[product] == PRODUCT_AS_IT_IS;
+    return pass->env->comm_stream != NULL && quantization->precision.format[product] == PRODUCT_AS_IT_IS;
 }
 
 /* The product of all tokens, of which a is this rank's. */
-static enum status gather_and_multiply(const struct lowering *lowering, const struct pass *pass,
+static enum status gather_and_multiply(const struct quantization *quantization, const struct pass *pass,
                                        enum product product, struct region into, struct gemm args)
 {
-    if (goes_in_pieces(lowering, pass, product)) {
+    if (goes_in_pieces(quantization, pass, product)) {
         struct gemm alone = args;
         alone.epilogue = (struct epilogue){0};
         TRY(multiply_gathered(pass->env, args.a, pass_tensor(pass, into), alone));
         return gemm_epilogue(pass->env->compute, args);
     }
     TRY(gather_tokens(pass, args.a, into, &args.a));
-    return multiply(lowering, pass, product, args);
+    return multiply(quantization, pass, product, args);
 }
 
 /* The sum over the ranks of a product whose part of this rank goes to c. parts: room for those of others. */
-static enum status multiply_and_reduce(const struct lowering *lowering, const struct pass *pass,
+static enum status multiply_and_reduce(const struct quantization *quantization, const struct pass *pass,
                                        enum product product, struct region parts, struct region into,
                                        struct gemm args, struct tensor *sum)
 {
-    if (!goes_in_pieces(lowering, pass, product)) {
-        TRY(multiply(lowering, pass, product, args));
+    if (!goes_in_pieces(quantization, pass, product)) {
+        TRY(multiply(quantization, pass, product, args));
         return reduce_tokens(pass, args.c, into, sum);
     }
     *sum = pass_tensor(pass, into);
@@ -140,7 +142,7 @@ enum status column_linear_forward(const struct column_linear *layer, const struc
                                   struct tensor y, struct epilogue epilogue)
 {
     const struct env *env = pass->env;
-    return gather_and_multiply(&layer->lowering, pass, PRODUCT_FORWARD, layer->gathered,
+    return gather_and_multiply(&layer->quantization, pass, PRODUCT_FORWARD, layer->gathered,
                                (struct gemm){
                                    .a = x,
                                    .b = weights_fused_value(env->weights, layer->weight),
@@ -157,8 +159,8 @@ enum status column_linear_backward_input(const struct column_linear *layer, cons
     // Each rank saw only its slice of the outputs, so it can make only a part of dx.
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
-    return multiply_and_reduce(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered, layer->scattered,
-                               (struct gemm){.a = dy, .b = weight, .c = partial}, dx);
+    return multiply_and_reduce(&layer->quantization, pass, PRODUCT_GRAD_INPUT, layer->gathered,
+                               layer->scattered, (struct gemm){.a = dy, .b = weight, .c = partial}, dx);
 }
 
 enum status column_linear_gather(const struct column_linear *layer, const struct pass *pass, struct tensor x,
@@ -167,8 +169,8 @@ enum status column_linear_gather(const struct column_linear *layer, const struct
     const struct env *env = pass->env;
     struct tensor whole;
     *gathered = (struct event){0};
-    if (env->beside != NULL)
-        return gather_beside(env, x, pass_tensor(pass, layer->gathered), gathered);
+    if (env->comm_stream != NULL)
+        return gather_overlapped(env, x, pass_tensor(pass, layer->gathered), gathered);
     return gather_tokens(pass, x, layer->gathered, &whole);
 }
 
@@ -179,7 +181,7 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
     struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
     TRY(stream_wait(env->compute, gathered));
-    return multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT,
+    return multiply(&layer->quantization, pass, PRODUCT_GRAD_WEIGHT,
                     (struct gemm){.a = dy,
                                   .transpose_a = true,
                                   .b = whole,
@@ -193,7 +195,7 @@ enum status row_linear_forward(const struct row_linear *layer, const struct pass
 {
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
-    return multiply_and_reduce(&layer->lowering, pass, PRODUCT_FORWARD, layer->parts, layer->scattered,
+    return multiply_and_reduce(&layer->quantization, pass, PRODUCT_FORWARD, layer->parts, layer->scattered,
                                (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}, y);
 }
 
@@ -202,7 +204,7 @@ enum status row_linear_backward_input(const struct row_linear *layer, const stru
 {
     struct tensor dy = pass_tensor(pass, layer->dy);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
-    return gather_and_multiply(&layer->lowering, pass, PRODUCT_GRAD_INPUT, layer->gathered,
+    return gather_and_multiply(&layer->quantization, pass, PRODUCT_GRAD_INPUT, layer->gathered,
                                (struct gemm){.a = dy, .b = weight, .c = dx, .epilogue = epilogue});
 }
 
@@ -218,7 +220,7 @@ enum status row_linear_backward_weight(const struct row_linear *layer, const str
     struct gemm args = {.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true};
     if (!env->sequence_parallel)
         args.epilogue.bias_gradient = of_bias.out;
-    TRY(multiply(&layer->lowering, pass, PRODUCT_GRAD_WEIGHT, args));
+    TRY(multiply(&layer->quantization, pass, PRODUCT_GRAD_WEIGHT, args));
     return env->sequence_parallel && layer->bias >= 0 ? column_sum(env->compute, of_bias) : OK;
 }
 

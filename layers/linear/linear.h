@@ -16,22 +16,22 @@
 
 struct column_linear {
     int weight, bias; // rows; the first of the fused ones; bias -1: none
-    struct lowering lowering;
-    // HOME_SCRATCH [T, K], under sequence parallelism: x of all tokens; and, where messages are beside, the
+    struct quantization quantization;
+    // SCRATCH [T, K], under sequence parallelism: x of all tokens; and, where messages are beside, the
     // ranks' parts of dx.
     struct region gathered;
-    struct region partial;   // HOME_SCRATCH [T, K]: this rank's part of dx
-    struct region scattered; // HOME_SCRATCH [T/tp, K]: dx of this rank's tokens, under sequence parallelism
+    struct region partial;   // SCRATCH [T, K]: this rank's part of dx
+    struct region scattered; // SCRATCH [T/tp, K]: dx of this rank's tokens, under sequence parallelism
 };
 
 struct row_linear {
     int weight, bias;
-    struct lowering lowering;
-    struct region partial;   // HOME_SCRATCH [T, N]: this rank's part of y
-    struct region scattered; // HOME_SCRATCH [T/tp, N], under sequence parallelism
-    struct region parts;     // HOME_SCRATCH [T, N], where messages are beside: the ranks' parts of y
-    struct region dy;        // HOME_INPUT_TO_WEIGHT [T or T/tp, N]: whoever has dy writes it here
-    struct region gathered;  // HOME_INPUT_TO_WEIGHT [T, N]: dy of all tokens, under sequence parallelism
+    struct quantization quantization;
+    struct region partial;   // SCRATCH [T, N]: this rank's part of y
+    struct region scattered; // SCRATCH [T/tp, N], under sequence parallelism
+    struct region parts;     // SCRATCH [T, N], where messages are beside: the ranks' parts of y
+    struct region dy;        // KEEP_INPUT_TO_WEIGHT [T or T/tp, N]: whoever has dy writes it here
+    struct region gathered;  // KEEP_INPUT_TO_WEIGHT [T, N]: dy of all tokens, under sequence parallelism
 };
 
 struct column_linear column_linear_declare(const struct env *env, struct layout *layout, int weight,

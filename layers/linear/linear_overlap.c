@@ -15,15 +15,15 @@ static int neighbour(const struct group *tp, int places)
 }
 
 /* What was put on `compute` so far comes before what is put beside it from now on. */
-static enum status begin_beside(const struct env *env)
+static enum status begin_overlap(const struct env *env)
 {
-    return stream_wait(env->beside, stream_record(env->compute));
+    return stream_wait(env->comm_stream, stream_record(env->compute));
 }
 
 static enum status swap(const struct env *env, int to, struct tensor sent, int from, struct tensor received)
 {
     struct message messages[] = {{.data = sent, .peer = to, .send = true}, {.data = received, .peer = from}};
-    return group_exchange(env->groups->tp, env->beside, messages, 2);
+    return group_exchange(env->groups->tp, env->comm_stream, messages, 2);
 }
 
 enum status multiply_gathered(const struct env *env, struct tensor local, struct tensor whole,
@@ -31,10 +31,10 @@ enum status multiply_gathered(const struct env *env, struct tensor local, struct
 {
     const struct group *tp = env->groups->tp;
     struct tensor c = args.c;
-    TRY(begin_beside(env));
-    TRY(copy(env->beside, (struct copy){.in = local, .out = piece(env, whole, tp->rank)}));
+    TRY(begin_overlap(env));
+    TRY(copy(env->comm_stream, (struct copy){.in = local, .out = piece(env, whole, tp->rank)}));
     for (int s = 0; s < tp->size; s++) {
-        struct event come = stream_record(env->beside);
+        struct event come = stream_record(env->comm_stream);
         int rank = neighbour(tp, s), next = neighbour(tp, s + 1);
         if (next != tp->rank)
             TRY(swap(env, neighbour(tp, -s - 1), local, next, piece(env, whole, next)));
@@ -60,10 +60,10 @@ enum status multiply_scattered(const struct env *env, struct gemm args, struct t
         if (s == tp->size)
             break;
         int from = neighbour(tp, -s);
-        TRY(begin_beside(env));
+        TRY(begin_overlap(env));
         TRY(swap(env, rank, args.c, from, piece(env, parts, from)));
     }
-    TRY(stream_wait(env->compute, stream_record(env->beside)));
+    TRY(stream_wait(env->compute, stream_record(env->comm_stream)));
     int64_t count = tensor_count(sum);
     return add_parts(env->compute, (struct add_parts){
                                        .parts = tensor_2d(parts.data, parts.dtype, tp->size, count),
@@ -71,10 +71,11 @@ enum status multiply_scattered(const struct env *env, struct gemm args, struct t
                                    });
 }
 
-enum status gather_beside(const struct env *env, struct tensor local, struct tensor whole, struct event *done)
+enum status gather_overlapped(const struct env *env, struct tensor local, struct tensor whole,
+                              struct event *done)
 {
-    TRY(begin_beside(env));
-    TRY(group_all_gather(env->groups->tp, env->beside, local, whole));
-    *done = stream_record(env->beside);
+    TRY(begin_overlap(env));
+    TRY(group_all_gather(env->groups->tp, env->comm_stream, local, whole));
+    *done = stream_record(env->comm_stream);
     return OK;
 }

@@ -36,5 +36,5 @@ MUST_USE enum status multiply_scattered(const struct env *env, struct gemm args,
                                         struct tensor sum);
 
 /* Gathers `local` into `whole` beside what is put on `compute` from now on; who reads it waits for *done. */
-MUST_USE enum status gather_beside(const struct env *env, struct tensor local, struct tensor whole,
-                                   struct event *done);
+MUST_USE enum status gather_overlapped(const struct env *env, struct tensor local, struct tensor whole,
+                                       struct event *done);

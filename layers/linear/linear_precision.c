@@ -6,7 +6,7 @@
 
 const char *const linear_names[LINEARS_OF_LAYER] = {"attention.qkv", "attention.proj", "mlp.fc1", "mlp.fc2"};
 
-bool linear_precision_lowers(const struct linear_precision *precision)
+bool linear_precision_quantizes(const struct linear_precision *precision)
 {
     for (int p = 0; p < PRODUCT_COUNT; p++)
         if (precision->format[p] != PRODUCT_AS_IT_IS)

@@ -41,7 +41,7 @@ struct linear_precision {
 };
 
 /* Whether any product of any layer may be lowered. */
-bool linear_precision_lowers(const struct linear_precision *precision);
+bool linear_precision_quantizes(const struct linear_precision *precision);
 
 /* The linear layers of a block: "attention.qkv", "attention.proj", "mlp.fc1" (gate and up, too), "mlp.fc2".
  */

@@ -9,7 +9,7 @@ enum magnitude_of { OF_NOTHING, OF_TENSOR, OF_ROW, OF_MEAN, OF_HISTORY };
 
 /* How one operand is lowered. along 0: no blocks. */
 struct rule {
-    bool lowers;
+    bool quantizes;
     enum number_format format;
     enum scale_rule scale;
     enum magnitude_of magnitude;
@@ -19,9 +19,9 @@ struct rule {
 };
 
 /* Designated, so that what is left out is left out on purpose. */
-#define TO(format_, ...)                                        \
-    {                                                           \
-        .lowers = true, .format = NUMBER_##format_, __VA_ARGS__ \
+#define TO(format_, ...)                                           \
+    {                                                              \
+        .quantizes = true, .format = NUMBER_##format_, __VA_ARGS__ \
     }
 #define MX TO(E4M3, .scale = SCALE_E8M0_UP, .along = 32, .across = 1)
 #define FP4(across_, ...) \
@@ -36,7 +36,7 @@ static const struct rule own_rules[PRODUCT_FORMAT_COUNT][OPERAND_COUNT] = {
                        FP4(1, .transformed = true, .stochastic = true)},
     [PRODUCT_TERNARY] = {TO(INT8, .scale = SCALE_FULL, .magnitude = OF_ROW),
                          TO(TERNARY, .scale = SCALE_FULL, .magnitude = OF_MEAN),
-                         {.lowers = false}},
+                         {.quantizes = false}},
 };
 
 /* e4m3, e5m2 and hybrid are told how to scale. */
@@ -103,48 +103,49 @@ static int parts_of(const struct weights *weights, int weight)
     int parts = 0;
     for (int i = weight; i < weights->params->count && weights->params->rows[i].fuse == weight; i++)
         parts++;
-    CHECK(parts >= 1 && parts <= LOWERED_PARTS);
+    CHECK(parts >= 1 && parts <= QUANTIZED_PARTS);
     return parts;
 }
 
-struct lowering lowering_declare(const struct env *env, struct layout *layout, int weight, int cut_dim)
+struct quantization quantization_declare(const struct env *env, struct layout *layout, int weight,
+                                         int cut_dim)
 {
     static const char *const products[PRODUCT_COUNT] = {"forward", "grad_input", "grad_weight"};
     const struct param *rows = env->weights->params->rows;
     const char *linear = linear_of(rows[weight].name);
-    struct lowering lowering = {.weight = weight, .cut_inputs = cut_dim == 1};
-    if (linear == NULL || !linear_precision_lowers(&env->precision))
-        return lowering;
+    struct quantization quantization = {.weight = weight, .cut_inputs = cut_dim == 1};
+    if (linear == NULL || !linear_precision_quantizes(&env->precision))
+        return quantization;
     // The memory of a layer does not depend on which of them are kept high.
     if (!linear_is_high(&env->precision, rows[weight].layer, linear))
-        lowering.precision = env->precision;
+        quantization.precision = env->precision;
     int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
     for (int i = 0; i < parts_of(env->weights, weight); i++) {
         outputs += weights_held(env->weights, weight + i)->slice.padded[0];
         for (int p = 0; p < PRODUCT_COUNT; p++) {
             char name[2 * PARAM_NAME_CHARS];
             snprintf(name, sizeof name, "%s.%s.rounding", rows[weight + i].name, products[p]);
-            lowering.dither[i][p] = philox_named(env->seed, name);
+            quantization.dither[i][p] = philox_named(env->seed, name);
         }
     }
-    lowering.signs = philox_named(env->seed, "hadamard.signs");
-    lowering.x = layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), inputs);
-    lowering.w = layout_add_f32(layout, 0, HOME_SCRATCH, outputs, inputs);
-    lowering.dy = layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), outputs);
-    lowering.magnitudes = layout_add_f32(layout, 0, HOME_SCRATCH, 1, env_tokens(env));
+    quantization.signs = philox_named(env->seed, "hadamard.signs");
+    quantization.x = layout_add_f32(layout, 0, SCRATCH, env_tokens(env), inputs);
+    quantization.w = layout_add_f32(layout, 0, SCRATCH, outputs, inputs);
+    quantization.dy = layout_add_f32(layout, 0, SCRATCH, env_tokens(env), outputs);
+    quantization.magnitudes = layout_add_f32(layout, 0, SCRATCH, 1, env_tokens(env));
     if (env->working == F32)
-        return lowering;
-    lowering.product =
-        layout_add_f32(layout, 0, HOME_SCRATCH, env_tokens(env), outputs > inputs ? outputs : inputs);
-    lowering.bias = layout_add_f32(layout, 0, HOME_SCRATCH, 1, outputs);
-    return lowering;
+        return quantization;
+    quantization.product =
+        layout_add_f32(layout, 0, SCRATCH, env_tokens(env), outputs > inputs ? outputs : inputs);
+    quantization.bias = layout_add_f32(layout, 0, SCRATCH, 1, outputs);
+    return quantization;
 }
 
 /* ---- lowering ---- */
 
 /* One operand on its way. */
 struct task {
-    const struct lowering *lowering;
+    const struct quantization *quantization;
     const struct pass *pass;
     enum product product;
     enum operand operand;
@@ -161,15 +162,15 @@ static struct tensor part_of(const struct task *task, struct tensor t, int part)
     if (task->operand == OPERAND_X)
         return t;
     for (int i = 0; i < part; i++)
-        begin += weights_held(weights, task->lowering->weight + i)->slice.padded[0];
-    int64_t end = begin + weights_held(weights, task->lowering->weight + part)->slice.padded[0];
+        begin += weights_held(weights, task->quantization->weight + i)->slice.padded[0];
+    int64_t end = begin + weights_held(weights, task->quantization->weight + part)->slice.padded[0];
     return task->operand == OPERAND_W ? tensor_rows(t, begin, end) : tensor_columns(t, begin, end);
 }
 
 /* What scales follow from: of all parts, or of each row of x. */
 static struct tensor magnitudes_of(const struct task *task)
 {
-    void *data = pass_tensor(task->pass, task->lowering->magnitudes).data;
+    void *data = pass_tensor(task->pass, task->quantization->magnitudes).data;
     int64_t tokens = env_tokens(task->pass->env);
     return tensor_1d(data, task->rule.magnitude == OF_MEAN ? F64 : F32,
                      task->rule.magnitude == OF_ROW ? tokens : task->parts);
@@ -178,7 +179,7 @@ static struct tensor magnitudes_of(const struct task *task)
 /* Of all rows' operands, the one of a part. */
 static struct tensor delayed_part(const struct task *task, struct tensor all, int part)
 {
-    int64_t slot = (int64_t)(task->lowering->weight + part) * OPERAND_COUNT + (int64_t)task->operand;
+    int64_t slot = (int64_t)(task->quantization->weight + part) * OPERAND_COUNT + (int64_t)task->operand;
     return tensor_1d((float *)all.data + slot, F32, 1);
 }
 
@@ -212,7 +213,7 @@ static enum status find_magnitudes(const struct task *task, struct tensor in)
 static enum status see_magnitudes(const struct task *task, struct tensor in)
 {
     const struct env *env = task->pass->env;
-    if (!task->pass->training || !is_seen_in(&task->lowering->precision, task->product, task->operand))
+    if (!task->pass->training || !is_seen_in(&task->quantization->precision, task->product, task->operand))
         return OK;
     for (int i = 0; i < task->parts; i++)
         TRY(magnitude(env->compute, (struct magnitude){.kind = MAGNITUDE_LARGEST,
@@ -222,15 +223,15 @@ static enum status see_magnitudes(const struct task *task, struct tensor in)
     return OK;
 }
 
-static enum status quantise_part(const struct task *task, struct tensor in, struct tensor out, int part)
+static enum status quantize_part(const struct task *task, struct tensor in, struct tensor out, int part)
 {
     const struct env *env = task->pass->env;
-    const struct lowering *lowering = task->lowering;
+    const struct quantization *quantization = task->quantization;
     const struct rule *rule = &task->rule;
     // The sum runs over columns of x and w in forward and of dy in grad_input, else over rows.
     bool columns = task->product == PRODUCT_FORWARD ||
                    (task->product == PRODUCT_GRAD_INPUT && task->operand == OPERAND_DY);
-    struct quantise args = {
+    struct quantize args = {
         .in = part_of(task, in, part),
         .out = part_of(task, out, part),
         .format = rule->format,
@@ -244,34 +245,35 @@ static enum status quantise_part(const struct task *task, struct tensor in, stru
     if (rule->magnitude == OF_MEAN)
         args.divisor = (double)tensor_count(args.in) * env->groups->tp->size;
     if (rule->stochastic) {
-        const struct held *held = weights_held(env->weights, lowering->weight + part);
-        args.generator = lowering->dither[part][task->product];
+        const struct held *held = weights_held(env->weights, quantization->weight + part);
+        args.generator = quantization->dither[part][task->product];
         args.sample = task->pass->batch->sample;
         args.place = task->pass->batch->place;
         args.columns = held->row->dim[0];
         args.column_begin = held->slice.begin[0];
     }
-    return quantise(env->compute, args);
+    return quantize(env->compute, args);
 }
 
-static enum status lower_one(const struct lowering *lowering, const struct pass *pass, enum product product,
-                             enum operand operand, struct tensor *tensor)
+static enum status quantize_one(const struct quantization *quantization, const struct pass *pass,
+                                enum product product, enum operand operand, struct tensor *tensor)
 {
-    const struct region *regions[] = {&lowering->x, &lowering->w, &lowering->dy};
-    struct task task = {.lowering = lowering, .pass = pass, .product = product, .operand = operand};
-    task.rule = rule_of(&lowering->precision, product, operand);
-    if (!task.rule.lowers && tensor->dtype == F32)
+    const struct region *regions[] = {&quantization->x, &quantization->w, &quantization->dy};
+    struct task task = {.quantization = quantization, .pass = pass, .product = product, .operand = operand};
+    task.rule = rule_of(&quantization->precision, product, operand);
+    if (!task.rule.quantizes && tensor->dtype == F32)
         return OK;
-    if (!task.rule.lowers) { // as it is, beside one that is f32
+    if (!task.rule.quantizes) { // as it is, beside one that is f32
         struct tensor as_it_is = *tensor;
         *tensor = pass_tensor(pass, *regions[operand]);
         return cast(pass->env->compute, (struct cast){.in = as_it_is, .out = *tensor});
     }
-    task.parts = operand == OPERAND_X ? 1 : parts_of(pass->env->weights, lowering->weight);
-    task.cut = operand == OPERAND_W || (operand == OPERAND_X) == lowering->cut_inputs;
+    task.parts = operand == OPERAND_X ? 1 : parts_of(pass->env->weights, quantization->weight);
+    task.cut = operand == OPERAND_W || (operand == OPERAND_X) == quantization->cut_inputs;
     struct tensor in = *tensor, out = pass_tensor(pass, *regions[operand]);
     if (task.rule.transformed) {
-        TRY(hadamard(pass->env->compute, (struct hadamard){.in = in, .out = out, .signs = lowering->signs}));
+        TRY(hadamard(pass->env->compute,
+                     (struct hadamard){.in = in, .out = out, .signs = quantization->signs}));
         in = out;
     }
     if (task.rule.magnitude == OF_HISTORY)
@@ -279,16 +281,16 @@ static enum status lower_one(const struct lowering *lowering, const struct pass 
     else if (task.rule.magnitude != OF_NOTHING)
         TRY(find_magnitudes(&task, in));
     for (int i = 0; i < task.parts; i++)
-        TRY(quantise_part(&task, in, out, i));
+        TRY(quantize_part(&task, in, out, i));
     *tensor = out;
     return OK;
 }
 
-enum status lower(const struct lowering *lowering, const struct pass *pass, enum product product,
-                  struct operands *operands)
+enum status quantize_operand(const struct quantization *quantization, const struct pass *pass,
+                             enum product product, struct operands *operands)
 {
-    if (lowering->precision.format[product] == PRODUCT_AS_IT_IS)
+    if (quantization->precision.format[product] == PRODUCT_AS_IT_IS)
         return OK;
-    TRY(lower_one(lowering, pass, product, operands_of[product][0], &operands->first));
-    return lower_one(lowering, pass, product, operands_of[product][1], &operands->second);
+    TRY(quantize_one(quantization, pass, product, operands_of[product][0], &operands->first));
+    return quantize_one(quantization, pass, product, operands_of[product][1], &operands->second);
 }

@@ -6,7 +6,7 @@
  *     grad_weight  dw = dy^T x     sums over the tokens T
  *
  * may each see their operands in a small number format. That is simulated: an operand is rounded to what the
- * format and its scales can hold (quantise, kernels/ops.h), and the floats that stand for it are multiplied
+ * format and its scales can hold (quantize, kernels/ops.h), and the floats that stand for it are multiplied
  * in fp32. A product of two such floats is exact; what differs from hardware is the order of additions only,
  * and where a scale is no power of two (nvfp4's tensor scale, ternary), a rounding to fp32 of 2^-24.
  *
@@ -41,22 +41,23 @@
 
 #include "layers/pass.h"
 
-enum { LOWERED_PARTS = 3 }; // q, k and v
+enum { QUANTIZED_PARTS = 3 }; // q, k and v
 
 /* What one linear layer has for it. */
-struct lowering {
+struct quantization {
     struct linear_precision precision; // none in a layer that is kept in high precision
     int weight;                        // row, the first of the fused ones
     bool cut_inputs;                   // tp cuts K, not N
-    struct region x, w, dy;            // HOME_SCRATCH, the copies: f32[T, K], [N, K], [T, N] of this rank
-    struct region magnitudes;          // HOME_SCRATCH
-    struct region product, bias;       // HOME_SCRATCH, where activations are not f32: f32[T, K or N], [1, N]
+    struct region x, w, dy;            // SCRATCH, the copies: f32[T, K], [N, K], [T, N] of this rank
+    struct region magnitudes;          // SCRATCH
+    struct region product, bias;       // SCRATCH, where activations are not f32: f32[T, K or N], [1, N]
     struct philox signs;               // of the Hadamard transform: one for the whole run
-    struct philox dither[LOWERED_PARTS][PRODUCT_COUNT];
+    struct philox dither[QUANTIZED_PARTS][PRODUCT_COUNT];
 };
 
 /* cut_dim: which dimension of the weight tp cuts. */
-struct lowering lowering_declare(const struct env *env, struct layout *layout, int weight, int cut_dim);
+struct quantization quantization_declare(const struct env *env, struct layout *layout, int weight,
+                                         int cut_dim);
 
 /* The operands of a product, in the order in which it has them above. */
 struct operands {
@@ -65,5 +66,5 @@ struct operands {
 
 /* Replaces the operands by their lowered copies, f32, where the product is lowered. The copies last until the
  * next call for this layer. */
-MUST_USE enum status lower(const struct lowering *lowering, const struct pass *pass, enum product product,
-                           struct operands *operands);
+MUST_USE enum status quantize_operand(const struct quantization *quantization, const struct pass *pass,
+                                      enum product product, struct operands *operands);

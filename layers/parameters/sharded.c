@@ -34,7 +34,7 @@ struct arena {
 
 struct sharded {
     struct weights *weights;
-    struct group *data, *twins;
+    struct group *data, *stage_replicas;
     struct unit *units;
     int count;
     struct arena values, gradients;
@@ -92,7 +92,7 @@ enum status sharded_create(struct weights *weights, const struct weights_config 
         return fail(NO_MEMORY, "no memory for what is sharded");
     *s = (struct sharded){.weights = weights,
                           .data = config->groups->data,
-                          .twins = config->groups->twins,
+                          .stage_replicas = config->groups->stage_replicas,
                           .gathers = weights->zero_stage >= 3};
     s->units = calloc((size_t)weights->count + 1, sizeof *s->units);
     if (s->units == NULL)
@@ -312,5 +312,7 @@ enum status weights_finish_gradients(struct weights *weights, struct stream *com
     if (s == NULL)
         return OK;
     TRY(stream_wait(compute, stream_record(s->reduce)));
-    return s->twins != NULL ? group_all_reduce(s->twins, compute, weights->flat_gradient, REDUCE_SUM) : OK;
+    return s->stage_replicas != NULL
+               ? group_all_reduce(s->stage_replicas, compute, weights->flat_gradient, REDUCE_SUM)
+               : OK;
 }

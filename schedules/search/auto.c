@@ -49,7 +49,7 @@ struct effort {
     double spent, of_all;
 };
 
-struct hunt {
+struct search {
     const struct schedule_options *o;
     struct effort *effort;
     int v, limit; // in chunks
@@ -84,14 +84,14 @@ static int peak_of(const struct schedule *s)
     return peak;
 }
 
-static void spend(struct hunt *h, int64_t actions)
+static void spend(struct search *h, int64_t actions)
 {
     h->effort->spent += (double)actions;
     tell(h->o->progress, SEARCHED_PERCENT * h->effort->spent / h->effort->of_all);
 }
 
 /* Keeps a schedule if it is shorter by more than `margin`, or no longer and smaller; owns it either way. */
-static enum status offer(struct hunt *h, struct schedule *s, double margin)
+static enum status offer(struct search *h, struct schedule *s, double margin)
 {
     struct found offered = {.schedule = s};
     struct simulation *sim = NULL;
@@ -125,7 +125,7 @@ static bool same_places(const struct schedule *a, const struct schedule *b)
 }
 
 /* Takes over the lists of a named schedule where they are the shortest of its placement. */
-static void learn(struct hunt *h, const struct schedule *s)
+static void learn(struct search *h, const struct schedule *s)
 {
     for (int place = 0; place < PLACEMENTS; place++) {
         struct pipe *x = h->pipes[place];
@@ -145,7 +145,7 @@ static void learn(struct hunt *h, const struct schedule *s)
 
 /* True for one that holds too much, or is longer than what was found even where messages do not wait for each
  * other: its transfers need not be added. */
-static enum status is_hopeless(const struct hunt *h, const struct schedule *s, bool *out)
+static enum status is_hopeless(const struct search *h, const struct schedule *s, bool *out)
 {
     struct simulation *sim = NULL;
     *out = peak_of(s) > h->limit;
@@ -157,13 +157,13 @@ static enum status is_hopeless(const struct hunt *h, const struct schedule *s, b
     return OK;
 }
 
-static enum status try_family(struct hunt *h, const struct schedule_options *o)
+static enum status try_family(struct search *h, const struct schedule_options *o)
 {
     struct schedule *s = NULL;
     bool hopeless = true;
     TRY(schedule_generate(o, &s));
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of %s", o->name) : OK;
-    if (status == OK && !schedule_has_twins(s)) { // a second copy of the weights was not asked for
+    if (status == OK && !schedule_has_replicas(s)) { // a second copy of the weights was not asked for
         learn(h, s);
         status = is_hopeless(h, s, &hopeless);
     }
@@ -176,7 +176,7 @@ static enum status try_family(struct hunt *h, const struct schedule_options *o)
 }
 
 /* From the last of the table to the first: those that are mostly short come first, and spare the others. */
-static enum status try_named(struct hunt *h)
+static enum status try_named(struct search *h)
 {
     int count = 0;
     while (schedule_about(count) != NULL)
@@ -210,7 +210,7 @@ static enum status add_transfers(const struct pipe *x, struct schedule *s)
     return status;
 }
 
-static enum status offer_steps(struct hunt *h, int place, const pipe_step *steps, bool fuse)
+static enum status offer_steps(struct search *h, int place, const pipe_step *steps, bool fuse)
 {
     struct schedule *s = NULL;
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
@@ -232,7 +232,7 @@ static int64_t budget(int64_t actions, int most, int each)
 
 /* Searches within `limit` chunks. `known` is the time of what `steps` holds: PIPE_NEVER where that is
  * nothing. */
-static enum status search_within(struct hunt *h, int place, int limit, int64_t goal, int64_t known,
+static enum status search_within(struct search *h, int place, int limit, int64_t goal, int64_t known,
                                  pipe_step *steps)
 {
     struct pipe *x = h->pipes[place];
@@ -256,7 +256,7 @@ static enum status search_within(struct hunt *h, int place, int limit, int64_t g
 
 /* The building blocks of v_limited.c at this limit. One that is shorter than the steps found so far is
  * improved too, and only replaces what was found where it is better. */
-static enum status search_blocks(struct hunt *h, int place, bool reserve, int64_t goal)
+static enum status search_blocks(struct search *h, int place, bool reserve, int64_t goal)
 {
     struct pipe *x = h->pipes[place];
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
@@ -280,7 +280,7 @@ static enum status search_blocks(struct hunt *h, int place, bool reserve, int64_
 }
 
 /* True where nothing is left to find: as short as can be, in no more than `limit` chunks. */
-static bool done(const struct hunt *h, double bound, int limit)
+static bool done(const struct search *h, double bound, int limit)
 {
     const struct found *f = h->found;
     return f->schedule != NULL && f->makespan <= bound * (1.0 + 1e-9) &&
@@ -288,7 +288,7 @@ static bool done(const struct hunt *h, double bound, int limit)
 }
 
 /* Where there is no limit, what can be had with the memory of a full pipe, or of two, is looked for first. */
-static enum status search_place(struct hunt *h, int place)
+static enum status search_place(struct search *h, int place)
 {
     struct pipe *x = h->pipes[place];
     double bound = 0.0;
@@ -314,7 +314,7 @@ static enum status search_place(struct hunt *h, int place)
 /* ---- one v ---- */
 
 /* The costs of this v's stages; where v is left open, half of what is given for a whole rank, and so on. */
-static enum status set_costs(struct hunt *h)
+static enum status set_costs(struct search *h)
 {
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
     const struct cost_table *given = h->o->costs != NULL ? h->o->costs : &units;
@@ -331,7 +331,7 @@ static enum status set_costs(struct hunt *h)
     return OK;
 }
 
-static enum status set_place(struct hunt *h, int place)
+static enum status set_place(struct search *h, int place)
 {
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
     TRY(schedule_create(placements[place], &o, &h->places[place]));
@@ -344,7 +344,7 @@ static enum status set_place(struct hunt *h, int place)
     return h->steps[place] != NULL && h->other != NULL ? OK : fail(NO_MEMORY, "a search for a schedule");
 }
 
-static enum status hunt_with(struct hunt *h)
+static enum status search_with(struct search *h)
 {
     bool one_way = h->v == 1 || h->o->p == 1; // then both placements are the same
     TRY(set_costs(h));
@@ -380,9 +380,9 @@ static double effort_of(const struct schedule_options *o, int v)
 static enum status search_v(const struct schedule_options *o, int v, struct effort *effort,
                             struct found *found)
 {
-    struct hunt h = {.o = o, .effort = effort, .v = v, .limit = limit_of(o, v), .found = found};
+    struct search h = {.o = o, .effort = effort, .v = v, .limit = limit_of(o, v), .found = found};
     double spent = effort->spent + effort_of(o, v); // also where it ended early
-    enum status status = hunt_with(&h);
+    enum status status = search_with(&h);
     effort->spent = spent;
     for (int place = 0; place < PLACEMENTS; place++) {
         schedule_destroy(h.places[place]);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum status real_run(struct cuda_queue *queue, const struct op *op) __asm__("__real_cuda_run");
-enum status planted_run(struct cuda_queue *queue, const struct op *op) __asm__("__wrap_cuda_run");
+enum status injected_run(struct cuda_queue *queue, const struct op *op) __asm__("__wrap_cuda_run");
 /* A library's, whose calls are not ours. */
 cudaError_t unseen_synchronize(cudaStream_t stream) __asm__("__real_cudaStreamSynchronize");
 
@@ -41,7 +41,7 @@ static bool plant(const char *what, cudaStream_t stream)
     return strcmp(what, "none") == 0;
 }
 
-enum status planted_run(struct cuda_queue *queue, const struct op *op)
+enum status injected_run(struct cuda_queue *queue, const struct op *op)
 {
     const char *what = getenv("PLANT");
     if (op->kind == OP_CLIP)

@@ -66,7 +66,7 @@ static enum status measure(const struct table *t, const struct schedule_options 
         return OK;
     TRY(schedule_build(options, &s));
     enum status status = simulate(s, &t->costs[s->v], NULL, &sim);
-    if (status == OK && !schedule_has_twins(s)) {
+    if (status == OK && !schedule_has_replicas(s)) {
         *v = s->v;
         *makespan = sim->makespan;
         *peak = 0.0;

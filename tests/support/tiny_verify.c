@@ -5,9 +5,9 @@
 #include <string.h>
 
 enum status tiny_verify(const struct tiny *tiny, const struct comparison *comparison, int steps,
-                        struct hooks planted, struct verify_report *report)
+                        struct hooks injected, struct verify_report *report)
 {
-    struct verify_options options = {.steps = steps, .planted = planted};
+    struct verify_options options = {.steps = steps, .injected = injected};
     struct recipe *layout = NULL, *one = NULL;
     char one_rank[400];
     snprintf(one_rank, sizeof one_rank,

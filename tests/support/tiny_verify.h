@@ -14,7 +14,7 @@ struct comparison {
 
 /* planted: {0} for a run without faults. The caller frees the report, whatever came out. */
 MUST_USE enum status tiny_verify(const struct tiny *tiny, const struct comparison *comparison, int steps,
-                                 struct hooks planted, struct verify_report *report);
+                                 struct hooks injected, struct verify_report *report);
 
 /* The quantities of enum verify_quantity, and two that belong to no parameter. */
 enum { QUANTITY_LOSS = VERIFY_QUANTITIES, QUANTITY_NORM, QUANTITIES };

@@ -21,7 +21,7 @@ static uint64_t mix(uint64_t row, uint64_t index, uint32_t bits)
     return (x ^ x >> 31) >> 8;
 }
 
-static enum status hash_tensor(struct worker *w, const struct owned *owned, struct tensor tensor,
+static enum status hash_tensor(struct rank_state *w, const struct owned *owned, struct tensor tensor,
                                uint64_t salt, uint64_t *sum)
 {
     const struct held *held = owned->held;
@@ -42,13 +42,14 @@ static enum status hash_tensor(struct worker *w, const struct owned *owned, stru
 }
 
 /* Each element by one rank: the first owner of its share. */
-static enum status hash_weights(struct worker *w, int64_t hash[TRACE_MOST_ROWS])
+static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MOST_ROWS])
 {
     struct buffer sums = {0};
     size_t bytes = (size_t)w->params.count * sizeof *hash;
     const struct groups *groups = w->groups;
-    bool first =
-        w->weights.zero_stage > 0 ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
+    bool first = w->weights.zero_stage > 0
+                     ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0
+                     : groups_is_primary(groups);
     for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
         const struct held *held = owned->held;
@@ -80,7 +81,7 @@ struct job {
     struct trace *out;
 };
 
-static enum status resume(struct worker *w)
+static enum status resume(struct rank_state *w)
 {
     char *path = NULL;
     TRY(checkpoint_find(w->run->recipe->checkpoint.save, &path));
@@ -90,7 +91,7 @@ static enum status resume(struct worker *w)
     return status;
 }
 
-static enum status train_steps(struct worker *w, const struct trace_options *options, struct trace *trace)
+static enum status train_steps(struct rank_state *w, const struct trace_options *options, struct trace *trace)
 {
     bool stop;
     while (w->step < trace->steps) {
@@ -98,43 +99,43 @@ static enum status train_steps(struct worker *w, const struct trace_options *opt
         double ignored;
         bool goes_on = options->goes_on && !options->evaluates_often && w->step + 1 < trace->steps &&
                        w->step + 1 != options->stop_after;
-        TRY(goes_on ? worker_step_and_on(w, &result) : worker_step(w, &result));
-        TRY(worker_check_finite(w, &result));
+        TRY(goes_on ? rank_step_and_on(w, &result) : rank_step(w, &result));
+        TRY(rank_check_finite(w, &result));
         trace->rollbacks += result.rollbacks;
         trace->ahead += w->ahead;
         trace->loss[w->step - 1] = result.loss;
         trace->grad_norm[w->step - 1] = result.grad_norm;
         if (options->evaluates_often)
-            TRY(worker_evaluate(w, &ignored, &stop));
+            TRY(rank_evaluate(w, &ignored, &stop));
         if (w->step == options->stop_after)
             return checkpoint_save(w);
     }
-    TRY(worker_evaluate(w, &trace->valid_loss, &stop));
+    TRY(rank_evaluate(w, &trace->valid_loss, &stop));
     return hash_weights(w, trace->hash);
 }
 
 static enum status rank_main(struct world *world, void *argument)
 {
     const struct job *job = argument;
-    struct worker worker;
+    struct rank_state state;
     struct trace trace = *job->out;
     world->synchronous = job->options->synchronous;
-    TRY(worker_create(&job->run, world, true, &worker));
+    TRY(rank_create(&job->run, world, true, &state));
     trace.steps = (int)job->run.recipe->train.train_iters;
-    trace.rows = worker.params.count;
+    trace.rows = state.params.count;
     CHECK(trace.steps <= TRACE_MOST_STEPS && trace.rows <= TRACE_MOST_ROWS);
     for (int i = 0; i < trace.rows; i++)
-        memcpy(trace.names[i], worker.params.rows[i].name, sizeof trace.names[i]);
+        memcpy(trace.names[i], state.params.rows[i].name, sizeof trace.names[i]);
     memset(trace.hash, 0, sizeof trace.hash);
     if (job->options->resume)
-        TRY(resume(&worker));
-    enum status status = train_steps(&worker, job->options, &trace);
+        TRY(resume(&state));
+    enum status status = train_steps(&state, job->options, &trace);
     if (status == OK)
-        status = group_barrier(worker.groups->world, worker.compute); // everyone has copied job->out
+        status = group_barrier(state.groups->world, state.compute); // everyone has copied job->out
     if (status == OK && world->rank == 0)
         *job->out = trace;
     if (status == OK || status == NOT_FINITE) // which all ranks say together
-        worker_destroy(&worker);
+        rank_destroy(&state);
     return status;
 }
 

@@ -5,7 +5,7 @@
  * so it can be added up by any ranks in any order: threads, processes, and every layout get the same. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 enum { TRACE_MOST_STEPS = 20, TRACE_MOST_ROWS = 400 };
 

@@ -344,22 +344,22 @@ static void bench_formats(struct bench *b)
 {
     const int64_t t = b->tokens, h = b->model.hidden;
     const double once = b->size * elements(t, h), out = 4.0 * elements(t, h);
-    struct quantise q = {.in = matrix(b, t, h),
+    struct quantize q = {.in = matrix(b, t, h),
                          .out = matrix_of(b, F32, t, h),
                          .scale = SCALE_E8M0_UP,
                          .block_rows = 1,
                          .block_columns = 32,
                          .period = b->sequence,
                          .magnitude = sums(b, 1)};
-    report(b, "quantise, mxfp8, rows", BEST_S(b, q, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    report(b, "quantize, mxfp8, rows", BEST_S(b, q, quantize(b->stream, q)), 2.0 * once + out, "GB/s", 0);
     q.block_rows = 32, q.block_columns = 1;
-    report(b, "quantise, mxfp8, columns", BEST_S(b, q, quantise(b->stream, q)), 2.0 * once + out, "GB/s", 0);
+    report(b, "quantize, mxfp8, columns", BEST_S(b, q, quantize(b->stream, q)), 2.0 * once + out, "GB/s", 0);
     q.format = NUMBER_E2M1, q.scale = SCALE_E4M3, q.block_rows = 16;
     q.sample = samples(b), q.place = numbers(b, b->sequence), q.columns = h;
-    report(b, "quantise, nvfp4, stochastic", BEST_S(b, q, quantise(b->stream, q)), 2.0 * once + out, "GB/s",
+    report(b, "quantize, nvfp4, stochastic", BEST_S(b, q, quantize(b->stream, q)), 2.0 * once + out, "GB/s",
            0);
-    q = (struct quantise){.in = q.in, .out = q.out, .magnitude = q.magnitude};
-    report(b, "quantise, tensorwise", BEST_S(b, q, quantise(b->stream, q)), once + out, "GB/s", 0);
+    q = (struct quantize){.in = q.in, .out = q.out, .magnitude = q.magnitude};
+    report(b, "quantize, tensorwise", BEST_S(b, q, quantize(b->stream, q)), once + out, "GB/s", 0);
     struct magnitude m = {.in = q.in, .out = q.magnitude};
     report(b, "magnitude", BEST_S(b, m, magnitude(b->stream, m)), once, "GB/s", 0);
     if (t % HADAMARD_ROWS == 0) {

@@ -101,7 +101,7 @@ static int load_reference(const struct arguments *a, char **words, const struct 
     char degree[32];
     const char *sequence = layout->parallel.sequence_parallel ? "parallel.sequence_parallel=true" : NULL;
     const char *const kept[] = {degree, sequence, NULL};
-    bool keeps = linear_precision_lowers(&precision) && layout->parallel.tensor_parallel_size > 1;
+    bool keeps = linear_precision_quantizes(&precision) && layout->parallel.tensor_parallel_size > 1;
     snprintf(degree, sizeof degree, "tp=%d", layout->parallel.tensor_parallel_size);
     return recipe_argument_one_rank(a->recipe_count, words, keeps ? kept : NULL, out);
 }

@@ -15,7 +15,7 @@ GRAPH = {
         "trainer/tokenizer": ["trainer/files"],
         "trainer/data": ["trainer/files", "trainer/recipe", "trainer/tokenizer"],
         "trainer/optimizer": ["trainer/recipe", "trainer/engine/stash.h"],
-        "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/plan/rehearsal.h"],
+        "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/plan/memory_plan.h"],
         "trainer/memory": ["trainer/recipe", "trainer/engine"],
         "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/run/metrics.h"],
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",

@@ -17,7 +17,7 @@ enum { BAND_ELEMENTS = 1 << 20 };
 
 /* What this rank writes. */
 struct job {
-    struct worker *worker;
+    struct rank_state *rank_state;
     struct piece *pieces;
     struct slice *slices;
     struct tensor *sources;     // where each piece is, padded
@@ -67,7 +67,7 @@ static void job_add_states(struct job *job, const struct owned *owned, const str
 /* All ranks have the same: the first one writes it. */
 static void job_add_state_tensors(struct job *job)
 {
-    for (int i = 0; i < job->state_count && job->worker->world->rank == 0; i++) {
+    for (int i = 0; i < job->state_count && job->rank_state->world->rank == 0; i++) {
         job->in_host[job->count] = job->state[i].bytes;
         job->pieces[job->count++] = job->state[i].piece;
     }
@@ -80,10 +80,10 @@ static int64_t rows_at_once(const struct slice *slice)
     return rows > 0 ? rows : 1;
 }
 
-static enum status job_create(struct worker *w, struct job *job)
+static enum status job_create(struct rank_state *w, struct job *job)
 {
     int64_t largest = BAND_ELEMENTS;
-    *job = (struct job){.worker = w};
+    *job = (struct job){.rank_state = w};
     TRY(state_list(w, &job->state, &job->state_count));
     size_t most = (size_t)w->weights.owned_count * STATE_COUNT + (size_t)job->state_count + 1;
     job->pieces = calloc(most, sizeof *job->pieces);
@@ -116,7 +116,7 @@ static enum status write_piece(struct job *job, int index, struct checkpoint_wri
     const struct slice *slice = &job->slices[index];
     const char *source = job->sources[index].data; // the device's: counted on, never looked into
     const size_t each = safetensors_dtype_bytes(piece->dtype);
-    struct stream *stream = job->worker->compute;
+    struct stream *stream = job->rank_state->compute;
     if (job->in_host[index] != NULL)
         return checkpoint_writer_append(writer, job->in_host[index], (size_t)piece_elements(piece) * each);
     for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
@@ -150,7 +150,8 @@ static void file_name(int rank, char out[MANIFEST_FILE_CHARS])
     snprintf(out, MANIFEST_FILE_CHARS, "rank-%05d.safetensors", rank);
 }
 
-static enum status write_rank_file(struct worker *w, const struct save_identity *identity, const char *folder)
+static enum status write_rank_file(struct rank_state *w, const struct save_identity *identity,
+                                   const char *folder)
 {
     struct job job;
     char name[MANIFEST_FILE_CHARS];
@@ -168,7 +169,7 @@ static enum status write_rank_file(struct worker *w, const struct save_identity 
 
 /* ---- the first rank: what makes it a checkpoint ---- */
 
-static enum status check_all_there(const struct worker *w, const struct manifest *manifest,
+static enum status check_all_there(const struct rank_state *w, const struct manifest *manifest,
                                    const char *folder)
 {
     enum state states = w->weights.m.data != NULL ? STATE_COUNT : STATE_VALUE + 1;
@@ -183,7 +184,7 @@ static enum status check_all_there(const struct worker *w, const struct manifest
     return OK;
 }
 
-static enum status check_state_there(const struct worker *w, const struct manifest *manifest,
+static enum status check_state_there(const struct rank_state *w, const struct manifest *manifest,
                                      const char *folder)
 {
     struct state_tensor *state = NULL;
@@ -199,7 +200,7 @@ static enum status check_state_there(const struct worker *w, const struct manife
 
 /* With ZeRO a rank may own nothing that counts, and has written no file. A file that is lost all the same is
  * noticed when the pieces do not make up their tensors. */
-static bool has_written(const struct worker *w, const char *folder, const char *name, int rank)
+static bool has_written(const struct rank_state *w, const char *folder, const char *name, int rank)
 {
     if (rank > 0 && (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0))
         return piece_of_rank_any(w->run, &w->params, rank);
@@ -210,7 +211,7 @@ static bool has_written(const struct worker *w, const char *folder, const char *
     return there;
 }
 
-static enum status gather_manifest(struct worker *w, const char *folder, struct manifest *manifest)
+static enum status gather_manifest(struct rank_state *w, const char *folder, struct manifest *manifest)
 {
     for (int rank = 0; rank < w->world->size; rank++) {
         char name[MANIFEST_FILE_CHARS];
@@ -233,7 +234,7 @@ static enum status write_text(const char *folder, const char *name, const struct
 }
 
 /* What the datasets were when they were opened. */
-static enum status write_fingerprint(struct worker *w, const char *folder)
+static enum status write_fingerprint(struct rank_state *w, const char *folder)
 {
     const struct text *fingerprint;
     if (w->run->data == NULL)
@@ -242,7 +243,7 @@ static enum status write_fingerprint(struct worker *w, const char *folder)
     return write_text(folder, "data.json", fingerprint);
 }
 
-static enum status complete(struct worker *w, const struct save_ticket *ticket, const char *folder)
+static enum status complete(struct rank_state *w, const struct save_ticket *ticket, const char *folder)
 {
     static const char recipe_name[] = "recipe.yaml";
     struct manifest manifest = {0};
@@ -274,7 +275,7 @@ static enum status complete(struct worker *w, const struct save_ticket *ticket, 
 /* ---- all ranks ---- */
 
 /* The first rank's ticket, on every rank, as 32-bit words. */
-static enum status share_ticket(struct worker *w, struct save_ticket *ticket)
+static enum status share_ticket(struct rank_state *w, struct save_ticket *ticket)
 {
     enum { HALF = 8, RUN_WORDS = (RUN_CHARS - 1) / HALF, SAVE_WORDS = (SAVE_CHARS - 1) / HALF };
     uint32_t words[RUN_WORDS + SAVE_WORDS + 1] = {0};
@@ -286,7 +287,7 @@ static enum status share_ticket(struct worker *w, struct save_ticket *ticket)
         words[i] = (uint32_t)strtoul(digits, NULL, 16);
     }
     words[RUN_WORDS + SAVE_WORDS] = (uint32_t)ticket->attempt;
-    TRY(worker_share(w, words, RUN_WORDS + SAVE_WORDS + 1));
+    TRY(rank_share(w, words, RUN_WORDS + SAVE_WORDS + 1));
     for (int i = 0; i < RUN_WORDS + SAVE_WORDS; i++)
         snprintf(i < RUN_WORDS ? identity->run + i * HALF : identity->save + (i - RUN_WORDS) * HALF, HALF + 1,
                  "%08x", words[i]);
@@ -295,19 +296,19 @@ static enum status share_ticket(struct worker *w, struct save_ticket *ticket)
     return OK;
 }
 
-static enum status write_together(struct worker *w, const struct save_ticket *ticket)
+static enum status write_together(struct rank_state *w, const struct save_ticket *ticket)
 {
     struct text folder = {0};
     folder_of_ticket(w->run->recipe->checkpoint.save, ticket, &folder);
-    enum status status = worker_agree(w, write_rank_file(w, &ticket->identity, folder.chars));
+    enum status status = rank_agree(w, write_rank_file(w, &ticket->identity, folder.chars));
     if (status == OK)
-        status = worker_agree(w, w->world->rank == 0 ? complete(w, ticket, folder.chars) : OK);
+        status = rank_agree(w, w->world->rank == 0 ? complete(w, ticket, folder.chars) : OK);
     text_free(&folder);
     return status;
 }
 
 /* The reason, with the keys that say where and how much is written. */
-static void explain(const struct worker *w, enum status status, struct text *out)
+static void explain(const struct rank_state *w, enum status status, struct text *out)
 {
     int64_t kept = w->run->recipe->checkpoint.keep_last;
     text_add(out, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
@@ -319,7 +320,7 @@ static void explain(const struct worker *w, enum status status, struct text *out
 }
 
 /* Nobody writes any more; what failed keeps its reason. */
-static enum status abandon(struct worker *w, const struct save_ticket *ticket, enum status status)
+static enum status abandon(struct rank_state *w, const struct save_ticket *ticket, enum status status)
 {
     struct text reason = {0};
     explain(w, status, &reason);
@@ -330,13 +331,13 @@ static enum status abandon(struct worker *w, const struct save_ticket *ticket, e
     return status;
 }
 
-static enum status begin_save(struct worker *w, struct save_ticket *ticket)
+static enum status begin_save(struct rank_state *w, struct save_ticket *ticket)
 {
     TRY(checkpoint_lock_check(w->run->checkpoint_lock));
     return folder_begin(w->run->recipe->checkpoint.save, w->step, ticket);
 }
 
-enum status checkpoint_save(struct worker *w)
+enum status checkpoint_save(struct rank_state *w)
 {
     const struct recipe *recipe = w->run->recipe;
     bool first = w->world->rank == 0;
@@ -345,7 +346,7 @@ enum status checkpoint_save(struct worker *w)
     if (recipe->checkpoint.save == NULL)
         return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no folder to save in");
     struct save_ticket ticket = {.attempt = 0};
-    enum status status = worker_agree(w, first ? begin_save(w, &ticket) : OK);
+    enum status status = rank_agree(w, first ? begin_save(w, &ticket) : OK);
     if (status == OK)
         status = share_ticket(w, &ticket);
     if (status == OK)

@@ -45,8 +45,8 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
 
 /* `slice` of a row's state, with its padding, to where it lies: `target`, or, of a value, wherever the
  * weights have it. */
-static enum status load_state(struct worker *w, struct source *s, const struct held *held, enum state state,
-                              struct slice slice, struct tensor target)
+static enum status load_state(struct rank_state *w, struct source *s, const struct held *held,
+                              enum state state, struct slice slice, struct tensor target)
 {
     const struct param *row = held->row->tie >= 0 ? &w->params.rows[held->row->tie] : held->row;
     float *local = calloc((size_t)slice_padded(&slice) + 1, sizeof *local);
@@ -61,7 +61,7 @@ static enum status load_state(struct worker *w, struct source *s, const struct h
     return status;
 }
 
-static enum status load_slices(struct worker *w, struct source *s, bool with_optimizer)
+static enum status load_slices(struct rank_state *w, struct source *s, bool with_optimizer)
 {
     bool whole = w->weights.zero_stage < 3; // of values a rank holds more than it owns
     for (int h = 0; h < w->weights.count; h++) {
@@ -82,7 +82,7 @@ static enum status load_slices(struct worker *w, struct source *s, bool with_opt
 /* ---- all ranks ---- */
 
 /* Going on with another global batch is allowed; that samples come again or are left out should be known. */
-static void warn_of_samples(const struct worker *w, const struct source *s)
+static void warn_of_samples(const struct rank_state *w, const struct source *s)
 {
     int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
     int64_t step = s->manifest.identity.step;
@@ -112,7 +112,7 @@ static void warn_of_learning_rate(const struct recipe_optimizer *then, const str
 }
 
 /* The same for everything else that another recipe would compute differently. */
-static void warn_of_changes(const struct worker *w, const struct source *s)
+static void warn_of_changes(const struct rank_state *w, const struct source *s)
 {
     struct text path = {0};
     struct problems problems = {0}, changes = {0};
@@ -138,7 +138,7 @@ struct outcome {
     bool fits;                    // it has been opened, and is of this model: what fails after that is damage
 };
 
-static enum status load_here(struct worker *w, const char *path, bool with_optimizer, struct outcome *out)
+static enum status load_here(struct rank_state *w, const char *path, bool with_optimizer, struct outcome *out)
 {
     char *folder = NULL;
     struct source source;
@@ -168,10 +168,10 @@ static enum status load_here(struct worker *w, const char *path, bool with_optim
 }
 
 /* Ranks on machines that do not share the folder could go on from different steps. */
-static enum status check_same_step(struct worker *w, int64_t step, const char *path)
+static enum status check_same_step(struct rank_state *w, int64_t step, const char *path)
 {
     double range[2] = {(double)step, -(double)step};
-    TRY(worker_agree_max(w, range, 2));
+    TRY(rank_agree_max(w, range, 2));
     if (range[0] != -range[1])
         return fail(BAD_CHECKPOINT, "%s: step %.0f on one rank and %.0f on another: is the folder shared?",
                     path, -range[1], range[0]);
@@ -180,14 +180,14 @@ static enum status check_same_step(struct worker *w, int64_t step, const char *p
 
 /* *broken: every rank could open it, and some rank came across damage: an older checkpoint may do better. One
  * that a rank cannot even see says nothing of the others: is the folder shared? */
-static enum status load_together(struct worker *w, const char *path, bool with_optimizer, bool *broken)
+static enum status load_together(struct rank_state *w, const char *path, bool with_optimizer, bool *broken)
 {
     struct outcome outcome;
     enum status status = load_here(w, path, with_optimizer, &outcome);
     double misfit = outcome.fits ? 0.0 : 1.0;
     *broken = false;
-    TRY(worker_agree_max(w, &misfit, 1));
-    status = worker_agree(w, status);
+    TRY(rank_agree_max(w, &misfit, 1));
+    status = rank_agree(w, status);
     *broken = status == BAD_CHECKPOINT && misfit == 0.0;
     TRY(status);
     TRY(check_same_step(w, outcome.step, path));
@@ -197,14 +197,14 @@ static enum status load_together(struct worker *w, const char *path, bool with_o
     return OK;
 }
 
-enum status checkpoint_load(struct worker *w, const char *path, bool with_optimizer)
+enum status checkpoint_load(struct rank_state *w, const char *path, bool with_optimizer)
 {
     bool broken;
     return device_computes(w->device) ? load_together(w, path, with_optimizer, &broken) : OK;
 }
 
 /* The first rank looks, so that all try the same one, whatever their views of the folder. */
-static enum status find_together(struct worker *w, int64_t below, int64_t *step)
+static enum status find_together(struct rank_state *w, int64_t below, int64_t *step)
 {
     struct text skipped = {0};
     enum status status = OK;
@@ -213,14 +213,14 @@ static enum status find_together(struct worker *w, int64_t below, int64_t *step)
         status = folder_newest(w->run->recipe->checkpoint.save, below, step, &skipped);
     fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
-    TRY(worker_agree(w, status));
+    TRY(rank_agree(w, status));
     double found = (double)*step;
-    TRY(worker_agree_max(w, &found, 1));
+    TRY(rank_agree_max(w, &found, 1));
     *step = (int64_t)found;
     return OK;
 }
 
-enum status checkpoint_continue(struct worker *w, char **out)
+enum status checkpoint_continue(struct rank_state *w, char **out)
 {
     const char *save = w->run->recipe->checkpoint.save;
     bool first = w->world->rank == 0, broken = device_computes(w->device) && save != NULL;
@@ -232,7 +232,7 @@ enum status checkpoint_continue(struct worker *w, char **out)
         const struct text *fingerprint;
         status = data_fingerprint(w->run->data, &fingerprint);
     }
-    TRY(worker_agree(w, status));
+    TRY(rank_agree(w, status));
     while (broken) {
         TRY(find_together(w, below, &step));
         if (step < 0 && status != OK)

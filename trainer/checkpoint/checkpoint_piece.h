@@ -15,7 +15,7 @@
 
 #include "layers/parameters/weights.h"
 #include "trainer/checkpoint/format/safetensors.h"
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 /* What is kept of a parameter. */
 enum state { STATE_VALUE, STATE_M, STATE_V, STATE_COUNT };

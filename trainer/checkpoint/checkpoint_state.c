@@ -28,7 +28,7 @@ static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *
     out->bytes = out->room;
 }
 
-enum status state_list(const struct worker *w, struct state_tensor **out, int *count)
+enum status state_list(const struct rank_state *w, struct state_tensor **out, int *count)
 {
     *count = 0;
     *out = calloc((size_t)w->params.count + 1, sizeof **out);
@@ -70,7 +70,7 @@ static enum status read_amax(struct source *s, const struct piece *pieces, int c
 }
 
 /* Every rank reads all of it. One that another format wrote has none. */
-enum status state_load_amax(struct worker *w, struct source *s)
+enum status state_load_amax(struct rank_state *w, struct source *s)
 {
     int missing = 0;
     for (int row = 0; row < w->params.count && w->amax != NULL; row++) {
@@ -106,7 +106,7 @@ static bool is_count(double number)
     return number >= 0.0 && number <= 0x1p53 && number == floor(number);
 }
 
-enum status state_load_loss_scale(const struct worker *w, struct source *s, struct loss_scale *out)
+enum status state_load_loss_scale(const struct rank_state *w, struct source *s, struct loss_scale *out)
 {
     const struct manifest *m = &s->manifest;
     double numbers[SCALE_NUMBERS] = {m->loss_scale.scale, (double)m->loss_scale.good_steps,

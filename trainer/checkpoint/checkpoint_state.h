@@ -18,10 +18,10 @@ struct state_tensor {
 };
 
 /* The same on every rank. The caller frees *out; it may be NULL when *count is 0. */
-MUST_USE enum status state_list(const struct worker *worker, struct state_tensor **out, int *count);
+MUST_USE enum status state_list(const struct rank_state *state, struct state_tensor **out, int *count);
 
 /* Histories of another length are truncated or padded; missing ones start empty, with a warning. */
-MUST_USE enum status state_load_amax(struct worker *worker, struct source *source);
+MUST_USE enum status state_load_amax(struct rank_state *state, struct source *source);
 /* The scale to resume with: the checkpoint's if both runs have a dynamic one, else the initial one. */
-MUST_USE enum status state_load_loss_scale(const struct worker *worker, struct source *source,
+MUST_USE enum status state_load_loss_scale(const struct rank_state *state, struct source *source,
                                            struct loss_scale *out);

@@ -6,7 +6,7 @@
 enum { NOTE_INTS = 256 }; // a status, and a reason of up to 1019 characters
 
 /* Through device memory, as every message goes. */
-static enum status reduce_max(struct worker *w, const struct buffer *room, double *values, int count)
+static enum status reduce_max(struct rank_state *w, const struct buffer *room, double *values, int count)
 {
     size_t bytes = (size_t)count * sizeof *values;
     TRY(copy_to_device(w->compute, room->data, values, bytes));
@@ -15,13 +15,13 @@ static enum status reduce_max(struct worker *w, const struct buffer *room, doubl
     return stream_sync(w->compute);
 }
 
-enum status worker_agree_max(struct worker *w, double *values, int count)
+enum status rank_agree_max(struct rank_state *w, double *values, int count)
 {
-    _Static_assert((int)AGREE_MAX_VALUES <= (int)REMARK_COUNT, "remarks have room for what is agreed on");
+    _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT, "remarks have room for what is agreed on");
     CHECK(count <= AGREE_MAX_VALUES);
     // Between steps the remarks' room is free, so a run that saves takes no byte more than one that does not.
-    if (w->remarks_buffer.data != NULL)
-        return reduce_max(w, &w->remarks_buffer, values, count);
+    if (w->stats_buffer.data != NULL)
+        return reduce_max(w, &w->stats_buffer, values, count);
     struct buffer room = {0};
     TRY(buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof *values, &room));
     enum status status = reduce_max(w, &room, values, count);
@@ -29,19 +29,19 @@ enum status worker_agree_max(struct worker *w, double *values, int count)
     return status;
 }
 
-enum status worker_share(struct worker *w, uint32_t *words, int count)
+enum status rank_share(struct rank_state *w, uint32_t *words, int count)
 {
     double values[AGREE_MAX_VALUES] = {0.0};
     CHECK(count <= AGREE_MAX_VALUES);
     for (int i = 0; i < count && w->world->rank == 0; i++)
         values[i] = (double)words[i];
-    TRY(worker_agree_max(w, values, count));
+    TRY(rank_agree_max(w, values, count));
     for (int i = 0; i < count; i++)
         words[i] = (uint32_t)values[i];
     return OK;
 }
 
-static enum status broadcast(struct worker *w, struct buffer *room, int32_t *note, int root)
+static enum status broadcast(struct rank_state *w, struct buffer *room, int32_t *note, int root)
 {
     size_t bytes = NOTE_INTS * sizeof *note;
     TRY(copy_to_device(w->compute, room->data, note, bytes));
@@ -51,7 +51,7 @@ static enum status broadcast(struct worker *w, struct buffer *room, int32_t *not
 }
 
 /* Everybody gets the status and the reason of rank `root`. */
-static enum status share_reason(struct worker *w, enum status mine, int root)
+static enum status share_reason(struct rank_state *w, enum status mine, int root)
 {
     int32_t note[NOTE_INTS] = {(int32_t)mine};
     char *reason = (char *)(note + 1);
@@ -66,12 +66,12 @@ static enum status share_reason(struct worker *w, enum status mine, int root)
     return fail((enum status)note[0], "%s", reason);
 }
 
-enum status worker_agree(struct worker *w, enum status mine)
+enum status rank_agree(struct rank_state *w, enum status mine)
 {
     if (w->world->size == 1)
         return mine;
     // The lowest rank that failed brings the greatest number.
     double worst = mine == OK ? 0.0 : (double)(w->world->size - w->world->rank);
-    TRY(worker_agree_max(w, &worst, 1));
+    TRY(rank_agree_max(w, &worst, 1));
     return worst == 0.0 ? OK : share_reason(w, mine, w->world->size - (int)worst);
 }

@@ -13,7 +13,7 @@
 struct executor {
     struct executor_config config;
     struct env env;
-    struct stream *beside; // env's
+    struct stream *comm_stream; // env's
     int pp_rank;
     struct stage *stages; // [chunks]
     struct stash stash;
@@ -87,7 +87,7 @@ static enum status create_buckets(struct executor *e)
     const struct weights *weights = e->config.weights;
     struct buckets_config config = {
         .data = e->config.groups->data,
-        .twins = e->config.groups->twins,
+        .stage_replicas = e->config.groups->stage_replicas,
         .device = weights->device,
         .gradients = weights->flat_gradient,
         .plan = &weights->plan,
@@ -136,13 +136,13 @@ static enum status fill_executor(struct executor *e)
     const struct executor_config *config = &e->config;
     e->pp_rank = config->groups->place.pp;
     if (config->tp_comm_overlap && config->sequence_parallel)
-        TRY(stream_create(config->weights->device, "beside", &e->beside));
+        TRY(stream_create(config->weights->device, "beside", &e->comm_stream));
     e->env = (struct env){
         .model = config->model,
         .groups = config->groups,
         .weights = config->weights,
         .compute = config->compute,
-        .beside = e->beside,
+        .comm_stream = e->comm_stream,
         .batch = config->batch,
         .sequence = config->sequence,
         .sequence_parallel = config->sequence_parallel,
@@ -199,7 +199,7 @@ void executor_destroy(struct executor *executor)
     for (int i = 0; executor->graphs != NULL && i < list->count; i++)
         graph_destroy(executor->graphs[i]);
     free(executor->graphs);
-    stream_destroy(executor->beside);
+    stream_destroy(executor->comm_stream);
     buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
     offload_destroy(executor->offload);
@@ -254,9 +254,9 @@ static enum status await(struct executor *e, struct event event)
     return OK;
 }
 
-static enum status acquire(struct executor *e, const struct job *job, enum home home)
+static enum status acquire(struct executor *e, const struct job *job, enum lifetime lifetime)
 {
-    return offload_acquire(e->offload, e->env.compute, home, job->chunk, job->action.microbatch);
+    return offload_acquire(e->offload, e->env.compute, lifetime, job->chunk, job->action.microbatch);
 }
 
 /* Its input: from a message, or from the stage before on this rank; the first stage makes its own. */
@@ -266,7 +266,7 @@ static enum status take_input(struct executor *e, const struct job *job)
     bool made_here = is_here(e, action.stage - 1, action.microbatch);
     if (action.stage > 0 && !made_here)
         return await(e, e->activation[job->cell]);
-    TRY(acquire(e, job, HOME_INPUT));
+    TRY(acquire(e, job, KEEP_INPUT));
     if (!made_here)
         return OK;
     action.stage--;
@@ -285,15 +285,16 @@ static enum status run_ops(struct executor *e, const struct job *job, struct ten
                                   .pass = &job->pass,
                                   .dx = dx,
                                   .done = done,
-                                  .done_at_the_end = groups->data->size == 1 && groups->twins == NULL};
+                                  .done_at_the_end =
+                                      groups->data->size == 1 && groups->stage_replicas == NULL};
     return stage_ops_run(&ops, e->graph);
 }
 
 static enum status run_forward(struct executor *e, const struct job *job)
 {
     TRY(take_input(e, job));
-    TRY(acquire(e, job, HOME_UNTIL_INPUT));
-    TRY(acquire(e, job, HOME_UNTIL_WEIGHT));
+    TRY(acquire(e, job, KEEP_UNTIL_BACKWARD_INPUT));
+    TRY(acquire(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
     TRY(run_ops(e, job, (struct tensor){0}, (struct layer_done){0}));
     return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
 }
@@ -339,9 +340,9 @@ static enum status idle_chunks_done(struct executor *e)
     return OK;
 }
 
-static enum status release(struct executor *e, const struct job *job, enum home home)
+static enum status release(struct executor *e, const struct job *job, enum lifetime lifetime)
 {
-    return stash_poison(&e->stash, e->env.compute, home, job->chunk, job->action.microbatch, true);
+    return stash_poison(&e->stash, e->env.compute, lifetime, job->chunk, job->action.microbatch, true);
 }
 
 static enum status run_backward_input(struct executor *e, const struct job *job)
@@ -349,15 +350,15 @@ static enum status run_backward_input(struct executor *e, const struct job *job)
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
     TRY(run_ops(e, job, dx, (struct layer_done){0}));
-    TRY(release(e, job, HOME_INPUT));
-    return release(e, job, HOME_UNTIL_INPUT);
+    TRY(release(e, job, KEEP_INPUT));
+    return release(e, job, KEEP_UNTIL_BACKWARD_INPUT);
 }
 
 static enum status run_backward_weight(struct executor *e, const struct job *job)
 {
     TRY(run_ops(e, job, (struct tensor){0}, done_of(e, job)));
-    TRY(release(e, job, HOME_UNTIL_WEIGHT));
-    return release(e, job, HOME_INPUT_TO_WEIGHT);
+    TRY(release(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
+    return release(e, job, KEEP_INPUT_TO_WEIGHT);
 }
 
 static enum status run_backward(struct executor *e, const struct job *job)
@@ -365,10 +366,10 @@ static enum status run_backward(struct executor *e, const struct job *job)
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
     TRY(run_ops(e, job, dx, done_of(e, job)));
-    TRY(release(e, job, HOME_INPUT));
-    TRY(release(e, job, HOME_UNTIL_INPUT));
-    TRY(release(e, job, HOME_UNTIL_WEIGHT));
-    return release(e, job, HOME_INPUT_TO_WEIGHT);
+    TRY(release(e, job, KEEP_INPUT));
+    TRY(release(e, job, KEEP_UNTIL_BACKWARD_INPUT));
+    TRY(release(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
+    return release(e, job, KEEP_INPUT_TO_WEIGHT);
 }
 
 static enum status receive_gradient(struct executor *e, const struct job *job)
@@ -388,7 +389,7 @@ static enum status send_gradient(struct executor *e, const struct job *job)
 
 static enum status receive_activation(struct executor *e, const struct job *job)
 {
-    TRY(acquire(e, job, HOME_INPUT));
+    TRY(acquire(e, job, KEEP_INPUT));
     return p2p_recv(e->p2p, job->action.peer, false, stage_input(job->stage, &job->pass),
                     stream_record(e->env.compute), &e->activation[job->cell]);
 }
@@ -399,7 +400,7 @@ static enum status send_activation(struct executor *e, const struct job *job, st
 {
     TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
                  stream_record(e->env.compute), sent));
-    offload_sent(e->offload, job->stage->through.home, job->chunk, job->action.microbatch, *sent);
+    offload_sent(e->offload, job->stage->through.lifetime, job->chunk, job->action.microbatch, *sent);
     return OK;
 }
 

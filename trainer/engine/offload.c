@@ -4,23 +4,24 @@
 #include <stdlib.h>
 
 /* The homes of what F leaves behind. */
-enum { HOMES = HOME_UNTIL_WEIGHT + 1 };
-_Static_assert(HOME_INPUT == 0 && HOME_UNTIL_INPUT == 1 && HOME_UNTIL_WEIGHT == 2, "they come first");
+enum { LIFETIMES = KEEP_UNTIL_BACKWARD_WEIGHT + 1 };
+_Static_assert(KEEP_INPUT == 0 && KEEP_UNTIL_BACKWARD_INPUT == 1 && KEEP_UNTIL_BACKWARD_WEIGHT == 2,
+               "they come first");
 
 struct offload {
     struct stash *stash;
     struct stream *compute, *stream;
     struct buffer host;
-    size_t *begin[HOMES]; // [chunks] in `host`: there every thing has the slot of stash->plan
-    struct event *copied[HOMES],
-        *sent[HOMES];     // [chunks][2m] of a slot: its last reader, beside the compute stream
+    size_t *begin[LIFETIMES]; // [chunks] in `host`: there every thing has the slot of stash->plan
+    struct event *copied[LIFETIMES],
+        *sent[LIFETIMES]; // [chunks][2m] of a slot: its last reader, beside the compute stream
     struct event *back;   // [chunks][m]
     int *first_at, *next; // things to send for at a place of the list: [count], [chunks][m]
 };
 
-static size_t slot_bytes(const struct offload *o, int home, int chunk)
+static size_t slot_bytes(const struct offload *o, int lifetime, int chunk)
 {
-    return o->stash->stages[chunk].layout.bytes[home];
+    return o->stash->stages[chunk].layout.bytes[lifetime];
 }
 
 /* ---- making ---- */
@@ -29,11 +30,11 @@ static enum status allocate_tables(struct offload *o, int positions)
 {
     size_t chunks = (size_t)o->stash->chunks, cells = chunks * (size_t)o->stash->m;
     bool good = true;
-    for (int home = 0; home < HOMES; home++) {
-        o->begin[home] = calloc(chunks, sizeof *o->begin[home]);
-        o->copied[home] = calloc(2 * cells, sizeof *o->copied[home]);
-        o->sent[home] = calloc(2 * cells, sizeof *o->sent[home]);
-        good = good && o->begin[home] != NULL && o->copied[home] != NULL && o->sent[home] != NULL;
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
+        o->begin[lifetime] = calloc(chunks, sizeof *o->begin[lifetime]);
+        o->copied[lifetime] = calloc(2 * cells, sizeof *o->copied[lifetime]);
+        o->sent[lifetime] = calloc(2 * cells, sizeof *o->sent[lifetime]);
+        good = good && o->begin[lifetime] != NULL && o->copied[lifetime] != NULL && o->sent[lifetime] != NULL;
     }
     o->back = calloc(cells, sizeof *o->back);
     o->first_at = malloc((size_t)positions * sizeof *o->first_at);
@@ -47,7 +48,7 @@ static void list_returns(struct offload *o, int positions)
     for (int i = 0; i < positions; i++)
         o->first_at[i] = -1;
     for (int cell = 0; cell < o->stash->chunks * o->stash->m; cell++) {
-        int at = o->stash->away->returns[cell];
+        int at = o->stash->offloaded->returns[cell];
         if (at < 0)
             continue;
         o->next[cell] = o->first_at[at];
@@ -58,10 +59,11 @@ static void list_returns(struct offload *o, int positions)
 static enum status allocate_host(struct offload *o)
 {
     size_t bytes = 0;
-    for (int home = 0; home < HOMES; home++)
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
         for (int chunk = 0; chunk < o->stash->chunks; chunk++) {
-            o->begin[home][chunk] = bytes;
-            bytes += slot_bytes(o, home, chunk) * (size_t)stash_whole_slots(o->stash, (enum home)home, chunk);
+            o->begin[lifetime][chunk] = bytes;
+            bytes += slot_bytes(o, lifetime, chunk) *
+                     (size_t)stash_whole_slots(o->stash, (enum lifetime)lifetime, chunk);
         }
     return buffer_alloc(stream_device(o->compute), PART_HOST, bytes, &o->host);
 }
@@ -69,7 +71,7 @@ static enum status allocate_host(struct offload *o)
 enum status offload_create(struct stash *stash, struct stream *compute, const struct action_list *list,
                            struct offload **out)
 {
-    if (stash->away == NULL)
+    if (stash->offloaded == NULL)
         return OK;
     struct offload *o = calloc(1, sizeof *o);
     if (o == NULL)
@@ -96,10 +98,10 @@ void offload_destroy(struct offload *o)
         return;
     stream_destroy(o->stream);
     buffer_free(&o->host);
-    for (int home = 0; home < HOMES; home++) {
-        free(o->begin[home]);
-        free(o->copied[home]);
-        free(o->sent[home]);
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
+        free(o->begin[lifetime]);
+        free(o->copied[lifetime]);
+        free(o->sent[lifetime]);
     }
     free(o->back);
     free(o->first_at);
@@ -110,63 +112,63 @@ void offload_destroy(struct offload *o)
 /* ---- going and coming ---- */
 
 /* Of a slot in copied and sent. */
-static size_t slot_index(const struct offload *o, int home, int chunk, int microbatch, bool back)
+static size_t slot_index(const struct offload *o, int lifetime, int chunk, int microbatch, bool back)
 {
-    int slot = stash_slot(o->stash, (enum home)home, chunk, microbatch, back);
+    int slot = stash_slot(o->stash, (enum lifetime)lifetime, chunk, microbatch, back);
     return (size_t)(2 * chunk * o->stash->m + slot);
 }
 
-static enum status acquire(struct offload *o, struct stream *stream, int home, int chunk, int microbatch,
+static enum status acquire(struct offload *o, struct stream *stream, int lifetime, int chunk, int microbatch,
                            bool back)
 {
-    size_t index = slot_index(o, home, chunk, microbatch, back);
-    TRY(stream_wait(stream, o->copied[home][index]));
-    TRY(stream_wait(stream, o->sent[home][index]));
-    return stash_poison(o->stash, stream, (enum home)home, chunk, microbatch, back);
+    size_t index = slot_index(o, lifetime, chunk, microbatch, back);
+    TRY(stream_wait(stream, o->copied[lifetime][index]));
+    TRY(stream_wait(stream, o->sent[lifetime][index]));
+    return stash_poison(o->stash, stream, (enum lifetime)lifetime, chunk, microbatch, back);
 }
 
-enum status offload_acquire(struct offload *o, struct stream *stream, enum home home, int chunk,
+enum status offload_acquire(struct offload *o, struct stream *stream, enum lifetime lifetime, int chunk,
                             int microbatch)
 {
-    return o != NULL ? acquire(o, stream, home, chunk, microbatch, false) : OK;
+    return o != NULL ? acquire(o, stream, lifetime, chunk, microbatch, false) : OK;
 }
 
-static size_t host_offset(const struct offload *o, int home, int chunk, int microbatch)
+static size_t host_offset(const struct offload *o, int lifetime, int chunk, int microbatch)
 {
-    int slot = stash_whole_slot(o->stash, (enum home)home, chunk, microbatch);
-    return o->begin[home][chunk] + slot_bytes(o, home, chunk) * (size_t)slot;
+    int slot = stash_whole_slot(o->stash, (enum lifetime)lifetime, chunk, microbatch);
+    return o->begin[lifetime][chunk] + slot_bytes(o, lifetime, chunk) * (size_t)slot;
 }
 
 enum status offload_leave(struct offload *o, int chunk, int microbatch)
 {
-    if (o == NULL || o->stash->away->returns[chunk * o->stash->m + microbatch] < 0)
+    if (o == NULL || o->stash->offloaded->returns[chunk * o->stash->m + microbatch] < 0)
         return OK;
-    char *base[HOME_COUNT];
+    char *base[LIFETIME_COUNT];
     stash_bases(o->stash, chunk, microbatch, false, base);
     TRY(stream_wait(o->stream, stream_record(o->compute)));
-    for (int home = 0; home < HOMES; home++) {
-        size_t offset = host_offset(o, home, chunk, microbatch), bytes = slot_bytes(o, home, chunk);
-        TRY(copy_to_host(o->stream, (char *)o->host.data + offset, base[home], bytes));
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
+        size_t offset = host_offset(o, lifetime, chunk, microbatch), bytes = slot_bytes(o, lifetime, chunk);
+        TRY(copy_to_host(o->stream, (char *)o->host.data + offset, base[lifetime], bytes));
         buffer_rest(&o->host, offset, bytes);
-        o->copied[home][slot_index(o, home, chunk, microbatch, false)] = stream_record(o->stream);
+        o->copied[lifetime][slot_index(o, lifetime, chunk, microbatch, false)] = stream_record(o->stream);
     }
     return OK;
 }
 
-void offload_sent(struct offload *o, enum home home, int chunk, int microbatch, struct event sent)
+void offload_sent(struct offload *o, enum lifetime lifetime, int chunk, int microbatch, struct event sent)
 {
     if (o != NULL)
-        o->sent[home][slot_index(o, home, chunk, microbatch, false)] = sent;
+        o->sent[lifetime][slot_index(o, lifetime, chunk, microbatch, false)] = sent;
 }
 
 static enum status bring_back(struct offload *o, int chunk, int microbatch)
 {
-    char *base[HOME_COUNT];
+    char *base[LIFETIME_COUNT];
     stash_bases(o->stash, chunk, microbatch, true, base);
-    for (int home = 0; home < HOMES; home++) {
-        size_t offset = host_offset(o, home, chunk, microbatch), bytes = slot_bytes(o, home, chunk);
-        TRY(acquire(o, o->stream, home, chunk, microbatch, true));
-        TRY(copy_to_device(o->stream, base[home], (char *)o->host.data + offset, bytes));
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
+        size_t offset = host_offset(o, lifetime, chunk, microbatch), bytes = slot_bytes(o, lifetime, chunk);
+        TRY(acquire(o, o->stream, lifetime, chunk, microbatch, true));
+        TRY(copy_to_device(o->stream, base[lifetime], (char *)o->host.data + offset, bytes));
         buffer_rest(&o->host, offset, bytes);
     }
     o->back[chunk * o->stash->m + microbatch] = stream_record(o->stream);
@@ -187,7 +189,7 @@ enum status offload_return(struct offload *o, int position)
 enum status offload_await(struct offload *o, int chunk, int microbatch)
 {
     int cell = o != NULL ? chunk * o->stash->m + microbatch : 0;
-    return o != NULL && o->stash->away->returns[cell] >= 0 ? stream_wait(o->compute, o->back[cell]) : OK;
+    return o != NULL && o->stash->offloaded->returns[cell] >= 0 ? stream_wait(o->compute, o->back[cell]) : OK;
 }
 
 struct stream *offload_stream(const struct offload *o)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What microbatches leave behind, kept in the host's memory between forward and backward (schedules/away.h):
+/* Activations kept in the host's memory between forward and backward (schedules/offload_plan.h):
  *
  *     compute   F0            F1                ...  F3            B0
  *     offload      out 0 ────┘ slot 0 is free              in 0 ─┘ into the slot of its second life
@@ -24,12 +24,13 @@ void offload_destroy(struct offload *offload); // takes NULL
 /* All of these take NULL, and do nothing. */
 
 /* `stream` is about to write into this home of a microbatch, in its first life. */
-MUST_USE enum status offload_acquire(struct offload *offload, struct stream *stream, enum home home,
+MUST_USE enum status offload_acquire(struct offload *offload, struct stream *stream, enum lifetime lifetime,
                                      int chunk, int microbatch);
 /* F has been put on the compute stream: its thing may go. */
 MUST_USE enum status offload_leave(struct offload *offload, int chunk, int microbatch);
 /* A message that reads this home of a microbatch is done at `sent`. */
-void offload_sent(struct offload *offload, enum home home, int chunk, int microbatch, struct event sent);
+void offload_sent(struct offload *offload, enum lifetime lifetime, int chunk, int microbatch,
+                  struct event sent);
 /* Sends for what has to be on its way when the action at `position` begins. */
 MUST_USE enum status offload_return(struct offload *offload, int position);
 /* The compute stream goes on when the thing is back. */

@@ -53,30 +53,30 @@ struct portion {
 };
 
 /* Whether values are what the layers compute with, and not masters beside it. */
-static bool is_shared(const struct worker *worker)
+static bool is_shared(const struct rank_state *state)
 {
-    return worker->weights.working == worker->weights.main;
+    return state->weights.working == state->weights.main;
 }
 
 /* Whether a rank has more of it than it owns: beside masters of the rounded values only, which nobody asks
  * for. */
-static bool is_whole(const struct worker *worker, enum snapshot_kind kind)
+static bool is_whole(const struct rank_state *state, enum snapshot_kind kind)
 {
-    return kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3 && is_shared(worker);
+    return kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3 && is_shared(state);
 }
 
-static int portions_of(const struct worker *worker, enum snapshot_kind kind)
+static int portions_of(const struct rank_state *state, enum snapshot_kind kind)
 {
-    return is_whole(worker, kind) ? worker->weights.count : worker->weights.owned_count;
+    return is_whole(state, kind) ? state->weights.count : state->weights.owned_count;
 }
 
-static struct portion portion_at(const struct worker *worker, enum snapshot_kind kind, int i)
+static struct portion portion_at(const struct rank_state *state, enum snapshot_kind kind, int i)
 {
-    const struct owned *owned = &worker->weights.owned[i];
-    const struct held *held = &worker->weights.list[i];
+    const struct owned *owned = &state->weights.owned[i];
+    const struct held *held = &state->weights.list[i];
     switch (kind) {
     case SNAPSHOT_WEIGHT:
-        if (is_whole(worker, kind))
+        if (is_whole(state, kind))
             return (struct portion){held, held->slice, held->weight};
         return (struct portion){owned->held, owned_slice(owned), owned->value};
     case SNAPSHOT_GRADIENT:
@@ -99,18 +99,19 @@ static int original_of(const struct held *held)
 
 /* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but
  * not for a second use on one rank, whose own gradient went into the first. */
-static bool takes_part(const struct worker *worker, const struct portion *portion, enum snapshot_kind kind)
+static bool takes_part(const struct rank_state *state, const struct portion *portion, enum snapshot_kind kind)
 {
-    bool values = kind == SNAPSHOT_WEIGHT && is_shared(worker);
+    bool values = kind == SNAPSHOT_WEIGHT && is_shared(state);
     return portion->tensor.data != NULL && !(portion->held->second_use && !values);
 }
 
 /* Of what is cut over the data ranks, each speaks for its own. */
-static bool speaks_for(const struct worker *worker, const struct held *held, enum snapshot_kind kind)
+static bool is_primary_for(const struct rank_state *state, const struct held *held, enum snapshot_kind kind)
 {
-    const struct groups *groups = worker->groups;
-    bool cut = worker->weights.zero_stage > 0 && !is_whole(worker, kind);
-    bool first = cut ? groups->twins == NULL || groups->twins->rank == 0 : groups_speaks(groups);
+    const struct groups *groups = state->groups;
+    bool cut = state->weights.zero_stage > 0 && !is_whole(state, kind);
+    bool first =
+        cut ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0 : groups_is_primary(groups);
     return first && held->slice.first && held->row->tie < 0;
 }
 
@@ -124,31 +125,31 @@ static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind
            slice->begin[1];
 }
 
-static enum status read_local(struct worker *worker, struct tensor tensor, float **out)
+static enum status read_local(struct rank_state *state, struct tensor tensor, float **out)
 {
     int64_t count = tensor_count(tensor);
     *out = malloc((size_t)count * sizeof **out + 1);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory to read %lld numbers", (long long)count);
-    return floats_from_device(worker->compute, tensor, *out);
+    return floats_from_device(state->compute, tensor, *out);
 }
 
 /* Writes where this rank speaks (`speaking`), compares where it does not. */
-static enum status visit(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
-                         bool speaking)
+static enum status visit(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind,
+                         bool as_primary)
 {
-    for (int p = 0; p < portions_of(worker, kind); p++) {
-        struct portion part = portion_at(worker, kind, p);
-        if (!takes_part(worker, &part, kind) || speaks_for(worker, part.held, kind) != speaking)
+    for (int p = 0; p < portions_of(state, kind); p++) {
+        struct portion part = portion_at(state, kind, p);
+        if (!takes_part(state, &part, kind) || is_primary_for(state, part.held, kind) != as_primary)
             continue;
         float *local = NULL;
-        enum status status = read_local(worker, part.tensor, &local);
+        enum status status = read_local(state, part.tensor, &local);
         long long differs = 0;
         for (int64_t i = 0; status == OK && i < part.slice.count[0]; i++) {
             float *whole = whole_row(snapshot, kind, &part, i), *mine = local + i * part.slice.padded[1];
-            if (speaking)
+            if (as_primary)
                 memcpy(whole, mine, (size_t)part.slice.count[1] * sizeof *whole);
-            for (int64_t j = 0; !speaking && j < part.slice.count[1]; j++)
+            for (int64_t j = 0; !as_primary && j < part.slice.count[1]; j++)
                 differs += memcmp(&whole[j], &mine[j], sizeof *whole) != 0;
         }
         free(local);
@@ -159,12 +160,12 @@ static enum status visit(struct snapshot *snapshot, struct worker *worker, enum 
     return OK;
 }
 
-enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
+enum status snapshot_take(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind)
 {
-    TRY(visit(snapshot, worker, kind, true));
-    TRY(group_barrier(worker->groups->world, worker->compute));
-    TRY(visit(snapshot, worker, kind, false));
-    return group_barrier(worker->groups->world, worker->compute);
+    TRY(visit(snapshot, state, kind, true));
+    TRY(group_barrier(state->groups->world, state->compute));
+    TRY(visit(snapshot, state, kind, false));
+    return group_barrier(state->groups->world, state->compute);
 }
 
 /* Rows of the whole as a part has them, its padding zero; free() it. */
@@ -181,39 +182,39 @@ static enum status cut_out(const struct snapshot *snapshot, enum snapshot_kind k
     return OK;
 }
 
-static enum status give_part(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind,
-                             const struct portion *part)
+static enum status give_part(const struct snapshot *snapshot, struct rank_state *state,
+                             enum snapshot_kind kind, const struct portion *part)
 {
     float *local = NULL;
     TRY(cut_out(snapshot, kind, part, &local));
     enum status status = OK;
-    if (kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3)
-        status = weights_put(&worker->weights, worker->compute, part->held, local);
+    if (kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3)
+        status = weights_put(&state->weights, state->compute, part->held, local);
     else
-        status = floats_to_device(worker->compute, part->tensor, local);
+        status = floats_to_device(state->compute, part->tensor, local);
     free(local);
     return status;
 }
 
-enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind)
+enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind)
 {
     // Whole on every rank, whatever of them is owned.
-    bool values = kind == SNAPSHOT_WEIGHT && worker->weights.zero_stage < 3;
-    for (int p = 0; p < (values ? worker->weights.count : worker->weights.owned_count); p++) {
-        const struct held *held = &worker->weights.list[p];
+    bool values = kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3;
+    for (int p = 0; p < (values ? state->weights.count : state->weights.owned_count); p++) {
+        const struct held *held = &state->weights.list[p];
         struct portion part =
-            values ? (struct portion){held, held->slice, held->weight} : portion_at(worker, kind, p);
+            values ? (struct portion){held, held->slice, held->weight} : portion_at(state, kind, p);
         if (!part.held->second_use && part.tensor.data != NULL)
-            TRY(give_part(snapshot, worker, kind, &part));
+            TRY(give_part(snapshot, state, kind, &part));
     }
     return OK;
 }
 
-enum status snapshot_take_amax(struct snapshot *snapshot, const struct worker *worker)
+enum status snapshot_take_amax(struct snapshot *snapshot, const struct rank_state *state)
 {
-    for (int row = 0; row < snapshot->rows && worker->world->rank == 0; row++) {
+    for (int row = 0; row < snapshot->rows && state->world->rank == 0; row++) {
         int64_t steps;
-        const float *history = amax_history_of(worker->amax, row, &steps);
+        const float *history = amax_history_of(state->amax, row, &steps);
         if (history == NULL)
             continue;
         size_t bytes = (size_t)(OPERAND_COUNT * steps) * sizeof *history;
@@ -227,10 +228,10 @@ enum status snapshot_take_amax(struct snapshot *snapshot, const struct worker *w
     return OK;
 }
 
-enum status snapshot_give_amax(const struct snapshot *snapshot, struct worker *worker)
+enum status snapshot_give_amax(const struct snapshot *snapshot, struct rank_state *state)
 {
-    for (int row = 0; row < snapshot->rows && worker->amax != NULL; row++)
+    for (int row = 0; row < snapshot->rows && state->amax != NULL; row++)
         if (snapshot->amax[row] != NULL)
-            amax_history_put(worker->amax, row, snapshot->amax[row], snapshot->amax_steps);
-    return amax_history_settle(worker->amax);
+            amax_history_put(state->amax, row, snapshot->amax[row], snapshot->amax_steps);
+    return amax_history_settle(state->amax);
 }

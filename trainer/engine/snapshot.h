@@ -4,7 +4,7 @@
  * the same bits, and those that do not are counted. For looking and comparing, not for saving. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 #include <stdatomic.h>
 
@@ -26,10 +26,11 @@ void snapshot_destroy(struct snapshot *snapshot);
 
 /* Collective over the worker's world: this rank's slices into the whole, then the comparison of the others.
  */
-MUST_USE enum status snapshot_take(struct snapshot *snapshot, struct worker *worker, enum snapshot_kind kind);
+MUST_USE enum status snapshot_take(struct snapshot *snapshot, struct rank_state *state,
+                                   enum snapshot_kind kind);
 /* The history of delayed scaling, which all ranks have: the first one's, and to every rank. */
-MUST_USE enum status snapshot_take_amax(struct snapshot *snapshot, const struct worker *worker);
-MUST_USE enum status snapshot_give_amax(const struct snapshot *snapshot, struct worker *worker);
+MUST_USE enum status snapshot_take_amax(struct snapshot *snapshot, const struct rank_state *state);
+MUST_USE enum status snapshot_give_amax(const struct snapshot *snapshot, struct rank_state *state);
 /* This rank's slices out of the whole. */
-MUST_USE enum status snapshot_give(const struct snapshot *snapshot, struct worker *worker,
+MUST_USE enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *state,
                                    enum snapshot_kind kind);

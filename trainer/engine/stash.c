@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const enum slot_class class_of[HOME_COUNT] = {
-    [HOME_INPUT] = UNTIL_INPUT,
-    [HOME_UNTIL_INPUT] = STASH_UNTIL_INPUT,
-    [HOME_UNTIL_WEIGHT] = STASH_UNTIL_WEIGHT,
-    [HOME_INPUT_TO_WEIGHT] = INPUT_TO_WEIGHT,
+static const enum slot_class class_of[LIFETIME_COUNT] = {
+    [KEEP_INPUT] = UNTIL_INPUT,
+    [KEEP_UNTIL_BACKWARD_INPUT] = STASH_UNTIL_INPUT,
+    [KEEP_UNTIL_BACKWARD_WEIGHT] = STASH_UNTIL_WEIGHT,
+    [KEEP_INPUT_TO_WEIGHT] = INPUT_TO_WEIGHT,
 };
 
-_Static_assert((int)SLOT_INPUT == (int)HOME_INPUT && (int)SLOT_INPUT_TO_WEIGHT == (int)HOME_INPUT_TO_WEIGHT &&
-                   (int)SLOT_GRADIENT == (int)HOME_INPUT_TO_WEIGHT + 1,
+_Static_assert((int)SLOT_INPUT == (int)KEEP_INPUT && (int)SLOT_INPUT_TO_WEIGHT == (int)KEEP_INPUT_TO_WEIGHT &&
+                   (int)SLOT_GRADIENT == (int)KEEP_INPUT_TO_WEIGHT + 1,
                "a kind of slots is its home");
 
 const char *slot_kind_name(enum slot_kind kind)
@@ -83,35 +83,36 @@ void gradient_plan_destroy(struct gradient_plan *plan)
     *plan = (struct gradient_plan){0};
 }
 
-static bool goes_away(const struct stash *stash, enum home home)
+static bool is_offloaded(const struct stash *stash, enum lifetime lifetime)
 {
-    return stash->away != NULL && home <= HOME_UNTIL_WEIGHT;
+    return stash->offloaded != NULL && lifetime <= KEEP_UNTIL_BACKWARD_WEIGHT;
 }
 
-int stash_whole_slots(const struct stash *stash, enum home home, int chunk)
+int stash_whole_slots(const struct stash *stash, enum lifetime lifetime, int chunk)
 {
-    return stash->plan->peak[class_of[home]][chunk];
+    return stash->plan->peak[class_of[lifetime]][chunk];
 }
 
-int stash_whole_slot(const struct stash *stash, enum home home, int chunk, int microbatch)
+int stash_whole_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch)
 {
-    return slot_of(stash->plan, class_of[home], chunk, microbatch);
+    return slot_of(stash->plan, class_of[lifetime], chunk, microbatch);
 }
 
-int stash_slot(const struct stash *stash, enum home home, int chunk, int microbatch, bool back)
+int stash_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back)
 {
-    return goes_away(stash, home) ? away_slot(stash->away, class_of[home], chunk, microbatch, back)
-                                  : stash_whole_slot(stash, home, chunk, microbatch);
+    return is_offloaded(stash, lifetime)
+               ? offload_slot(stash->offloaded, class_of[lifetime], chunk, microbatch, back)
+               : stash_whole_slot(stash, lifetime, chunk, microbatch);
 }
 
-static int slots_of_home(const struct stash *stash, enum home home, int chunk)
+static int slots_of_lifetime(const struct stash *stash, enum lifetime lifetime, int chunk)
 {
-    if (home_is_shared(home))
+    if (lifetime_is_shared(lifetime))
         return chunk == 0 ? 1 : 0;
-    if (home == HOME_INPUT_TO_WEIGHT && !stash->backward)
+    if (lifetime == KEEP_INPUT_TO_WEIGHT && !stash->backward)
         return 0;
-    return goes_away(stash, home) ? stash->away->peak[class_of[home]][chunk]
-                                  : stash_whole_slots(stash, home, chunk);
+    return is_offloaded(stash, lifetime) ? stash->offloaded->peak[class_of[lifetime]][chunk]
+                                         : stash_whole_slots(stash, lifetime, chunk);
 }
 
 static struct slot_use gradient_slots(const struct stash *stash)
@@ -123,28 +124,28 @@ static struct slot_use gradient_slots(const struct stash *stash)
 
 void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS])
 {
-    for (int home = HOME_INPUT; home <= HOME_INPUT_TO_WEIGHT; home++) {
-        struct slot_use use = {slots_of_home(stash, (enum home)home, chunk),
-                               (int64_t)stash->stages[chunk].layout.bytes[home]};
-        out[home] = use.slots > 0 && use.bytes > 0 ? use : (struct slot_use){0};
+    for (int lifetime = KEEP_INPUT; lifetime <= KEEP_INPUT_TO_WEIGHT; lifetime++) {
+        struct slot_use use = {slots_of_lifetime(stash, (enum lifetime)lifetime, chunk),
+                               (int64_t)stash->stages[chunk].layout.bytes[lifetime]};
+        out[lifetime] = use.slots > 0 && use.bytes > 0 ? use : (struct slot_use){0};
     }
     out[SLOT_GRADIENT] = chunk == 0 && stash->backward ? gradient_slots(stash) : (struct slot_use){0};
 }
 
-static enum status allocate_homes(struct device *device, struct stash *stash)
+static enum status allocate_slots(struct device *device, struct stash *stash)
 {
-    for (int home = 0; home < HOME_COUNT; home++) {
-        bool shared = home_is_shared((enum home)home);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        bool shared = lifetime_is_shared((enum lifetime)lifetime);
         enum part part = shared ? PART_WORKSPACE : PART_ACTIVATIONS;
         size_t most = 0;
         for (int chunk = 0; chunk < stash->chunks; chunk++)
-            if (stash->stages[chunk].layout.bytes[home] > most)
-                most = stash->stages[chunk].layout.bytes[home];
+            if (stash->stages[chunk].layout.bytes[lifetime] > most)
+                most = stash->stages[chunk].layout.bytes[lifetime];
         for (int chunk = 0; chunk < stash->chunks; chunk++) {
-            size_t bytes = shared ? most : stash->stages[chunk].layout.bytes[home];
-            bytes *= (size_t)slots_of_home(stash, (enum home)home, chunk);
+            size_t bytes = shared ? most : stash->stages[chunk].layout.bytes[lifetime];
+            bytes *= (size_t)slots_of_lifetime(stash, (enum lifetime)lifetime, chunk);
             if (bytes > 0)
-                TRY(buffer_alloc(device, part, bytes, &stash->home[home][chunk]));
+                TRY(buffer_alloc(device, part, bytes, &stash->lifetime[lifetime][chunk]));
         }
     }
     return OK;
@@ -166,11 +167,11 @@ static enum status plan_absences(const struct stash_config *config, struct stash
 {
     if (!config->offload || !config->backward)
         return OK;
-    TRY(away_plan_create(config->schedule, config->pp_rank, &stash->away));
-    if (stash->away->any)
+    TRY(offload_plan_create(config->schedule, config->pp_rank, &stash->offloaded));
+    if (stash->offloaded->any)
         return OK;
-    away_plan_destroy(stash->away);
-    stash->away = NULL;
+    offload_plan_destroy(stash->offloaded);
+    stash->offloaded = NULL;
     return OK;
 }
 
@@ -179,9 +180,9 @@ enum status stash_create(struct device *device, const struct stash_config *confi
     const struct schedule *schedule = config->schedule;
     *out = (struct stash){
         .chunks = schedule->chunks, .m = schedule->m, .stages = config->stages, .backward = config->backward};
-    for (int home = 0; home < HOME_COUNT; home++) {
-        out->home[home] = calloc((size_t)out->chunks, sizeof *out->home[home]);
-        if (out->home[home] == NULL)
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        out->lifetime[lifetime] = calloc((size_t)out->chunks, sizeof *out->lifetime[lifetime]);
+        if (out->lifetime[lifetime] == NULL)
             return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
     }
     TRY(slot_plan_create(schedule, config->pp_rank, 0, &out->plan));
@@ -190,35 +191,35 @@ enum status stash_create(struct device *device, const struct stash_config *confi
         TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));
         TRY(allocate_gradients(device, config->stages[0].env, out));
     }
-    return allocate_homes(device, out);
+    return allocate_slots(device, out);
 }
 
 void stash_destroy(struct stash *stash)
 {
-    for (int home = 0; home < HOME_COUNT; home++) {
-        for (int chunk = 0; stash->home[home] != NULL && chunk < stash->chunks; chunk++)
-            buffer_free(&stash->home[home][chunk]);
-        free(stash->home[home]);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        for (int chunk = 0; stash->lifetime[lifetime] != NULL && chunk < stash->chunks; chunk++)
+            buffer_free(&stash->lifetime[lifetime][chunk]);
+        free(stash->lifetime[lifetime]);
     }
     buffer_free(&stash->gradient);
     free(stash->gradient_busy);
     gradient_plan_destroy(&stash->gradients);
     slot_plan_destroy(stash->plan);
-    away_plan_destroy(stash->away);
+    offload_plan_destroy(stash->offloaded);
     *stash = (struct stash){0};
 }
 
-void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[HOME_COUNT])
+void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[LIFETIME_COUNT])
 {
-    for (int home = 0; home < HOME_COUNT; home++) {
-        if (home_is_shared((enum home)home)) {
-            base[home] = stash->home[home][0].data;
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        if (lifetime_is_shared((enum lifetime)lifetime)) {
+            base[lifetime] = stash->lifetime[lifetime][0].data;
             continue;
         }
-        size_t bytes = stash->stages[chunk].layout.bytes[home];
-        char *data = stash->home[home][chunk].data;
-        int slot = stash_slot(stash, (enum home)home, chunk, microbatch, back);
-        base[home] = data == NULL ? NULL : data + bytes * (size_t)slot;
+        size_t bytes = stash->stages[chunk].layout.bytes[lifetime];
+        char *data = stash->lifetime[lifetime][chunk].data;
+        int slot = stash_slot(stash, (enum lifetime)lifetime, chunk, microbatch, back);
+        base[lifetime] = data == NULL ? NULL : data + bytes * (size_t)slot;
     }
 }
 
@@ -241,17 +242,17 @@ static enum status poison_bytes(struct stream *stream, char *data, size_t bytes)
     return poison(stream, (struct poison){.out = tensor_1d(data, F32, (int64_t)(bytes / sizeof(float)))});
 }
 
-enum status stash_poison(const struct stash *stash, struct stream *stream, enum home home, int chunk,
+enum status stash_poison(const struct stash *stash, struct stream *stream, enum lifetime lifetime, int chunk,
                          int microbatch, bool back)
 {
-    char *base[HOME_COUNT];
+    char *base[LIFETIME_COUNT];
     stash_bases(stash, chunk, microbatch, back, base);
-    return poison_bytes(stream, base[home], stash->stages[chunk].layout.bytes[home]);
+    return poison_bytes(stream, base[lifetime], stash->stages[chunk].layout.bytes[lifetime]);
 }
 
 enum status stash_release_shared(const struct stash *stash, struct stream *stream)
 {
-    const struct buffer *again = &stash->home[HOME_AGAIN][0], *scratch = &stash->home[HOME_SCRATCH][0];
+    const struct buffer *again = &stash->lifetime[RECOMPUTE][0], *scratch = &stash->lifetime[SCRATCH][0];
     TRY(poison_bytes(stream, again->data, again->bytes));
     return poison_bytes(stream, scratch->data, scratch->bytes);
 }

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "layers/stage.h"
-#include "schedules/away.h"
+#include "schedules/offload_plan.h"
 
 struct gradient_plan {
     int count; // buffers
@@ -39,12 +39,13 @@ struct slot_use {
 
 struct stash {
     struct slot_plan *plan;
-    struct away_plan *away; // the slots instead, where things go to the host meanwhile (offload.h); or NULL
+    struct offload_plan
+        *offloaded; // the slots instead, where things go to the host meanwhile (offload.h); or NULL
     struct gradient_plan gradients;
     bool backward;
     int chunks, m;
     const struct stage *stages;              // [chunks]
-    struct buffer *home[HOME_COUNT];         // [chunks]; of a shared home only the first
+    struct buffer *lifetime[LIFETIME_COUNT]; // [chunks]; of a shared home only the first
     struct buffer gradient;                  // gradients.count buffers
     int64_t gradient_rows, gradient_columns; // of each
     enum dtype gradient_dtype;
@@ -63,13 +64,13 @@ MUST_USE enum status stash_create(struct device *device, const struct stash_conf
 void stash_destroy(struct stash *stash);
 
 /* The bases of all homes for a microbatch of a chunk; `back`: for its backward pass. */
-void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[HOME_COUNT]);
+void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[LIFETIME_COUNT]);
 /* A microbatch's slot of a home that is its own; and the one, and how many there are, where nothing goes
  * away.
  */
-int stash_slot(const struct stash *stash, enum home home, int chunk, int microbatch, bool back);
-int stash_whole_slot(const struct stash *stash, enum home home, int chunk, int microbatch);
-int stash_whole_slots(const struct stash *stash, enum home home, int chunk);
+int stash_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back);
+int stash_whole_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch);
+int stash_whole_slots(const struct stash *stash, enum lifetime lifetime, int chunk);
 
 /* The slots of a chunk; those of gradients, which are for all chunks, with the first. They are all there is
  * of activations on the device. */
@@ -80,7 +81,7 @@ int stash_gradient(const struct stash *stash, int chunk, int microbatch);
 struct tensor stash_gradient_tensor(const struct stash *stash, int index);
 
 /* Says that nobody reads what is in a microbatch's slot of a home any more. */
-MUST_USE enum status stash_poison(const struct stash *stash, struct stream *stream, enum home home, int chunk,
-                                  int microbatch, bool back);
+MUST_USE enum status stash_poison(const struct stash *stash, struct stream *stream, enum lifetime lifetime,
+                                  int chunk, int microbatch, bool back);
 /* The same of the homes that are the whole rank's. */
 MUST_USE enum status stash_release_shared(const struct stash *stash, struct stream *stream);

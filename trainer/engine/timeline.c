@@ -46,7 +46,7 @@ double timeline_clock_ahead(const struct barrier_times *first, const struct barr
 
 /* ---- the bubble ---- */
 
-double timeline_bubble_remark(double span_s, double busy_s)
+double timeline_bubble_stat(double span_s, double busy_s)
 {
     // Below 2^35 microseconds, nine hours, two digits behind 0.99999 are left.
     const double most_us = 0x1p35, most_part = 0.99999;
@@ -56,9 +56,9 @@ double timeline_bubble_remark(double span_s, double busy_s)
     return fmin(floor(bubble_s * 1e6), most_us) + fmin(bubble_s / span_s, most_part);
 }
 
-double timeline_bubble_fraction(double remark)
+double timeline_bubble_fraction(double collect_stats)
 {
-    return remark - floor(remark);
+    return collect_stats - floor(collect_stats);
 }
 
 /* ---- costs ---- */

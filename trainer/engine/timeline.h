@@ -49,8 +49,8 @@ double timeline_clock_ahead(const struct barrier_times *first, const struct barr
  * number, made so that of all ranks' numbers the greatest is that rank's and has its fraction: the bubble in
  * whole microseconds, and behind the point the fraction, which is below 1. Seconds; 0 for a rank that did
  * nothing. */
-double timeline_bubble_remark(double span_s, double busy_s);
-double timeline_bubble_fraction(double remark);
+double timeline_bubble_stat(double span_s, double busy_s);
+double timeline_bubble_fraction(double collect_stats);
 
 /* ---- what the simulator would have said ---- */
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* A rank, while its terms are written down. */
-struct sheet {
+struct estimate {
     const struct run *run;
     struct memory_table *table;
     struct place place;
@@ -15,12 +15,12 @@ struct sheet {
     struct memory_shape shape;
     struct recompute recompute;
     struct slot_plan *slots;
-    struct away_plan *away;       // where activations go to the host meanwhile
-    enum part part;               // activations, or what of them is in the host's memory
-    struct device_options device; // whose kernels
+    struct offload_plan *offloaded; // where activations go to the host meanwhile
+    enum part part;                 // activations, or what of them is in the host's memory
+    struct device_options device;   // whose kernels
     bool on_gpu;
-    bool split;    // W is apart from I somewhere
-    int64_t again; // the largest so far of what has one slot for the whole rank
+    bool split;         // W is apart from I somewhere
+    int64_t recomputed; // the largest so far of what has one slot for the whole rank
     int64_t scratch;
     bool has_layers;
 };
@@ -32,7 +32,7 @@ static bool is_of_papers(enum part part)
            part == PART_ACTIVATIONS || part == PART_HOST;
 }
 
-static enum status put_term(struct sheet *s, struct memory_term term)
+static enum status put_term(struct estimate *s, struct memory_term term)
 {
     struct memory_table *t = s->table;
     int64_t bytes = term.bytes * term.count * term.slots;
@@ -52,7 +52,7 @@ static enum status put_term(struct sheet *s, struct memory_term term)
     return OK;
 }
 
-static enum status put(struct sheet *s, enum part part, const char *what, int64_t bytes)
+static enum status put(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
     struct memory_term term = {
         .part = part, .stage = -1, .what = what, .bytes = bytes, .count = 1, .slots = 1};
@@ -60,7 +60,7 @@ static enum status put(struct sheet *s, enum part part, const char *what, int64_
 }
 
 /* A buffer of its own: whole cache lines, and at least one. */
-static enum status put_buffer(struct sheet *s, enum part part, const char *what, int64_t bytes)
+static enum status put_buffer(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
     return put(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
 }
@@ -75,11 +75,11 @@ static void raise_to(int64_t *most, int64_t bytes)
 struct chunk {
     int index, stage, layers;
     bool has_embedding, has_head;
-    int64_t slots[HOME_COUNT];
+    int64_t slots[LIFETIME_COUNT];
 };
 
 /* How many layers keep what belongs to a module. */
-static int layers_keeping(const struct sheet *s, const struct chunk *c, unsigned module)
+static int layers_keeping(const struct estimate *s, const struct chunk *c, unsigned module)
 {
     int keeping = 0;
     for (int i = 0; i < c->layers; i++)
@@ -88,16 +88,16 @@ static int layers_keeping(const struct sheet *s, const struct chunk *c, unsigned
 }
 
 /* In each of the chunk's slots of a home, `count` of them. */
-static enum status put_slots(struct sheet *s, const struct chunk *c, enum home home, const char *what,
-                             int64_t bytes, int64_t count)
+static enum status put_slots(struct estimate *s, const struct chunk *c, enum lifetime lifetime,
+                             const char *what, int64_t bytes, int64_t count)
 {
     struct memory_term term = {.part = s->part,
                                .stage = c->stage,
                                .what = what,
                                .bytes = bytes,
                                .count = count,
-                               .slots = c->slots[home]};
-    struct slot_use *use = &s->table->slots[c->index * SLOT_KINDS + (int)home];
+                               .slots = c->slots[lifetime]};
+    struct slot_use *use = &s->table->slots[c->index * SLOT_KINDS + (int)lifetime];
     if (s->part == PART_ACTIVATIONS && bytes * count * term.slots > 0) {
         use->slots = term.slots;
         use->bytes += bytes * count;
@@ -106,27 +106,28 @@ static enum status put_slots(struct sheet *s, const struct chunk *c, enum home h
 }
 
 /* Of one block's item: kept from F on, or for the time between I and W. */
-static enum status put_item(struct sheet *s, const struct chunk *c, const struct memory_item *item)
+static enum status put_item(struct estimate *s, const struct chunk *c, const struct memory_item *item)
 {
-    bool lasts = item->home == HOME_UNTIL_INPUT || item->home == HOME_UNTIL_WEIGHT;
-    if (!lasts && item->home != HOME_INPUT_TO_WEIGHT)
+    bool lasts = item->lifetime == KEEP_UNTIL_BACKWARD_INPUT || item->lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
+    if (!lasts && item->lifetime != KEEP_INPUT_TO_WEIGHT)
         return OK;
     if (!lasts)
-        return s->split ? put_slots(s, c, HOME_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
+        return s->split ? put_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
     int keeping = layers_keeping(s, c, item->module);
-    TRY(put_slots(s, c, item->home, item->what, item->bytes, keeping));
-    if (!s->split || item->home != HOME_UNTIL_WEIGHT)
+    TRY(put_slots(s, c, item->lifetime, item->what, item->bytes, keeping));
+    if (!s->split || item->lifetime != KEEP_UNTIL_BACKWARD_WEIGHT)
         return OK;
-    return put_slots(s, c, HOME_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
+    return put_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
 }
 
 /* What a run of layers works in: computed by F one layer after the other, by I side by side. */
-static int64_t run_bytes(const struct sheet *s, const struct memory_items *items, struct recompute_run run)
+static int64_t run_bytes(const struct estimate *s, const struct memory_items *items, struct recompute_run run)
 {
     int64_t passing = 0, lying = 0, inputs = (run.count - 1) * items->list[0].bytes;
     for (int k = 1; k < items->count; k++) {
         const struct memory_item *item = &items->list[k];
-        bool until_input = item->home == HOME_UNTIL_INPUT, until_weight = item->home == HOME_UNTIL_WEIGHT;
+        bool until_input = item->lifetime == KEEP_UNTIL_BACKWARD_INPUT,
+             until_weight = item->lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
         if ((run.modules & (item->module | RECOMPUTE_LAYER)) == 0)
             continue;
         passing += until_input || until_weight ? item->bytes : 0;
@@ -135,18 +136,18 @@ static int64_t run_bytes(const struct sheet *s, const struct memory_items *items
     return inputs + (passing > run.count * lying ? passing : run.count * lying);
 }
 
-static enum status put_blocks(struct sheet *s, const struct chunk *c)
+static enum status put_blocks(struct estimate *s, const struct chunk *c)
 {
     struct memory_items items = memory_of_block(&s->shape);
     int64_t inputs = 0;
     for (int i = 0; i < c->layers;) {
         struct recompute_run run = recompute_run_of(&s->recompute, c->layers, i);
-        raise_to(&s->again, run_bytes(s, &items, run));
+        raise_to(&s->recomputed, run_bytes(s, &items, run));
         inputs += i > 0;
         i += run.count;
     }
-    TRY(put_slots(s, c, HOME_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
-    TRY(put_slots(s, c, HOME_UNTIL_INPUT, "inputs of layers", items.list[0].bytes, inputs));
+    TRY(put_slots(s, c, KEEP_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
+    TRY(put_slots(s, c, KEEP_UNTIL_BACKWARD_INPUT, "inputs of layers", items.list[0].bytes, inputs));
     for (int k = 1; k < items.count; k++)
         TRY(put_item(s, c, &items.list[k]));
     if (c->layers > 0)
@@ -155,49 +156,49 @@ static enum status put_blocks(struct sheet *s, const struct chunk *c)
 }
 
 /* The embedding, or the head, which are never computed again. */
-static enum status put_end(struct sheet *s, const struct chunk *c, const struct memory_items *items)
+static enum status put_end(struct estimate *s, const struct chunk *c, const struct memory_items *items)
 {
     for (int k = 0; k < items->count; k++) {
         const struct memory_item *item = &items->list[k];
-        bool input = k == 0 && c->layers == 0 && item->home == HOME_UNTIL_INPUT;
-        if (item->home == HOME_SCRATCH || (item->home == HOME_INPUT_TO_WEIGHT && !s->split))
+        bool input = k == 0 && c->layers == 0 && item->lifetime == KEEP_UNTIL_BACKWARD_INPUT;
+        if (item->lifetime == SCRATCH || (item->lifetime == KEEP_INPUT_TO_WEIGHT && !s->split))
             continue;
-        TRY(put_slots(s, c, input ? HOME_INPUT : item->home, item->what, item->bytes, 1));
+        TRY(put_slots(s, c, input ? KEEP_INPUT : item->lifetime, item->what, item->bytes, 1));
     }
-    raise_to(&s->scratch, memory_in_home(items, HOME_SCRATCH));
+    raise_to(&s->scratch, memory_of_lifetime(items, SCRATCH));
     return OK;
 }
 
-static enum status put_chunk(struct sheet *s, const struct chunk *c)
+static enum status put_chunk(struct estimate *s, const struct chunk *c)
 {
     struct memory_items block = memory_of_block(&s->shape), embedding = memory_of_embedding(&s->shape),
                         head = memory_of_head(&s->shape);
     int64_t between = 0; // I and W of one layer, where W follows at once
     TRY(put_blocks(s, c));
     if (c->layers > 0)
-        raise_to(&between, memory_in_home(&block, HOME_INPUT_TO_WEIGHT));
+        raise_to(&between, memory_of_lifetime(&block, KEEP_INPUT_TO_WEIGHT));
     if (c->has_embedding) {
         TRY(put_end(s, c, &embedding));
-        raise_to(&between, memory_in_home(&embedding, HOME_INPUT_TO_WEIGHT));
+        raise_to(&between, memory_of_lifetime(&embedding, KEEP_INPUT_TO_WEIGHT));
     }
     if (c->has_head) {
         TRY(put_end(s, c, &head));
-        raise_to(&between, memory_in_home(&head, HOME_INPUT_TO_WEIGHT));
+        raise_to(&between, memory_of_lifetime(&head, KEEP_INPUT_TO_WEIGHT));
     } else {
-        TRY(put_slots(s, c, c->layers == 0 ? HOME_INPUT : HOME_UNTIL_INPUT, "output of the stage",
+        TRY(put_slots(s, c, c->layers == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT, "output of the stage",
                       (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1));
     }
-    return s->split ? OK : put_slots(s, c, HOME_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
+    return s->split ? OK : put_slots(s, c, KEEP_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
 }
 
 /* Away and back, each thing has two slots for a short time, and one of the host's for all of it. */
-static int64_t slots_of(const struct sheet *s, enum slot_class class, int chunk)
+static int64_t slots_of(const struct estimate *s, enum slot_class class, int chunk)
 {
-    bool away = s->part == PART_ACTIVATIONS && s->away != NULL && s->away->any;
-    return away ? s->away->peak[class][chunk] : s->slots->peak[class][chunk];
+    bool offloaded = s->part == PART_ACTIVATIONS && s->offloaded != NULL && s->offloaded->any;
+    return offloaded ? s->offloaded->peak[class][chunk] : s->slots->peak[class][chunk];
 }
 
-static enum status put_chunks(struct sheet *s)
+static enum status put_chunks(struct estimate *s)
 {
     const struct run *run = s->run;
     const struct schedule *schedule = run->schedule;
@@ -209,22 +210,22 @@ static enum status put_chunks(struct sheet *s)
             .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
             .has_embedding = stage == 0,
             .has_head = stage == schedule->stages - 1,
-            .slots = {[HOME_INPUT] = slots_of(s, UNTIL_INPUT, index),
-                      [HOME_UNTIL_INPUT] = slots_of(s, STASH_UNTIL_INPUT, index),
-                      [HOME_UNTIL_WEIGHT] = slots_of(s, STASH_UNTIL_WEIGHT, index)},
+            .slots = {[KEEP_INPUT] = slots_of(s, UNTIL_INPUT, index),
+                      [KEEP_UNTIL_BACKWARD_INPUT] = slots_of(s, STASH_UNTIL_INPUT, index),
+                      [KEEP_UNTIL_BACKWARD_WEIGHT] = slots_of(s, STASH_UNTIL_WEIGHT, index)},
         };
         if (s->part == PART_ACTIVATIONS)
-            c.slots[HOME_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index];
+            c.slots[KEEP_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index];
         s->has_layers |= c.layers > 0;
         TRY(put_chunk(s, &c));
     }
     return OK;
 }
 
-static enum status put_activations(struct sheet *s)
+static enum status put_activations(struct estimate *s)
 {
     s->part = PART_HOST;
-    if (s->away != NULL && s->away->any)
+    if (s->offloaded != NULL && s->offloaded->any)
         TRY(put_chunks(s));
     s->part = PART_ACTIVATIONS;
     TRY(put_chunks(s));
@@ -239,14 +240,14 @@ static enum status put_activations(struct sheet *s)
 /* ---- weights and what belongs to them ---- */
 
 /* ZeRO 3 keeps what the optimizer changes, and makes the narrower weights of it when they are gathered. */
-static bool slices_are_masters(const struct sheet *s)
+static bool slices_are_masters(const struct estimate *s)
 {
     const struct recipe *recipe = s->run->recipe;
     return recipe->parallel.zero_stage >= 3 && s->shape.assume.master > 0 && recipe->assume == ASSUME_PROGRAM;
 }
 
 /* The weights that are kept, under whichever name. */
-static enum status put_weights(struct sheet *s, const char *weights, const char *masters,
+static enum status put_weights(struct estimate *s, const char *weights, const char *masters,
                                const struct memory_states *states)
 {
     const struct memory_assume *assume = &s->shape.assume;
@@ -256,7 +257,7 @@ static enum status put_weights(struct sheet *s, const char *weights, const char 
     return assume->master > 0 ? put_buffer(s, PART_MASTERS, masters, states->moments * assume->master) : OK;
 }
 
-static enum status put_moments(struct sheet *s, const struct memory_states *states)
+static enum status put_moments(struct estimate *s, const struct memory_states *states)
 {
     bool offload = s->run->recipe->memory.offload_optimizer;
     int64_t moment = states->moments * s->shape.assume.moment;
@@ -267,7 +268,7 @@ static enum status put_moments(struct sheet *s, const struct memory_states *stat
 }
 
 /* A step's report, the step's scalars, the ranks' remarks. */
-static enum status put_step(struct sheet *s, const struct memory_states *states)
+static enum status put_step(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
@@ -275,7 +276,7 @@ static enum status put_step(struct sheet *s, const struct memory_states *states)
     TRY(put_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
     if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
         TRY(put_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
-    TRY(put_buffer(s, PART_DATA, "remarks", REMARK_COUNT * word));
+    TRY(put_buffer(s, PART_DATA, "remarks", STAT_COUNT * word));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
         TRY(put_buffer(s, PART_DATA, "magnitudes for delayed scaling",
                        2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
@@ -283,12 +284,12 @@ static enum status put_step(struct sheet *s, const struct memory_states *states)
 }
 
 /* The reports that travel, and the copies of a rank that may have to take a step back. */
-static enum status put_validation(struct sheet *s, const struct memory_states *states)
+static enum status put_validation(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp, p = s->run->mesh.degrees.pp;
     int64_t moment = states->moments * s->shape.assume.moment;
-    int64_t travelling = (2 * samples + squares + p * (1 + REMARK_COUNT)) * word;
+    int64_t travelling = (2 * samples + squares + p * (1 + STAT_COUNT)) * word;
     TRY(put_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
     TRY(put_buffer(s, PART_DATA, "validation: report so far", travelling));
     if (s->place.pp == p - 1)
@@ -299,7 +300,7 @@ static enum status put_validation(struct sheet *s, const struct memory_states *s
     return put_weights(s, "copy of weights", "copy of masters", states);
 }
 
-static enum status put_states(struct sheet *s, const struct memory_states *states)
+static enum status put_states(struct estimate *s, const struct memory_states *states)
 {
     const struct memory_assume *assume = &s->shape.assume;
     TRY(put_weights(s, "weights", "masters", states));
@@ -320,18 +321,18 @@ static enum status put_states(struct sheet *s, const struct memory_states *state
 /* ---- temporary memory, and the data ---- */
 
 /* Only dimensions and type are looked at. */
-static struct tensor shape_2d(const struct sheet *s, int64_t rows, int64_t columns)
+static struct tensor shape_2d(const struct estimate *s, int64_t rows, int64_t columns)
 {
     return tensor_2d(NULL, recipe_working_dtype(s->run->recipe), rows, columns);
 }
 
-static int64_t of_sum(const struct sheet *s, int64_t rows, int64_t columns)
+static int64_t of_sum(const struct estimate *s, int64_t rows, int64_t columns)
 {
     struct op op = {.kind = OP_COLUMN_SUM, .column_sum = {.in = shape_2d(s, rows, columns)}};
     return (int64_t)op_scratch_bytes(&op, &s->device);
 }
 
-static int64_t of_attention(const struct sheet *s)
+static int64_t of_attention(const struct estimate *s)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence;
@@ -353,7 +354,7 @@ static int64_t of_attention(const struct sheet *s)
 
 /* Whether a layer of this rank has this product in the working type. `linear` NULL: the head, which always
  * has. */
-static bool is_plain(const struct sheet *s, enum product product, const char *linear)
+static bool is_plain(const struct estimate *s, enum product product, const char *linear)
 {
     const struct run *run = s->run;
     struct linear_precision precision = recipe_linear_precision(run->recipe);
@@ -371,7 +372,7 @@ static bool is_plain(const struct sheet *s, enum product product, const char *li
 /* What a linear layer of K inputs and N outputs needs to multiply: the library's workspace, or for numbers
  * that it does not take copies of its operands. tp_comm_overlap has the tokens in pieces, but for the
  * weights' gradient. */
-static int64_t of_products(const struct sheet *s, const char *linear, int64_t inputs, int64_t outputs,
+static int64_t of_products(const struct estimate *s, const char *linear, int64_t inputs, int64_t outputs,
                            bool bias)
 {
     float somewhere = 0.0f; // operands of no data are left out
@@ -400,7 +401,7 @@ static int64_t of_products(const struct sheet *s, const char *linear, int64_t in
 }
 
 /* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
-static int64_t of_kernels(const struct sheet *s)
+static int64_t of_kernels(const struct estimate *s)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
@@ -437,19 +438,19 @@ static int64_t of_kernels(const struct sheet *s)
 }
 
 /* Of a microbatch: sample, i64; token, label, position, document, place and mask, four bytes each. */
-static enum status put_data(struct sheet *s)
+static enum status put_data(struct estimate *s)
 {
     int64_t bytes = s->shape.batch * s->shape.sequence * (8 + 6 * 4);
     return put_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
 }
 
-static enum status put_all(struct sheet *s)
+static enum status put_all(struct estimate *s)
 {
     struct memory_states states;
     TRY(memory_states_of(s->run, &s->params, s->place, &states));
     TRY(put_states(s, &states));
     TRY(put_activations(s));
-    TRY(put(s, PART_WORKSPACE, "what is computed again", s->again));
+    TRY(put(s, PART_WORKSPACE, "what is computed again", s->recomputed));
     TRY(put(s, PART_WORKSPACE, "temporary memory of the layers", s->scratch));
     int64_t kernels = of_kernels(s);
     if (kernels > 0)
@@ -471,12 +472,12 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     const struct recipe *recipe = run->recipe;
     struct linear_precision precision = recipe_linear_precision(recipe);
     *out = (struct memory_table){.count = 0};
-    struct sheet s = {
+    struct estimate s = {
         .run = run,
         .table = out,
         .place = mesh_place(&run->mesh, MESH_DENSE, rank),
         .shape = {.model = &recipe->model,
-                  .lowered = linear_precision_lowers(&precision),
+                  .quantized = linear_precision_quantizes(&precision),
                   .tp = run->mesh.degrees.tp,
                   .sequence_parallel = recipe->parallel.sequence_parallel,
                   .tp_comm_overlap = recipe->parallel.tp_comm_overlap && recipe->parallel.sequence_parallel,
@@ -498,11 +499,11 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     if (status == OK)
         status = slot_plan_create(run->schedule, s.place.pp, 0, &s.slots);
     if (status == OK && recipe->memory.offload_activations)
-        status = away_plan_create(run->schedule, s.place.pp, &s.away);
+        status = offload_plan_create(run->schedule, s.place.pp, &s.offloaded);
     if (status == OK)
         status = put_all(&s);
     slot_plan_destroy(s.slots);
-    away_plan_destroy(s.away);
+    offload_plan_destroy(s.offloaded);
     params_free(&s.params);
     if (status != OK)
         memory_table_free(out);

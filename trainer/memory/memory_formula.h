@@ -12,8 +12,8 @@
  * and lives from the schedule, not from the layouts of layers/. */
 #pragma once
 
+#include "trainer/engine/rank_state.h"
 #include "trainer/engine/stash.h"
-#include "trainer/engine/worker.h"
 #include "trainer/memory/memory_layer.h"
 
 struct memory_term {

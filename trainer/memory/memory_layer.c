@@ -53,26 +53,26 @@ static int64_t before_of(const struct memory_shape *s)
 }
 
 /* One more item, of `elements`. */
-static void add_bytes(const struct memory_shape *s, struct memory_items *items, enum home home,
+static void add_bytes(const struct memory_shape *s, struct memory_items *items, enum lifetime lifetime,
                       unsigned module, const char *what, int64_t bytes)
 {
     if (!s->assume.large_only)
         bytes = (bytes + 63) / 64 * 64;
     CHECK(items->count < MEMORY_MOST_ITEMS);
     items->list[items->count++] =
-        (struct memory_item){.what = what, .home = home, .module = module, .bytes = bytes};
+        (struct memory_item){.what = what, .lifetime = lifetime, .module = module, .bytes = bytes};
 }
 
-static void add_item(const struct memory_shape *s, struct memory_items *items, enum home home,
+static void add_item(const struct memory_shape *s, struct memory_items *items, enum lifetime lifetime,
                      unsigned module, const char *what, int64_t elements)
 {
-    add_bytes(s, items, home, module, what, elements * s->assume.activation);
+    add_bytes(s, items, lifetime, module, what, elements * s->assume.activation);
 }
 
-static void add_statistic(const struct memory_shape *s, struct memory_items *items, enum home home,
+static void add_statistic(const struct memory_shape *s, struct memory_items *items, enum lifetime lifetime,
                           unsigned module, const char *what, int64_t elements)
 {
-    add_bytes(s, items, home, module, what, elements * s->assume.statistic);
+    add_bytes(s, items, lifetime, module, what, elements * s->assume.statistic);
 }
 
 /* Two numbers for each token, and a microbatch's share of its weights' gradients. */
@@ -80,23 +80,23 @@ static void add_norm(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
     if (!s->assume.large_only) {
-        add_statistic(s, items, HOME_UNTIL_INPUT, 0, "norm: mean", local_of(s));
-        add_statistic(s, items, HOME_UNTIL_INPUT, 0, "norm: 1 / deviation", local_of(s));
+        add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "norm: mean", local_of(s));
+        add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "norm: 1 / deviation", local_of(s));
     }
-    add_statistic(s, items, HOME_INPUT_TO_WEIGHT, 0, "norm: gradient of the weight", hidden);
-    add_statistic(s, items, HOME_INPUT_TO_WEIGHT, 0, "norm: gradient of the bias", hidden);
+    add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm: gradient of the weight", hidden);
+    add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm: gradient of the bias", hidden);
 }
 
 /* The gradient of what a branch adds to the residual stream. */
 static void add_branch_end(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
-    add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "gradient of the branch", local_of(s) * hidden);
+    add_item(s, items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the branch", local_of(s) * hidden);
     if (s->sequence_parallel)
-        add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "gradient of the branch, all tokens",
+        add_item(s, items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the branch, all tokens",
                  tokens_of(s) * hidden);
     if (s->assume.stored_masks)
-        add_bytes(s, items, HOME_UNTIL_INPUT, 0, "mask of the hidden dropout", local_of(s) * hidden);
+        add_bytes(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "mask of the hidden dropout", local_of(s) * hidden);
 }
 
 static void add_attention(const struct memory_shape *s, struct memory_items *items)
@@ -105,18 +105,19 @@ static void add_attention(const struct memory_shape *s, struct memory_items *ite
     int64_t tokens = tokens_of(s), scores = heads_of(s) * tokens * s->sequence;
     int64_t width = heads_of(s) * model->kv_channels, fused = tokens * fused_of(s);
     unsigned core = RECOMPUTE_CORE_ATTENTION;
-    add_item(s, items, HOME_UNTIL_INPUT, 0, "q, k, v", fused);
+    add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "q, k, v", fused);
     if (s->assume.unfused_attention) {
-        add_item(s, items, HOME_UNTIL_INPUT, core, "probabilities", scores);
-        add_bytes(s, items, HOME_UNTIL_INPUT, core, "mask of the attention dropout", scores);
-        add_item(s, items, HOME_UNTIL_INPUT, core, "probabilities after dropout", scores);
+        add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "probabilities", scores);
+        add_bytes(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "mask of the attention dropout", scores);
+        add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "probabilities after dropout", scores);
     } else {
-        add_statistic(s, items, HOME_UNTIL_INPUT, core, "attention: log-sum-exp", heads_of(s) * tokens);
+        add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "attention: log-sum-exp",
+                      heads_of(s) * tokens);
     }
     // From stored probabilities its matrix multiplication is all that remains, and it is kept for W.
-    add_item(s, items, HOME_UNTIL_WEIGHT, s->assume.unfused_attention ? 0 : core, "attention: output",
-             tokens * width);
-    add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "gradient of q, k, v", fused);
+    add_item(s, items, KEEP_UNTIL_BACKWARD_WEIGHT, s->assume.unfused_attention ? 0 : core,
+             "attention: output", tokens * width);
+    add_item(s, items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of q, k, v", fused);
     add_branch_end(s, items);
 }
 
@@ -124,9 +125,10 @@ static void add_mlp(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t features = tokens_of(s) * s->model->ffn_hidden_size / s->tp;
     int64_t before = tokens_of(s) * before_of(s);
-    add_item(s, items, HOME_UNTIL_INPUT, 0, "mlp: before the activation", before);
-    add_item(s, items, HOME_UNTIL_WEIGHT, RECOMPUTE_ACTIVATION, "mlp: after the activation", features);
-    add_item(s, items, HOME_INPUT_TO_WEIGHT, 0, "gradient before the activation", before);
+    add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "mlp: before the activation", before);
+    add_item(s, items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_ACTIVATION, "mlp: after the activation",
+             features);
+    add_item(s, items, KEEP_INPUT_TO_WEIGHT, 0, "gradient before the activation", before);
     add_branch_end(s, items);
 }
 
@@ -134,13 +136,13 @@ struct memory_items memory_of_block(const struct memory_shape *s)
 {
     struct memory_items items = {.count = 0};
     int64_t stream = local_of(s) * s->model->hidden_size;
-    add_item(s, &items, HOME_UNTIL_INPUT, 0, "input", stream);
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "input", stream);
     add_norm(s, &items);
-    add_item(s, &items, HOME_UNTIL_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
     add_attention(s, &items);
-    add_item(s, &items, HOME_UNTIL_INPUT, 0, "between the branches", stream);
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "between the branches", stream);
     add_norm(s, &items);
-    add_item(s, &items, HOME_UNTIL_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
     add_mlp(s, &items);
     return items;
 }
@@ -149,38 +151,38 @@ struct memory_items memory_of_block(const struct memory_shape *s)
 static void add_column_scratch(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
-    add_item(s, items, HOME_SCRATCH, 0, "partial gradient", tokens_of(s) * hidden);
+    add_item(s, items, SCRATCH, 0, "partial gradient", tokens_of(s) * hidden);
     if (!s->sequence_parallel)
         return;
-    add_item(s, items, HOME_SCRATCH, 0, "input, all tokens", tokens_of(s) * hidden);
-    add_item(s, items, HOME_SCRATCH, 0, "gradient", local_of(s) * hidden);
+    add_item(s, items, SCRATCH, 0, "input, all tokens", tokens_of(s) * hidden);
+    add_item(s, items, SCRATCH, 0, "gradient", local_of(s) * hidden);
 }
 
 static void add_row_scratch(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
-    add_item(s, items, HOME_SCRATCH, 0, "partial output", tokens_of(s) * hidden);
+    add_item(s, items, SCRATCH, 0, "partial output", tokens_of(s) * hidden);
     if (s->sequence_parallel)
-        add_item(s, items, HOME_SCRATCH, 0, "output", local_of(s) * hidden);
+        add_item(s, items, SCRATCH, 0, "output", local_of(s) * hidden);
     if (s->tp_comm_overlap)
-        add_item(s, items, HOME_SCRATCH, 0, "partial outputs of other ranks", tokens_of(s) * hidden);
+        add_item(s, items, SCRATCH, 0, "partial outputs of other ranks", tokens_of(s) * hidden);
 }
 
 /* What lowering_declare() has: of K inputs and N outputs. */
-static void add_lowered(const struct memory_shape *s, struct memory_items *items, int64_t inputs,
-                        int64_t outputs)
+static void add_quantized(const struct memory_shape *s, struct memory_items *items, int64_t inputs,
+                          int64_t outputs)
 {
-    if (!s->lowered)
+    if (!s->quantized)
         return;
     int64_t wider = outputs > inputs ? outputs : inputs;
-    add_statistic(s, items, HOME_SCRATCH, 0, "lowered input", tokens_of(s) * inputs);
-    add_statistic(s, items, HOME_SCRATCH, 0, "lowered weights", outputs * inputs);
-    add_statistic(s, items, HOME_SCRATCH, 0, "lowered gradient", tokens_of(s) * outputs);
-    add_statistic(s, items, HOME_SCRATCH, 0, "magnitudes", tokens_of(s));
+    add_statistic(s, items, SCRATCH, 0, "lowered input", tokens_of(s) * inputs);
+    add_statistic(s, items, SCRATCH, 0, "lowered weights", outputs * inputs);
+    add_statistic(s, items, SCRATCH, 0, "lowered gradient", tokens_of(s) * outputs);
+    add_statistic(s, items, SCRATCH, 0, "magnitudes", tokens_of(s));
     if (s->assume.activation == s->assume.statistic)
         return;
-    add_statistic(s, items, HOME_SCRATCH, 0, "product before it is rounded", tokens_of(s) * wider);
-    add_statistic(s, items, HOME_SCRATCH, 0, "bias, likewise", outputs);
+    add_statistic(s, items, SCRATCH, 0, "product before it is rounded", tokens_of(s) * wider);
+    add_statistic(s, items, SCRATCH, 0, "bias, likewise", outputs);
 }
 
 int64_t memory_block_scratch(const struct memory_shape *s)
@@ -192,10 +194,10 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         add_column_scratch(s, &items);
         add_row_scratch(s, &items);
         if (branch == 0 || s->model->activation == SWIGLU) // GELU's is made in place
-            add_item(s, &items, HOME_SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
-        add_lowered(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
-        add_lowered(s, &items, width, s->model->hidden_size);
-        bytes[branch] = memory_in_home(&items, HOME_SCRATCH);
+            add_item(s, &items, SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
+        add_quantized(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
+        add_quantized(s, &items, width, s->model->hidden_size);
+        bytes[branch] = memory_of_lifetime(&items, SCRATCH);
     }
     return bytes[0] > bytes[1] ? bytes[0] : bytes[1];
 }
@@ -204,10 +206,10 @@ struct memory_items memory_of_embedding(const struct memory_shape *s)
 {
     struct memory_items items = {.count = 0};
     int64_t hidden = s->model->hidden_size;
-    add_item(s, &items, HOME_SCRATCH, 0, "partial output", tokens_of(s) * hidden);
-    add_item(s, &items, HOME_INPUT_TO_WEIGHT, 0, "gradient of the embedding", local_of(s) * hidden);
+    add_item(s, &items, SCRATCH, 0, "partial output", tokens_of(s) * hidden);
+    add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding", local_of(s) * hidden);
     if (s->sequence_parallel)
-        add_item(s, &items, HOME_INPUT_TO_WEIGHT, 0, "gradient of the embedding, all tokens",
+        add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding, all tokens",
                  tokens_of(s) * hidden);
     return items;
 }
@@ -223,12 +225,13 @@ struct memory_items memory_of_head(const struct memory_shape *s)
 {
     struct memory_items items = {.count = 0};
     int64_t stream = local_of(s) * s->model->hidden_size, rows = memory_head_rows(s);
-    add_item(s, &items, HOME_UNTIL_INPUT, 0, "head: input", stream);
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "head: input", stream);
     add_norm(s, &items);
-    add_item(s, &items, HOME_UNTIL_WEIGHT, 0, "head: norm's output", stream);
-    add_item(s, &items, HOME_UNTIL_WEIGHT, 0, "logits, then their gradient", tokens_of(s) * rows);
-    add_statistic(s, &items, HOME_UNTIL_INPUT, 0, "loss: maxima", tokens_of(s));
-    add_statistic(s, &items, HOME_UNTIL_INPUT, 0, "loss: sums and the label's logits", 2 * tokens_of(s));
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "head: norm's output", stream);
+    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "logits, then their gradient", tokens_of(s) * rows);
+    add_statistic(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: maxima", tokens_of(s));
+    add_statistic(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: sums and the label's logits",
+                  2 * tokens_of(s));
     add_column_scratch(s, &items);
     return items;
 }
@@ -238,11 +241,11 @@ int64_t memory_stream_bytes(const struct memory_shape *s)
     return local_of(s) * s->model->hidden_size * s->assume.activation;
 }
 
-int64_t memory_in_home(const struct memory_items *items, enum home home)
+int64_t memory_of_lifetime(const struct memory_items *items, enum lifetime lifetime)
 {
     int64_t bytes = 0;
     for (int i = 0; i < items->count; i++)
-        bytes += items->list[i].home == home ? items->list[i].bytes : 0;
+        bytes += items->list[i].lifetime == lifetime ? items->list[i].bytes : 0;
     return bytes;
 }
 
@@ -252,7 +255,8 @@ int64_t memory_kept_of_block(const struct memory_shape *s, unsigned modules)
     int64_t bytes = items.list[0].bytes;
     for (int i = 1; i < items.count; i++) {
         const struct memory_item *item = &items.list[i];
-        bool lasts = item->home == HOME_UNTIL_INPUT || item->home == HOME_UNTIL_WEIGHT;
+        bool lasts =
+            item->lifetime == KEEP_UNTIL_BACKWARD_INPUT || item->lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
         bytes += lasts && (modules & (item->module | RECOMPUTE_LAYER)) == 0 ? item->bytes : 0;
     }
     return bytes;

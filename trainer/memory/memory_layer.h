@@ -33,13 +33,13 @@ struct memory_shape {
     int tp;
     bool sequence_parallel, tp_comm_overlap;
     int64_t batch, sequence; // B and S
-    bool lowered;            // multiplications have copies of their operands (layers/linear/low_precision.h)
+    bool quantized;          // multiplications have copies of their operands (layers/linear/low_precision.h)
     struct memory_assume assume;
 };
 
 struct memory_item {
     const char *what;
-    enum home home;
+    enum lifetime lifetime;
     unsigned module; // with which of them it can be computed again; 0: with its whole layer only
     int64_t bytes;
 };
@@ -50,8 +50,8 @@ struct memory_items {
     int count;
 };
 
-/* All of a block but its scratch, which is memory_block_scratch(); its input is the first, HOME_UNTIL_INPUT.
- */
+/* All of a block but its scratch, which is memory_block_scratch(). Its input is the first item, with
+ * KEEP_UNTIL_BACKWARD_INPUT. */
 struct memory_items memory_of_block(const struct memory_shape *shape);
 struct memory_items memory_of_embedding(const struct memory_shape *shape); // scratch too
 /* Of the vocabulary, padded, on one tensor-parallel rank. */
@@ -63,7 +63,7 @@ int64_t memory_block_scratch(const struct memory_shape *shape);
 int64_t memory_stream_bytes(const struct memory_shape *shape);
 
 /* The sum of a list's items in one home. */
-int64_t memory_in_home(const struct memory_items *items, enum home home);
+int64_t memory_of_lifetime(const struct memory_items *items, enum lifetime lifetime);
 /* What F leaves of a block for its backward pass when `modules` are computed again. */
 int64_t memory_kept_of_block(const struct memory_shape *shape, unsigned modules);
 

@@ -4,7 +4,7 @@
  * each bucket is what the rules of parallel/bucket_plan.h make of it; slices begin at cache lines. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 struct memory_states {
     int64_t values, gradients; // whole, or with ZeRO 3, and 2, slices; gradients and the following are f32

@@ -134,10 +134,10 @@ enum status optimizer_begin(struct optimizer *o)
 void optimizer_loss_place(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens)
 {
-    bool speaks = o->config.groups->place.tp == 0;
+    bool is_primary = o->config.groups->place.tp == 0;
     int64_t unread = 2 * o->loss_count + o->squares;
-    *loss = report_part(o, speaks ? index : unread + index, count);
-    *tokens = report_part(o, (speaks ? index : unread + index) + o->loss_count, count);
+    *loss = report_part(o, is_primary ? index : unread + index, count);
+    *tokens = report_part(o, (is_primary ? index : unread + index) + o->loss_count, count);
 }
 
 static struct tensor flat(struct tensor t)
@@ -239,13 +239,14 @@ static enum status put_squares(struct optimizer *o)
 {
     const struct groups *groups = o->config.groups;
     const struct weights *weights = o->config.weights;
-    bool sharded = weights->zero_stage > 0 && (groups->twins == NULL || groups->twins->rank == 0);
+    bool sharded =
+        weights->zero_stage > 0 && (groups->stage_replicas == NULL || groups->stage_replicas->rank == 0);
     struct sum_list list = {.at = o->held_sums};
     int64_t first = 0;
-    if (!sharded && !groups_speaks(groups))
+    if (!sharded && !groups_is_primary(groups))
         return OK;
     TRY(find_blocks(o));
-    for (int i = 0; i < weights->count && groups_speaks(groups); i++) {
+    for (int i = 0; i < weights->count && groups_is_primary(groups); i++) {
         const struct held *held = &weights->list[i];
         int64_t count = blocks_of(held);
         int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->place.tp;

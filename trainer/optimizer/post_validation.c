@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | remarks [p][REMARK_COUNT]
+/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | remarks [p][STAT_COUNT]
  *                      `-- sum over the stage ------'
  *                                            `------ the travelling part ---------------------' */
 struct post_validation {
@@ -19,7 +19,7 @@ struct post_validation {
     struct event sent, arrived;        // the last message out; the whole report in
     bool guessed;
     double *tokens, *host; // [G], [guesses and remarks]
-    double guess, remarks[REMARK_COUNT];
+    double guess, stats[STAT_COUNT];
 };
 
 /* ---- making ---- */
@@ -41,7 +41,7 @@ static enum status create_stage(struct post_validation *v)
 
 static int64_t tail_count(const struct post_validation *v)
 {
-    return (v->last + 1) * (int64_t)(1 + REMARK_COUNT);
+    return (v->last + 1) * (int64_t)(1 + STAT_COUNT);
 }
 
 static enum status create_buffers(struct post_validation *v)
@@ -149,18 +149,18 @@ static enum status transfer(struct post_validation *v, struct tensor data, int p
 }
 
 /* What the ranks of this stage know together: the report, the tokens, the greatest of each remark. */
-static enum status add_up_stage(struct post_validation *v, const double remarks[REMARK_COUNT])
+static enum status add_up_stage(struct post_validation *v, const double stats[STAT_COUNT])
 {
     struct stream *compute = v->config.compute;
     struct tensor said =
-        part(v, v->samples + v->entries + v->last + 1 + v->pp * (int64_t)REMARK_COUNT, REMARK_COUNT);
-    memcpy(v->remarks, remarks, sizeof v->remarks);
+        part(v, v->samples + v->entries + v->last + 1 + v->pp * (int64_t)STAT_COUNT, STAT_COUNT);
+    memcpy(v->stats, stats, sizeof v->stats);
     TRY(fill(compute, (struct fill){.out = part(v, 0, v->samples + v->travelling), .value = 0.0F}));
     if (post_validation_tokens(v) != NULL)
         TRY(copy_to_device(compute, v->mine.data, v->tokens, (size_t)v->samples * sizeof(double)));
     TRY(copy(compute, (struct copy){.in = optimizer_report(v->config.optimizer),
                                     .out = part(v, v->samples, v->entries)}));
-    TRY(copy_to_device(compute, said.data, v->remarks, sizeof v->remarks));
+    TRY(copy_to_device(compute, said.data, v->stats, sizeof v->stats));
     TRY(group_all_reduce(v->stage, compute, part(v, 0, v->samples + v->entries), REDUCE_SUM));
     return group_all_reduce(v->stage, compute, said, REDUCE_MAX);
 }
@@ -208,13 +208,13 @@ static enum status send_report(struct post_validation *v)
 }
 
 enum status post_validation_hand_on(struct post_validation *v, int64_t step, bool may_guess,
-                                    const double remarks[REMARK_COUNT], bool *guessed)
+                                    const double stats[STAT_COUNT], bool *guessed)
 {
     struct stream *compute = v->config.compute;
     struct tensor slot = part(v, v->samples + v->entries + v->pp, 1);
     v->guess = 0.0;
     TRY(stream_wait(compute, v->sent)); // the last rank's report of the step before
-    TRY(add_up_stage(v, remarks));
+    TRY(add_up_stage(v, stats));
     TRY(add_those_above(v));
     TRY(optimizer_set_hyper(v->config.optimizer, step));
     if (may_guess && v->pp < v->last)
@@ -244,12 +244,12 @@ enum status post_validation_conclude(struct post_validation *v, struct verdict *
 
     *verdict = (struct verdict){.ahead = false};
     for (int pp = 0; pp <= v->last; pp++) {
-        const double *remarks = v->host + v->last + 1 + pp * (ptrdiff_t)REMARK_COUNT;
+        const double *stats = v->host + v->last + 1 + pp * (ptrdiff_t)STAT_COUNT;
         bool guessed = v->host[pp] > 0.0;
         verdict->ahead = verdict->ahead || guessed;
         out->rollbacks += guessed && (float)v->host[pp] != out->gradient_scale;
-        for (int i = 0; i < REMARK_COUNT; i++)
-            verdict->remarks[i] = fmax(verdict->remarks[i], remarks[i]);
+        for (int i = 0; i < STAT_COUNT; i++)
+            verdict->stats[i] = fmax(verdict->stats[i], stats[i]);
     }
     verdict->wrong = out->rollbacks > 0;
     if (v->guessed && (float)v->guess == out->gradient_scale)

@@ -44,14 +44,14 @@
 #include "trainer/optimizer/optimizer.h"
 
 /* What every rank says of itself when its list is done; all hear the maximum of each. */
-enum remark {
-    REMARK_REQUEST, // enum request
-    REMARK_BUBBLE,
-    REMARK_MEMORY,                                 // peak bytes
-    REMARK_PARTS,                                  // those of each part
-    REMARK_SLOTS = REMARK_PARTS + PART_COUNT,      // of activations: of each kind how many slots ...
-    REMARK_SLOT_BYTES = REMARK_SLOTS + SLOT_KINDS, // ... and the bytes of all of them
-    REMARK_COUNT = REMARK_SLOT_BYTES + SLOT_KINDS
+enum collect_stats {
+    STAT_REQUEST, // enum request
+    STAT_BUBBLE,
+    STAT_MEMORY,                               // peak bytes
+    STAT_PARTS,                                // those of each part
+    STAT_SLOTS = STAT_PARTS + PART_COUNT,      // of activations: of each kind how many slots ...
+    STAT_SLOT_BYTES = STAT_SLOTS + SLOT_KINDS, // ... and the bytes of all of them
+    STAT_COUNT = STAT_SLOT_BYTES + SLOT_KINDS
 };
 /* What a rank asks of all: the most that any of them asks is done. */
 enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };
@@ -79,12 +79,12 @@ double *post_validation_tokens(struct post_validation *validation);
  * ranks above, not for those below. may_guess is the same on every rank. *guessed: the update is made, and
  * the rank may run on. */
 MUST_USE enum status post_validation_hand_on(struct post_validation *validation, int64_t step, bool may_guess,
-                                             const double remarks[REMARK_COUNT], bool *guessed);
+                                             const double stats[STAT_COUNT], bool *guessed);
 
 struct verdict {
     bool ahead; // somebody has guessed, and run on
     bool wrong; // and was wrong: what was run ahead has seen other weights
-    double remarks[REMARK_COUNT];
+    double stats[STAT_COUNT];
 };
 
 /* Waits for the whole report; afterwards the update is the synchronous one. *out is the same on every rank.

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/dry_run.h"
 
-#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/memory_plan.h"
 #include "trainer/plan/report.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Ranks of one pipeline coordinate hold the same sizes: the first of each speaks for the others. */
-static enum status rehearse_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
+static enum status plan_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
 {
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
         rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp}),
                                      .pp = pp,
                                      .slots = slots + pp * run->schedule->chunks * SLOT_KINDS};
-        struct rehearsal rehearsal;
-        TRY(rehearse(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_KINDS, &rehearsal));
-        memcpy(rows[pp].part_bytes, rehearsal.use.peak_bytes, sizeof rows[pp].part_bytes);
-        rows[pp].bytes = rehearsal.use.peak_total_bytes;
+        struct memory_plan memory_plan;
+        TRY(memory_plan_make(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_KINDS,
+                             &memory_plan));
+        memcpy(rows[pp].part_bytes, memory_plan.use.peak_bytes, sizeof rows[pp].part_bytes);
+        rows[pp].bytes = memory_plan.use.peak_total_bytes;
     }
     return OK;
 }
@@ -71,13 +72,13 @@ static enum status report_rows(const struct run *run, const struct part_row *row
     return OK;
 }
 
-static enum status rehearse_and_report(const struct run *run, bool whole, FILE *to)
+static enum status plan_and_report(const struct run *run, bool whole, FILE *to)
 {
     int count = run->mesh.degrees.pp;
     struct part_row *rows = calloc((size_t)count, sizeof *rows);
     struct slot_use *slots =
         calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_KINDS, sizeof *slots);
-    enum status status = rows != NULL && slots != NULL ? rehearse_rows(run, rows, slots)
+    enum status status = rows != NULL && slots != NULL ? plan_rows(run, rows, slots)
                                                        : fail(NO_MEMORY, "no memory for %d rows", count);
     if (status == OK)
         status = report_rows(run, rows, count, whole, to);
@@ -88,11 +89,10 @@ static enum status rehearse_and_report(const struct run *run, bool whole, FILE *
 
 enum status dry_run(const struct run *run, FILE *to)
 {
-    return run->recipe->assume == ASSUME_PAPERS ? count_for_papers(run, to)
-                                                : rehearse_and_report(run, true, to);
+    return run->recipe->assume == ASSUME_PAPERS ? count_for_papers(run, to) : plan_and_report(run, true, to);
 }
 
 enum status dry_run_table(const struct run *run, FILE *to)
 {
-    return rehearse_and_report(run, false, to);
+    return plan_and_report(run, false, to);
 }

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/report.h"
 
-#include "schedules/away.h"
+#include "schedules/offload_plan.h"
 #include "trainer/memory/memory_formula.h"
 #include "trainer/memory/memory_states.h"
 #include "trainer/run/metrics.h"
@@ -41,7 +41,7 @@ static void print_stage(const struct run *run, int stage, FILE *to)
         text_add(&layers, last == first ? "layer %d" : "no layer", first);
     text_add(&layers, "%s", stage == schedule->stages - 1 ? ", norm, head" : "");
     add_ranks(run, schedule->rank_of[0][stage], &ranks);
-    if (schedule_has_twins(schedule)) {
+    if (schedule_has_replicas(schedule)) {
         text_add(&ranks, " and ");
         add_ranks(run, schedule->rank_of[1][stage], &ranks);
     }
@@ -168,10 +168,10 @@ static enum status anything_leaves(const struct run *run, bool *out)
 {
     *out = false;
     for (int pp = 0; pp < run->schedule->p && !*out; pp++) {
-        struct away_plan *away = NULL;
-        TRY(away_plan_create(run->schedule, pp, &away));
-        *out = away->any;
-        away_plan_destroy(away);
+        struct offload_plan *offloaded = NULL;
+        TRY(offload_plan_create(run->schedule, pp, &offloaded));
+        *out = offloaded->any;
+        offload_plan_destroy(offloaded);
     }
     return OK;
 }

@@ -2,7 +2,7 @@
 /* What a person wants to see before and after: which rank holds which layers, and what memory is for. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 #include <stdio.h>
 

@@ -97,7 +97,7 @@ struct recipe_pipeline {
     char *schedule_file;
     struct {
         int p, m, v;
-        bool twins;              // every stage has two holders
+        bool stage_replicas;     // every stage has two holders
     } file;                      // what schedule_file is made for; zeros without one
     struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
     bool optimizer_post_validation;

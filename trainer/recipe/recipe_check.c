@@ -133,7 +133,7 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
     pipeline->file.p = schedule->p;
     pipeline->file.m = schedule->m;
     pipeline->file.v = schedule->v;
-    pipeline->file.twins = schedule_has_twins(schedule);
+    pipeline->file.stage_replicas = schedule_has_replicas(schedule);
     schedule_destroy(schedule);
     return true;
 }

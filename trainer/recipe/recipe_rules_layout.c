@@ -417,7 +417,7 @@ static void validated_pipeline_say(const struct view *v, struct text *out)
 static bool validated_schedule_holds(const struct view *v)
 {
     const struct recipe_pipeline *p = &v->recipe->pipeline;
-    return !p->optimizer_post_validation || (strcmp(p->schedule, "dualpipe") != 0 && !p->file.twins);
+    return !p->optimizer_post_validation || (strcmp(p->schedule, "dualpipe") != 0 && !p->file.stage_replicas);
 }
 
 static void validated_schedule_say(const struct view *v, struct text *out)
@@ -427,7 +427,7 @@ static void validated_schedule_say(const struct view *v, struct text *out)
         "pipeline.optimizer_post_validation gains nothing with pipeline.schedule %s: every stage lies on "
         "two ranks, the first and the last among them, and these add their gradients before either can "
         "step; pipeline.optimizer_post_validation false works",
-        v->recipe->pipeline.file.twins ? v->recipe->pipeline.schedule_file : "dualpipe");
+        v->recipe->pipeline.file.stage_replicas ? v->recipe->pipeline.schedule_file : "dualpipe");
 }
 
 /* ---- ranks and batches ---- */

@@ -25,10 +25,10 @@ static bool not_searched(const struct recipe *r)
     return strcmp(r->pipeline.schedule, "auto") != 0;
 }
 
-static bool not_lowered(const struct recipe *r)
+static bool not_quantized(const struct recipe *r)
 {
     struct linear_precision precision = recipe_linear_precision(r);
-    return !linear_precision_lowers(&precision);
+    return !linear_precision_quantizes(&precision);
 }
 
 static bool not_mxfp8(const struct recipe *r)
@@ -159,7 +159,7 @@ static const struct unread {
     {"optimizer.min_lr", constant_rate, "optimizer.lr_decay_style", "the rate never falls"},
     {"precision.scaling precision.high_precision_layers precision.high_precision_first_layers "
      "precision.high_precision_last_layers",
-     not_lowered, "precision.matmul_format", "no multiplication has another format"},
+     not_quantized, "precision.matmul_format", "no multiplication has another format"},
     {"precision.mxfp8_scale_rounding", not_mxfp8, "precision.matmul_format", "only mxfp8 looks at it"},
     {"precision.amax_history_len precision.amax_compute_algo precision.margin", not_delayed,
      "precision.scaling", "only delayed looks at it"},

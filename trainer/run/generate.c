@@ -83,7 +83,7 @@ struct window {
 };
 
 /* Widest first, so that all are aligned: sample i64[S], two sums f64[1], then five arrays of 32 bits [S]. */
-static enum status window_create(struct worker *w, struct window *out)
+static enum status window_create(struct rank_state *w, struct window *out)
 {
     size_t s = (size_t)w->run->recipe->model.seq_length, narrow = s * sizeof(int32_t);
     size_t sums = s * sizeof(int64_t), arrays = sums + 2 * sizeof(double), bytes = arrays + 5 * narrow;
@@ -118,7 +118,7 @@ static void window_destroy(struct window *window)
 }
 
 /* The logits f32[V] of what follows ids[0..count), of which the window holds the last. */
-static enum status window_logits(struct worker *w, struct window *window, const struct tokens *ids,
+static enum status window_logits(struct rank_state *w, struct window *window, const struct tokens *ids,
                                  float *logits)
 {
     int64_t held = ids->count < window->length ? ids->count : window->length;
@@ -150,7 +150,7 @@ static void maker_free(struct maker *maker)
 }
 
 /* An id that the tokenizer does not have is never drawn: a padded vocabulary has some. */
-static enum status maker_create(struct job *job, struct worker *w, struct maker *out)
+static enum status maker_create(struct job *job, struct rank_state *w, struct maker *out)
 {
     int64_t vocab = job->recipe.model.vocab_size, known = tokenizer_vocab_size(job->tokenizer);
     *out = (struct maker){.printer = {.to = job->options->to, .raw = job->options->raw}};
@@ -172,7 +172,7 @@ static enum status print_ids(struct job *job, struct maker *maker, int64_t begin
     return status;
 }
 
-static enum status make_text(struct job *job, struct worker *w, struct maker *maker)
+static enum status make_text(struct job *job, struct rank_state *w, struct maker *maker)
 {
     const struct generate_options *o = job->options;
     struct generate_result *result = &job->result;
@@ -206,25 +206,25 @@ static enum status explain(enum status status)
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
-    struct worker worker;
+    struct rank_state state;
     struct maker maker = {0};
-    enum status status = worker_create(&job->run, world, false, &worker);
-    if (status == OK && !device_computes(worker.device))
+    enum status status = rank_create(&job->run, world, false, &state);
+    if (status == OK && !device_computes(state.device))
         status = fail(BAD_RECIPE,
                       "cluster.device %s computes nothing, so there is no text to come from it; "
                       "cluster.device cpu works",
                       job->recipe.cluster.device);
     if (status == OK)
-        status = checkpoint_load(&worker, job->options->checkpoint, false);
+        status = checkpoint_load(&state, job->options->checkpoint, false);
     if (status == OK)
-        status = maker_create(job, &worker, &maker);
+        status = maker_create(job, &state, &maker);
     if (status == OK) {
-        job->result.step = worker.step;
-        status = make_text(job, &worker, &maker);
+        job->result.step = state.step;
+        status = make_text(job, &state, &maker);
     }
     status = explain(status);
     maker_free(&maker);
-    worker_destroy(&worker);
+    rank_destroy(&state);
     return status;
 }
 

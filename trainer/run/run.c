@@ -2,7 +2,7 @@
 /* What all ranks share. */
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <stdio.h>

@@ -51,7 +51,7 @@ static enum status find_in(const char *load, bool *found)
     if (!*found)
         status = folder_newest(load, INT64_MAX, &step, &skipped);
     *found = *found || step >= 0;
-    if (!*found && folder_speaks()) // who loads says it then
+    if (!*found && folder_is_primary()) // who loads says it then
         fputs(text_chars(&skipped), stderr);
     text_free(&manifest);
     text_free(&skipped);

@@ -32,7 +32,7 @@ bool timeline_wanted(const struct recipe *recipe, int64_t step)
 
 enum { BARRIER_COLUMNS = sizeof(struct barrier_times) / sizeof(double) };
 
-static enum status fill_row(struct worker *w, double *row)
+static enum status fill_row(struct rank_state *w, double *row)
 {
     struct barrier_times barriers;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
@@ -46,8 +46,8 @@ static enum status fill_row(struct worker *w, double *row)
     return OK;
 }
 
-static enum status exchange_rows(struct worker *w, const double *row, struct gathered *g, struct buffer *mine,
-                                 struct buffer *all)
+static enum status exchange_rows(struct rank_state *w, const double *row, struct gathered *g,
+                                 struct buffer *mine, struct buffer *all)
 {
     size_t bytes = (size_t)g->columns * sizeof *row, world = (size_t)w->world->size;
     TRY(buffer_alloc(w->device, PART_COMMUNICATION, bytes, mine));
@@ -59,7 +59,7 @@ static enum status exchange_rows(struct worker *w, const double *row, struct gat
     return stream_sync(w->compute);
 }
 
-static enum status gather(struct worker *w, struct gathered *g)
+static enum status gather(struct rank_state *w, struct gathered *g)
 {
     const struct schedule *s = w->run->schedule;
     struct buffer mine = {0}, all = {0};
@@ -101,7 +101,7 @@ static double after_origin(double time_s)
 }
 
 /* The ranks along `place`, on the first rank's clock, in milliseconds since `origin_s` of it. */
-static enum status pipeline_times(const struct worker *w, const struct gathered *g, struct place place,
+static enum status pipeline_times(const struct rank_state *w, const struct gathered *g, struct place place,
                                   double origin_s, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
@@ -124,7 +124,7 @@ static enum status pipeline_times(const struct worker *w, const struct gathered 
 }
 
 /* When the first computing action of the step began, on the first rank's clock. */
-static double origin_of(const struct worker *w, const struct gathered *g)
+static double origin_of(const struct rank_state *w, const struct gathered *g)
 {
     double origin = 0.0;
     for (int rank = 0; rank < w->world->size; rank++) {
@@ -140,7 +140,7 @@ static double origin_of(const struct worker *w, const struct gathered *g)
 
 /* The same lists with the means that were measured, which the title names as --cost takes them: of everything
  * that a rank has. */
-static enum status predict(const struct worker *w, const struct simulation *measured, char *title,
+static enum status predict(const struct rank_state *w, const struct simulation *measured, char *title,
                            size_t room, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
@@ -172,7 +172,7 @@ struct pages {
     int count;
 };
 
-static enum status write_file(const struct worker *w, const char *suffix, const struct text *content)
+static enum status write_file(const struct rank_state *w, const char *suffix, const struct text *content)
 {
     struct text path = {0};
     text_add(&path, "%s/timeline-step-%lld.%s", w->run->recipe->logging.run_dir, (long long)w->step, suffix);
@@ -181,7 +181,7 @@ static enum status write_file(const struct worker *w, const char *suffix, const 
     return status;
 }
 
-static enum status write_files(const struct worker *w, const struct pages *pages)
+static enum status write_files(const struct rank_state *w, const struct pages *pages)
 {
     struct text trace = {0}, picture = {0};
     draw_trace(pages->drawings, pages->count, 1000.0, &trace);
@@ -194,14 +194,14 @@ static enum status write_files(const struct worker *w, const struct pages *pages
     return status;
 }
 
-static void add_page(const struct worker *w, struct pages *pages, const struct simulation *sim)
+static void add_page(const struct rank_state *w, struct pages *pages, const struct simulation *sim)
 {
     pages->drawings[pages->count] = (struct drawing){pages->titles[pages->count], w->run->schedule, sim};
     pages->count++;
 }
 
 /* Every pipeline of the mesh is named by one of its ranks: the one that is first in it. */
-static enum status fill_pages(const struct worker *w, const struct gathered *g, struct pages *pages)
+static enum status fill_pages(const struct rank_state *w, const struct gathered *g, struct pages *pages)
 {
     const struct degrees *degrees = &w->mesh.degrees;
     const char *schedule = w->run->schedule->family->about.name; // a file's is not the recipe's
@@ -231,7 +231,7 @@ static enum status fill_pages(const struct worker *w, const struct gathered *g, 
     return OK;
 }
 
-static enum status write_pages(const struct worker *w, const struct gathered *g)
+static enum status write_pages(const struct rank_state *w, const struct gathered *g)
 {
     size_t most = (size_t)w->world->size + 1;
     struct pages pages = {.drawings = calloc(most, sizeof *pages.drawings),
@@ -248,7 +248,7 @@ static enum status write_pages(const struct worker *w, const struct gathered *g)
     return status;
 }
 
-enum status timeline_write(struct worker *w)
+enum status timeline_write(struct rank_state *w)
 {
     struct gathered g = {0};
     enum status status = gather(w, &g);

@@ -5,10 +5,10 @@
  * mean explains. The trace has a group of processes for each pipeline of the mesh, the picture the first. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 /* Whether the recipe wants the timeline of this step. */
 bool timeline_wanted(const struct recipe *recipe, int64_t step);
 
 /* Of the last step. Collective over the world; rank 0 writes. */
-MUST_USE enum status timeline_write(struct worker *worker);
+MUST_USE enum status timeline_write(struct rank_state *state);

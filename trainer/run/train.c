@@ -8,7 +8,7 @@
 #include "trainer/engine/watchdog.h"
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/plan/dry_run.h"
-#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/memory_plan.h"
 #include "trainer/plan/report.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_folder.h"
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 struct session {
-    struct worker worker;
+    struct rank_state rank_state;
     struct metrics *metrics; // rank 0
     struct text choices;     // rank 0's device's, as they were last said
     struct text broken;      // why there are no more lines of metrics; empty: there are
@@ -35,9 +35,9 @@ struct session {
     bool save_due;                  // agreed on by all ranks: as soon as no step is run ahead
 };
 
-static bool speaks(const struct session *s)
+static bool is_primary(const struct session *s)
 {
-    return s->worker.world->rank == 0;
+    return s->rank_state.world->rank == 0;
 }
 
 /* ---- one rank ---- */
@@ -45,7 +45,7 @@ static bool speaks(const struct session *s)
 /* From the checkpoint that the recipe names; a reason that it cannot be says what else can be asked for. */
 static enum status load_named(struct session *s, const char *path)
 {
-    enum status status = checkpoint_load(&s->worker, path, true);
+    enum status status = checkpoint_load(&s->rank_state, path, true);
     if (status != BAD_CHECKPOINT)
         return status;
     struct text why = {0};
@@ -59,47 +59,47 @@ static enum status load_named(struct session *s, const char *path)
 /* Loads the run's own newest checkpoint (then *own), unless checkpoint.load names one that is as new. */
 static enum status load_checkpoint(struct session *s, bool *own)
 {
-    const char *load = s->worker.run->recipe->checkpoint.load;
+    const char *load = s->rank_state.run->recipe->checkpoint.load;
     bool is_auto = load != NULL && strcmp(load, "auto") == 0;
-    double continues = speaks(s) && s->folder->continues ? 1.0 : 0.0;
+    double continues = is_primary(s) && s->folder->continues ? 1.0 : 0.0;
     char *path = NULL;
     *own = false;
     if (load == NULL)
         return OK;
     if (!is_auto)
-        TRY(worker_agree_max(&s->worker, &continues, 1));
+        TRY(rank_agree_max(&s->rank_state, &continues, 1));
     if (is_auto || continues > 0.0)
-        TRY(checkpoint_continue(&s->worker, &path));
+        TRY(checkpoint_continue(&s->rank_state, &path));
     *own = path != NULL;
     if (!*own && !is_auto)
         TRY(load_named(s, load));
-    if (speaks(s) && (*own || !is_auto))
-        print_line(stdout, "continues from %s, step %lld%s%s", *own ? path : load, (long long)s->worker.step,
-                   *own && !is_auto ? ", which is newer than checkpoint.load " : "",
-                   *own && !is_auto ? load : "");
+    if (is_primary(s) && (*own || !is_auto))
+        print_line(
+            stdout, "continues from %s, step %lld%s%s", *own ? path : load, (long long)s->rank_state.step,
+            *own && !is_auto ? ", which is newer than checkpoint.load " : "", *own && !is_auto ? load : "");
     free(path);
     return OK;
 }
 
 static enum status begin(struct session *s)
 {
-    const struct recipe *recipe = s->worker.run->recipe;
+    const struct recipe *recipe = s->rank_state.run->recipe;
     bool own;
     TRY(load_checkpoint(s, &own));
-    if (!speaks(s))
+    if (!is_primary(s))
         return OK;
     TRY(run_folder_write_recipe(recipe));
-    s->complete = s->worker.step >= recipe->train.train_iters && (s->worker.step > 0 || own);
+    s->complete = s->rank_state.step >= recipe->train.train_iters && (s->rank_state.step > 0 || own);
     if (s->complete)
-        printf("nothing to do: step %lld is done, and train.train_iters is %lld\n", (long long)s->worker.step,
-               (long long)recipe->train.train_iters);
+        printf("nothing to do: step %lld is done, and train.train_iters is %lld\n",
+               (long long)s->rank_state.step, (long long)recipe->train.train_iters);
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     struct metrics_config config = {
         .recipe = recipe,
-        .first_step = s->worker.step + 1,
+        .first_step = s->rank_state.step + 1,
         .flops_per_token = model_flops_per_token(&recipe->model),
-        .world = s->worker.world->size,
+        .world = s->rank_state.world->size,
         .launched = launcher.size > 0,
         .continues = own || s->folder->newest >= 0,
     };
@@ -112,7 +112,7 @@ static void end(struct session *s)
     metrics_close(s->metrics);
     text_free(&s->choices);
     text_free(&s->broken);
-    worker_destroy(&s->worker);
+    rank_destroy(&s->rank_state);
 }
 
 static bool due(int64_t interval, int64_t step)
@@ -126,12 +126,12 @@ static enum status say_choices(struct session *s)
 {
     struct text now = {0};
     enum status status = OK;
-    device_choices(s->worker.device, &now);
+    device_choices(s->rank_state.device, &now);
     if (strcmp(text_chars(&now), text_chars(&s->choices)) != 0) {
         for (const char *line = now.chars; !s->stepped && *line != '\0'; line += strcspn(line, "\n") + 1)
             if (*line != ' ')
                 printf("%.*s\n", (int)strcspn(line, "\n"), line);
-        status = run_folder_write_choices(s->worker.run->recipe, &now);
+        status = run_folder_write_choices(s->rank_state.run->recipe, &now);
     }
     text_free(&s->choices);
     s->choices = now;
@@ -150,14 +150,14 @@ static bool lies_in(const char *path, const char *folder)
  * with it, another run may be using the name, and nothing more is written. */
 static enum status stop_after_failure(struct session *s, enum status status)
 {
-    const struct recipe *recipe = s->worker.run->recipe;
+    const struct recipe *recipe = s->rank_state.run->recipe;
     const char *save = recipe->checkpoint.save;
     if (status == OK || save == NULL ||
         (metrics_are_lost(s->metrics) && lies_in(save, recipe->logging.run_dir)))
         return status;
     if (s->broken.length == 0)
         text_add(&s->broken, "%s", fail_text());
-    s->worker.wants_stop = true;
+    s->rank_state.wants_stop = true;
     return OK;
 }
 
@@ -171,17 +171,17 @@ static enum status sync_metrics(struct session *s)
 /* The first rank's clock decides when to save next. */
 static void plan_save(struct session *s)
 {
-    const struct recipe_checkpoint *checkpoint = &s->worker.run->recipe->checkpoint;
-    if (speaks(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
-        s->worker.save_at_s = monotonic_s() + 60.0 * checkpoint->save_minutes;
+    const struct recipe_checkpoint *checkpoint = &s->rank_state.run->recipe->checkpoint;
+    if (is_primary(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
+        s->rank_state.save_at_s = monotonic_s() + 60.0 * checkpoint->save_minutes;
     s->save_due = false;
 }
 
 static enum status save(struct session *s)
 {
-    TRY(worker_agree(&s->worker, speaks(s) ? sync_metrics(s) : OK));
-    TRY(checkpoint_save(&s->worker));
-    s->saved = s->worker.step;
+    TRY(rank_agree(&s->rank_state, is_primary(s) ? sync_metrics(s) : OK));
+    TRY(checkpoint_save(&s->rank_state));
+    s->saved = s->rank_state.step;
     plan_save(s);
     return OK;
 }
@@ -208,27 +208,28 @@ static bool evaluates_after(const struct recipe *recipe, int64_t step)
 /* Nothing but the next step follows. */
 static bool goes_on_after(const struct session *s, int64_t step)
 {
-    const struct recipe *recipe = s->worker.run->recipe;
+    const struct recipe *recipe = s->rank_state.run->recipe;
     bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
     return step < recipe->train.train_iters && !saves && !s->save_due && !evaluates_after(recipe, step);
 }
 
 /* What metrics.jsonl has of a step, without an evaluation. */
-static struct step_record record_of(const struct worker *w, const struct step_result *result, double time_s)
+static struct step_record record_of(const struct rank_state *w, const struct step_result *result,
+                                    double time_s)
 {
     const struct recipe *recipe = w->run->recipe;
     struct step_record record = {
         .step = w->step,
         .loss = result->tokens > 0.0 ? result->loss : NAN,
         .grad_norm = result->grad_norm,
-        .lr = learning_rate(&recipe->optimizer, worker_updates(w) + result->skipped),
+        .lr = learning_rate(&recipe->optimizer, rank_updates(w) + result->skipped),
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
         .step_time_s = time_s,
         .bubble_fraction = device_named_runs_at_once(recipe->cluster.device)
-                               ? timeline_bubble_fraction(w->remarks[REMARK_BUBBLE])
+                               ? timeline_bubble_fraction(w->stats[STAT_BUBBLE])
                                : NAN,
-        .memory_peak_bytes = (int64_t)w->remarks[REMARK_MEMORY],
+        .memory_peak_bytes = (int64_t)w->stats[STAT_MEMORY],
         .has_rollbacks = w->validation != NULL,
         .rollbacks = result->rollbacks,
         .loss_scale = w->loss_scale.scale > 0.0 ? result->loss_scale : 0.0,
@@ -236,32 +237,32 @@ static struct step_record record_of(const struct worker *w, const struct step_re
         .has_valid = evaluates_after(recipe, w->step),
     };
     for (int part = 0; part < PART_COUNT; part++)
-        record.part_peak_bytes[part] = (int64_t)w->remarks[REMARK_PARTS + part];
+        record.part_peak_bytes[part] = (int64_t)w->stats[STAT_PARTS + part];
     for (int kind = 0; kind < SLOT_KINDS; kind++)
-        record.slots[kind] = (struct slot_use){(int64_t)w->remarks[REMARK_SLOTS + kind],
-                                               (int64_t)w->remarks[REMARK_SLOT_BYTES + kind]};
+        record.slots[kind] = (struct slot_use){(int64_t)w->stats[STAT_SLOTS + kind],
+                                               (int64_t)w->stats[STAT_SLOT_BYTES + kind]};
     return record;
 }
 
 static enum status one_step(struct session *s, bool *stop)
 {
-    struct worker *w = &s->worker;
+    struct rank_state *w = &s->rank_state;
     double start = monotonic_s();
     struct step_result result;
     if (goes_on_after(s, w->step + 1))
-        TRY(worker_step_and_on(w, &result));
+        TRY(rank_step_and_on(w, &result));
     else
-        TRY(worker_step(w, &result));
-    TRY(worker_check_finite(w, &result));
+        TRY(rank_step(w, &result));
+    TRY(rank_check_finite(w, &result));
     struct step_record record = record_of(w, &result, monotonic_s() - start);
-    *stop = w->remarks[REMARK_REQUEST] >= (double)REQUEST_STOP;
-    s->save_due = s->save_due || w->remarks[REMARK_REQUEST] >= (double)REQUEST_SAVE;
+    *stop = w->stats[STAT_REQUEST] >= (double)REQUEST_STOP;
+    s->save_due = s->save_due || w->stats[STAT_REQUEST] >= (double)REQUEST_SAVE;
     if (record.has_valid)
-        TRY(worker_evaluate(w, &record.valid_loss, stop));
+        TRY(rank_evaluate(w, &record.valid_loss, stop));
     record.has_valid = record.has_valid && !*stop;
-    if (speaks(s) && !s->stepped)
+    if (is_primary(s) && !s->stepped)
         TRY(say_choices(s));
-    if (speaks(s)) {
+    if (is_primary(s)) {
         warn_of_no_loss(s, &record);
         TRY(stop_after_failure(s, metrics_step(s->metrics, &record)));
     }
@@ -273,11 +274,11 @@ static enum status one_step(struct session *s, bool *stop)
 /* The status of a run that has ended, by itself or on request. */
 static enum status outcome(const struct session *s, bool stop)
 {
-    const struct recipe *recipe = s->worker.run->recipe;
-    long long step = (long long)s->worker.step;
+    const struct recipe *recipe = s->rank_state.run->recipe;
+    long long step = (long long)s->rank_state.step;
     if (s->broken.length > 0)
         return fail(IO_ERROR, "%s; step %lld is saved in %s", s->broken.chars, step, recipe->checkpoint.save);
-    if (!stop || s->worker.step >= recipe->train.train_iters)
+    if (!stop || s->rank_state.step >= recipe->train.train_iters)
         return OK;
     if (recipe->checkpoint.save == NULL)
         return fail(INTERRUPTED,
@@ -287,7 +288,7 @@ static enum status outcome(const struct session *s, bool stop)
 
 static enum status loop(struct session *s)
 {
-    struct worker *w = &s->worker;
+    struct rank_state *w = &s->rank_state;
     const struct recipe *recipe = w->run->recipe;
     bool stop = false, saves = recipe->checkpoint.save != NULL;
     s->saved = s->folder->newest;
@@ -305,9 +306,9 @@ static enum status loop(struct session *s)
     }
     // Ranks may still hand each other the last step's weights, out of memory that is about to go.
     TRY(stream_sync(w->compute));
-    if (speaks(s) && s->stepped)
+    if (is_primary(s) && s->stepped)
         TRY(say_choices(s));
-    if (speaks(s) && s->broken.length == 0)
+    if (is_primary(s) && s->broken.length == 0)
         TRY(metrics_sync(s->metrics));
     return outcome(s, stop);
 }
@@ -326,7 +327,7 @@ struct job {
 
 static enum status run_rank(struct session *session, const struct job *job, struct world *world)
 {
-    TRY(worker_create(&job->run, world, true, &session->worker));
+    TRY(rank_create(&job->run, world, true, &session->rank_state));
     TRY(begin(session));
     return loop(session);
 }
@@ -341,20 +342,20 @@ static enum status rank_main(struct world *world, void *argument)
     watchdog_enter(job->watchdog, &pulse);
     enum status status = run_rank(&session, job, world);
     watchdog_leave(job->watchdog, &pulse);
-    status = rehearsal_explain(job->run.recipe, &session.worker, status);
+    status = memory_plan_explain(job->run.recipe, &session.rank_state, status);
     // After a failure peers may still be using what this rank shares with them; the process ends now.
     if (status != OK && status != STOPPED)
         return status;
     if (session.metrics != NULL && !session.complete)
         metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
     atomic_fetch_add(&job->ranks, 1);
-    atomic_fetch_add(&job->allocated_bytes, device_memory(session.worker.device).peak_total_bytes);
+    atomic_fetch_add(&job->allocated_bytes, device_memory(session.rank_state.device).peak_total_bytes);
     end(&session);
     return status;
 }
 
 /* A device that does not compute rehearses the run: allocations, and no training. */
-static enum status rehearse_run(const struct recipe *recipe)
+static enum status plan_run(const struct recipe *recipe)
 {
     struct run run;
     enum status status = run_create(recipe, false, &run);
@@ -493,7 +494,7 @@ enum status train(const struct recipe *recipe, int size)
     if (device_named_computes(recipe->cluster.device))
         status = train_until_stopped(recipe, size, &launcher, stop);
     else if (launcher.rank <= 0)
-        status = rehearse_run(recipe);
+        status = plan_run(recipe);
     stop_destroy(stop);
     return status;
 }

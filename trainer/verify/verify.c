@@ -342,7 +342,7 @@ struct runs {
 static bool is_perturbed(const struct recipe *recipe)
 {
     struct linear_precision precision = recipe_linear_precision(recipe);
-    return !linear_precision_lowers(&precision);
+    return !linear_precision_quantizes(&precision);
 }
 
 static enum status play_perturbed(const struct verify_options *options, struct runs *runs,
@@ -370,7 +370,7 @@ static enum status play_all(const struct verify_options *options, struct runs *r
         one->loss_scale = layout->loss_scale = runs->perturbed.loss_scale = *scale;
         TRY(episode_play(options->one_rank, (struct hooks){0}, one));
         if (!one->skipped)
-            TRY(episode_play(options->layout, options->planted, layout));
+            TRY(episode_play(options->layout, options->injected, layout));
         if (!one->skipped && !layout->skipped)
             TRY(play_perturbed(options, runs, response));
         if (!one->skipped && !layout->skipped && !runs->perturbed.skipped)

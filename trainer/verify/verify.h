@@ -9,7 +9,7 @@
  * half of it. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 #include <stdio.h>
 
@@ -53,7 +53,7 @@ struct verify_report {
 struct verify_options {
     const struct recipe *layout, *one_rank;
     int steps;
-    struct hooks planted;
+    struct hooks injected;
     FILE *progress;
 };
 

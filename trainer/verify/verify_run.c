@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/verify/verify_run.h"
 
-#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/memory_plan.h"
 #include "trainer/verify/bound.h"
 #include "trainer/verify/perturb.h"
 
@@ -13,23 +13,23 @@ struct play {
     struct perturbation *perturbations; // [ranks], or NULL
 };
 
-static enum status take_all(struct snapshot *snapshot, struct worker *worker)
+static enum status take_all(struct snapshot *snapshot, struct rank_state *state)
 {
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
-        TRY(snapshot_take(snapshot, worker, (enum snapshot_kind)kind));
-    return snapshot_take_amax(snapshot, worker);
+        TRY(snapshot_take(snapshot, state, (enum snapshot_kind)kind));
+    return snapshot_take_amax(snapshot, state);
 }
 
-static enum status give_state(const struct snapshot *snapshot, struct worker *worker)
+static enum status give_state(const struct snapshot *snapshot, struct rank_state *state)
 {
-    TRY(snapshot_give(snapshot, worker, SNAPSHOT_WEIGHT));
-    TRY(snapshot_give(snapshot, worker, SNAPSHOT_M));
-    TRY(snapshot_give_amax(snapshot, worker));
-    return snapshot_give(snapshot, worker, SNAPSHOT_V);
+    TRY(snapshot_give(snapshot, state, SNAPSHOT_WEIGHT));
+    TRY(snapshot_give(snapshot, state, SNAPSHOT_M));
+    TRY(snapshot_give_amax(snapshot, state));
+    return snapshot_give(snapshot, state, SNAPSHOT_V);
 }
 
 /* Every rank, step and draw has its own perturbations. */
-static void perturb_rank(struct play *play, struct world *world, struct worker *worker)
+static void perturb_rank(struct play *play, struct world *world, struct rank_state *state)
 {
     struct perturbation *p = &play->perturbations[world->rank];
     const struct recipe *recipe = play->run.recipe;
@@ -40,35 +40,35 @@ static void perturb_rank(struct play *play, struct world *world, struct worker *
     p->generator = philox_named(recipe->seed, name);
     p->terms = bound_longest_sum(&recipe->model);
     p->roundoff = bound_roundoff(F32, recipe->precision.allow_tf32);
-    perturb_device(p, worker->device);
+    perturb_device(p, state->device);
 }
 
 /* Weights that a snapshot replaces before the first step need no random numbers. */
-static enum status draw_nothing(void *context, struct worker *worker)
+static enum status draw_nothing(void *context, struct rank_state *state)
 {
     (void)context;
-    for (int row = 0; row < worker->params.count; row++)
-        worker->params.rows[row].init = INIT_ZERO;
+    for (int row = 0; row < state->params.count; row++)
+        state->params.rows[row].init = INIT_ZERO;
     return OK;
 }
 
-static enum status one_step(struct play *play, struct world *world, struct worker *worker)
+static enum status one_step(struct play *play, struct world *world, struct rank_state *state)
 {
     struct episode *episode = play->episode;
     struct step_result result;
-    TRY(worker_create(&play->run, world, true, worker));
+    TRY(rank_create(&play->run, world, true, state));
     if (episode->initial != NULL)
-        TRY(snapshot_take(episode->initial, worker, SNAPSHOT_WEIGHT));
+        TRY(snapshot_take(episode->initial, state, SNAPSHOT_WEIGHT));
     if (episode->begin != NULL)
-        TRY(give_state(episode->begin, worker));
+        TRY(give_state(episode->begin, state));
     if (play->perturbations != NULL)
-        perturb_rank(play, world, worker);
-    worker->step = episode->steps_done;
-    worker->loss_scale.scale = episode->loss_scale;
-    TRY(worker_step(worker, &result));
+        perturb_rank(play, world, state);
+    state->step = episode->steps_done;
+    state->loss_scale.scale = episode->loss_scale;
+    TRY(rank_step(state, &result));
     if (!result.skipped)
-        TRY(play->perturbations == NULL ? take_all(episode->end, worker)
-                                        : snapshot_take(episode->end, worker, SNAPSHOT_GRADIENT));
+        TRY(play->perturbations == NULL ? take_all(episode->end, state)
+                                        : snapshot_take(episode->end, state, SNAPSHOT_GRADIENT));
     if (world->rank == 0) {
         episode->skipped = result.skipped;
         episode->end->loss = result.loss;
@@ -76,15 +76,15 @@ static enum status one_step(struct play *play, struct world *world, struct worke
         episode->end->tokens = result.tokens;
         episode->end->loss_scale = result.loss_scale;
     }
-    worker_destroy(worker);
+    rank_destroy(state);
     return OK;
 }
 
 static enum status play_rank(struct world *world, void *argument)
 {
     struct play *play = argument;
-    struct worker worker = {0};
-    return rehearsal_explain(play->run.recipe, &worker, one_step(play, world, &worker));
+    struct rank_state state = {0};
+    return memory_plan_explain(play->run.recipe, &state, one_step(play, world, &state));
 }
 
 enum status episode_play(const struct recipe *recipe, struct hooks hooks, struct episode *episode)

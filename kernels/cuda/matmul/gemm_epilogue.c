@@ -112,7 +112,7 @@ static enum status time_both(struct ways *ways, bool *slower)
 }
 
 /* What is added to is memory of the trials' own, and the sum goes to its beginning. */
-static enum status time_beside(struct ways *ways, bool *slower)
+static enum status time_with_bias_gradient(struct ways *ways, bool *slower)
 {
     struct tensor *c = &ways->op.c, *sum = &ways->op.epilogue.bias_gradient;
     struct buffer d;
@@ -142,7 +142,8 @@ enum status cublaslt_is_slower(struct cuda_queue *queue, const struct gemm *op, 
         bool apart;
         alone.epilogue = (struct epilogue){0};
         TRY(cublaslt_plan(queue, &alone, &ignored, &apart)); // has its trials before the memory of these
-        TRY(op->epilogue.bias_gradient.data != NULL ? time_beside(&ways, slower) : time_both(&ways, slower));
+        TRY(op->epilogue.bias_gradient.data != NULL ? time_with_bias_gradient(&ways, slower)
+                                                    : time_both(&ways, slower));
         kept.word[0] = *slower;
         if (file != NULL)
             TRY(algorithms_keep(file, key, &kept));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* How large the numbers of a matrix are, and the random Hadamard transform: what goes before rounding to a
- * small format (quantise.cu). Magnitudes are compared as integers, with infinity and NaN on top, and summed
+ * small format (quantize.cu). Magnitudes are compared as integers, with infinity and NaN on top, and summed
  * in whole units of 2^-24: no order of the threads shows in either. */
 #define NUMBER_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/memory_bound/reduce.h"

@@ -92,7 +92,7 @@ MUST_USE enum status cuda_sum(struct cuda_queue *queue, const struct sum_list *o
 MUST_USE enum status cuda_clip(struct cuda_queue *queue, const struct clip *op);
 MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw_list *op);
 MUST_USE enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op);
-MUST_USE enum status cuda_quantise(struct cuda_queue *queue, const struct quantise *op);
+MUST_USE enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op);
 MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op);
 
 /* A range of NVTX, by which Nsight Systems names what lies on its time axis; NULL ends the last (range.c). */

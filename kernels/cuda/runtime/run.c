@@ -75,7 +75,7 @@ static struct tensor main_tensor(const struct op *op)
     case OP_MAGNITUDE:
         return op->magnitude.in;
     case OP_QUANTISE:
-        return op->quantise.in;
+        return op->quantize.in;
     case OP_HADAMARD:
         return op->hadamard.in;
     case OP_KIND_COUNT:
@@ -223,7 +223,7 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
     case OP_MAGNITUDE:
         return cuda_magnitude(queue, &op->magnitude);
     case OP_QUANTISE:
-        return cuda_quantise(queue, &op->quantise);
+        return cuda_quantize(queue, &op->quantize);
     case OP_HADAMARD:
         return cuda_hadamard(queue, &op->hadamard);
     case OP_TO_DEVICE:

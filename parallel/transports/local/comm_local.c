@@ -18,7 +18,7 @@
 
 struct local_world {
     int size;
-    struct bell *bells; // [size]
+    struct notification *notifications; // [size]
     pthread_mutex_t lock;
     struct hub *hubs; // under the lock
 };
@@ -35,9 +35,9 @@ static struct local_comm *local_of(struct comm *comm)
     return (struct local_comm *)comm->state;
 }
 
-static struct bell *my_bell(const struct local_comm *c)
+static struct notification *own_notification(const struct local_comm *c)
 {
-    return c->hub->bells[c->comm.rank];
+    return c->hub->notifications[c->comm.rank];
 }
 
 /* ---- comms ---- */
@@ -75,7 +75,7 @@ static enum status hub_enter(struct local_world *world, const char *name, int64_
     if (hub == NULL) {
         TRY(hub_create(id, name, ranks, count, &hub));
         for (int i = 0; i < count; i++)
-            hub->bells[i] = &world->bells[ranks[i]];
+            hub->notifications[i] = &world->notifications[ranks[i]];
         *at = hub; // at the end: oldest first
     }
     hub->seen[index_of(rank, ranks, count)] = true;
@@ -138,8 +138,8 @@ static enum status comm_create_local(struct world *world, const char *name, int6
 /* ---- requests: what a stream holds ---- */
 
 struct ticket {
-    struct agenda agenda;
-    struct seat seat;
+    struct operation operation;
+    struct participant participant;
     struct meeting *meeting; // NULL: not joined yet, or already left
     bool done;
 };
@@ -164,7 +164,7 @@ static enum status request_start(struct work *work)
     struct request *r = (struct request *)work;
     for (int i = 0; i < r->count; i++) {
         struct ticket *t = &r->tickets[i];
-        TRY(meeting_join(r->comm->hub, t->agenda, t->seat, &t->meeting));
+        TRY(meeting_join(r->comm->hub, t->operation, t->participant, &t->meeting));
     }
     return OK;
 }
@@ -190,7 +190,7 @@ static enum status request_poll(struct work *work, bool *done)
 static void request_rest(struct work *work)
 {
     who_waits(work->name);
-    bell_rest(my_bell(((struct request *)work)->comm));
+    notification_rest(own_notification(((struct request *)work)->comm));
 }
 
 static struct request *request_create(struct local_comm *c, const char *what, int count)
@@ -207,33 +207,34 @@ static struct request *request_create(struct local_comm *c, const char *what, in
 }
 
 static enum status collective(struct comm *comm, struct stream *stream, const char *what,
-                              struct agenda agenda, struct seat seat)
+                              struct operation operation, struct participant participant)
 {
     struct local_comm *c = local_of(comm);
     struct request *r = request_create(c, what, 1);
     if (r == NULL)
         return fail(NO_MEMORY, "no memory for %s %s", what, comm->name);
-    agenda.from = agenda.to = -1;
-    agenda.sequence = c->calls++;
-    seat.rank = comm->rank;
-    r->tickets[0] = (struct ticket){.agenda = agenda, .seat = seat};
+    operation.from = operation.to = -1;
+    operation.sequence = c->calls++;
+    participant.rank = comm->rank;
+    r->tickets[0] = (struct ticket){.operation = operation, .participant = participant};
     return stream_submit_work(stream, &r->work);
 }
 
 static enum status all_reduce_local(struct comm *comm, struct stream *stream, struct tensor data,
                                     enum reduction how)
 {
-    struct agenda agenda = {
-        .errand = ERRAND_ALL_REDUCE, .dtype = data.dtype, .how = how, .count = tensor_count(data)};
-    return collective(comm, stream, "all_reduce", agenda, (struct seat){.in = data.data, .out = data.data});
+    struct operation operation = {
+        .kind = OPERATION_ALL_REDUCE, .dtype = data.dtype, .how = how, .count = tensor_count(data)};
+    return collective(comm, stream, "all_reduce", operation,
+                      (struct participant){.in = data.data, .out = data.data});
 }
 
 /* One slice for each rank: of counts[r] elements, or all of `each`. */
-static enum status slices(struct comm *comm, struct stream *stream, struct agenda agenda, struct seat seat,
-                          const int64_t *counts, int64_t each)
+static enum status slices(struct comm *comm, struct stream *stream, struct operation operation,
+                          struct participant participant, const int64_t *counts, int64_t each)
 {
     struct local_comm *c = local_of(comm);
-    const char *what = agenda.errand == ERRAND_ALL_GATHER ? "all_gather" : "reduce_scatter";
+    const char *what = operation.kind == OPERATION_ALL_GATHER ? "all_gather" : "reduce_scatter";
     struct request *r = request_create(c, what, 1);
     if (r != NULL)
         r->counts = malloc((size_t)comm->size * sizeof *counts);
@@ -243,42 +244,44 @@ static enum status slices(struct comm *comm, struct stream *stream, struct agend
     }
     for (int q = 0; q < comm->size; q++) {
         r->counts[q] = counts != NULL ? counts[q] : each;
-        agenda.count = r->counts[q] > agenda.count ? r->counts[q] : agenda.count;
+        operation.count = r->counts[q] > operation.count ? r->counts[q] : operation.count;
     }
-    agenda.from = agenda.to = -1;
-    agenda.sequence = c->calls++;
-    seat.rank = comm->rank;
-    seat.in_counts = r->counts;
-    r->tickets[0] = (struct ticket){.agenda = agenda, .seat = seat};
+    operation.from = operation.to = -1;
+    operation.sequence = c->calls++;
+    participant.rank = comm->rank;
+    participant.in_counts = r->counts;
+    r->tickets[0] = (struct ticket){.operation = operation, .participant = participant};
     return stream_submit_work(stream, &r->work);
 }
 
 static enum status reduce_scatter_local(struct comm *comm, struct stream *stream, struct tensor large,
                                         const int64_t *counts, struct tensor small)
 {
-    struct agenda agenda = {.errand = ERRAND_REDUCE_SCATTER, .dtype = large.dtype};
-    return slices(comm, stream, agenda, (struct seat){.in = large.data, .out = small.data}, counts,
+    struct operation operation = {.kind = OPERATION_REDUCE_SCATTER, .dtype = large.dtype};
+    return slices(comm, stream, operation, (struct participant){.in = large.data, .out = small.data}, counts,
                   tensor_count(small));
 }
 
 static enum status all_gather_local(struct comm *comm, struct stream *stream, struct tensor small,
                                     const int64_t *counts, struct tensor large)
 {
-    struct agenda agenda = {.errand = ERRAND_ALL_GATHER, .dtype = small.dtype};
-    return slices(comm, stream, agenda, (struct seat){.in = small.data, .out = large.data}, counts,
+    struct operation operation = {.kind = OPERATION_ALL_GATHER, .dtype = small.dtype};
+    return slices(comm, stream, operation, (struct participant){.in = small.data, .out = large.data}, counts,
                   tensor_count(small));
 }
 
 static enum status broadcast_local(struct comm *comm, struct stream *stream, struct tensor data, int root)
 {
-    struct agenda agenda = {
-        .errand = ERRAND_BROADCAST, .dtype = data.dtype, .root = root, .count = tensor_count(data)};
-    return collective(comm, stream, "broadcast", agenda, (struct seat){.in = data.data, .out = data.data});
+    struct operation operation = {
+        .kind = OPERATION_BROADCAST, .dtype = data.dtype, .root = root, .count = tensor_count(data)};
+    return collective(comm, stream, "broadcast", operation,
+                      (struct participant){.in = data.data, .out = data.data});
 }
 
 static enum status barrier_local(struct comm *comm, struct stream *stream)
 {
-    return collective(comm, stream, "barrier", (struct agenda){.errand = ERRAND_BARRIER}, (struct seat){0});
+    return collective(comm, stream, "barrier", (struct operation){.kind = OPERATION_BARRIER},
+                      (struct participant){0});
 }
 
 static enum status all_to_all_local(struct comm *comm, struct stream *stream, struct tensor in,
@@ -297,13 +300,13 @@ static enum status all_to_all_local(struct comm *comm, struct stream *stream, st
     memcpy(counts + n, out_counts, n * sizeof *counts);
     r->counts = counts;
     r->tickets[0] = (struct ticket){
-        .agenda =
-            {.errand = ERRAND_ALL_TO_ALL, .from = -1, .to = -1, .sequence = c->calls++, .dtype = in.dtype},
-        .seat = {.in = in.data,
-                 .out = out.data,
-                 .in_counts = counts,
-                 .out_counts = counts + n,
-                 .rank = comm->rank},
+        .operation =
+            {.kind = OPERATION_ALL_TO_ALL, .from = -1, .to = -1, .sequence = c->calls++, .dtype = in.dtype},
+        .participant = {.in = in.data,
+                        .out = out.data,
+                        .in_counts = counts,
+                        .out_counts = counts + n,
+                        .rank = comm->rank},
     };
     return stream_submit_work(stream, &r->work);
 }
@@ -317,14 +320,14 @@ static enum status exchange_local(struct comm *comm, struct stream *stream, cons
         return fail(NO_MEMORY, "no memory for exchange %s", comm->name);
     for (int i = 0; i < count; i++) {
         const struct message *m = &messages[i];
-        struct agenda agenda = {.errand = ERRAND_LETTER,
-                                .from = m->send ? comm->rank : m->peer,
-                                .to = m->send ? m->peer : comm->rank,
-                                .sequence = m->send ? c->sent[m->peer]++ : c->received[m->peer]++,
-                                .dtype = m->data.dtype,
-                                .count = tensor_count(m->data)};
-        struct seat seat = {.in = m->data.data, .out = m->data.data, .rank = comm->rank};
-        r->tickets[i] = (struct ticket){.agenda = agenda, .seat = seat};
+        struct operation operation = {.kind = OPERATION_SEND_RECEIVE,
+                                      .from = m->send ? comm->rank : m->peer,
+                                      .to = m->send ? m->peer : comm->rank,
+                                      .sequence = m->send ? c->sent[m->peer]++ : c->received[m->peer]++,
+                                      .dtype = m->data.dtype,
+                                      .count = tensor_count(m->data)};
+        struct participant participant = {.in = m->data.data, .out = m->data.data, .rank = comm->rank};
+        r->tickets[i] = (struct ticket){.operation = operation, .participant = participant};
     }
     return stream_submit_work(stream, &r->work);
 }
@@ -465,14 +468,15 @@ static enum status run_local(const struct world_options *options,
         return fail(BAD_ARGUMENT, "a local world wants a size, not %d", size);
     struct job job = {.world = {.size = size}, .body = body, .argument = argument};
     job.ranks = calloc((size_t)size, sizeof *job.ranks);
-    job.world.bells = aligned_alloc(_Alignof(struct bell), (size_t)size * sizeof *job.world.bells);
-    if (job.ranks == NULL || job.world.bells == NULL) {
+    job.world.notifications =
+        aligned_alloc(_Alignof(struct notification), (size_t)size * sizeof *job.world.notifications);
+    if (job.ranks == NULL || job.world.notifications == NULL) {
         free(job.ranks);
-        free(job.world.bells);
+        free(job.world.notifications);
         return fail(NO_MEMORY, "no memory for %d ranks", size);
     }
     for (int r = 0; r < size; r++)
-        bell_init(&job.world.bells[r], spin_ns(size));
+        notification_init(&job.world.notifications[r], spin_ns(size));
     pthread_condattr_t clock;
     CHECK(pthread_condattr_init(&clock) == 0);
     CHECK(pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0);
@@ -491,8 +495,8 @@ static enum status run_local(const struct world_options *options,
     pthread_mutex_destroy(&job.lock);
     pthread_condattr_destroy(&clock);
     for (int r = 0; r < size; r++)
-        bell_fini(&job.world.bells[r]);
-    free(job.world.bells);
+        notification_fini(&job.world.notifications[r]);
+    free(job.world.notifications);
     free(job.ranks);
     return status;
 }

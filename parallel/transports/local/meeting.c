@@ -17,79 +17,80 @@ enum {
 
 struct meeting {
     struct meeting *next; // of the hub's open or spare list
-    struct agenda agenda;
-    int seats, taken; // taken: under the hub's lock
-    int64_t slices;   // written before ready
+    struct operation operation;
+    int participants, taken; // taken: under the hub's lock
+    int64_t slices;          // written before ready
     _Alignas(64) _Atomic bool ready;
     _Alignas(64) _Atomic int64_t claimed;
     _Alignas(64) _Atomic int64_t finished;
     _Atomic int left;
-    struct seat seat[];
+    struct participant participant[];
 };
 
-void bell_init(struct bell *bell, int64_t spin_ns)
+void notification_init(struct notification *notification, int64_t spin_ns)
 {
-    bell->spin_ns = bell->most_spin_ns = spin_ns;
-    atomic_init(&bell->news, 0);
-    atomic_init(&bell->sleeping, false);
-    bell->seen = 0;
-    CHECK(pthread_mutex_init(&bell->lock, NULL) == 0);
-    CHECK(pthread_cond_init(&bell->rung, NULL) == 0);
+    notification->spin_ns = notification->most_spin_ns = spin_ns;
+    atomic_init(&notification->news, 0);
+    atomic_init(&notification->sleeping, false);
+    notification->seen = 0;
+    CHECK(pthread_mutex_init(&notification->lock, NULL) == 0);
+    CHECK(pthread_cond_init(&notification->rung, NULL) == 0);
 }
 
-void bell_fini(struct bell *bell)
+void notification_fini(struct notification *notification)
 {
-    pthread_mutex_destroy(&bell->lock);
-    pthread_cond_destroy(&bell->rung);
+    pthread_mutex_destroy(&notification->lock);
+    pthread_cond_destroy(&notification->rung);
 }
 
-/* News is written before `sleeping` is read here, and the other way round in bell_rest: in one total
+/* News is written before `sleeping` is read here, and the other way round in notification_rest: in one total
  * order, either the ringer sees the sleeper or the sleeper sees the news. */
-void bell_ring(struct bell *bell)
+void notification_ring(struct notification *notification)
 {
-    atomic_fetch_add(&bell->news, 1);
-    if (!atomic_load(&bell->sleeping))
+    atomic_fetch_add(&notification->news, 1);
+    if (!atomic_load(&notification->sleeping))
         return;
-    pthread_mutex_lock(&bell->lock);
-    pthread_cond_signal(&bell->rung);
-    pthread_mutex_unlock(&bell->lock);
+    pthread_mutex_lock(&notification->lock);
+    pthread_cond_signal(&notification->rung);
+    pthread_mutex_unlock(&notification->lock);
 }
 
 /* Looks for a while before it is worth a sleep: for half as long when the last look was in vain, as it is
  * where others want the cores, and for twice as long when it was not. */
-static void spin(struct bell *bell)
+static void spin(struct notification *notification)
 {
     enum { SHORTEST = 16 }; // the shortest look is this part of the longest
-    int64_t half = bell->spin_ns / 2, least = bell->most_spin_ns / SHORTEST;
+    int64_t half = notification->spin_ns / 2, least = notification->most_spin_ns / SHORTEST;
     int64_t until = 0;
-    for (int i = 0; atomic_load_explicit(&bell->news, memory_order_acquire) == bell->seen; i++) {
+    for (int i = 0; atomic_load_explicit(&notification->news, memory_order_acquire) == notification->seen;
+         i++) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
         if (i % 16 != 15)
             continue;
         int64_t now = clock_ns();
-        until = until == 0 ? now + bell->spin_ns : until;
+        until = until == 0 ? now + notification->spin_ns : until;
         if (now >= until) {
-            bell->spin_ns = half > least ? half : least;
+            notification->spin_ns = half > least ? half : least;
             return;
         }
     }
-    bell->spin_ns = 4 * half < bell->most_spin_ns ? 4 * half : bell->most_spin_ns;
+    notification->spin_ns = 4 * half < notification->most_spin_ns ? 4 * half : notification->most_spin_ns;
 }
 
-void bell_rest(struct bell *bell)
+void notification_rest(struct notification *notification)
 {
-    spin(bell);
-    if (atomic_load(&bell->news) == bell->seen) {
-        pthread_mutex_lock(&bell->lock);
-        atomic_store(&bell->sleeping, true);
-        while (atomic_load(&bell->news) == bell->seen)
-            pthread_cond_wait(&bell->rung, &bell->lock);
-        atomic_store(&bell->sleeping, false);
-        pthread_mutex_unlock(&bell->lock);
+    spin(notification);
+    if (atomic_load(&notification->news) == notification->seen) {
+        pthread_mutex_lock(&notification->lock);
+        atomic_store(&notification->sleeping, true);
+        while (atomic_load(&notification->news) == notification->seen)
+            pthread_cond_wait(&notification->rung, &notification->lock);
+        atomic_store(&notification->sleeping, false);
+        pthread_mutex_unlock(&notification->lock);
     }
-    bell->seen = atomic_load(&bell->news);
+    notification->seen = atomic_load(&notification->news);
 }
 
 enum status hub_create(int64_t id, const char *name, const int *ranks, int size, struct hub **out)
@@ -101,10 +102,10 @@ enum status hub_create(int64_t id, const char *name, const int *ranks, int size,
     hub->id = id;
     hub->size = hub->expected = size;
     snprintf(hub->name, sizeof hub->name, "%s", name);
-    hub->bells = calloc((size_t)size, sizeof *hub->bells);
+    hub->notifications = calloc((size_t)size, sizeof *hub->notifications);
     hub->ranks = calloc((size_t)size, sizeof *hub->ranks);
     hub->seen = calloc((size_t)size, sizeof *hub->seen);
-    if (hub->bells == NULL || hub->ranks == NULL || hub->seen == NULL) {
+    if (hub->notifications == NULL || hub->ranks == NULL || hub->seen == NULL) {
         hub_destroy(hub);
         return fail(NO_MEMORY, "no memory for the comm %s", name);
     }
@@ -124,7 +125,7 @@ void hub_destroy(struct hub *hub)
             free(m);
         }
     pthread_mutex_destroy(&hub->lock);
-    free(hub->bells);
+    free(hub->notifications);
     free(hub->ranks);
     free(hub->seen);
     free(hub);
@@ -135,37 +136,37 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-static int64_t slice_elements(const struct agenda *agenda)
+static int64_t slice_elements(const struct operation *operation)
 {
-    return SLICE_BYTES / (int64_t)dtype_bytes(agenda->dtype);
+    return SLICE_BYTES / (int64_t)dtype_bytes(operation->dtype);
 }
 
 /* How many slices, and the bytes they move in all (for "small"). */
 static int64_t slices_of(const struct meeting *m, int64_t *bytes)
 {
-    const struct agenda *a = &m->agenda;
+    const struct operation *a = &m->operation;
     int64_t per_buffer = ceil_div(a->count, slice_elements(a)), size = (int64_t)dtype_bytes(a->dtype);
-    int64_t seats = m->seats;
-    switch (a->errand) {
-    case ERRAND_ALL_REDUCE:
-    case ERRAND_BROADCAST:
-        *bytes = a->count * size * seats;
+    int64_t participants = m->participants;
+    switch (a->kind) {
+    case OPERATION_ALL_REDUCE:
+    case OPERATION_BROADCAST:
+        *bytes = a->count * size * participants;
         return per_buffer;
-    case ERRAND_LETTER:
+    case OPERATION_SEND_RECEIVE:
         *bytes = a->count * size;
         return per_buffer;
-    case ERRAND_REDUCE_SCATTER:
-    case ERRAND_ALL_GATHER:
-        *bytes = a->count * size * seats * seats;
-        return per_buffer * seats;
-    case ERRAND_ALL_TO_ALL:
+    case OPERATION_REDUCE_SCATTER:
+    case OPERATION_ALL_GATHER:
+        *bytes = a->count * size * participants * participants;
+        return per_buffer * participants;
+    case OPERATION_ALL_TO_ALL:
         *bytes = 0;
-        for (int r = 0; r < m->seats; r++)
-            for (int to = 0; to < m->seats; to++)
-                *bytes += m->seat[r].in_counts[to] * size;
-        return seats * seats;
-    case ERRAND_BARRIER:
-    case ERRAND_COUNT:
+        for (int r = 0; r < m->participants; r++)
+            for (int to = 0; to < m->participants; to++)
+                *bytes += m->participant[r].in_counts[to] * size;
+        return participants * participants;
+    case OPERATION_BARRIER:
+    case OPERATION_COUNT:
         break;
     }
     *bytes = 0;
@@ -176,18 +177,18 @@ static int64_t slices_of(const struct meeting *m, int64_t *bytes)
  * time: between the two the tile is still in the cache. */
 static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end)
 {
-    const struct agenda *a = &m->agenda;
+    const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
     float room[TILE_BYTES / 2];
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
-        char *out = m->seat[0].out + at * size;
+        char *out = m->participant[0].out + at * size;
         void *acc = reduce_begin(a->dtype, out, out, room, count);
-        for (int r = 1; r < m->seats; r++)
-            reduce_into(a->dtype, a->how, acc, m->seat[r].out + at * size, count);
+        for (int r = 1; r < m->participants; r++)
+            reduce_into(a->dtype, a->how, acc, m->participant[r].out + at * size, count);
         reduce_end(a->dtype, acc, out, count);
-        for (int r = 1; r < m->seats; r++)
-            memcpy(m->seat[r].out + at * size, out, (size_t)(count * size));
+        for (int r = 1; r < m->participants; r++)
+            memcpy(m->participant[r].out + at * size, out, (size_t)(count * size));
     }
 }
 
@@ -196,7 +197,7 @@ static int64_t slice_base(const struct meeting *m, int piece)
 {
     int64_t base = 0;
     for (int r = 0; r < piece; r++)
-        base += m->seat[0].in_counts[r];
+        base += m->participant[0].in_counts[r];
     return base;
 }
 
@@ -204,18 +205,18 @@ static int64_t slice_base(const struct meeting *m, int piece)
  * the inputs, so the sum grows apart from both. */
 static void reduce_scatter_range(const struct meeting *m, int piece, int64_t begin, int64_t end)
 {
-    const struct agenda *a = &m->agenda;
+    const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
     float room[TILE_BYTES / 2];
     double sum[TILE_BYTES / sizeof(double)]; // aligned for every type
     int64_t base = slice_base(m, piece);
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
-        void *acc = reduce_begin(a->dtype, sum, m->seat[0].in + (base + at) * size, room, count);
-        for (int r = 1; r < m->seats; r++)
-            reduce_into(a->dtype, REDUCE_SUM, acc, m->seat[r].in + (base + at) * size, count);
+        void *acc = reduce_begin(a->dtype, sum, m->participant[0].in + (base + at) * size, room, count);
+        for (int r = 1; r < m->participants; r++)
+            reduce_into(a->dtype, REDUCE_SUM, acc, m->participant[r].in + (base + at) * size, count);
         reduce_end(a->dtype, acc, sum, count);
-        memcpy(m->seat[piece].out + at * size, sum, (size_t)(count * size));
+        memcpy(m->participant[piece].out + at * size, sum, (size_t)(count * size));
     }
 }
 
@@ -228,20 +229,20 @@ static void copy_bytes(char *to, const char *from, int64_t bytes)
 
 static void all_to_all_pair(const struct meeting *m, int from, int to)
 {
-    int64_t size = (int64_t)dtype_bytes(m->agenda.dtype), in_at = 0, out_at = 0;
+    int64_t size = (int64_t)dtype_bytes(m->operation.dtype), in_at = 0, out_at = 0;
     for (int r = 0; r < to; r++)
-        in_at += m->seat[from].in_counts[r];
+        in_at += m->participant[from].in_counts[r];
     for (int r = 0; r < from; r++)
-        out_at += m->seat[to].out_counts[r];
-    copy_bytes(m->seat[to].out + out_at * size, m->seat[from].in + in_at * size,
-               m->seat[from].in_counts[to] * size);
+        out_at += m->participant[to].out_counts[r];
+    copy_bytes(m->participant[to].out + out_at * size, m->participant[from].in + in_at * size,
+               m->participant[from].in_counts[to] * size);
 }
 
 static void slice_run(const struct meeting *m, int64_t index)
 {
-    const struct agenda *a = &m->agenda;
-    if (a->errand == ERRAND_ALL_TO_ALL) {
-        all_to_all_pair(m, (int)(index / m->seats), (int)(index % m->seats));
+    const struct operation *a = &m->operation;
+    if (a->kind == OPERATION_ALL_TO_ALL) {
+        all_to_all_pair(m, (int)(index / m->participants), (int)(index % m->participants));
         return;
     }
     // Slices of one buffer first, then those of the next piece where there are pieces.
@@ -249,41 +250,42 @@ static void slice_run(const struct meeting *m, int64_t index)
     int64_t size = (int64_t)dtype_bytes(a->dtype);
     int piece = (int)(index / per_buffer);
     int64_t begin = index % per_buffer * length;
-    bool cut = a->errand == ERRAND_REDUCE_SCATTER || a->errand == ERRAND_ALL_GATHER;
-    int64_t all = cut ? m->seat[0].in_counts[piece] : a->count;
+    bool cut = a->kind == OPERATION_REDUCE_SCATTER || a->kind == OPERATION_ALL_GATHER;
+    int64_t all = cut ? m->participant[0].in_counts[piece] : a->count;
     int64_t end = begin + length < all ? begin + length : all;
     int64_t bytes = (end - begin) * size; // not positive behind the end of a short piece
-    switch (a->errand) {
-    case ERRAND_ALL_REDUCE:
+    switch (a->kind) {
+    case OPERATION_ALL_REDUCE:
         all_reduce_range(m, begin, end);
         break;
-    case ERRAND_REDUCE_SCATTER:
+    case OPERATION_REDUCE_SCATTER:
         reduce_scatter_range(m, piece, begin, end);
         break;
-    case ERRAND_ALL_GATHER:
-        for (int r = 0; r < m->seats; r++)
-            copy_bytes(m->seat[r].out + (slice_base(m, piece) + begin) * size,
-                       m->seat[piece].in + begin * size, bytes);
+    case OPERATION_ALL_GATHER:
+        for (int r = 0; r < m->participants; r++)
+            copy_bytes(m->participant[r].out + (slice_base(m, piece) + begin) * size,
+                       m->participant[piece].in + begin * size, bytes);
         break;
-    case ERRAND_BROADCAST:
-        for (int r = 0; r < m->seats; r++)
-            copy_bytes(m->seat[r].out + begin * size, m->seat[a->root].out + begin * size, bytes);
+    case OPERATION_BROADCAST:
+        for (int r = 0; r < m->participants; r++)
+            copy_bytes(m->participant[r].out + begin * size, m->participant[a->root].out + begin * size,
+                       bytes);
         break;
-    case ERRAND_LETTER:
-        copy_bytes(m->seat[1].out + begin * size, m->seat[0].in + begin * size, bytes);
+    case OPERATION_SEND_RECEIVE:
+        copy_bytes(m->participant[1].out + begin * size, m->participant[0].in + begin * size, bytes);
         break;
-    case ERRAND_ALL_TO_ALL:
-    case ERRAND_BARRIER:
-    case ERRAND_COUNT:
+    case OPERATION_ALL_TO_ALL:
+    case OPERATION_BARRIER:
+    case OPERATION_COUNT:
         break;
     }
 }
 
 static void ring_others(const struct hub *hub, const struct meeting *m, int rank)
 {
-    for (int s = 0; s < m->seats; s++)
-        if (m->seat[s].rank != rank)
-            bell_ring(hub->bells[m->seat[s].rank]);
+    for (int s = 0; s < m->participants; s++)
+        if (m->participant[s].rank != rank)
+            notification_ring(hub->notifications[m->participant[s].rank]);
 }
 
 static void help(struct hub *hub, struct meeting *m, int rank)
@@ -300,9 +302,9 @@ static void help(struct hub *hub, struct meeting *m, int rank)
 }
 
 /* What is wrong between two seats of one meeting, or NULL. */
-static const char *disagreement(const struct agenda *a, const struct agenda *b)
+static const char *disagreement(const struct operation *a, const struct operation *b)
 {
-    if (a->errand != b->errand)
+    if (a->kind != b->kind)
         return "another call";
     if (a->dtype != b->dtype)
         return "another type";
@@ -313,37 +315,38 @@ static const char *disagreement(const struct agenda *a, const struct agenda *b)
     return NULL;
 }
 
-static const char *const errand_names[] = {
-    [ERRAND_ALL_REDUCE] = "all_reduce", [ERRAND_REDUCE_SCATTER] = "reduce_scatter",
-    [ERRAND_ALL_GATHER] = "all_gather", [ERRAND_BROADCAST] = "broadcast",
-    [ERRAND_ALL_TO_ALL] = "all_to_all", [ERRAND_LETTER] = "exchange",
-    [ERRAND_BARRIER] = "barrier",
+static const char *const operation_names[] = {
+    [OPERATION_ALL_REDUCE] = "all_reduce", [OPERATION_REDUCE_SCATTER] = "reduce_scatter",
+    [OPERATION_ALL_GATHER] = "all_gather", [OPERATION_BROADCAST] = "broadcast",
+    [OPERATION_ALL_TO_ALL] = "all_to_all", [OPERATION_SEND_RECEIVE] = "exchange",
+    [OPERATION_BARRIER] = "barrier",
 };
-_Static_assert(sizeof errand_names / sizeof *errand_names == ERRAND_COUNT, "one name for each errand");
+_Static_assert(sizeof operation_names / sizeof *operation_names == OPERATION_COUNT,
+               "one name for each errand");
 
 /* The open meeting of this agenda; under the hub's lock. */
-static struct meeting **open_find(struct hub *hub, const struct agenda *agenda)
+static struct meeting **open_find(struct hub *hub, const struct operation *operation)
 {
     struct meeting **at = &hub->open;
-    while (*at != NULL && ((*at)->agenda.sequence != agenda->sequence || (*at)->agenda.from != agenda->from ||
-                           (*at)->agenda.to != agenda->to))
+    while (*at != NULL && ((*at)->operation.sequence != operation->sequence ||
+                           (*at)->operation.from != operation->from || (*at)->operation.to != operation->to))
         at = &(*at)->next;
     return at;
 }
 
-static struct meeting *meeting_open(struct hub *hub, const struct agenda *agenda)
+static struct meeting *meeting_open(struct hub *hub, const struct operation *operation)
 {
     struct meeting *m = hub->spare;
     if (m != NULL) {
         hub->spare = m->next;
     } else {
-        size_t bytes = sizeof *m + (size_t)(hub->size < 2 ? 2 : hub->size) * sizeof m->seat[0];
+        size_t bytes = sizeof *m + (size_t)(hub->size < 2 ? 2 : hub->size) * sizeof m->participant[0];
         m = aligned_alloc(64, (bytes + 63) / 64 * 64);
         if (m == NULL)
             return NULL;
     }
-    m->agenda = *agenda;
-    m->seats = agenda->from >= 0 ? 2 : hub->size;
+    m->operation = *operation;
+    m->participants = operation->from >= 0 ? 2 : hub->size;
     m->taken = 0;
     m->slices = 0;
     atomic_init(&m->ready, false);
@@ -357,28 +360,28 @@ static struct meeting *meeting_open(struct hub *hub, const struct agenda *agenda
 
 static enum status counts_check(const struct hub *hub, const struct meeting *m)
 {
-    for (int from = 0; from < m->seats; from++)
-        for (int to = 0; to < m->seats; to++)
-            if (m->seat[from].in_counts[to] != m->seat[to].out_counts[from])
+    for (int from = 0; from < m->participants; from++)
+        for (int to = 0; to < m->participants; to++)
+            if (m->participant[from].in_counts[to] != m->participant[to].out_counts[from])
                 return fail(BAD_ARGUMENT,
                             "all_to_all %s: rank %d sends %lld elements to rank %d, which expects %lld",
-                            hub->name, hub->ranks[from], (long long)m->seat[from].in_counts[to],
-                            hub->ranks[to], (long long)m->seat[to].out_counts[from]);
+                            hub->name, hub->ranks[from], (long long)m->participant[from].in_counts[to],
+                            hub->ranks[to], (long long)m->participant[to].out_counts[from]);
     return OK;
 }
 
 /* All ranks cut alike. */
 static enum status slices_check(const struct hub *hub, const struct meeting *m)
 {
-    for (int s = 1; s < m->seats; s++)
-        for (int r = 0; r < m->seats; r++)
-            if (m->seat[s].in_counts[r] != m->seat[0].in_counts[r])
+    for (int s = 1; s < m->participants; s++)
+        for (int r = 0; r < m->participants; r++)
+            if (m->participant[s].in_counts[r] != m->participant[0].in_counts[r])
                 return fail(BAD_ARGUMENT,
                             "%s %s: rank %d takes the slice of rank %d for %lld elements, and rank %d for "
                             "%lld",
-                            errand_names[m->agenda.errand], hub->name, hub->ranks[0], hub->ranks[r],
-                            (long long)m->seat[0].in_counts[r], hub->ranks[s],
-                            (long long)m->seat[s].in_counts[r]);
+                            operation_names[m->operation.kind], hub->name, hub->ranks[0], hub->ranks[r],
+                            (long long)m->participant[0].in_counts[r], hub->ranks[s],
+                            (long long)m->participant[s].in_counts[r]);
     return OK;
 }
 
@@ -386,9 +389,9 @@ static enum status slices_check(const struct hub *hub, const struct meeting *m)
 static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
 {
     int64_t bytes = 0;
-    if (m->agenda.errand == ERRAND_ALL_TO_ALL)
+    if (m->operation.kind == OPERATION_ALL_TO_ALL)
         TRY(counts_check(hub, m));
-    if (m->agenda.errand == ERRAND_REDUCE_SCATTER || m->agenda.errand == ERRAND_ALL_GATHER)
+    if (m->operation.kind == OPERATION_REDUCE_SCATTER || m->operation.kind == OPERATION_ALL_GATHER)
         TRY(slices_check(hub, m));
     m->slices = slices_of(m, &bytes);
     if (bytes <= SMALL_BYTES) {
@@ -402,21 +405,22 @@ static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
     return OK;
 }
 
-enum status meeting_join(struct hub *hub, struct agenda agenda, struct seat seat, struct meeting **out)
+enum status meeting_join(struct hub *hub, struct operation operation, struct participant participant,
+                         struct meeting **out)
 {
     pthread_mutex_lock(&hub->lock);
-    struct meeting **at = open_find(hub, &agenda), *m = *at;
+    struct meeting **at = open_find(hub, &operation), *m = *at;
     if (m == NULL) {
-        m = meeting_open(hub, &agenda);
+        m = meeting_open(hub, &operation);
         at = &hub->open;
     }
-    const char *wrong = m != NULL ? disagreement(&m->agenda, &agenda) : NULL;
+    const char *wrong = m != NULL ? disagreement(&m->operation, &operation) : NULL;
     bool full = false;
     if (m != NULL && wrong == NULL) {
-        int place = agenda.from < 0 ? seat.rank : seat.rank == agenda.to;
-        m->seat[place] = seat;
+        int place = operation.from < 0 ? participant.rank : participant.rank == operation.to;
+        m->participant[place] = participant;
         m->taken++;
-        full = m->taken == m->seats;
+        full = m->taken == m->participants;
         if (full)
             *at = m->next;
     }
@@ -428,10 +432,10 @@ enum status meeting_join(struct hub *hub, struct agenda agenda, struct seat seat
         return fail(BAD_ARGUMENT,
                     "%s %s, message %llu: rank %d comes with %lld elements, and another rank with %s: "
                     "the ranks have lost step with each other",
-                    errand_names[agenda.errand], hub->name, (unsigned long long)agenda.sequence,
-                    hub->ranks[seat.rank], (long long)agenda.count, wrong);
+                    operation_names[operation.kind], hub->name, (unsigned long long)operation.sequence,
+                    hub->ranks[participant.rank], (long long)operation.count, wrong);
     *out = m;
-    return full ? meeting_begin(hub, m, seat.rank) : OK;
+    return full ? meeting_begin(hub, m, participant.rank) : OK;
 }
 
 bool meeting_help(struct hub *hub, struct meeting *m, int rank)
@@ -445,8 +449,8 @@ bool meeting_help(struct hub *hub, struct meeting *m, int rank)
 
     // The last to leave gives the meeting back. Whoever is not the last may not look at it once it has left:
     // it may be in use again.
-    int seats = m->seats;
-    if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == seats) {
+    int participants = m->participants;
+    if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == participants) {
         pthread_mutex_lock(&hub->lock);
         m->next = hub->spare;
         hub->spare = m;

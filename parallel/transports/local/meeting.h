@@ -24,7 +24,7 @@
 #include <stdatomic.h>
 
 /* Where a rank sleeps. Anyone rings; only the owner rests. */
-struct bell {
+struct notification {
     _Alignas(64) _Atomic uint32_t news; // counts what happened to the owner's messages
     _Atomic bool sleeping;
     uint32_t seen;                 // the owner's: the news at the end of its last rest
@@ -32,26 +32,26 @@ struct bell {
     pthread_mutex_t lock;
     pthread_cond_t rung;
 };
-void bell_init(struct bell *bell, int64_t spin_ns);
-void bell_fini(struct bell *bell);
-void bell_ring(struct bell *bell);
+void notification_init(struct notification *notification, int64_t spin_ns);
+void notification_fini(struct notification *notification);
+void notification_ring(struct notification *notification);
 /* Returns when there was news since the last rest returned: looks for spin_ns, then sleeps. */
-void bell_rest(struct bell *bell);
+void notification_rest(struct notification *notification);
 
-enum errand { // what a meeting is for
-    ERRAND_ALL_REDUCE,
-    ERRAND_REDUCE_SCATTER,
-    ERRAND_ALL_GATHER,
-    ERRAND_BROADCAST,
-    ERRAND_ALL_TO_ALL,
-    ERRAND_LETTER, // one send and its receive: seat 0 sends, seat 1 receives
-    ERRAND_BARRIER,
-    ERRAND_COUNT
+enum operation_kind { // what a meeting is for
+    OPERATION_ALL_REDUCE,
+    OPERATION_REDUCE_SCATTER,
+    OPERATION_ALL_GATHER,
+    OPERATION_BROADCAST,
+    OPERATION_ALL_TO_ALL,
+    OPERATION_SEND_RECEIVE, // one send and its receive: seat 0 sends, seat 1 receives
+    OPERATION_BARRIER,
+    OPERATION_COUNT
 };
 
 /* What all seats of a meeting must agree on. */
-struct agenda {
-    enum errand errand;
+struct operation {
+    enum operation_kind kind;
     int from, to;      // of a letter, ranks of the comm; -1 for a collective
     uint64_t sequence; // counted by each rank as it calls: per comm, for letters per (from, to)
     enum dtype dtype;
@@ -61,7 +61,7 @@ struct agenda {
         count; // all_reduce, broadcast, letter: all elements; reduce_scatter, all_gather: the most of a rank
 };
 
-struct seat {
+struct participant {
     char *in, *out;
     const int64_t *in_counts;  // all_to_all; reduce_scatter, all_gather: of each rank's slice
     const int64_t *out_counts; // all_to_all
@@ -75,10 +75,10 @@ struct hub {
     struct hub *next; // of the world's list, under the world's lock
     int64_t id;
     char name[32];
-    int size, expected;  // ranks that have not left for good
-    struct bell **bells; // [size]
-    int *ranks;          // [size] world ranks
-    bool *seen;          // [size] who has come; under the world's lock
+    int size, expected;                  // ranks that have not left for good
+    struct notification **notifications; // [size]
+    int *ranks;                          // [size] world ranks
+    bool *seen;                          // [size] who has come; under the world's lock
     pthread_mutex_t lock;
     struct meeting *open, *spare; // under the lock: seats still free; ready to be used again
 };
@@ -86,7 +86,7 @@ MUST_USE enum status hub_create(int64_t id, const char *name, const int *ranks, 
 void hub_destroy(struct hub *hub);
 
 /* Takes a seat; `seat.rank` is whose. BAD_ARGUMENT when the others are here for something else. */
-MUST_USE enum status meeting_join(struct hub *hub, struct agenda agenda, struct seat seat,
+MUST_USE enum status meeting_join(struct hub *hub, struct operation operation, struct participant participant,
                                   struct meeting **out);
 /* Does what can be done now; true when all is done, and then this rank has left. */
 bool meeting_help(struct hub *hub, struct meeting *meeting, int rank);

@@ -18,8 +18,8 @@
 #include <time.h>
 
 enum {
-    TAG_SEQUENCES = 1 << 21,    // MPI_TAG_UB may be as low as 2^23 - 1
-    TAG_LETTER = TAG_SEQUENCES, // added for exchanges
+    TAG_SEQUENCES = 1 << 21,     // MPI_TAG_UB may be as low as 2^23 - 1
+    TAG_MESSAGE = TAG_SEQUENCES, // added for exchanges
     PIECE_BYTES = 1 << 30,
     SLEEP_NS = 5000,      // the first sleep without news;
     SLEEP_MOST_NS = 80000 // each is twice as long as the one before, up to this
@@ -87,7 +87,7 @@ static void request_free(struct request *r)
     buffer_free(&r->scratch);
     free(r->pending);
     free(r->counts);
-    free(r->letters);
+    free(r->messages);
     free(r);
 }
 
@@ -127,7 +127,7 @@ static int piece_of(const struct request *r, size_t bytes)
 void post_send(struct request *r, const void *data, size_t bytes, int peer)
 {
     // Only letters: collectives need no proof that they do without buffers, both sides post before they wait.
-    bool synchronous = r->c->comm.world->synchronous && r->letters != NULL;
+    bool synchronous = r->c->comm.world->synchronous && r->messages != NULL;
     const char *from = data;
     for (;;) {
         int piece = piece_of(r, bytes);
@@ -341,13 +341,14 @@ static enum status exchange_mpi(struct comm *comm, struct stream *stream, const 
 {
     struct request *r = request_create(comm, "exchange", step_exchange);
     struct mpi_comm *c = r->c;
-    r->letter_count = count;
-    r->letters = malloc((size_t)count * sizeof *r->letters);
-    if (r->letters == NULL)
+    r->message_count = count;
+    r->messages = malloc((size_t)count * sizeof *r->messages);
+    if (r->messages == NULL)
         die(__FILE__, __LINE__, r->name, "no memory for %d messages", count);
     for (int i = 0; i < count; i++) {
         uint64_t *number = messages[i].send ? &c->sent[messages[i].peer] : &c->received[messages[i].peer];
-        r->letters[i] = (struct letter){messages[i], TAG_LETTER + (int)((*number)++ % TAG_SEQUENCES)};
+        r->messages[i] =
+            (struct tagged_message){messages[i], TAG_MESSAGE + (int)((*number)++ % TAG_SEQUENCES)};
     }
     return stream_submit_work(stream, &r->work);
 }

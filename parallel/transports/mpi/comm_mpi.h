@@ -26,15 +26,15 @@ struct request {
     struct tensor in, out; // all_reduce, broadcast: in
     enum reduction how;
     int root;
-    int64_t at;             // elements finished by earlier segments
-    int64_t *counts;        // all_to_all: in, then out; reduce_scatter, all_gather: of each rank's slice
-    struct letter *letters; // exchange
-    int letter_count;
+    int64_t at;      // elements finished by earlier segments
+    int64_t *counts; // all_to_all: in, then out; reduce_scatter, all_gather: of each rank's slice
+    struct tagged_message *messages; // exchange
+    int message_count;
     struct device *device; // whose stream it is on
     struct buffer scratch;
 };
 
-struct letter {
+struct tagged_message {
     struct message message;
     int tag;
 };

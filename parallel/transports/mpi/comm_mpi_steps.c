@@ -230,13 +230,13 @@ bool step_exchange(struct request *r)
 {
     if (r->stage++ > 0)
         return true;
-    for (int i = 0; i < r->letter_count; i++) {
-        struct tensor data = r->letters[i].message.data;
-        r->tag = r->letters[i].tag;
-        if (r->letters[i].message.send)
-            post_send(r, data.data, tensor_bytes(data), r->letters[i].message.peer);
+    for (int i = 0; i < r->message_count; i++) {
+        struct tensor data = r->messages[i].message.data;
+        r->tag = r->messages[i].tag;
+        if (r->messages[i].message.send)
+            post_send(r, data.data, tensor_bytes(data), r->messages[i].message.peer);
         else
-            post_recv(r, data.data, tensor_bytes(data), r->letters[i].message.peer);
+            post_recv(r, data.data, tensor_bytes(data), r->messages[i].message.peer);
     }
     return false;
 }

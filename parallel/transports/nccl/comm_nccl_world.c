@@ -28,7 +28,7 @@
 enum { HOST_CHARS = 64, SAID_CHARS = 512 };
 
 /* What a rank tells the others. */
-struct seat {
+struct participant {
     int32_t status; // of finding it
     char host[HOST_CHARS], bus_id[16], name[64];
     char said[SAID_CHARS]; // what is wrong
@@ -40,7 +40,7 @@ static int ranks_per_gpu(const struct nccl_world *w)
     return asked > 1 ? asked : 1;
 }
 
-static enum status choose(const struct nccl_world *w, struct seat *seat, int *index)
+static enum status choose(const struct nccl_world *w, struct participant *participant, int *index)
 {
     int count, local = w->carrier->local_rank, share = ranks_per_gpu(w);
     struct cuda_gpu gpu;
@@ -55,29 +55,31 @@ static enum status choose(const struct nccl_world *w, struct seat *seat, int *in
                     "more nodes, or smaller degrees",
                     w->carrier->local_size, count, count == 1 ? "" : "s", share * count, share);
     TRY(cuda_gpu_choose(*index, &gpu));
-    snprintf(seat->bus_id, sizeof seat->bus_id, "%s", gpu.bus_id);
-    snprintf(seat->name, sizeof seat->name, "%s", gpu.name);
+    snprintf(participant->bus_id, sizeof participant->bus_id, "%s", gpu.bus_id);
+    snprintf(participant->name, sizeof participant->name, "%s", gpu.name);
     return OK;
 }
 
 /* The first rank that could not is told on by all; then what only all together can see. */
-static enum status compare(const struct nccl_world *w, const struct seat *seats)
+static enum status compare(const struct nccl_world *w, const struct participant *participants)
 {
     int size = w->carrier->size, share = ranks_per_gpu(w);
     for (int r = 0; r < size; r++)
-        if (seats[r].status != OK)
-            return fail((enum status)seats[r].status, "%s (rank %d, %s)", seats[r].said, r, seats[r].host);
+        if (participants[r].status != OK)
+            return fail((enum status)participants[r].status, "%s (rank %d, %s)", participants[r].said, r,
+                        participants[r].host);
     for (int r = 1; r < size; r++)
-        if (strcmp(seats[r].name, seats[0].name) != 0)
+        if (strcmp(participants[r].name, participants[0].name) != 0)
             return fail(
                 NOT_SUPPORTED,
                 "cluster.device cuda: mixed GPU types: rank 0 has %s (%s), rank %d %s (%s); a run takes "
                 "GPUs of one type, for its bits and its speed (CUDA_VISIBLE_DEVICES, cluster.partition)",
-                seats[0].name, seats[0].host, r, seats[r].name, seats[r].host);
+                participants[0].name, participants[0].host, r, participants[r].name, participants[r].host);
     for (int r = 0; r < size; r++) {
         int sharing = 0, other = r;
         for (int q = 0; q < r; q++)
-            if (strcmp(seats[r].host, seats[q].host) == 0 && strcmp(seats[r].bus_id, seats[q].bus_id) == 0) {
+            if (strcmp(participants[r].host, participants[q].host) == 0 &&
+                strcmp(participants[r].bus_id, participants[q].bus_id) == 0) {
                 sharing++;
                 other = q;
             }
@@ -86,16 +88,17 @@ static enum status compare(const struct nccl_world *w, const struct seat *seats)
                 NOT_SUPPORTED,
                 "cluster.device cuda: rank %d and rank %d are on one GPU, %s of %s; give each its own "
                 "(srun --gpus-per-task=1, CUDA_VISIBLE_DEVICES), or, for tests, cluster.ranks_per_gpu %d",
-                other, r, seats[r].bus_id, seats[r].host, sharing + 1);
+                other, r, participants[r].bus_id, participants[r].host, sharing + 1);
     }
     return OK;
 }
 
-static enum status take_seats(struct nccl_world *w, int *index)
+static enum status add_participants(struct nccl_world *w, int *index)
 {
     struct world *carrier = w->carrier;
-    struct seat *seats = calloc((size_t)carrier->size, sizeof *seats), *mine = &seats[carrier->rank];
-    if (seats == NULL)
+    struct participant *participants = calloc((size_t)carrier->size, sizeof *participants),
+                       *mine = &participants[carrier->rank];
+    if (participants == NULL)
         return fail(NO_MEMORY, "no memory for %d seats", carrier->size);
     gethostname(mine->host, sizeof mine->host - 1);
     mine->status = (int32_t)choose(w, mine, index);
@@ -108,12 +111,12 @@ static enum status take_seats(struct nccl_world *w, int *index)
         for (int r = 0; r < carrier->size; r++)
             ranks[r] = r;
         struct comm *all = NULL;
-        _Static_assert(sizeof *seats % sizeof(int32_t) == 0, "it travels as whole numbers");
-        int64_t words = sizeof *seats / sizeof(int32_t);
+        _Static_assert(sizeof *participants % sizeof(int32_t) == 0, "it travels as whole numbers");
+        int64_t words = sizeof *participants / sizeof(int32_t);
         status = carrier->ops->comm_create(carrier, "seats", 0, ranks, carrier->size, &all);
         if (status == OK)
             status = carrier->ops->all_gather(all, w->stream, tensor_1d(mine, I32, words), NULL,
-                                              tensor_1d(seats, I32, carrier->size * words));
+                                              tensor_1d(participants, I32, carrier->size * words));
         if (status == OK)
             status = stream_sync(w->stream);
         if (all != NULL)
@@ -121,8 +124,8 @@ static enum status take_seats(struct nccl_world *w, int *index)
         free(ranks);
     }
     if (status == OK)
-        status = compare(w, seats);
-    free(seats);
+        status = compare(w, participants);
+    free(participants);
     return status;
 }
 
@@ -215,7 +218,7 @@ static enum status rank_main(struct world *carrier, void *argument)
 
     enum status status = open_carrier(&w);
     if (status == OK)
-        status = take_seats(&w, &world.device_index);
+        status = add_participants(&w, &world.device_index);
     if (status == OK && ranks_per_gpu(&w) > 1 && carrier->size > 1)
         share_gpu(&w);
     if (status == OK)

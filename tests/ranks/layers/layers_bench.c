@@ -107,13 +107,13 @@ static enum status declare(struct bench *b, struct layout *layout)
         break;
     case BLOCK:
         l->block = block_declare(
-            env, layout, 0, layout_add(layout, HOME_INPUT, env_local_tokens(env), env->model->hidden_size));
+            env, layout, 0, layout_add(layout, KEEP_INPUT, env_local_tokens(env), env->model->hidden_size));
         break;
     case EMBEDDING:
         l->embedding = embedding_declare(env, layout);
         break;
     case HEAD:
-        l->head = head_declare(env, layout, HOME_INPUT);
+        l->head = head_declare(env, layout, KEEP_INPUT);
         break;
     case WHOLE:
         TRY(stage_create(env, (struct stage_span){0, LAYERS, true, true}, &l->stage));
@@ -195,15 +195,15 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     TRY(groups_create(world, &mesh, params_kv_replicas(model, world->size), &b->groups));
     TRY(device_open(&(struct device_options){.name = trial->device, .threads = 1}, &b->device));
     TRY(stream_create(b->device, "test", &b->stream));
-    if (trial->beside)
-        TRY(stream_create(b->device, "beside", &b->beside));
+    if (trial->comm_stream)
+        TRY(stream_create(b->device, "beside", &b->comm_stream));
     TRY(make_weights(b));
     TRY(put_batch(b));
     b->env = (struct env){.model = model,
                           .groups = b->groups,
                           .weights = &b->weights,
                           .compute = b->stream,
-                          .beside = b->beside,
+                          .comm_stream = b->comm_stream,
                           .batch = B,
                           .sequence = S,
                           .sequence_parallel = trial->sequence_parallel,
@@ -212,9 +212,9 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     struct layout layout = {0};
     TRY(declare(b, &layout));
     b->pass = (struct pass){.env = &b->env, .batch = &b->batch, .training = true};
-    for (int home = 0; home < HOME_COUNT; home++) {
-        TRY(alloc(b, layout.bytes[home], &b->home[home]));
-        b->pass.base[home] = b->home[home].data;
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        TRY(alloc(b, layout.bytes[lifetime], &b->lifetime[lifetime]));
+        b->pass.base[lifetime] = b->lifetime[lifetime].data;
     }
     struct buffer *all[] = {&b->x, &b->y, &b->dy, &b->dx};
     for (int i = 0; i < 4; i++)
@@ -227,11 +227,11 @@ void bench_close(struct bench *b)
     struct buffer *all[] = {&b->data, &b->sums, &b->x, &b->y, &b->dy, &b->dx};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         buffer_free(all[i]);
-    for (int home = 0; home < HOME_COUNT; home++)
-        buffer_free(&b->home[home]);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        buffer_free(&b->lifetime[lifetime]);
     stage_destroy(&b->layer.stage);
     weights_destroy(&b->weights);
-    stream_destroy(b->beside);
+    stream_destroy(b->comm_stream);
     stream_destroy(b->stream);
     groups_destroy(b->groups);
     device_close(b->device);

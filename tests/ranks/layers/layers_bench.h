@@ -15,8 +15,8 @@ struct trial {
     const struct expected *expected;
     const char *device;
     bool sequence_parallel;
-    bool beside; // messages beside multiplications
-    bool fused;  // I and W are never apart
+    bool comm_stream; // messages beside multiplications
+    bool fused;       // I and W are never apart
     enum fault fault;
     double ratio[MAX_RANKS]; // largest error / bound
     char where[MAX_RANKS][PARAM_NAME_CHARS];
@@ -42,14 +42,14 @@ struct bench {
     struct world *world;
     struct groups *groups;
     struct device *device;
-    struct stream *stream, *beside;
+    struct stream *stream, *comm_stream;
     struct params params;
     struct weights weights;
     struct env env;
     struct batch batch;
     struct layer layer;
     struct pass pass;
-    struct buffer data, home[HOME_COUNT], x, y, dy, dx, sums;
+    struct buffer data, lifetime[LIFETIME_COUNT], x, y, dy, dx, sums;
 };
 
 MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *b);

@@ -41,7 +41,7 @@ struct job {
 
 /* The slots of one microbatch. */
 struct slots {
-    struct buffer home[HOME_COUNT], dx;
+    struct buffer lifetime[LIFETIME_COUNT], dx;
     struct batch batch;
     struct pass pass;
 };
@@ -58,9 +58,9 @@ static enum status note_done(void *context, int layer)
 static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
 {
     const struct layout *layout = &b->layer.stage.layout;
-    for (int home = 0; home < HOME_COUNT; home++)
-        if (home != HOME_SCRATCH)
-            TRY(buffer_alloc(b->device, PART_ACTIVATIONS, layout->bytes[home], &s->home[home]));
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        if (lifetime != SCRATCH)
+            TRY(buffer_alloc(b->device, PART_ACTIVATIONS, layout->bytes[lifetime], &s->lifetime[lifetime]));
     TRY(buffer_alloc(b->device, PART_ACTIVATIONS, sizeof(float) * T * 8, &s->dx));
     s->batch = b->batch;
     if (microbatch == 1)
@@ -69,15 +69,16 @@ static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
         s->batch.label = b->batch.token;
     s->pass = b->pass;
     s->pass.batch = &s->batch;
-    for (int home = 0; home < HOME_COUNT; home++)
-        s->pass.base[home] = home == HOME_SCRATCH ? b->home[home].data : s->home[home].data;
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        s->pass.base[lifetime] =
+            lifetime == SCRATCH ? b->lifetime[lifetime].data : s->lifetime[lifetime].data;
     return OK;
 }
 
 static void slots_close(struct slots *s)
 {
-    for (int home = 0; home < HOME_COUNT; home++)
-        buffer_free(&s->home[home]);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        buffer_free(&s->lifetime[lifetime]);
     buffer_free(&s->dx);
 }
 

@@ -219,7 +219,7 @@ static enum status rank_body(struct world *world, void *argument)
 /* How the ranks share a layer. */
 struct sharing {
     int tp;
-    bool sequence_parallel, beside;
+    bool sequence_parallel, comm_stream;
 };
 
 /* The largest error / bound of all ranks; -1 when it could not be run. */
@@ -230,7 +230,7 @@ static double try_layer(const struct expected *expected, const char *device, str
     struct trial trial = {.expected = expected,
                           .device = device,
                           .sequence_parallel = sharing.sequence_parallel,
-                          .beside = sharing.beside,
+                          .comm_stream = sharing.comm_stream,
                           .fault = fault};
     if (world_run("local", tp, rank_body, &trial) != OK) {
         printf("  FAILED: %s\n", fail_text());
@@ -251,8 +251,8 @@ static int check_subject(const struct family *family, enum subject subject, cons
                                             {.tp = 2, .sequence_parallel = true},
                                             {.tp = 4},
                                             {.tp = 4, .sequence_parallel = true},
-                                            {.tp = 2, .sequence_parallel = true, .beside = true},
-                                            {.tp = 4, .sequence_parallel = true, .beside = true}};
+                                            {.tp = 2, .sequence_parallel = true, .comm_stream = true},
+                                            {.tp = 4, .sequence_parallel = true, .comm_stream = true}};
     struct expected expected;
     expected_create(family, subject, &expected);
     expected_solve(&expected);

@@ -452,7 +452,7 @@ static void groups_of_a_mesh(struct env *env)
     groups_destroy(g);
 }
 
-static void doors_refuse(struct env *env)
+static void checks_refuse(struct env *env)
 {
     float host[8] = {0};
     int n = env->world->size;
@@ -524,7 +524,7 @@ static enum status drop_the_last(struct comm *comm, struct stream *stream, struc
     return OK;
 }
 
-static void planted(struct env *env)
+static void injected(struct env *env)
 {
     int n = env->world->size, ranks[64];
     for (int r = 0; r < n; r++)
@@ -588,8 +588,8 @@ static enum status body(struct world *world, void *argument)
     queued_sends(&env);
     letters_on_two_streams(&env);
     groups_of_a_mesh(&env);
-    doors_refuse(&env);
-    planted(&env);
+    checks_refuse(&env);
+    injected(&env);
     scratch_is_counted(&env);
     return env_close(&env);
 }

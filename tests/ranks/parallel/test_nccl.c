@@ -46,7 +46,7 @@ static const char *const narrow[] = {
     CUBE "parallel.zero_stage=3 memory.recompute_granularity=full",
     NULL,
 };
-static const char *const away[] = {
+static const char *const offloaded[] = {
     CUBE "pipeline.schedule=1f1b",
     CUBE "pipeline.schedule=gpipe memory.offload_activations=true memory.offload_optimizer=true",
     CUBE "pipeline.schedule=interleaved memory.offload_activations=true parallel.zero_stage=1",
@@ -133,13 +133,13 @@ struct meetings {
     atomic_int later;
 };
 
-static enum status count_before(void *context, struct worker *w)
+static enum status count_before(void *context, struct rank_state *w)
 {
     ((struct meetings *)context)->before[w->world->rank] = emulated_nccl_meetings();
     return OK;
 }
 
-static enum status count_later(void *context, struct worker *w, int64_t step,
+static enum status count_later(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
     struct meetings *m = context;
@@ -300,8 +300,8 @@ static int fails_in_a_group(void)
                : complain(words, status != OK ? fail_text() : "it went on");
 }
 
-static enum status stand_in_two(struct world *world, struct device *device, struct stream **streams,
-                                struct comm **comms)
+static enum status fixture_in_two(struct world *world, struct device *device, struct stream **streams,
+                                  struct comm **comms)
 {
     const int ranks[] = {0, 1};
     static const char *const names[] = {"first", "second"};
@@ -325,7 +325,7 @@ static enum status fail_of_two(struct world *world, void *argument)
     (void)argument;
     TRY(device_open(&(struct device_options){.name = "cuda", .threads = 1, .index = world->device_index},
                     &device));
-    enum status status = stand_in_two(world, device, streams, comms);
+    enum status status = fixture_in_two(world, device, streams, comms);
     for (int i = 0; i < 2; i++) {
         stream_destroy(streams[i]);
         if (comms[i] != NULL)
@@ -370,7 +370,8 @@ int main(int argc, char **argv)
         failures += complain(cubes[3], "not one registration of gradients for each rank");
     failures +=
         same_bits(&tiny, NARROW "train.global_batch_size=2 " TINY_DROPOUT, narrow, "open", &reference);
-    failures += same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, away, "open", &reference);
+    failures +=
+        same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, offloaded, "open", &reference);
     failures += near_the_cpu(&tiny, "bf16") + near_the_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, beside, "open", &reference);
     failures += meet_early(&tiny, "tp=4 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true");

@@ -9,7 +9,7 @@
  *     mpirun -n 8 test_rendezvous mpi 8 15         8 processes, 1 and 16 microbatches */
 #include "schedules/schedule.h"
 #include "tests/support/tiny.h"
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -59,17 +59,17 @@ static enum status one_step(struct test *test, const struct schedule_options *op
 {
     struct recipe *recipe = NULL;
     struct run run = {0};
-    struct worker worker = {0};
+    struct rank_state state = {0};
     TRY(load(test, options, &recipe));
     enum status status = run_create(recipe, true, &run);
     if (status == OK && test->crossed)
         cross_sends(&run.schedule->ranks[1]);
     if (status == OK)
-        status = worker_create(&run, world, true, &worker);
+        status = rank_create(&run, world, true, &state);
     if (status == OK)
-        status = worker_step(&worker, out);
+        status = rank_step(&state, out);
     if (status == OK)
-        worker_destroy(&worker);
+        rank_destroy(&state);
     run_destroy(&run);
     recipe_destroy(recipe);
     return status;
@@ -168,7 +168,7 @@ static bool hangs(pid_t pid)
 }
 
 /* It must run where transfers do not block, and hang where they do. */
-static int check_planted(const struct tiny *tiny)
+static int check_injected(const struct tiny *tiny)
 {
     struct test test = {.tiny = *tiny, .p = 2, .crossed = true, .blocking = true};
     fflush(stdout);
@@ -196,7 +196,7 @@ int main(int argc, char **argv)
     struct test test = {.p = (int)p, .every = (int)every};
     MUST(tiny_create(&test.tiny));
     // (A launcher's process is not to be forked.)
-    test.failures = strcmp(argv[1], "local") == 0 ? check_planted(&test.tiny) : 0;
+    test.failures = strcmp(argv[1], "local") == 0 ? check_injected(&test.tiny) : 0;
     enum status status = world_run(argv[1], test.p, body, &test);
     tiny_destroy(&test.tiny);
     printf("%d runs, %d failures%s%s\n", (int)test.runs, (int)test.failures, status == OK ? "" : ": ",

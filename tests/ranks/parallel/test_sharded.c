@@ -22,7 +22,7 @@ struct stand {
     struct weights whole, sharded;
 };
 
-static void stand_open_in(struct stand *s, struct env *env, enum dtype working, bool overlap)
+static void fixture_open_in(struct stand *s, struct env *env, enum dtype working, bool overlap)
 {
     *s = (struct stand){.env = env, .groups = {.data = env->all}};
     struct model_config model = {
@@ -61,12 +61,12 @@ static void stand_open_in(struct stand *s, struct env *env, enum dtype working, 
     MUST(stream_sync(env->stream));
 }
 
-static void stand_open(struct stand *s, struct env *env, bool overlap)
+static void fixture_open(struct stand *s, struct env *env, bool overlap)
 {
-    stand_open_in(s, env, F32, overlap);
+    fixture_open_in(s, env, F32, overlap);
 }
 
-static void stand_close(struct stand *s)
+static void fixture_close(struct stand *s)
 {
     weights_destroy(&s->whole);
     weights_destroy(&s->sharded);
@@ -215,7 +215,7 @@ static void update(struct stand *s)
 static void works(struct env *env, enum dtype working, bool overlap)
 {
     struct stand s;
-    stand_open_in(&s, env, working, overlap);
+    fixture_open_in(&s, env, working, overlap);
     for (int i = 0; i < 2; i++) {
         int64_t wrong = walk(&s);
         expect(env, wrong == 0, "%lld values are not those of one rank in %s, round %d", (long long)wrong,
@@ -225,7 +225,7 @@ static void works(struct env *env, enum dtype working, bool overlap)
         update(&s);
     }
     EXPECT_OK(env, stream_sync(env->stream));
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* A slice of every bucket is an element longer than its owner believes, where it has room for that, and its
@@ -233,7 +233,7 @@ static void works(struct env *env, enum dtype working, bool overlap)
 static void wrong_cut(struct env *env)
 {
     struct stand s;
-    stand_open(&s, env, true);
+    fixture_open(&s, env, true);
     struct bucket_plan *plan = &s.sharded.plan;
     for (int b = 0; b < plan->count; b++)
         for (int r = 1; r < plan->ranks; r++) {
@@ -252,7 +252,7 @@ static void wrong_cut(struct env *env)
     get(env, &all, found, sizeof found);
     expect(env, found[0] > 0.0 && found[1] > 0.0, "a slice is cut elsewhere, and nobody saw it");
     buffer_free(&all);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* Acquired on one stream and read on another; read behind the release; not acquired at all. */
@@ -261,7 +261,7 @@ static void read_at_the_wrong_time(struct env *env, bool strict)
     struct stand s;
     struct stream *other = NULL;
     int layer = layers[1], first;
-    stand_open(&s, env, false);
+    fixture_open(&s, env, false);
     params_of_layer(&s.params, layer, &first);
     struct tensor target = weights_held(&s.whole, first)->weight;
     struct tensor none = weights_held(&s.sharded, first)->weight;
@@ -277,7 +277,7 @@ static void read_at_the_wrong_time(struct env *env, bool strict)
     expect(env, !strict || early > 0, "read before the gather was waited for, and right");
     expect(env, !strict || late > 0, "read behind the release, and right");
     stream_destroy(other);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 static enum status body(struct world *world, void *argument)

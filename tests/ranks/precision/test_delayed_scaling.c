@@ -153,7 +153,7 @@ struct context {
     float *history; // [rows * OPERAND_COUNT], the newest of each, after the first step; NULL: not wanted
 };
 
-static enum status write_seen(struct worker *w, float value, int64_t begin, int64_t end)
+static enum status write_seen(struct rank_state *w, float value, int64_t begin, int64_t end)
 {
     struct tensor seen = amax_history_scaling(w->amax).seen;
     return fill(w->compute, (struct fill){.out = tensor_1d((float *)seen.data + begin, F32, end - begin),
@@ -161,7 +161,7 @@ static enum status write_seen(struct worker *w, float value, int64_t begin, int6
 }
 
 /* The reduction is about to take what was seen. */
-static enum status spoil(void *context, struct worker *w, int64_t step)
+static enum status spoil(void *context, struct rank_state *w, int64_t step)
 {
     const struct context *c = context;
     int64_t slots = (int64_t)w->params.count * OPERAND_COUNT;
@@ -170,7 +170,7 @@ static enum status spoil(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-static enum status spoil_loaded(void *context, struct worker *w, int64_t step)
+static enum status spoil_loaded(void *context, struct rank_state *w, int64_t step)
 {
     const struct context *c = context;
     if (step == 5 && c->plant == LOST_HISTORY) {
@@ -184,7 +184,7 @@ static enum status spoil_loaded(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-static enum status keep_newest(void *context, struct worker *w, int64_t step,
+static enum status keep_newest(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
     struct context *c = context;

@@ -47,7 +47,7 @@ struct stage_of_one {
     struct pass pass;
     struct column_linear up;
     struct row_linear down;
-    char *slots[HOME_COUNT];
+    char *slots[LIFETIME_COUNT];
 };
 
 static struct tensor fill_matrix(struct matrix *m, const char *name, int64_t rows, int64_t columns)
@@ -63,7 +63,7 @@ static struct tensor fill_matrix(struct matrix *m, const char *name, int64_t row
 }
 
 /* Every number by the nearest code, under the least power of two with which the largest fits. */
-static void lower_matrix(const struct matrix *m, double *out)
+static void quantize_matrix(const struct matrix *m, double *out)
 {
     double largest = 0.0, scale = ldexp(1.0, -40);
     for (int64_t i = 0; i < m->rows * m->columns; i++)
@@ -116,17 +116,17 @@ static enum status open_stage(struct world *world, const char *device, struct st
                                   param_row(&s->env, 0, "mlp.fc1.bias"));
     s->down = row_linear_declare(&s->env, &layout, param_row(&s->env, 0, "mlp.fc2.weight"), -1);
     s->pass = (struct pass){.env = &s->env, .training = true};
-    for (int home = 0; home < HOME_COUNT; home++) {
-        s->pass.base[home] = s->slots[home] = aligned_alloc(64, layout.bytes[home] + 64);
-        CHECK(s->slots[home] != NULL);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        s->pass.base[lifetime] = s->slots[lifetime] = aligned_alloc(64, layout.bytes[lifetime] + 64);
+        CHECK(s->slots[lifetime] != NULL);
     }
     return OK;
 }
 
 static void close_stage(struct stage_of_one *s)
 {
-    for (int home = 0; home < HOME_COUNT; home++)
-        free(s->slots[home]);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        free(s->slots[lifetime]);
     weights_destroy(&s->weights);
     stream_destroy(s->stream);
     groups_destroy(s->groups);
@@ -214,7 +214,7 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
     int64_t k = up ? HIDDEN : FFN, n = up ? FFN : HIDDEN;
     struct matrix *x = new_matrix(), *w = new_matrix(), *dy = new_matrix(), *y = new_matrix(),
                   *dx = new_matrix(), *bias = new_matrix();
-    double *lowered[3];
+    double *quantized[3];
     const struct matrix *of[] = {x, w, dy};
     struct tensor in = fill_matrix(x, "x", T, k), out = fill_matrix(y, "y", T, n),
                   grad = fill_matrix(dy, "dy", T, n);
@@ -236,13 +236,13 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
     }
     TRY(stream_sync(s->stream));
     for (int i = 0; i < 3; i++) {
-        lowered[i] = calloc((size_t)(of[i]->rows * of[i]->columns), sizeof *lowered[i]);
-        CHECK(lowered[i] != NULL);
-        lower_matrix(of[i], lowered[i]);
+        quantized[i] = calloc((size_t)(of[i]->rows * of[i]->columns), sizeof *quantized[i]);
+        CHECK(quantized[i] != NULL);
+        quantize_matrix(of[i], quantized[i]);
     }
-    p.x = lowered[0];
-    p.w = lowered[1];
-    p.dy = lowered[2];
+    p.x = quantized[0];
+    p.w = quantized[1];
+    p.dy = quantized[2];
     *wrong = mistakes(&p);
     // The detector: operands as they are in bf16 give something else.
     p.x = x->value;
@@ -252,7 +252,7 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
     for (int i = 0; i < 6; i++)
         free(all[i]);
     for (int i = 0; i < 3; i++)
-        free(lowered[i]);
+        free(quantized[i]);
     return OK;
 }
 

@@ -55,7 +55,7 @@ struct scene {
 /* ---- hooks ---- */
 
 /* The last of the tensor and the data ranks; of the pipeline's those that have the head look at it. */
-static enum status plant(void *context, struct worker *w, int64_t step)
+static enum status plant(void *context, struct rank_state *w, int64_t step)
 {
     const struct scene *scene = context;
     const struct place place = w->groups->place;
@@ -67,7 +67,7 @@ static enum status plant(void *context, struct worker *w, int64_t step)
     return stream_sync(w->compute);
 }
 
-static enum status add_buffer(struct worker *w, const struct buffer *buffer, struct checksum_v1 *sum)
+static enum status add_buffer(struct rank_state *w, const struct buffer *buffer, struct checksum_v1 *sum)
 {
     if (buffer->bytes == 0)
         return OK;
@@ -82,7 +82,7 @@ static enum status add_buffer(struct worker *w, const struct buffer *buffer, str
     return status;
 }
 
-static enum status find_state(struct worker *w, uint64_t *out)
+static enum status find_state(struct rank_state *w, uint64_t *out)
 {
     const struct weights *weights = &w->weights;
     const struct buffer *all[] = {&weights->value, &weights->master, &weights->m, &weights->v};
@@ -95,7 +95,7 @@ static enum status find_state(struct worker *w, uint64_t *out)
     return OK;
 }
 
-static enum status look(void *context, struct worker *w, int64_t step, const struct step_result *result)
+static enum status look(void *context, struct rank_state *w, int64_t step, const struct step_result *result)
 {
     struct scene *scene = context;
     int rank = w->world->rank;
@@ -105,7 +105,7 @@ static enum status look(void *context, struct worker *w, int64_t step, const str
     return find_state(w, &scene->state[rank][step]);
 }
 
-static enum status remember(void *context, struct worker *w)
+static enum status remember(void *context, struct rank_state *w)
 {
     struct scene *scene = context;
     return find_state(w, &scene->state[w->world->rank][0]);
@@ -167,7 +167,7 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
 
 /* With the first step skipped, the second is Adam's first, in which g / sqrt(g^2) is 1: a bias moves from 0
  * by the first learning rate, a little less where its gradient is as small as epsilon. */
-static enum status find_change(void *context, struct worker *w, int64_t step,
+static enum status find_change(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
     struct scene *scene = context;

@@ -31,7 +31,7 @@ enum { OF_X, OF_W, OF_DY, OPERANDS };
 
 /* What x, w and dy become in each product, by global index; of the layer of q, k and v (0), which tp cuts in
  * its outputs, and of the projection (1), which it cuts in its inputs. */
-struct lowered {
+struct quantized {
     float of[2][PRODUCT_COUNT][OPERANDS][MOST];
 };
 
@@ -43,7 +43,7 @@ struct numbers {
 struct trial {
     struct linear_precision precision;
     const struct numbers *numbers;
-    struct lowered *out;
+    struct quantized *out;
     float seen[OPERANDS]; // with delayed scaling: x of q, w and dy of v, of all ranks
 };
 
@@ -60,7 +60,7 @@ struct rank {
     struct pass pass;
     struct column_linear qkv;
     struct row_linear proj;
-    char *slots[HOME_COUNT];
+    char *slots[LIFETIME_COUNT];
     int64_t sample[T];
     int32_t place[T];
     float *used, *seen; // [rows * OPERANDS] of delayed scaling
@@ -156,17 +156,17 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
     r->qkv = column_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.q.weight"), -1);
     r->proj = row_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.proj.weight"), -1);
     r->pass = (struct pass){.env = &r->env, .batch = &r->batch, .training = true};
-    for (int home = 0; home < HOME_COUNT; home++) {
-        r->pass.base[home] = r->slots[home] = aligned_alloc(64, layout.bytes[home] + 64);
-        CHECK(r->slots[home] != NULL);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
+        r->pass.base[lifetime] = r->slots[lifetime] = aligned_alloc(64, layout.bytes[lifetime] + 64);
+        CHECK(r->slots[lifetime] != NULL);
     }
     return OK;
 }
 
 static void close_rank(struct rank *r)
 {
-    for (int home = 0; home < HOME_COUNT; home++)
-        free(r->slots[home]);
+    for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
+        free(r->slots[lifetime]);
     free(r->used);
     free(r->seen);
     weights_destroy(&r->weights);
@@ -243,17 +243,17 @@ static void keep(const struct rank *r, int layer, enum product product, int oper
         memcpy(whole, t.data, tensor_bytes(t));
 }
 
-static enum status lower_all(struct rank *r, int layer)
+static enum status quantize_all(struct rank *r, int layer)
 {
-    const struct lowering *lowering = layer == 0 ? &r->qkv.lowering : &r->proj.lowering;
+    const struct quantization *q = layer == 0 ? &r->qkv.quantization : &r->proj.quantization;
     static const int operands[PRODUCT_COUNT][2] = {{OF_X, OF_W}, {OF_DY, OF_W}, {OF_DY, OF_X}};
     float *x = malloc(MOST * sizeof *x), *dy = malloc(MOST * sizeof *dy);
     CHECK(x != NULL && dy != NULL);
-    struct tensor in[OPERANDS] = {make(r, layer, OF_X, x), weights_fused_value(&r->weights, lowering->weight),
+    struct tensor in[OPERANDS] = {make(r, layer, OF_X, x), weights_fused_value(&r->weights, q->weight),
                                   make(r, layer, OF_DY, dy)};
     for (int product = 0; product < PRODUCT_COUNT; product++) {
         struct operands pair = {in[operands[product][0]], in[operands[product][1]]};
-        TRY(lower(lowering, &r->pass, (enum product)product, &pair));
+        TRY(quantize_operand(q, &r->pass, (enum product)product, &pair));
         TRY(stream_sync(r->stream));
         keep(r, layer, (enum product)product, operands[product][0], pair.first);
         keep(r, layer, (enum product)product, operands[product][1], pair.second);
@@ -270,13 +270,13 @@ static enum status rank_main(struct world *world, void *argument)
     // As an evaluation does, which sees the same operands and leaves no magnitude.
     r.pass.training = false;
     if (status == OK)
-        status = lower_all(&r, 0);
+        status = quantize_all(&r, 0);
     for (int64_t i = 0; i < r.params.count * OPERANDS && status == OK; i++)
         if (r.seen[i] > 0.0F)
             status = fail(OUT_OF_BOUND, "an evaluation leaves magnitudes");
     r.pass.training = true;
     for (int layer = 0; layer < 2 && status == OK; layer++)
-        status = lower_all(&r, layer);
+        status = quantize_all(&r, layer);
     if (status == OK)
         status = keep_seen(&r);
     close_rank(&r);
@@ -290,13 +290,13 @@ static struct linear_precision all_products(enum product_format format, enum sca
 
 /* ---- what a format says of an operand, written down a second time ---- */
 
-static struct quantise expected(const struct linear_precision *precision, enum product product, int operand)
+static struct quantize expected(const struct linear_precision *precision, enum product product, int operand)
 {
     const enum product_format format = precision->format[product];
     static const enum number_format of_gradients[] = {
         [PRODUCT_E4M3] = NUMBER_E4M3, [PRODUCT_E5M2] = NUMBER_E5M2, [PRODUCT_HYBRID] = NUMBER_E5M2};
     bool rows = product == PRODUCT_GRAD_WEIGHT || (product == PRODUCT_GRAD_INPUT && operand == OF_W);
-    struct quantise q = {.format = NUMBER_E4M3, .scale = SCALE_POWER_OF_TWO};
+    struct quantize q = {.format = NUMBER_E4M3, .scale = SCALE_POWER_OF_TWO};
     int64_t along = 0, across = 1;
     if (format == PRODUCT_MXFP8) {
         q.scale = precision->mxfp8_scale_rounding == SCALE_ROUNDS_UP ? SCALE_E8M0_UP : SCALE_E8M0_DOWN;
@@ -324,7 +324,7 @@ static struct quantise expected(const struct linear_precision *precision, enum p
 
 struct judge {
     struct stream *stream;
-    const struct lowered *got;
+    const struct quantized *got;
     const struct numbers *numbers;
     struct linear_precision precision; // the same in all products
     const float *seen;                 // [OPERANDS]
@@ -341,7 +341,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
     int64_t wrong = 0;
     CHECK(out != NULL);
     struct tensor source = tensor_2d((float *)(uintptr_t)in, F32, rows, columns);
-    struct quantise q = expected(&j->precision, product, operand);
+    struct quantize q = expected(&j->precision, product, operand);
     q.in = source;
     q.out = tensor_2d(out, F32, rows, columns);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -366,7 +366,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
         }
         q.magnitude = tensor_1d(row_largest, F32, rows);
     }
-    MUST(quantise(j->stream, q));
+    MUST(quantize(j->stream, q));
     MUST(stream_sync(j->stream));
     for (int64_t r = 0; r < rows; r++)
         wrong += memcmp(out + r * columns,
@@ -421,7 +421,7 @@ enum { FORMATS = sizeof formats / sizeof *formats };
 static int check_layer(void)
 {
     int failures = 0;
-    struct lowered *one = calloc(1, sizeof *one), *cut = calloc(1, sizeof *cut);
+    struct quantized *one = calloc(1, sizeof *one), *cut = calloc(1, sizeof *cut);
     struct device *device;
     struct numbers *numbers = calloc(1, sizeof *numbers);
     struct judge judge = {.got = one, .numbers = numbers};

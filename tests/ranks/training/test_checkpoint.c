@@ -112,7 +112,7 @@ static void episode_close(struct episode *episode)
 static const enum snapshot_kind kinds[] = {SNAPSHOT_WEIGHT, SNAPSHOT_M, SNAPSHOT_V};
 
 /* Whole tensors, made without files, and compared by rank 0. */
-static enum status compare(const struct episode *episode, const struct worker *w)
+static enum status compare(const struct episode *episode, const struct rank_state *w)
 {
     for (int k = 0; k < 3; k++)
         for (int row = 0; w->world->rank == 0 && row < w->params.count; row++) {
@@ -128,11 +128,11 @@ static enum status compare(const struct episode *episode, const struct worker *w
     return OK;
 }
 
-static enum status steps(struct episode *episode, struct worker *w)
+static enum status steps(struct episode *episode, struct rank_state *w)
 {
     for (int i = 0; i < episode->steps; i++) {
         struct step_result result;
-        TRY(worker_step(w, &result));
+        TRY(rank_step(w, &result));
         if (w->world->rank == 0)
             episode->losses[i] = result.loss;
         if (episode->same_arithmetic && result.loss != episode->expected_losses[i])
@@ -142,11 +142,11 @@ static enum status steps(struct episode *episode, struct worker *w)
     return OK;
 }
 
-static enum status episode_ranks(struct episode *episode, struct worker *w)
+static enum status episode_ranks(struct episode *episode, struct rank_state *w)
 {
     struct step_result result;
     for (int i = 0; i < STEPS && episode->from == NULL; i++)
-        TRY(worker_step(w, &result));
+        TRY(rank_step(w, &result));
     if (episode->from != NULL)
         TRY(checkpoint_load(w, episode->from, true));
     if (w->step != STEPS)
@@ -164,10 +164,10 @@ static enum status episode_ranks(struct episode *episode, struct worker *w)
 static enum status episode_rank(struct world *world, void *argument)
 {
     struct episode *episode = argument;
-    struct worker worker;
-    TRY(worker_create(&episode->run, world, true, &worker));
-    enum status status = episode_ranks(episode, &worker);
-    worker_destroy(&worker);
+    struct rank_state state;
+    TRY(rank_create(&episode->run, world, true, &state));
+    enum status status = episode_ranks(episode, &state);
+    rank_destroy(&state);
     return status;
 }
 
@@ -303,7 +303,7 @@ static enum status corruption(const char *device)
 
 /* ---- a disk that is full for one rank ---- */
 
-static void limit_files(struct world *world, struct worker *w, rlim_t bytes)
+static void limit_files(struct world *world, struct rank_state *w, rlim_t bytes)
 {
     MUST(group_barrier(w->groups->world, w->compute));
     struct rlimit limit;
@@ -314,19 +314,19 @@ static void limit_files(struct world *world, struct worker *w, rlim_t bytes)
     MUST(group_barrier(w->groups->world, w->compute));
 }
 
-static enum status full_disk(struct worker *w)
+static enum status full_disk(struct rank_state *w)
 {
     struct stat small = {0}, large = {0};
     struct step_result result;
     char *found = NULL;
-    TRY(worker_step(w, &result));
+    TRY(rank_step(w, &result));
     TRY(checkpoint_save(w));
     stat("saves/step-00000001/rank-00000.safetensors", &small);
     stat("saves/step-00000001/rank-00001.safetensors", &large);
     if (small.st_size >= large.st_size)
         return fail(OUT_OF_BOUND, "the second stage should be the larger one");
 
-    TRY(worker_step(w, &result));
+    TRY(rank_step(w, &result));
     limit_files(w->world, w, (rlim_t)(small.st_size + large.st_size) / 2);
     enum status status = checkpoint_save(w);
     limit_files(w->world, w, 0);
@@ -353,10 +353,10 @@ static enum status full_disk(struct worker *w)
 static enum status full_disk_rank(struct world *world, void *argument)
 {
     struct episode *episode = argument;
-    struct worker worker;
-    TRY(worker_create(&episode->run, world, true, &worker));
-    enum status status = full_disk(&worker);
-    worker_destroy(&worker);
+    struct rank_state state;
+    TRY(rank_create(&episode->run, world, true, &state));
+    enum status status = full_disk(&state);
+    rank_destroy(&state);
     return status;
 }
 
@@ -377,16 +377,16 @@ static enum status disk(const char *device)
 static enum status save_for_ever(struct world *world, void *argument)
 {
     const struct episode *episode = argument;
-    struct worker w;
+    struct rank_state w;
     struct step_result result;
     char *found = NULL;
-    TRY(worker_create(&episode->run, world, true, &w));
+    TRY(rank_create(&episode->run, world, true, &w));
     TRY(checkpoint_find("saves", &found));
     if (found != NULL)
         TRY(checkpoint_load(&w, found, true));
     free(found);
     for (;;) {
-        TRY(worker_step(&w, &result));
+        TRY(rank_step(&w, &result));
         TRY(checkpoint_save(&w));
     }
 }
@@ -468,16 +468,16 @@ static enum status local(const char *device)
 }
 
 /* A rank that does not see the folder: no reason to pass over what is in it. */
-static enum status unshared(struct worker *w)
+static enum status unshared(struct rank_state *w)
 {
     char *found = NULL;
     struct stat info;
-    bool away = w->world->rank == 1;
-    if (away && (mkdir("elsewhere", 0777) != 0 || chdir("elsewhere") != 0))
+    bool offloaded = w->world->rank == 1;
+    if (offloaded && (mkdir("elsewhere", 0777) != 0 || chdir("elsewhere") != 0))
         return fail(IO_ERROR, "elsewhere: %s", strerror(errno));
     enum status status = checkpoint_continue(w, &found);
     bool said = strstr(fail_text(), "saves/step-00000001: ") != NULL;
-    if (away && chdir("..") != 0)
+    if (offloaded && chdir("..") != 0)
         return fail(IO_ERROR, "..: %s", strerror(errno));
     if (status != BAD_CHECKPOINT || !said || found != NULL || stat("saves/step-00000001", &info) != 0)
         return fail(OUT_OF_BOUND, "one rank saw no checkpoint, and %s",
@@ -489,18 +489,18 @@ static enum status unshared(struct worker *w)
 static enum status resumed_rank(struct world *world, void *argument)
 {
     const struct episode *episode = argument;
-    struct worker worker;
+    struct rank_state state;
     struct step_result result, again;
-    TRY(worker_create(&episode->run, world, true, &worker));
-    TRY(worker_step(&worker, &result));
-    TRY(checkpoint_save(&worker));
-    TRY(worker_step(&worker, &result));
-    worker_destroy(&worker);
-    TRY(worker_create(&episode->run, world, true, &worker));
-    TRY(checkpoint_load(&worker, "saves", true));
-    TRY(worker_step(&worker, &again));
-    TRY(unshared(&worker));
-    worker_destroy(&worker);
+    TRY(rank_create(&episode->run, world, true, &state));
+    TRY(rank_step(&state, &result));
+    TRY(checkpoint_save(&state));
+    TRY(rank_step(&state, &result));
+    rank_destroy(&state);
+    TRY(rank_create(&episode->run, world, true, &state));
+    TRY(checkpoint_load(&state, "saves", true));
+    TRY(rank_step(&state, &again));
+    TRY(unshared(&state));
+    rank_destroy(&state);
     if (result.loss != again.loss || result.grad_norm != again.grad_norm)
         return fail(OUT_OF_BOUND, "loss %.17g became %.17g", result.loss, again.loss);
     return OK;
@@ -521,12 +521,12 @@ static enum status mpi(const char *device, const struct launcher *launcher)
 static enum status convert_rank(struct world *world, void *argument)
 {
     const struct episode *episode = argument;
-    struct worker worker;
-    TRY(worker_create(&episode->run, world, true, &worker));
-    enum status status = checkpoint_load(&worker, episode->from, true);
+    struct rank_state state;
+    TRY(rank_create(&episode->run, world, true, &state));
+    enum status status = checkpoint_load(&state, episode->from, true);
     if (status == OK)
-        status = checkpoint_save(&worker);
-    worker_destroy(&worker);
+        status = checkpoint_save(&state);
+    rank_destroy(&state);
     return status;
 }
 

@@ -11,9 +11,9 @@
 enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
 
 #define FULL       " memory.recompute_granularity=full "
-#define AWAY       " memory.offload_activations=true "
+#define OFFLOAD    " memory.offload_activations=true "
 #define SOME       " memory.recompute_granularity=selective memory.recompute_modules="
-#define BESIDE     " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
+#define OVERLAP    " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
 #define BF16_TOO   " precision.params_dtype=bf16 "
 #define FP16_TOO   " precision.params_dtype=fp16 "
 #define NO_MASTERS " precision.main_params_dtype=bf16 "
@@ -35,22 +35,22 @@ struct job {
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
-    struct worker worker;
+    struct rank_state state;
     struct step_result result;
     double loss;
     bool stop;
-    TRY(worker_create(&job->run, world, true, &worker));
+    TRY(rank_create(&job->run, world, true, &state));
     for (int i = 0; i < job->steps; i++)
-        TRY(worker_step(&worker, &result));
+        TRY(rank_step(&state, &result));
     if (job->steps > 1)
-        TRY(worker_evaluate(&worker, &loss, &stop));
+        TRY(rank_evaluate(&state, &loss, &stop));
     if (job->steps > 1) // as a checkpoint does
-        TRY(worker_agree(&worker, OK));
-    job->use[world->rank] = device_memory(worker.device);
+        TRY(rank_agree(&state, OK));
+    job->use[world->rank] = device_memory(state.device);
     CHECK(job->run.schedule->chunks <= MOST_CHUNKS);
     for (int chunk = 0; chunk < job->run.schedule->chunks; chunk++)
-        stash_slots(executor_stash(worker.executor), chunk, job->slots[world->rank][chunk]);
-    worker_destroy(&worker);
+        stash_slots(executor_stash(state.executor), chunk, job->slots[world->rank][chunk]);
+    rank_destroy(&state);
     return OK;
 }
 
@@ -86,18 +86,17 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
     for (int chunk = 0; chunk < real->chunks; chunk++)
         for (int kind = 0; kind < SLOT_KINDS; kind++) {
             const struct slot_use *use = &real->slots[rank][chunk][kind],
-                                  *rehearsed = &dry->slots[rank][chunk][kind],
+                                  *planned = &dry->slots[rank][chunk][kind],
                                   *formula = &dry->formula[rank].slots[chunk * SLOT_KINDS + kind];
             bytes += use->slots * use->bytes;
-            if (use->slots != rehearsed->slots || use->bytes != rehearsed->bytes ||
+            if (use->slots != planned->slots || use->bytes != planned->bytes ||
                 use->slots != formula->slots || use->bytes != formula->bytes)
                 return fail(OUT_OF_BOUND,
                             "rank %d, chunk %d: %lld slots of %lld bytes of %s; %lld of %lld were rehearsed, "
                             "and the formula says %lld of %lld",
                             rank, chunk, (long long)use->slots, (long long)use->bytes,
-                            slot_kind_name((enum slot_kind)kind), (long long)rehearsed->slots,
-                            (long long)rehearsed->bytes, (long long)formula->slots,
-                            (long long)formula->bytes);
+                            slot_kind_name((enum slot_kind)kind), (long long)planned->slots,
+                            (long long)planned->bytes, (long long)formula->slots, (long long)formula->bytes);
         }
     int64_t rounded = (bytes + 63) / 64 * 64, all = real->use[rank].peak_bytes[PART_ACTIVATIONS];
     return all == (bytes > 0 ? rounded : 64)
@@ -108,19 +107,19 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
 
 static enum status compare_rank(const struct job *real, const struct job *dry, int rank)
 {
-    const struct memory_use *use = &real->use[rank], *rehearsed = &dry->use[rank];
+    const struct memory_use *use = &real->use[rank], *planned = &dry->use[rank];
     const struct memory_table *formula = &dry->formula[rank];
     for (int part = 0; part < PART_COUNT; part++)
-        if (use->peak_bytes[part] != rehearsed->peak_bytes[part] ||
+        if (use->peak_bytes[part] != planned->peak_bytes[part] ||
             use->peak_bytes[part] != formula->part_bytes[part])
             return fail(OUT_OF_BOUND,
                         "rank %d: %lld bytes of %s; %lld were rehearsed, and the formula says %lld", rank,
                         (long long)use->peak_bytes[part], part_name((enum part)part),
-                        (long long)rehearsed->peak_bytes[part], (long long)formula->part_bytes[part]);
-    if (use->peak_total_bytes != rehearsed->peak_total_bytes || use->peak_total_bytes != formula->bytes)
+                        (long long)planned->peak_bytes[part], (long long)formula->part_bytes[part]);
+    if (use->peak_total_bytes != planned->peak_total_bytes || use->peak_total_bytes != formula->bytes)
         return fail(OUT_OF_BOUND,
                     "rank %d: %lld bytes at most; %lld were rehearsed, and the formula says %lld", rank,
-                    (long long)use->peak_total_bytes, (long long)rehearsed->peak_total_bytes,
+                    (long long)use->peak_total_bytes, (long long)planned->peak_total_bytes,
                     (long long)formula->bytes);
     bool empty = rank == 0 && !(use->peak_bytes[PART_WORKSPACE] > 0);
     return empty ? fail(OUT_OF_BOUND, "no workspace at all") : OK;
@@ -163,8 +162,8 @@ static const struct layout_case cases[] = {
      "precision.high_precision_layers=[layers.1,fc2]",
      1},
     // Messages beside the multiplications: room for what other ranks send.
-    {TINY_GPT, "tp=2 pp=2 pipeline.schedule=zb-v" BESIDE, 2},
-    {TINY_LLAMA, "tp=4 precision.forward_format=e4m3" BESIDE FULL, 1},
+    {TINY_GPT, "tp=2 pp=2 pipeline.schedule=zb-v" OVERLAP, 2},
+    {TINY_LLAMA, "tp=4 precision.forward_format=e4m3" OVERLAP FULL, 1},
     // What is computed again has other homes.
     {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
     {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
@@ -175,13 +174,13 @@ static const struct layout_case cases[] = {
     {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
     {TINY_LLAMA, "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]",
      1},
-    {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" AWAY, 1},
-    {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" AWAY FULL, 1},
-    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" AWAY SOME "[norm]", 1},
+    {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" OFFLOAD, 1},
+    {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" OFFLOAD FULL, 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" OFFLOAD SOME "[norm]", 1},
     {TINY_GPT, "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true" FULL, 1},
     {TINY_GPT,
      "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
-     "memory.offload_optimizer=true" AWAY,
+     "memory.offload_optimizer=true" OFFLOAD,
      1},
     // Shared out.
     {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},

@@ -118,13 +118,13 @@ static void write_sequence(const struct flight *flight, int64_t step, int64_t ro
         to.label[7] = (to.label[7] + 1) % (int32_t)model->vocab_size;
 }
 
-static enum status send(struct worker *w, const void *device, const void *host, size_t bytes)
+static enum status send(struct rank_state *w, const void *device, const void *host, size_t bytes)
 {
     // The batch's views are for readers; its memory is the worker's own.
     return copy_to_device(w->compute, (void *)(uintptr_t)device, host, bytes);
 }
 
-static enum status fill_microbatch(const struct flight *flight, struct worker *w, int64_t step, int j,
+static enum status fill_microbatch(const struct flight *flight, struct rank_state *w, int64_t step, int j,
                                    int32_t *host)
 {
     int64_t rows = w->batches.rows, length = w->batches.seq_length, tokens = rows * length;
@@ -154,7 +154,7 @@ static enum status fill_microbatch(const struct flight *flight, struct worker *w
     return stream_sync(w->compute);
 }
 
-static enum status loaded(void *context, struct worker *w, int64_t step)
+static enum status loaded(void *context, struct rank_state *w, int64_t step)
 {
     const struct flight *flight = context;
     int32_t *host = calloc((size_t)(w->batches.rows * w->batches.seq_length) * 5, sizeof *host);
@@ -165,7 +165,7 @@ static enum status loaded(void *context, struct worker *w, int64_t step)
     return status;
 }
 
-static enum status declared(void *context, struct worker *w)
+static enum status declared(void *context, struct rank_state *w)
 {
     const struct flight *flight = context;
     for (int i = 0; flight->act == DECAYED_BIASES && i < w->params.count; i++)
@@ -195,7 +195,7 @@ static enum status add_noise(const struct flight *flight, int64_t step, int row,
     return status;
 }
 
-static enum status make_noise(const struct flight *flight, struct worker *w, int64_t step)
+static enum status make_noise(const struct flight *flight, struct rank_state *w, int64_t step)
 {
     struct snapshot all;
     TRY(snapshot_create(flight->params, &all));
@@ -212,7 +212,7 @@ static enum status make_noise(const struct flight *flight, struct worker *w, int
     return status;
 }
 
-static enum status scale_gradient(struct worker *w)
+static enum status scale_gradient(struct rank_state *w)
 {
     struct held *held = weights_held(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
     if (held == NULL)
@@ -234,7 +234,7 @@ static enum status scale_gradient(struct worker *w)
     return status;
 }
 
-static enum status reduced(void *context, struct worker *w, int64_t step)
+static enum status reduced(void *context, struct rank_state *w, int64_t step)
 {
     const struct flight *flight = context;
     if (flight->act == SCALED_GRADIENT)
@@ -242,13 +242,14 @@ static enum status reduced(void *context, struct worker *w, int64_t step)
     return flight->act == NOISE ? make_noise(flight, w, step) : OK;
 }
 
-static enum status built(void *context, struct worker *w)
+static enum status built(void *context, struct rank_state *w)
 {
     struct flight *flight = context;
     return snapshot_take(&flight->record.initial, w, SNAPSHOT_WEIGHT);
 }
 
-static enum status stepped(void *context, struct worker *w, int64_t step, const struct step_result *result)
+static enum status stepped(void *context, struct rank_state *w, int64_t step,
+                           const struct step_result *result)
 {
     struct flight *flight = context;
     struct snapshot *to = &flight->record.step[step - 1];
@@ -265,14 +266,14 @@ static enum status stepped(void *context, struct worker *w, int64_t step, const 
 static enum status rank_body(struct world *world, void *argument)
 {
     struct flight *flight = argument;
-    struct worker worker;
-    TRY(worker_create(&flight->run, world, true, &worker));
+    struct rank_state state;
+    TRY(rank_create(&flight->run, world, true, &state));
     enum status status = OK;
     for (int step = 0; status == OK && step < flight->golden->steps; step++) {
         struct step_result result;
-        status = worker_step(&worker, &result);
+        status = rank_step(&state, &result);
     }
-    worker_destroy(&worker);
+    rank_destroy(&state);
     return status;
 }
 
@@ -364,7 +365,7 @@ static enum status measure_spread(struct stand *stand, const struct recipe *reci
     return status;
 }
 
-static enum status stand_create(const char *folder, const char *name, const char *device, struct stand *out)
+static enum status fixture_create(const char *folder, const char *name, const char *device, struct stand *out)
 {
     *out = (struct stand){.name = name};
     char path[1024];
@@ -380,7 +381,7 @@ static enum status stand_create(const char *folder, const char *name, const char
     return status;
 }
 
-static void stand_destroy(struct stand *stand)
+static void fixture_destroy(struct stand *stand)
 {
     golden_spread_free(&stand->spread);
     params_free(&stand->params);
@@ -439,7 +440,7 @@ int main(int argc, char **argv)
     const char *files = argc > 4 ? argv[4] : "012345";
     for (int i = 0; i < CASES; i++)
         if (strchr(files, '0' + i) != NULL)
-            MUST(stand_create(argv[1], names[i], argv[2], &stands[i]));
+            MUST(fixture_create(argv[1], names[i], argv[2], &stands[i]));
     int bad = 0, only = argc > 3 ? argv[3][0] - '0' : -1;
     printf("largest error / bound (error, where)\n");
     for (int l = 0; l < MESH_CASES; l++) {
@@ -454,7 +455,7 @@ int main(int argc, char **argv)
     for (int f = 0; f < FAULTS && only <= 0 && argc < 5; f++)
         bad += !check(&stands[faults[f].of], &mesh_cases[0], argv[2], &faults[f]);
     for (int i = 0; i < CASES; i++)
-        stand_destroy(&stands[i]);
+        fixture_destroy(&stands[i]);
     printf("%s\n", bad == 0 ? "all good" : "NOT GOOD");
     return bad == 0 ? 0 : 1;
 }

@@ -9,7 +9,7 @@
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 #include "trainer/memory/memory_formula.h"
-#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ struct watch {
     char ranges[RANKS][RANGES]; // of a step
 };
 
-static void expect_none(struct watch *watch, const struct worker *w, const char *what, int count, int most)
+static void expect_none(struct watch *watch, const struct rank_state *w, const char *what, int count,
+                        int most)
 {
     if (count > most && !watch->waits)
         printf("FAILED step %lld, rank %d: %d %s\n", (long long)w->step + 1, w->world->rank, count, what);
@@ -40,7 +41,7 @@ static void expect_none(struct watch *watch, const struct worker *w, const char 
 }
 
 /* The device is open, and has its memory. */
-static enum status declared(void *context, struct worker *w)
+static enum status declared(void *context, struct rank_state *w)
 {
     struct watch *watch = context;
     watch->before[w->world->rank] = emulator_calls();
@@ -48,7 +49,7 @@ static enum status declared(void *context, struct worker *w)
 }
 
 /* Everything has its place. NCCL's communicators take a piece of their own while they are made. */
-static enum status built(void *context, struct worker *w)
+static enum status built(void *context, struct rank_state *w)
 {
     struct watch *watch = context;
     struct emulator_calls now = emulator_calls();
@@ -61,13 +62,13 @@ static enum status built(void *context, struct worker *w)
 
 /* What the rehearsal says of each part is what there was; and what the formula says, but for what sums
  * between GPUs work in, and trials. */
-static enum status compare_plan(struct watch *watch, const struct worker *w)
+static enum status compare_plan(struct watch *watch, const struct rank_state *w)
 {
     struct memory_use use = device_memory(w->device);
     struct memory_table formula;
-    struct rehearsal plan;
+    struct memory_plan plan;
     bool tries = w->run->recipe->cluster.matmul_epilogues == EPILOGUES_AUTO;
-    TRY(rehearse(w->run, w->world->rank, NULL, &plan));
+    TRY(memory_plan_make(w->run, w->world->rank, NULL, &plan));
     TRY(memory_formula(w->run, w->world->rank, run_threads(w->run, w->world->size), &formula));
     for (int part = 0; part < PART_COUNT; part++) {
         bool differs = use.peak_bytes[part] != plan.use.peak_bytes[part] ||
@@ -84,7 +85,7 @@ static enum status compare_plan(struct watch *watch, const struct worker *w)
 }
 
 /* Everything is on the streams but the update. */
-static enum status reduced(void *context, struct worker *w, int64_t step)
+static enum status reduced(void *context, struct rank_state *w, int64_t step)
 {
     struct watch *watch = context;
     if (watch->waits)
@@ -99,7 +100,7 @@ static enum status reduced(void *context, struct worker *w, int64_t step)
 }
 
 /* "<load><0F0><1F0>...<reduce><update>" */
-static void check_ranges(struct watch *watch, const struct worker *w)
+static void check_ranges(struct watch *watch, const struct rank_state *w)
 {
     struct text expected = {0};
     const struct action_list *list = &w->run->schedule->ranks[w->groups->place.pp];
@@ -118,7 +119,8 @@ static void check_ranges(struct watch *watch, const struct worker *w)
     text_free(&expected);
 }
 
-static enum status stepped(void *context, struct worker *w, int64_t step, const struct step_result *result)
+static enum status stepped(void *context, struct rank_state *w, int64_t step,
+                           const struct step_result *result)
 {
     struct watch *watch = context;
     struct emulator_calls now = emulator_calls(), *before = &watch->before[w->world->rank];

@@ -53,7 +53,7 @@ struct watch {
     int skipped, spoil;   // steps that were; the step whose microbatches change places, or 0
 };
 
-static enum status loaded(void *context, struct worker *w, int64_t step)
+static enum status loaded(void *context, struct rank_state *w, int64_t step)
 {
     struct watch *watch = context;
     struct batch first = w->batches.list[0];
@@ -64,7 +64,8 @@ static enum status loaded(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-static enum status stepped(void *context, struct worker *w, int64_t step, const struct step_result *result)
+static enum status stepped(void *context, struct rank_state *w, int64_t step,
+                           const struct step_result *result)
 {
     struct watch *watch = context;
     if (w->world->rank != 0)

@@ -208,13 +208,13 @@ static const char *const narrow_single[] = {
 };
 
 /* Messages beside the multiplications. */
-static const char *const beside[] = {
+static const char *const overlapped[] = {
     "cluster.device=strict",
     "pp=2 pipeline.schedule=zb-v parallel.zero_stage=1 cluster.device=strict",
     "pp=2 parallel.rank_order=pp-dp-tp-cp-ep memory.recompute_granularity=full memory.recompute_num_layers=2",
     NULL,
 };
-static const char *const beside_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
+static const char *const overlapped_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
 
 /* fp16: steps are skipped at first and now and then, on all ranks alike; runs are resumed within a window. */
 #define MOVING_SCALE                                                                         \
@@ -348,8 +348,8 @@ static const struct alike groups[] = {
     {"llama in bf16, tp 4, messages beside multiplications",
      TINY_LLAMA,
      "precision.params_dtype=bf16 tp=4 parallel.sequence_parallel=true parallel.tp_comm_overlap=true",
-     beside,
-     beside_processes,
+     overlapped,
+     overlapped_processes,
      none,
      {"", "pp=2"}},
     {"gpt in fp16, tp 2 dp 2, sequence parallel, dropout",
@@ -465,7 +465,8 @@ static void check_processes(struct test *test, const struct alike *group, const 
 /* ---- the whole ---- */
 
 /* One bit of one weight, after the last step. */
-static enum status flip_bit(void *context, struct worker *w, int64_t step, const struct step_result *result)
+static enum status flip_bit(void *context, struct rank_state *w, int64_t step,
+                            const struct step_result *result)
 {
     (void)context;
     (void)result;
@@ -481,7 +482,7 @@ static enum status flip_bit(void *context, struct worker *w, int64_t step, const
 }
 
 /* The hook `loaded` sees what is loaded to evaluate, too. */
-static enum status count_loaded(void *context, struct worker *w, int64_t step)
+static enum status count_loaded(void *context, struct rank_state *w, int64_t step)
 {
     int *counts = context; // of steps, of evaluations
     if (w->world->rank == 0)

@@ -221,7 +221,7 @@ struct fault {
 };
 
 /* Before the squares are taken. */
-static enum status plant(void *context, struct worker *w, int64_t step)
+static enum status plant(void *context, struct rank_state *w, int64_t step)
 {
     const struct fault *fault = context;
     if (step != fault->step || w->groups->place.pp != fault->pp)
@@ -466,10 +466,10 @@ struct messages {
 static enum status count_messages(struct world *world, void *argument)
 {
     struct messages *messages = argument;
-    struct worker worker;
+    struct rank_state state;
     struct step_result result;
-    TRY(worker_create(&messages->run, world, true, &worker));
-    TRY(worker_step(&worker, &result));
+    TRY(rank_create(&messages->run, world, true, &state));
+    TRY(rank_step(&state, &result));
     for (const struct traffic *row = world->traffic; row != NULL; row = row->next) {
         if (strcmp(row->name, "pp") == 0) {
             messages->sent[world->rank] = row->calls[CALL_SEND];
@@ -480,7 +480,7 @@ static enum status count_messages(struct world *world, void *argument)
         if (strcmp(row->name, "world") == 0)
             messages->all_reduces[world->rank] = row->calls[CALL_ALL_REDUCE];
     }
-    worker_destroy(&worker);
+    rank_destroy(&state);
     return OK;
 }
 
@@ -505,7 +505,7 @@ static void check_messages(struct test *test, bool dry)
     // Losses and tokens of 8 samples, a square for each parameter, a guess and the remarks of each rank.
     struct params params;
     MUST(params_declare(&recipe->model, &messages.run.mesh.degrees, false, &params));
-    int64_t numbers = 2 * 8 + params.count + 4 * (1 + REMARK_COUNT);
+    int64_t numbers = 2 * 8 + params.count + 4 * (1 + STAT_COUNT);
     good = good && messages.bytes == numbers * (int64_t)sizeof(double);
     judge(test, dry ? "messages of a rehearsal" : "messages", layout, good, "not as many as there should be");
     params_free(&params);

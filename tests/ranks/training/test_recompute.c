@@ -14,7 +14,7 @@
 #define PARTS   " memory.recompute_granularity=selective "
 #define SOME    PARTS "memory.recompute_modules="
 #define STRICT  " cluster.device=strict "
-#define AWAY    " memory.offload_activations=true "
+#define OFFLOAD " memory.offload_activations=true "
 #define MOMENTS " memory.offload_optimizer=true "
 
 /* Layouts whose bits are those of the first, which keeps everything. */
@@ -37,14 +37,14 @@ static const struct alike groups[] = {
       "pp=2 pipeline.schedule=v-min" SOME "[norm,core_attn]" STRICT,
       "pp=2 pipeline.schedule=dualpipev" BLOCK "1" STRICT, "pp=4 pipeline.layout=[2,0,3,0]" FULL STRICT,
       // Away and back.
-      "pp=4 pipeline.layout=[1,1,1,2]" AWAY, "pp=4 pipeline.layout=[2,0,3,0]" AWAY STRICT,
-      "pipeline.schedule=gpipe" AWAY STRICT,
-      "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,2,0,3]" AWAY STRICT,
-      "pp=2 pipeline.schedule=interleaved" AWAY STRICT, "pp=2 pipeline.schedule=zb-v" AWAY STRICT,
-      "pp=4 pipeline.schedule=zb-h2 pipeline.layout=[1,1,1,2]" AWAY STRICT FULL,
-      "pp=2 pipeline.schedule=dualpipev" AWAY STRICT SOME "[norm]",
-      "pp=2 pipeline.schedule=looped-bfs pipeline.virtual_stages=2" AWAY STRICT,
-      "pp=4 pipeline.layout=[1,1,1,2] pipeline.optimizer_post_validation=true" AWAY STRICT}},
+      "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD, "pp=4 pipeline.layout=[2,0,3,0]" OFFLOAD STRICT,
+      "pipeline.schedule=gpipe" OFFLOAD STRICT,
+      "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,2,0,3]" OFFLOAD STRICT,
+      "pp=2 pipeline.schedule=interleaved" OFFLOAD STRICT, "pp=2 pipeline.schedule=zb-v" OFFLOAD STRICT,
+      "pp=4 pipeline.schedule=zb-h2 pipeline.layout=[1,1,1,2]" OFFLOAD STRICT FULL,
+      "pp=2 pipeline.schedule=dualpipev" OFFLOAD STRICT SOME "[norm]",
+      "pp=2 pipeline.schedule=looped-bfs pipeline.virtual_stages=2" OFFLOAD STRICT,
+      "pp=4 pipeline.layout=[1,1,1,2] pipeline.optimizer_post_validation=true" OFFLOAD STRICT}},
     {"llama, tp 2, sequence parallel",
      TINY_LLAMA,
      "tp=2 parallel.sequence_parallel=true" TINY_DROPOUT,
@@ -53,8 +53,9 @@ static const struct alike groups[] = {
       "pp=2 pipeline.schedule=zb-v" BLOCK "1", "pp=2 pipeline.schedule=zb-v" SOME "[activation]" STRICT,
       "pp=4 pipeline.layout=[1,1,1,2]" FULL,
       "pp=4 pipeline.layout=[1,1,1,2] pipeline.schedule=zb-h2" FULL STRICT,
-      "pp=4 pipeline.layout=[1,1,1,2]" AWAY STRICT, "pp=2 pipeline.schedule=zb-v" AWAY MOMENTS STRICT FULL,
-      "pp=2 pipeline.schedule=interleaved" AWAY, "pp=2 pipeline.schedule=gpipe" AWAY STRICT}},
+      "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD STRICT,
+      "pp=2 pipeline.schedule=zb-v" OFFLOAD MOMENTS STRICT FULL, "pp=2 pipeline.schedule=interleaved" OFFLOAD,
+      "pp=2 pipeline.schedule=gpipe" OFFLOAD STRICT}},
     {"gpt, tp 2, dp 2",
      TINY_GPT,
      "tp=2 dp=2",
@@ -64,11 +65,11 @@ static const struct alike groups[] = {
      TINY_GPT,
      "dp=2 parallel.zero_stage=3 train.micro_batch_size=1" TINY_DROPOUT,
      {"", MOMENTS STRICT, UNIFORM "2" STRICT,
-      "pp=4 pipeline.layout=[1,1,1,2]" AWAY MOMENTS STRICT BLOCK "1"}},
+      "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD MOMENTS STRICT BLOCK "1"}},
     {"llama, both ways, documents",
      TINY_LLAMA,
      "pp=2 pipeline.schedule=dualpipe" TINY_LLAMA_BYTES TINY_DOCUMENTS,
-     {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT, AWAY STRICT, FULL AWAY}},
+     {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT, OFFLOAD STRICT, FULL OFFLOAD}},
 };
 
 struct test {
@@ -76,7 +77,7 @@ struct test {
     int runs, failures;
 };
 
-static enum status note_memory(void *context, struct worker *w)
+static enum status note_memory(void *context, struct rank_state *w)
 {
     struct memory_use *use = context;
     if (w->world->rank == 0)
@@ -132,11 +133,11 @@ static void check_memory(const char *layout, const struct memory_use *kept, cons
                          struct text *why)
 {
     int64_t bytes = use->now_bytes[PART_ACTIVATIONS], most = kept->now_bytes[PART_ACTIVATIONS];
-    bool away = strstr(layout, "offload") != NULL;
-    if (strstr(layout, "pp=") == NULL && strstr(layout, "schedule") == NULL && !away && bytes >= most)
+    bool offloaded = strstr(layout, "offload") != NULL;
+    if (strstr(layout, "pp=") == NULL && strstr(layout, "schedule") == NULL && !offloaded && bytes >= most)
         text_add(why, "%lld bytes of activations, and %lld when all is kept", (long long)bytes,
                  (long long)most);
-    if (away != (use->now_bytes[PART_HOST] > 0))
+    if (offloaded != (use->now_bytes[PART_HOST] > 0))
         text_add(why, "%lld bytes in the host's memory", (long long)use->now_bytes[PART_HOST]);
 }
 

@@ -200,25 +200,25 @@ static void check_command(struct test *test, const char *name)
 
 /* ---- the rehearsal ---- */
 
-struct rehearsal {
+struct memory_plan {
     struct run run;
     struct memory_use use[8 * 2]; // of each rank
 };
 
 static enum status use_memory(struct world *world, void *argument)
 {
-    struct rehearsal *rehearsal = argument;
-    struct worker worker;
+    struct memory_plan *memory_plan = argument;
+    struct rank_state state;
     struct step_result result;
-    TRY(worker_create(&rehearsal->run, world, true, &worker));
-    TRY(worker_step(&worker, &result));
-    rehearsal->use[world->rank] = device_memory(worker.device);
-    worker_destroy(&worker);
+    TRY(rank_create(&memory_plan->run, world, true, &state));
+    TRY(rank_step(&state, &result));
+    memory_plan->use[world->rank] = device_memory(state.device);
+    rank_destroy(&state);
     return OK;
 }
 
-static enum status rehearse(const struct test *test, const struct point *x, bool dry,
-                            struct rehearsal *rehearsal)
+static enum status memory_plan_make(const struct test *test, const struct point *x, bool dry,
+                                    struct memory_plan *memory_plan)
 {
     char common[COMMON_CHARS], layout[LAYOUT_CHARS], full[LAYOUT_CHARS + 40];
     struct recipe *recipe = NULL;
@@ -226,13 +226,13 @@ static enum status rehearse(const struct test *test, const struct point *x, bool
     layout_text(x, layout);
     snprintf(full, sizeof full, "%s%s", layout, dry ? " cluster.device=dry" : "");
     TRY(tiny_recipe(&test->tiny, variants[x->variant].family, common, full, 0, &recipe));
-    enum status status = run_create(recipe, !dry, &rehearsal->run);
+    enum status status = run_create(recipe, !dry, &memory_plan->run);
     int size = recipe_world_size(recipe);
     for (int rank = 0; status == OK && dry && rank < size; rank++)
-        status = world_run_dry(size, rank, use_memory, rehearsal);
+        status = world_run_dry(size, rank, use_memory, memory_plan);
     if (status == OK && !dry)
-        status = world_run("local", size, use_memory, rehearsal);
-    run_destroy(&rehearsal->run);
+        status = world_run("local", size, use_memory, memory_plan);
+    run_destroy(&memory_plan->run);
     recipe_destroy(recipe);
     return status;
 }
@@ -241,12 +241,12 @@ static enum status rehearse(const struct test *test, const struct point *x, bool
 static void check_memory(struct test *test, const char *name)
 {
     struct point x = {.name = name, .p = 4, .m = 6, .v = schedule_default_v(name), .layers = 8, .variant = 2};
-    struct rehearsal real, dry;
+    struct memory_plan real, dry;
     memset(&real, 0, sizeof real);
     memset(&dry, 0, sizeof dry);
-    enum status status = rehearse(test, &x, false, &real);
+    enum status status = memory_plan_make(test, &x, false, &real);
     if (status == OK)
-        status = rehearse(test, &x, true, &dry);
+        status = memory_plan_make(test, &x, true, &dry);
     bool good = status == OK && real.use[0].peak_total_bytes > 0;
     for (int rank = 0; rank < x.p * variants[x.variant].tp; rank++)
         for (int part = 0; part < PART_COUNT; part++)

@@ -4,33 +4,33 @@
  * itself. */
 #pragma once
 
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 /* NULL where this rank does not hold it. */
-struct held *held_named(struct worker *w, const char *name);
-enum status scale(struct worker *w, struct tensor t, float factor);
+struct held *held_named(struct rank_state *w, const char *name);
+enum status scale(struct rank_state *w, struct tensor t, float factor);
 
 /* faults_batches.c */
-enum status dropout_by_slot(void *context, struct worker *w, int64_t step);
-enum status mean_of_means(void *context, struct worker *w, int64_t step);
-enum status data_swapped(void *context, struct worker *w, int64_t step);
-enum status order_swapped(void *context, struct worker *w, int64_t step);
-enum status microbatch_lost(void *context, struct worker *w, int64_t step);
-enum status labels_of_another(void *context, struct worker *w, int64_t step);
-enum status labels_shifted(void *context, struct worker *w, int64_t step);
-enum status documents_forgotten(void *context, struct worker *w, int64_t step);
-enum status positions_go_on(void *context, struct worker *w, int64_t step);
-enum status mask_forgotten(void *context, struct worker *w, int64_t step);
-enum status data_of_first(void *context, struct worker *w, int64_t step);
+enum status dropout_by_slot(void *context, struct rank_state *w, int64_t step);
+enum status mean_of_means(void *context, struct rank_state *w, int64_t step);
+enum status data_swapped(void *context, struct rank_state *w, int64_t step);
+enum status order_swapped(void *context, struct rank_state *w, int64_t step);
+enum status microbatch_lost(void *context, struct rank_state *w, int64_t step);
+enum status labels_of_another(void *context, struct rank_state *w, int64_t step);
+enum status labels_shifted(void *context, struct rank_state *w, int64_t step);
+enum status documents_forgotten(void *context, struct rank_state *w, int64_t step);
+enum status positions_go_on(void *context, struct rank_state *w, int64_t step);
+enum status mask_forgotten(void *context, struct rank_state *w, int64_t step);
+enum status data_of_first(void *context, struct rank_state *w, int64_t step);
 
 /* faults_layers.c */
-enum status numbered_from_zero(void *context, struct worker *w);
-enum status numbered_again(void *context, struct worker *w, int64_t step);
-enum status bias_grows(void *context, struct worker *w, int64_t step);
-enum status bias_shrinks(void *context, struct worker *w, int64_t step);
-enum status row_sum_lost(void *context, struct worker *w);
-enum status row_sum_found(void *context, struct worker *w, int64_t step);
-enum status slots_overlap(void *context, struct worker *w);
-enum status rate_of_another_step(void *context, struct worker *w);
-enum status rate_of_this_step(void *context, struct worker *w, int64_t step,
+enum status numbered_from_zero(void *context, struct rank_state *w);
+enum status numbered_again(void *context, struct rank_state *w, int64_t step);
+enum status bias_grows(void *context, struct rank_state *w, int64_t step);
+enum status bias_shrinks(void *context, struct rank_state *w, int64_t step);
+enum status row_sum_lost(void *context, struct rank_state *w);
+enum status row_sum_found(void *context, struct rank_state *w, int64_t step);
+enum status slots_overlap(void *context, struct rank_state *w);
+enum status rate_of_another_step(void *context, struct rank_state *w);
+enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,
                               const struct step_result *result);

@@ -7,7 +7,7 @@
 // A hook has its shape from worker.h, whether or not a fault asks for the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-static int64_t tokens_of(const struct worker *w)
+static int64_t tokens_of(const struct rank_state *w)
 {
     return w->batches.rows * w->batches.seq_length;
 }
@@ -23,7 +23,7 @@ static float *masks(const struct batch *batch)
     return (float *)(uintptr_t)batch->loss_mask;
 }
 
-enum status dropout_by_slot(void *context, struct worker *w, int64_t step)
+enum status dropout_by_slot(void *context, struct rank_state *w, int64_t step)
 {
     TRY(stream_sync(w->compute));
     for (int j = 0; j < w->batches.count; j++) {
@@ -35,7 +35,7 @@ enum status dropout_by_slot(void *context, struct worker *w, int64_t step)
 }
 
 /* Each microbatch's loss divided by its own number of tokens. */
-enum status mean_of_means(void *context, struct worker *w, int64_t step)
+enum status mean_of_means(void *context, struct rank_state *w, int64_t step)
 {
     TRY(stream_sync(w->compute));
     for (int j = 0; j < w->batches.count; j++) {
@@ -48,7 +48,7 @@ enum status mean_of_means(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-static enum status read_again(struct worker *w, int dp_rank, int64_t step)
+static enum status read_again(struct rank_state *w, int dp_rank, int64_t step)
 {
     const struct recipe *recipe = w->run->recipe;
     struct batch_place place = {
@@ -63,14 +63,14 @@ static enum status read_again(struct worker *w, int dp_rank, int64_t step)
 }
 
 /* Two tp ranks take each other's data coordinate. */
-enum status data_swapped(void *context, struct worker *w, int64_t step)
+enum status data_swapped(void *context, struct rank_state *w, int64_t step)
 {
     const struct place place = w->groups->place;
     return place.tp == 1 ? read_again(w, w->mesh.degrees.dp - 1 - place.dp, step) : OK;
 }
 
 /* The groups follow one order of ranks, the data another. */
-enum status order_swapped(void *context, struct worker *w, int64_t step)
+enum status order_swapped(void *context, struct rank_state *w, int64_t step)
 {
     struct mesh other;
     TRY(mesh_create(w->mesh.degrees, "dp-tp-cp-ep-pp", &other));
@@ -78,7 +78,7 @@ enum status order_swapped(void *context, struct worker *w, int64_t step)
 }
 
 /* One microbatch twice, and its neighbour never. */
-enum status microbatch_lost(void *context, struct worker *w, int64_t step)
+enum status microbatch_lost(void *context, struct rank_state *w, int64_t step)
 {
     if (w->groups->place.dp == 0)
         return OK;
@@ -89,7 +89,7 @@ enum status microbatch_lost(void *context, struct worker *w, int64_t step)
 }
 
 /* The head's ranks compare the second microbatch with the first one's labels, and the other way round. */
-enum status labels_of_another(void *context, struct worker *w, int64_t step)
+enum status labels_of_another(void *context, struct rank_state *w, int64_t step)
 {
     struct batch *list = w->batches.list;
     const int32_t *label = list[0].label;
@@ -98,7 +98,7 @@ enum status labels_of_another(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-enum status labels_shifted(void *context, struct worker *w, int64_t step)
+enum status labels_shifted(void *context, struct rank_state *w, int64_t step)
 {
     if (w->groups->place.tp != 1)
         return OK;
@@ -110,14 +110,14 @@ enum status labels_shifted(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-enum status documents_forgotten(void *context, struct worker *w, int64_t step)
+enum status documents_forgotten(void *context, struct rank_state *w, int64_t step)
 {
     for (int j = 0; j < w->batches.count; j++)
         w->batches.list[j].document = NULL;
     return OK;
 }
 
-enum status positions_go_on(void *context, struct worker *w, int64_t step)
+enum status positions_go_on(void *context, struct rank_state *w, int64_t step)
 {
     TRY(stream_sync(w->compute));
     for (int j = 0; j < w->batches.count; j++)
@@ -126,7 +126,7 @@ enum status positions_go_on(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-enum status mask_forgotten(void *context, struct worker *w, int64_t step)
+enum status mask_forgotten(void *context, struct rank_state *w, int64_t step)
 {
     if (w->groups->place.dp == 0)
         return OK;
@@ -138,7 +138,7 @@ enum status mask_forgotten(void *context, struct worker *w, int64_t step)
 }
 
 /* All data ranks read the samples of the first. */
-enum status data_of_first(void *context, struct worker *w, int64_t step)
+enum status data_of_first(void *context, struct rank_state *w, int64_t step)
 {
     return w->groups->place.dp > 0 ? read_again(w, 0, step) : OK;
 }

@@ -11,13 +11,13 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Every tp rank takes itself for the first: tokens and heads are numbered from zero on each. */
-enum status numbered_from_zero(void *context, struct worker *w)
+enum status numbered_from_zero(void *context, struct rank_state *w)
 {
     w->groups->tp->rank = 0;
     return OK;
 }
 
-enum status numbered_again(void *context, struct worker *w, int64_t step)
+enum status numbered_again(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->tp->rank = w->groups->place.tp;
     return OK;
@@ -26,13 +26,13 @@ enum status numbered_again(void *context, struct worker *w, int64_t step)
 /* The bias of a row layer, added before the reduction: tp times. */
 static const char row_bias[] = "layers.1.mlp.fc2.bias";
 
-enum status bias_grows(void *context, struct worker *w, int64_t step)
+enum status bias_grows(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, row_bias);
     return held != NULL ? scale(w, held->weight, 2.0F) : OK;
 }
 
-enum status bias_shrinks(void *context, struct worker *w, int64_t step)
+enum status bias_shrinks(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, row_bias);
     return held != NULL ? scale(w, held->weight, 0.5F) : OK;
@@ -57,7 +57,7 @@ static enum status all_reduce_but_one(struct comm *comm, struct stream *stream, 
     return ++silent->calls == SILENT_CALL ? OK : silent->inner->all_reduce(comm, stream, data, how);
 }
 
-enum status row_sum_lost(void *context, struct worker *w)
+enum status row_sum_lost(void *context, struct rank_state *w)
 {
     struct silent *silent = malloc(sizeof *silent);
     CHECK(silent != NULL);
@@ -68,7 +68,7 @@ enum status row_sum_lost(void *context, struct worker *w)
     return OK;
 }
 
-enum status row_sum_found(void *context, struct worker *w, int64_t step)
+enum status row_sum_found(void *context, struct rank_state *w, int64_t step)
 {
     struct comm *comm = w->groups->tp->comm;
     struct silent *silent = (struct silent *)(uintptr_t)comm->ops;
@@ -80,13 +80,13 @@ enum status row_sum_found(void *context, struct worker *w, int64_t step)
 /* ---- memory ---- */
 
 /* A slot of activations begins before the one before it ends. */
-enum status slots_overlap(void *context, struct worker *w)
+enum status slots_overlap(void *context, struct rank_state *w)
 {
     const struct stash *stash = executor_stash(w->executor);
     for (int chunk = 0; chunk < stash->chunks; chunk++) {
         struct stage *stage = (struct stage *)(uintptr_t)&stash->stages[chunk];
-        CHECK(stage->layout.bytes[HOME_UNTIL_WEIGHT] > 256);
-        stage->layout.bytes[HOME_UNTIL_WEIGHT] -= 256;
+        CHECK(stage->layout.bytes[KEEP_UNTIL_BACKWARD_WEIGHT] > 256);
+        stage->layout.bytes[KEEP_UNTIL_BACKWARD_WEIGHT] -= 256;
     }
     return OK;
 }
@@ -100,7 +100,7 @@ struct late_run {
 };
 
 /* The second stage warms up one step longer than the recipe says. */
-enum status rate_of_another_step(void *context, struct worker *w)
+enum status rate_of_another_step(void *context, struct rank_state *w)
 {
     if (mesh_place(&w->mesh, MESH_DENSE, w->world->rank).pp != 1)
         return OK;
@@ -113,7 +113,8 @@ enum status rate_of_another_step(void *context, struct worker *w)
     return OK;
 }
 
-enum status rate_of_this_step(void *context, struct worker *w, int64_t step, const struct step_result *result)
+enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,
+                              const struct step_result *result)
 {
     if (w->groups->place.pp != 1)
         return OK;

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#define SP     " parallel.sequence_parallel=true "
-#define BESIDE SP "parallel.tp_comm_overlap=true "
+#define SP      " parallel.sequence_parallel=true "
+#define OVERLAP SP "parallel.tp_comm_overlap=true "
 
 static const struct comparison comparisons[] = {
     // Each axis alone; 12 heads, 48 features and a vocabulary that none of them divides.
@@ -27,8 +27,8 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, "", "dp=4 parallel.zero_stage=3", ""},
     // Sequence parallel.
     {TINY_GPT, "", "tp=2" SP, ""},
-    {TINY_GPT, "", "tp=3 pp=2" BESIDE, ""},
-    {TINY_GPT, "", "tp=4 dp=2" BESIDE "cluster.device=strict", ""},
+    {TINY_GPT, "", "tp=3 pp=2" OVERLAP, ""},
+    {TINY_GPT, "", "tp=4 dp=2" OVERLAP "cluster.device=strict", ""},
     {TINY_LLAMA, "", "tp=2 pp=2" SP, ""},
     {TINY_LLAMA, "", "tp=4 pp=2 pipeline.schedule=zb-h1" SP "cluster.device=strict", ""},
     // All axes; tied and untied.
@@ -67,7 +67,7 @@ static const struct comparison comparisons[] = {
 #define NO_MASTERS "precision.main_params_dtype=bf16 "
 static const struct comparison narrow_comparisons[] = {
     {TINY_GPT, BF16_ALL, "tp=2", ""},
-    {TINY_GPT, BF16_ALL, "tp=3 pp=2" BESIDE, ""},
+    {TINY_GPT, BF16_ALL, "tp=3 pp=2" OVERLAP, ""},
     {TINY_GPT, BF16_ALL TINY_DROPOUT, "tp=2 dp=2 pp=2 parallel.zero_stage=1" SP, ""},
     {TINY_LLAMA, BF16_ALL, "tp=4 dp=2", ""},
     {TINY_LLAMA, BF16_ALL "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},
@@ -136,7 +136,7 @@ static void check_bounds(struct test *test)
 static const char rounded_locally[] = "layers.3.mlp.fc1.weight";
 
 /* Rounding counts a slice's elements from its own first on. */
-static enum status rounds_from_zero(void *context, struct worker *w, int64_t step)
+static enum status rounds_from_zero(void *context, struct rank_state *w, int64_t step)
 {
     (void)context;
     (void)step;
@@ -146,7 +146,7 @@ static enum status rounds_from_zero(void *context, struct worker *w, int64_t ste
     return OK;
 }
 
-static enum status counts_right_again(void *context, struct worker *w, int64_t step,
+static enum status counts_right_again(void *context, struct rank_state *w, int64_t step,
                                       const struct step_result *result)
 {
     (void)context;
@@ -165,9 +165,9 @@ static void check_local_rounding(struct test *test)
 {
     const struct comparison c = {TINY_GPT, BF16_ALL NO_MASTERS "train.micro_batch_size=1",
                                  "tp=2 dp=2 parallel.zero_stage=1", ""};
-    const struct hooks planted = {.reduced = rounds_from_zero, .stepped = counts_right_again};
+    const struct hooks injected = {.reduced = rounds_from_zero, .stepped = counts_right_again};
     struct verify_report report = {0};
-    enum status status = tiny_verify(&test->tiny, &c, 2, planted, &report);
+    enum status status = tiny_verify(&test->tiny, &c, 2, injected, &report);
     double ratio = status == OK ? largest_ratio(&report, VERIFY_WEIGHT, rounded_locally) : 0.0;
     bool good = status == OK && report.outside == 1 && ratio > 1.0;
     printf("%-7s rounded by the local index: %d outside, %s at %g of its bound\n", good ? "ok" : "FAILED",

@@ -19,19 +19,19 @@
 
 /* ---- reaching in ---- */
 
-static struct param *row_named(struct worker *w, const char *name)
+static struct param *row_named(struct rank_state *w, const char *name)
 {
     int row = params_find(&w->params, name);
     CHECK(row >= 0);
     return &w->params.rows[row];
 }
 
-struct held *held_named(struct worker *w, const char *name)
+struct held *held_named(struct rank_state *w, const char *name)
 {
     return weights_held(&w->weights, params_find(&w->params, name));
 }
 
-enum status scale(struct worker *w, struct tensor t, float factor)
+enum status scale(struct rank_state *w, struct tensor t, float factor)
 {
     TRY(stream_sync(w->compute));
     float *x = t.data;
@@ -40,7 +40,7 @@ enum status scale(struct worker *w, struct tensor t, float factor)
     return OK;
 }
 
-static enum status scale_gradient(struct worker *w, const char *name, float factor)
+static enum status scale_gradient(struct rank_state *w, const char *name, float factor)
 {
     struct held *held = held_named(w, name);
     return held != NULL ? scale(w, held->gradient, factor) : OK;
@@ -48,39 +48,39 @@ static enum status scale_gradient(struct worker *w, const char *name, float fact
 
 /* ---- what a parameter's row says ---- */
 
-static enum status norm_not_reduced(void *context, struct worker *w)
+static enum status norm_not_reduced(void *context, struct rank_state *w)
 {
     row_named(w, "layers.1.norm1.weight")->partial = PARTIAL_NONE;
     return OK;
 }
 
-static enum status reduced_though_whole(void *context, struct worker *w)
+static enum status reduced_though_whole(void *context, struct rank_state *w)
 {
     row_named(w, "layers.0.norm2.bias")->partial = PARTIAL_TP;
     return OK;
 }
 
-static enum status kv_not_added(void *context, struct worker *w)
+static enum status kv_not_added(void *context, struct rank_state *w)
 {
     row_named(w, "layers.0.attention.k.weight")->partial = PARTIAL_NONE;
     return OK;
 }
 
-static enum status norm_decays(void *context, struct worker *w)
+static enum status norm_decays(void *context, struct rank_state *w)
 {
     row_named(w, "norm.weight")->decay = true;
     return OK;
 }
 
 /* One row of the head more than there are words: the last rank's padding takes part in the softmax. */
-static enum status padding_declared(void *context, struct worker *w)
+static enum status padding_declared(void *context, struct rank_state *w)
 {
     row_named(w, "head.weight")->dim[0]++;
     return OK;
 }
 
 /* Only the head shall believe in it, not those who look at weights. */
-static enum status padding_built(void *context, struct worker *w)
+static enum status padding_built(void *context, struct rank_state *w)
 {
     struct param *row = row_named(w, "head.weight");
     row->dim[0]--;
@@ -92,7 +92,8 @@ static enum status padding_built(void *context, struct worker *w)
 
 /* ---- initial weights ---- */
 
-static enum status draw_again(struct worker *w, const char *held_name, const char *drawn_name, int64_t begin)
+static enum status draw_again(struct rank_state *w, const char *held_name, const char *drawn_name,
+                              int64_t begin)
 {
     struct held *held = held_named(w, held_name);
     if (held == NULL)
@@ -107,13 +108,13 @@ static enum status draw_again(struct worker *w, const char *held_name, const cha
                                    });
 }
 
-static enum status local_index(void *context, struct worker *w)
+static enum status local_index(void *context, struct rank_state *w)
 {
     return draw_again(w, "layers.3.mlp.fc1.weight", "layers.3.mlp.fc1.weight", 0);
 }
 
 /* The copy of a tied weight draws under its own name. */
-static enum status copy_drawn_apart(void *context, struct worker *w)
+static enum status copy_drawn_apart(void *context, struct rank_state *w)
 {
     struct held *held = held_named(w, "head.weight");
     return held == NULL ? OK : draw_again(w, "head.weight", "head.weight", held->slice.begin[0]);
@@ -121,32 +122,32 @@ static enum status copy_drawn_apart(void *context, struct worker *w)
 
 /* ---- gradients ---- */
 
-static enum status tie_twice(void *context, struct worker *w, int64_t step)
+static enum status tie_twice(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "head.weight", 2.0F);
 }
 
-static enum status tie_never(void *context, struct worker *w, int64_t step)
+static enum status tie_never(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "head.weight", 0.0F);
 }
 
 /* One part in ten thousand. */
-static enum status a_little_larger(void *context, struct worker *w, int64_t step)
+static enum status a_little_larger(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "layers.3.mlp.fc1.weight", 1.0001F);
 }
 
-static enum status scaled_by_tp(void *context, struct worker *w, int64_t step)
+static enum status scaled_by_tp(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "layers.2.attention.proj.bias", (float)w->mesh.degrees.tp);
 }
 
 /* The last bit of one gradient, on one of two ranks that hold it, after all reductions. */
-static enum status replica_drifts(void *context, struct worker *w, int64_t step)
+static enum status replica_drifts(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, "layers.4.mlp.fc2.weight");
-    if (held == NULL || groups_speaks(w->groups))
+    if (held == NULL || groups_is_primary(w->groups))
         return OK;
     TRY(stream_sync(w->compute));
     float *x = held->gradient.data;
@@ -154,19 +155,19 @@ static enum status replica_drifts(void *context, struct worker *w, int64_t step)
     return OK;
 }
 
-static enum status data_alone(void *context, struct worker *w)
+static enum status data_alone(void *context, struct rank_state *w)
 {
     w->groups->data->size = 1;
     return OK;
 }
 
-static enum status data_together(void *context, struct worker *w, int64_t step)
+static enum status data_together(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->data->size = w->mesh.degrees.dp;
     return OK;
 }
 
-static enum status data_twice(void *context, struct worker *w, int64_t step)
+static enum status data_twice(void *context, struct rank_state *w, int64_t step)
 {
     return group_all_reduce(w->groups->data, w->compute, w->weights.flat_gradient, REDUCE_SUM);
 }
@@ -174,7 +175,7 @@ static enum status data_twice(void *context, struct worker *w, int64_t step)
 /* One data rank adds up one gradient elsewhere, and the sum over data gets zeros from it. */
 static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
 
-static enum status bucket_elsewhere(void *context, struct worker *w)
+static enum status bucket_elsewhere(void *context, struct rank_state *w)
 {
     struct held *held = held_named(w, lost_bucket);
     if (held == NULL || w->groups->place.dp == 0)
@@ -183,7 +184,7 @@ static enum status bucket_elsewhere(void *context, struct worker *w)
     return held->gradient.data != NULL ? OK : fail(NO_MEMORY, "no memory for a lost gradient");
 }
 
-static enum status bucket_lost(void *context, struct worker *w, int64_t step)
+static enum status bucket_lost(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, lost_bucket);
     if (held == NULL || w->groups->place.dp == 0)
@@ -196,7 +197,7 @@ static enum status bucket_lost(void *context, struct worker *w, int64_t step)
 
 /* ---- the norm, and AdamW ---- */
 
-static enum status speak(struct worker *w, const char *name, int tp, bool first)
+static enum status speak(struct rank_state *w, const char *name, int tp, bool first)
 {
     struct held *held = held_named(w, name);
     if (held != NULL && w->groups->place.tp == tp)
@@ -204,27 +205,27 @@ static enum status speak(struct worker *w, const char *name, int tp, bool first)
     return OK;
 }
 
-static enum status norm_begins_to_speak(void *context, struct worker *w, int64_t step)
+static enum status norm_begins_to_report(void *context, struct rank_state *w, int64_t step)
 {
     return speak(w, "layers.3.norm2.weight", 1, true);
 }
 
-static enum status norm_is_silent_again(void *context, struct worker *w, int64_t step)
+static enum status norm_is_silent_again(void *context, struct rank_state *w, int64_t step)
 {
     return speak(w, "layers.3.norm2.weight", 1, false);
 }
 
-static enum status share_is_silent(void *context, struct worker *w, int64_t step)
+static enum status share_is_silent(void *context, struct rank_state *w, int64_t step)
 {
     return speak(w, "layers.0.mlp.fc1.weight", 1, false);
 }
 
-static enum status share_speaks_again(void *context, struct worker *w, int64_t step)
+static enum status share_reports_twice(void *context, struct rank_state *w, int64_t step)
 {
     return speak(w, "layers.0.mlp.fc1.weight", 1, true);
 }
 
-static enum status v_forgotten(void *context, struct worker *w, int64_t step)
+static enum status v_forgotten(void *context, struct rank_state *w, int64_t step)
 {
     struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
     return owned != NULL ? scale(w, owned->v, 0.0F) : OK;
@@ -232,33 +233,33 @@ static enum status v_forgotten(void *context, struct worker *w, int64_t step)
 
 /* ---- twins: the two holders of a stage in DualPipe ---- */
 
-static enum status twins_alone(void *context, struct worker *w)
+static enum status replicas_alone(void *context, struct rank_state *w)
 {
-    w->groups->twins->size = 1;
+    w->groups->stage_replicas->size = 1;
     return OK;
 }
 
-static enum status twins_together(void *context, struct worker *w, int64_t step)
+static enum status replicas_together(void *context, struct rank_state *w, int64_t step)
 {
-    w->groups->twins->size = 2;
+    w->groups->stage_replicas->size = 2;
     return OK;
 }
 
-static enum status twins_twice(void *context, struct worker *w, int64_t step)
+static enum status replicas_twice(void *context, struct rank_state *w, int64_t step)
 {
-    return group_all_reduce(w->groups->twins, w->compute, w->weights.flat_gradient, REDUCE_SUM);
+    return group_all_reduce(w->groups->stage_replicas, w->compute, w->weights.flat_gradient, REDUCE_SUM);
 }
 
 /* Both of them put their squares into the global norm. */
-static enum status twins_speak(void *context, struct worker *w, int64_t step)
+static enum status replicas_report(void *context, struct rank_state *w, int64_t step)
 {
-    w->groups->twins->rank = 0;
+    w->groups->stage_replicas->rank = 0;
     return OK;
 }
 
-static enum status one_twin_speaks(void *context, struct worker *w, int64_t step)
+static enum status one_replica_reports(void *context, struct rank_state *w, int64_t step)
 {
-    w->groups->twins->rank = w->groups->twins->ranks[0] == w->world->rank ? 0 : 1;
+    w->groups->stage_replicas->rank = w->groups->stage_replicas->ranks[0] == w->world->rank ? 0 : 1;
     return OK;
 }
 
@@ -302,11 +303,11 @@ static const struct fault in_square[] = {
     {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
     {"a microbatch twice, another never", {.loaded = microbatch_lost}, QUANTITY_LOSS, NULL},
     {"a norm's weight twice in the global norm",
-     {.executed = norm_begins_to_speak, .reduced = norm_is_silent_again},
+     {.executed = norm_begins_to_report, .reduced = norm_is_silent_again},
      QUANTITY_NORM,
      NULL},
     {"a share missing in the global norm",
-     {.executed = share_is_silent, .reduced = share_speaks_again},
+     {.executed = share_is_silent, .reduced = share_reports_twice},
      QUANTITY_NORM,
      NULL},
     {"Adam's v forgotten", {.loaded = v_forgotten}, VERIFY_V, "layers.1.mlp.fc2.weight"},
@@ -386,13 +387,13 @@ static const struct fault in_documents[] = {
 
 static const struct fault in_two_ways[] = {
     {"the directions never added",
-     {.built = twins_alone, .executed = twins_together},
+     {.built = replicas_alone, .executed = replicas_together},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
-    {"the directions added twice", {.executed = twins_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
+    {"the directions added twice", {.executed = replicas_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
     {"one twin drifts by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
     {"both twins in the global norm",
-     {.executed = twins_speak, .reduced = one_twin_speaks},
+     {.executed = replicas_report, .reduced = one_replica_reports},
      QUANTITY_NORM,
      NULL},
     {"a tie counted twice, on both twins", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
@@ -450,16 +451,16 @@ static int check_fault(const struct tiny *tiny, const struct bed *bed, const str
 int main(void)
 {
     struct tiny tiny;
-    int failures = 0, planted = 0;
+    int failures = 0, injected = 0;
     MUST(tiny_create(&tiny));
     for (size_t b = 0; b < sizeof beds / sizeof *beds; b++) {
         failures += check_clean(&tiny, &beds[b]);
         for (const struct fault *fault = beds[b].faults;
              fault->name != NULL && fault - beds[b].faults < (beds[b].most > 0 ? beds[b].most : INT_MAX);
-             fault++, planted++)
+             fault++, injected++)
             failures += check_fault(&tiny, &beds[b], fault);
     }
     tiny_destroy(&tiny);
-    printf("%d faults planted, %d failures\n", planted, failures);
+    printf("%d faults planted, %d failures\n", injected, failures);
     return failures != 0;
 }

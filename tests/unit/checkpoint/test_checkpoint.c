@@ -263,11 +263,11 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
     others[2].step++;
     struct loaded loaded = load(SMALL, NULL, 0);
     struct run run = {.recipe = loaded.recipe};
-    struct worker worker = {.run = &run, .step = 12};
-    cr_assert_eq(mesh_create((struct degrees){2, 1, 1, 1, 1}, NULL, &worker.mesh), OK);
+    struct rank_state state = {.run = &run, .step = 12};
+    cr_assert_eq(mesh_create((struct degrees){2, 1, 1, 1, 1}, NULL, &state.mesh), OK);
     for (int i = 0; i < 3; i++) {
         write_tensors("s/step-00000012/rank-00001.safetensors", &others[i]);
-        cr_assert_eq(manifest_begin(&worker, &identity, &manifest), OK);
+        cr_assert_eq(manifest_begin(&state, &identity, &manifest), OK);
         cr_expect_eq(manifest_add_file(&manifest, "s/step-00000012", "rank-00001.safetensors"),
                      BAD_CHECKPOINT);
         cr_expect_str_eq(fail_text(),

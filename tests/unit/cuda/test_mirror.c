@@ -3,7 +3,7 @@
  * a process. The emulator counts the calls. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/support/mirror.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -15,13 +15,13 @@ static void add_once(const char *attention)
 {
     setenv("CUBOID_TEST_DEVICE", "cuda", 1);
     setenv("CUBOID_TEST_ATTENTION", attention, 1);
-    struct stand stand = stand_open(1);
-    struct add a = {.in = tensor_1d(stand_normals(&stand, "in", COUNT, 1.0), F32, COUNT),
-                    .out = tensor_1d(stand_normals(&stand, "out", COUNT, 1.0), F32, COUNT)};
+    struct fixture fixture = fixture_open(1);
+    struct add a = {.in = tensor_1d(fixture_normals(&fixture, "in", COUNT, 1.0), F32, COUNT),
+                    .out = tensor_1d(fixture_normals(&fixture, "out", COUNT, 1.0), F32, COUNT)};
     const float before = ((float *)a.out.data)[7], added = ((float *)a.in.data)[7];
-    cr_assert_eq(add(stand.stream, a), OK, "%s", fail_text());
+    cr_assert_eq(add(fixture.stream, a), OK, "%s", fail_text());
     cr_expect_eq(((float *)a.out.data)[7], before + added);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* Neither pinned memory nor device memory is asked for again. */
@@ -49,16 +49,16 @@ Test(mirror, options_have_a_device_each)
 }
 
 /* Two at a time do not see each other's arrays, and closing one leaves the other. */
-Test(mirror, stands_share_a_device)
+Test(mirror, fixtures_share_a_device)
 {
     setenv("CUBOID_TEST_DEVICE", "cuda", 1);
-    struct stand one = stand_open(1), other = stand_open(1);
-    float *x = stand_normals(&one, "x", COUNT, 1.0), *y = stand_normals(&other, "y", COUNT, 1.0);
+    struct fixture one = fixture_open(1), other = fixture_open(1);
+    float *x = fixture_normals(&one, "x", COUNT, 1.0), *y = fixture_normals(&other, "y", COUNT, 1.0);
     const float before = x[3] + x[3], also = y[3] + y[3];
     cr_assert_eq(add(one.stream, (struct add){tensor_1d(x, F32, COUNT), tensor_1d(x, F32, COUNT)}), OK);
     cr_expect_eq(x[3], before);
-    stand_close(&one);
+    fixture_close(&one);
     cr_assert_eq(add(other.stream, (struct add){tensor_1d(y, F32, COUNT), tensor_1d(y, F32, COUNT)}), OK);
     cr_expect_eq(y[3], also);
-    stand_close(&other);
+    fixture_close(&other);
 }

@@ -6,7 +6,7 @@
  *     the first 20 steps   weight, m and v of each element, within the rounding of the steps so far
  *     thousands of steps   the mean of v / exact v over elements, whose rounding errors average out: a decay
  *                          and a share that do not add up to 1 let it drift over 1 / (1 - beta) steps */
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 #include "trainer/optimizer/optimizer.h"
 
@@ -37,11 +37,11 @@ static struct recipe_optimizer recipe_of(const double beta[2])
                                      .weight_decay = 0.1};
 }
 
-static struct state state_of(struct stand *stand, struct adamw_hyper *hyper)
+static struct state state_of(struct fixture *fixture, struct adamw_hyper *hyper)
 {
-    struct state s = {stand_normals(stand, "weight", ELEMENTS, 1.0), stand_floats(stand, ELEMENTS),
-                      stand_floats(stand, ELEMENTS), stand_floats(stand, ELEMENTS), hyper};
-    stand_lend(stand, hyper, sizeof *hyper);
+    struct state s = {fixture_normals(fixture, "weight", ELEMENTS, 1.0), fixture_floats(fixture, ELEMENTS),
+                      fixture_floats(fixture, ELEMENTS), fixture_floats(fixture, ELEMENTS), hyper};
+    fixture_lend(fixture, hyper, sizeof *hyper);
     for (int i = 0; i < ELEMENTS; i++)
         s.m[i] = s.v[i] = 0.0F;
     return s;
@@ -56,7 +56,7 @@ static void draw_gradients(int64_t step, float *out)
         out[i] = ldexpf(out[i], -(i % 17));
 }
 
-static void take_step(struct stand *stand, const struct state *s, const struct recipe_optimizer *recipe,
+static void take_step(struct fixture *fixture, const struct state *s, const struct recipe_optimizer *recipe,
                       int64_t step)
 {
     *s->hyper = optimizer_hyper(recipe, step);
@@ -68,8 +68,8 @@ static void take_step(struct stand *stand, const struct state *s, const struct r
                        .v = tensor_1d(s->v, F32, ELEMENTS),
                        .hyper = s->hyper,
                        .decay = true};
-    cr_assert_eq(adamw(stand->stream, op), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand->stream), OK, "%s", fail_text());
+    cr_assert_eq(adamw(fixture->stream, op), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture->stream), OK, "%s", fail_text());
 }
 
 static struct reference_adamw reference_of(const struct recipe_optimizer *o, int64_t step)
@@ -107,17 +107,17 @@ static int outside(double got, double want, double error)
 Test(adamw, twenty_steps_against_float64)
 {
     for (int b = 0; b < BETAS; b++) {
-        struct stand stand = stand_open(1);
+        struct fixture fixture = fixture_open(1);
         const struct recipe_optimizer recipe = recipe_of(betas[b]);
         struct adamw_hyper hyper;
-        const struct state s = state_of(&stand, &hyper);
+        const struct state s = state_of(&fixture, &hyper);
         struct exact exact[ELEMENTS] = {0};
         int wrong = 0, unnoticed = 0;
         for (int i = 0; i < ELEMENTS; i++)
             exact[i].w = (double)s.weight[i];
         for (int64_t step = 1; step <= 20; step++) {
             const struct reference_adamw reference = reference_of(&recipe, step);
-            take_step(&stand, &s, &recipe, step);
+            take_step(&fixture, &s, &recipe, step);
             for (int i = 0; i < ELEMENTS; i++) {
                 struct exact *e = &exact[i];
                 exact_step(e, &reference, (double)s.gradient[i]);
@@ -133,18 +133,18 @@ Test(adamw, twenty_steps_against_float64)
                      wrong);
         cr_expect_eq(unnoticed, 0, "betas %g, %g: a v that is 1.29e-5 too small goes unnoticed",
                      recipe.adam_beta1, recipe.adam_beta2);
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }
 
 /* The mean over elements of v / exact v - 1. */
-static double drift(struct stand *stand, const struct recipe_optimizer *recipe, int64_t steps)
+static double drift(struct fixture *fixture, const struct recipe_optimizer *recipe, int64_t steps)
 {
     struct adamw_hyper hyper;
-    const struct state s = state_of(stand, &hyper);
+    const struct state s = state_of(fixture, &hyper);
     double v[ELEMENTS] = {0.0}, sum = 0.0;
     for (int64_t step = 1; step <= steps; step++) {
-        take_step(stand, &s, recipe, step);
+        take_step(fixture, &s, recipe, step);
         for (int i = 0; i < ELEMENTS; i++)
             v[i] = recipe->adam_beta2 * v[i] +
                    (1.0 - recipe->adam_beta2) * (double)s.gradient[i] * (double)s.gradient[i];
@@ -162,12 +162,12 @@ Test(adamw, does_not_drift)
     const struct {
         double beta2;
         int64_t steps;
-    } cases[] = {{0.999, STAND_IS_EMULATED ? 1000 : 4000}, {1.0 - 0x1p-10, 4000}};
-    for (int c = 0; c < 2 - STAND_IS_EMULATED; c++) {
+    } cases[] = {{0.999, FIXTURE_IS_EMULATED ? 1000 : 4000}, {1.0 - 0x1p-10, 4000}};
+    for (int c = 0; c < 2 - FIXTURE_IS_EMULATED; c++) {
         const struct recipe_optimizer recipe = recipe_of((double[]){0.9, cases[c].beta2});
-        struct stand stand = stand_open(1);
-        double mean = drift(&stand, &recipe, cases[c].steps);
-        stand_close(&stand);
+        struct fixture fixture = fixture_open(1);
+        double mean = drift(&fixture, &recipe, cases[c].steps);
+        fixture_close(&fixture);
         double deviation = 0.6 * UNIT * sqrt(0.5 / (1.0 - cases[c].beta2)) / 16.0;
         printf("beta2 %g: v is off by %.2g on average, deviation %.2g\n", cases[c].beta2, mean, deviation);
         cr_expect_leq(fabs(mean), 8.0 * deviation, "beta2 %g: %g, more than 8 deviations of %g",

@@ -9,7 +9,7 @@
  * - TINY: the same for f16's numbers without a leading one, absolutely: 2^-25
  * - rest: all that is done in fp32; below u by so much that a simple bound will do */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 #include "tests/support/sanitized.h"
 
@@ -36,7 +36,7 @@ static const struct shape shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 struct trial {
-    struct stand stand;
+    struct fixture fixture;
     struct shape shape;
     enum dtype dtype;
     bool rounds_heads;                  // each head's dk and dv, before those of a group are added: cuDNN's
@@ -49,8 +49,8 @@ struct trial {
 /* Normals, or NaN without a name. */
 static struct tensor matrix(struct trial *c, const char *name, int64_t rows, int64_t columns)
 {
-    uint16_t *data = stand_shorts(&c->stand, rows * columns);
-    const float *from = name != NULL ? stand_normals(&c->stand, name, rows * columns, 1.0) : NULL;
+    uint16_t *data = fixture_shorts(&c->fixture, rows * columns);
+    const float *from = name != NULL ? fixture_normals(&c->fixture, name, rows * columns, 1.0) : NULL;
     for (int64_t i = 0; from != NULL && i < rows * columns; i++)
         data[i] = narrow_nearest(c->dtype, from[i]);
     return tensor_2d(data, c->dtype, rows, columns);
@@ -58,7 +58,7 @@ static struct tensor matrix(struct trial *c, const char *name, int64_t rows, int
 
 static double *widened(struct trial *c, struct tensor t)
 {
-    double *out = stand_doubles(&c->stand, t.dim[0] * t.dim[1]);
+    double *out = fixture_doubles(&c->fixture, t.dim[0] * t.dim[1]);
     for (int64_t i = 0; i < t.dim[0] * t.dim[1]; i++)
         out[i] = narrow_value(t.dtype, ((const uint16_t *)t.data)[i / t.dim[1] * t.stride[0] + i % t.dim[1]]);
     return out;
@@ -77,13 +77,14 @@ static void lay_out(struct trial *c)
     f->k = tensor_columns(qkv, a, g);
     f->v = tensor_columns(qkv, g, columns);
     f->out = matrix(c, NULL, c->tokens, a);
-    f->lse = tensor_2d(stand_floats(&c->stand, c->shape.heads * c->tokens), F32, c->shape.heads, c->tokens);
+    f->lse =
+        tensor_2d(fixture_floats(&c->fixture, c->shape.heads * c->tokens), F32, c->shape.heads, c->tokens);
     c->op.dout = matrix(c, "dout", c->tokens, a);
     c->op.dq = tensor_columns(gradient, 0, a);
     c->op.dk = tensor_columns(gradient, a, g);
     c->op.dv = tensor_columns(gradient, g, columns);
-    int64_t *sample = stand_longs(&c->stand, c->tokens);
-    int32_t *document = stand_ints(&c->stand, c->tokens);
+    int64_t *sample = fixture_longs(&c->fixture, c->tokens);
+    int32_t *document = fixture_ints(&c->fixture, c->tokens);
     for (int64_t t = 0; t < c->tokens; t++) {
         sample[t] = 1000 + t / c->shape.sequence;
         document[t] = c->shape.documents > 0 ? (int32_t)(t % c->shape.sequence / c->shape.documents) : 0;
@@ -103,7 +104,7 @@ static void make_reference(struct trial *c)
     int64_t square = s->sequence * s->sequence, pairs = s->batch * s->heads * square;
     double *factor = NULL;
     if (s->dropout > 0.0F) {
-        factor = stand_doubles(&c->stand, pairs);
+        factor = fixture_doubles(&c->fixture, pairs);
         for (int64_t i = 0; i < pairs; i++)
             factor[i] = reference_attention_dropout(f, i / square / s->heads, i / square % s->heads,
                                                     i / s->sequence % s->sequence, i % s->sequence);
@@ -112,12 +113,12 @@ static void make_reference(struct trial *c)
         s->batch,    s->sequence,      s->heads,         s->groups,        s->head_dim, (double)f->scale,
         f->document, widened(c, f->q), widened(c, f->k), widened(c, f->v), factor};
     c->dout = widened(c, c->op.dout);
-    c->weights = stand_doubles(&c->stand, pairs);
-    c->lse = stand_doubles(&c->stand, s->heads * c->tokens);
-    c->out = stand_doubles(&c->stand, c->tokens * c->width);
-    c->dq = stand_doubles(&c->stand, c->tokens * c->width);
-    c->dk = stand_doubles(&c->stand, c->tokens * c->group_width);
-    c->dv = stand_doubles(&c->stand, c->tokens * c->group_width);
+    c->weights = fixture_doubles(&c->fixture, pairs);
+    c->lse = fixture_doubles(&c->fixture, s->heads * c->tokens);
+    c->out = fixture_doubles(&c->fixture, c->tokens * c->width);
+    c->dq = fixture_doubles(&c->fixture, c->tokens * c->width);
+    c->dk = fixture_doubles(&c->fixture, c->tokens * c->group_width);
+    c->dv = fixture_doubles(&c->fixture, c->tokens * c->group_width);
     reference_attention_weights(&c->reference, c->weights, c->lse);
     reference_attention_forward(&c->reference, c->out);
     reference_attention_backward(&c->reference, c->dout, c->dq, c->dk, c->dv);
@@ -126,7 +127,7 @@ static void make_reference(struct trial *c)
 static struct trial trial_of(struct shape shape, enum dtype dtype)
 {
     struct trial c = {
-        .stand = stand_open(1), .shape = shape, .dtype = dtype, .tokens = shape.batch * shape.sequence};
+        .fixture = fixture_open(1), .shape = shape, .dtype = dtype, .tokens = shape.batch * shape.sequence};
     c.width = shape.heads * shape.head_dim;
     c.group_width = shape.groups * shape.head_dim;
     lay_out(&c);
@@ -136,8 +137,8 @@ static struct trial trial_of(struct shape shape, enum dtype dtype)
 
 static void run_forward(struct trial *c)
 {
-    cr_assert_eq(attention_forward(c->stand.stream, c->op.forward), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(c->stand.stream), OK);
+    cr_assert_eq(attention_forward(c->fixture.stream, c->op.forward), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(c->fixture.stream), OK);
 }
 
 /* out and lse that backward reads are the reference's, rounded: forward's errors stay out of this. */
@@ -147,8 +148,8 @@ static void run_backward(struct trial *c)
         ((uint16_t *)c->op.forward.out.data)[i] = narrow_nearest(c->dtype, (float)c->out[i]);
     for (int64_t i = 0; i < c->shape.heads * c->tokens; i++)
         ((float *)c->op.forward.lse.data)[i] = (float)c->lse[i];
-    cr_assert_eq(attention_backward(c->stand.stream, c->op), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(c->stand.stream), OK);
+    cr_assert_eq(attention_backward(c->fixture.stream, c->op), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(c->fixture.stream), OK);
 }
 
 /* fp32's part, relatively, of a weight e^(s - lse): its score's D products, scaling and distance to lse, e^x
@@ -184,7 +185,7 @@ static int64_t outside(struct trial *c, struct tensor got, const double *want, c
 
 static double *zeros(struct trial *c, int64_t count)
 {
-    double *x = stand_doubles(&c->stand, count);
+    double *x = fixture_doubles(&c->fixture, count);
     memset(x, 0, (size_t)count * sizeof *x);
     return x;
 }
@@ -287,9 +288,9 @@ static void compare(struct shape s, enum dtype dtype)
     cr_expect_eq(forward_outside(&c), 0, "forward, %s", what);
     run_backward(&c);
     cr_expect_eq(backward_outside(&c), 0, "backward, %s", what);
-    cr_expect(stand_shorts_are_guarded(c.op.forward.out.data, c.tokens * c.width));
-    cr_expect(stand_shorts_are_guarded(c.op.dq.data, c.tokens * (c.width + 2 * c.group_width)));
-    stand_close(&c.stand);
+    cr_expect(fixture_shorts_are_guarded(c.op.forward.out.data, c.tokens * c.width));
+    cr_expect(fixture_shorts_are_guarded(c.op.dq.data, c.tokens * (c.width + 2 * c.group_width)));
+    fixture_close(&c.fixture);
 }
 
 /* The kernels that a GPU of compute capability 9.0 takes, and those of every GPU; one kind elsewhere.
@@ -297,7 +298,7 @@ static void compare(struct shape s, enum dtype dtype)
 static const char *const kinds[] = {"own", "mma"};
 static int kind_count(void)
 {
-    return STAND_IS_EMULATED || getenv("CUBOID_TEST_DEVICE") != NULL ? 2 : 1;
+    return FIXTURE_IS_EMULATED || getenv("CUBOID_TEST_DEVICE") != NULL ? 2 : 1;
 }
 
 static bool takes_kind(int kind)
@@ -361,11 +362,11 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_portions)
         {{25, 5, 16, 16, 128, 0, 0.0F}, F16, "1", "7", 2, 8, 8},
         {{67, 11, 12, 6, 128, 4, 0.25F}, BF16, "0", "7", 3, 6, 3},
     };
-    const bool limited = !STAND_IS_EMULATED || getenv("EMULATOR_PROCESSORS") == NULL;
+    const bool limited = !FIXTURE_IS_EMULATED || getenv("EMULATOR_PROCESSORS") == NULL;
     const int count = UNDER_SANITIZER ? 0 : limited ? sizeof runs / sizeof *runs : 1;
     for (int i = 0; i < count && takes_kind(0); i++) {
         struct shape shape = runs[i].shape;
-        if (STAND_IS_EMULATED && limited) {
+        if (FIXTURE_IS_EMULATED && limited) {
             shape.batch = runs[i].batch;
             shape.heads = runs[i].heads;
             shape.groups = runs[i].groups;
@@ -387,7 +388,7 @@ static struct computed computed_of(struct shape shape)
 {
     struct computed done = {.c = trial_of(shape, BF16)};
     const int64_t count = done.c.tokens * done.c.width;
-    done.out = stand_shorts(&done.c.stand, count);
+    done.out = fixture_shorts(&done.c.fixture, count);
     run_forward(&done.c);
     memcpy(done.out, done.c.op.forward.out.data, (size_t)count * sizeof *done.out);
     run_backward(&done.c);
@@ -416,7 +417,7 @@ Test(attention_narrow, bits_do_not_depend_on_the_number_of_blocks)
     for (int i = 1; i < 3; i++)
         expect_same_bits(&done[0], &done[i], blocks[i]);
     for (int i = 0; i < 3; i++)
-        stand_close(&done[i].c.stand);
+        fixture_close(&done[i].c.fixture);
     unsetenv("CUBOID_TEST_BLOCKS");
 }
 
@@ -438,14 +439,14 @@ static void compute(struct results *to, int64_t more, const char *kind)
     memcpy(to->out, c.op.forward.out.data, sizeof to->out);
     run_backward(&c);
     memcpy(to->gradient, c.op.dq.data, sizeof to->gradient);
-    stand_close(&c.stand);
+    fixture_close(&c.fixture);
 }
 
 /* Their sums differ in order, and so do their bits: they tell which of the two has run. */
 Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
 {
     struct results got, mma;
-    if (!STAND_IS_EMULATED)
+    if (!FIXTURE_IS_EMULATED)
         return;
     compute(&got, 0, "own");
     compute(&mma, 0, "mma");
@@ -466,7 +467,7 @@ Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
 /* A block has 99 KiB of it on GPUs of 8.6 and 8.9. */
 Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
 {
-    if (!STAND_IS_EMULATED)
+    if (!FIXTURE_IS_EMULATED)
         return;
     setenv("EMULATOR_CAPABILITY", "8.9", 1);
     setenv("CUBOID_TEST_ATTENTION", "own", 1);
@@ -474,7 +475,7 @@ Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
         struct trial c = trial_of((struct shape){1, 33, 1, 1, head_dim, 0, 0.0F}, F16);
         run_forward(&c);
         run_backward(&c);
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
     unsetenv("EMULATOR_CAPABILITY");
 }
@@ -492,13 +493,13 @@ Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
             done[i] = computed_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F});
         }
         expect_same_bits(&done[0], &done[1], kinds[kind]);
-        stand_close(&done[0].c.stand);
-        stand_close(&done[1].c.stand);
+        fixture_close(&done[0].c.fixture);
+        fixture_close(&done[1].c.fixture);
     }
 }
 
 /* The bounds tell these apart from attention. */
-Test(attention_narrow, bounds_see_planted_faults)
+Test(attention_narrow, bounds_see_injected_faults)
 {
     for (int i = 0; i < 4 * kind_count(); i++) {
         const int fault = i % 4;
@@ -517,7 +518,7 @@ Test(attention_narrow, bounds_see_planted_faults)
         cr_expect_gt(forward_outside(&c), 0, "forward, fault %d was not seen", fault);
         run_backward(&c);
         cr_expect_gt(backward_outside(&c), 0, "backward, fault %d was not seen", fault);
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
 }
 
@@ -525,7 +526,7 @@ Test(attention_narrow, bounds_see_planted_faults)
  * does not take is our own, so all of these are without documents and dropout. */
 static bool asks_cudnn(const char *how)
 {
-    if (!STAND_IS_EMULATED && getenv("CUBOID_TEST_CUDNN") == NULL)
+    if (!FIXTURE_IS_EMULATED && getenv("CUBOID_TEST_CUDNN") == NULL)
         return false;
     setenv("CUBOID_TEST_ATTENTION", how, 1);
     return true;
@@ -544,9 +545,9 @@ Test(attention_narrow, is_cudnns_too)
         cr_expect_eq(forward_outside(&c), 0, "%s, shape %d", ways[i / 3], i % 3);
         run_backward(&c);
         cr_expect_eq(backward_outside(&c), 0, "%s, shape %d", ways[i / 3], i % 3);
-        cr_expect(stand_shorts_are_guarded(c.op.forward.out.data, c.tokens * c.width));
-        cr_expect(stand_shorts_are_guarded(c.op.dq.data, c.tokens * (c.width + 2 * c.group_width)));
-        stand_close(&c.stand);
+        cr_expect(fixture_shorts_are_guarded(c.op.forward.out.data, c.tokens * c.width));
+        cr_expect(fixture_shorts_are_guarded(c.op.dq.data, c.tokens * (c.width + 2 * c.group_width)));
+        fixture_close(&c.fixture);
     }
 }
 
@@ -557,14 +558,14 @@ Test(attention_narrow, cudnn_repeats_its_bits_when_it_must)
     for (int way = 0; way < 2 && asks_cudnn(ways[way]); way++) {
         struct trial c = trial_of((struct shape){2, 72, 4, 2, 64, 0, 0.0F}, BF16);
         const size_t bytes = (size_t)(c.tokens * (c.width + 2 * c.group_width)) * sizeof(uint16_t);
-        uint16_t *first = stand_shorts(&c.stand, (int64_t)(bytes / sizeof *first));
+        uint16_t *first = fixture_shorts(&c.fixture, (int64_t)(bytes / sizeof *first));
         run_backward(&c);
         memcpy(first, c.op.dq.data, bytes);
         run_backward(&c);
         if (way == 0)
             cr_expect_eq(memcmp(first, c.op.dq.data, bytes), 0);
-        else if (STAND_IS_EMULATED)
+        else if (FIXTURE_IS_EMULATED)
             cr_expect_neq(memcmp(first, c.op.dq.data, bytes), 0);
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
 }

@@ -4,7 +4,7 @@
  * and the bias are two more terms. */
 #include "kernels/ops.h"
 #include "tests/support/mirror.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
@@ -102,7 +102,7 @@ static void run_on(struct device *device, struct gemm args)
 
 static void run(struct gemm args, int threads)
 {
-    run_on(stand_device(threads), args);
+    run_on(fixture_device(threads), args);
 }
 
 /* The largest error over its bound. unit: how far the operands of a product may be off, relatively. */
@@ -186,7 +186,7 @@ Test(gemm, every_form_and_odd_shapes)
 /* Shapes that are cut into many panels, whose last ones are small. */
 Test(gemm, many_panels)
 {
-    for (int form = 0; form < (STAND_IS_EMULATED || UNDER_SANITIZER ? 1 : 4); form++) {
+    for (int form = 0; form < (FIXTURE_IS_EMULATED || UNDER_SANITIZER ? 1 : 4); form++) {
         check((struct product){.m = 1030, .n = 801, .k = 37, .transpose_b = form > 1, .bias = form % 2 == 0});
         check((struct product){
             .m = 40, .n = 5003, .k = 20, .transpose_a = form > 1, .accumulate = form % 2 == 0});
@@ -198,7 +198,7 @@ Test(gemm, many_panels)
  * so: the bound of fp32 is not kept. */
 Test(gemm, tf32)
 {
-    struct device *device = stand_tf32_device();
+    struct device *device = fixture_tf32_device();
     if (device == NULL)
         cr_skip_test("only on a GPU");
     for (int form = 0; form < 16; form++) {
@@ -211,7 +211,7 @@ Test(gemm, tf32)
                             .bias = (form & 8) != 0};
         struct trial t = trial_of(p);
         run_on(device, t.args);
-        device = stand_tf32_device();
+        device = fixture_tf32_device();
         cr_assert_leq(worst_rounded(&t, 0x1p-10), 1.0, "form %d", form);
         cr_assert_gt(worst(&t), 1.0, "form %d is exact: is it TF32?", form);
         cr_assert(gaps_untouched(&t));
@@ -273,9 +273,9 @@ static const int64_t bit_shapes[][3] = {
 enum {
     BIT_SHAPES = sizeof bit_shapes / sizeof *bit_shapes,
     // The large ones say nothing more about memory, nor about a kernel whose blocks are all alike.
-    FIRST_BIT_SHAPE = STAND_IS_EMULATED ? 5
-                      : UNDER_SANITIZER ? 3
-                                        : 0
+    FIRST_BIT_SHAPE = FIXTURE_IS_EMULATED ? 5
+                      : UNDER_SANITIZER   ? 3
+                                          : 0
 };
 
 Test(gemm, threads_do_not_change_bits)

@@ -7,7 +7,7 @@
  * test_ops_rows.c's. cuBLASLt does not say how it makes GELU: on a GPU a tanh of 11 bits is let pass, which
  * is what PTX has (tanh.approx.f32). */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 #include "tests/support/sanitized.h"
 
@@ -27,7 +27,7 @@ struct what {
 };
 
 struct trial {
-    struct stand stand;
+    struct fixture fixture;
     struct what what;
     struct gemm args;
     struct tensor out; // what comes behind
@@ -40,19 +40,19 @@ static double at(struct tensor t, int64_t row, int64_t column)
                           : narrow_value(t.dtype, ((const uint16_t *)t.data)[i]);
 }
 
-static struct tensor matrix(struct stand *s, const char *name, enum dtype dtype, int64_t rows,
+static struct tensor matrix(struct fixture *s, const char *name, enum dtype dtype, int64_t rows,
                             int64_t columns, int64_t extra)
 {
     int64_t count = rows * (columns + extra);
-    float *wide = stand_normals(s, name, count, 1.0);
-    uint16_t *narrow = stand_shorts(s, count);
+    float *wide = fixture_normals(s, name, count, 1.0);
+    uint16_t *narrow = fixture_shorts(s, count);
     for (int64_t i = 0; i < count; i++)
         narrow[i] = narrow_nearest(dtype, wide[i]);
     return tensor_columns(tensor_2d(dtype == F32 ? (void *)wide : narrow, dtype, rows, columns + extra), 0,
                           columns);
 }
 
-static struct tensor row(struct stand *s, const char *name, enum dtype dtype, int64_t columns)
+static struct tensor row(struct fixture *s, const char *name, enum dtype dtype, int64_t columns)
 {
     return tensor_1d(matrix(s, name, dtype, 1, columns, 0).data, dtype, columns);
 }
@@ -64,8 +64,8 @@ static bool makes_gradient(enum form form)
 
 static struct trial trial_of(struct what w, enum matmul_epilogues epilogues)
 {
-    struct trial t = {.stand = stand_open_with(2, epilogues), .what = w};
-    struct stand *s = &t.stand;
+    struct trial t = {.fixture = fixture_open_with(2, epilogues), .what = w};
+    struct fixture *s = &t.fixture;
     bool gradient = makes_gradient(w.form);
     t.args = (struct gemm){.transpose_a = gradient, .accumulate = w.form == GRADIENT_ADDED};
     t.args.a = matrix(s, "a", w.dtype, gradient ? w.k : w.m, gradient ? w.m : w.k, w.extra);
@@ -87,8 +87,8 @@ static struct trial trial_of(struct what w, enum matmul_epilogues epilogues)
 
 static void run(struct trial *t)
 {
-    cr_assert_eq(gemm(t->stand.stream, t->args), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(t->stand.stream), OK);
+    cr_assert_eq(gemm(t->fixture.stream, t->args), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(t->fixture.stream), OK);
 }
 
 /* Of the product: its value, and how far it may be off before and after it is rounded. */
@@ -170,7 +170,7 @@ static bool is_near(double got, struct near want)
 }
 
 /* Elements outside their bounds: of c, and of what comes behind. */
-static int64_t outside(const struct trial *t, const struct trial *fresh, double planted)
+static int64_t outside(const struct trial *t, const struct trial *fresh, double injected)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < t->what.m; i++) {
@@ -181,13 +181,13 @@ static int64_t outside(const struct trial *t, const struct trial *fresh, double 
             if (makes_gradient(t->what.form))
                 continue;
             struct near want = expected(t, p, i, j);
-            want.value *= 1.0 + planted;
+            want.value *= 1.0 + injected;
             count += !is_near(at(t->out, i, j), want);
         }
         if (!makes_gradient(t->what.form))
             continue;
         struct near want = bias_gradient(t, at(fresh->out, 0, i), i);
-        want.value *= 1.0 + planted;
+        want.value *= 1.0 + injected;
         count += !is_near(at(t->out, 0, i), want);
     }
     return count;
@@ -206,17 +206,17 @@ static bool gaps_are_untouched(struct tensor t, struct tensor fresh)
     return true;
 }
 
-static void check(struct what w, enum matmul_epilogues epilogues, double planted)
+static void check(struct what w, enum matmul_epilogues epilogues, double injected)
 {
     struct trial t = trial_of(w, epilogues), fresh = trial_of(w, EPILOGUES_APART);
     run(&t);
-    int64_t bad = outside(&t, &fresh, planted);
-    cr_expect(planted == 0.0 ? bad == 0 : bad > 0, "%s, form %d, kind %d, %ldx%ldx%ld + %ld, %d: %ld outside",
-              dtype_name(w.dtype), w.form, w.kind, (long)w.m, (long)w.n, (long)w.k, (long)w.extra, epilogues,
-              (long)bad);
+    int64_t bad = outside(&t, &fresh, injected);
+    cr_expect(injected == 0.0 ? bad == 0 : bad > 0,
+              "%s, form %d, kind %d, %ldx%ldx%ld + %ld, %d: %ld outside", dtype_name(w.dtype), w.form, w.kind,
+              (long)w.m, (long)w.n, (long)w.k, (long)w.extra, epilogues, (long)bad);
     cr_expect(gaps_are_untouched(t.args.c, fresh.args.c) && gaps_are_untouched(t.out, fresh.out));
-    stand_close(&t.stand);
-    stand_close(&fresh.stand);
+    fixture_close(&t.fixture);
+    fixture_close(&fresh.fixture);
 }
 
 /* By eights, and what a library refuses: odd columns, a leading dimension that is not by eights, no products.
@@ -239,7 +239,7 @@ Test(gemm_epilogue, against_double_precision)
             }
 }
 
-Test(gemm_epilogue, a_planted_fault_is_seen)
+Test(gemm_epilogue, an_injected_fault_is_seen)
 {
     for (int form = 0; form < FORMS; form++)
         check((struct what){(enum form)form, F32, ACTIVATION_GELU_TANH, 24, 16, 40, 0}, EPILOGUES_FUSED,
@@ -253,17 +253,17 @@ static bool is_as_two_ops(struct what w, enum matmul_epilogues epilogues)
     struct gemm alone = two.args;
     run(&one);
     alone.epilogue = (struct epilogue){0};
-    cr_assert_eq(gemm(two.stand.stream, alone), OK, "%s", fail_text());
-    cr_assert_eq(gemm_epilogue(two.stand.stream, two.args), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(two.stand.stream), OK);
+    cr_assert_eq(gemm(two.fixture.stream, alone), OK, "%s", fail_text());
+    cr_assert_eq(gemm_epilogue(two.fixture.stream, two.args), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(two.fixture.stream), OK);
     bool same = true;
     for (int64_t i = 0; i < w.m; i++)
         for (int64_t j = 0; j < w.n; j++)
             same = same && at(one.args.c, i, j) == at(two.args.c, i, j) &&
                    (makes_gradient(w.form) ? at(one.out, 0, i) == at(two.out, 0, i)
                                            : at(one.out, i, j) == at(two.out, i, j));
-    stand_close(&one.stand);
-    stand_close(&two.stand);
+    fixture_close(&one.fixture);
+    fixture_close(&two.fixture);
     return same;
 }
 
@@ -279,7 +279,7 @@ Test(gemm_epilogue, where_it_is_made)
         strided.extra = 3;
         cr_expect(is_as_two_ops(w, EPILOGUES_APART), "form %d", form);
         cr_expect(is_as_two_ops(w, EPILOGUES_AUTO), "form %d: who may not choose by timing", form);
-        if (!STAND_IS_EMULATED)
+        if (!FIXTURE_IS_EMULATED)
             continue; // which shapes a real library takes is its business
         cr_expect_not(is_as_two_ops(w, EPILOGUES_FUSED), "form %d", form);
         cr_expect(is_as_two_ops(odd, EPILOGUES_FUSED), "form %d: a shape that is refused", form);

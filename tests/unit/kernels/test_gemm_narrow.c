@@ -4,7 +4,7 @@
  * is rounded once more, by u of itself and of that error. bf16 runs on the library's own product where there
  * is one, f16 by way of fp32. */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
@@ -20,7 +20,7 @@ struct product {
 };
 
 struct trial {
-    struct stand stand;
+    struct fixture fixture;
     struct product what;
     struct gemm args;
     double *want, *bound; // [M, N]
@@ -33,12 +33,12 @@ static double value(struct tensor t, int64_t row, int64_t column)
                           : narrow_value(t.dtype, ((const uint16_t *)t.data)[at]);
 }
 
-static struct tensor matrix(struct stand *stand, const char *name, enum dtype dtype, int64_t rows,
+static struct tensor matrix(struct fixture *fixture, const char *name, enum dtype dtype, int64_t rows,
                             int64_t columns, int64_t extra)
 {
     int64_t count = rows * (columns + extra);
-    float *wide = stand_normals(stand, name, count, 1.0);
-    uint16_t *narrow = stand_shorts(stand, count);
+    float *wide = fixture_normals(fixture, name, count, 1.0);
+    uint16_t *narrow = fixture_shorts(fixture, count);
     for (int64_t i = 0; i < count; i++)
         narrow[i] = narrow_nearest(dtype, wide[i]);
     struct tensor whole = tensor_2d(dtype == F32 ? (void *)wide : narrow, dtype, rows, columns + extra);
@@ -47,8 +47,8 @@ static struct tensor matrix(struct stand *stand, const char *name, enum dtype dt
 
 static struct trial trial_of(struct product p, int threads, int shift)
 {
-    struct trial t = {.stand = stand_open(threads), .what = p};
-    struct stand *s = &t.stand;
+    struct trial t = {.fixture = fixture_open(threads), .what = p};
+    struct fixture *s = &t.fixture;
     s->shift = shift;
     t.args =
         (struct gemm){.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate};
@@ -63,8 +63,8 @@ static struct trial trial_of(struct product p, int threads, int shift)
 
 static void run(struct trial *t)
 {
-    cr_assert_eq(gemm(t->stand.stream, t->args), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(t->stand.stream), OK);
+    cr_assert_eq(gemm(t->fixture.stream, t->args), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(t->fixture.stream), OK);
 }
 
 /* Before the op runs: it may add to c. */
@@ -72,8 +72,8 @@ static void expect(struct trial *t)
 {
     const struct product *p = &t->what;
     const struct gemm *g = &t->args;
-    t->want = stand_doubles(&t->stand, p->m * p->n);
-    t->bound = stand_doubles(&t->stand, p->m * p->n);
+    t->want = fixture_doubles(&t->fixture, p->m * p->n);
+    t->bound = fixture_doubles(&t->fixture, p->m * p->n);
     for (int64_t i = 0; i < p->m; i++) {
         for (int64_t j = 0; j < p->n; j++) {
             double sum = p->accumulate ? value(g->c, i, j) : 0.0, size = fabs(sum);
@@ -127,8 +127,8 @@ static void check(struct product p)
                  dtype_name(p.dtype), dtype_name(p.c_type), (long)p.m, (long)p.n, (long)p.k, p.transpose_a,
                  p.transpose_b, p.accumulate, p.bias);
     cr_expect(gaps_untouched(&t, &fresh));
-    stand_close(&t.stand);
-    stand_close(&fresh.stand);
+    fixture_close(&t.fixture);
+    fixture_close(&fresh.fixture);
 }
 
 /* All that the door allows: c narrow or f32, and only f32 is added to. */
@@ -175,11 +175,11 @@ Test(gemm_narrow, a_bias_may_lie_anywhere)
         expect(&t);
         run(&t);
         cr_expect_eq(outside(&t), 0, "%d numbers off", shift);
-        stand_close(&t.stand);
+        fixture_close(&t.fixture);
     }
 }
 
-Test(gemm_narrow, planted_faults_are_seen)
+Test(gemm_narrow, injected_faults_are_seen)
 {
     struct product p = {.dtype = BF16, .c_type = BF16, .m = 20, .n = 30, .k = 40, .bias = true};
     for (int fault = 0; fault < 3; fault++) {
@@ -193,7 +193,7 @@ Test(gemm_narrow, planted_faults_are_seen)
         if (fault == 2) // the last place but one
             ((uint16_t *)t.args.c.data)[77] ^= 2;
         cr_expect_gt(outside(&t), 0, "fault %d was not seen", fault);
-        stand_close(&t.stand);
+        fixture_close(&t.fixture);
     }
 }
 
@@ -220,16 +220,16 @@ Test(gemm_narrow, neither_threads_nor_alignment_change_bits)
                 run(&many);
                 cr_expect_eq(memcmp(one.args.c.data, many.args.c.data, tensor_bytes(one.args.c)), 0,
                              "%ldx%ldx%ld form %d, case %d", (long)p.m, (long)p.n, (long)p.k, form, other);
-                stand_close(&many.stand);
+                fixture_close(&many.fixture);
             }
-            stand_close(&one.stand);
+            fixture_close(&one.fixture);
         }
     }
 }
 
-Test(gemm_narrow, the_door_names_what_does_not_fit)
+Test(gemm_narrow, the_check_names_what_does_not_fit)
 {
-    struct stand s = stand_open(1);
+    struct fixture s = fixture_open(1);
     struct gemm g = {.a = matrix(&s, "a", BF16, 4, 4, 0), .b = matrix(&s, "b", BF16, 4, 4, 0)};
     g.c = matrix(&s, "c", BF16, 4, 4, 0);
     g.accumulate = true;
@@ -241,7 +241,7 @@ Test(gemm_narrow, the_door_names_what_does_not_fit)
     cr_expect_str_eq(fail_text(),
                      "gemm: b is f16[4, 4] with strides 4, 1, not bf16[4, 4] with dense rows (a bf16[4, "
                      "4], b f16[4, 4], c bf16[4, 4], bias none)");
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* f16 ends at 65504 and in steps of 2^-24; the sum behind it does neither, and a gradient in f32 shows that.
@@ -254,10 +254,10 @@ Test(gemm_narrow, f16_ends_where_it_ends)
                                    0.0F,   0.0F,    0.0F,    0x1p-12F, 0x1p-13F};
     static const uint16_t want[N] = {0x7c00, 0x7bfe, 0xfc00, 0x0001, 0x0000};
     static const float want_wide[N] = {65536.0F, 65472.0F, -65536.0F, 0x1p-24F, 0x1p-25F};
-    struct stand stand = stand_open(1);
-    uint16_t *row = stand_shorts(&stand, 2), *columns = stand_shorts(&stand, 2 * N),
-             *c = stand_shorts(&stand, N);
-    float *wide = stand_floats(&stand, N);
+    struct fixture fixture = fixture_open(1);
+    uint16_t *row = fixture_shorts(&fixture, 2), *columns = fixture_shorts(&fixture, 2 * N),
+             *c = fixture_shorts(&fixture, N);
+    float *wide = fixture_floats(&fixture, N);
     for (int i = 0; i < 2; i++)
         row[i] = narrow_nearest(F16, a[i]);
     for (int i = 0; i < 2 * N; i++)
@@ -265,12 +265,12 @@ Test(gemm_narrow, f16_ends_where_it_ends)
     struct gemm op = {.a = tensor_2d(row, F16, 1, 2), .b = tensor_2d(columns, F16, 2, N)};
     for (int into = 0; into < 2; into++) {
         op.c = into == 0 ? tensor_2d(c, F16, 1, N) : tensor_2d(wide, F32, 1, N);
-        cr_assert_eq(gemm(stand.stream, op), OK, "%s", fail_text());
+        cr_assert_eq(gemm(fixture.stream, op), OK, "%s", fail_text());
     }
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int i = 0; i < N; i++) {
         cr_expect_eq(c[i], want[i], "column %d: %04x", i, (unsigned)c[i]);
         cr_expect_eq(wide[i], want_wide[i], "column %d: %g", i, (double)wide[i]);
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }

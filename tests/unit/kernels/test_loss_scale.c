@@ -2,7 +2,7 @@
 /* Loss scaling: where the scale goes, against a model written down as Megatron-LM's DynamicGradScaler is
  * described; and the three ops that know of it. */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "trainer/optimizer/loss_scale.h"
 
 #include <criterion/criterion.h>
@@ -144,15 +144,15 @@ enum { N = 300, V = 40, T = 6 };
 static void clip_of(double limit, const float *scale, double squares_0, double result[4],
                     struct adamw_hyper *hyper)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     double loss[2] = {3.0, 7.0}, tokens[2] = {2.0, 3.0}, squares[2] = {squares_0, 16.0};
     void *const mine[] = {loss, tokens, squares};
     for (int i = 0; i < 3; i++)
-        stand_lend(&stand, mine[i], sizeof loss);
-    stand_lend(&stand, result, 4 * sizeof *result);
-    stand_lend(&stand, hyper, sizeof *hyper);
+        fixture_lend(&fixture, mine[i], sizeof loss);
+    fixture_lend(&fixture, result, 4 * sizeof *result);
+    fixture_lend(&fixture, hyper, sizeof *hyper);
     float kept = scale != NULL ? *scale : 0.0F;
-    stand_lend(&stand, &kept, sizeof kept);
+    fixture_lend(&fixture, &kept, sizeof kept);
     struct clip op = {.loss = tensor_1d(loss, F64, 2),
                       .tokens = tensor_1d(tokens, F64, 2),
                       .squares = tensor_1d(squares, F64, 2),
@@ -160,9 +160,9 @@ static void clip_of(double limit, const float *scale, double squares_0, double r
                       .loss_scale = scale != NULL ? &kept : NULL,
                       .hyper = hyper,
                       .result = tensor_1d(result, F64, 4)};
-    cr_assert_eq(clip(stand.stream, op), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
-    stand_close(&stand);
+    cr_assert_eq(clip(fixture.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture.stream), OK);
+    fixture_close(&fixture);
 }
 
 Test(loss_scale, clip_takes_it_away_and_sees_overflow)
@@ -188,15 +188,15 @@ Test(loss_scale, clip_takes_it_away_and_sees_overflow)
 
 Test(loss_scale, adamw_that_is_skipped_changes_nothing)
 {
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     struct adamw_hyper hyper = {0.1F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.0F, 0.1F, 1.0F, 1};
-    stand_lend(&stand, &hyper, sizeof hyper);
+    fixture_lend(&fixture, &hyper, sizeof hyper);
     float *vectors[4], *before[4];
-    uint16_t *working = stand_shorts(&stand, N);
+    uint16_t *working = fixture_shorts(&fixture, N);
     for (int i = 0; i < 4; i++) {
-        vectors[i] = stand_normals(&stand, &"wgmv"[i], N, 1.0);
+        vectors[i] = fixture_normals(&fixture, &"wgmv"[i], N, 1.0);
         vectors[i][7] = i == 1 ? INFINITY : vectors[i][7];
-        before[i] = stand_copy(&stand, vectors[i], N);
+        before[i] = fixture_copy(&fixture, vectors[i], N);
     }
     struct adamw op = {.weight = tensor_1d(vectors[0], F32, N),
                        .gradient = tensor_1d(vectors[1], F32, N),
@@ -205,19 +205,19 @@ Test(loss_scale, adamw_that_is_skipped_changes_nothing)
                        .hyper = &hyper,
                        .decay = true,
                        .working = tensor_1d(working, F16, N)};
-    cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    cr_assert_eq(adamw(fixture.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int i = 0; i < 4; i++)
         cr_expect(same_bits(vectors[i], before[i], N));
     for (int i = 0; i < N; i++)
-        cr_assert_eq(working[i], 0xffff); // as stand_shorts() leaves it
-    stand_close(&stand);
+        cr_assert_eq(working[i], 0xffff); // as fixture_shorts() leaves it
+    fixture_close(&fixture);
 }
 
-static struct loss_backward backward_of(struct stand *stand, struct tensor logits, const float *scale)
+static struct loss_backward backward_of(struct fixture *fixture, struct tensor logits, const float *scale)
 {
-    float *numbers[3] = {stand_floats(stand, T), stand_floats(stand, T), stand_floats(stand, T)};
-    int32_t *label = stand_ints(stand, T);
+    float *numbers[3] = {fixture_floats(fixture, T), fixture_floats(fixture, T), fixture_floats(fixture, T)};
+    int32_t *label = fixture_ints(fixture, T);
     for (int t = 0; t < T; t++) {
         numbers[0][t] = 3.0F, numbers[1][t] = 50.0F, numbers[2][t] = t == 2 ? 0.0F : 1.0F;
         label[t] = t * 5;
@@ -235,22 +235,23 @@ static struct loss_backward backward_of(struct stand *stand, struct tensor logit
  * below 2^-24 is there. */
 Test(loss_scale, begins_at_the_logits)
 {
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     float scales[2] = {4096.0F, 0x1p18F};
-    stand_lend(&stand, scales, sizeof scales);
-    float *plain = stand_normals(&stand, "logits", T * V, 4.0), *scaled = stand_copy(&stand, plain, T * V);
-    uint16_t *narrow = stand_shorts(&stand, T * V), *unscaled = stand_shorts(&stand, T * V);
+    fixture_lend(&fixture, scales, sizeof scales);
+    float *plain = fixture_normals(&fixture, "logits", T * V, 4.0),
+          *scaled = fixture_copy(&fixture, plain, T * V);
+    uint16_t *narrow = fixture_shorts(&fixture, T * V), *unscaled = fixture_shorts(&fixture, T * V);
     for (int i = 0; i < T * V; i++)
         narrow[i] = unscaled[i] = narrow_nearest(F16, plain[i] - 12.0F);
     struct loss_backward ops[4] = {
-        backward_of(&stand, tensor_2d(plain, F32, T, V), NULL),
-        backward_of(&stand, tensor_2d(scaled, F32, T, V), &scales[0]),
-        backward_of(&stand, tensor_2d(unscaled, F16, T, V), NULL),
-        backward_of(&stand, tensor_2d(narrow, F16, T, V), &scales[1]),
+        backward_of(&fixture, tensor_2d(plain, F32, T, V), NULL),
+        backward_of(&fixture, tensor_2d(scaled, F32, T, V), &scales[0]),
+        backward_of(&fixture, tensor_2d(unscaled, F16, T, V), NULL),
+        backward_of(&fixture, tensor_2d(narrow, F16, T, V), &scales[1]),
     };
     for (int i = 0; i < 4; i++)
-        cr_assert_eq(loss_backward(stand.stream, ops[i]), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
+        cr_assert_eq(loss_backward(fixture.stream, ops[i]), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     int lost = 0, kept = 0;
     for (int i = 0; i < T * V; i++) {
         cr_assert_eq(scaled[i], plain[i] * 4096.0F, "element %d", i);
@@ -260,5 +261,5 @@ Test(loss_scale, begins_at_the_logits)
     cr_expect_gt(lost - kept, 50, "%d are 0 without a scale, %d with", lost, kept);
     cr_expect_eq(narrow[V + 5], 0xfc00, "minus infinity at the label of token 1");
     cr_expect_eq(narrow[2 * V + 10], 0, "and nothing at one that does not count");
-    stand_close(&stand);
+    fixture_close(&fixture);
 }

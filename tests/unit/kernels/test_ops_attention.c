@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention against S x S matrices in double precision: odd heads, groups, documents, dropout, sequences
  * on either side of a block. */
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
 #include <criterion/criterion.h>
@@ -24,7 +24,7 @@ static const struct shape shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 struct attention_case {
-    struct stand stand;
+    struct fixture fixture;
     struct shape shape;
     int64_t tokens, width, group_width; // A*D, G*D
     struct attention_forward op;
@@ -39,24 +39,25 @@ static void lay_out(struct attention_case *c)
 {
     int64_t columns = c->width + 2 * c->group_width, a = c->width, g = a + c->group_width;
     struct tensor qkv =
-        tensor_2d(stand_normals(&c->stand, "qkv", c->tokens * columns, 1.0), F32, c->tokens, columns);
-    struct tensor gradient = tensor_2d(stand_floats(&c->stand, c->tokens * columns), F32, c->tokens, columns);
+        tensor_2d(fixture_normals(&c->fixture, "qkv", c->tokens * columns, 1.0), F32, c->tokens, columns);
+    struct tensor gradient =
+        tensor_2d(fixture_floats(&c->fixture, c->tokens * columns), F32, c->tokens, columns);
     c->op.q = tensor_columns(qkv, 0, a);
     c->op.k = tensor_columns(qkv, a, g);
     c->op.v = tensor_columns(qkv, g, columns);
-    c->op.out = tensor_2d(stand_floats(&c->stand, c->tokens * a), F32, c->tokens, a);
+    c->op.out = tensor_2d(fixture_floats(&c->fixture, c->tokens * a), F32, c->tokens, a);
     c->op.lse =
-        tensor_2d(stand_floats(&c->stand, c->shape.heads * c->tokens), F32, c->shape.heads, c->tokens);
-    c->dout = stand_normals(&c->stand, "dout", c->tokens * a, 1.0);
+        tensor_2d(fixture_floats(&c->fixture, c->shape.heads * c->tokens), F32, c->shape.heads, c->tokens);
+    c->dout = fixture_normals(&c->fixture, "dout", c->tokens * a, 1.0);
     c->backward = (struct attention_backward){.dout = tensor_2d(c->dout, F32, c->tokens, a),
                                               .dq = tensor_columns(gradient, 0, a),
                                               .dk = tensor_columns(gradient, a, g),
                                               .dv = tensor_columns(gradient, g, columns)};
 }
 
-static double *columns_of(struct stand *stand, struct tensor t)
+static double *columns_of(struct fixture *fixture, struct tensor t)
 {
-    double *out = stand_doubles(stand, t.dim[0] * t.dim[1]);
+    double *out = fixture_doubles(fixture, t.dim[0] * t.dim[1]);
     for (int64_t i = 0; i < t.dim[0]; i++)
         for (int64_t j = 0; j < t.dim[1]; j++)
             out[i * t.dim[1] + j] = (double)((const float *)t.data)[i * t.stride[0] + j];
@@ -78,12 +79,12 @@ static void make_reference(struct attention_case *c)
                                                 s->head_dim,
                                                 (double)c->op.scale,
                                                 c->op.document,
-                                                columns_of(&c->stand, c->op.q),
-                                                columns_of(&c->stand, c->op.k),
-                                                columns_of(&c->stand, c->op.v),
+                                                columns_of(&c->fixture, c->op.q),
+                                                columns_of(&c->fixture, c->op.k),
+                                                columns_of(&c->fixture, c->op.v),
                                                 NULL};
     if (s->dropout > 0.0F) {
-        double *factor = stand_doubles(&c->stand, pairs(s)), *at = factor;
+        double *factor = fixture_doubles(&c->fixture, pairs(s)), *at = factor;
         for (int64_t b = 0; b < s->batch; b++)
             for (int64_t h = 0; h < s->heads; h++)
                 for (int64_t i = 0; i < s->sequence; i++)
@@ -91,9 +92,9 @@ static void make_reference(struct attention_case *c)
                         *at++ = reference_attention_dropout(&c->op, b, h, i, r);
         c->reference.factor = factor;
     }
-    c->weights = stand_doubles(&c->stand, pairs(s));
-    c->lse = stand_doubles(&c->stand, s->heads * c->tokens);
-    c->out = stand_doubles(&c->stand, c->tokens * c->width);
+    c->weights = fixture_doubles(&c->fixture, pairs(s));
+    c->lse = fixture_doubles(&c->fixture, s->heads * c->tokens);
+    c->out = fixture_doubles(&c->fixture, c->tokens * c->width);
     reference_attention_weights(&c->reference, c->weights, c->lse);
     reference_attention_forward(&c->reference, c->out);
 }
@@ -101,15 +102,15 @@ static void make_reference(struct attention_case *c)
 static struct attention_case attention_case(struct shape shape)
 {
     struct attention_case c = {
-        .stand = stand_open(2), .shape = shape, .tokens = shape.batch * shape.sequence};
+        .fixture = fixture_open(2), .shape = shape, .tokens = shape.batch * shape.sequence};
     c.width = shape.heads * shape.head_dim;
     c.group_width = shape.groups * shape.head_dim;
     c.op = (struct attention_forward){
         .batch = shape.batch, .sequence = shape.sequence, .head_dim = shape.head_dim};
     c.op.scale = 1.0F / sqrtf((float)shape.head_dim);
     lay_out(&c);
-    int64_t *sample = stand_longs(&c.stand, c.tokens);
-    int32_t *document = stand_ints(&c.stand, c.tokens);
+    int64_t *sample = fixture_longs(&c.fixture, c.tokens);
+    int32_t *document = fixture_ints(&c.fixture, c.tokens);
     for (int64_t t = 0; t < c.tokens; t++) {
         sample[t] = 1000 + t / shape.sequence;
         document[t] = shape.documents > 0 ? (int32_t)(t % shape.sequence / shape.documents) : 0;
@@ -126,13 +127,13 @@ static struct attention_case attention_case(struct shape shape)
 
 static void run_forward(struct attention_case *c)
 {
-    cr_assert_eq(attention_forward(c->stand.stream, c->op), OK, "%s", fail_text());
+    cr_assert_eq(attention_forward(c->fixture.stream, c->op), OK, "%s", fail_text());
 }
 
 static void run_backward(struct attention_case *c)
 {
     c->backward.forward = c->op;
-    cr_assert_eq(attention_backward(c->stand.stream, c->backward), OK, "%s", fail_text());
+    cr_assert_eq(attention_backward(c->fixture.stream, c->backward), OK, "%s", fail_text());
 }
 
 static const double *row_of(const double *x, int64_t token, int64_t heads, int64_t head, int64_t d)
@@ -177,8 +178,8 @@ static int64_t forward_outside(struct attention_case *c, double *worst)
 {
     const struct shape *s = &c->shape;
     int64_t d = s->head_dim;
-    double *bound = stand_doubles(&c->stand, c->tokens * c->width);
-    double *lse_bound = stand_doubles(&c->stand, s->heads * c->tokens), *weights = c->weights;
+    double *bound = fixture_doubles(&c->fixture, c->tokens * c->width);
+    double *lse_bound = fixture_doubles(&c->fixture, s->heads * c->tokens), *weights = c->weights;
     memset(bound, 0, (size_t)(c->tokens * c->width) * sizeof *bound);
     for (int64_t row = 0; row < s->batch * s->heads * s->sequence; row++, weights += s->sequence) {
         int64_t b = row / s->sequence / s->heads, h = row / s->sequence % s->heads, i = row % s->sequence;
@@ -205,9 +206,9 @@ Test(ops_attention, forward)
         double worst;
         run_forward(&c);
         cr_expect_eq(forward_outside(&c, &worst), 0, "shape %d: %g", i, worst);
-        cr_expect(stand_is_guarded(c.op.out.data, c.tokens * c.width));
-        cr_expect(stand_is_guarded(c.op.lse.data, c.shape.heads * c.tokens));
-        stand_close(&c.stand);
+        cr_expect(fixture_is_guarded(c.op.out.data, c.tokens * c.width));
+        cr_expect(fixture_is_guarded(c.op.lse.data, c.shape.heads * c.tokens));
+        fixture_close(&c.fixture);
     }
 }
 
@@ -250,15 +251,16 @@ static struct gradients run_backward_alone(struct attention_case *c)
 {
     const struct shape *s = &c->shape;
     int64_t q = c->tokens * c->width, k = c->tokens * c->group_width;
-    struct stand *stand = &c->stand;
-    struct gradients g = {stand_doubles(stand, q), stand_doubles(stand, k), stand_doubles(stand, k),
-                          stand_doubles(stand, q), stand_doubles(stand, k), stand_doubles(stand, k)};
+    struct fixture *fixture = &c->fixture;
+    struct gradients g = {fixture_doubles(fixture, q), fixture_doubles(fixture, k),
+                          fixture_doubles(fixture, k), fixture_doubles(fixture, q),
+                          fixture_doubles(fixture, k), fixture_doubles(fixture, k)};
     for (int64_t i = 0; i < q; i++)
         ((float *)c->op.out.data)[i] = (float)c->out[i];
     for (int64_t i = 0; i < s->heads * c->tokens; i++)
         ((float *)c->op.lse.data)[i] = (float)c->lse[i];
     run_backward(c);
-    reference_attention_backward(&c->reference, stand_widen(stand, c->dout, q), g.dq, g.dk, g.dv);
+    reference_attention_backward(&c->reference, fixture_widen(fixture, c->dout, q), g.dq, g.dk, g.dv);
     memset(g.dq_bound, 0, (size_t)q * sizeof(double));
     memset(g.dk_bound, 0, (size_t)k * sizeof(double));
     memset(g.dv_bound, 0, (size_t)k * sizeof(double));
@@ -304,13 +306,13 @@ Test(ops_attention, backward)
         struct gradients g = run_backward_alone(&c);
         double worst;
         cr_expect_eq(backward_outside(&c, &g, &worst), 0, "shape %d: %g", i, worst);
-        cr_expect(stand_is_guarded(c.backward.dq.data, c.tokens * (c.width + 2 * c.group_width)));
-        stand_close(&c.stand);
+        cr_expect(fixture_is_guarded(c.backward.dq.data, c.tokens * (c.width + 2 * c.group_width)));
+        fixture_close(&c.fixture);
     }
 }
 
 /* The bounds must tell these apart from attention. */
-Test(ops_attention, bounds_see_planted_faults)
+Test(ops_attention, bounds_see_injected_faults)
 {
     for (int fault = 0; fault < 5; fault++) {
         struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F});
@@ -334,7 +336,7 @@ Test(ops_attention, bounds_see_planted_faults)
         struct gradients g = run_backward_alone(&c);
         if (fault != 3)
             cr_expect_gt(backward_outside(&c, &g, &worst), 0, "backward, fault %d was not seen", fault);
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
 }
 
@@ -348,7 +350,7 @@ Test(ops_attention, forward_and_backward_belong_together)
     run_backward(&c);
     int64_t columns = c.op.q.stride[0], count = c.tokens * columns;
     float *x = c.op.q.data, *gradient = c.backward.dq.data;
-    float *direction = stand_copy(&c.stand, gradient, count);
+    float *direction = fixture_copy(&c.fixture, gradient, count);
     double size = 0.0, slope = 0.0, value[2];
     for (int64_t i = 0; i < count; i++)
         size += (double)gradient[i] * (double)gradient[i];
@@ -366,7 +368,7 @@ Test(ops_attention, forward_and_backward_belong_together)
     }
     cr_expect_lt(fabs((value[0] - value[1]) / 2.0 - slope), 1e-3 * fabs(slope), "%g for %g",
                  (value[0] - value[1]) / 2.0, slope);
-    stand_close(&c.stand);
+    fixture_close(&c.fixture);
 }
 
 /* Dropout keeps the mean: over 9248 pairs the factors average 1, within five standard errors. */
@@ -379,5 +381,5 @@ Test(ops_attention, dropout_keeps_the_mean)
         sum += c.reference.factor[i];
     double deviation = sqrt(0.25 / 0.75); // of one factor: 0 or 4/3
     cr_expect_lt(fabs(sum / (double)count - 1.0), 5.0 * deviation / sqrt((double)count));
-    stand_close(&c.stand);
+    fixture_close(&c.fixture);
 }

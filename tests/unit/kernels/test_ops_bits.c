@@ -2,7 +2,7 @@
 /* Bits: no element depends on the number of threads, on where an array lies, or on what rows are computed
  * beside it. Each case below runs its ops on arrays named by their content and returns a digest of all it
  * wrote; the digests must be one. */
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -19,10 +19,10 @@ static uint64_t digest(uint64_t so_far, const float *x, int64_t count)
 
 enum { ROWS = 150, COLUMNS = 333, START = 0x1505 };
 
-static struct dropout dropout_of(struct stand *stand, float probability)
+static struct dropout dropout_of(struct fixture *fixture, float probability)
 {
-    int64_t *sample = stand_longs(stand, ROWS);
-    int32_t *place = stand_ints(stand, ROWS);
+    int64_t *sample = fixture_longs(fixture, ROWS);
+    int32_t *place = fixture_ints(fixture, ROWS);
     for (int t = 0; t < ROWS; t++) {
         sample[t] = t / 75;
         place[t] = t % 75;
@@ -30,112 +30,113 @@ static struct dropout dropout_of(struct stand *stand, float probability)
     return (struct dropout){probability, philox_named(1, "bits"), sample, place, COLUMNS, 0};
 }
 
-static struct tensor matrix(struct stand *stand, const char *name)
+static struct tensor matrix(struct fixture *fixture, const char *name)
 {
-    return tensor_2d(stand_normals(stand, name, (int64_t)ROWS * COLUMNS, 1.0), F32, ROWS, COLUMNS);
+    return tensor_2d(fixture_normals(fixture, name, (int64_t)ROWS * COLUMNS, 1.0), F32, ROWS, COLUMNS);
 }
 
-static struct tensor vector(struct stand *stand, const char *name, int64_t count)
+static struct tensor vector(struct fixture *fixture, const char *name, int64_t count)
 {
-    return tensor_1d(stand_normals(stand, name, count, 1.0), F32, count);
+    return tensor_1d(fixture_normals(fixture, name, count, 1.0), F32, count);
 }
 
-static uint64_t norms(struct stand *stand)
+static uint64_t norms(struct fixture *fixture)
 {
     uint64_t sum = START;
     for (int kind = 0; kind < 2; kind++) {
         struct norm_forward f = {(enum norm_kind)kind,
-                                 matrix(stand, "x"),
-                                 vector(stand, "w", COLUMNS),
-                                 vector(stand, "b", COLUMNS),
+                                 matrix(fixture, "x"),
+                                 vector(fixture, "w", COLUMNS),
+                                 vector(fixture, "b", COLUMNS),
                                  1e-5F,
-                                 matrix(stand, "y"),
-                                 vector(stand, "m", ROWS),
-                                 vector(stand, "r", ROWS)};
+                                 matrix(fixture, "y"),
+                                 vector(fixture, "m", ROWS),
+                                 vector(fixture, "r", ROWS)};
         struct norm_backward b = {(enum norm_kind)kind,
-                                  matrix(stand, "dy"),
+                                  matrix(fixture, "dy"),
                                   f.x,
                                   f.weight,
                                   f.mean,
                                   f.rstd,
                                   {0},
-                                  matrix(stand, "dx"),
-                                  vector(stand, "dw", COLUMNS),
-                                  vector(stand, "db", COLUMNS)};
+                                  matrix(fixture, "dx"),
+                                  vector(fixture, "dw", COLUMNS),
+                                  vector(fixture, "db", COLUMNS)};
         b.dresidual = b.dx;
         if (kind == NORM_RMS)
             f.bias = f.mean = b.mean = b.dbias = (struct tensor){0};
-        cr_assert_eq(norm_forward(stand->stream, f), OK, "%s", fail_text());
-        cr_assert_eq(norm_backward(stand->stream, b), OK, "%s", fail_text());
+        cr_assert_eq(norm_forward(fixture->stream, f), OK, "%s", fail_text());
+        cr_assert_eq(norm_backward(fixture->stream, b), OK, "%s", fail_text());
         sum = digest(digest(sum, f.y.data, ROWS * COLUMNS), f.rstd.data, ROWS);
         sum = digest(digest(sum, b.dx.data, ROWS * COLUMNS), b.dweight.data, COLUMNS);
     }
     return sum;
 }
 
-static uint64_t elementwise(struct stand *stand)
+static uint64_t elementwise(struct fixture *fixture)
 {
     uint64_t sum = START;
-    struct tensor x = matrix(stand, "x"), y = matrix(stand, "y"), dx = matrix(stand, "dx");
+    struct tensor x = matrix(fixture, "x"), y = matrix(fixture, "y"), dx = matrix(fixture, "dx");
     for (int kind = 0; kind < 2; kind++) {
-        cr_assert_eq(
-            activation_forward(stand->stream, (struct activation_forward){(enum activation_kind)kind, x, y}),
-            OK);
-        cr_assert_eq(activation_backward(stand->stream,
+        cr_assert_eq(activation_forward(fixture->stream,
+                                        (struct activation_forward){(enum activation_kind)kind, x, y}),
+                     OK);
+        cr_assert_eq(activation_backward(fixture->stream,
                                          (struct activation_backward){(enum activation_kind)kind, x, y, dx}),
                      OK);
         sum = digest(digest(sum, y.data, ROWS * COLUMNS), dx.data, ROWS * COLUMNS);
     }
-    struct residual_forward r = {x, vector(stand, "b", COLUMNS), dx, y, dropout_of(stand, 0.3F)};
-    cr_assert_eq(residual_forward(stand->stream, r), OK, "%s", fail_text());
+    struct residual_forward r = {x, vector(fixture, "b", COLUMNS), dx, y, dropout_of(fixture, 0.3F)};
+    cr_assert_eq(residual_forward(fixture->stream, r), OK, "%s", fail_text());
     struct rope turn = {tensor_columns(y, 0, 330), r.dropout.place, 110, 1e4, false};
-    cr_assert_eq(rope(stand->stream, turn), OK, "%s", fail_text());
+    cr_assert_eq(rope(fixture->stream, turn), OK, "%s", fail_text());
     return digest(sum, y.data, ROWS * COLUMNS);
 }
 
-static uint64_t sums(struct stand *stand)
+static uint64_t sums(struct fixture *fixture)
 {
-    struct tensor x = matrix(stand, "x"), bias = vector(stand, "b", COLUMNS), table = matrix(stand, "table");
+    struct tensor x = matrix(fixture, "x"), bias = vector(fixture, "b", COLUMNS),
+                  table = matrix(fixture, "table");
     struct {
         double block[64], sum;
     } squared;
-    stand_lend(stand, &squared, sizeof squared);
-    cr_assert_eq(column_sum(stand->stream, (struct column_sum){x, bias}), OK, "%s", fail_text());
-    int32_t *id = stand_ints(stand, ROWS);
+    fixture_lend(fixture, &squared, sizeof squared);
+    cr_assert_eq(column_sum(fixture->stream, (struct column_sum){x, bias}), OK, "%s", fail_text());
+    int32_t *id = fixture_ints(fixture, ROWS);
     for (int t = 0; t < ROWS; t++)
         id[t] = t * 7 % 20;
-    cr_assert_eq(embedding_backward(stand->stream, (struct embedding_backward){id, 0, 20, x, table}), OK);
+    cr_assert_eq(embedding_backward(fixture->stream, (struct embedding_backward){id, 0, 20, x, table}), OK);
     struct squares s = {tensor_1d(x.data, F32, ROWS * COLUMNS), {0}};
     s.out = tensor_1d(squared.block, F64, squares_blocks(s.x));
     cr_assert_leq(s.out.dim[0], 64);
-    cr_assert_eq(squares(stand->stream, s), OK, "%s", fail_text());
-    cr_assert_eq(sum(stand->stream, (struct sum){s.out, tensor_1d(&squared.sum, F64, 1)}), OK);
+    cr_assert_eq(squares(fixture->stream, s), OK, "%s", fail_text());
+    cr_assert_eq(sum(fixture->stream, (struct sum){s.out, tensor_1d(&squared.sum, F64, 1)}), OK);
     struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
-    stand_lend(stand, &hyper, sizeof hyper);
+    fixture_lend(fixture, &hyper, sizeof hyper);
     struct adamw a = {.weight = tensor_1d(table.data, F32, ROWS * COLUMNS),
                       .gradient = s.x,
-                      .m = vector(stand, "m", ROWS * COLUMNS),
-                      .v = vector(stand, "v", ROWS * COLUMNS),
+                      .m = vector(fixture, "m", ROWS * COLUMNS),
+                      .v = vector(fixture, "v", ROWS * COLUMNS),
                       .hyper = &hyper,
                       .decay = true};
     for (int64_t i = 0; i < ROWS * COLUMNS; i++)
         ((float *)a.v.data)[i] = fabsf(((float *)a.v.data)[i]);
-    cr_assert_eq(adamw(stand->stream, a), OK, "%s", fail_text());
+    cr_assert_eq(adamw(fixture->stream, a), OK, "%s", fail_text());
     uint64_t all = digest(digest(START, bias.data, COLUMNS), table.data, ROWS * COLUMNS);
     return digest(all, (const float *)(const void *)&squared.sum, 2);
 }
 
-static uint64_t losses(struct stand *stand)
+static uint64_t losses(struct fixture *fixture)
 {
-    struct tensor logits = matrix(stand, "logits"), max = vector(stand, "max", ROWS),
-                  s = vector(stand, "s", ROWS);
-    struct tensor target = vector(stand, "target", ROWS);
-    int32_t *label = stand_ints(stand, ROWS);
-    float *mask = stand_normals(stand, "mask", ROWS, 1.0);
-    cr_assert_eq(loss_max(stand->stream, (struct loss_max){logits, COLUMNS - 2, max}), OK);
-    cr_assert_eq(loss_sum(stand->stream, (struct loss_sum){logits, max, label, 0, COLUMNS - 2, s, target}),
+    struct tensor logits = matrix(fixture, "logits"), max = vector(fixture, "max", ROWS),
+                  s = vector(fixture, "s", ROWS);
+    struct tensor target = vector(fixture, "target", ROWS);
+    int32_t *label = fixture_ints(fixture, ROWS);
+    float *mask = fixture_normals(fixture, "mask", ROWS, 1.0);
+    cr_assert_eq(loss_max(fixture->stream, (struct loss_max){logits, COLUMNS - 2, max}), OK);
+    cr_assert_eq(loss_sum(fixture->stream, (struct loss_sum){logits, max, label, 0, COLUMNS - 2, s, target}),
                  OK);
-    cr_assert_eq(loss_backward(stand->stream,
+    cr_assert_eq(loss_backward(fixture->stream,
                                (struct loss_backward){logits, max, s, label, mask, 0, COLUMNS - 2, NULL}),
                  OK);
     return digest(digest(START, logits.data, ROWS * COLUMNS), s.data, ROWS);
@@ -143,8 +144,8 @@ static uint64_t losses(struct stand *stand)
 
 /* Sequences [first, first + batch) of two, heads [head, head + heads) of three; q, k and v as columns of one
  * matrix of the whole. The results lie where the whole's would. */
-static void run_attention(struct stand *stand, struct tensor qkv, struct tensor gradient, struct tensor out,
-                          struct tensor lse, int first, int batch, int head, int heads)
+static void run_attention(struct fixture *fixture, struct tensor qkv, struct tensor gradient,
+                          struct tensor out, struct tensor lse, int first, int batch, int head, int heads)
 {
     enum { S = 75, D = 37 };
     struct attention_forward f = {.batch = batch, .sequence = S, .head_dim = D, .scale = 0.16F};
@@ -157,42 +158,42 @@ static void run_attention(struct stand *stand, struct tensor qkv, struct tensor 
     }
     f.out = tensor_columns(tensor_rows(out, first * S, (first + batch) * S), head * D, (head + heads) * D);
     f.lse = tensor_columns(tensor_rows(lse, head, head + heads), first * S, (first + batch) * S);
-    f.dropout = dropout_of(stand, 0.2F);
+    f.dropout = dropout_of(fixture, 0.2F);
     f.dropout.sample += first * S;
     f.dropout.columns = S;
     f.dropout.column_begin = head;
     b.forward = f;
     b.dout = f.q;
-    cr_assert_eq(attention_forward(stand->stream, f), OK, "%s", fail_text());
-    cr_assert_eq(attention_backward(stand->stream, b), OK, "%s", fail_text());
+    cr_assert_eq(attention_forward(fixture->stream, f), OK, "%s", fail_text());
+    cr_assert_eq(attention_backward(fixture->stream, b), OK, "%s", fail_text());
 }
 
-static uint64_t attention_in_pieces(struct stand *stand, int batch, int heads)
+static uint64_t attention_in_pieces(struct fixture *fixture, int batch, int heads)
 {
-    struct tensor qkv = matrix(stand, "qkv"), gradient = matrix(stand, "gradient");
-    struct tensor out = tensor_2d(stand_floats(stand, ROWS * 111), F32, ROWS, 111);
-    struct tensor lse = tensor_2d(stand_floats(stand, 3 * ROWS), F32, 3, ROWS);
+    struct tensor qkv = matrix(fixture, "qkv"), gradient = matrix(fixture, "gradient");
+    struct tensor out = tensor_2d(fixture_floats(fixture, ROWS * 111), F32, ROWS, 111);
+    struct tensor lse = tensor_2d(fixture_floats(fixture, 3 * ROWS), F32, 3, ROWS);
     for (int first = 0; first < 2; first += batch)
         for (int head = 0; head < 3; head += heads)
-            run_attention(stand, qkv, gradient, out, lse, first, batch, head, heads);
+            run_attention(fixture, qkv, gradient, out, lse, first, batch, head, heads);
     return digest(digest(digest(START, gradient.data, ROWS * COLUMNS), out.data, ROWS * 111), lse.data,
                   3 * ROWS);
 }
 
-static uint64_t attention(struct stand *stand)
+static uint64_t attention(struct fixture *fixture)
 {
-    return attention_in_pieces(stand, 2, 3);
+    return attention_in_pieces(fixture, 2, 3);
 }
 
-static uint64_t (*const cases[])(struct stand *stand) = {norms, elementwise, sums, losses, attention};
+static uint64_t (*const cases[])(struct fixture *fixture) = {norms, elementwise, sums, losses, attention};
 enum { CASES = sizeof cases / sizeof *cases };
 
 static uint64_t run(int which, int threads, int shift)
 {
-    struct stand stand = stand_open(threads);
-    stand.shift = shift;
-    uint64_t sum = cases[which](&stand);
-    stand_close(&stand);
+    struct fixture fixture = fixture_open(threads);
+    fixture.shift = shift;
+    uint64_t sum = cases[which](&fixture);
+    fixture_close(&fixture);
     return sum;
 }
 
@@ -213,9 +214,9 @@ Test(ops_bits, attention_of_a_sequence_alone)
     uint64_t sum[3];
     const int batch[] = {2, 1, 2}, heads[] = {3, 3, 1};
     for (int i = 0; i < 3; i++) {
-        struct stand stand = stand_open(2);
-        sum[i] = attention_in_pieces(&stand, batch[i], heads[i]);
-        stand_close(&stand);
+        struct fixture fixture = fixture_open(2);
+        sum[i] = attention_in_pieces(&fixture, batch[i], heads[i]);
+        fixture_close(&fixture);
     }
     cr_expect_eq(sum[0], sum[1], "one sequence at a time");
     cr_expect_eq(sum[0], sum[2], "one head at a time");
@@ -224,35 +225,35 @@ Test(ops_bits, attention_of_a_sequence_alone)
 /* Each row of the whole against the same row alone, in an array of its own. */
 Test(ops_bits, rows_alone)
 {
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     struct norm_forward f = {
-        NORM_LAYER, matrix(&stand, "x"), vector(&stand, "w", COLUMNS), vector(&stand, "b", COLUMNS),
-        1e-5F,      matrix(&stand, "y"), vector(&stand, "m", ROWS),    vector(&stand, "r", ROWS)};
+        NORM_LAYER, matrix(&fixture, "x"), vector(&fixture, "w", COLUMNS), vector(&fixture, "b", COLUMNS),
+        1e-5F,      matrix(&fixture, "y"), vector(&fixture, "m", ROWS),    vector(&fixture, "r", ROWS)};
     struct norm_forward alone = f;
-    struct tensor max = vector(&stand, "max", ROWS), sum = vector(&stand, "sum", ROWS);
-    struct tensor target = vector(&stand, "target", ROWS);
-    int32_t *label = stand_ints(&stand, ROWS);
-    float *x = stand_floats(&stand, COLUMNS), *y = stand_floats(&stand, COLUMNS), one[4];
-    stand_lend(&stand, one, sizeof one);
+    struct tensor max = vector(&fixture, "max", ROWS), sum = vector(&fixture, "sum", ROWS);
+    struct tensor target = vector(&fixture, "target", ROWS);
+    int32_t *label = fixture_ints(&fixture, ROWS);
+    float *x = fixture_floats(&fixture, COLUMNS), *y = fixture_floats(&fixture, COLUMNS), one[4];
+    fixture_lend(&fixture, one, sizeof one);
     alone.x = tensor_2d(x, F32, 1, COLUMNS);
     alone.y = tensor_2d(y, F32, 1, COLUMNS);
     alone.mean = tensor_1d(&one[0], F32, 1);
     alone.rstd = tensor_1d(&one[1], F32, 1);
-    cr_assert_eq(norm_forward(stand.stream, f), OK, "%s", fail_text());
-    cr_assert_eq(loss_max(stand.stream, (struct loss_max){f.x, COLUMNS, max}), OK);
-    cr_assert_eq(loss_sum(stand.stream, (struct loss_sum){f.x, max, label, 0, COLUMNS, sum, target}), OK);
+    cr_assert_eq(norm_forward(fixture.stream, f), OK, "%s", fail_text());
+    cr_assert_eq(loss_max(fixture.stream, (struct loss_max){f.x, COLUMNS, max}), OK);
+    cr_assert_eq(loss_sum(fixture.stream, (struct loss_sum){f.x, max, label, 0, COLUMNS, sum, target}), OK);
     for (int t = 0; t < ROWS; t += 7) {
         memcpy(x, (float *)f.x.data + t * COLUMNS, COLUMNS * sizeof *x);
-        cr_assert_eq(norm_forward(stand.stream, alone), OK, "%s", fail_text());
+        cr_assert_eq(norm_forward(fixture.stream, alone), OK, "%s", fail_text());
         cr_expect(same_bits(y, (float *)f.y.data + t * COLUMNS, COLUMNS), "row %d", t);
         struct tensor max_1 = tensor_1d(&one[2], F32, 1), sum_1 = tensor_1d(&one[3], F32, 1);
-        cr_assert_eq(loss_max(stand.stream, (struct loss_max){alone.x, COLUMNS, max_1}), OK);
+        cr_assert_eq(loss_max(fixture.stream, (struct loss_max){alone.x, COLUMNS, max_1}), OK);
         cr_assert_eq(
-            loss_sum(stand.stream, (struct loss_sum){alone.x, max_1, label, 0, COLUMNS, sum_1, alone.mean}),
+            loss_sum(fixture.stream, (struct loss_sum){alone.x, max_1, label, 0, COLUMNS, sum_1, alone.mean}),
             OK);
         cr_expect(same_bits(&one[3], (float *)sum.data + t, 1), "row %d", t);
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* A digest that could not differ would prove nothing. */

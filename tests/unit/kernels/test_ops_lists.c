@@ -3,7 +3,7 @@
  * more members than a launch has room for, of tensors of one element and of several blocks, and of none; and
  * they are one op each, also where the list is gone when it runs. */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -47,7 +47,7 @@ static struct squares squares_of(const float *x, double *out, int64_t blocks_bef
     return (struct squares){part, tensor_1d(out + blocks_before, F64, squares_blocks(part))};
 }
 
-static int64_t put_squares(struct stand *stand, const float *x, double *out, bool as_list)
+static int64_t put_squares(struct fixture *fixture, const float *x, double *out, bool as_list)
 {
     struct squares *list = malloc(MEMBERS * sizeof *list);
     int64_t blocks = 0;
@@ -55,52 +55,52 @@ static int64_t put_squares(struct stand *stand, const float *x, double *out, boo
         list[i] = squares_of(x, out, blocks, i);
         blocks += list[i].out.dim[0];
         if (!as_list)
-            cr_assert_eq(squares(stand->stream, list[i]), OK, "%s", fail_text());
+            cr_assert_eq(squares(fixture->stream, list[i]), OK, "%s", fail_text());
     }
     cr_assert_leq(blocks, BLOCKS);
-    enum status status = as_list ? squares_each(stand->stream, (struct squares_list){list, MEMBERS}) : OK;
+    enum status status = as_list ? squares_each(fixture->stream, (struct squares_list){list, MEMBERS}) : OK;
     cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
     return blocks;
 }
 
 Test(ops_lists, squares)
 {
-    struct stand stand = stand_open(2);
-    const float *x = stand_normals(&stand, "x", ELEMENTS, 1.0);
-    double *each = stand_doubles(&stand, BLOCKS), *all = stand_doubles(&stand, BLOCKS);
+    struct fixture fixture = fixture_open(2);
+    const float *x = fixture_normals(&fixture, "x", ELEMENTS, 1.0);
+    double *each = fixture_doubles(&fixture, BLOCKS), *all = fixture_doubles(&fixture, BLOCKS);
     cr_assert_leq(elements_before(MEMBERS), ELEMENTS);
-    int64_t blocks = put_squares(&stand, x, each, false);
-    put_squares(&stand, x, all, true);
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    int64_t blocks = put_squares(&fixture, x, each, false);
+    put_squares(&fixture, x, all, true);
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     cr_expect_eq(memcmp(each, all, (size_t)blocks * sizeof *all), 0);
     for (int64_t b = 0; b < blocks; b++)
         cr_assert_gt(all[b], 0.0, "block %lld", (long long)b);
     for (int64_t b = blocks; b < BLOCKS; b++)
         cr_assert(isnan(all[b]), "behind the last block");
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_lists, sums)
 {
-    struct stand stand = stand_open(2);
-    double *x = stand_doubles(&stand, ELEMENTS);
-    double *each = stand_doubles(&stand, MEMBERS), *all = stand_doubles(&stand, MEMBERS + 1);
+    struct fixture fixture = fixture_open(2);
+    double *x = fixture_doubles(&fixture, ELEMENTS);
+    double *each = fixture_doubles(&fixture, MEMBERS), *all = fixture_doubles(&fixture, MEMBERS + 1);
     for (int i = 0; i < ELEMENTS; i++)
         x[i] = 1.0 / (double)(i + 1);
     struct sum *list = malloc(MEMBERS * sizeof *list);
     for (int i = 0; i < MEMBERS; i++) {
         list[i] = (struct sum){part_of(x, F64, i), tensor_1d(&each[i], F64, 1)};
-        cr_assert_eq(sum(stand.stream, list[i]), OK, "%s", fail_text());
+        cr_assert_eq(sum(fixture.stream, list[i]), OK, "%s", fail_text());
         list[i].out.data = &all[i];
     }
-    enum status status = sum_each(stand.stream, (struct sum_list){list, MEMBERS});
+    enum status status = sum_each(fixture.stream, (struct sum_list){list, MEMBERS});
     cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int i = 0; i < MEMBERS; i++)
         cr_expect(memcmp(&all[i], &each[i], sizeof *all) == 0 && (all[i] > 0.0) == (size_of(i) > 0),
                   "member %d: %g, alone %g", i, all[i], each[i]);
     cr_expect(isnan(all[MEMBERS]));
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* ---- adamw ---- */
@@ -110,13 +110,13 @@ struct vectors {
     uint16_t *narrow; // the working weights, or those without masters
 };
 
-static struct vectors vectors_of(struct stand *stand)
+static struct vectors vectors_of(struct fixture *fixture)
 {
-    struct vectors x = {.weight = stand_normals(stand, "w", ELEMENTS, 1.0),
-                        .gradient = stand_normals(stand, "g", ELEMENTS, 1.0),
-                        .m = stand_normals(stand, "m", ELEMENTS, 0.1),
-                        .v = stand_normals(stand, "v", ELEMENTS, 0.1),
-                        .narrow = stand_shorts(stand, ELEMENTS)};
+    struct vectors x = {.weight = fixture_normals(fixture, "w", ELEMENTS, 1.0),
+                        .gradient = fixture_normals(fixture, "g", ELEMENTS, 1.0),
+                        .m = fixture_normals(fixture, "m", ELEMENTS, 0.1),
+                        .v = fixture_normals(fixture, "v", ELEMENTS, 0.1),
+                        .narrow = fixture_shorts(fixture, ELEMENTS)};
     for (int i = 0; i < ELEMENTS; i++) {
         x.v[i] *= x.v[i];
         x.narrow[i] = narrow_nearest(BF16, x.weight[i]);
@@ -157,25 +157,26 @@ static void expect_same(const struct vectors *a, const struct vectors *b, enum k
 Test(ops_lists, adamw)
 {
     for (enum kind kind = IN_FP32; kind <= WITHOUT_MASTERS; kind++) {
-        struct stand stand = stand_open(2);
+        struct fixture fixture = fixture_open(2);
         struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 3};
-        stand_lend(&stand, &hyper, sizeof hyper);
-        const struct vectors before = vectors_of(&stand), each = vectors_of(&stand), all = vectors_of(&stand);
+        fixture_lend(&fixture, &hyper, sizeof hyper);
+        const struct vectors before = vectors_of(&fixture), each = vectors_of(&fixture),
+                             all = vectors_of(&fixture);
         struct adamw *list = malloc(MEMBERS * sizeof *list);
         for (int i = 0; i < MEMBERS; i++) {
-            cr_assert_eq(adamw(stand.stream, step_of(&each, &hyper, kind, i)), OK, "%s", fail_text());
+            cr_assert_eq(adamw(fixture.stream, step_of(&each, &hyper, kind, i)), OK, "%s", fail_text());
             list[i] = step_of(&all, &hyper, kind, i);
         }
-        enum status status = adamw_each(stand.stream, (struct adamw_list){list, MEMBERS});
+        enum status status = adamw_each(fixture.stream, (struct adamw_list){list, MEMBERS});
         cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
-        cr_assert_eq(stream_sync(stand.stream), OK);
+        cr_assert_eq(stream_sync(fixture.stream), OK);
         expect_same(&each, &all, kind);
         int64_t used = elements_before(MEMBERS), stood = 0;
         for (int64_t e = 0; e < used; e++)
             stood += memcmp(&all.m[e], &before.m[e], sizeof *all.m) == 0;
         cr_expect_eq(stood, 0, "kind %d: every member is stepped", kind);
         cr_expect(same_bits(all.m + used, before.m + used, ELEMENTS - used), "and nothing behind the last");
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }
 

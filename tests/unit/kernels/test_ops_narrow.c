@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bf16 and f16. First the two formats themselves, against their definition in powers of two. */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -9,10 +9,10 @@
 
 static const enum dtype narrow_types[] = {BF16, F16};
 
-static struct tensor cast_of(struct stand *stand, struct tensor in, struct tensor out)
+static struct tensor cast_of(struct fixture *fixture, struct tensor in, struct tensor out)
 {
-    cr_assert_eq(cast(stand->stream, (struct cast){.in = in, .out = out}), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand->stream), OK);
+    cr_assert_eq(cast(fixture->stream, (struct cast){.in = in, .out = out}), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture->stream), OK);
     return out;
 }
 
@@ -21,14 +21,14 @@ Test(ops_narrow, every_pattern_there_and_back)
 {
     enum { PATTERNS = 65536 };
     for (int d = 0; d < 2; d++) {
-        struct stand stand = stand_open(2);
-        float *wide = stand_floats(&stand, PATTERNS);
-        uint16_t *pattern = stand_shorts(&stand, PATTERNS), *back = stand_shorts(&stand, PATTERNS);
+        struct fixture fixture = fixture_open(2);
+        float *wide = fixture_floats(&fixture, PATTERNS);
+        uint16_t *pattern = fixture_shorts(&fixture, PATTERNS), *back = fixture_shorts(&fixture, PATTERNS);
         for (int i = 0; i < PATTERNS; i++)
             pattern[i] = (uint16_t)i;
         struct tensor f32 = tensor_1d(wide, F32, PATTERNS);
-        cast_of(&stand, tensor_1d(pattern, narrow_types[d], PATTERNS), f32);
-        cast_of(&stand, f32, tensor_1d(back, narrow_types[d], PATTERNS));
+        cast_of(&fixture, tensor_1d(pattern, narrow_types[d], PATTERNS), f32);
+        cast_of(&fixture, f32, tensor_1d(back, narrow_types[d], PATTERNS));
         for (int i = 0; i < PATTERNS; i++) {
             double want = narrow_value(narrow_types[d], (uint16_t)i);
             if (isnan(want)) {
@@ -39,7 +39,7 @@ Test(ops_narrow, every_pattern_there_and_back)
                       "%04x is %a, not %a", i, (double)wide[i], want);
             cr_assert_eq(back[i], i, "%04x came back as %04x", i, back[i]);
         }
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }
 
@@ -49,8 +49,8 @@ Test(ops_narrow, rounds_to_nearest_even)
 {
     enum { MIDDLES = 0x8000, COUNT = 2 * MIDDLES * 4 };
     for (int d = 0; d < 2; d++) {
-        struct stand stand = stand_open(2);
-        float *wide = stand_floats(&stand, COUNT);
+        struct fixture fixture = fixture_open(2);
+        float *wide = fixture_floats(&fixture, COUNT);
         int64_t n = 0;
         for (int i = 0; i + 1 < MIDDLES; i++) {
             double low = narrow_value(narrow_types[d], (uint16_t)i),
@@ -69,28 +69,28 @@ Test(ops_narrow, rounds_to_nearest_even)
             uint32_t bits = philox_word(philox_named(3, "bits"), 0, i);
             memcpy(&wide[n++], &bits, sizeof bits);
         }
-        uint16_t *got = stand_shorts(&stand, COUNT);
-        cast_of(&stand, tensor_1d(wide, F32, COUNT), tensor_1d(got, narrow_types[d], COUNT));
+        uint16_t *got = fixture_shorts(&fixture, COUNT);
+        cast_of(&fixture, tensor_1d(wide, F32, COUNT), tensor_1d(got, narrow_types[d], COUNT));
         for (int64_t i = 0; i < COUNT; i++) {
             uint16_t want = narrow_nearest(narrow_types[d], wide[i]);
             cr_assert(got[i] == want || (isnan(wide[i]) && isnan(narrow_value(narrow_types[d], got[i]))),
                       "%s of %a is %04x, not %04x", dtype_name(narrow_types[d]), (double)wide[i], got[i],
                       want);
         }
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }
 
 Test(ops_narrow, cast_keeps_to_its_rows_and_refuses_the_rest)
 {
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     enum { ROWS = 40, COLUMNS = 1500, STRIDE = 1511 };
-    float *wide = stand_normals(&stand, "x", ROWS * COLUMNS, 1.0);
-    uint16_t *bf16 = stand_shorts(&stand, ROWS * STRIDE), *f16 = stand_shorts(&stand, ROWS * STRIDE);
+    float *wide = fixture_normals(&fixture, "x", ROWS * COLUMNS, 1.0);
+    uint16_t *bf16 = fixture_shorts(&fixture, ROWS * STRIDE), *f16 = fixture_shorts(&fixture, ROWS * STRIDE);
     struct tensor in = tensor_2d(wide, F32, ROWS, COLUMNS);
     struct tensor middle = tensor_columns(tensor_2d(bf16, BF16, ROWS, STRIDE), 0, COLUMNS);
-    cast_of(&stand, in, middle);
-    cast_of(&stand, middle, tensor_columns(tensor_2d(f16, F16, ROWS, STRIDE), 0, COLUMNS));
+    cast_of(&fixture, in, middle);
+    cast_of(&fixture, middle, tensor_columns(tensor_2d(f16, F16, ROWS, STRIDE), 0, COLUMNS));
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < COLUMNS; i++) {
             uint16_t want = narrow_nearest(BF16, wide[r * COLUMNS + i]);
@@ -100,13 +100,14 @@ Test(ops_narrow, cast_keeps_to_its_rows_and_refuses_the_rest)
         for (int i = COLUMNS; i < STRIDE; i++)
             cr_assert_eq(bf16[r * STRIDE + i], 0xffff, "the gap behind row %d was written", r);
     }
-    cr_expect(stand_shorts_are_guarded(bf16, ROWS * STRIDE) && stand_shorts_are_guarded(f16, ROWS * STRIDE));
-    cr_expect_eq(cast(stand.stream, (struct cast){in, tensor_2d(bf16, I32, ROWS, COLUMNS)}), BAD_ARGUMENT);
+    cr_expect(fixture_shorts_are_guarded(bf16, ROWS * STRIDE) &&
+              fixture_shorts_are_guarded(f16, ROWS * STRIDE));
+    cr_expect_eq(cast(fixture.stream, (struct cast){in, tensor_2d(bf16, I32, ROWS, COLUMNS)}), BAD_ARGUMENT);
     cr_expect_str_eq(fail_text(),
                      "cast: in is f32[40, 1500] and out is i32[40, 1500]; one shape, and f32, bf16 or "
                      "f16, is what can be cast");
-    cr_expect_eq(cast(stand.stream, (struct cast){in, tensor_2d(bf16, BF16, ROWS, 3)}), BAD_ARGUMENT);
-    stand_close(&stand);
+    cr_expect_eq(cast(fixture.stream, (struct cast){in, tensor_2d(bf16, BF16, ROWS, 3)}), BAD_ARGUMENT);
+    fixture_close(&fixture);
 }
 
 /* ---- ops ---- */
@@ -124,7 +125,7 @@ struct operands {
 };
 
 struct trial {
-    struct stand *stand;
+    struct fixture *fixture;
     enum dtype dtype;
     int64_t rows, columns;
     struct dropout dropout;
@@ -135,7 +136,7 @@ struct trial {
 /* Every row is followed by two elements that are not the tensor's. */
 static struct tensor matrix_named(const struct trial *t, const char *name, int64_t rows, int64_t columns)
 {
-    float *data = stand_normals(t->stand, name, rows * (columns + 2), 1.0);
+    float *data = fixture_normals(t->fixture, name, rows * (columns + 2), 1.0);
     for (int64_t i = 0; i < rows * (columns + 2); i++)
         data[i] = i % (columns + 2) < columns
                       ? (float)narrow_value(t->dtype, narrow_nearest(t->dtype, data[i]))
@@ -166,10 +167,10 @@ static struct tensor twin_of(const struct trial *t, struct tensor x, enum dtype 
     const float *from = x.data;
     int64_t count = spanned(x);
     if (dtype == F32) {
-        x.data = stand_copy(t->stand, from, count);
+        x.data = fixture_copy(t->fixture, from, count);
         return x;
     }
-    uint16_t *to = stand_shorts(t->stand, count);
+    uint16_t *to = fixture_shorts(t->fixture, count);
     for (int64_t i = 0; i < count; i++)
         to[i] = isnan(from[i]) ? 0xffff : narrow_nearest(dtype, from[i]);
     x.data = to;
@@ -202,15 +203,15 @@ static bool agrees_with_twin(const struct trial *t, struct operands operands,
         kept[0][i] = *operands.narrow[i], narrow[i] = twin_of(t, kept[0][i], t->dtype);
     for (int i = 0; operands.f32[i] != NULL; i++)
         kept[1][i] = *operands.f32[i], f32[i] = twin_of(t, kept[1][i], F32);
-    cr_assert_eq(run(op, t->stand->stream), OK, "%s", fail_text());
+    cr_assert_eq(run(op, t->fixture->stream), OK, "%s", fail_text());
     for (int i = 0; operands.narrow[i] != NULL; i++)
         *operands.narrow[i] = narrow[i];
     for (int i = 0; operands.f32[i] != NULL; i++)
         *operands.f32[i] = f32[i];
-    cr_assert_eq(run(op, t->stand->stream), OK, "%s", fail_text());
+    cr_assert_eq(run(op, t->fixture->stream), OK, "%s", fail_text());
     for (int i = 0; operands.narrow[i] != NULL; i++) {
         wrong += differences(kept[0][i], narrow[i]);
-        cr_expect(narrow[i].data == NULL || stand_shorts_are_guarded(narrow[i].data, spanned(narrow[i])));
+        cr_expect(narrow[i].data == NULL || fixture_shorts_are_guarded(narrow[i].data, spanned(narrow[i])));
     }
     for (int i = 0; operands.f32[i] != NULL; i++)
         wrong += differences(kept[1][i], f32[i]);
@@ -218,10 +219,10 @@ static bool agrees_with_twin(const struct trial *t, struct operands operands,
 }
 
 /* A door with its struct behind a pointer. */
-#define RUN(door)                                                  \
-    static enum status run_##door(void *op, struct stream *stream) \
-    {                                                              \
-        return door(stream, *(struct door *)op);                   \
+#define RUN(check)                                                  \
+    static enum status run_##check(void *op, struct stream *stream) \
+    {                                                               \
+        return check(stream, *(struct check *)op);                  \
     }
 RUN(norm_forward)
 RUN(norm_backward)
@@ -325,7 +326,7 @@ static bool tables_and_sums(const struct trial *t)
     struct add_parts p = {matrix(t, "in"), vector(t, "out", t->columns)};
     struct init_normal n = {matrix(t, "out"), philox_named(5, "weight"), 0.02F, 3, 2, t->columns + 5};
     // Positions that neither narrow type has: they and their angles are never of it.
-    int32_t *position = stand_ints(t->stand, t->rows);
+    int32_t *position = fixture_ints(t->fixture, t->rows);
     for (int64_t i = 0; i < t->rows; i++)
         position[i] = 70001 + 1003 * (int32_t)i;
     struct rope r = {matrix(t, "x"), position, t->columns / 2 * 2, 1e4, false};
@@ -376,7 +377,7 @@ static bool attention(const struct trial *t)
                                   .dropout = t->dropout,
                                   .out = matrix_named(t, "out", tokens, 2 * d),
                                   .lse = matrix_named(t, "lse", 2, tokens)};
-    int64_t *sample = stand_longs(t->stand, tokens);
+    int64_t *sample = fixture_longs(t->fixture, tokens);
     f.dropout.sample = sample;
     f.dropout.columns = S;
     struct attention_backward b = {.forward = f,
@@ -403,12 +404,12 @@ static const struct {
               {"losses", losses},       {"attention", attention}};
 enum { GROUPS = sizeof groups / sizeof *groups };
 
-static struct trial trial_of(struct stand *stand, enum dtype dtype, int64_t rows, int64_t columns)
+static struct trial trial_of(struct fixture *fixture, enum dtype dtype, int64_t rows, int64_t columns)
 {
-    struct trial t = {.stand = stand, .dtype = dtype, .rows = rows, .columns = columns};
-    int64_t *sample = stand_longs(stand, rows);
-    t.ids = stand_ints(stand, rows);
-    t.mask = stand_floats(stand, rows);
+    struct trial t = {.fixture = fixture, .dtype = dtype, .rows = rows, .columns = columns};
+    int64_t *sample = fixture_longs(fixture, rows);
+    t.ids = fixture_ints(fixture, rows);
+    t.mask = fixture_floats(fixture, rows);
     for (int64_t i = 0; i < rows; i++) {
         sample[i] = 1000 + i;
         t.ids[i] = (int32_t)(i * 5 % 17);
@@ -425,12 +426,12 @@ Test(ops_narrow, ops_are_fp32_rounded_once)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int d = 0; d < 2; d++) {
             for (int g = 0; g < GROUPS; g++) {
-                struct stand stand = stand_open(2);
-                stand.shift = (int)s * 3;
-                struct trial t = trial_of(&stand, narrow_types[d], shapes[s][0], shapes[s][1]);
+                struct fixture fixture = fixture_open(2);
+                fixture.shift = (int)s * 3;
+                struct trial t = trial_of(&fixture, narrow_types[d], shapes[s][0], shapes[s][1]);
                 cr_expect(groups[g].agree(&t), "%s of %s, %ld x %ld", groups[g].name, dtype_name(t.dtype),
                           (long)t.rows, (long)t.columns);
-                stand_close(&stand);
+                fixture_close(&fixture);
             }
         }
     }
@@ -441,26 +442,26 @@ Test(ops_narrow, adamw_leaves_the_weight_rounded)
 {
     enum { N = 40001 };
     for (int d = 0; d < 2; d++) {
-        struct stand stand = stand_open(2);
+        struct fixture fixture = fixture_open(2);
         struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
         float *weight[2];
-        uint16_t *working = stand_shorts(&stand, N);
+        uint16_t *working = fixture_shorts(&fixture, N);
         for (int with = 0; with < 2; with++) {
-            weight[with] = stand_normals(&stand, "w", N, 1.0);
+            weight[with] = fixture_normals(&fixture, "w", N, 1.0);
             struct adamw a = {.weight = tensor_1d(weight[with], F32, N),
-                              .gradient = tensor_1d(stand_normals(&stand, "g", N, 1.0), F32, N),
-                              .m = tensor_1d(stand_normals(&stand, "m", N, 1.0), F32, N),
-                              .v = tensor_1d(stand_normals(&stand, "v", N, 1.0), F32, N),
+                              .gradient = tensor_1d(fixture_normals(&fixture, "g", N, 1.0), F32, N),
+                              .m = tensor_1d(fixture_normals(&fixture, "m", N, 1.0), F32, N),
+                              .v = tensor_1d(fixture_normals(&fixture, "v", N, 1.0), F32, N),
                               .hyper = &hyper};
             for (int i = 0; i < N; i++)
                 ((float *)a.v.data)[i] = fabsf(((float *)a.v.data)[i]);
             if (with == 1)
                 a.working = tensor_1d(working, narrow_types[d], N);
-            cr_assert_eq(adamw(stand.stream, a), OK, "%s", fail_text());
+            cr_assert_eq(adamw(fixture.stream, a), OK, "%s", fail_text());
         }
-        cr_expect(same_bits(weight[0], weight[1], N) && stand_shorts_are_guarded(working, N));
+        cr_expect(same_bits(weight[0], weight[1], N) && fixture_shorts_are_guarded(working, N));
         for (int i = 0; i < N; i++)
             cr_assert_eq(working[i], narrow_nearest(narrow_types[d], weight[1][i]));
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }

@@ -4,7 +4,7 @@
  * does the reference, in that order. The Hadamard transform against its matrix in double precision. */
 #include "kernels/number_round.h"
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
@@ -16,7 +16,7 @@ struct scaled {
     float into, back, whole;
 };
 
-static bool same_block(const struct quantise *q, int64_t r, int64_t c, int64_t row, int64_t column)
+static bool same_block(const struct quantize *q, int64_t r, int64_t c, int64_t row, int64_t column)
 {
     int64_t period = q->period > 0 ? q->period : INT64_MAX;
     return r / period == row / period && r % period / q->block_rows == row % period / q->block_rows &&
@@ -28,7 +28,7 @@ static const float *element(struct tensor t, int64_t row, int64_t column)
     return (const float *)t.data + row * t.stride[0] + column;
 }
 
-static double largest_of_block(const struct quantise *q, int64_t row, int64_t column)
+static double largest_of_block(const struct quantize *q, int64_t row, int64_t column)
 {
     double largest = 0.0;
     for (int64_t r = 0; r < q->in.dim[0]; r++)
@@ -49,7 +49,7 @@ static double largest_number(enum number_format format)
     return largest[format];
 }
 
-static struct scaled reference_scale(const struct quantise *q, int64_t row, double a)
+static struct scaled reference_scale(const struct quantize *q, int64_t row, double a)
 {
     double largest = largest_number(q->format);
     int e = -126;
@@ -98,7 +98,7 @@ static float nearest(enum number_format format, float x)
     return (float)best;
 }
 
-static float reference_element(const struct quantise *q, int64_t row, int64_t column)
+static float reference_element(const struct quantize *q, int64_t row, int64_t column)
 {
     double a = q->block_rows > 0           ? largest_of_block(q, row, column)
                : q->magnitude.dtype == F64 ? *(const double *)q->magnitude.data
@@ -113,7 +113,7 @@ static float reference_element(const struct quantise *q, int64_t row, int64_t co
     return number_round_stochastic(number_rounder(q->format), x, word) * s.back * s.whole;
 }
 
-static int64_t mistakes(const struct quantise *q, const float *got, int64_t row_stride)
+static int64_t mistakes(const struct quantize *q, const float *got, int64_t row_stride)
 {
     int64_t wrong = 0;
     for (int64_t r = 0; r < q->in.dim[0]; r++)
@@ -136,10 +136,10 @@ struct shape {
 };
 
 /* The same numbers in two bytes each. */
-static struct tensor narrowed(struct stand *stand, enum dtype dtype, struct tensor wide)
+static struct tensor narrowed(struct fixture *fixture, enum dtype dtype, struct tensor wide)
 {
     int64_t count = wide.dim[0] * wide.stride[0];
-    uint16_t *bits = stand_shorts(stand, count);
+    uint16_t *bits = fixture_shorts(fixture, count);
     for (int64_t i = 0; i < count; i++) {
         float *x = (float *)wide.data + i;
         bits[i] = narrow_nearest(dtype, *x);
@@ -152,9 +152,9 @@ static struct tensor narrowed(struct stand *stand, enum dtype dtype, struct tens
 }
 
 /* Numbers of very different sizes, a column of zeros, and a block of nothing else. */
-static float *uneven(struct stand *stand, int64_t rows, int64_t stride)
+static float *uneven(struct fixture *fixture, int64_t rows, int64_t stride)
 {
-    float *x = stand_normals(stand, "x", rows * stride, 1.0);
+    float *x = fixture_normals(fixture, "x", rows * stride, 1.0);
     for (int64_t i = 0; i < rows * stride; i++)
         x[i] *= ldexpf(1.0F, (int)(philox_word(philox_named(1, "size"), 0, (uint64_t)i) % 24) - 12);
     for (int64_t r = 0; r < rows; r++)
@@ -164,12 +164,12 @@ static float *uneven(struct stand *stand, int64_t rows, int64_t stride)
 
 static void check_shape(const struct shape *s, int threads, int shift)
 {
-    struct stand stand = stand_open(threads);
-    stand.shift = shift;
+    struct fixture fixture = fixture_open(threads);
+    fixture.shift = shift;
     int64_t stride = s->columns + 3;
-    float *x = uneven(&stand, s->rows, stride), *out = stand_floats(&stand, s->rows * stride);
-    float *given = stand_floats(&stand, 1);
-    struct quantise q = {
+    float *x = uneven(&fixture, s->rows, stride), *out = fixture_floats(&fixture, s->rows * stride);
+    float *given = fixture_floats(&fixture, 1);
+    struct quantize q = {
         .in = rows_of(x, s->rows, s->columns, stride),
         .out = rows_of(out, s->rows, s->columns, stride),
         .format = s->format,
@@ -179,38 +179,38 @@ static void check_shape(const struct shape *s, int threads, int shift)
         .period = s->period,
         .magnitude = tensor_1d(given, F32, 1),
     };
-    MUST(magnitude(stand.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
-    MUST(quantise(stand.stream, q));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
+    MUST(quantize(fixture.stream, q));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(mistakes(&q, out, stride), 0, "%s, scale %d, blocks %lld x %lld, period %lld, %lld x %lld",
                  number_facts(s->format)->name, (int)s->scale, (long long)s->block_rows,
                  (long long)s->block_columns, (long long)s->period, (long long)s->rows,
                  (long long)s->columns);
     for (int64_t r = 0; r < s->rows; r++)
         cr_expect(isnan(out[r * stride + s->columns]), "beside row %lld", (long long)r);
-    cr_expect(stand_is_guarded(out, s->rows * stride));
+    cr_expect(fixture_is_guarded(out, s->rows * stride));
     // Of two bytes: what they are in fp32, to the same bits.
-    float *again = stand_floats(&stand, s->rows * stride), *joined = stand_floats(&stand, 1);
-    struct quantise narrow = q;
-    narrow.in = narrowed(&stand, threads % 2 != 0 ? BF16 : F16, q.in);
+    float *again = fixture_floats(&fixture, s->rows * stride), *joined = fixture_floats(&fixture, 1);
+    struct quantize narrow = q;
+    narrow.in = narrowed(&fixture, threads % 2 != 0 ? BF16 : F16, q.in);
     narrow.out = rows_of(again, s->rows, s->columns, stride);
     narrow.magnitude = tensor_1d(joined, F32, 1);
-    MUST(magnitude(stand.stream, (struct magnitude){.in = narrow.in, .out = narrow.magnitude}));
-    MUST(quantise(stand.stream, narrow));
-    MUST(magnitude(stand.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
-    MUST(quantise(stand.stream, q));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, (struct magnitude){.in = narrow.in, .out = narrow.magnitude}));
+    MUST(quantize(fixture.stream, narrow));
+    MUST(magnitude(fixture.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
+    MUST(quantize(fixture.stream, q));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(given[0], joined[0]);
     for (int64_t r = 0; r < s->rows; r++)
         cr_expect(same_bits(again + r * stride, out + r * stride, s->columns));
     // In place, to the same bits.
-    float *kept = stand_copy(&stand, x, s->rows * stride);
+    float *kept = fixture_copy(&fixture, x, s->rows * stride);
     q.out = q.in;
-    MUST(quantise(stand.stream, q));
-    MUST(stream_sync(stand.stream));
+    MUST(quantize(fixture.stream, q));
+    MUST(stream_sync(fixture.stream));
     q.in = rows_of(kept, s->rows, s->columns, stride);
     cr_expect_eq(mistakes(&q, x, stride), 0);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_numbers, blocks_share_the_scale_that_their_rule_gives)
@@ -242,54 +242,55 @@ Test(ops_numbers, the_rules_hold_where_exponents_end)
 {
     const float least = 0x1p-149F,
                 values[] = {least, 0x1p-126F, 0x1p-100F, 448.0F, 448.00003F, 1.0F, 0x1.fffffep127F};
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        float *x = stand_floats(&stand, 2), *out = stand_floats(&stand, 2);
+        float *x = fixture_floats(&fixture, 2), *out = fixture_floats(&fixture, 2);
         x[0] = values[i];
         x[1] = -values[i] / 4.0F;
-        struct quantise q = {.in = tensor_2d(x, F32, 1, 2),
+        struct quantize q = {.in = tensor_2d(x, F32, 1, 2),
                              .out = tensor_2d(out, F32, 1, 2),
                              .block_rows = 1,
                              .block_columns = 2};
-        MUST(quantise(stand.stream, q));
-        MUST(stream_sync(stand.stream));
+        MUST(quantize(fixture.stream, q));
+        MUST(stream_sync(fixture.stream));
         cr_expect_eq(mistakes(&q, out, 2), 0, "%g gives %g", (double)x[0], (double)out[0]);
         q.scale = SCALE_E8M0_UP;
-        MUST(quantise(stand.stream, q));
-        MUST(stream_sync(stand.stream));
+        MUST(quantize(fixture.stream, q));
+        MUST(stream_sync(fixture.stream));
         cr_expect_eq(mistakes(&q, out, 2), 0, "%g gives %g", (double)x[0], (double)out[0]);
         bool inside = values[i] >= 0x1p-110F && values[i] < 0x1p127F; // rounded up, the last has no float
         cr_expect(!inside || fabsf(out[0] - x[0]) <= 0x1p-4F * x[0], "%g saturates at %g", (double)x[0],
                   (double)out[0]);
         q.scale = SCALE_E8M0_DOWN;
-        MUST(quantise(stand.stream, q));
-        MUST(stream_sync(stand.stream));
+        MUST(quantize(fixture.stream, q));
+        MUST(stream_sync(fixture.stream));
         cr_expect(values[i] < 0x1p-110F || mistakes(&q, out, 2) == 0, "%g gives %g", (double)x[0],
                   (double)out[0]);
         cr_expect(values[i] < 0x1p-110F || fabsf(out[0] - x[0]) <= 0.125F * x[0], "%g gives %g", (double)x[0],
                   (double)out[0]);
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_numbers, bitnet_scales_are_of_a_row_and_of_a_mean)
 {
     enum { ROWS = 9, COLUMNS = 30 };
-    struct stand stand = stand_open(2);
-    float *x = stand_normals(&stand, "b", ROWS * COLUMNS, 0.02), *out = stand_floats(&stand, ROWS * COLUMNS);
-    float *rows = stand_floats(&stand, ROWS);
-    double *sum = stand_doubles(&stand, 1), want = 0.0;
+    struct fixture fixture = fixture_open(2);
+    float *x = fixture_normals(&fixture, "b", ROWS * COLUMNS, 0.02),
+          *out = fixture_floats(&fixture, ROWS * COLUMNS);
+    float *rows = fixture_floats(&fixture, ROWS);
+    double *sum = fixture_doubles(&fixture, 1), want = 0.0;
     for (int c = 0; c < COLUMNS; c++)
         x[c] = 0.0F; // a row of nothing
-    struct quantise q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
+    struct quantize q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
                          .out = tensor_2d(out, F32, ROWS, COLUMNS),
                          .format = NUMBER_INT8,
                          .scale = SCALE_FULL,
                          .magnitude = tensor_1d(rows, F32, ROWS)};
-    MUST(magnitude(stand.stream,
+    MUST(magnitude(fixture.stream,
                    (struct magnitude){.kind = MAGNITUDE_LARGEST_IN_ROW, .in = q.in, .out = q.magnitude}));
-    MUST(quantise(stand.stream, q));
-    MUST(stream_sync(stand.stream));
+    MUST(quantize(fixture.stream, q));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(mistakes(&q, out, COLUMNS), 0);
     for (int r = 1; r < ROWS; r++)
         cr_expect(rows[r] > 0.02F && rows[0] == 0.0F);
@@ -297,96 +298,98 @@ Test(ops_numbers, bitnet_scales_are_of_a_row_and_of_a_mean)
     q.format = NUMBER_TERNARY;
     q.magnitude = tensor_1d(sum, F64, 1);
     q.divisor = ROWS * COLUMNS;
-    MUST(magnitude(stand.stream, (struct magnitude){.kind = MAGNITUDE_SUM, .in = q.in, .out = q.magnitude}));
-    MUST(quantise(stand.stream, q));
-    MUST(stream_sync(stand.stream));
+    MUST(
+        magnitude(fixture.stream, (struct magnitude){.kind = MAGNITUDE_SUM, .in = q.in, .out = q.magnitude}));
+    MUST(quantize(fixture.stream, q));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(mistakes(&q, out, COLUMNS), 0);
     for (int i = 0; i < ROWS * COLUMNS; i++)
         want += rint(fabs((double)x[i]) * 0x1p24) * 0x1p-24;
     cr_expect_eq(*sum, want);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_numbers, magnitudes_join_what_was_there_and_lose_no_nan)
 {
-    struct stand stand = stand_open(3);
+    struct fixture fixture = fixture_open(3);
     const int64_t rows = 400, columns = 1100; // more than a GPU looks at at once
-    float *x = stand_normals(&stand, "m", rows * columns, 1.0), *out = stand_floats(&stand, rows);
+    float *x = fixture_normals(&fixture, "m", rows * columns, 1.0), *out = fixture_floats(&fixture, rows);
     struct tensor in = tensor_2d(x, F32, rows, columns);
     x[317 * columns + 1003] = -77.0F;
     out[0] = 100.0F;
     struct magnitude m = {.in = in, .out = tensor_1d(out, F32, 1), .accumulate = true};
-    MUST(magnitude(stand.stream, m));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, m));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(out[0], 100.0F);
     m.accumulate = false;
-    MUST(magnitude(stand.stream, m));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, m));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(out[0], 77.0F);
     m.kind = MAGNITUDE_LARGEST_IN_ROW;
     m.out = tensor_1d(out, F32, rows);
-    MUST(magnitude(stand.stream, m));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, m));
+    MUST(stream_sync(fixture.stream));
     cr_expect(out[317] == 77.0F && out[316] < 10.0F);
     x[5] = NAN;
     x[6] = INFINITY;
     m.kind = MAGNITUDE_LARGEST;
     m.out = tensor_1d(out, F32, 1);
-    MUST(magnitude(stand.stream, m));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, m));
+    MUST(stream_sync(fixture.stream));
     cr_expect(isnan(out[0]));
-    double *sum = stand_doubles(&stand, 1);
+    double *sum = fixture_doubles(&fixture, 1);
     m.kind = MAGNITUDE_SUM;
     m.out = tensor_1d(sum, F64, 1);
-    MUST(magnitude(stand.stream, m));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, m));
+    MUST(stream_sync(fixture.stream));
     cr_expect(isnan(*sum));
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_numbers, what_is_not_finite_shows)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     const float bad[] = {INFINITY, -INFINITY, NAN};
     for (int i = 0; i < 3; i++) {
-        float *x = stand_normals(&stand, "n", 128, 1.0), *out = stand_floats(&stand, 128);
-        float *one = stand_floats(&stand, 1);
+        float *x = fixture_normals(&fixture, "n", 128, 1.0), *out = fixture_floats(&fixture, 128);
+        float *one = fixture_floats(&fixture, 1);
         one[0] = 1.0F;
         x[40] = bad[i];
-        struct quantise q = {.in = tensor_2d(x, F32, 2, 64),
+        struct quantize q = {.in = tensor_2d(x, F32, 2, 64),
                              .out = tensor_2d(out, F32, 2, 64),
                              .scale = SCALE_E8M0_UP,
                              .block_rows = 1,
                              .block_columns = 32};
-        MUST(quantise(stand.stream, q));
-        MUST(stream_sync(stand.stream));
+        MUST(quantize(fixture.stream, q));
+        MUST(stream_sync(fixture.stream));
         for (int j = 0; j < 128; j++)
             cr_expect((isnan(out[j]) != 0) == (j >= 32 && j < 64), "%d", j);
         q.scale = SCALE_POWER_OF_TWO;
         q.block_rows = q.block_columns = 0;
         q.magnitude = tensor_1d(one, F32, 1);
-        MUST(quantise(stand.stream, q));
-        MUST(stream_sync(stand.stream));
+        MUST(quantize(fixture.stream, q));
+        MUST(stream_sync(fixture.stream));
         for (int j = 0; j < 128; j++)
             cr_expect((isnan(out[j]) != 0) == (j == 40), "%d", j);
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* The same elements of a wider matrix, wherever they lie and whoever has them. */
 Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_place)
 {
     enum { ROWS = 40, COLUMNS = 300, BEGIN = 130 };
-    struct stand stand = stand_open(3);
-    float *x = stand_normals(&stand, "s", ROWS * COLUMNS, 1.0), *whole = stand_floats(&stand, ROWS * COLUMNS);
-    float *part = stand_floats(&stand, ROWS * COLUMNS), *tensor = stand_floats(&stand, 1);
-    int64_t *sample = stand_longs(&stand, ROWS);
-    int32_t *place = stand_ints(&stand, ROWS);
+    struct fixture fixture = fixture_open(3);
+    float *x = fixture_normals(&fixture, "s", ROWS * COLUMNS, 1.0),
+          *whole = fixture_floats(&fixture, ROWS * COLUMNS);
+    float *part = fixture_floats(&fixture, ROWS * COLUMNS), *tensor = fixture_floats(&fixture, 1);
+    int64_t *sample = fixture_longs(&fixture, ROWS);
+    int32_t *place = fixture_ints(&fixture, ROWS);
     for (int r = 0; r < ROWS; r++) {
         sample[r] = 1000 + r / 16;
         place[r] = r % 16;
     }
-    struct quantise q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
+    struct quantize q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
                          .out = tensor_2d(whole, F32, ROWS, COLUMNS),
                          .format = NUMBER_E2M1,
                          .scale = SCALE_E4M3,
@@ -398,37 +401,38 @@ Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_place)
                          .sample = sample,
                          .place = place,
                          .columns = COLUMNS};
-    MUST(magnitude(stand.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
-    MUST(quantise(stand.stream, q));
-    MUST(stream_sync(stand.stream));
+    MUST(magnitude(fixture.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
+    MUST(quantize(fixture.stream, q));
+    MUST(stream_sync(fixture.stream));
     cr_expect_eq(mistakes(&q, whole, COLUMNS), 0);
     // Rows 16.. and columns 130.., as another rank and another microbatch would have them.
-    struct quantise piece = q;
+    struct quantize piece = q;
     piece.in = tensor_columns(tensor_rows(q.in, 16, ROWS), BEGIN, COLUMNS);
     piece.out = tensor_2d(part, F32, ROWS - 16, COLUMNS - BEGIN);
     piece.sample = sample + 16;
     piece.place = place + 16;
     piece.column_begin = BEGIN;
-    MUST(quantise(stand.stream, piece));
-    MUST(stream_sync(stand.stream));
+    MUST(quantize(fixture.stream, piece));
+    MUST(stream_sync(fixture.stream));
     for (int r = 16; r < ROWS; r++)
         cr_expect(
             same_bits(part + (r - 16) * (COLUMNS - BEGIN), whole + r * COLUMNS + BEGIN, COLUMNS - BEGIN));
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_numbers, hadamard_is_its_matrix_and_keeps_products)
 {
     enum { ROWS = 48, COLUMNS = 70 };
-    struct stand stand = stand_open(2);
-    float *x = stand_normals(&stand, "h", ROWS * COLUMNS, 1.0), *y = stand_floats(&stand, ROWS * COLUMNS);
+    struct fixture fixture = fixture_open(2);
+    float *x = fixture_normals(&fixture, "h", ROWS * COLUMNS, 1.0),
+          *y = fixture_floats(&fixture, ROWS * COLUMNS);
     struct philox signs = philox_named(5, "signs");
-    float *z = stand_floats(&stand, ROWS * COLUMNS);
+    float *z = fixture_floats(&fixture, ROWS * COLUMNS);
     struct hadamard h = {tensor_2d(x, F32, ROWS, COLUMNS), tensor_2d(y, F32, ROWS, COLUMNS), signs};
-    struct hadamard narrow = {narrowed(&stand, BF16, h.in), tensor_2d(z, F32, ROWS, COLUMNS), signs};
-    MUST(hadamard(stand.stream, h));
-    MUST(hadamard(stand.stream, narrow));
-    MUST(stream_sync(stand.stream));
+    struct hadamard narrow = {narrowed(&fixture, BF16, h.in), tensor_2d(z, F32, ROWS, COLUMNS), signs};
+    MUST(hadamard(fixture.stream, h));
+    MUST(hadamard(fixture.stream, narrow));
+    MUST(stream_sync(fixture.stream));
     cr_expect(same_bits(y, z, ROWS * COLUMNS));
     int64_t outside = 0, negative = 0;
     for (int r = 0; r < ROWS; r++) {
@@ -455,39 +459,39 @@ Test(ops_numbers, hadamard_is_its_matrix_and_keeps_products)
         size += fabs((double)y[r * COLUMNS] * (double)y[r * COLUMNS + 1]);
     }
     cr_expect(fabs(before - after) < 32.0 * UNIT * (size + fabs(before)) && size > 1.0);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_numbers, threads_change_no_bit)
 {
     enum { ROWS = 300, COLUMNS = 257 };
     float *out[2];
-    struct stand stands[2];
+    struct fixture fixtures[2];
     for (int i = 0; i < 2; i++) {
-        struct stand *stand = &stands[i];
-        *stand = stand_open(1 + 3 * i);
-        float *x = uneven(stand, ROWS, COLUMNS);
-        out[i] = stand_floats(stand, ROWS * COLUMNS);
-        struct quantise q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
+        struct fixture *fixture = &fixtures[i];
+        *fixture = fixture_open(1 + 3 * i);
+        float *x = uneven(fixture, ROWS, COLUMNS);
+        out[i] = fixture_floats(fixture, ROWS * COLUMNS);
+        struct quantize q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
                              .out = tensor_2d(out[i], F32, ROWS, COLUMNS),
                              .scale = SCALE_E8M0_UP,
                              .block_rows = 32,
                              .block_columns = 1,
                              .period = 100};
-        MUST(quantise(stand->stream, q));
-        MUST(stream_sync(stand->stream));
+        MUST(quantize(fixture->stream, q));
+        MUST(stream_sync(fixture->stream));
     }
     cr_expect(same_bits(out[0], out[1], ROWS * COLUMNS));
-    stand_close(&stands[0]);
-    stand_close(&stands[1]);
+    fixture_close(&fixtures[0]);
+    fixture_close(&fixtures[1]);
 }
 
-Test(ops_numbers, doors_refuse_what_could_not_be)
+Test(ops_numbers, checks_refuse_invalid_shapes)
 {
-    struct stand stand = stand_open(1);
-    float *x = stand_normals(&stand, "x", 64, 1.0);
+    struct fixture fixture = fixture_open(1);
+    float *x = fixture_normals(&fixture, "x", 64, 1.0);
     struct tensor t = tensor_2d(x, F32, 4, 16);
-    const struct quantise bad[] = {
+    const struct quantize bad[] = {
         {.in = t, .out = tensor_2d(x, F32, 4, 15), .block_rows = 1, .block_columns = 16},
         {.in = t, .out = t, .block_rows = 1, .block_columns = 24},
         {.in = t, .out = t, .block_rows = 129, .block_columns = 1},
@@ -499,21 +503,21 @@ Test(ops_numbers, doors_refuse_what_could_not_be)
         {.in = t, .out = t, .format = NUMBER_FORMAT_COUNT, .block_rows = 1, .block_columns = 16},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        cr_expect_eq(quantise(stand.stream, bad[i]), BAD_ARGUMENT, "%zu", i);
-    cr_expect_eq(hadamard(stand.stream, (struct hadamard){.in = t, .out = t}), BAD_ARGUMENT);
-    cr_expect_eq(magnitude(stand.stream, (struct magnitude){.in = t, .out = tensor_1d(x, F32, 2)}),
+        cr_expect_eq(quantize(fixture.stream, bad[i]), BAD_ARGUMENT, "%zu", i);
+    cr_expect_eq(hadamard(fixture.stream, (struct hadamard){.in = t, .out = t}), BAD_ARGUMENT);
+    cr_expect_eq(magnitude(fixture.stream, (struct magnitude){.in = t, .out = tensor_1d(x, F32, 2)}),
                  BAD_ARGUMENT);
-    cr_expect_eq(magnitude(stand.stream,
+    cr_expect_eq(magnitude(fixture.stream,
                            (struct magnitude){.kind = MAGNITUDE_SUM, .in = t, .out = tensor_1d(x, F32, 1)}),
                  BAD_ARGUMENT);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* What rounding down costs: magnitudes above 448 of a scale saturate, by up to an eighth; up, none does. */
 Test(ops_numbers, an_mxfp8_scale_is_rounded_up_or_down)
 {
-    struct stand stand = stand_open(1);
-    float *x = stand_floats(&stand, 32), *out = stand_floats(&stand, 32);
+    struct fixture fixture = fixture_open(1);
+    float *x = fixture_floats(&fixture, 32), *out = fixture_floats(&fixture, 32);
     const struct {
         enum scale_rule rule;
         float largest, becomes; // 500 in steps of 32 up to 448, or of 64 up to 896
@@ -523,16 +527,16 @@ Test(ops_numbers, an_mxfp8_scale_is_rounded_up_or_down)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         for (int i = 0; i < 32; i++)
             x[i] = i == 9 ? -cases[c].largest : 1.0F;
-        struct quantise q = {.in = tensor_2d(x, F32, 1, 32),
+        struct quantize q = {.in = tensor_2d(x, F32, 1, 32),
                              .out = tensor_2d(out, F32, 1, 32),
                              .format = NUMBER_E4M3,
                              .scale = cases[c].rule,
                              .block_rows = 1,
                              .block_columns = 32};
-        MUST(quantise(stand.stream, q));
-        MUST(stream_sync(stand.stream));
+        MUST(quantize(fixture.stream, q));
+        MUST(stream_sync(fixture.stream));
         cr_expect_eq(out[9], -cases[c].becomes, "%g becomes %g", (double)x[9], (double)out[9]);
         cr_expect_eq(out[8], 1.0F);
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }

@@ -2,7 +2,7 @@
 /* Two ops in one: what the pair writes has the bits of one op after the other, gaps between rows and all that
  * an op must leave alone included. Each side works on memory of its own, filled alike. */
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
@@ -23,7 +23,7 @@ enum { SIDES = 2, OUTPUTS = 6 };
 
 /* One side of a comparison. */
 struct side {
-    struct stand stand;
+    struct fixture fixture;
     const struct trial *trial;
     struct tensor written[OUTPUTS];
     int count;
@@ -34,10 +34,11 @@ static struct tensor numbers(struct side *s, enum dtype dtype, const char *name,
                              int64_t columns)
 {
     const int64_t gap = rows > 1 ? s->trial->gap : 0, count = rows * (columns + gap);
-    float *wide = name != NULL ? stand_normals(&s->stand, name, count, 1.0) : stand_floats(&s->stand, count);
+    float *wide =
+        name != NULL ? fixture_normals(&s->fixture, name, count, 1.0) : fixture_floats(&s->fixture, count);
     struct tensor t = tensor_2d(wide, dtype, rows, columns + gap);
     if (dtype != F32) {
-        uint16_t *narrow = stand_shorts(&s->stand, count);
+        uint16_t *narrow = fixture_shorts(&s->fixture, count);
         for (int64_t i = 0; name != NULL && i < count; i++)
             narrow[i] = narrow_nearest(dtype, wide[i]);
         t.data = narrow;
@@ -69,8 +70,8 @@ static struct tensor watch(struct side *s, struct tensor t)
 
 static struct dropout dropout_of(struct side *s)
 {
-    int64_t *sample = stand_longs(&s->stand, s->trial->rows);
-    int32_t *place = stand_ints(&s->stand, s->trial->rows);
+    int64_t *sample = fixture_longs(&s->fixture, s->trial->rows);
+    int32_t *place = fixture_ints(&s->fixture, s->trial->rows);
     for (int64_t t = 0; t < s->trial->rows; t++) {
         sample[t] = 900 + t / 3;
         place[t] = (int32_t)(t % 3);
@@ -98,11 +99,11 @@ static void forward(struct side *s, bool pair)
     both.residual.out = t->place == IN_PLACE ? both.residual.residual : matrix(s, NULL);
     both.norm.x = watch(s, both.residual.out);
     if (pair) {
-        cr_assert_eq(residual_norm_forward(s->stand.stream, both), OK, "%s", fail_text());
+        cr_assert_eq(residual_norm_forward(s->fixture.stream, both), OK, "%s", fail_text());
         return;
     }
-    cr_assert_eq(residual_forward(s->stand.stream, both.residual), OK, "%s", fail_text());
-    cr_assert_eq(norm_forward(s->stand.stream, both.norm), OK, "%s", fail_text());
+    cr_assert_eq(residual_forward(s->fixture.stream, both.residual), OK, "%s", fail_text());
+    cr_assert_eq(norm_forward(s->fixture.stream, both.norm), OK, "%s", fail_text());
 }
 
 static void backward(struct side *s, bool pair)
@@ -126,11 +127,11 @@ static void backward(struct side *s, bool pair)
     both.residual.dx =
         watch(s, t->place == IN_PLACE && t->probability == 0.0F ? both.norm.dx : matrix(s, NULL));
     if (pair) {
-        cr_assert_eq(residual_norm_backward(s->stand.stream, both), OK, "%s", fail_text());
+        cr_assert_eq(residual_norm_backward(s->fixture.stream, both), OK, "%s", fail_text());
         return;
     }
-    cr_assert_eq(norm_backward(s->stand.stream, both.norm), OK, "%s", fail_text());
-    cr_assert_eq(residual_backward(s->stand.stream, both.residual), OK, "%s", fail_text());
+    cr_assert_eq(norm_backward(s->fixture.stream, both.norm), OK, "%s", fail_text());
+    cr_assert_eq(residual_backward(s->fixture.stream, both.residual), OK, "%s", fail_text());
 }
 
 /* Of all rows with what lies between them and behind the last. */
@@ -142,7 +143,7 @@ static int64_t bytes_spanned(struct tensor t)
 static bool is_guarded(struct tensor t)
 {
     const int64_t count = bytes_spanned(t) / (int64_t)dtype_bytes(t.dtype);
-    return t.dtype == F32 ? stand_is_guarded(t.data, count) : stand_shorts_are_guarded(t.data, count);
+    return t.dtype == F32 ? fixture_is_guarded(t.data, count) : fixture_shorts_are_guarded(t.data, count);
 }
 
 static const char *trial_text(const struct trial *t, char out[160])
@@ -159,9 +160,9 @@ static bool agree(const struct trial *trial, void (*run)(struct side *s, bool pa
     struct side side[SIDES] = {0};
     bool same = true;
     for (int i = 0; i < SIDES; i++) {
-        side[i] = (struct side){.stand = stand_open(2), .trial = trial};
+        side[i] = (struct side){.fixture = fixture_open(2), .trial = trial};
         run(&side[i], i == 1);
-        cr_assert_eq(stream_sync(side[i].stand.stream), OK);
+        cr_assert_eq(stream_sync(side[i].fixture.stream), OK);
     }
     if (change)
         *(unsigned char *)side[1].written[0].data ^= 1U;
@@ -171,7 +172,7 @@ static bool agree(const struct trial *trial, void (*run)(struct side *s, bool pa
                         (memcmp(one.data, other.data, (size_t)bytes_spanned(one)) == 0 && is_guarded(other)));
     }
     for (int i = 0; i < SIDES; i++)
-        stand_close(&side[i].stand);
+        fixture_close(&side[i].fixture);
     return same;
 }
 
@@ -194,7 +195,7 @@ static void check_all(void (*run)(struct side *s, bool pair))
                           .rows = shape[0],
                           .columns = shape[1],
                           .gap = shape[2]};
-        if ((n / 24 == SHAPES - 1 || (STAND_IS_EMULATED && UNDER_SANITIZER)) && n % 5 != 0)
+        if ((n / 24 == SHAPES - 1 || (FIXTURE_IS_EMULATED && UNDER_SANITIZER)) && n % 5 != 0)
             continue; // the largest, and a slow build: of every kind, but not all of them together
         cr_expect(agree(&t, run, false), "%s", trial_text(&t, text));
     }
@@ -217,7 +218,7 @@ Test(ops_pairs, norm_backward_with_nothing_beside_it)
     for (int n = 0; n < 6; n++) {
         struct trial t = {
             .dtype = types[n % 3], .rows = 19, .columns = n < 3 ? 104 : 77, .gap = n < 3 ? 0 : 3};
-        struct side s = {.stand = stand_open(2), .trial = &t};
+        struct side s = {.fixture = fixture_open(2), .trial = &t};
         struct norm_backward op = {.dy = matrix(&s, "dy"),
                                    .x = matrix(&s, "x"),
                                    .weight = vector(&s, t.dtype, "weight", t.columns),
@@ -227,14 +228,14 @@ Test(ops_pairs, norm_backward_with_nothing_beside_it)
                                    .dweight = vector(&s, F32, NULL, t.columns),
                                    .dbias = vector(&s, F32, NULL, t.columns)};
         struct tensor alone = op.dx;
-        cr_assert_eq(norm_backward(s.stand.stream, op), OK, "%s", fail_text());
+        cr_assert_eq(norm_backward(s.fixture.stream, op), OK, "%s", fail_text());
         op.dx = op.dresidual = matrix(&s, NULL);
-        cr_assert_eq(fill(s.stand.stream, (struct fill){.out = op.dx}), OK);
-        cr_assert_eq(norm_backward(s.stand.stream, op), OK, "%s", fail_text());
-        cr_assert_eq(stream_sync(s.stand.stream), OK);
+        cr_assert_eq(fill(s.fixture.stream, (struct fill){.out = op.dx}), OK);
+        cr_assert_eq(norm_backward(s.fixture.stream, op), OK, "%s", fail_text());
+        cr_assert_eq(stream_sync(s.fixture.stream), OK);
         cr_expect_eq(memcmp(alone.data, op.dx.data, (size_t)bytes_spanned(alone)), 0, "%s",
                      dtype_name(t.dtype));
-        stand_close(&s.stand);
+        fixture_close(&s.fixture);
     }
 }
 

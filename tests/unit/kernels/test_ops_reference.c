@@ -5,7 +5,7 @@
  * what backward gives for dy = c. Central differences with step h are off by h^2/6 f''' and by rounding,
  * about 1e-16 |f| / h. With h = 1e-4 and f''' up to some tens, 1e-7 relative to the gradient's size is
  * above both, and far below any mistake: the planted one is a hundredth of a per cent. */
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
 #include <criterion/criterion.h>
@@ -38,9 +38,9 @@ static double gradient_error(struct function f, double *x, int64_t count, const 
     return worst / fmax(size, 1.0);
 }
 
-static double *normals(struct stand *stand, const char *name, int64_t count)
+static double *normals(struct fixture *fixture, const char *name, int64_t count)
 {
-    return stand_widen(stand, stand_normals(stand, name, count, 1.0), count);
+    return fixture_widen(fixture, fixture_normals(fixture, name, count, 1.0), count);
 }
 
 static double weighed(const double *y, const double *c, int64_t count)
@@ -68,9 +68,9 @@ static double norm_value(const void *context)
 
 static void check_norm(enum norm_kind kind)
 {
-    struct stand stand = stand_open(1);
-    double *x = normals(&stand, "x", ROWS * COLUMNS), *w = normals(&stand, "w", COLUMNS);
-    double *b = normals(&stand, "b", COLUMNS), *c = normals(&stand, "c", ROWS * COLUMNS);
+    struct fixture fixture = fixture_open(1);
+    double *x = normals(&fixture, "x", ROWS * COLUMNS), *w = normals(&fixture, "w", COLUMNS);
+    double *b = normals(&fixture, "b", COLUMNS), *c = normals(&fixture, "c", ROWS * COLUMNS);
     struct norm_case n = {{kind, ROWS, COLUMNS, 0.1, x, w, b}, c};
     struct function f = {norm_value, &n};
     double mean[ROWS], rstd[ROWS], dx[ROWS * COLUMNS], dw[COLUMNS], db[COLUMNS];
@@ -83,7 +83,7 @@ static void check_norm(enum norm_kind kind)
     for (int i = 0; i < ROWS * COLUMNS; i++)
         dx[i] *= 1.0001;
     cr_expect_gt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE, "a planted fault was not seen");
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(reference, layer_norm)
@@ -111,11 +111,11 @@ static double activation_value(const void *context)
 
 Test(reference, activations)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     const enum activation_kind kinds[] = {ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_SWIGLU};
     for (int k = 0; k < 3; k++) {
         int64_t count = (kinds[k] == ACTIVATION_SWIGLU ? 2 : 1) * ROWS * COLUMNS;
-        double *x = normals(&stand, "x", count), *c = normals(&stand, "c", ROWS * COLUMNS);
+        double *x = normals(&fixture, "x", count), *c = normals(&fixture, "c", ROWS * COLUMNS);
         struct activation_case a = {kinds[k], x, c};
         struct function f = {activation_value, &a};
         double dx[2 * ROWS * COLUMNS];
@@ -124,15 +124,15 @@ Test(reference, activations)
         dx[3] += 1e-4;
         cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "a planted fault was not seen");
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* A rotation is linear and keeps lengths, so its gradient is its inverse. */
 Test(reference, rope_turns_and_turns_back)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     const int32_t position[ROWS] = {0, 5, 1000};
-    double *x = normals(&stand, "x", ROWS * 2 * 6), kept[ROWS * 2 * 6];
+    double *x = normals(&fixture, "x", ROWS * 2 * 6), kept[ROWS * 2 * 6];
     memcpy(kept, x, sizeof kept);
     reference_rope(ROWS, 2, 6, position, 1e4, false, x);
     cr_expect_lt(fabs(x[0] - kept[0]), 1e-15, "position 0 does not turn");
@@ -143,7 +143,7 @@ Test(reference, rope_turns_and_turns_back)
     reference_rope(ROWS, 2, 6, position, 1e4, true, x);
     for (int i = 0; i < ROWS * 2 * 6; i++)
         cr_expect_lt(fabs(x[i] - kept[i]), 1e-14);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 enum { B = 2, S = 5, A = 4, G = 2, D = 3, TOKENS = B * S };
@@ -163,10 +163,10 @@ static double attention_value(const void *context)
 
 Test(reference, attention)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     const int32_t document[TOKENS] = {0, 0, 1, 1, 1, 2, 2, 2, 2, 2};
-    double *q = normals(&stand, "q", TOKENS * A * D), *k = normals(&stand, "k", TOKENS * G * D);
-    double *v = normals(&stand, "v", TOKENS * G * D), *c = normals(&stand, "c", TOKENS * A * D);
+    double *q = normals(&fixture, "q", TOKENS * A * D), *k = normals(&fixture, "k", TOKENS * G * D);
+    double *v = normals(&fixture, "v", TOKENS * G * D), *c = normals(&fixture, "c", TOKENS * A * D);
     double factor[B * A * S * S], dq[TOKENS * A * D], dk[TOKENS * G * D], dv[TOKENS * G * D];
     for (int i = 0; i < B * A * S * S; i++)
         factor[i] = i % 5 == 0 ? 0.0 : 1.25;
@@ -181,7 +181,7 @@ Test(reference, attention)
         dk[0] += 1e-4;
         cr_expect_gt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE, "a planted fault was not seen");
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 struct loss_case {
@@ -198,10 +198,10 @@ static double loss_value(const void *context)
 
 Test(reference, loss)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     const int32_t label[ROWS] = {6, 0, 3};
     const float mask[ROWS] = {1.0F, 0.0F, 0.5F};
-    double *logits = normals(&stand, "logits", ROWS * COLUMNS), dlogits[ROWS * COLUMNS];
+    double *logits = normals(&fixture, "logits", ROWS * COLUMNS), dlogits[ROWS * COLUMNS];
     struct loss_case l = {logits, label, mask};
     struct function f = {loss_value, &l};
     reference_loss_backward(ROWS, COLUMNS, logits, label, mask, dlogits);
@@ -209,7 +209,7 @@ Test(reference, loss)
     dlogits[2] *= 1.0001;
     cr_expect_gt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE,
                  "a planted fault was not seen");
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* The first step from nothing goes lr against the gradient's sign, whatever its size, plus the decay:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The row-wise ops against the double-precision reference. Each bound is worked out beside its use, from
  * UNIT (one rounding, relatively) and the number of roundings a value goes through. */
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
 #include <criterion/criterion.h>
@@ -33,7 +33,7 @@ static double mean_of_sizes(const double *x, int64_t n)
 }
 
 struct norm_case {
-    struct stand stand;
+    struct fixture fixture;
     int64_t rows, columns;
     enum norm_kind kind;
     float *x, *weight, *bias, *y, *mean, *rstd;
@@ -44,22 +44,22 @@ struct norm_case {
 static struct norm_case norm_case(enum norm_kind kind, int64_t rows, int64_t columns)
 {
     struct norm_case c = {
-        .stand = stand_open(2), .rows = rows, .columns = columns, .kind = kind, .epsilon = 1e-5F};
-    c.x = stand_normals(&c.stand, "x", rows * columns, 0.01); // small, so that epsilon shows
+        .fixture = fixture_open(2), .rows = rows, .columns = columns, .kind = kind, .epsilon = 1e-5F};
+    c.x = fixture_normals(&c.fixture, "x", rows * columns, 0.01); // small, so that epsilon shows
     for (int64_t i = 0; i < rows * columns; i++)
         c.x[i] += 0.02F;
-    c.weight = stand_normals(&c.stand, "weight", columns, 1.0);
-    c.bias = stand_normals(&c.stand, "bias", columns, 1.0);
-    c.y = stand_floats(&c.stand, rows * columns);
-    c.mean = stand_floats(&c.stand, rows);
-    c.rstd = stand_floats(&c.stand, rows);
+    c.weight = fixture_normals(&c.fixture, "weight", columns, 1.0);
+    c.bias = fixture_normals(&c.fixture, "bias", columns, 1.0);
+    c.y = fixture_floats(&c.fixture, rows * columns);
+    c.mean = fixture_floats(&c.fixture, rows);
+    c.rstd = fixture_floats(&c.fixture, rows);
     c.reference = (struct reference_norm){kind,
                                           rows,
                                           columns,
                                           (double)c.epsilon,
-                                          stand_widen(&c.stand, c.x, rows * columns),
-                                          stand_widen(&c.stand, c.weight, columns),
-                                          stand_widen(&c.stand, c.bias, columns)};
+                                          fixture_widen(&c.fixture, c.x, rows * columns),
+                                          fixture_widen(&c.fixture, c.weight, columns),
+                                          fixture_widen(&c.fixture, c.bias, columns)};
     return c;
 }
 
@@ -74,7 +74,7 @@ static void run_norm_forward(struct norm_case *c)
         op.bias = tensor_1d(c->bias, F32, c->columns);
         op.mean = tensor_1d(c->mean, F32, c->rows);
     }
-    cr_assert_eq(norm_forward(c->stand.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(norm_forward(c->fixture.stream, op), OK, "%s", fail_text());
 }
 
 /* mean: off by k units of the mean of |x|, call it e. The squares' sum: k + 3 relatively, and n e^2 more,
@@ -83,8 +83,8 @@ static void run_norm_forward(struct norm_case *c)
 static int64_t norm_forward_outside(struct norm_case *c, double *worst)
 {
     int64_t n = c->columns, count = c->rows * n;
-    double *y = stand_doubles(&c->stand, count), *bound = stand_doubles(&c->stand, count);
-    double *mean = stand_doubles(&c->stand, c->rows), *rstd = stand_doubles(&c->stand, c->rows);
+    double *y = fixture_doubles(&c->fixture, count), *bound = fixture_doubles(&c->fixture, count);
+    double *mean = fixture_doubles(&c->fixture, c->rows), *rstd = fixture_doubles(&c->fixture, c->rows);
     reference_norm_forward(&c->reference, y);
     reference_norm_statistics(&c->reference, mean, rstd);
     double k = row_roundings(n);
@@ -111,14 +111,14 @@ Test(ops_rows, norm_forward)
                 run_norm_forward(&c);
                 cr_expect_eq(norm_forward_outside(&c, &worst), 0, "kind %d, %ld x %ld: %g", kind,
                              (long)c.rows, (long)c.columns, worst);
-                cr_expect(stand_is_guarded(c.y, c.rows * c.columns) && stand_is_guarded(c.rstd, c.rows));
-                stand_close(&c.stand);
+                cr_expect(fixture_is_guarded(c.y, c.rows * c.columns) && fixture_is_guarded(c.rstd, c.rows));
+                fixture_close(&c.fixture);
             }
         }
     }
 }
 
-Test(ops_rows, norm_bounds_see_planted_faults)
+Test(ops_rows, norm_bounds_see_injected_faults)
 {
     for (int fault = 0; fault < 4; fault++) {
         struct norm_case c = norm_case(NORM_LAYER, 7, 100);
@@ -132,7 +132,7 @@ Test(ops_rows, norm_bounds_see_planted_faults)
         for (int i = 650; fault == 3 && i < 700; i++)
             c.y[i] *= 1.0F + 0x1p-16F;
         cr_expect_gt(norm_forward_outside(&c, NULL), 0, "fault %d was not seen", fault);
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
 }
 
@@ -144,11 +144,11 @@ struct norm_gradients {
 static struct norm_gradients run_norm_backward(struct norm_case *c)
 {
     int64_t count = c->rows * c->columns;
-    struct norm_gradients g = {.dy = stand_normals(&c->stand, "dy", count, 1.0),
-                               .dx = stand_normals(&c->stand, "dx", count, 1.0),
-                               .dweight = stand_floats(&c->stand, c->columns),
-                               .dbias = stand_floats(&c->stand, c->columns)};
-    g.old_dx = stand_widen(&c->stand, g.dx, count);
+    struct norm_gradients g = {.dy = fixture_normals(&c->fixture, "dy", count, 1.0),
+                               .dx = fixture_normals(&c->fixture, "dx", count, 1.0),
+                               .dweight = fixture_floats(&c->fixture, c->columns),
+                               .dbias = fixture_floats(&c->fixture, c->columns)};
+    g.old_dx = fixture_widen(&c->fixture, g.dx, count);
     struct norm_backward op = {.kind = c->kind,
                                .dy = tensor_2d(g.dy, F32, c->rows, c->columns),
                                .x = tensor_2d(c->x, F32, c->rows, c->columns),
@@ -161,7 +161,7 @@ static struct norm_gradients run_norm_backward(struct norm_case *c)
         op.mean = tensor_1d(c->mean, F32, c->rows);
         op.dbias = tensor_1d(g.dbias, F32, c->columns);
     }
-    cr_assert_eq(norm_backward(c->stand.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(norm_backward(c->fixture.stream, op), OK, "%s", fail_text());
     return g;
 }
 
@@ -170,11 +170,12 @@ static struct norm_gradients run_norm_backward(struct norm_case *c)
 static int64_t norm_backward_outside(struct norm_case *c, const struct norm_gradients *g, double *worst)
 {
     int64_t n = c->columns, count = c->rows * n;
-    double *dx = stand_doubles(&c->stand, count), *bound = stand_doubles(&c->stand, count);
-    double *dw = stand_doubles(&c->stand, n), *db = stand_doubles(&c->stand, n);
-    double *dw_size = stand_doubles(&c->stand, n), *db_size = stand_doubles(&c->stand, n);
-    double *mean = stand_widen(&c->stand, c->mean, c->rows), *rstd = stand_widen(&c->stand, c->rstd, c->rows);
-    double *dy = stand_widen(&c->stand, g->dy, count), k = row_roundings(n),
+    double *dx = fixture_doubles(&c->fixture, count), *bound = fixture_doubles(&c->fixture, count);
+    double *dw = fixture_doubles(&c->fixture, n), *db = fixture_doubles(&c->fixture, n);
+    double *dw_size = fixture_doubles(&c->fixture, n), *db_size = fixture_doubles(&c->fixture, n);
+    double *mean = fixture_widen(&c->fixture, c->mean, c->rows),
+           *rstd = fixture_widen(&c->fixture, c->rstd, c->rows);
+    double *dy = fixture_widen(&c->fixture, g->dy, count), k = row_roundings(n),
            tokens = token_roundings(c->rows);
     for (int64_t t = 0; c->kind == NORM_RMS && t < c->rows; t++)
         mean[t] = 0.0;
@@ -215,15 +216,15 @@ Test(ops_rows, norm_backward)
                 struct norm_gradients g = run_norm_backward(&c);
                 cr_expect_eq(norm_backward_outside(&c, &g, &worst), 0, "kind %d, %ld x %ld: %g", kind,
                              (long)c.rows, (long)c.columns, worst);
-                cr_expect(stand_is_guarded(g.dx, c.rows * c.columns) &&
-                          stand_is_guarded(g.dweight, c.columns));
-                stand_close(&c.stand);
+                cr_expect(fixture_is_guarded(g.dx, c.rows * c.columns) &&
+                          fixture_is_guarded(g.dweight, c.columns));
+                fixture_close(&c.fixture);
             }
         }
     }
 }
 
-Test(ops_rows, norm_backward_bounds_see_planted_faults)
+Test(ops_rows, norm_backward_bounds_see_injected_faults)
 {
     for (int fault = 0; fault < 4; fault++) {
         struct norm_case c = norm_case(NORM_LAYER, 7, 100);
@@ -240,7 +241,7 @@ Test(ops_rows, norm_backward_bounds_see_planted_faults)
         if (fault == 3)
             g.dweight[99] *= 1.0001F;
         cr_expect_gt(norm_backward_outside(&c, &g, NULL), 0, "fault %d was not seen", fault);
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
 }
 
@@ -267,23 +268,25 @@ static struct activation_error activation_error(enum activation_kind kind, doubl
     return (struct activation_error){8.0 * s + slope * argument, fabs(x) * slope * du * (16.0 + argument)};
 }
 
-static void check_activation(enum activation_kind kind, int64_t rows, int64_t columns, double planted,
+static void check_activation(enum activation_kind kind, int64_t rows, int64_t columns, double injected,
                              int64_t *forward_outside, int64_t *backward_outside)
 {
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     int64_t count = rows * columns, width = kind == ACTIVATION_SWIGLU ? 2 * columns : columns;
-    float *x = stand_normals(&stand, "x", rows * width, 3.0), *dy = stand_normals(&stand, "dy", count, 1.0);
-    float *y = stand_floats(&stand, count), *dx = stand_floats(&stand, rows * width);
+    float *x = fixture_normals(&fixture, "x", rows * width, 3.0),
+          *dy = fixture_normals(&fixture, "dy", count, 1.0);
+    float *y = fixture_floats(&fixture, count), *dx = fixture_floats(&fixture, rows * width);
     struct activation_forward forward = {kind, tensor_2d(x, F32, rows, width),
                                          tensor_2d(y, F32, rows, columns)};
     struct activation_backward backward = {kind, forward.x, tensor_2d(dy, F32, rows, columns),
                                            tensor_2d(dx, F32, rows, width)};
-    cr_assert_eq(activation_forward(stand.stream, forward), OK, "%s", fail_text());
-    cr_assert_eq(activation_backward(stand.stream, backward), OK, "%s", fail_text());
+    cr_assert_eq(activation_forward(fixture.stream, forward), OK, "%s", fail_text());
+    cr_assert_eq(activation_backward(fixture.stream, backward), OK, "%s", fail_text());
 
-    double *wide = stand_widen(&stand, x, rows * width), *wide_dy = stand_widen(&stand, dy, count);
-    double *want = stand_doubles(&stand, count), *bound = stand_doubles(&stand, count);
-    double *want_dx = stand_doubles(&stand, rows * width), *bound_dx = stand_doubles(&stand, rows * width);
+    double *wide = fixture_widen(&fixture, x, rows * width), *wide_dy = fixture_widen(&fixture, dy, count);
+    double *want = fixture_doubles(&fixture, count), *bound = fixture_doubles(&fixture, count);
+    double *want_dx = fixture_doubles(&fixture, rows * width),
+           *bound_dx = fixture_doubles(&fixture, rows * width);
     reference_activation_forward(kind, rows, columns, wide, want);
     reference_activation_backward(kind, rows, columns, wide, wide_dy, want_dx);
     for (int64_t at = 0; at < count; at++) {
@@ -295,13 +298,13 @@ static void check_activation(enum activation_kind kind, int64_t rows, int64_t co
         bound_dx[in] = UNIT * (g * up * (e.step + e.slope) + 4.0 * fabs(want_dx[in])) + 0x1p-50 * g * up;
         if (kind == ACTIVATION_SWIGLU)
             bound_dx[in + columns] = UNIT * (g * fabs(wide[in]) * e.step + 2.0 * fabs(want_dx[in + columns]));
-        want[at] *= 1.0 + planted;
-        want_dx[in] *= 1.0 + planted;
+        want[at] *= 1.0 + injected;
+        want_dx[in] *= 1.0 + injected;
     }
     *forward_outside = count_outside(y, want, bound, count, NULL);
     *backward_outside = count_outside(dx, want_dx, bound_dx, rows * width, NULL);
-    cr_expect(stand_is_guarded(y, count) && stand_is_guarded(dx, rows * width));
-    stand_close(&stand);
+    cr_expect(fixture_is_guarded(y, count) && fixture_is_guarded(dx, rows * width));
+    fixture_close(&fixture);
 }
 
 Test(ops_rows, activations)
@@ -333,14 +336,14 @@ Test(ops_rows, gelu_is_not_its_tanh_form)
 
 Test(ops_rows, activations_of_huge_arguments)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     const float huge[] = {1e3F, -1e3F, 1e20F, -1e20F, 3e38F, -3e38F, 0.0F, -0.0F};
     for (int kind = 0; kind < 3; kind++) {
         float x[16], y[8], dx[16], dy[8];
-        stand_lend(&stand, x, sizeof x);
-        stand_lend(&stand, y, sizeof y);
-        stand_lend(&stand, dx, sizeof dx);
-        stand_lend(&stand, dy, sizeof dy);
+        fixture_lend(&fixture, x, sizeof x);
+        fixture_lend(&fixture, y, sizeof y);
+        fixture_lend(&fixture, dx, sizeof dx);
+        fixture_lend(&fixture, dy, sizeof dy);
         for (int i = 0; i < 8; i++) {
             x[i] = huge[i];
             x[8 + i] = dy[i] = 1.0F;
@@ -349,8 +352,8 @@ Test(ops_rows, activations_of_huge_arguments)
         struct activation_forward f = {(enum activation_kind)kind, tensor_2d(x, F32, 1, width),
                                        tensor_2d(y, F32, 1, 8)};
         struct activation_backward b = {f.kind, f.x, tensor_2d(dy, F32, 1, 8), tensor_2d(dx, F32, 1, width)};
-        cr_assert_eq(activation_forward(stand.stream, f), OK);
-        cr_assert_eq(activation_backward(stand.stream, b), OK);
+        cr_assert_eq(activation_forward(fixture.stream, f), OK);
+        cr_assert_eq(activation_backward(fixture.stream, b), OK);
         for (int i = 0; i < 8; i++) {
             cr_expect_eq(y[i], huge[i] > 0.0F ? huge[i] : 0.0F, "kind %d: f(%g) = %g", kind, (double)huge[i],
                          (double)y[i]);
@@ -361,5 +364,5 @@ Test(ops_rows, activations_of_huge_arguments)
                          "kind %d: f'(%g) = %g", kind, (double)huge[i], (double)dx[i]);
         }
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }

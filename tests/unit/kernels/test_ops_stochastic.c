@@ -2,7 +2,7 @@
 /* Weights of two bytes without masters: what they are rounded to, how often, and by which bits. */
 #include "kernels/narrow.h"
 #include "tests/support/narrow_numbers.h"
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
 #include <float.h>
@@ -114,13 +114,13 @@ static int64_t place_of(const struct cut *cut, int64_t element)
     return (cut->row + element / cut->columns) * COLUMNS + cut->column + element % cut->columns;
 }
 
-static struct state state_of(struct stand *stand, const struct cut *cut)
+static struct state state_of(struct fixture *fixture, const struct cut *cut)
 {
     int64_t count = cut->rows * cut->columns;
-    struct state s = {stand_shorts(stand, count), stand_floats(stand, count), stand_floats(stand, count),
-                      stand_floats(stand, count)};
-    const float *w = stand_normals(stand, "w", ALL, 1.0), *g = stand_normals(stand, "g", ALL, 1.0);
-    const float *m = stand_normals(stand, "m", ALL, 1.0), *v = stand_normals(stand, "v", ALL, 1.0);
+    struct state s = {fixture_shorts(fixture, count), fixture_floats(fixture, count),
+                      fixture_floats(fixture, count), fixture_floats(fixture, count)};
+    const float *w = fixture_normals(fixture, "w", ALL, 1.0), *g = fixture_normals(fixture, "g", ALL, 1.0);
+    const float *m = fixture_normals(fixture, "m", ALL, 1.0), *v = fixture_normals(fixture, "v", ALL, 1.0);
     for (int64_t e = 0; e < count; e++) {
         int64_t at = place_of(cut, e);
         s.weight[e] = narrow_nearest(BF16, w[at]);
@@ -149,19 +149,19 @@ static struct adamw op_of(const struct state *s, const struct cut *cut, const st
 }
 
 /* The step in fp32 from the same numbers, by the same device; then rounded here, element by element. */
-static void expect_whole(struct stand *stand, uint64_t step, uint16_t *out)
+static void expect_whole(struct fixture *fixture, uint64_t step, uint16_t *out)
 {
     const struct cut all = {0, ROWS, 0, COLUMNS};
     struct adamw_hyper hyper = hyper_at(step);
-    struct state s = state_of(stand, &all);
-    float *wide = stand_floats(stand, ALL);
+    struct state s = state_of(fixture, &all);
+    float *wide = fixture_floats(fixture, ALL);
     for (int e = 0; e < ALL; e++)
         wide[e] = (float)narrow_value(BF16, s.weight[e]);
-    stand_lend(stand, &hyper, sizeof hyper);
+    fixture_lend(fixture, &hyper, sizeof hyper);
     struct adamw op = op_of(&s, &all, &hyper, 0, ALL);
     op.weight = tensor_1d(wide, F32, ALL);
-    cr_assert_eq(adamw(stand->stream, op), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand->stream), OK);
+    cr_assert_eq(adamw(fixture->stream, op), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture->stream), OK);
     for (int e = 0; e < ALL; e++) {
         uint32_t word = philox_word(philox_named(11, "a.rounding"), step, (uint64_t)e / 2);
         uint32_t bits = bits_of_float(wide[e]), half = e % 2 == 0 ? word % HALVES : word / HALVES;
@@ -177,24 +177,24 @@ Test(ops_stochastic, by_the_number_in_the_whole)
     uint16_t whole[ALL];
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
         for (int pieces = 1; pieces <= 3; pieces += 2) {
-            struct stand stand = stand_open(2);
-            stand.shift = (int)c;
+            struct fixture fixture = fixture_open(2);
+            fixture.shift = (int)c;
             const struct cut *cut = &cuts[c];
             struct adamw_hyper hyper = hyper_at(5);
-            expect_whole(&stand, 5, whole);
-            struct state s = state_of(&stand, cut);
-            stand_lend(&stand, &hyper, sizeof hyper);
+            expect_whole(&fixture, 5, whole);
+            struct state s = state_of(&fixture, cut);
+            fixture_lend(&fixture, &hyper, sizeof hyper);
             int64_t count = cut->rows * cut->columns;
             for (int p = 0; p < pieces; p++) {
                 int64_t begin = count * p / pieces, end = count * (p + 1) / pieces;
                 struct adamw op = op_of(&s, cut, &hyper, begin, end - begin);
-                cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
+                cr_assert_eq(adamw(fixture.stream, op), OK, "%s", fail_text());
             }
-            cr_assert_eq(stream_sync(stand.stream), OK);
+            cr_assert_eq(stream_sync(fixture.stream), OK);
             for (int64_t e = 0; e < count; e++)
                 cr_assert_eq(s.weight[e], whole[place_of(cut, e)], "cut %zu, element %ld", c, (long)e);
-            cr_expect(stand_shorts_are_guarded(s.weight, count) && stand_is_guarded(s.m, count));
-            stand_close(&stand);
+            cr_expect(fixture_shorts_are_guarded(s.weight, count) && fixture_is_guarded(s.m, count));
+            fixture_close(&fixture);
         }
 }
 
@@ -202,20 +202,20 @@ Test(ops_stochastic, by_the_number_in_the_whole)
 Test(ops_stochastic, by_the_step)
 {
     uint16_t first[ALL];
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     int differ = 0;
-    expect_whole(&stand, 1, first);
+    expect_whole(&fixture, 1, first);
     struct adamw_hyper hyper = hyper_at(2);
     const struct cut all = {0, ROWS, 0, COLUMNS};
-    struct state s = state_of(&stand, &all);
-    stand_lend(&stand, &hyper, sizeof hyper);
-    cr_assert_eq(adamw(stand.stream, op_of(&s, &all, &hyper, 0, ALL)), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    struct state s = state_of(&fixture, &all);
+    fixture_lend(&fixture, &hyper, sizeof hyper);
+    cr_assert_eq(adamw(fixture.stream, op_of(&s, &all, &hyper, 0, ALL)), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int e = 0; e < ALL; e++)
         differ += first[e] != s.weight[e];
     // Two decisions of chance p differ with 2 p (1 - p), a third on average over p.
     cr_expect(differ > ALL / 4 && differ < ALL * 5 / 12, "%d", differ);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* Updates of an eighth of a unit in the last place: rounded to the nearest, a weight would stand still for
@@ -225,27 +225,27 @@ Test(ops_stochastic, small_updates_arrive)
 {
     enum { N = 4096, STEPS = 32 };
     const float unit = 0x1p-7F, start = 1.25F;
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     struct adamw_hyper hyper = {.lr = unit / 8.0F,
                                 .one_minus_beta1 = 1.0F,
                                 .one_minus_beta2 = 1.0F,
                                 .correction1 = 1.0F,
                                 .correction2 = 1.0F,
                                 .gradient_scale = 1.0F};
-    struct state s = {stand_shorts(&stand, N), stand_floats(&stand, N), stand_floats(&stand, N),
-                      stand_floats(&stand, N)};
+    struct state s = {fixture_shorts(&fixture, N), fixture_floats(&fixture, N), fixture_floats(&fixture, N),
+                      fixture_floats(&fixture, N)};
     for (int e = 0; e < N; e++) {
         s.weight[e] = bf16_of(start);
         s.gradient[e] = e % 2 == 0 ? 1.0F : -1.0F; // with beta 0 the step is its sign
         s.m[e] = s.v[e] = 0.0F;
     }
-    stand_lend(&stand, &hyper, sizeof hyper);
+    fixture_lend(&fixture, &hyper, sizeof hyper);
     for (int step = 1; step <= STEPS; step++) {
         hyper.step = (uint64_t)step;
         struct adamw op = op_of(&s, &(struct cut){0, 1, 0, 1}, &hyper, 0, N);
         op.stochastic.width = op.stochastic.columns = N;
-        cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
-        cr_assert_eq(stream_sync(stand.stream), OK);
+        cr_assert_eq(adamw(fixture.stream, op), OK, "%s", fail_text());
+        cr_assert_eq(stream_sync(fixture.stream), OK);
     }
     cr_assert_eq(narrow_nearest(BF16, start + hyper.lr), narrow_nearest(BF16, start));
     double mean[2] = {0.0}, deviation = sqrt(STEPS / 8.0 * 7.0 / 8.0 / (N / 2.0));
@@ -255,5 +255,5 @@ Test(ops_stochastic, small_updates_arrive)
         cr_expect_lt(fabs(mean[way] - (way == 0 ? -1.0 : 1.0) * STEPS / 8.0), 5.0 * deviation, "%g of %d",
                      mean[way], STEPS / 8);
     cr_expect_gt(deviation, 0.0);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }

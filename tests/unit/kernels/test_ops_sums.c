@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Residual and dropout, rope, embedding, column sums, loss, squares and AdamW against the reference. As in
  * test_ops_rows.c, a bound says how many roundings (UNIT each, relatively) a value goes through. */
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
 #include <criterion/criterion.h>
@@ -13,10 +13,10 @@ static const int64_t all_rows[] = {1, 7, 33, 130}, all_columns[] = {1, 3, 17, 10
 enum { ROW_KINDS = 4, COLUMN_KINDS = 6 };
 
 /* Two samples' tokens, places running, one slice of a wider row. */
-static struct dropout dropout_of(struct stand *stand, int64_t rows, int64_t columns, float probability)
+static struct dropout dropout_of(struct fixture *fixture, int64_t rows, int64_t columns, float probability)
 {
-    int64_t *sample = stand_longs(stand, rows);
-    int32_t *place = stand_ints(stand, rows);
+    int64_t *sample = fixture_longs(fixture, rows);
+    int32_t *place = fixture_ints(fixture, rows);
     for (int64_t t = 0; t < rows; t++) {
         sample[t] = (INT64_C(1) << 33) + t * 2 / rows;
         place[t] = (int32_t)(t % ((rows + 1) / 2));
@@ -32,22 +32,24 @@ static struct dropout dropout_of(struct stand *stand, int64_t rows, int64_t colu
 static void check_residual(int64_t rows, int64_t columns, float probability, bool with_bias,
                            bool with_residual)
 {
-    struct stand stand = stand_open(2);
+    struct fixture fixture = fixture_open(2);
     int64_t count = rows * columns;
-    struct residual_forward op = {.dropout = dropout_of(&stand, rows, columns, probability)};
-    float *x = stand_normals(&stand, "x", count, 1.0), *bias = stand_normals(&stand, "bias", columns, 1.0);
-    float *residual = stand_normals(&stand, "residual", count, 1.0), *out = stand_floats(&stand, count);
+    struct residual_forward op = {.dropout = dropout_of(&fixture, rows, columns, probability)};
+    float *x = fixture_normals(&fixture, "x", count, 1.0),
+          *bias = fixture_normals(&fixture, "bias", columns, 1.0);
+    float *residual = fixture_normals(&fixture, "residual", count, 1.0),
+          *out = fixture_floats(&fixture, count);
     op.x = tensor_2d(x, F32, rows, columns);
     op.out = tensor_2d(out, F32, rows, columns);
     op.bias = with_bias ? tensor_1d(bias, F32, columns) : (struct tensor){0};
     op.residual = with_residual ? tensor_2d(residual, F32, rows, columns) : (struct tensor){0};
-    cr_assert_eq(residual_forward(stand.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(residual_forward(fixture.stream, op), OK, "%s", fail_text());
     struct residual_backward back = {.dout = op.x, .dx = op.x, .dropout = op.dropout};
-    float *kept = stand_copy(&stand, x, count);
-    cr_assert_eq(residual_backward(stand.stream, back), OK, "%s", fail_text());
+    float *kept = fixture_copy(&fixture, x, count);
+    cr_assert_eq(residual_backward(fixture.stream, back), OK, "%s", fail_text());
 
-    double *want = stand_doubles(&stand, count), *bound = stand_doubles(&stand, count);
-    double *want_dx = stand_doubles(&stand, count), *bound_dx = stand_doubles(&stand, count);
+    double *want = fixture_doubles(&fixture, count), *bound = fixture_doubles(&fixture, count);
+    double *want_dx = fixture_doubles(&fixture, count), *bound_dx = fixture_doubles(&fixture, count);
     for (int64_t i = 0; i < count; i++) {
         double factor = probability > 0.0F ? reference_dropout(&op.dropout, i / columns, i % columns) : 1.0;
         double inner = (double)kept[i] + (with_bias ? (double)bias[i % columns] : 0.0);
@@ -60,7 +62,7 @@ static void check_residual(int64_t rows, int64_t columns, float probability, boo
     cr_expect_eq(count_outside(out, want, bound, count, NULL), 0, "%ld x %ld, p %g", (long)rows,
                  (long)columns, (double)probability);
     cr_expect_eq(count_outside(x, want_dx, bound_dx, count, NULL), 0);
-    cr_expect(stand_is_guarded(out, count) && stand_is_guarded(x, count));
+    cr_expect(fixture_is_guarded(out, count) && fixture_is_guarded(x, count));
     if (probability > 0.0F && count > 500) {
         struct dropout other = op.dropout;
         other.column_begin++;
@@ -68,7 +70,7 @@ static void check_residual(int64_t rows, int64_t columns, float probability, boo
             want_dx[i] = (double)kept[i] * reference_dropout(&other, i / columns, i % columns);
         cr_expect_gt(count_outside(x, want_dx, bound_dx, count, NULL), 0, "a shifted mask was not seen");
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_sums, residual_and_its_dropout)
@@ -85,9 +87,9 @@ Test(ops_sums, residual_and_its_dropout)
 /* A threshold that lies exactly on a possible draw: uniform >= p keeps it. */
 Test(ops_sums, dropout_threshold_is_exact)
 {
-    struct stand stand = stand_open(1);
+    struct fixture fixture = fixture_open(1);
     enum { N = 4096 };
-    struct dropout dropout = dropout_of(&stand, 1, N, 0.5F);
+    struct dropout dropout = dropout_of(&fixture, 1, N, 0.5F);
     uint64_t first = (uint64_t)dropout.column_begin;
     for (int i = 0; i < 8; i++) {
         float drawn =
@@ -97,14 +99,14 @@ Test(ops_sums, dropout_threshold_is_exact)
             if (dropout.probability <= 0.0F || dropout.probability > 0.99F)
                 continue;
             float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[8];
-            stand_lend(&stand, x, sizeof x);
-            stand_lend(&stand, out, sizeof out);
+            fixture_lend(&fixture, x, sizeof x);
+            fixture_lend(&fixture, out, sizeof out);
             struct residual_backward op = {tensor_2d(x, F32, 1, 8), tensor_2d(out, F32, 1, 8), dropout};
-            cr_assert_eq(residual_backward(stand.stream, op), OK);
+            cr_assert_eq(residual_backward(fixture.stream, op), OK);
             cr_expect(side == 0 ? out[i] > 0.0F : out[i] == 0.0F);
         }
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* a cos - b sin: each factor and product rounded once, then the sum. */
@@ -113,26 +115,26 @@ Test(ops_sums, rope)
     const int64_t head_dims[] = {2, 6, 64, 80};
     for (int d = 0; d < 4; d++) {
         for (int inverse = 0; inverse < 2; inverse++) {
-            struct stand stand = stand_open(2);
+            struct fixture fixture = fixture_open(2);
             const int64_t rows = 33, heads = 3, dim = head_dims[d], count = rows * heads * dim;
-            float *x = stand_normals(&stand, "x", count, 1.0);
-            int32_t *position = stand_ints(&stand, rows);
+            float *x = fixture_normals(&fixture, "x", count, 1.0);
+            int32_t *position = fixture_ints(&fixture, rows);
             for (int32_t t = 0; t < rows; t++)
                 position[t] = t * t * 97;
-            double *want = stand_widen(&stand, x, count), *bound = stand_doubles(&stand, count);
+            double *want = fixture_widen(&fixture, x, count), *bound = fixture_doubles(&fixture, count);
             for (int64_t i = 0; i < count; i++) {
                 int64_t at = i % dim, partner = at < dim / 2 ? i + dim / 2 : i - dim / 2;
                 bound[i] = UNIT * 3.0 * (fabs(want[i]) + fabs(want[partner]));
             }
             reference_rope(rows, heads, dim, position, 1e4, inverse == 1, want);
             struct rope op = {tensor_2d(x, F32, rows, heads * dim), position, dim, 1e4, inverse == 1};
-            cr_assert_eq(rope(stand.stream, op), OK, "%s", fail_text());
+            cr_assert_eq(rope(fixture.stream, op), OK, "%s", fail_text());
             cr_expect_eq(count_outside(x, want, bound, count, NULL), 0, "head %ld, inverse %d", (long)dim,
                          inverse);
-            cr_expect(stand_is_guarded(x, count));
+            cr_expect(fixture_is_guarded(x, count));
             reference_rope(rows, heads, dim, position, 1.0001, false, want);
             cr_expect_gt(count_outside(x, want, bound, count, NULL), 0, "a planted fault was not seen");
-            stand_close(&stand);
+            fixture_close(&fixture);
         }
     }
 }
@@ -142,21 +144,21 @@ Test(ops_sums, rope)
 Test(ops_sums, embedding)
 {
     for (int n = 0; n < COLUMN_KINDS; n++) {
-        struct stand stand = stand_open(3);
+        struct fixture fixture = fixture_open(3);
         enum { ROWS = 33, TABLE = 9, HELD = 7, BEGIN = 4 };
         int64_t columns = all_columns[n];
-        float *table = stand_normals(&stand, "table", TABLE * columns, 1.0);
-        float *out = stand_normals(&stand, "out", ROWS * columns, 1.0);
-        float *want = stand_copy(&stand, out, ROWS * columns),
-              *want_table = stand_copy(&stand, table, TABLE * columns);
-        int32_t *id = stand_ints(&stand, ROWS);
+        float *table = fixture_normals(&fixture, "table", TABLE * columns, 1.0);
+        float *out = fixture_normals(&fixture, "out", ROWS * columns, 1.0);
+        float *want = fixture_copy(&fixture, out, ROWS * columns),
+              *want_table = fixture_copy(&fixture, table, TABLE * columns);
+        int32_t *id = fixture_ints(&fixture, ROWS);
         for (int t = 0; t < ROWS; t++)
             id[t] = t * 5 % 17;
         struct embedding_forward op = {tensor_2d(table, F32, TABLE, columns), id,  BEGIN, HELD,
                                        tensor_2d(out, F32, ROWS, columns),    true};
         for (int accumulate = 1; accumulate >= 0; accumulate--) {
             op.accumulate = accumulate == 1;
-            cr_assert_eq(embedding_forward(stand.stream, op), OK, "%s", fail_text());
+            cr_assert_eq(embedding_forward(fixture.stream, op), OK, "%s", fail_text());
             for (int64_t i = 0; i < ROWS * columns; i++) {
                 int row = id[i / columns] - BEGIN;
                 float add = row >= 0 && row < HELD ? table[row * columns + i % columns] : 0.0F;
@@ -165,14 +167,14 @@ Test(ops_sums, embedding)
             cr_expect(same_bits(out, want, ROWS * columns));
         }
         struct embedding_backward back = {id, BEGIN, HELD, op.out, op.table};
-        cr_assert_eq(embedding_backward(stand.stream, back), OK, "%s", fail_text());
+        cr_assert_eq(embedding_backward(fixture.stream, back), OK, "%s", fail_text());
         for (int64_t i = 0; i < ROWS * columns; i++) {
             int row = id[i / columns] - BEGIN;
             if (row >= 0 && row < HELD)
                 want_table[row * columns + i % columns] += out[i];
         }
         cr_expect(same_bits(table, want_table, TABLE * columns));
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }
 
@@ -180,11 +182,11 @@ Test(ops_sums, column_sum)
 {
     for (int r = 0; r <= ROW_KINDS; r++) {
         for (int n = 0; n < COLUMN_KINDS; n++) {
-            struct stand stand = stand_open(2);
+            struct fixture fixture = fixture_open(2);
             int64_t rows = r < ROW_KINDS ? all_rows[r] : 1300, columns = all_columns[n]; // of many blocks
-            float *in = stand_normals(&stand, "in", rows * (columns + 3), 1.0); // a row stride of 3 more
-            float *out = stand_normals(&stand, "out", columns, 1.0);
-            double *want = stand_widen(&stand, out, columns), *bound = stand_doubles(&stand, columns);
+            float *in = fixture_normals(&fixture, "in", rows * (columns + 3), 1.0); // a row stride of 3 more
+            float *out = fixture_normals(&fixture, "out", columns, 1.0);
+            double *want = fixture_widen(&fixture, out, columns), *bound = fixture_doubles(&fixture, columns);
             double chain = fmin((double)rows, 64.0) + ceil((double)rows / 64.0);
             for (int64_t i = 0; i < columns; i++) {
                 double size = 0.0;
@@ -196,13 +198,13 @@ Test(ops_sums, column_sum)
             }
             struct column_sum op = {tensor_columns(tensor_2d(in, F32, rows, columns + 3), 0, columns),
                                     tensor_1d(out, F32, columns)};
-            cr_assert_eq(column_sum(stand.stream, op), OK, "%s", fail_text());
+            cr_assert_eq(column_sum(fixture.stream, op), OK, "%s", fail_text());
             cr_expect_eq(count_outside(out, want, bound, columns, NULL), 0, "%ld x %ld", (long)rows,
                          (long)columns);
             for (int64_t i = 0; i < columns; i++)
                 want[i] -= (double)in[(rows - 1) * (columns + 3) + i];
             cr_expect_gt(count_outside(out, want, bound, columns, NULL), 0, "a missing row was not seen");
-            stand_close(&stand);
+            fixture_close(&fixture);
         }
     }
 }
@@ -212,11 +214,11 @@ Test(ops_sums, add_parts)
 {
     for (int r = 0; r < ROW_KINDS; r++) {
         for (int n = 0; n < COLUMN_KINDS; n++) {
-            struct stand stand = stand_open(2);
+            struct fixture fixture = fixture_open(2);
             int64_t rows = all_rows[r], columns = all_columns[n];
-            float *in = stand_normals(&stand, "in", rows * (columns + 3), 1.0); // a row stride of 3 more
-            float *out = stand_floats(&stand, columns), *want = stand_floats(&stand, columns);
-            float *reverse = stand_floats(&stand, columns);
+            float *in = fixture_normals(&fixture, "in", rows * (columns + 3), 1.0); // a row stride of 3 more
+            float *out = fixture_floats(&fixture, columns), *want = fixture_floats(&fixture, columns);
+            float *reverse = fixture_floats(&fixture, columns);
             for (int64_t i = 0; i < columns; i++) {
                 want[i] = in[i];
                 reverse[i] = in[(rows - 1) * (columns + 3) + i];
@@ -227,25 +229,25 @@ Test(ops_sums, add_parts)
             }
             struct add_parts op = {tensor_columns(tensor_2d(in, F32, rows, columns + 3), 0, columns),
                                    tensor_1d(out, F32, columns)};
-            cr_assert_eq(add_parts(stand.stream, op), OK, "%s", fail_text());
+            cr_assert_eq(add_parts(fixture.stream, op), OK, "%s", fail_text());
             cr_expect(same_bits(out, want, columns), "%ld x %ld", (long)rows, (long)columns);
             cr_expect(rows < 3 || columns < 100 || !same_bits(out, reverse, columns), "order does not show");
-            cr_expect(stand_is_guarded(out, columns));
-            stand_close(&stand);
+            cr_expect(fixture_is_guarded(out, columns));
+            fixture_close(&fixture);
         }
     }
-    struct stand stand = stand_open(1);
-    float *none = stand_floats(&stand, 4);
+    struct fixture fixture = fixture_open(1);
+    float *none = fixture_floats(&fixture, 4);
     struct add_parts op = {tensor_2d(none, F32, 0, 4), tensor_1d(none, F32, 4)};
-    cr_expect_eq(add_parts(stand.stream, op), BAD_ARGUMENT);
+    cr_expect_eq(add_parts(fixture.stream, op), BAD_ARGUMENT);
     cr_expect_str_eq(fail_text(), "add_parts: there are no parts");
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 enum { V = 203, V_PADDED = 208, BATCH = 3, S = 11, T = BATCH * S };
 
 struct loss_case {
-    struct stand stand;
+    struct fixture fixture;
     float *logits, *max, *sum, *target, *mask;
     int32_t *label;
     double *wide;
@@ -254,20 +256,20 @@ struct loss_case {
 /* Padding columns are NaN: they may not be read. */
 static struct loss_case loss_case(void)
 {
-    struct loss_case c = {.stand = stand_open(2)};
-    c.logits = stand_normals(&c.stand, "logits", T * V_PADDED, 4.0);
-    c.wide = stand_doubles(&c.stand, T * V);
+    struct loss_case c = {.fixture = fixture_open(2)};
+    c.logits = fixture_normals(&c.fixture, "logits", T * V_PADDED, 4.0);
+    c.wide = fixture_doubles(&c.fixture, T * V);
     for (int64_t t = 0; t < T; t++) {
         for (int64_t i = 0; i < V; i++)
             c.wide[t * V + i] = (double)c.logits[t * V_PADDED + i];
         for (int64_t i = V; i < V_PADDED; i++)
             c.logits[t * V_PADDED + i] = NAN;
     }
-    c.max = stand_floats(&c.stand, T);
-    c.sum = stand_floats(&c.stand, T);
-    c.target = stand_floats(&c.stand, T);
-    c.mask = stand_floats(&c.stand, T);
-    c.label = stand_ints(&c.stand, T);
+    c.max = fixture_floats(&c.fixture, T);
+    c.sum = fixture_floats(&c.fixture, T);
+    c.target = fixture_floats(&c.fixture, T);
+    c.mask = fixture_floats(&c.fixture, T);
+    c.label = fixture_ints(&c.fixture, T);
     for (int t = 0; t < T; t++) {
         c.label[t] = t * 31 % V;
         c.mask[t] = t % 5 == 0 ? 0.0F : t % 7 == 0 ? 0.5F : 1.0F;
@@ -278,20 +280,20 @@ static struct loss_case loss_case(void)
 /* The vocabulary cut in two at `cut`, as two ranks would hold it; reduced here by hand. */
 static void run_loss_forward(struct loss_case *c, int64_t cut)
 {
-    float *max = stand_floats(&c->stand, T), *sum = stand_floats(&c->stand, T),
-          *target = stand_floats(&c->stand, T);
+    float *max = fixture_floats(&c->fixture, T), *sum = fixture_floats(&c->fixture, T),
+          *target = fixture_floats(&c->fixture, T);
     struct tensor whole = tensor_2d(c->logits, F32, T, V_PADDED);
     struct tensor left = tensor_columns(whole, 0, cut), right = tensor_columns(whole, cut, V_PADDED);
     struct loss_max m[2] = {{left, cut, tensor_1d(c->max, F32, T)}, {right, V - cut, tensor_1d(max, F32, T)}};
     for (int part = cut == 0; part < 2; part++)
-        cr_assert_eq(loss_max(c->stand.stream, m[part]), OK, "%s", fail_text());
+        cr_assert_eq(loss_max(c->fixture.stream, m[part]), OK, "%s", fail_text());
     for (int t = 0; t < T; t++)
         c->max[t] = cut == 0 ? max[t] : fmaxf(max[t], c->max[t]);
     struct loss_sum s[2] = {
         {left, m[0].max, c->label, 0, cut, tensor_1d(c->sum, F32, T), tensor_1d(c->target, F32, T)},
         {right, m[0].max, c->label, cut, V - cut, tensor_1d(sum, F32, T), tensor_1d(target, F32, T)}};
     for (int part = cut == 0; part < 2; part++)
-        cr_assert_eq(loss_sum(c->stand.stream, s[part]), OK, "%s", fail_text());
+        cr_assert_eq(loss_sum(c->fixture.stream, s[part]), OK, "%s", fail_text());
     for (int t = 0; t < T; t++) {
         c->sum[t] = cut == 0 ? sum[t] : sum[t] + c->sum[t];
         c->target[t] = cut == 0 ? target[t] : target[t] + c->target[t];
@@ -306,12 +308,12 @@ Test(ops_sums, loss_forward)
         struct loss_case c = loss_case();
         run_loss_forward(&c, cut);
         double sample_loss[BATCH], sample_tokens[BATCH], want[BATCH] = {0}, bound[BATCH] = {0};
-        stand_lend(&c.stand, sample_loss, sizeof sample_loss);
-        stand_lend(&c.stand, sample_tokens, sizeof sample_tokens);
+        fixture_lend(&c.fixture, sample_loss, sizeof sample_loss);
+        fixture_lend(&c.fixture, sample_tokens, sizeof sample_tokens);
         struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
                                      tensor_1d(sample_loss, F64, BATCH),
                                      tensor_1d(sample_tokens, F64, BATCH)};
-        cr_assert_eq(loss_finish(c.stand.stream, finish), OK, "%s", fail_text());
+        cr_assert_eq(loss_finish(c.fixture.stream, finish), OK, "%s", fail_text());
         for (int t = 0; t < T; t++) {
             double all = 0.0, off = 0.0, most = (double)c.max[t];
             for (int i = 0; i < V; i++) {
@@ -332,7 +334,7 @@ Test(ops_sums, loss_forward)
                          "a planted fault was not seen");
             cr_expect_eq(sample_tokens[b], tokens);
         }
-        stand_close(&c.stand);
+        fixture_close(&c.fixture);
     }
 }
 
@@ -344,17 +346,17 @@ Test(ops_sums, loss_of_wide_rows_counts_every_column)
 {
     enum { WIDE = 8203, PLACES = 6 };
     const int place[PLACES] = {0, 2049, 4103, 6151, 8191, WIDE - 1};
-    struct stand stand = stand_open(2);
-    float *logits = stand_floats(&stand, PLACES * WIDE), *max = stand_floats(&stand, PLACES),
-          *sum = stand_floats(&stand, PLACES), *target = stand_floats(&stand, PLACES);
-    int32_t *label = stand_ints(&stand, PLACES);
+    struct fixture fixture = fixture_open(2);
+    float *logits = fixture_floats(&fixture, PLACES * WIDE), *max = fixture_floats(&fixture, PLACES),
+          *sum = fixture_floats(&fixture, PLACES), *target = fixture_floats(&fixture, PLACES);
+    int32_t *label = fixture_ints(&fixture, PLACES);
     struct tensor whole = tensor_2d(logits, F32, PLACES, WIDE), most = tensor_1d(max, F32, PLACES);
     for (int64_t i = 0; i < PLACES * WIDE; i++)
         logits[i] = 0.0F;
     for (int r = 0; r < PLACES; r++)
         logits[r * WIDE + place[r]] = 7.0F;
-    cr_assert_eq(loss_max(stand.stream, (struct loss_max){whole, WIDE, most}), OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    cr_assert_eq(loss_max(fixture.stream, (struct loss_max){whole, WIDE, most}), OK, "%s", fail_text());
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int r = 0; r < PLACES; r++) {
         cr_expect_eq(max[r], 7.0F, "place %d", place[r]);
         logits[r * WIDE + place[r]] = -INFINITY;
@@ -362,13 +364,13 @@ Test(ops_sums, loss_of_wide_rows_counts_every_column)
         label[r] = 7;
     }
     cr_assert_eq(
-        loss_sum(stand.stream, (struct loss_sum){whole, most, label, 0, WIDE, tensor_1d(sum, F32, PLACES),
-                                                 tensor_1d(target, F32, PLACES)}),
+        loss_sum(fixture.stream, (struct loss_sum){whole, most, label, 0, WIDE, tensor_1d(sum, F32, PLACES),
+                                                   tensor_1d(target, F32, PLACES)}),
         OK, "%s", fail_text());
-    cr_assert_eq(stream_sync(stand.stream), OK);
+    cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int r = 0; r < PLACES; r++)
         cr_expect_eq(sum[r], (float)(WIDE - 1), "place %d", place[r]);
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 Test(ops_sums, loss_of_tokens_that_do_not_count)
@@ -378,11 +380,11 @@ Test(ops_sums, loss_of_tokens_that_do_not_count)
     c.logits[5 * V_PADDED + 3] = NAN;
     run_loss_forward(&c, 0);
     double sample_loss[BATCH], sample_tokens[BATCH];
-    stand_lend(&c.stand, sample_loss, sizeof sample_loss);
-    stand_lend(&c.stand, sample_tokens, sizeof sample_tokens);
+    fixture_lend(&c.fixture, sample_loss, sizeof sample_loss);
+    fixture_lend(&c.fixture, sample_tokens, sizeof sample_tokens);
     struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
                                  tensor_1d(sample_loss, F64, BATCH), tensor_1d(sample_tokens, F64, BATCH)};
-    cr_assert_eq(loss_finish(c.stand.stream, finish), OK, "%s", fail_text());
+    cr_assert_eq(loss_finish(c.fixture.stream, finish), OK, "%s", fail_text());
     cr_expect(isfinite(sample_loss[0]) && isfinite(sample_loss[1]));
     struct loss_backward op = {tensor_2d(c.logits, F32, T, V_PADDED),
                                tensor_1d(c.max, F32, T),
@@ -392,10 +394,10 @@ Test(ops_sums, loss_of_tokens_that_do_not_count)
                                0,
                                V,
                                NULL};
-    cr_assert_eq(loss_backward(c.stand.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(loss_backward(c.fixture.stream, op), OK, "%s", fail_text());
     for (int i = 0; i < V_PADDED; i++)
         cr_expect_eq(c.logits[5 * V_PADDED + i], 0.0F);
-    stand_close(&c.stand);
+    fixture_close(&c.fixture);
 }
 
 /* e^(x - max) / sum: forward's errors of both, and three more; then the label's 1 off. */
@@ -403,7 +405,7 @@ Test(ops_sums, loss_backward)
 {
     struct loss_case c = loss_case();
     run_loss_forward(&c, 0);
-    double *want = stand_doubles(&c.stand, T * V);
+    double *want = fixture_doubles(&c.fixture, T * V);
     reference_loss_backward(T, V, c.wide, c.label, c.mask, want);
     struct loss_backward op = {tensor_2d(c.logits, F32, T, V_PADDED),
                                tensor_1d(c.max, F32, T),
@@ -413,7 +415,7 @@ Test(ops_sums, loss_backward)
                                0,
                                V,
                                NULL};
-    cr_assert_eq(loss_backward(c.stand.stream, op), OK, "%s", fail_text());
+    cr_assert_eq(loss_backward(c.fixture.stream, op), OK, "%s", fail_text());
     int64_t outside = 0, outside_without_label = 0;
     for (int64_t t = 0; t < T; t++) {
         for (int64_t i = 0; i < V; i++) {
@@ -428,7 +430,7 @@ Test(ops_sums, loss_backward)
     }
     cr_expect_eq(outside, 0);
     cr_expect_gt(outside_without_label, 0, "a planted fault was not seen");
-    stand_close(&c.stand);
+    fixture_close(&c.fixture);
 }
 
 /* fp64 throughout, and squares of floats are exact: n additions here, fewer there. A block that is alone has
@@ -444,17 +446,17 @@ Test(ops_sums, squares)
         tensor_2d(NULL, F32, 7, SQUARES_BLOCK),
     };
     for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++) {
-        struct stand stand = stand_open(2);
+        struct fixture fixture = fixture_open(2);
         struct tensor x = shapes[n];
         int64_t columns = x.ndim == 1 ? 1 : x.dim[1], count = x.dim[0] * columns;
         int64_t rows = squares_block_rows(columns), blocks = squares_blocks(x), seen = 0;
-        x.data = stand_normals(&stand, "x", count, 1.0);
+        x.data = fixture_normals(&fixture, "x", count, 1.0);
         double out[64], alone, total = 0.0, whole;
         cr_assert_leq(blocks, 64);
-        stand_lend(&stand, out, sizeof out);
-        stand_lend(&stand, &alone, sizeof alone);
-        stand_lend(&stand, &whole, sizeof whole);
-        cr_assert_eq(squares(stand.stream, (struct squares){x, tensor_1d(out, F64, blocks)}), OK, "%s",
+        fixture_lend(&fixture, out, sizeof out);
+        fixture_lend(&fixture, &alone, sizeof alone);
+        fixture_lend(&fixture, &whole, sizeof whole);
+        cr_assert_eq(squares(fixture.stream, (struct squares){x, tensor_1d(out, F64, blocks)}), OK, "%s",
                      fail_text());
         for (int64_t b = 0; b < blocks; b++) {
             int64_t left = x.dim[0] - b * rows, here = left < rows ? left : rows;
@@ -465,18 +467,18 @@ Test(ops_sums, squares)
             cr_expect_leq(fabs(out[b] - want), 0x1p-52 * want * (double)(here * columns));
             struct tensor part =
                 x.ndim == 1 ? tensor_1d(begin, F32, here) : tensor_2d(begin, F32, here, columns);
-            cr_assert_eq(squares(stand.stream, (struct squares){part, tensor_1d(&alone, F64, 1)}), OK);
+            cr_assert_eq(squares(fixture.stream, (struct squares){part, tensor_1d(&alone, F64, 1)}), OK);
             cr_expect_eq(memcmp(&alone, &out[b], sizeof alone), 0, "shape %zu, block %lld", n, (long long)b);
             seen += here * columns;
             total += out[b];
         }
         cr_expect_eq(seen, count);
-        cr_assert_eq(sum(stand.stream, (struct sum){tensor_1d(out, F64, blocks), tensor_1d(&whole, F64, 1)}),
-                     OK);
-        if (strcmp(stand.device->ops->name, "cpu") == 0)
+        cr_assert_eq(
+            sum(fixture.stream, (struct sum){tensor_1d(out, F64, blocks), tensor_1d(&whole, F64, 1)}), OK);
+        if (strcmp(fixture.device->ops->name, "cpu") == 0)
             cr_expect_eq(memcmp(&total, &whole, sizeof whole), 0);
         cr_expect_leq(fabs(total - whole), 2.0 * 0x1p-53 * total * (double)blocks);
-        stand_close(&stand);
+        fixture_close(&fixture);
     }
 }
 
@@ -484,9 +486,9 @@ Test(ops_sums, squares)
 Test(ops_sums, sum_of_many)
 {
     enum { N = 5003 };
-    struct stand stand = stand_open(1);
-    double *x = stand_doubles(&stand, N), whole = 0.0;
-    stand_lend(&stand, &whole, sizeof whole);
+    struct fixture fixture = fixture_open(1);
+    double *x = fixture_doubles(&fixture, N), whole = 0.0;
+    fixture_lend(&fixture, &whole, sizeof whole);
     for (int i = 0; i < N; i++)
         x[i] = (double)(i % 7 + 1) * (i % 2 == 0 ? 1.0 : 0x1p20);
     const int64_t counts[] = {N, N - 1, 1025, 1024, 33, 1};
@@ -494,12 +496,12 @@ Test(ops_sums, sum_of_many)
         double part = 0.0;
         for (int64_t i = 0; i < counts[c]; i++)
             part += x[i];
-        cr_assert_eq(sum(stand.stream, (struct sum){tensor_1d(x, F64, counts[c]), tensor_1d(&whole, F64, 1)}),
-                     OK);
-        cr_assert_eq(stream_sync(stand.stream), OK);
+        cr_assert_eq(
+            sum(fixture.stream, (struct sum){tensor_1d(x, F64, counts[c]), tensor_1d(&whole, F64, 1)}), OK);
+        cr_assert_eq(stream_sync(fixture.stream), OK);
         cr_expect(whole == part, "%lld numbers: %a, not %a", (long long)counts[c], whole, part);
     }
-    stand_close(&stand);
+    fixture_close(&fixture);
 }
 
 /* Roundings: g 1; m 3 of each part; v 5 (the difference v - r2 v counts as one: its product is r2 v / 2^24
@@ -508,12 +510,12 @@ Test(ops_sums, sum_of_many)
 Test(ops_sums, adamw)
 {
     for (int decay = 0; decay < 2; decay++) {
-        struct stand stand = stand_open(2);
+        struct fixture fixture = fixture_open(2);
         enum { N = 40001 };
-        float *w = stand_normals(&stand, "w", N, 1.0), *g = stand_normals(&stand, "g", N, 3.0);
-        float *m = stand_normals(&stand, "m", N, 0.1), *v = stand_normals(&stand, "v", N, 0.1);
+        float *w = fixture_normals(&fixture, "w", N, 1.0), *g = fixture_normals(&fixture, "g", N, 3.0);
+        float *m = fixture_normals(&fixture, "m", N, 0.1), *v = fixture_normals(&fixture, "v", N, 0.1);
         struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 1};
-        stand_lend(&stand, &hyper, sizeof hyper);
+        fixture_lend(&fixture, &hyper, sizeof hyper);
         double want[3][16], bound[3][16];
         float got[3][16];
         float *picked[3] = {w, m, v};
@@ -548,7 +550,7 @@ Test(ops_sums, adamw)
                            .v = tensor_1d(v, F32, N),
                            .hyper = &hyper,
                            .decay = decay == 1};
-        cr_assert_eq(adamw(stand.stream, op), OK, "%s", fail_text());
+        cr_assert_eq(adamw(fixture.stream, op), OK, "%s", fail_text());
         for (int part = 0; part < 3; part++) {
             for (int k = 0; k < 16; k++)
                 got[part][k] = picked[part][k * (N / 15)];
@@ -558,7 +560,7 @@ Test(ops_sums, adamw)
             cr_expect_gt(count_outside(got[part], want[part], bound[part], 16, NULL), 8, "planted, part %d",
                          part);
         }
-        cr_expect(stand_is_guarded(w, N) && stand_is_guarded(m, N) && stand_is_guarded(v, N));
-        stand_close(&stand);
+        cr_expect(fixture_is_guarded(w, N) && fixture_is_guarded(m, N) && fixture_is_guarded(v, N));
+        fixture_close(&fixture);
     }
 }

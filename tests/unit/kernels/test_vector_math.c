@@ -127,7 +127,7 @@ Test(vector_math, every_function_keeps_its_bound)
     }
 }
 
-Test(vector_math, a_planted_fault_is_seen)
+Test(vector_math, an_injected_fault_is_seen)
 {
     struct function f = functions[0];
     f.lanes = exp_off_lanes;

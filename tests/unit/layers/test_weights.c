@@ -11,7 +11,7 @@
 enum { LAYERS = 3 };
 
 /* A rank's weights with what they stand on. */
-struct stand {
+struct fixture {
     struct device *device;
     struct stream *stream;
     struct params params;
@@ -40,9 +40,9 @@ static struct model_config model_of(bool llama)
 }
 
 /* The weights point at the rows beside them, so a stand stays where it was opened. */
-static void stand_open(struct stand *s, bool llama, int tp, int rank, const int *layers, int count)
+static void fixture_open(struct fixture *s, bool llama, int tp, int rank, const int *layers, int count)
 {
-    *s = (struct stand){0};
+    *s = (struct fixture){0};
     struct model_config model = model_of(llama);
     struct degrees degrees = {.tp = tp, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &s->device), OK);
@@ -60,7 +60,7 @@ static void stand_open(struct stand *s, bool llama, int tp, int rank, const int 
     cr_assert_eq(stream_sync(s->stream), OK);
 }
 
-static void stand_close(struct stand *s)
+static void fixture_close(struct fixture *s)
 {
     weights_destroy(&s->weights);
     params_free(&s->params);
@@ -72,7 +72,7 @@ static void stand_close(struct stand *s)
 static const int whole_model[] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
 enum { WHOLE = sizeof whole_model / sizeof *whole_model };
 
-static const struct held *by_name(const struct stand *s, const char *name)
+static const struct held *by_name(const struct fixture *s, const char *name)
 {
     return weights_held(&s->weights, params_find(&s->params, name));
 }
@@ -80,8 +80,8 @@ static const struct held *by_name(const struct stand *s, const char *name)
 Test(weights, lie_in_the_order_of_their_layers_and_do_not_overlap)
 {
     for (int llama = 0; llama <= 1; llama++) {
-        struct stand s;
-        stand_open(&s, llama == 1, 2, 1, whole_model, WHOLE);
+        struct fixture s;
+        fixture_open(&s, llama == 1, 2, 1, whole_model, WHOLE);
         const struct weights *w = &s.weights;
         cr_assert_eq(w->count, s.params.count);
         int64_t value_end = 0, gradient_end = 0, place = 0;
@@ -104,14 +104,14 @@ Test(weights, lie_in_the_order_of_their_layers_and_do_not_overlap)
         cr_expect_leq((size_t)value_end * sizeof(float), w->value.bytes);
         cr_expect_leq((size_t)gradient_end * sizeof(float), w->gradient.bytes);
         cr_expect_eq(tensor_count(w->flat_gradient) * sizeof(float), w->gradient.bytes);
-        stand_close(&s);
+        fixture_close(&s);
     }
 }
 
 Test(weights, fused_rows_are_one_matrix)
 {
-    struct stand s;
-    stand_open(&s, true, 2, 0, whole_model, WHOLE);
+    struct fixture s;
+    fixture_open(&s, true, 2, 0, whole_model, WHOLE);
     int q = params_find(&s.params, "layers.1.attention.q.weight");
     const struct held *rows[] = {by_name(&s, "layers.1.attention.q.weight"),
                                  by_name(&s, "layers.1.attention.k.weight"),
@@ -129,7 +129,7 @@ Test(weights, fused_rows_are_one_matrix)
     // A row that nothing is fused to is a matrix of its own.
     int alone = params_find(&s.params, "layers.1.mlp.fc2.weight");
     cr_expect_eq(weights_fused_value(&s.weights, alone).dim[0], 12);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* Every slice of every tp holds what the whole has at its global place; padding is zero. */
@@ -149,25 +149,25 @@ static void compare_slice(const struct held *part, const struct held *whole)
 Test(weights, slices_start_from_the_bits_of_the_whole)
 {
     for (int llama = 0; llama <= 1; llama++) {
-        struct stand one;
-        stand_open(&one, llama == 1, 1, 0, whole_model, WHOLE);
+        struct fixture one;
+        fixture_open(&one, llama == 1, 1, 0, whole_model, WHOLE);
         for (int tp = 2; tp <= 4; tp += 2)
             for (int rank = 0; rank < tp; rank++) {
-                struct stand s;
-                stand_open(&s, llama == 1, tp, rank, whole_model, WHOLE);
+                struct fixture s;
+                fixture_open(&s, llama == 1, tp, rank, whole_model, WHOLE);
                 for (int i = 0; i < s.weights.count; i++)
                     compare_slice(&s.weights.list[i], by_name(&one, s.weights.list[i].row->name));
-                stand_close(&s);
+                fixture_close(&s);
             }
-        stand_close(&one);
+        fixture_close(&one);
     }
 }
 
 /* The moments of what a normal row starts from: mean within 5 standard errors, spread likewise. */
 Test(weights, start_as_declared)
 {
-    struct stand s;
-    stand_open(&s, false, 1, 0, whole_model, WHOLE);
+    struct fixture s;
+    fixture_open(&s, false, 1, 0, whole_model, WHOLE);
     for (int i = 0; i < s.weights.count; i++) {
         const struct held *held = &s.weights.list[i];
         const float *x = held->weight.data;
@@ -190,55 +190,55 @@ Test(weights, start_as_declared)
     const struct held *q = by_name(&s, "layers.0.attention.q.weight"),
                       *proj = by_name(&s, "layers.0.attention.proj.weight");
     cr_expect_float_eq((double)(q->row->std / proj->row->std), sqrt(2.0 * LAYERS), 1e-6);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* pp 1: one value, two gradients. */
 Test(weights, a_tied_weight_on_one_rank_is_held_once)
 {
-    struct stand s;
-    stand_open(&s, false, 2, 1, whole_model, WHOLE);
+    struct fixture s;
+    fixture_open(&s, false, 2, 1, whole_model, WHOLE);
     const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
     cr_expect(head->second_use);
     cr_expect_not(embedding->second_use);
     cr_expect_eq(head->weight.data, embedding->weight.data);
     cr_expect_neq(head->gradient.data, embedding->gradient.data);
     cr_expect_null(weights_owned(&s.weights, head->index)->m.data);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* pp > 1: each end has its own copy, of the same bits. */
 Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
 {
     const int first[] = {0, LAYER_EMBEDDING}, last[] = {LAYERS, 2};
-    struct stand a, b;
-    stand_open(&a, false, 2, 1, first, 2);
-    stand_open(&b, false, 2, 1, last, 2);
+    struct fixture a, b;
+    fixture_open(&a, false, 2, 1, first, 2);
+    fixture_open(&b, false, 2, 1, last, 2);
     const struct held *embedding = by_name(&a, "embedding.weight"), *head = by_name(&b, "head.weight");
     cr_assert(embedding != NULL && head != NULL && by_name(&a, "head.weight") == NULL);
     cr_expect_null(by_name(&a, "layers.2.norm1.weight"));
     cr_expect_not(head->second_use);
     cr_expect_not_null(weights_owned(&b.weights, head->index)->m.data);
     cr_expect_eq(memcmp(head->weight.data, embedding->weight.data, tensor_bytes(head->weight)), 0);
-    stand_close(&a);
-    stand_close(&b);
+    fixture_close(&a);
+    fixture_close(&b);
 }
 
 /* An untied head draws numbers of its own. */
 Test(weights, an_untied_head_is_another_matrix)
 {
-    struct stand s;
-    stand_open(&s, true, 1, 0, whole_model, WHOLE);
+    struct fixture s;
+    fixture_open(&s, true, 1, 0, whole_model, WHOLE);
     const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
     cr_expect_not(head->second_use);
     cr_expect_neq(memcmp(head->weight.data, embedding->weight.data, 64), 0);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 Test(weights, values_only_have_no_gradients)
 {
-    struct stand s;
-    stand_open(&s, false, 1, 0, whole_model, WHOLE);
+    struct fixture s;
+    fixture_open(&s, false, 1, 0, whole_model, WHOLE);
     struct weights values;
     struct weights_config config = {
         .device = s.device, .params = &s.params, .layers = whole_model, .layer_count = WHOLE};
@@ -247,7 +247,7 @@ Test(weights, values_only_have_no_gradients)
     cr_expect_eq(values.m.bytes, 0);
     cr_expect_null(values.list[0].gradient.data);
     weights_destroy(&values);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* Every real element of what the layers compute with is the master's, rounded: how many are not. -1: there
@@ -268,8 +268,8 @@ static int64_t not_rounded(const struct weights *w)
  * rank that owns a part only, and from numbers of the host's. */
 Test(weights, bf16_is_the_value_rounded)
 {
-    struct stand s;
-    stand_open(&s, false, 2, 1, whole_model, WHOLE);
+    struct fixture s;
+    fixture_open(&s, false, 2, 1, whole_model, WHOLE);
     for (int rank = 0; rank < 2; rank++) {
         struct weights narrow;
         struct group data = {.rank = rank, .size = 2};
@@ -303,5 +303,5 @@ Test(weights, bf16_is_the_value_rounded)
         cr_expect_eq(((uint16_t *)held->weight.data)[77], narrow_nearest(BF16, numbers[77]));
         weights_destroy(&narrow);
     }
-    stand_close(&s);
+    fixture_close(&s);
 }

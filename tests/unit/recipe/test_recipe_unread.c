@@ -18,16 +18,16 @@ Test(recipe_unread, a_schedule_that_is_not_searched_for)
     WITH("", "pipeline.auto_f=1", "pipeline.auto_comm=0"); // the defaults are nobody's wish
 }
 
-#define NO_FORMAT    "precision.matmul_format is none, and no multiplication has another format"
-#define LOWERED(key) LINE("precision." key " has no effect: " NO_FORMAT)
+#define NO_FORMAT      "precision.matmul_format is none, and no multiplication has another format"
+#define QUANTIZED(key) LINE("precision." key " has no effect: " NO_FORMAT)
 #define HIGH                                                                                 \
     "precision.high_precision_layers=[layers.0]", "precision.high_precision_first_layers=1", \
         "precision.high_precision_last_layers=1"
 
 Test(recipe_unread, formats_that_are_not_there)
 {
-    WITH(LOWERED("scaling") LOWERED("high_precision_layers") LOWERED("high_precision_first_layers")
-             LOWERED("high_precision_last_layers"),
+    WITH(QUANTIZED("scaling") QUANTIZED("high_precision_layers") QUANTIZED("high_precision_first_layers")
+             QUANTIZED("high_precision_last_layers"),
          "precision.scaling=blockwise", HIGH);
     WITH("", "precision.matmul_format=e4m3", "precision.scaling=blockwise", HIGH);
     WITH(LINE("precision.amax_history_len has no effect: precision.scaling is auto, and only delayed looks "

@@ -534,8 +534,8 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
         .without_transfers = rule->on == LISTS || (rule->on == EITHER && throw_dice(&x.dice, 0, 1) == 0)});
     forget_pairs(x.s);
     cr_assert_eq(schedule_check(x.s, NULL), OK, "%s", fail_text());
-    bool planted = rule->plant(&x);
-    if (planted) {
+    bool injected = rule->plant(&x);
+    if (injected) {
         struct complaint why;
         enum status status = schedule_check(x.s, &why);
         cr_assert_eq(status, BAD_SCHEDULE, "%s, %s: accepted, not: %s", rule->name, family, x.expected.chars);
@@ -547,13 +547,13 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
     }
     text_free(&x.expected);
     schedule_destroy(x.s);
-    return planted;
+    return injected;
 }
 
 Test(faults, every_rule_of_every_family)
 {
     enum { TIMES = UNDER_SANITIZER ? 10 : 30 };
-    int planted = 0;
+    int injected = 0;
     for (int r = 0; r < RULES; r++)
         for (int i = 0; schedule_about(i) != NULL; i++) {
             const char *family = schedule_about(i)->name;
@@ -562,7 +562,7 @@ Test(faults, every_rule_of_every_family)
                 here += check_fault(&rules[r], family, (uint64_t)(100 * i + n)) ? 1 : 0;
             cr_expect_eq(here == 0, is_among(rules[r].not_for, family), "%s: %d faults in %s", rules[r].name,
                          here, family);
-            planted += here;
+            injected += here;
         }
-    cr_log_info("%d faults\n", planted);
+    cr_log_info("%d faults\n", injected);
 }

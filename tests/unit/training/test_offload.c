@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLOATS = 32, HOMES = 3 };
+enum { FLOATS = 32, LIFETIMES = 3 };
 
 struct field {
     struct device *device;
@@ -20,7 +20,7 @@ struct field {
     struct stage stages[4];
     struct stash stash;
     struct offload *offload;
-    struct buffer seen; // [chunks · m][HOMES][FLOATS]
+    struct buffer seen; // [chunks · m][LIFETIMES][FLOATS]
     int rank;
     bool early;
 };
@@ -36,15 +36,16 @@ static void open_field(struct field *f, const char *name, int p, int m, int rank
     f->env = (struct env){.model = &f->model, .batch = 1, .sequence = 1};
     for (int chunk = 0; chunk < f->schedule->chunks; chunk++) {
         f->stages[chunk].env = &f->env;
-        for (int home = 0; home < HOMES; home++)
-            f->stages[chunk].layout.bytes[home] = FLOATS * sizeof(float);
+        for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
+            f->stages[chunk].layout.bytes[lifetime] = FLOATS * sizeof(float);
     }
     struct stash_config config = {
         .schedule = f->schedule, .pp_rank = rank, .stages = f->stages, .backward = true, .offload = true};
     cr_assert_eq(stash_create(f->device, &config, &f->stash), OK);
     cr_assert_eq(offload_create(&f->stash, f->compute, &f->schedule->ranks[rank], &f->offload), OK);
     size_t cells = (size_t)f->schedule->chunks * (size_t)m;
-    cr_assert_eq(buffer_alloc(f->device, PART_DATA, cells * HOMES * FLOATS * sizeof(float), &f->seen), OK);
+    cr_assert_eq(buffer_alloc(f->device, PART_DATA, cells * LIFETIMES * FLOATS * sizeof(float), &f->seen),
+                 OK);
 }
 
 static void close_field(struct field *f)
@@ -68,19 +69,20 @@ static struct tensor view(char *data)
     return tensor_1d(data, F32, FLOATS);
 }
 
-static float value_of(int cell, int home)
+static float value_of(int cell, int lifetime)
 {
-    return (float)(1 + cell * HOMES + home);
+    return (float)(1 + cell * LIFETIMES + lifetime);
 }
 
 static void run_forward(struct field *f, int chunk, int microbatch, int cell)
 {
-    char *base[HOME_COUNT];
+    char *base[LIFETIME_COUNT];
     stash_bases(&f->stash, chunk, microbatch, false, base);
-    for (int home = 0; home < HOMES; home++) {
-        cr_assert_eq(offload_acquire(f->offload, f->compute, (enum home)home, chunk, microbatch), OK);
-        cr_assert_eq(fill(f->compute, (struct fill){.out = view(base[home]), .value = value_of(cell, home)}),
-                     OK);
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
+        cr_assert_eq(offload_acquire(f->offload, f->compute, (enum lifetime)lifetime, chunk, microbatch), OK);
+        cr_assert_eq(
+            fill(f->compute, (struct fill){.out = view(base[lifetime]), .value = value_of(cell, lifetime)}),
+            OK);
     }
     cr_assert_eq(offload_leave(f->offload, chunk, microbatch), OK);
     hurry(f);
@@ -88,13 +90,14 @@ static void run_forward(struct field *f, int chunk, int microbatch, int cell)
 
 static void run_backward(struct field *f, int chunk, int microbatch, int cell)
 {
-    char *base[HOME_COUNT];
+    char *base[LIFETIME_COUNT];
     stash_bases(&f->stash, chunk, microbatch, true, base);
     cr_assert_eq(offload_await(f->offload, chunk, microbatch), OK);
-    for (int home = 0; home < HOMES; home++) {
-        char *seen = (char *)f->seen.data + (size_t)(cell * HOMES + home) * FLOATS * sizeof(float);
-        cr_assert_eq(copy(f->compute, (struct copy){.in = view(base[home]), .out = view(seen)}), OK);
-        cr_assert_eq(stash_poison(&f->stash, f->compute, (enum home)home, chunk, microbatch, true), OK);
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
+        char *seen = (char *)f->seen.data + (size_t)(cell * LIFETIMES + lifetime) * FLOATS * sizeof(float);
+        cr_assert_eq(copy(f->compute, (struct copy){.in = view(base[lifetime]), .out = view(seen)}), OK);
+        cr_assert_eq(stash_poison(&f->stash, f->compute, (enum lifetime)lifetime, chunk, microbatch, true),
+                     OK);
     }
 }
 
@@ -106,14 +109,14 @@ static void check_seen(struct field *f, const char *name)
     cr_assert_eq(copy_to_host(f->compute, seen, f->seen.data, f->seen.bytes), OK);
     cr_assert_eq(stream_sync(f->compute), OK);
     for (size_t cell = 0; cell < cells; cell++)
-        for (int i = 0; i < HOMES * FLOATS; i++) {
+        for (int i = 0; i < LIFETIMES * FLOATS; i++) {
             int chunk = (int)cell / f->schedule->m, stage = schedule_stage(f->schedule, f->rank, chunk);
             if (schedule_rank(f->schedule, stage, (int)cell % f->schedule->m) != f->rank)
                 continue; // of the other direction
-            cr_assert_eq(seen[cell * HOMES * FLOATS + (size_t)i], value_of((int)cell, i / FLOATS),
+            cr_assert_eq(seen[cell * LIFETIMES * FLOATS + (size_t)i], value_of((int)cell, i / FLOATS),
                          "%s, rank %d%s: chunk %d, microbatch %d, home %d: %g", name, f->rank,
                          f->early ? ", copies early" : "", chunk, (int)cell % f->schedule->m, i / FLOATS,
-                         (double)seen[cell * HOMES * FLOATS + (size_t)i]);
+                         (double)seen[cell * LIFETIMES * FLOATS + (size_t)i]);
         }
     free(seen);
 }
@@ -136,21 +139,21 @@ static bool play(const char *name, int p, int m, int rank, bool early)
                 run_backward(&f, chunk, a.microbatch, cell);
         }
     check_seen(&f, name);
-    bool away = f.offload != NULL;
+    bool offloaded = f.offload != NULL;
     close_field(&f);
-    return away;
+    return offloaded;
 }
 
-Test(offload, what_went_away_comes_back)
+Test(offload, offloaded_activations_return)
 {
     // Those that split B end the life of two homes with I, where this test does not look.
     static const char *const names[] = {"gpipe", "looped-bfs", "1f1b", "interleaved"};
-    int away = 0;
+    int offloaded = 0;
     for (size_t k = 0; k < sizeof names / sizeof *names; k++)
         for (int rank = 0; rank < 4; rank++)
             for (int early = 0; early < 2; early++)
-                away += play(names[k], 4, 8, rank, early);
-    cr_assert_geq(away, 20);
+                offloaded += play(names[k], 4, 8, rank, early);
+    cr_assert_geq(offloaded, 20);
     cr_assert(!play("1f1b", 1, 8, 0, true), "each backward follows its forward");
 }
 
@@ -158,15 +161,15 @@ Test(offload, what_went_away_comes_back)
 Test(offload, slots)
 {
     struct schedule *schedule = NULL;
-    struct away_plan *away = NULL;
+    struct offload_plan *offloaded = NULL;
     struct slot_plan *whole = NULL;
     cr_assert_eq(schedule_build(&(struct schedule_options){.name = "1f1b", .p = 8, .m = 16}, &schedule), OK);
-    cr_assert_eq(away_plan_create(schedule, 0, &away), OK);
+    cr_assert_eq(offload_plan_create(schedule, 0, &offloaded), OK);
     cr_assert_eq(slot_plan_create(schedule, 0, 0, &whole), OK);
-    cr_assert(away->any);
+    cr_assert(offloaded->any);
     cr_assert_eq(whole->peak[STASH_UNTIL_WEIGHT][0], 8);
-    cr_assert_eq(away->peak[STASH_UNTIL_WEIGHT][0], 3);
-    away_plan_destroy(away);
+    cr_assert_eq(offloaded->peak[STASH_UNTIL_WEIGHT][0], 3);
+    offload_plan_destroy(offloaded);
     slot_plan_destroy(whole);
     schedule_destroy(schedule);
 }

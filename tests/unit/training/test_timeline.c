@@ -165,7 +165,7 @@ Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
     double greatest = 0.0;
     for (int rank = 0; rank < 2; rank++) {
         const struct rank_time *r = &sim->ranks[rank];
-        greatest = fmax(greatest, timeline_bubble_remark(r->last_end - r->first_start, r->busy));
+        greatest = fmax(greatest, timeline_bubble_stat(r->last_end - r->first_start, r->busy));
     }
     cr_assert_eq(sim->ranks[1].bubble, 2.0);
     cr_assert_float_eq(timeline_bubble_fraction(greatest), 0.4, 1e-9);
@@ -188,9 +188,10 @@ Test(timeline, a_bubble_survives_being_one_number)
         {1e9, 0.5e9, 0.5, 1e-4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double remark = timeline_bubble_remark(cases[i].span_s, cases[i].busy_s);
-        cr_assert_float_eq(timeline_bubble_fraction(remark), cases[i].fraction, cases[i].within + 1e-300,
-                           "%g of %g: %g", cases[i].busy_s, cases[i].span_s, remark);
+        double collect_stats = timeline_bubble_stat(cases[i].span_s, cases[i].busy_s);
+        cr_assert_float_eq(timeline_bubble_fraction(collect_stats), cases[i].fraction,
+                           cases[i].within + 1e-300, "%g of %g: %g", cases[i].busy_s, cases[i].span_s,
+                           collect_stats);
     }
-    cr_assert_gt(timeline_bubble_remark(10.0, 6.0), timeline_bubble_remark(3.0, 1.0));
+    cr_assert_gt(timeline_bubble_stat(10.0, 6.0), timeline_bubble_stat(3.0, 1.0));
 }

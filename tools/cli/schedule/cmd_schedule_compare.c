@@ -50,7 +50,7 @@ static void summarise(const struct schedule *s, const struct simulation *sim, st
 {
     out->v = s->v;
     out->chunks = s->chunks;
-    out->twins = schedule_has_twins(s);
+    out->twins = schedule_has_replicas(s);
     out->makespan = sim->makespan;
     out->bubble = bubble_fraction(sim);
     for (int rank = 0; rank < s->p; rank++) {

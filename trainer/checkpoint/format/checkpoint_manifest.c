@@ -128,22 +128,22 @@ int manifest_degree(const struct manifest *m, const char *axis)
     return 0;
 }
 
-enum status manifest_begin(const struct worker *worker, const struct save_identity *identity,
+enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                            struct manifest *out)
 {
-    const struct recipe *recipe = worker->run->recipe;
+    const struct recipe *recipe = state->run->recipe;
     *out = (struct manifest){
         .version = CHECKPOINT_VERSION,
         .identity = *identity,
-        .consumed_samples = worker->step * recipe->train.global_batch_size,
-        .skipped_steps = worker->skipped,
+        .consumed_samples = state->step * recipe->train.global_batch_size,
+        .skipped_steps = state->skipped,
         .seed = recipe->seed,
         .model = calloc(MODEL_KEYS, sizeof *out->model),
     };
     if (out->model == NULL)
         return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
-    layout_of(&worker->mesh.degrees, out);
-    order_text(&worker->mesh, out->rank_order);
+    layout_of(&state->mesh.degrees, out);
+    order_text(&state->mesh, out->rank_order);
     for (int key = 0; key < MODEL_KEYS; key++)
         model_value(recipe, key, &out->model[out->model_count++]);
     return OK;

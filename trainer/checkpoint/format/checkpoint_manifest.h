@@ -60,7 +60,7 @@ struct manifest {
 };
 
 /* The step, the model and the layout of a worker; no recipe and no files yet. */
-MUST_USE enum status manifest_begin(const struct worker *worker, const struct save_identity *identity,
+MUST_USE enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                                     struct manifest *out);
 /* The resolved recipe that lies next to the manifest. */
 void manifest_set_recipe(struct manifest *manifest, const char *name, const struct text *recipe);

@@ -17,18 +17,18 @@
 #include "trainer/recipe/recipe.h"
 
 struct checkpoint_lock;
-struct worker;
+struct rank_state;
 
 /* Each may be NULL. `step` counts from 1; what is loaded to evaluate has step 0. */
 struct hooks {
     void *context;
-    enum status (*declared)(void *context, struct worker *worker); // rows are known, nothing is allocated
-    enum status (*built)(void *context, struct worker *worker);    // weights are initialised
-    enum status (*loaded)(void *context, struct worker *worker, int64_t step); // microbatches are there
-    enum status (*executed)(void *context, struct worker *worker,
+    enum status (*declared)(void *context, struct rank_state *state); // rows are known, nothing is allocated
+    enum status (*built)(void *context, struct rank_state *state);    // weights are initialised
+    enum status (*loaded)(void *context, struct rank_state *state, int64_t step); // microbatches are there
+    enum status (*executed)(void *context, struct rank_state *state,
                             int64_t step); // gradients are summed over data
-    enum status (*reduced)(void *context, struct worker *worker, int64_t step); // gradients are whole
-    enum status (*stepped)(void *context, struct worker *worker, int64_t step,
+    enum status (*reduced)(void *context, struct rank_state *state, int64_t step); // gradients are whole
+    enum status (*stepped)(void *context, struct rank_state *state, int64_t step,
                            const struct step_result *result);
 };
 
@@ -40,7 +40,7 @@ struct run {
     struct mesh mesh;
     struct hooks hooks;
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
-    bool is_rehearsal;                       // on the device that plans, whatever the recipe says
+    bool is_planning;                        // on the device that plans, whatever the recipe says
     struct stop *stop;                       // NULL: no signal is listened to
 };
 
@@ -59,7 +59,7 @@ int run_threads(const struct run *run, int world_size);
 struct tokenizer;
 MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out);
 
-struct worker {
+struct rank_state {
     const struct run *run;
     struct world *world;
     struct mesh mesh;
@@ -76,8 +76,8 @@ struct worker {
     bool ahead;                         // the first forwards of the next step are done
     bool wants_stop;                    // asks all ranks to stop, as an exit signal does
     double save_at_s; // asks all ranks to save after the first step that ends at or after this; 0: never
-    double remarks[REMARK_COUNT]; // of the last step, the maximum of all ranks'
-    struct buffer remarks_buffer;
+    double stats[STAT_COUNT]; // of the last step, the maximum of all ranks'
+    struct buffer stats_buffer;
     struct loss_scale loss_scale; // of the next step
     struct buffer scale_buffer;   // f32 on the device; none without a loss scale
     float scale_sent;             // what goes there
@@ -88,26 +88,26 @@ struct worker {
 double monotonic_s(void);
 
 /* training false: weights and forward passes only. */
-MUST_USE enum status worker_create(const struct run *run, struct world *world, bool training,
-                                   struct worker *out);
-void worker_destroy(struct worker *worker);
+MUST_USE enum status rank_create(const struct run *run, struct world *world, bool training,
+                                 struct rank_state *out);
+void rank_destroy(struct rank_state *state);
 
 /* One whole step; worker->step is one more afterwards. */
-MUST_USE enum status worker_step(struct worker *worker, struct step_result *out);
+MUST_USE enum status rank_step(struct rank_state *state, struct step_result *out);
 /* The same for a caller who goes on to the next step at once, on every rank: with post-validation the ranks
  * may already be in it afterwards. Weights and moments are those of the step all the same. */
-MUST_USE enum status worker_step_and_on(struct worker *worker, struct step_result *out);
+MUST_USE enum status rank_step_and_on(struct rank_state *state, struct step_result *out);
 
 /* The updates that the weights have seen: Adam's corrections and the learning rate count these. */
-int64_t worker_updates(const struct worker *worker);
+int64_t rank_updates(const struct rank_state *state);
 
 /* A loss or gradient that is no number ends the run, for what follows would be trained on noise: NOT_FINITE
  * names the step, the parameter and its rank, on every rank alike. OK where the recipe does not want it
  * checked; and for gradients alone where the step was skipped and a loss scale can still fall. */
-MUST_USE enum status worker_check_finite(const struct worker *worker, const struct step_result *result);
+MUST_USE enum status rank_check_finite(const struct rank_state *state, const struct step_result *result);
 
 /* The mean loss per token over the validation part (NAN where no token counts): eval_iters global batches,
  * the same each time. They may take hours, so the exit signal is asked for before each: `stop`, on all ranks
  * alike, and there is no loss.
  */
-MUST_USE enum status worker_evaluate(struct worker *worker, double *loss, bool *stop);
+MUST_USE enum status rank_evaluate(struct rank_state *state, double *loss, bool *stop);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/memory_plan.h"
 
 #include "kernels/device_plan.h"
 
@@ -7,28 +7,28 @@
 struct stand_in {
     struct run run;
     struct slot_use *slots;
-    struct rehearsal *out;
+    struct memory_plan *out;
 };
 
 static enum status play(struct world *world, void *argument)
 {
     struct stand_in *s = argument;
-    struct worker worker;
+    struct rank_state state;
     struct step_result result;
-    TRY(worker_create(&s->run, world, true, &worker));
-    TRY(worker_step(&worker, &result));
-    s->out->use = device_memory(worker.device);
-    s->out->pool_bytes = device_planned_bytes(worker.device);
+    TRY(rank_create(&s->run, world, true, &state));
+    TRY(rank_step(&state, &result));
+    s->out->use = device_memory(state.device);
+    s->out->pool_bytes = device_planned_bytes(state.device);
     for (int chunk = 0; s->slots != NULL && chunk < s->run.schedule->chunks; chunk++)
-        stash_slots(executor_stash(worker.executor), chunk, &s->slots[chunk * SLOT_KINDS]);
-    worker_destroy(&worker);
+        stash_slots(executor_stash(state.executor), chunk, &s->slots[chunk * SLOT_KINDS]);
+    rank_destroy(&state);
     return OK;
 }
 
-enum status rehearse(const struct run *run, int rank, struct slot_use *slots, struct rehearsal *out)
+enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots, struct memory_plan *out)
 {
     struct stand_in s = {.run = *run, .slots = slots, .out = out};
-    s.run.is_rehearsal = true;
+    s.run.is_planning = true;
     s.run.data = NULL;
     s.run.hooks = (struct hooks){0};
     const struct who before = *who_am_i(); // no rank yet, and not in the step that is played
@@ -37,7 +37,7 @@ enum status rehearse(const struct run *run, int rank, struct slot_use *slots, st
     return status;
 }
 
-void rehearsal_advise(const struct recipe *recipe, struct text *out)
+void memory_plan_advise(const struct recipe *recipe, struct text *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
     const struct recompute recompute = recipe_recompute(recipe);
@@ -58,7 +58,7 @@ void rehearsal_advise(const struct recipe *recipe, struct text *out)
         }
 }
 
-void rehearsal_largest(const int64_t *bytes, struct text *out)
+void memory_plan_largest(const int64_t *bytes, struct text *out)
 {
     enum { LARGEST = 4 };
     bool said[PART_COUNT] = {[PART_HOST] = true};
@@ -87,7 +87,7 @@ static void advise_of_host(const struct recipe *recipe, struct text *out)
 }
 
 /* What does not come out of the plan's memory is asked of CUDA while others use the GPU too. */
-static void say_held(const struct worker *w, struct text *out)
+static void say_held(const struct rank_state *w, struct text *out)
 {
     char size[NUMBER_CHARS];
     const struct memory_use use = device_memory(w->device);
@@ -96,13 +96,14 @@ static void say_held(const struct worker *w, struct text *out)
         held += part != PART_HOST ? use.now_bytes[part] : 0;
     text_add(out, "; rank %d has %s of GPU %d (", w->world->rank, bytes_text(held, size),
              w->world->device_index);
-    rehearsal_largest(use.now_bytes, out);
+    memory_plan_largest(use.now_bytes, out);
     text_add(out, "), and CUDA's libraries or other processes (nvidia-smi) the rest; ");
 }
 
-enum status rehearsal_explain(const struct recipe *recipe, const struct worker *worker, enum status status)
+enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
+                                enum status status)
 {
-    const bool of_gpu = status == NO_DEVICE_MEMORY && worker->device != NULL;
+    const bool of_gpu = status == NO_DEVICE_MEMORY && state->device != NULL;
     const bool of_host = status == NO_MEMORY && device_named_is_gpu(recipe->cluster.device);
     const struct who *who = who_am_i();
     struct text why = {0};
@@ -112,8 +113,8 @@ enum status rehearsal_explain(const struct recipe *recipe, const struct worker *
         text_add(&why, "step %d, %s: ", who->step, who->action);
     text_add(&why, "%s", fail_text());
     if (of_gpu) {
-        say_held(worker, &why);
-        rehearsal_advise(recipe, &why);
+        say_held(state, &why);
+        memory_plan_advise(recipe, &why);
     } else {
         advise_of_host(recipe, &why);
     }

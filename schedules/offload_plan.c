@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedules/away.h"
+#include "schedules/offload_plan.h"
 
 #include "schedules/edges.h"
 
@@ -59,7 +59,7 @@ static void split_lives(const struct slot_life *whole, const struct absence *abs
     }
 }
 
-static void give(struct away_plan *plan, const struct slot_lives *whole, const struct absence *absence,
+static void give(struct offload_plan *plan, const struct slot_lives *whole, const struct absence *absence,
                  struct slot_life *room, bool *taken)
 {
     int m = plan->m;
@@ -78,7 +78,7 @@ static void give(struct away_plan *plan, const struct slot_lives *whole, const s
     }
 }
 
-static bool allocate(struct away_plan *plan, size_t things)
+static bool allocate(struct offload_plan *plan, size_t things)
 {
     bool good = true;
     for (int k = 0; k < CLASSES; k++) {
@@ -92,7 +92,8 @@ static bool allocate(struct away_plan *plan, size_t things)
     return good && plan->returns != NULL;
 }
 
-static void find_absence(const struct schedule *s, int rank, struct away_plan *plan, struct absence *absence)
+static void find_absence(const struct schedule *s, int rank, struct offload_plan *plan,
+                         struct absence *absence)
 {
     size_t things = (size_t)s->chunks * (size_t)s->m;
     absence->returns = plan->returns;
@@ -107,14 +108,14 @@ static void find_absence(const struct schedule *s, int rank, struct away_plan *p
     }
 }
 
-enum status away_plan_create(const struct schedule *s, int rank, struct away_plan **out)
+enum status offload_plan_create(const struct schedule *s, int rank, struct offload_plan **out)
 {
     CHECK(s->has_transfers && rank >= 0 && rank < s->p);
     size_t things = (size_t)s->chunks * (size_t)s->m;
-    struct away_plan *plan = calloc(1, sizeof *plan);
+    struct offload_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
         return fail(NO_MEMORY, "a plan of absences");
-    *plan = (struct away_plan){.m = s->m, .chunks = s->chunks};
+    *plan = (struct offload_plan){.m = s->m, .chunks = s->chunks};
     struct absence absence = {.leaves = malloc(things * sizeof(int))};
     struct slot_life *room = malloc(4 * things * sizeof *room);
     bool *taken = malloc(2 * things * sizeof *taken);
@@ -127,7 +128,7 @@ enum status away_plan_create(const struct schedule *s, int rank, struct away_pla
         give(plan, &whole, &absence, room, taken);
         *out = plan;
     } else {
-        away_plan_destroy(plan);
+        offload_plan_destroy(plan);
     }
     slot_lives_destroy(&whole);
     free(absence.leaves);
@@ -136,7 +137,7 @@ enum status away_plan_create(const struct schedule *s, int rank, struct away_pla
     return status;
 }
 
-void away_plan_destroy(struct away_plan *plan)
+void offload_plan_destroy(struct offload_plan *plan)
 {
     if (plan == NULL)
         return;

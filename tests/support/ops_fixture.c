@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/ops_stand.h"
+#include "tests/support/ops_fixture.h"
 
 #include "tests/support/mirror.h"
 
@@ -9,7 +9,7 @@
 
 enum { GUARD = 80 }; // floats on either side; more than a vector, and a multiple of its alignment
 
-#ifdef STAND_EMULATED // the cuda device, with the emulator for a GPU
+#ifdef FIXTURE_EMULATED // the cuda device, with the emulator for a GPU
 #include "kernels/cuda/runtime/device_cuda.h"
 #endif
 
@@ -31,7 +31,7 @@ static struct device_options options_of(const char *name, int threads)
 static struct device *device_with(int threads, enum matmul_epilogues epilogues)
 {
     struct device *device;
-#ifdef STAND_EMULATED
+#ifdef FIXTURE_EMULATED
     struct device_options options = options_of("cuda", threads);
     options.epilogues = epilogues;
     MUST(device_open_with(&device_cuda, &options, &device));
@@ -47,17 +47,17 @@ static struct device *device_with(int threads, enum matmul_epilogues epilogues)
     return device;
 }
 
-struct device *stand_device(int threads)
+struct device *fixture_device(int threads)
 {
     return device_with(threads, EPILOGUES_APART);
 }
 
-struct device *stand_tf32_device(void)
+struct device *fixture_tf32_device(void)
 {
     struct device *device = NULL;
     struct device_options options = options_of("cuda", 1);
     options.tf32 = true;
-#ifdef STAND_EMULATED
+#ifdef FIXTURE_EMULATED
     MUST(device_open_with(&device_cuda, &options, &device));
 #else
     options.name = getenv("CUBOID_TEST_DEVICE");
@@ -67,51 +67,51 @@ struct device *stand_tf32_device(void)
     return device;
 }
 
-struct stand stand_open(int threads)
+struct fixture fixture_open(int threads)
 {
-    return stand_open_with(threads, EPILOGUES_APART);
+    return fixture_open_with(threads, EPILOGUES_APART);
 }
 
-struct stand stand_open_with(int threads, enum matmul_epilogues epilogues)
+struct fixture fixture_open_with(int threads, enum matmul_epilogues epilogues)
 {
-    struct stand stand = {.device = device_with(threads, epilogues)};
-    MUST(stream_create(stand.device, "test", &stand.stream));
-    return stand;
+    struct fixture fixture = {.device = device_with(threads, epilogues)};
+    MUST(stream_create(fixture.device, "test", &fixture.stream));
+    return fixture;
 }
 
-void stand_close(struct stand *stand)
+void fixture_close(struct fixture *fixture)
 {
-    stream_destroy(stand->stream);
-    device_close(stand->device);
-    for (int i = 0; i < stand->arrays; i++)
-        free(stand->array[i]);
+    stream_destroy(fixture->stream);
+    device_close(fixture->device);
+    for (int i = 0; i < fixture->arrays; i++)
+        free(fixture->array[i]);
 }
 
-void stand_lend(struct stand *stand, void *data, size_t bytes)
+void fixture_lend(struct fixture *fixture, void *data, size_t bytes)
 {
-    mirror_lend(stand->device, data, bytes);
+    mirror_lend(fixture->device, data, bytes);
 }
 
-static void *keep(struct stand *stand, size_t bytes)
+static void *keep(struct fixture *fixture, size_t bytes)
 {
-    CHECK(stand->arrays < STAND_ARRAYS);
+    CHECK(fixture->arrays < FIXTURE_ARRAYS);
     void *array = aligned_alloc(64, (bytes + 127) / 64 * 64);
     CHECK(array != NULL);
-    stand_lend(stand, array, bytes);
-    stand->array[stand->arrays++] = array;
+    fixture_lend(fixture, array, bytes);
+    fixture->array[fixture->arrays++] = array;
     return array;
 }
 
-float *stand_floats(struct stand *stand, int64_t count)
+float *fixture_floats(struct fixture *fixture, int64_t count)
 {
-    int64_t whole = count + 2 * GUARD + stand->shift;
-    float *array = keep(stand, (size_t)whole * sizeof *array);
+    int64_t whole = count + 2 * GUARD + fixture->shift;
+    float *array = keep(fixture, (size_t)whole * sizeof *array);
     for (int64_t i = 0; i < whole; i++)
         array[i] = NAN;
-    return array + GUARD + stand->shift;
+    return array + GUARD + fixture->shift;
 }
 
-bool stand_is_guarded(const float *array, int64_t count)
+bool fixture_is_guarded(const float *array, int64_t count)
 {
     for (int64_t i = 1; i <= GUARD; i++)
         if (!isnan(array[-i]) || (i < GUARD && !isnan(array[count - 1 + i])))
@@ -119,15 +119,15 @@ bool stand_is_guarded(const float *array, int64_t count)
     return true;
 }
 
-uint16_t *stand_shorts(struct stand *stand, int64_t count)
+uint16_t *fixture_shorts(struct fixture *fixture, int64_t count)
 {
-    int64_t whole = count + 2 * GUARD + stand->shift;
-    uint16_t *array = keep(stand, (size_t)whole * sizeof *array);
+    int64_t whole = count + 2 * GUARD + fixture->shift;
+    uint16_t *array = keep(fixture, (size_t)whole * sizeof *array);
     memset(array, 0xff, (size_t)whole * sizeof *array);
-    return array + GUARD + stand->shift;
+    return array + GUARD + fixture->shift;
 }
 
-bool stand_shorts_are_guarded(const uint16_t *array, int64_t count)
+bool fixture_shorts_are_guarded(const uint16_t *array, int64_t count)
 {
     for (int64_t i = 1; i <= GUARD; i++)
         if (array[-i] != 0xffff || (i < GUARD && array[count - 1 + i] != 0xffff))
@@ -135,47 +135,47 @@ bool stand_shorts_are_guarded(const uint16_t *array, int64_t count)
     return true;
 }
 
-double *stand_doubles(struct stand *stand, int64_t count)
+double *fixture_doubles(struct fixture *fixture, int64_t count)
 {
-    double *array = keep(stand, (size_t)count * sizeof *array);
+    double *array = keep(fixture, (size_t)count * sizeof *array);
     for (int64_t i = 0; i < count; i++)
         array[i] = NAN;
     return array;
 }
 
-int32_t *stand_ints(struct stand *stand, int64_t count)
+int32_t *fixture_ints(struct fixture *fixture, int64_t count)
 {
-    int32_t *array = keep(stand, (size_t)count * sizeof *array);
+    int32_t *array = keep(fixture, (size_t)count * sizeof *array);
     memset(array, 0, (size_t)count * sizeof *array);
     return array;
 }
 
-int64_t *stand_longs(struct stand *stand, int64_t count)
+int64_t *fixture_longs(struct fixture *fixture, int64_t count)
 {
-    int64_t *array = keep(stand, (size_t)count * sizeof *array);
+    int64_t *array = keep(fixture, (size_t)count * sizeof *array);
     memset(array, 0, (size_t)count * sizeof *array);
     return array;
 }
 
-float *stand_normals(struct stand *stand, const char *name, int64_t count, double spread)
+float *fixture_normals(struct fixture *fixture, const char *name, int64_t count, double spread)
 {
-    float *array = stand_floats(stand, count);
+    float *array = fixture_floats(fixture, count);
     philox_normal(philox_named(42, name), 0, 0, count, array);
     for (int64_t i = 0; i < count; i++)
         array[i] *= (float)spread;
     return array;
 }
 
-float *stand_copy(struct stand *stand, const float *from, int64_t count)
+float *fixture_copy(struct fixture *fixture, const float *from, int64_t count)
 {
-    float *array = stand_floats(stand, count);
+    float *array = fixture_floats(fixture, count);
     memcpy(array, from, (size_t)count * sizeof *array);
     return array;
 }
 
-double *stand_widen(struct stand *stand, const float *from, int64_t count)
+double *fixture_widen(struct fixture *fixture, const float *from, int64_t count)
 {
-    double *array = stand_doubles(stand, count);
+    double *array = fixture_doubles(fixture, count);
     for (int64_t i = 0; i < count; i++)
         array[i] = (double)from[i];
     return array;

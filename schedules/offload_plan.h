@@ -14,7 +14,7 @@
 
 #include "schedules/peak.h"
 
-struct away_plan {
+struct offload_plan {
     int m, chunks;
     int *returns; // [chunks][m] the place in the list of the action before which it is sent for; -1: it stays
     /* UNTIL_INPUT, STASH_UNTIL_INPUT and STASH_UNTIL_WEIGHT only. */
@@ -24,11 +24,12 @@ struct away_plan {
 };
 
 /* The plan of `rank` for a schedule with transfers. */
-MUST_USE enum status away_plan_create(const struct schedule *schedule, int rank, struct away_plan **out);
-void away_plan_destroy(struct away_plan *plan);
+MUST_USE enum status offload_plan_create(const struct schedule *schedule, int rank,
+                                         struct offload_plan **out);
+void offload_plan_destroy(struct offload_plan *plan);
 
-static inline int away_slot(const struct away_plan *plan, enum slot_class class, int chunk, int microbatch,
-                            bool back)
+static inline int offload_slot(const struct offload_plan *plan, enum slot_class class, int chunk,
+                               int microbatch, bool back)
 {
     return plan->slot[class][(2 * chunk + back) * plan->m + microbatch];
 }

@@ -55,7 +55,7 @@ static int64_t passed(const struct dry *d, enum op_kind kind)
     } while (0)
 #define LETS_IN(call) cr_assert_eq((call), OK, "%s: %s", #call, fail_text())
 
-Test(doors, gemm)
+Test(checks, gemm)
 {
     struct dry d = dry_open();
     const struct gemm good = {.a = f32(3, 4), .b = f32(4, 6), .c = f32(3, 6), .bias = f32_vector(6)};
@@ -101,7 +101,7 @@ Test(doors, gemm)
 }
 
 /* A device that has no epilogues runs the parts. */
-Test(doors, epilogues)
+Test(checks, epilogues)
 {
     struct dry d = dry_open();
     const struct gemm good = {.a = f32(3, 4), .b = f32(4, 6), .c = f32(3, 6)};
@@ -140,7 +140,7 @@ Test(doors, epilogues)
     dry_close(&d);
 }
 
-Test(doors, memory_ops)
+Test(checks, memory_ops)
 {
     struct dry d = dry_open();
     LETS_IN(copy(d.stream, (struct copy){.in = f32(3, 4), .out = f32(3, 4)}));
@@ -190,7 +190,7 @@ Test(doors, memory_ops)
 
 /* One op for a list, with what all its members cost; none for a list of nothing; and each member is looked
  * at. */
-Test(doors, lists)
+Test(checks, lists)
 {
     struct dry d = dry_open();
     struct adamw step = {.weight = f32_vector(9),
@@ -228,7 +228,7 @@ Test(doors, lists)
     dry_close(&d);
 }
 
-Test(doors, norms_and_activations)
+Test(checks, norms_and_activations)
 {
     struct dry d = dry_open();
     struct norm_forward norm = {
@@ -281,7 +281,7 @@ Test(doors, norms_and_activations)
     dry_close(&d);
 }
 
-Test(doors, attention)
+Test(checks, attention)
 {
     struct dry d = dry_open();
     struct attention_forward good = {.q = f32(12, 32),
@@ -319,7 +319,7 @@ Test(doors, attention)
     dry_close(&d);
 }
 
-Test(doors, embedding_and_residual)
+Test(checks, embedding_and_residual)
 {
     struct dry d = dry_open();
     int32_t id[5];
@@ -348,7 +348,7 @@ Test(doors, embedding_and_residual)
     dry_close(&d);
 }
 
-Test(doors, loss)
+Test(checks, loss)
 {
     struct dry d = dry_open();
     int32_t label[6];
@@ -375,7 +375,7 @@ Test(doors, loss)
     dry_close(&d);
 }
 
-Test(doors, dry_counts_and_gives_zeros)
+Test(checks, dry_counts_and_gives_zeros)
 {
     struct dry d = dry_open();
     struct buffer x, y;
@@ -396,7 +396,7 @@ Test(doors, dry_counts_and_gives_zeros)
     dry_close(&d);
 }
 
-Test(doors, no_memory_is_behind_a_dry_address)
+Test(checks, no_memory_is_behind_a_dry_address)
 {
     struct dry d = dry_open();
     struct buffer x;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/engine/worker.h"
+#include "trainer/engine/rank_state.h"
 
 #include "base/machine.h"
 #include "kernels/device_plan.h"
 #include "trainer/engine/agree.h"
-#include "trainer/plan/rehearsal.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ struct device_options run_device_options(const struct run *run, int threads)
 {
     const struct recipe *recipe = run->recipe;
     const char *device = recipe->cluster.device;
-    bool plans = run->is_rehearsal || !device_named_computes(device);
+    bool plans = run->is_planning || !device_named_computes(device);
     return (struct device_options){
         .name = plans ? device_that_plans() : device,
         .threads = threads,
@@ -55,8 +55,8 @@ static enum status open_device(const struct run *run, const struct world *world,
     options.index = world->device_index;
     if (!training || !device_named_reserves(options.name))
         return device_open(&options, out);
-    struct rehearsal plan;
-    TRY(rehearse(run, world->rank, NULL, &plan));
+    struct memory_plan plan;
+    TRY(memory_plan_make(run, world->rank, NULL, &plan));
     options.reserve_bytes = plan.pool_bytes;
     enum status status = device_open(&options, out);
     if (status != NO_DEVICE_MEMORY)
@@ -65,16 +65,16 @@ static enum status open_device(const struct run *run, const struct world *world,
     struct text why = {0};
     text_add(&why, "%s; rank %d will take %s of GPU %d (", fail_text(), world->rank,
              bytes_text((int64_t)plan.pool_bytes, size), options.index);
-    rehearsal_largest(plan.use.peak_bytes, &why);
+    memory_plan_largest(plan.use.peak_bytes, &why);
     text_add(&why, "); ");
-    rehearsal_advise(run->recipe, &why);
+    memory_plan_advise(run->recipe, &why);
     status = fail(status, "%s", text_chars(&why));
     text_free(&why);
     return status;
 }
 
-static enum status call_hook(enum status (*hook)(void *, struct worker *), const struct run *run,
-                             struct worker *w)
+static enum status call_hook(enum status (*hook)(void *, struct rank_state *), const struct run *run,
+                             struct rank_state *w)
 {
     return hook != NULL ? hook(run->hooks.context, w) : OK;
 }
@@ -98,7 +98,7 @@ static int layers_held(const struct run *run, int pp_rank, int *out)
     return count;
 }
 
-static enum status create_weights(struct worker *w, bool training)
+static enum status create_weights(struct rank_state *w, bool training)
 {
     const struct run *run = w->run;
     int *layers = calloc((size_t)run->recipe->model.num_layers + 2, sizeof *layers);
@@ -127,7 +127,7 @@ static enum status create_weights(struct worker *w, bool training)
     return status;
 }
 
-static enum status create_amax(struct worker *w)
+static enum status create_amax(struct rank_state *w)
 {
     struct amax_history_config config = {
         .recipe = &w->run->recipe->precision,
@@ -139,7 +139,7 @@ static enum status create_amax(struct worker *w)
     return amax_history_create(&config, &w->amax);
 }
 
-static enum status create_executor(struct worker *w, bool training)
+static enum status create_executor(struct rank_state *w, bool training)
 {
     const struct recipe *recipe = w->run->recipe;
     struct executor_config config = {
@@ -168,7 +168,7 @@ static enum status create_executor(struct worker *w, bool training)
     return executor_create(&config, &w->executor);
 }
 
-static enum status create_validation(struct worker *w)
+static enum status create_validation(struct rank_state *w)
 {
     struct post_validation_config config = {
         .world = w->world,
@@ -182,7 +182,7 @@ static enum status create_validation(struct worker *w)
 }
 
 /* The holders of the first and the last stage, in the direction in which this rank has one of them. */
-static enum status add_ties(struct worker *w)
+static enum status add_ties(struct rank_state *w)
 {
     const struct schedule *schedule = w->run->schedule;
     int last = schedule->stages - 1, mine = w->groups->place.pp;
@@ -191,7 +191,7 @@ static enum status add_ties(struct worker *w)
     return rank_of[0] != rank_of[last] ? groups_add_ties(w->world, w->groups, rank_of[0], rank_of[last]) : OK;
 }
 
-static enum status create_optimizer(struct worker *w)
+static enum status create_optimizer(struct rank_state *w)
 {
     const struct recipe *recipe = w->run->recipe;
     struct optimizer_config config = {
@@ -206,7 +206,7 @@ static enum status create_optimizer(struct worker *w)
     };
     int m = (int)recipe_microbatches(recipe);
     TRY(optimizer_create(&config, &w->optimizer));
-    TRY(buffer_alloc(w->device, PART_DATA, sizeof w->remarks, &w->remarks_buffer));
+    TRY(buffer_alloc(w->device, PART_DATA, sizeof w->stats, &w->stats_buffer));
     if (recipe->pipeline.optimizer_post_validation)
         TRY(create_validation(w));
     return batches_create(w->device, m, recipe->train.micro_batch_size, recipe->model.seq_length,
@@ -214,7 +214,7 @@ static enum status create_optimizer(struct worker *w)
 }
 
 /* The scale of the step that begins, to where all that is scaled reads it. */
-static enum status send_scale(struct worker *w)
+static enum status send_scale(struct rank_state *w)
 {
     w->scale_sent = (float)w->loss_scale.scale;
     if (w->scale_buffer.bytes == 0)
@@ -222,7 +222,7 @@ static enum status send_scale(struct worker *w)
     return copy_to_device(w->compute, w->scale_buffer.data, &w->scale_sent, sizeof w->scale_sent);
 }
 
-static enum status create_scale(struct worker *w)
+static enum status create_scale(struct rank_state *w)
 {
     w->loss_scale = loss_scale_of(w->run->recipe);
     if (w->loss_scale.scale > 0.0)
@@ -230,10 +230,10 @@ static enum status create_scale(struct worker *w)
     return send_scale(w);
 }
 
-enum status worker_create(const struct run *run, struct world *world, bool training, struct worker *out)
+enum status rank_create(const struct run *run, struct world *world, bool training, struct rank_state *out)
 {
     const struct recipe *recipe = run->recipe;
-    *out = (struct worker){.run = run, .world = world, .mesh = run->mesh};
+    *out = (struct rank_state){.run = run, .world = world, .mesh = run->mesh};
     // First the device: some transports reach it while they connect.
     TRY(open_device(run, world, training, &out->device));
     struct who *me = who_am_i();
@@ -246,8 +246,8 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));
-    if (schedule_has_twins(run->schedule))
-        TRY(groups_add_twins(world, out->groups));
+    if (schedule_has_replicas(run->schedule))
+        TRY(groups_add_replicas(world, out->groups));
     TRY(stream_create(out->device, "compute", &out->compute));
     TRY(create_weights(out, training));
     TRY(weights_initialise(&out->weights, out->compute, recipe->seed));
@@ -260,21 +260,21 @@ enum status worker_create(const struct run *run, struct world *world, bool train
     return call_hook(run->hooks.built, run, out);
 }
 
-void worker_destroy(struct worker *worker)
+void rank_destroy(struct rank_state *state)
 {
-    executor_destroy(worker->executor);
-    amax_history_destroy(worker->amax);
-    post_validation_destroy(worker->validation);
-    optimizer_destroy(worker->optimizer);
-    buffer_free(&worker->remarks_buffer);
-    buffer_free(&worker->scale_buffer);
-    batches_destroy(&worker->batches);
-    weights_destroy(&worker->weights);
-    stream_destroy(worker->compute);
-    groups_destroy(worker->groups);
-    device_close(worker->device);
-    params_free(&worker->params);
-    *worker = (struct worker){0};
+    executor_destroy(state->executor);
+    amax_history_destroy(state->amax);
+    post_validation_destroy(state->validation);
+    optimizer_destroy(state->optimizer);
+    buffer_free(&state->stats_buffer);
+    buffer_free(&state->scale_buffer);
+    batches_destroy(&state->batches);
+    weights_destroy(&state->weights);
+    stream_destroy(state->compute);
+    groups_destroy(state->groups);
+    device_close(state->device);
+    params_free(&state->params);
+    *state = (struct rank_state){0};
 }
 
 /* ---- a step ---- */
@@ -284,7 +284,7 @@ static bool has_documents(const struct run *run)
     return run->recipe->data.reset_attention_mask;
 }
 
-static struct batch_place place_of(const struct worker *w, uint64_t step)
+static struct batch_place place_of(const struct rank_state *w, uint64_t step)
 {
     const struct recipe *recipe = w->run->recipe;
     return (struct batch_place){
@@ -298,7 +298,7 @@ static struct batch_place place_of(const struct worker *w, uint64_t step)
 
 /* Reads the microbatches of global batch `index` and says where their losses go: each sample has its own
  * place in the global batch, whoever computes it. In a run without data, the hook `loaded` fills them. */
-static enum status load_batches(struct worker *w, enum data_split split, uint64_t index)
+static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
     struct batch_place place = place_of(w, index);
     uint64_t begin = index * (uint64_t)place.global_batch_size;
@@ -319,7 +319,7 @@ static enum status load_batches(struct worker *w, enum data_split split, uint64_
     return OK;
 }
 
-static enum status load(struct worker *w, enum data_split split, uint64_t index)
+static enum status load(struct rank_state *w, enum data_split split, uint64_t index)
 {
     who_does("load");
     device_range_begin(w->device, "load");
@@ -328,14 +328,14 @@ static enum status load(struct worker *w, enum data_split split, uint64_t index)
     return status;
 }
 
-static enum status call_step_hook(enum status (*hook)(void *, struct worker *, int64_t), struct worker *w,
-                                  int64_t step)
+static enum status call_step_hook(enum status (*hook)(void *, struct rank_state *, int64_t),
+                                  struct rank_state *w, int64_t step)
 {
     return hook != NULL ? hook(w->run->hooks.context, w, step) : OK;
 }
 
 /* The gradients of the next step, whole. */
-static enum status run_step(struct worker *w)
+static enum status run_step(struct rank_state *w)
 {
     const struct hooks *hooks = &w->run->hooks;
     int64_t step = w->step + 1;
@@ -362,12 +362,12 @@ double monotonic_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static bool wants_stop(const struct worker *w)
+static bool wants_stop(const struct rank_state *w)
 {
     return w->wants_stop || stop_requested(w->run->stop);
 }
 
-static enum request request_of(const struct worker *w)
+static enum request request_of(const struct rank_state *w)
 {
     if (wants_stop(w))
         return REQUEST_STOP;
@@ -375,45 +375,45 @@ static enum request request_of(const struct worker *w)
 }
 
 /* Of all chunks together. */
-static void remark_slots(const struct worker *w, double remarks[REMARK_COUNT])
+static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COUNT])
 {
     for (int kind = 0; kind < 2 * SLOT_KINDS; kind++)
-        remarks[REMARK_SLOTS + kind] = 0.0;
+        stats[STAT_SLOTS + kind] = 0.0;
     for (int chunk = 0; chunk < w->run->schedule->chunks; chunk++) {
         struct slot_use slots[SLOT_KINDS];
         stash_slots(executor_stash(w->executor), chunk, slots);
         for (int kind = 0; kind < SLOT_KINDS; kind++) {
-            remarks[REMARK_SLOTS + kind] += (double)slots[kind].slots;
-            remarks[REMARK_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);
+            stats[STAT_SLOTS + kind] += (double)slots[kind].slots;
+            stats[STAT_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);
         }
     }
 }
 
-static void remark(const struct worker *w, double remarks[REMARK_COUNT])
+static void collect_stats(const struct rank_state *w, double stats[STAT_COUNT])
 {
     struct step_times times = executor_times(w->executor);
     double span = times.last_end_s - times.first_start_s;
-    remarks[REMARK_REQUEST] = (double)request_of(w);
-    remarks[REMARK_BUBBLE] = timeline_bubble_remark(span, times.busy_s);
+    stats[STAT_REQUEST] = (double)request_of(w);
+    stats[STAT_BUBBLE] = timeline_bubble_stat(span, times.busy_s);
     struct memory_use use = device_memory(w->device);
-    remarks[REMARK_MEMORY] = (double)use.peak_total_bytes;
+    stats[STAT_MEMORY] = (double)use.peak_total_bytes;
     for (int part = 0; part < PART_COUNT; part++)
-        remarks[REMARK_PARTS + part] = (double)use.peak_bytes[part];
-    remark_slots(w, remarks);
+        stats[STAT_PARTS + part] = (double)use.peak_bytes[part];
+    collect_slot_stats(w, stats);
 }
 
 /* Everyone's, by the time that the step's result is there. */
-static enum status exchange_remarks(struct worker *w)
+static enum status exchange_stats(struct rank_state *w)
 {
-    remark(w, w->remarks);
-    struct tensor view = tensor_1d(w->remarks_buffer.data, F64, REMARK_COUNT);
-    TRY(copy_to_device(w->compute, view.data, w->remarks, sizeof w->remarks));
+    collect_stats(w, w->stats);
+    struct tensor view = tensor_1d(w->stats_buffer.data, F64, STAT_COUNT);
+    TRY(copy_to_device(w->compute, view.data, w->stats, sizeof w->stats));
     TRY(group_all_reduce(w->groups->world, w->compute, view, REDUCE_MAX));
-    return copy_to_host(w->compute, w->remarks, view.data, sizeof w->remarks);
+    return copy_to_host(w->compute, w->stats, view.data, sizeof w->stats);
 }
 
 /* The next step's forwards, as far as they are to be run before it is certain. */
-static enum status look_ahead(struct worker *w)
+static enum status look_ahead(struct rank_state *w)
 {
     who_am_i()->step = (int)w->step + 1;
     TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
@@ -423,20 +423,21 @@ static enum status look_ahead(struct worker *w)
 }
 
 /* What post_validation.h says. After the verdict all ranks are ahead, or none. */
-static enum status validated_update(struct worker *w, int64_t step, bool may_guess, struct step_result *out)
+static enum status validated_update(struct rank_state *w, int64_t step, bool may_guess,
+                                    struct step_result *out)
 {
     bool guessed;
-    double remarks[REMARK_COUNT];
+    double stats[STAT_COUNT];
     struct verdict verdict;
-    remark(w, remarks);
-    TRY(post_validation_hand_on(w->validation, worker_updates(w) + 1, may_guess, remarks, &guessed));
+    collect_stats(w, stats);
+    TRY(post_validation_hand_on(w->validation, rank_updates(w) + 1, may_guess, stats, &guessed));
     w->step = step;
     if (guessed)
         TRY(look_ahead(w));
     who_am_i()->step = (int)step;
     who_does("verdict");
     TRY(post_validation_conclude(w->validation, &verdict, out));
-    memcpy(w->remarks, verdict.remarks, sizeof w->remarks);
+    memcpy(w->stats, verdict.stats, sizeof w->stats);
     if (!verdict.ahead)
         return OK;
     if (!verdict.wrong)
@@ -445,7 +446,7 @@ static enum status validated_update(struct worker *w, int64_t step, bool may_gue
     return executor_drop_ahead(w->executor);
 }
 
-static enum status step(struct worker *w, bool goes_on, struct step_result *out)
+static enum status step(struct rank_state *w, bool goes_on, struct step_result *out)
 {
     const struct hooks *hooks = &w->run->hooks;
     int64_t number = w->step + 1;
@@ -457,9 +458,9 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
     } else {
         device_range_begin(w->device, "update");
         TRY(amax_history_reduce(w->amax));
-        TRY(optimizer_update(w->optimizer, worker_updates(w) + 1));
+        TRY(optimizer_update(w->optimizer, rank_updates(w) + 1));
         device_range_end(w->device);
-        TRY(exchange_remarks(w));
+        TRY(exchange_stats(w));
         TRY(optimizer_finish(w->optimizer, out)); // waits
         if (!out->skipped)                        // its loss scale is not the next one's
             TRY(amax_history_update(w->amax));
@@ -470,23 +471,23 @@ static enum status step(struct worker *w, bool goes_on, struct step_result *out)
     return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;
 }
 
-int64_t worker_updates(const struct worker *w)
+int64_t rank_updates(const struct rank_state *w)
 {
     return w->step - w->skipped;
 }
 
-enum status worker_step(struct worker *w, struct step_result *out)
+enum status rank_step(struct rank_state *w, struct step_result *out)
 {
     return step(w, false, out);
 }
 
-enum status worker_step_and_on(struct worker *w, struct step_result *out)
+enum status rank_step_and_on(struct rank_state *w, struct step_result *out)
 {
     return step(w, true, out);
 }
 
 /* The first rank that holds this tensor-parallel share of a row. */
-static int rank_of_row(const struct worker *w, int row, int share)
+static int rank_of_row(const struct rank_state *w, int row, int share)
 {
     const struct run *run = w->run;
     int layer = w->params.rows[row].layer, stage = 0;
@@ -497,7 +498,8 @@ static int rank_of_row(const struct worker *w, int row, int share)
 }
 
 /* What another scale could have mended, were there one. */
-static enum status overflows_still(const struct worker *w, const struct step_result *result, const char *name)
+static enum status overflows_still(const struct rank_state *w, const struct step_result *result,
+                                   const char *name)
 {
     const struct loss_scale *scale = &w->loss_scale;
     int rank = rank_of_row(w, result->not_finite_row, result->not_finite_share);
@@ -514,7 +516,7 @@ static enum status overflows_still(const struct worker *w, const struct step_res
         (long long)w->step, name, rank, result->loss, scale->least);
 }
 
-enum status worker_check_finite(const struct worker *w, const struct step_result *result)
+enum status rank_check_finite(const struct rank_state *w, const struct step_result *result)
 {
     bool overflows = result->skipped && isfinite(result->loss);
     if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad || (overflows && !w->loss_scale.stuck))
@@ -532,15 +534,15 @@ enum status worker_check_finite(const struct worker *w, const struct step_result
 }
 
 /* On every rank, as soon as it is on one. */
-static enum status hear_stop(struct worker *w, bool *stop)
+static enum status hear_stop(struct rank_state *w, bool *stop)
 {
     double came = wants_stop(w) ? 1.0 : 0.0;
-    TRY(worker_agree_max(w, &came, 1));
+    TRY(rank_agree_max(w, &came, 1));
     *stop = came > 0.0;
     return OK;
 }
 
-enum status worker_evaluate(struct worker *w, double *loss, bool *stop)
+enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
 {
     int64_t iterations = w->run->recipe->train.eval_iters;
     double sum = 0.0, tokens = 0.0;

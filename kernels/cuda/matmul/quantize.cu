@@ -19,7 +19,7 @@ extern "C" {
 #include <float.h>
 
 enum {
-    TILE = QUANTISE_BLOCK_MAX,
+    TILE = QUANTIZE_BLOCK_MAX,
     GROUPS_OF_COLUMNS = TILE / EACH,
     LINES = 8,
     TILE_THREADS = LINES * GROUPS_OF_COLUMNS
@@ -223,7 +223,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     }
 }
 
-static struct formatting formatting_of(const struct quantise *op)
+static struct formatting formatting_of(const struct quantize *op)
 {
     const struct number_facts *facts = number_facts(op->format);
     struct formatting f = {};
@@ -247,7 +247,7 @@ static struct formatting formatting_of(const struct quantise *op)
     return f;
 }
 
-template <class T> static enum status round_with_blocks(struct cuda_queue *queue, const struct quantise *op)
+template <class T> static enum status round_with_blocks(struct cuda_queue *queue, const struct quantize *op)
 {
     struct strips s = {};
     s.rows = op->in.dim[0];
@@ -263,7 +263,7 @@ template <class T> static enum status round_with_blocks(struct cuda_queue *queue
                   formatting_of(op));
 }
 
-enum status cuda_quantise(struct cuda_queue *queue, const struct quantise *op)
+enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op)
 {
     return with_type(op->in.dtype, [=](auto number) {
         using T = decltype(number);

@@ -17,7 +17,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { CHUNK = QUANTISE_BLOCK_MAX, INFINITE_BITS = 0x7F800000 };
+enum { CHUNK = QUANTIZE_BLOCK_MAX, INFINITE_BITS = 0x7F800000 };
 
 /* A number that is scaled by `into` and rounded stands for itself times `back` times the op's `whole`. */
 struct factor {
@@ -25,7 +25,7 @@ struct factor {
 };
 
 struct job {
-    const struct quantise *op;
+    const struct quantize *op;
     const struct number_facts *facts;
     struct rounder rounder, scale_rounder; // scale_rounder: of SCALE_E4M3's codes
     float up, whole;                       // of SCALE_E4M3; else 1
@@ -71,7 +71,7 @@ static struct factor factor_of(const struct job *job, float a)
     die(__FILE__, __LINE__, "scale rule", "%d is none", (int)job->op->scale);
 }
 
-static float given_magnitude(const struct quantise *op, int64_t row)
+static float given_magnitude(const struct quantize *op, int64_t row)
 {
     double divisor = op->divisor > 0.0 ? op->divisor : 1.0;
     if (op->magnitude.dtype == F64)
@@ -144,7 +144,7 @@ static void draw(struct philox generator, uint64_t high, int64_t index, int coun
 static void round_row_stochastic(const struct job *job, const struct chunk *chunk, int64_t row,
                                  const float *in, float *out)
 {
-    const struct quantise *op = job->op;
+    const struct quantize *op = job->op;
     const struct rounder rounder = job->rounder;
     const float whole = job->whole;
     uint32_t word[CHUNK];
@@ -157,7 +157,7 @@ static void round_row_stochastic(const struct job *job, const struct chunk *chun
 
 static void run_chunk(const struct job *job, struct chunk *chunk)
 {
-    const struct quantise *op = job->op;
+    const struct quantize *op = job->op;
     float room[CHUNK];
     if (op->block_rows > 0)
         find_factors(job, chunk);
@@ -178,7 +178,7 @@ static void run_chunk(const struct job *job, struct chunk *chunk)
 static void run_task(void *context, int64_t task)
 {
     const struct job *job = context;
-    const struct quantise *op = job->op;
+    const struct quantize *op = job->op;
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
     int64_t end = min_i64((task + 1) * job->strips_each, job->strips);
     for (int64_t strip = task * job->strips_each; strip < end; strip++) {
@@ -192,7 +192,7 @@ static void run_task(void *context, int64_t task)
     }
 }
 
-void cpu_quantise(struct device *device, const struct quantise *op)
+void cpu_quantize(struct device *device, const struct quantize *op)
 {
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
     struct job job = {
