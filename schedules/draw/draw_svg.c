@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* All sizes are pixels of an SVG shown at its natural size. A README shows at most about 800 pixels and scales a
- * wider picture down, so a chart is no wider than PAGE_WIDTH unless its cells would be too narrow for their
- * numbers; text is then at least 9 pixels high on the page.
+/* All sizes are pixels of an SVG shown at its natural size. A README shows at most about 800 pixels
+ * and scales a wider picture down, so a chart is no wider than PAGE_WIDTH unless its cells would be
+ * too narrow for their numbers; text is then at least 9 pixels high on the page.
  *
- * One file serves light and dark pages: a media query inside it switches the text and the background, and the
- * background is part of the picture, so it stays legible where a page and the reader's setting disagree. Cells
- * have the same colours on both, light enough for dark text. */
+ * One file serves light and dark pages: a media query inside it switches the text and the background,
+ * and the background is part of the picture, so it stays legible where a page and the reader's setting
+ * disagree. Cells have the same colours on both, light enough for dark text. */
 #include "schedules/draw/draw.h"
 
 #include <math.h>
@@ -31,9 +31,9 @@ struct colour {
     int red, green, blue;
 };
 
-/* Fill of a rank's first chunk and of its last; those of other chunks lie between. Where a kind has a bar, it is
- * at the top edge for I and at the bottom edge for W; B, which is both, has both. Bars tell kinds apart without
- * hue. tools/dev/palette.py checks this table for colour-blind readers. */
+/* Fill of a rank's first chunk and of its last; those of other chunks lie between. Where a kind has a
+ * bar, it is at the top edge for I and at the bottom edge for W; B, which is both, has both. Bars tell
+ * kinds apart without hue. tools/dev/palette.py checks this table for colour-blind readers. */
 static const struct {
     struct colour dark, light, bar;
     bool bar_above, bar_below;
@@ -280,8 +280,8 @@ static void draw_drawing(struct picture *x)
         draw_rank(x, rank);
 }
 
-/* One swatch, or `shades` of them from the first chunk's to the last's, then its label; returns the x of the next
- * entry. */
+/* One swatch, or `shades` of them from the first chunk's to the last's, then its label; returns the x
+ * of the next entry. */
 static double legend_entry(struct picture *x, double at, double y, const char *class, int shades,
                            const char *words)
 {
