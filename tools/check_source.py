@@ -129,7 +129,7 @@ DATA = ["tests/*golden*", "tests/*.txt", "tests/*.json", "tests/*.csv", "LICENSE
 
 # Documents whose lines are still longer.
 LONG_PROSE = ["CONTRIBUTING.md", "docs/checkpoints.md", "docs/memory.md",
-              "docs/performance.md", "docs/precision.md", "docs/reading.md", "docs/recipe.md", "docs/verify.md"]
+              "docs/performance.md", "docs/precision.md", "docs/recipe.md", "docs/verify.md"]
 
 RULES = {}
 
@@ -475,6 +475,12 @@ def prose_length(source):
     return [] if matches(source.path, LONG_PROSE) else check_tree.length_complaints(source.lines)
 
 
+@rule(".md")
+def broken_link(source):
+    """A relative link leads to a file of the tree."""
+    return check_tree.link_complaints(source.root, source.path, source.lines)
+
+
 # ---- The walk ------------------------------------------------------------------------------------
 
 def tree_files(root):
@@ -528,6 +534,7 @@ def main(arguments):
             print(f"{name:24} {function.__doc__}")
         print(f"{'folder-size':24} A folder has no more files than a reader can survey.")
         print(f"{'folder-readme':24} A folder opens with a short README.md.")
+        print(f"{'reading-map':24} docs/reading.md links every public header.")
         return 0
     if arguments and arguments[0] == "--root" and len(arguments) == 2:
         root, exempt = arguments[1], {}
@@ -536,7 +543,9 @@ def main(arguments):
     else:
         print("usage: tools/check_source.py [--list | --root FOLDER]", file=sys.stderr)
         return 2
-    complaints = sorted(check(root, exempt) + list(check_tree.folder_complaints(root, tree_files(root))))
+    paths = tree_files(root)
+    complaints = sorted([*check(root, exempt), *check_tree.folder_complaints(root, paths),
+                         *check_tree.map_complaints(root, paths)])
     for path, line, name, sentence in complaints:
         print(f"{path}:{line}: {sentence} [{name}]")
     return 1 if complaints else 0

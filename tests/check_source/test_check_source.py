@@ -77,7 +77,9 @@ FAULTS = [
     ("whitespace", "base/a.c", "int f(void);\n\n", 3),
     ("line-length", "base/a.c", "// " + "x" * 108 + "\n", 2),
     ("prose-length", "docs/a.md", "| " + "a cell " * 20 + "|\n\n" + "word " * 24 + "end\n", 3),
-    ("prose-length", "docs/a.md", "```\n" + "x" * 130 + "\n```\n" + "word " * 24 + "[end](a)\n", 4),
+    ("prose-length", "docs/a.md", "```\n" + "x" * 130 + "\n```\n" + "word " * 24 + "[end](a.md)\n", 4),
+    ("broken-link", "docs/a.md", "[a](a.md), [b](../base/text.h#b)\n[c](c.md)\n", 2),
+    ("broken-link", "a.md", "```\n[c](c.md)\n```\n[a](docs/a.md)\n", 4),
 ]
 
 # What looks like a fault and is none, all in one tree.
@@ -107,7 +109,7 @@ INNOCENT = {
     "tests/unit/test_x.c": LICENCE
     + "#include <criterion/criterion.h>\nTest(x, y)\n{\n    assert(1);\n    exit(0);\n}\n",
     "tools/run": SCRIPT + "mktemp -d /tmp/XXXXXX\n",
-    "docs/page.md": "See https://example.org/home/page and [a long link](" + "word/" * 40 + "end).\n",
+    "docs/page.md": "See https://example.org/home/page and [a link](https://example.org/" + "word/" * 40 + "end).\n",
     "tests/oracle/golden_x.txt": "1\t2 \n",
 }
 
@@ -132,7 +134,7 @@ def plant(name, path, text):
         text = SCRIPT.splitlines(True)[1] + text
     with tempfile.TemporaryDirectory() as root:
         for header in ("base/text", "kernels/ops", "layers/norm", "trainer/recipe/recipe", "kernels/cpu/gemm",
-                       "kernels/strict/late", "trainer/engine/worker", "schedules/search/auto"):
+                       "kernels/strict/late", "trainer/engine/rank_state", "schedules/search/auto"):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)
         write(root, path, text)
@@ -162,6 +164,16 @@ def folders():
             yield f"folders: the checker said {found}"
 
 
+def reader_map():
+    """A public header that docs/reading.md does not link is named; private headers and tests are not."""
+    with tempfile.TemporaryDirectory() as root:
+        names = ["base/a.h", "base/b.h", "base/b.c", "kernels/cpu/c.h", "tests/d.h", "docs/reading.md"]
+        write(root, "docs/reading.md", "[a.h](../base/a.h)\n")
+        found = [sentence.split()[0] for *_, sentence in check_source.check_tree.map_complaints(root, names)]
+        if found != ["base/b.h"] or list(check_source.check_tree.map_complaints(root, names[:-1])):
+            yield f"reading-map: the checker said {found}"
+
+
 def command_line():
     """The exit status: 0 for a clean tree, 1 with a complaint, 2 for a wrong call."""
     with tempfile.TemporaryDirectory() as root:
@@ -179,7 +191,7 @@ def command_line():
 
 
 def main():
-    failures = [*exemptions(), *folders(), *command_line()]
+    failures = [*exemptions(), *folders(), *reader_map(), *command_line()]
     for name, path, text, line in FAULTS:
         found = plant(name, path, text)
         if found != [(f"{path}:{line}", name)]:

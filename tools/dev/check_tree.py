@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of tools/check_source.py about folders and prose: which folder may include which, how many files a folder may
-hold, its README, and the length of a line of Markdown."""
+hold, its README, the length of a line of Markdown, its links, and the map of the source in docs/reading.md."""
 import fnmatch
 import os
 import re
@@ -42,6 +42,10 @@ GRAPH = {
 
 # Folders without a README: nothing in them is read on its own.
 NO_README = ["", ".ci", "docs/schedules", "docs/gpu", "tests/emulator/include/*", "tests/checkpoint/version-1"]
+
+# The map of the source, and the headers that it need not name: private to a device's folder, tools, tests.
+MAP = "docs/reading.md"
+NOT_ON_MAP = ["kernels/*/*", "tools/*", "tests/*"]
 
 
 def node_of(path, nodes):
@@ -105,3 +109,26 @@ def length_complaints(lines):
         shown = re.sub(r"\]\([^)]*\)", "]", line)
         if len(shown) > PROSE_CHARS:
             yield number, f"{len(shown)} characters, over {PROSE_CHARS}: one sentence per line"
+
+
+def link_complaints(root, path, lines):
+    """(line, sentence) of relative links that lead nowhere; code is not read."""
+    code = False
+    for number, line in enumerate(lines, 1):
+        code ^= line.lstrip().startswith("```")
+        for target in re.findall(r"\]\(([^)\s]+)\)", "" if code else line):
+            file = target.split("#")[0]
+            if file and "://" not in target and not os.path.exists(os.path.join(root, os.path.dirname(path), file)):
+                yield number, f"{target}: no such file"
+
+
+def map_complaints(root, paths):
+    """(path, line, rule, sentence) of each public header that the map of the source does not link."""
+    if MAP not in paths:
+        return
+    with open(os.path.join(root, MAP), encoding="utf-8") as file:
+        text = file.read()
+    for path in paths:
+        on_map = path.endswith(".h") and not any(fnmatch.fnmatch(path, pattern) for pattern in NOT_ON_MAP)
+        if on_map and f"(../{path})" not in text:
+            yield MAP, 1, "reading-map", f"{path} is missing: add it to the table of its folder"
