@@ -113,432 +113,440 @@ static const struct choice signals[] = {
 
 // Without its size, so that one row more or less than recipe.h says does not compile.
 const struct recipe_row recipe_rows[] = {
-    ROW("name", TEXT, name, NULL, "Names the run: its folder is `runs/NAME`.",
+    ROW("name", TEXT, name, NULL, "Name of the run; its folder is `runs/NAME`.",
         .derived = "the recipe's file name"),
     ROW("base", BASE, name, "none",
-        "Another recipe, merged first: what is said here replaces what is said there, key by key. Relative "
+        "Recipe to merge this one over, key by key: keys given here replace those of the base. Relative "
         "to this file.",
         .optional = true),
-    ROW("seed", COUNT, seed, "1234",
-        "Weights, dropout and the order of the data are functions of this number.", BETWEEN(0, 9e15)),
+    ROW("seed", COUNT, seed, "1234", "Seed of weights, dropout and data order.", BETWEEN(0, 9e15)),
     ROW("deterministic", BOOL, deterministic, "true",
-        "No atomics and no choice by timing: the same recipe gives the same bits. `false` lets NCCL add in "
-        "the order that is fastest, which depends on the wiring; on a CPU it changes nothing."),
+        "Bit-identical reruns: no atomics, no choices by timing, sums across ranks in rank order. `false` "
+        "lets NCCL reduce in the order of its topology; no effect on a CPU."),
     ROW("assume", CHOICE, assume, "program",
-        "Whose memory `cluster.device: dry` counts. `program`: this one's. `papers`: by the same formula, "
-        "what those of ZeRO and of Korthikanti et al. stored: two bytes for weights, gradients and "
-        "activations, attention scores, masks (docs/memory.md).",
+        "Memory model of `cluster.device: dry`. `program`: this program. `papers`: the same formula with "
+        "the tensors that ZeRO and Korthikanti et al. store: two-byte weights, gradients and activations, "
+        "attention scores, masks (docs/memory.md).",
         .choices = assumptions),
 
-    ROW("model.num_layers", COUNT, model.num_layers, NULL, "Transformer blocks.", BETWEEN(1, 1e5),
+    ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer layers.", BETWEEN(1, 1e5),
         .aliases = "num_hidden_layers n_layer n_layers", .example = "12"),
-    ROW("model.hidden_size", COUNT, model.hidden_size, NULL, "H, the width of the residual stream.",
-        BETWEEN(1, 1e7), .aliases = "n_embd", .example = "768"),
-    ROW("model.num_attention_heads", COUNT, model.num_attention_heads, NULL, "A, the query heads.",
-        BETWEEN(1, 1e5), .aliases = "n_head n_heads", .example = "12"),
+    ROW("model.hidden_size", COUNT, model.hidden_size, NULL, "H, the hidden size.", BETWEEN(1, 1e7),
+        .aliases = "n_embd", .example = "768"),
+    ROW("model.num_attention_heads", COUNT, model.num_attention_heads, NULL,
+        "A, the number of attention (query) heads.", BETWEEN(1, 1e5), .aliases = "n_head n_heads",
+        .example = "12"),
     ROW("model.num_query_groups", COUNT, model.num_query_groups, NULL,
-        "Key and value heads, each shared by a group of query heads. Fewer than tensor_parallel_size are "
-        "replicated.",
+        "G, the number of key/value heads of grouped-query attention. If fewer than tensor_parallel_size, "
+        "they are replicated.",
         BETWEEN(1, 1e5), .derived = "num_attention_heads", .aliases = "num_key_value_heads"),
-    ROW("model.ffn_hidden_size", COUNT, model.ffn_hidden_size, NULL, "F, the width inside the MLP.",
+    ROW("model.ffn_hidden_size", COUNT, model.ffn_hidden_size, NULL, "F, the hidden size of the MLP.",
         BETWEEN(1, 1e8),
         .derived = "4 hidden_size; with swiglu 8/3 hidden_size, rounded down to a multiple of 64",
         .aliases = "intermediate_size n_inner"),
-    ROW("model.kv_channels", COUNT, model.kv_channels, NULL, "D, the width of one head. Even with rope.",
+    ROW("model.kv_channels", COUNT, model.kv_channels, NULL, "D, the head size. Must be even with rope.",
         BETWEEN(1, 1e5), .derived = "hidden_size / num_attention_heads", .aliases = "head_dim"),
-    ROW("model.seq_length", COUNT, model.seq_length, NULL, "S, the tokens of one sample.", BETWEEN(1, 1e8),
-        .aliases = "max_position_embeddings n_positions n_ctx", .example = "1024"),
+    ROW("model.seq_length", COUNT, model.seq_length, NULL, "S, the sequence length in tokens.",
+        BETWEEN(1, 1e8), .aliases = "max_position_embeddings n_positions n_ctx", .example = "1024"),
     ROW("model.vocab_size", COUNT, model.vocab_size, NULL,
-        "V. More than the tokenizer has is allowed: the rest is never a target.", BETWEEN(1, 1e9),
-        .derived = "the tokenizer's"),
+        "V, the vocabulary size. May exceed the tokenizer's: the other ids are never targets.",
+        BETWEEN(1, 1e9), .derived = "the tokenizer's"),
     ROW("model.make_vocab_size_divisible_by", COUNT, model.make_vocab_size_divisible_by, "128",
-        "Rounds the embedding's rows in memory up to a multiple of this (times tensor_parallel_size), so "
-        "that "
-        "rows of logits are aligned for tensor cores: 8 is enough, 1 saves memory on a CPU. "
-        "Padding never reaches the softmax, a norm or a checkpoint.",
+        "Pads the embedding's rows in memory to a multiple of this times tensor_parallel_size, which "
+        "aligns rows of logits for tensor cores: 8 is enough; 1 saves memory on a CPU. Padding never "
+        "enters the softmax, a norm or a checkpoint.",
         BETWEEN(1, 1e6)),
     ROW("model.position_embedding_type", CHOICE, model.position_embedding, "learned_absolute",
-        "How a token knows its place.", .choices = positions),
+        "Position embedding type.", .choices = positions),
     ROW("model.rotary_base", REAL, model.rotary_base, "10000",
-        "The base of the rotary frequencies, with rope.", BETWEEN(1, INFINITY), .below = true,
+        "Base of the rotary position embeddings (rope).", BETWEEN(1, INFINITY), .below = true,
         .aliases = "rope_theta", .example = "10000"),
     ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
-        "Before attention, before the MLP, and at the end.", .choices = normalizations),
+        "Normalization before attention, before the MLP and after the last layer.",
+        .choices = normalizations),
     ROW("model.norm_epsilon", REAL, model.norm_epsilon, "1e-5",
-        "Added to the variance (LayerNorm) or the mean square (RMSNorm).", POSITIVE,
+        "Epsilon added to the variance (LayerNorm) or to the mean square (RMSNorm).", POSITIVE,
         .aliases = "layernorm_epsilon layer_norm_epsilon rms_norm_eps", .example = "1e-5"),
     ROW("model.activation", CHOICE, model.activation, "gelu",
-        "`gelu` is the exact one, with erf; `gelu_tanh` the approximation of GPT-2 (Hugging Face: gelu_new); "
-        "`swiglu` is silu(gate) x up (Hugging Face: silu).",
+        "Activation function of the MLP. `gelu`: exact, with erf; `gelu_tanh`: GPT-2's tanh approximation "
+        "(Hugging Face: gelu_new); `swiglu`: silu(gate) x up (Hugging Face: silu).",
         .choices = activations, .aliases = "activation_function hidden_act"),
     ROW("model.add_bias_linear", BOOL, model.add_bias_linear, "true",
-        "Biases on the linear layers. The head never has one."),
-    ROW("model.tie_word_embeddings", BOOL, model.tie_word_embeddings, "true", "The head is the embedding."),
-    ROW("model.hidden_dropout", REAL, model.hidden_dropout, "0", "After the embedding, attention and MLP.",
-        SHARE, .aliases = "resid_pdrop"),
-    ROW("model.attention_dropout", REAL, model.attention_dropout, "0", "On the attention probabilities.",
-        SHARE, .aliases = "attn_pdrop"),
+        "Biases in the linear layers. The output head never has one."),
+    ROW("model.tie_word_embeddings", BOOL, model.tie_word_embeddings, "true",
+        "Tie the output head to the word embedding."),
+    ROW("model.hidden_dropout", REAL, model.hidden_dropout, "0",
+        "Dropout probability after the embedding, attention and MLP.", SHARE, .aliases = "resid_pdrop"),
+    ROW("model.attention_dropout", REAL, model.attention_dropout, "0",
+        "Dropout probability of the attention weights.", SHARE, .aliases = "attn_pdrop"),
     ROW("model.attention_backend", CHOICE, attention_backend, "auto",
-        "Whose attention kernels: our own, or cuDNN's (`cluster.device: cuda`, bf16, heads of at most 128 by "
-        "eights, no dropout, one document to a sequence). `auto`: with `deterministic: false` the faster of "
-        "the two, timed once for each shape; else our own.",
+        "Attention kernels. `own`: Cuboid's; `cudnn`: cuDNN's (`cluster.device: cuda`, bf16 or fp16, head "
+        "size up to 128 in multiples of 8, no dropout, one document per sequence); `auto`: with "
+        "`deterministic: false` the faster of the two, timed once per shape, else `own`.",
         .choices = backends),
     ROW("model.init_method_std", REAL, model.init_method_std, "0.02",
-        "Standard deviation of the weights at the start; of the last matrix in each branch, divided by "
-        "sqrt(2 num_layers).",
+        "Standard deviation of the initial weights. The last matrix of each residual branch uses this "
+        "divided by sqrt(2 num_layers).",
         POSITIVE, .aliases = "initializer_range", .example = "0.02"),
 
     ROW("parallel.tensor_parallel_size", INT, parallel.tensor_parallel_size, "1",
-        "t: heads, MLP columns and vocabulary rows are cut this many times.", BETWEEN(1, 65536),
-        .aliases = "tp tensor_model_parallel_size"),
+        "t, the tensor-parallel degree: shards attention heads, MLP columns and vocabulary rows.",
+        BETWEEN(1, 65536), .aliases = "tp tensor_model_parallel_size"),
     ROW("parallel.pipeline_parallel_size", INT, parallel.pipeline_parallel_size, "1",
-        "p: the layers are cut into this many stages (times virtual_stages).", BETWEEN(1, 65536),
-        .aliases = "pp pipeline_model_parallel_size"),
+        "p, the pipeline-parallel degree: divides the layers into p x virtual_stages stages.",
+        BETWEEN(1, 65536), .aliases = "pp pipeline_model_parallel_size"),
     ROW("parallel.data_parallel_size", INT, parallel.data_parallel_size, NULL,
-        "d: the batch is cut this many times.", BETWEEN(1, 65536),
+        "d, the data-parallel degree: divides the global batch.", BETWEEN(1, 65536),
         .derived = "ranks / (tp x pp x cp); 1 without a launcher", .aliases = "dp"),
     ROW("parallel.context_parallel_size", INT, parallel.context_parallel_size, "1",
-        "c: each sample is cut this many times.", BETWEEN(1, 65536), .aliases = "cp", .unbuilt = true),
-    ROW("parallel.context_parallel_method", CHOICE, parallel.context_parallel_method, "ring",
-        "How keys and values travel along the sample.", .choices = context_methods, .aliases = "cp_comm_type",
+        "c, the context-parallel degree: divides each sequence.", BETWEEN(1, 65536), .aliases = "cp",
         .unbuilt = true),
+    ROW("parallel.context_parallel_method", CHOICE, parallel.context_parallel_method, "ring",
+        "Communication of keys and values between context-parallel ranks.", .choices = context_methods,
+        .aliases = "cp_comm_type", .unbuilt = true),
     ROW("parallel.expert_parallel_size", INT, parallel.expert_parallel_size, "1",
-        "e: experts are spread over this many ranks.", BETWEEN(1, 65536),
+        "e, the expert-parallel degree: distributes the experts.", BETWEEN(1, 65536),
         .aliases = "ep expert_model_parallel_size", .unbuilt = true),
     ROW("parallel.sequence_parallel", BOOL, parallel.sequence_parallel, "false",
-        "Norms, dropout and the residual stream are cut along the tokens over the tensor-parallel ranks."),
+        "Sequence parallelism: norms, dropout and the residual stream are sharded along the sequence over "
+        "the tensor-parallel ranks."),
     ROW("parallel.zero_stage", INT, parallel.zero_stage, "0",
-        "What the data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 weights too. From 2 "
-        "on gradients are reduced behind each microbatch, layer by layer.",
+        "ZeRO stage, sharding over data-parallel ranks: 1 optimizer state, 2 also gradients, 3 also "
+        "weights. With 2 and 3, gradients are reduced after each microbatch, layer by layer.",
         BETWEEN(0, 3)),
     ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
-        "The axes from fastest to slowest: neighbouring ranks differ in the first."),
+        "Order of the mesh axes from fastest to slowest: neighboring ranks differ in the first."),
     ROW("parallel.overlap_grad_reduce", BOOL, parallel.overlap_grad_reduce, "true",
-        "A bucket's reduction starts when its last gradient is ready, not when all are."),
+        "Start the reduction of a bucket when its last gradient is ready, overlapping the backward pass. "
+        "`false`: reduce after the backward pass."),
     ROW("parallel.overlap_param_gather", BOOL, parallel.overlap_param_gather, "false",
-        "With zero_stage 3: the next layer's weights are gathered while a layer computes, in memory for "
-        "two."),
+        "With zero_stage 3: all-gather the next layer's weights while a layer computes. Needs memory for "
+        "two layers."),
     ROW("parallel.tp_comm_overlap", BOOL, parallel.tp_comm_overlap, "false",
-        "With sequence_parallel: tokens are gathered and sums scattered beside the multiplications that "
-        "need or make them, in pieces of one rank's tokens."),
+        "With sequence_parallel: overlap all-gather and reduce-scatter with the matrix multiplications "
+        "that consume or produce their data, in chunks of one rank's tokens."),
     ROW("parallel.nccl_ub", BOOL, parallel.nccl_ub, "false",
-        "With zero_stage 0 and deterministic false on GPUs: the gradients' memory is registered with NCCL "
-        "(ncclCommRegister), which can then add them up where they lie."),
+        "Register gradient buffers with NCCL (ncclCommRegister), which can then reduce in place. On GPUs, "
+        "with zero_stage 0 and deterministic false."),
     ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
-        "MiB of gradients that are reduced together, with zero_stage 0 and 1. Never changes a bit of the "
-        "result.",
+        "Size of gradient buckets in MiB, with zero_stage 0 and 1. Results are bit-identical for any "
+        "value.",
         BETWEEN(1e-4, 1e6)),
     ROW("parallel.gradient_reduce_dtype", CHOICE, parallel.gradient_reduce_dtype, "fp32",
-        "The type of gradients while they are added over ranks.", .choices = dtypes),
+        "Data type of gradient reductions.", .choices = dtypes),
 
-    ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "In which order a stage runs its microbatches.",
+    ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "Pipeline schedule (docs/schedules.md).",
         .choices = schedules),
-    ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, NULL, "v: stages on each rank.",
-        BETWEEN(1, 1024),
+    ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, NULL,
+        "v, the number of virtual stages (model chunks) per rank.", BETWEEN(1, 1024),
         .derived = "from num_layers_per_virtual_pipeline_stage; else the schedule's own: 1, or 2 where it "
                    "needs several",
         .aliases = "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank"),
     ROW("pipeline.num_layers_per_virtual_pipeline_stage", INT, pipeline.layers_per_stage, "0",
-        "Another way to say virtual_stages: num_layers / (pipeline_parallel_size x this). 0: not said.",
+        "Layers per virtual stage, instead of virtual_stages: v = num_layers / (pipeline_parallel_size x "
+        "this). 0: unset.",
         BETWEEN(0, 1e5)),
     ROW("pipeline.microbatch_group_size", INT, pipeline.microbatch_group_size, "0",
         "Microbatches that `interleaved` and `zb-h1` run on one virtual stage before the next; at least "
-        "pipeline_parallel_size. 0: the schedule's own, about that many.",
+        "pipeline_parallel_size. 0: chosen by the schedule, about pipeline_parallel_size.",
         BETWEEN(0, 65536), .aliases = "microbatch_group_size_per_vp_stage"),
     ROW("pipeline.schedule_file", TEXT, pipeline.schedule_file, "none",
-        "A schedule in PyTorch's notation instead of a named one: a CSV with a line of actions for each "
-        "rank, `0F0,0F1,,0B0`, as `cuboid schedule NAME --csv` writes it. Its ranks, microbatches and "
-        "stages are the recipe's. `schedule` is then `file`.",
+        "CSV file with a custom schedule in PyTorch's notation, as `cuboid schedule NAME --csv` writes "
+        "it: a line of actions per rank, such as `0F0,0F1,,0B0`. Ranks, microbatches and stages must "
+        "match the recipe. Sets `schedule` to `file`.",
         .optional = true),
     ROW("pipeline.layout", LAYERS, pipeline.layout, "[]",
-        "Layers of each stage, in stage order: pipeline_parallel_size x virtual_stages numbers that add up "
-        "to num_layers; 0 is allowed. Empty: as even as possible, and the first stages take what is left "
-        "over, because the last one has the head and the loss.",
+        "Number of layers of each stage, in stage order: pipeline_parallel_size x virtual_stages numbers "
+        "whose sum is num_layers; 0 is allowed. Empty: as even as possible; the first stages get the "
+        "remainder, because the last one has the output head and the loss.",
         BETWEEN(0, 1e5)),
     ROW("pipeline.optimizer_post_validation", BOOL, pipeline.optimizer_post_validation, "false",
-        "Stages do not wait for each other between steps: each updates its weights before it knows the "
-        "norm of the others' gradients, and takes that back where the norm had to be clipped. The same "
-        "bits. Costs a copy of weights and moments on every stage but the last.",
+        "Overlap steps: each stage updates its weights before it knows the global gradient norm, and "
+        "rolls back if the gradients had to be clipped. Results are bit-identical. Needs a copy of "
+        "weights and optimizer state on every stage but the last.",
         .aliases = "enable_optimizer_post_validation"),
     ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
-        "With `auto`, which searches for a schedule: the time of a microbatch's forward on a rank, all its "
-        "virtual stages together, in any unit.",
+        "With `schedule: auto`: time of a microbatch's forward pass through all virtual stages of a rank, "
+        "in any unit.",
         UNITS),
-    ROW("pipeline.auto_i", REAL, pipeline.search.i, "1", "The same of a backward for the input.", UNITS),
-    ROW("pipeline.auto_w", REAL, pipeline.search.w, "1", "The same of a backward for the weights.", UNITS),
-    ROW("pipeline.auto_comm", REAL, pipeline.search.comm, "0", "The same of a message to another rank.",
-        UNITS),
+    ROW("pipeline.auto_i", REAL, pipeline.search.i, "1",
+        "With `schedule: auto`: time of the backward pass for the input, in the same unit.", UNITS),
+    ROW("pipeline.auto_w", REAL, pipeline.search.w, "1",
+        "With `schedule: auto`: time of the backward pass for the weights, in the same unit.", UNITS),
+    ROW("pipeline.auto_comm", REAL, pipeline.search.comm, "0",
+        "With `schedule: auto`: time of a message to another rank, in the same unit.", UNITS),
     ROW("pipeline.auto_memory_limit", REAL, pipeline.search.memory_limit, "0",
-        "With `auto`: for how many microbatches a rank may hold the activations of all its stages at once, "
-        "from F to W; `1f1b` holds pipeline_parallel_size. 0: no limit, and of the shortest schedules that "
-        "which holds least.",
+        "With `schedule: auto`: number of microbatches whose activations (all stages, from F to W) a rank "
+        "may hold; `1f1b` holds pipeline_parallel_size. 0: no limit; of the shortest schedules, the one "
+        "with the least memory.",
         BETWEEN(0, 1e9)),
 
-    ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
-        "B, samples that pass a stage together.", BETWEEN(1, 1e6)),
-    ROW("train.global_batch_size", COUNT, train.global_batch_size, NULL,
-        "Samples in one step, over all ranks.", BETWEEN(1, 1e8), .example = "32"),
+    ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1", "B, samples per microbatch.",
+        BETWEEN(1, 1e6)),
+    ROW("train.global_batch_size", COUNT, train.global_batch_size, NULL, "Samples per step, over all ranks.",
+        BETWEEN(1, 1e8), .example = "32"),
     ROW("train.train_iters", COUNT, train.train_iters, NULL,
-        "Steps; 0: saves the weights before the first step, and ends.", BETWEEN(0, 1e12),
+        "Number of training steps. 0: save the initial weights and exit.", BETWEEN(0, 1e12),
         .aliases = "max_steps", .example = "1000"),
     ROW("train.eval_interval", COUNT, train.eval_interval, "0",
-        "Evaluates on the validation part every this many steps; 0: never.", STEPS),
-    ROW("train.eval_iters", COUNT, train.eval_iters, "10", "Global batches in one evaluation.",
+        "Steps between evaluations on the validation split; 0: never.", STEPS),
+    ROW("train.eval_iters", COUNT, train.eval_iters, "10", "Global batches per evaluation.",
         BETWEEN(1, 1e12)),
 
     ROW("optimizer.name", CHOICE, optimizer.name, "adamw",
-        "Adam with decoupled weight decay, on matrices and embeddings; biases and norms do not decay.",
+        "Optimizer: AdamW. Weight decay applies to matrices and embeddings, not to biases and norms.",
         .choices = optimizers),
-    ROW("optimizer.lr", REAL, optimizer.lr, NULL, "The learning rate after warm-up.", POSITIVE,
+    ROW("optimizer.lr", REAL, optimizer.lr, NULL, "Learning rate after warm-up.", POSITIVE,
         .example = "3e-4"),
-    ROW("optimizer.min_lr", REAL, optimizer.min_lr, "0", "Where the decay ends.", NOT_NEGATIVE),
+    ROW("optimizer.min_lr", REAL, optimizer.min_lr, "0", "Learning rate at the end of the decay.",
+        NOT_NEGATIVE),
     ROW("optimizer.lr_decay_style", CHOICE, optimizer.lr_decay_style, "cosine",
-        "From lr to min_lr. WSD keeps lr and decays at the end.", .choices = decays),
-    ROW("optimizer.lr_warmup_iters", COUNT, optimizer.lr_warmup_iters, "0",
-        "Steps over which the rate rises from 0.", STEPS),
+        "Shape of the decay from lr to min_lr. `WSD`: warm-up, stable, decay.", .choices = decays),
+    ROW("optimizer.lr_warmup_iters", COUNT, optimizer.lr_warmup_iters, "0", "Steps of linear warm-up from 0.",
+        STEPS),
     ROW("optimizer.lr_decay_iters", COUNT, optimizer.lr_decay_iters, NULL,
-        "The step at which the rate reaches min_lr: with min_lr 0 that step, by default the last one, "
-        "changes nothing. At least lr_warmup_iters, and more or fewer than train_iters as you like. "
-        "Step s of Megatron-LM has what is here the rate of step s - 1, so there it is the first of a "
-        "warm-up.",
+        "Step at which the learning rate reaches min_lr; with min_lr 0 that step, by default the last "
+        "one, changes nothing. At least lr_warmup_iters; may be smaller or larger than train_iters. Step "
+        "s of Megatron-LM uses the learning rate of step s - 1 here, so its warm-up begins with it.",
         BETWEEN(1, 1e12), .derived = "train_iters"),
     ROW("optimizer.lr_wsd_decay_style", CHOICE, optimizer.lr_wsd_decay_style, "exponential",
-        "With WSD: the shape of its decay.", .choices = wsd_decays),
+        "With `WSD`: shape of the decay phase.", .choices = wsd_decays),
     ROW("optimizer.lr_wsd_decay_iters", COUNT, optimizer.lr_wsd_decay_iters, "0",
-        "With WSD: the length of its decay, the last steps before lr_decay_iters.", STEPS),
+        "With `WSD`: length of the decay phase, the last steps before lr_decay_iters.", STEPS),
     ROW("optimizer.weight_decay", REAL, optimizer.weight_decay, "0.01",
-        "Times the learning rate, taken off the weight at each step.", NOT_NEGATIVE),
-    ROW("optimizer.adam_beta1", REAL, optimizer.adam_beta1, "0.9", "Memory of the mean of gradients.",
+        "Decoupled weight decay, multiplied by the learning rate.", NOT_NEGATIVE),
+    ROW("optimizer.adam_beta1", REAL, optimizer.adam_beta1, "0.9", "Decay rate of the first moment.",
         BETWEEN(0, 1), .example = "0.9", .below = true),
-    ROW("optimizer.adam_beta2", REAL, optimizer.adam_beta2, "0.999",
-        "Memory of the mean of squared gradients.", BETWEEN(0, 1), .example = "0.999", .below = true),
-    ROW("optimizer.adam_eps", REAL, optimizer.adam_eps, "1e-8", "Added to the root of the second.", POSITIVE,
-        .example = "1e-8"),
+    ROW("optimizer.adam_beta2", REAL, optimizer.adam_beta2, "0.999", "Decay rate of the second moment.",
+        BETWEEN(0, 1), .example = "0.999", .below = true),
+    ROW("optimizer.adam_eps", REAL, optimizer.adam_eps, "1e-8",
+        "Epsilon added to the square root of the second moment.", POSITIVE, .example = "1e-8"),
     ROW("optimizer.clip_grad", REAL, optimizer.clip_grad, "1",
-        "Gradients are scaled down to this global norm; 0: never.", NOT_NEGATIVE),
+        "Maximum global norm of the gradients; larger ones are clipped. 0: no clipping.", NOT_NEGATIVE),
 
     ROW("precision.params_dtype", CHOICE, precision.params_dtype, "fp32",
-        "The type of weights and activations in memory and between ranks. bf16 and fp16: sums, norms, "
-        "softmax, loss and the gradients of weights stay fp32, and so do the weights that the optimizer "
-        "changes. fp16 comes with loss scaling (docs/precision.md).",
+        "Data type of weights and activations in memory and in messages. With bf16 and fp16, sums, norms, "
+        "softmax, loss, weight gradients and the optimizer's main weights stay fp32. fp16 uses loss "
+        "scaling (docs/precision.md).",
         .choices = working_dtypes),
     ROW("precision.main_params_dtype", CHOICE, precision.main_params_dtype, "fp32",
-        "The type of the weights that the optimizer changes. bf16, with params_dtype bf16: the layers' own, "
-        "without an fp32 copy; each step is computed in fp32 and rounded stochastically (docs/precision.md).",
+        "Data type of the main weights that the optimizer updates. `bf16`, with params_dtype bf16: no "
+        "fp32 main weights; each update is computed in fp32 and rounded stochastically "
+        "(docs/precision.md).",
         .choices = main_dtypes),
     ROW("precision.allow_tf32", BOOL, precision.allow_tf32, "false",
-        "With fp32 on a GPU: matrix multiplications may round what they multiply to TF32, which has fp32's "
-        "range and 10 bits of fraction; they still add in fp32."),
+        "With fp32 on a GPU: round the operands of matrix multiplications to TF32 (fp32's range, 10 bits "
+        "of fraction), with fp32 accumulation."),
     ROW("precision.loss_scale", REAL, precision.loss_scale, "0",
-        "With fp16: what the loss is multiplied by for the backward pass; a power of two rounds nothing. 0: "
-        "found while training.",
-        LOSS_SCALES),
+        "With fp16: static loss scale; powers of two are exact. 0: dynamic loss scaling.", LOSS_SCALES),
     ROW("precision.initial_loss_scale", REAL, precision.initial_loss_scale, "4294967296",
-        "With loss_scale 0: where the search begins.", SOME_LOSS_SCALE),
-    ROW("precision.min_loss_scale", REAL, precision.min_loss_scale, "1",
-        "Where it ends: it falls no further.", SOME_LOSS_SCALE),
+        "Initial value of the dynamic loss scale.", SOME_LOSS_SCALE),
+    ROW("precision.min_loss_scale", REAL, precision.min_loss_scale, "1", "Minimum of the dynamic loss scale.",
+        SOME_LOSS_SCALE),
     ROW("precision.loss_scale_window", COUNT, precision.loss_scale_window, "1000",
-        "It doubles after so many steps without an overflow.", BETWEEN(1, 1e12)),
+        "Steps without an overflow before the dynamic loss scale is doubled.", BETWEEN(1, 1e12)),
     ROW("precision.hysteresis", COUNT, precision.hysteresis, "2",
-        "It is halved by the so many-th overflow since it last rose, and by each that follows.",
+        "Overflows tolerated before the dynamic loss scale is halved: this many-th overflow since the "
+        "last increase, and each one after it, halves the scale.",
         BETWEEN(1, 1e12)),
     ROW("precision.matmul_format", CHOICE, precision.matmul_format, "none",
-        "The numbers inside the three matrix multiplications of each linear layer in a block, simulated to "
-        "the bit: docs/precision.md says what each is. Embedding, head and attention core stay as they are.",
+        "Low-precision format of the three matrix multiplications of each linear layer, simulated "
+        "bit-exactly (docs/precision.md). Embedding, output head and attention core are not affected.",
         .choices = matmul_formats, .aliases = "fp8_format"),
     ROW("precision.forward_format", CHOICE, precision.forward_format, "same",
-        "The same for the forward multiplication alone.", .choices = product_formats),
+        "The same for the forward matrix multiplication only.", .choices = product_formats),
     ROW("precision.grad_input_format", CHOICE, precision.grad_input_format, "same",
-        "For the gradient of the input.", .choices = product_formats),
+        "The same for the gradient of the input (dgrad).", .choices = product_formats),
     ROW("precision.grad_weight_format", CHOICE, precision.grad_weight_format, "same",
-        "For the gradient of the weights.", .choices = product_formats),
+        "The same for the gradient of the weights (wgrad).", .choices = product_formats),
     ROW("precision.scaling", CHOICE, precision.scaling, "auto",
-        "What shares a scale in e4m3, e5m2 and hybrid: a tensor as it is now, as it was, or 128 elements. "
-        "`auto`: tensorwise for these; mxfp8, nvfp4 and ternary have their own.",
+        "Scaling of e4m3, e5m2 and hybrid: `tensorwise` by the current tensor, `delayed` by the amax "
+        "history, `blockwise` per 128 elements. `auto`: tensorwise. mxfp8, nvfp4 and ternary have their "
+        "own scales.",
         .choices = scalings, .aliases = "fp8_recipe"),
     ROW("precision.mxfp8_scale_rounding", CHOICE, precision.mxfp8_scale_rounding, "up",
-        "How the scales of mxfp8 become powers of two: `up`, so that no element saturates (2506.08027), or "
+        "Rounding of mxfp8's scales to powers of two: `up`, so that no element saturates (2506.08027), or "
         "`down`, as in the OCP Microscaling specification, with which training can diverge.",
         .choices = scale_roundings),
     ROW("precision.amax_history_len", COUNT, precision.amax_history_len, "1024",
-        "With scaling delayed: of so many steps the largest magnitudes are remembered.", BETWEEN(1, 65536),
+        "With delayed scaling: length of the amax history in steps.", BETWEEN(1, 65536),
         .aliases = "fp8_amax_history_len"),
     ROW("precision.amax_compute_algo", CHOICE, precision.amax_compute_algo, "max",
-        "With scaling delayed: a scale follows from the largest of them, or from that of the last step.",
+        "With delayed scaling: compute the scale from the maximum of the history, or from the most recent "
+        "step.",
         .choices = amax_algorithms, .aliases = "fp8_amax_compute_algo"),
     ROW("precision.margin", COUNT, precision.margin, "0",
-        "With scaling delayed: scales leave room for numbers 2^margin times as large.", BETWEEN(0, 32),
+        "With delayed scaling: headroom of the scales, a factor of 2^margin.", BETWEEN(0, 32),
         .aliases = "fp8_margin"),
     ROW("precision.high_precision_layers", NAMES, precision.high_precision_layers, "[]",
-        "Linear layers that matmul_format leaves alone: `layers.3`, `layers.-1` (the last), "
-        "`layers.0.mlp.fc2`, or in "
-        "every layer `attention`, `attention.qkv`, `attention.proj`, `mlp`, `mlp.fc1` (gate and up), "
-        "`mlp.fc2`."),
+        "Linear layers that matmul_format does not affect: `layers.3`, `layers.-1` (the last), "
+        "`layers.0.mlp.fc2`, or in every layer `attention`, `attention.qkv`, `attention.proj`, `mlp`, "
+        "`mlp.fc1` (gate and up), `mlp.fc2`."),
     ROW("precision.high_precision_first_layers", COUNT, precision.high_precision_first_layers, "0",
-        "So many layers at the beginning, likewise.", BETWEEN(0, 1e5),
+        "Number of layers at the beginning that matmul_format does not affect.", BETWEEN(0, 1e5),
         .aliases = "num_layers_at_start_in_bf16"),
     ROW("precision.high_precision_last_layers", COUNT, precision.high_precision_last_layers, "0",
-        "And at the end.", BETWEEN(0, 1e5), .aliases = "num_layers_at_end_in_bf16"),
+        "Number of layers at the end that matmul_format does not affect.", BETWEEN(0, 1e5),
+        .aliases = "num_layers_at_end_in_bf16"),
 
     ROW("memory.recompute_granularity", CHOICE, memory.recompute_granularity, "none",
-        "What the backward pass computes again instead of keeping it: `full` whole layers, `selective` "
-        "parts of every layer. Never changes a bit of the result (docs/memory.md).",
+        "Activation recomputation: `full` recomputes whole layers in the backward pass, `selective` parts "
+        "of every layer. Results are bit-identical (docs/memory.md).",
         .choices = granularities),
     ROW("memory.recompute_method", CHOICE, memory.recompute_method, "uniform",
-        "With full: `uniform` recomputes all layers of a stage in runs of recompute_num_layers, of which "
-        "only the first one's input is kept; `block` the first recompute_num_layers layers of each "
-        "(virtual) stage, one by one, and keeps the others whole.",
+        "With full: `uniform` divides all layers of a stage into groups of recompute_num_layers and keeps "
+        "only each group's input; `block` recomputes the first recompute_num_layers layers of each "
+        "(virtual) stage one by one and keeps the activations of the others.",
         .choices = methods),
     ROW("memory.recompute_num_layers", COUNT, memory.recompute_num_layers, "1",
-        "With full: the length of a run (uniform), or how many layers (block).", BETWEEN(1, 1e5)),
+        "With full: layers per group (uniform), or number of layers (block).", BETWEEN(1, 1e5)),
     ROW("memory.recompute_modules", NAMES, memory.recompute_modules, "[core_attn]",
-        "With selective: which parts of a layer. `core_attn`: the attention, from q, k and v; `norm`: what "
-        "both norms make; `activation`: what the MLP's activation makes.",
+        "With selective: modules to recompute. `core_attn`: attention from q, k and v; `norm`: the output "
+        "of both norms; `activation`: the output of the MLP's activation function.",
         .choices = modules),
     ROW("memory.offload_activations", BOOL, memory.offload_activations, "false",
-        "What a forward pass leaves behind waits for its backward pass in the host's memory; on a CPU, in a "
-        "file in $TMPDIR (or /tmp). Never changes a bit of the result (docs/memory.md)."),
+        "Offload activations to host memory between the forward and the backward pass; on a CPU, to a "
+        "file in $TMPDIR (or /tmp). Results are bit-identical (docs/memory.md)."),
     ROW("memory.offload_optimizer", BOOL, memory.offload_optimizer, "false",
-        "Adam's moments stay in the host's memory, and pass through the device in pieces while weights are "
-        "updated. Never changes a bit of the result."),
+        "Offload Adam's moments to host memory and stream them through the device during the update. "
+        "Results are bit-identical."),
 
     ROW("data.train", SOURCES, data.train, NULL,
-        "A dataset's prefix (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}`: each source gives "
-        "its weight's share of the samples.",
+        "Prefix of the training dataset (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}` whose "
+        "weights are the sources' shares of the samples.",
         .example = "data/quickstart"),
     ROW("data.valid", SOURCES, data.valid, "[]",
         "The same for validation. Empty: the second part of `split`."),
     ROW("data.split", SPLIT, data.split, NULL,
-        "Shares of the documents for training, validation and test; what is left out is 0.", NOT_NEGATIVE,
+        "Proportions of documents for training, validation and test; missing ones are 0.", NOT_NEGATIVE,
         .derived = "969, 30, 1; with data.valid 1, 0, 0"),
     ROW("data.reset_attention_mask", BOOL, data.reset_attention_mask, "false",
-        "A token sees its own document only."),
+        "Restrict attention to the token's own document."),
     ROW("data.reset_position_ids", BOOL, data.reset_position_ids, "false",
-        "Positions begin again with each document."),
+        "Restart positions at each document."),
     ROW("data.eod_mask_loss", BOOL, data.eod_mask_loss, "false",
-        "What follows the end of a document is no target."),
+        "Mask the loss of the token after each end of document."),
     ROW("data.strict", BOOL, data.strict, "false",
-        "Refuse to resume from a checkpoint whose datasets differ from those of this run, as far as sizes, "
-        "the "
-        "index and a sample of 64 blocks of each tell. `false` warns."),
+        "Refuse to resume from a checkpoint whose datasets differ from this run's, judged by sizes, index "
+        "and a sample of 64 blocks of each. `false`: warn."),
 
     ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
-        "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257. `none`: the ids "
-        "were made elsewhere; vocab_size must be given.",
+        "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257 ids. `none`: the "
+        "data is already tokenized; vocab_size is required.",
         .choices = tokenizers),
     ROW("tokenizer.vocab_file", TEXT, tokenizer.vocab_file, "none",
-        "GPT2BPE's `vocab.json`. Needed where text goes in or out.", .optional = true),
-    ROW("tokenizer.merge_file", TEXT, tokenizer.merge_file, "none", "GPT2BPE's `merges.txt`.",
+        "`vocab.json` of GPT2BPE. Required to tokenize or detokenize text.", .optional = true),
+    ROW("tokenizer.merge_file", TEXT, tokenizer.merge_file, "none", "`merges.txt` of GPT2BPE.",
         .aliases = "merges_file", .optional = true),
 
-    ROW("checkpoint.save", TEXT, checkpoint.save, NULL, "The folder of checkpoints; `none`: none is written.",
+    ROW("checkpoint.save", TEXT, checkpoint.save, NULL, "Folder for checkpoints; `none`: do not save.",
         .derived = "RUN_DIR/checkpoints", .optional = true),
     ROW("checkpoint.load", TEXT, checkpoint.load, "auto",
-        "`auto`: continues from the newest checkpoint in `save` that can be loaded, if there is one. `none`: "
-        "starts afresh. Or a folder, which must hold one: the run begins with it, and once it has newer ones "
-        "of its own in `save`, it continues from those.",
+        "`auto`: resume from the newest valid checkpoint in `save`, if there is one. `none`: start from "
+        "scratch. A folder: start from its newest checkpoint, which must exist; later resume from newer "
+        "ones in `save`.",
         .optional = true),
     ROW("checkpoint.save_interval", COUNT, checkpoint.save_interval, "0",
-        "Steps between checkpoints; 0: by `save_minutes` only, and when the run ends.", STEPS),
+        "Steps between checkpoints; 0: save by `save_minutes` only, and at the end of the run.", STEPS),
     ROW("checkpoint.save_minutes", REAL, checkpoint.save_minutes, "30",
-        "Saves after the first step that ends this many minutes after the last checkpoint, or after the "
-        "start; "
-        "0: never. Rank 0's clock decides for all.",
+        "Minutes between checkpoints, since the last one or the start, by rank 0's clock; 0: never.",
         NOT_NEGATIVE),
     ROW("checkpoint.keep_last", COUNT, checkpoint.keep_last, "2",
-        "Older ones are removed when a newer is complete; 0: all are kept.", BETWEEN(0, 1e6)),
-    ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false", "Writes while training goes on.",
+        "Number of complete checkpoints to keep; older ones are removed. 0: keep all.", BETWEEN(0, 1e6)),
+    ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false", "Write checkpoints in the background.",
         .unbuilt = true),
 
     ROW("logging.run_dir", TEXT, logging.run_dir, NULL,
-        "The folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),
+        "Folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),
     ROW("logging.log_interval", COUNT, logging.log_interval, "10",
-        "Steps between lines on the terminal. metrics.jsonl has every step.", BETWEEN(1, 1e12)),
+        "Steps between log lines on the terminal. metrics.jsonl has every step.", BETWEEN(1, 1e12)),
     ROW("logging.tensorboard_dir", TEXT, logging.tensorboard_dir, "none",
-        "A folder of TensorBoard event files.", .optional = true, .unbuilt = true),
+        "Folder for TensorBoard event files.", .optional = true, .unbuilt = true),
     ROW("logging.peak_flops", REAL, logging.peak_flops, "0",
-        "What one rank could compute in a second, for mfu (attention counted in full) and mfu_causal (its "
-        "causal half) in metrics.jsonl and the closing lines; 0: not known.",
+        "Peak FLOP/s of one rank's device, for mfu (full attention) and mfu_causal (causal half) in "
+        "metrics.jsonl and the summary; 0: unknown.",
         NOT_NEGATIVE),
 
     ROW("profile.timeline", BOOL, profile.timeline, "false",
-        "Writes when each rank did what, beside what the simulator says of it, into the run's folder: "
-        "timeline-step-N.json for ui.perfetto.dev, and timeline-step-N.svg. On the CPU: not with `strict` or "
-        "`cuda`."),
-    ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "2",
-        "The first step of which a timeline is written.", BETWEEN(1, 1e12)),
+        "Write each rank's timeline next to the simulated one into the run's folder: timeline-step-N.json "
+        "for ui.perfetto.dev, and timeline-step-N.svg. Only with `cluster.device: cpu`."),
+    ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "2", "First step to profile.",
+        BETWEEN(1, 1e12)),
     ROW("profile.profile_step_end", COUNT, profile.profile_step_end, "0",
-        "The last one; 0: the first is the only one.", STEPS),
+        "Last step to profile; 0: only the first.", STEPS),
 
     ROW("resilience.check_for_nan_in_loss_and_grad", BOOL, resilience.check_for_nan_in_loss_and_grad, "true",
-        "Stops at the first loss or gradient that is not a number, naming step, rank and parameter."),
+        "Stop at the first NaN or infinity in a loss or gradient, and report the step, rank and "
+        "parameter."),
     ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, "0",
-        "When no rank of a process has made progress for this long, it says who waits for what, and ends. "
-        "Longer than a rank ever waits for others, such as for one that writes a checkpoint. 0: never.",
+        "Watchdog: if no rank of a process makes progress for this long, report what each rank waits for "
+        "and exit. Must exceed the longest legitimate wait, such as for a checkpoint. 0: off.",
         NOT_NEGATIVE),
     ROW("resilience.exit_signal", NAMES, resilience.exit_signal, "[SIGTERM, SIGINT]",
-        "On one of these signals the run saves after the running step and exits with status 75; before the "
-        "first step it ends at once. A second SIGINT ends it at once. mpirun forwards SIGUSR1, and follows a "
-        "SIGTERM with SIGKILL.",
+        "Signals on which the run finishes its step, saves a checkpoint and exits with status 75; before "
+        "the first step it exits at once. A second SIGINT exits at once. mpirun forwards SIGUSR1, but "
+        "follows SIGTERM with SIGKILL.",
         .choices = signals),
 
     ROW("cluster.device", WORD, cluster.device, "cpu",
-        "`strict` is the CPU made cruel, to find forgotten waits; `dry` computes nothing and counts "
-        "everything; `cuda` is an NVIDIA GPU for each rank (docs/cuda.md).",
+        "`cpu`; `cuda`: one NVIDIA GPU per rank (docs/cuda.md); `strict`: a CPU with adversarial "
+        "asynchrony that exposes missing waits; `dry`: computes nothing and reports memory.",
         .choices = devices),
     ROW("cluster.dry_device", WORD, cluster.dry_device, "cpu",
-        "Whose kernels' memory `cluster.device: dry` counts; `cuda` where it overrides `cuda` of a file.",
+        "Device whose kernels' memory `cluster.device: dry` reports; `cuda` if the command line overrides "
+        "a file's `cluster.device: cuda` with dry.",
         .choices = dry_devices),
     ROW("cluster.transport", WORD, cluster.transport, "auto",
-        "`local`: ranks are threads of one process. `mpi`: processes. `nccl`: either, with a GPU each. "
-        "`auto`: nccl between GPUs; else mpi under a launcher, local alone.",
+        "`local`: ranks are threads of one process. `mpi`: processes. `nccl`: either, with one GPU each. "
+        "`auto`: nccl between GPUs, else mpi under a launcher, else local.",
         .choices = transports),
     ROW("cluster.ranks_per_gpu", INT, cluster.ranks_per_gpu, "1",
-        "So many ranks share a GPU, for tests of a large layout on a small machine: processes (mpirun), "
-        "and slow. NCCL talks over loopback.",
+        "Number of ranks that share a GPU, to test a large layout on a small machine; they must be "
+        "processes (mpirun). Slow: NCCL communicates over loopback.",
         BETWEEN(1, 64)),
     ROW("cluster.matmul_algorithms", TEXT, cluster.matmul_algorithms, "none",
-        "On a GPU: the file that keeps which of cuBLASLt's algorithms is the fastest for each shape, timed "
-        "when it first comes; what is there is never changed. Its folder must be there; `auto`, "
-        "cuboid/matmul-algorithms in $XDG_CACHE_HOME or ~/.cache, makes it. none: what cuBLASLt estimates "
-        "to be the fastest.",
+        "On a GPU: file of the fastest cuBLASLt algorithm per shape, timed at the first use; entries "
+        "never change. Its folder must exist; `auto` creates cuboid/matmul-algorithms in $XDG_CACHE_HOME "
+        "or ~/.cache. `none`: cuBLASLt's heuristic.",
         .optional = true),
     ROW("cluster.matmul_epilogues", CHOICE, cluster.matmul_epilogues, "apart",
-        "On a GPU: whether `gelu_tanh`, its gradient and a bias's are made by the matrix multiplication "
-        "before them, in cuBLASLt. `fused`: wherever it can. `auto`: where that is faster, timed once for "
-        "each shape, with `matmul_algorithms` or `deterministic: false`; without, `apart`.",
+        "On a GPU: fuse `gelu_tanh`, its gradient and bias gradients into the preceding matrix "
+        "multiplication (cuBLASLt epilogues). `apart`: never. `fused`: where possible. `auto`: where "
+        "faster, timed once per shape, with `matmul_algorithms` or `deterministic: false`; otherwise "
+        "`apart`.",
         .choices = epilogues),
     ROW("cluster.cuda_graphs", BOOL, cluster.cuda_graphs, "false",
-        "On a GPU: from the third step on, passes without messages are one launch each."),
-    ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured figures of a machine, for predictions.",
+        "On a GPU: from the third step on, replay passes without communication as CUDA graphs."),
+    ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured rates of a machine, for predictions.",
         .optional = true, .unbuilt = true),
-    ROW("cluster.nodes", INT, cluster.nodes, "0", "Machines; 0: not said.", BETWEEN(0, 1e6), .unbuilt = true),
-    ROW("cluster.gpus_per_node", INT, cluster.gpus_per_node, "0", "Ranks on each machine; 0: not said.",
+    ROW("cluster.nodes", INT, cluster.nodes, "0", "Number of machines; 0: unset.", BETWEEN(0, 1e6),
+        .unbuilt = true),
+    ROW("cluster.gpus_per_node", INT, cluster.gpus_per_node, "0", "Ranks per machine; 0: unset.",
         BETWEEN(0, 1024), .unbuilt = true),
     ROW("cluster.threads_per_rank", INT, cluster.threads_per_rank, "0",
-        "CPU threads of one rank; 0: the CPUs that the job may use on this machine (affinity mask, CPU quota "
-        "of the cgroup), divided by its ranks there. Never changes a bit of the result.",
+        "CPU threads per rank. 0: the CPUs available to the job on this machine (affinity mask, cgroup "
+        "CPU quota) divided by its ranks there. Results are bit-identical.",
         BETWEEN(0, 4096)),
-    ROW("cluster.time", TEXT, cluster.time, "none", "The time limit of a batch job.", .optional = true,
+    ROW("cluster.time", TEXT, cluster.time, "none", "Time limit of the batch job.", .optional = true,
         .unbuilt = true),
-    ROW("cluster.partition", TEXT, cluster.partition, "none", "The queue of a batch job.", .optional = true,
-        .unbuilt = true),
+    ROW("cluster.partition", TEXT, cluster.partition, "none", "Partition (queue) of the batch job.",
+        .optional = true, .unbuilt = true),
 };
 
 const struct recipe_section recipe_sections[] = {
-    {"", "The run."},
-    {"model", "The mathematics. Names of Hugging Face configurations are understood too."},
-    {"parallel", "Where it runs. Nothing in this section changes what is computed."},
-    {"pipeline", "How the stages take turns, and which layers they hold."},
-    {"train", "Batches and steps."},
-    {"optimizer", "AdamW and its learning rate."},
-    {"precision", "Types of numbers."},
-    {"memory", "What is kept and what is computed again."},
-    {"data", "What is read."},
-    {"tokenizer", "Text to ids and back."},
-    {"checkpoint", "What is written so that a run can continue."},
-    {"logging", "What a run says about itself."},
-    {"profile", "What a run measures about itself."},
-    {"resilience", "What happens when something goes wrong."},
-    {"cluster", "The machine."},
+    {"", "General keys."},
+    {"model", "Model architecture. Hugging Face names are accepted too."},
+    {"parallel", "Parallel layout. No key of this section changes what is computed."},
+    {"pipeline", "Pipeline schedule and assignment of layers to stages."},
+    {"train", "Batch sizes and steps."},
+    {"optimizer", "AdamW and the learning rate schedule."},
+    {"precision", "Data types and low-precision formats."},
+    {"memory", "Activation recomputation and offloading."},
+    {"data", "Datasets."},
+    {"tokenizer", "Tokenizer."},
+    {"checkpoint", "Saving and resuming."},
+    {"logging", "Logs and metrics."},
+    {"profile", "Timelines."},
+    {"resilience", "Fault handling."},
+    {"cluster", "Devices, transports and machines."},
 };

@@ -80,7 +80,7 @@ int row_of(const char *key);
 /* ---- values: recipe_value.c ---- */
 
 /* Sets the row's field from `node`. On false the field is as it was and `why` has the sentence after
- * the key: "\"abc\" is not a whole number; ...". `automatic` is set when the value says `auto` and the
+ * the key: "\"abc\" is not an integer; ...". `automatic` is set when the value says `auto` and the
  * row is derived; then nothing was stored. */
 bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
                struct text *why);
@@ -89,7 +89,7 @@ void value_set_default(struct recipe *recipe, const struct recipe_row *row);
 /* The value as YAML, on one line. */
 void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out);
 void value_free(struct recipe *recipe, const struct recipe_row *row);
-/* "a whole number from 1 to 100000", "one of gpipe, 1f1b, zb-h1". */
+/* "an integer from 1 to 100000", "one of gpipe, 1f1b, zb-h1". */
 void value_expected(const struct recipe_row *row, struct text *out);
 
 /* ROW_INT and ROW_COUNT only. */

@@ -69,7 +69,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         break;
     case ROW_INT:
     case ROW_COUNT:
-        add_range(row, "a whole number", out);
+        add_range(row, "an integer", out);
         break;
     case ROW_REAL:
         add_range(row, "a number", out);
@@ -83,7 +83,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         add_choices(row, out);
         break;
     case ROW_LAYERS:
-        text_add(out, "a list of whole numbers, like [3, 3, 2]");
+        text_add(out, "a list of integers, like [3, 3, 2]");
         break;
     case ROW_NAMES:
         text_add(out, "a list of names");

@@ -150,20 +150,19 @@ Test(recipe, a_key_given_twice_names_both_lines)
 Test(recipe, wrong_types)
 {
     OVERRIDE_SAYS("model.num_layers=abc",
-                  "command line: model.num_layers \"abc\" is not a whole number from 1 to 100000\n");
+                  "command line: model.num_layers \"abc\" is not an integer from 1 to 100000\n");
     OVERRIDE_SAYS(
         "model.num_layers=1.5",
-        "command line: model.num_layers \"1.5\" is not a whole number from 1 to 100000; 1 or 2 works\n");
-    OVERRIDE_SAYS(
-        "model.num_layers=1e1",
-        "command line: model.num_layers \"1e1\" is not a whole number from 1 to 100000; 10 works\n");
+        "command line: model.num_layers \"1.5\" is not an integer from 1 to 100000; 1 or 2 works\n");
+    OVERRIDE_SAYS("model.num_layers=1e1",
+                  "command line: model.num_layers \"1e1\" is not an integer from 1 to 100000; 10 works\n");
     OVERRIDE_SAYS("model.num_layers=\"4\"",
                   "command line: model.num_layers \"4\" is text; without the quotes it is a number\n");
     OVERRIDE_SAYS("model.num_layers=",
-                  "command line: model.num_layers is empty; it wants a whole number from 1 to 100000\n");
+                  "command line: model.num_layers is empty; it wants an integer from 1 to 100000\n");
     OVERRIDE_SAYS("model.num_layers=[1]",
-                  "command line: model.num_layers is a list; it wants a whole number from 1 to 100000\n");
-    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; it wants a whole number from 0 to "
+                  "command line: model.num_layers is a list; it wants an integer from 1 to 100000\n");
+    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; it wants an integer from 0 to "
                                  "9000000000000000\n");
     OVERRIDE_SAYS("model.add_bias_linear=yes",
                   "command line: model.add_bias_linear \"yes\" is not true or false\n");
@@ -180,9 +179,9 @@ Test(recipe, wrong_types)
                   "command line: name has a character that cannot be printed; it wants text\n");
     OVERRIDE_SAYS("name=a\xff", "command line: name has a character that cannot be printed; it wants text\n");
     OVERRIDE_SAYS("pipeline.layout=4",
-                  "command line: pipeline.layout \"4\" is not a list of whole numbers, like [3, 3, 2]\n");
+                  "command line: pipeline.layout \"4\" is not a list of integers, like [3, 3, 2]\n");
     OVERRIDE_SAYS("pipeline.layout=[4, x]",
-                  "command line: pipeline.layout entry 2: \"x\" is not a whole number from 0 to "
+                  "command line: pipeline.layout entry 2: \"x\" is not an integer from 0 to "
                   "100000\n");
     OVERRIDE_SAYS("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing, like "
                                               "{path: data/quickstart}\n");
@@ -210,14 +209,14 @@ Test(recipe, wrong_types)
 Test(recipe, numbers_out_of_range)
 {
     OVERRIDE_SAYS("model.num_layers=0",
-                  "command line: model.num_layers 0 is out of range; it wants a whole number "
+                  "command line: model.num_layers 0 is out of range; it wants an integer "
                   "from 1 to 100000; 1 works\n");
     OVERRIDE_SAYS("model.num_layers=200000",
-                  "command line: model.num_layers 200000 is out of range; it wants a "
-                  "whole number from 1 to 100000; 100000 works\n");
+                  "command line: model.num_layers 200000 is out of range; it wants an "
+                  "integer from 1 to 100000; 100000 works\n");
     OVERRIDE_SAYS(
         "model.num_layers=99999999999999999999",
-        "command line: model.num_layers \"99999999999999999999\" is not a whole number from 1 to 100000; "
+        "command line: model.num_layers \"99999999999999999999\" is not an integer from 1 to 100000; "
         "100000 works\n");
     OVERRIDE_SAYS("optimizer.lr=0",
                   "command line: optimizer.lr 0 is out of range; it wants a number above 0; 3e-4 works\n");
@@ -232,10 +231,10 @@ Test(recipe, numbers_out_of_range)
                   "command line: optimizer.adam_beta2 1.2 is out of range; it wants a "
                   "number from 0 to below 1; 0.999 works\n");
     OVERRIDE_SAYS("pipeline.layout=[5, -1]",
-                  "command line: pipeline.layout entry 2: -1 is out of range; it wants a whole "
-                  "number from 0 to 100000; 0 works\n");
+                  "command line: pipeline.layout entry 2: -1 is out of range; it wants an integer from 0 "
+                  "to 100000; 0 works\n");
     OVERRIDE_SAYS("seed=10000000000000000",
-                  "command line: seed 10000000000000000 is out of range; it wants a whole number from 0 to "
+                  "command line: seed 10000000000000000 is out of range; it wants an integer from 0 to "
                   "9000000000000000; 9000000000000000 works\n");
     OVERRIDE_SAYS("parallel.bucket_size_mb=1e7",
                   "command line: parallel.bucket_size_mb 1e7 is out of range; it wants a number from "
@@ -314,16 +313,16 @@ Test(recipe, what_is_not_built_is_refused_by_name)
                   "command line: logging.tensorboard_dir tb is not built yet; only none\n");
     // Its default may be said, and a value out of range is told first.
     OVERRIDE_SAYS("ep=1", "");
-    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; it wants a whole "
-                          "number from 1 to 65536; 1 works\n");
+    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; it wants an "
+                          "integer from 1 to 65536; 1 works\n");
 }
 
 Test(recipe, zero_has_four_stages)
 {
     OVERRIDE_SAYS("parallel.zero_stage=0", "");
     OVERRIDE_SAYS("parallel.zero_stage=4",
-                  "command line: parallel.zero_stage 4 is out of range; it wants a whole "
-                  "number from 0 to 3; 3 works\n");
+                  "command line: parallel.zero_stage 4 is out of range; it wants an integer from 0 to 3; "
+                  "3 works\n");
 }
 
 /* Editors put one in front of UTF-8; lines and columns are counted behind it. */
@@ -399,7 +398,7 @@ Test(recipe, all_problems_are_reported_at_once)
         "train: {global_batch_size: 9, micro_batch_size: 2}\nparallel: {expert_parallel_size: 2}\n",
         (const char *const[]){"optimizer.min_lr=1", "nonsense", NULL}, 0,
         "R:1: unknown key sede; is seed meant?\n"
-        "R:2: model.num_layers \"x\" is not a whole number from 1 to 100000\n"
+        "R:2: model.num_layers \"x\" is not an integer from 1 to 100000\n"
         "R:5: parallel.expert_parallel_size 2 is not built yet; only 1\n"
         "command line: nonsense is not key=value\n"
         "R: train.train_iters must be given, like 1000\n"

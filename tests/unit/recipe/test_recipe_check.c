@@ -552,7 +552,7 @@ static void try_suggestions(struct loaded *loaded, const char *const values[KEYS
             cr_assert(after.errors < loaded->errors || strstr(text_chars(&after.said), whole) == NULL,
                       "%s=%s does not help:\n%s\nstill says\n%s", keys[key].key, proposed[i], whole,
                       text_chars(&after.said));
-            bool waited = strstr(whole, "out of range") != NULL || strstr(whole, "whole number") != NULL;
+            bool waited = strstr(whole, "out of range") != NULL || strstr(whole, "integer") != NULL;
             cr_assert(waited || after.errors < loaded->errors, "%s=%s brings others:\n%s\nnow\n%s",
                       keys[key].key, proposed[i], whole, text_chars(&after.said));
             loaded_free(&after);

@@ -98,7 +98,7 @@ Test(recipe_precision, a_loss_scale_is_for_fp16)
     WITH("command line: precision.loss_scale -1 is out of range; it wants a number from 0 to "
          "1000000000000000000; 0 works\n",
          "precision.loss_scale=-1");
-    WITH("command line: precision.hysteresis 0 is out of range; it wants a whole number from 1 to "
+    WITH("command line: precision.hysteresis 0 is out of range; it wants an integer from 1 to "
          "1000000000000; 1 works\n",
          "precision.hysteresis=0");
     WITH("", HYBRID, "precision.params_dtype=fp16");

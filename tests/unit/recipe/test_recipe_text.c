@@ -182,13 +182,13 @@ Test(recipe_text, every_key_says_where_it_came_from)
     cr_assert_not_null(strstr(layers, "# /tmp/cuboid-recipe-"));
     cr_assert_eq(strstr(strstr(layers, "# /tmp/cuboid-recipe-"), ":2\n") - strstr(layers, "# /tmp"),
                  (long)strlen("# /tmp/cuboid-recipe-XXXXXX"));
-    // As many lines as the page has rows, less `base`.
+    // As many lines as the sections of the page have rows, less `base`.
     size_t keys = 0, rows = 0;
     for (const char *at = text.chars; (at = strstr(at, " # ")) != NULL; at++)
         keys++;
     struct text page = {0};
     recipe_reference(&page);
-    for (const char *at = page.chars; (at = strstr(at, "\n| `")) != NULL; at++)
+    for (const char *at = strstr(page.chars, "\n## Top level\n"); (at = strstr(at, "\n| `")) != NULL; at++)
         rows++;
     cr_assert(rows == RECIPE_ROWS && keys == RECIPE_ROWS - 1, "%zu rows, %zu keys", rows, keys);
     text_free(&page);
@@ -205,6 +205,31 @@ Test(recipe_text, the_reference_page_is_current)
               "docs/recipe.md is not what the table says; run: cuboid recipe --reference > docs/recipe.md");
     text_free(&page);
     text_free(&file);
+}
+
+/* Keys that nothing implements have a table of their own, after all sections. */
+Test(recipe_text, the_reference_page_has_common_keys_first_and_reserved_ones_last)
+{
+    struct text page = {0};
+    recipe_reference(&page);
+    const char *common = strstr(page.chars, "\n## Common keys\n"),
+               *top = strstr(page.chars, "\n## Top level\n");
+    const char *reserved = strstr(page.chars, "\n## Not implemented yet\n");
+    cr_assert(common != NULL && common < top && top < strstr(page.chars, "\n## cluster\n"));
+    cr_assert(strstr(page.chars, "\n## cluster\n") < reserved);
+    cr_assert(strstr(page.chars, "\n| `optimizer.lr` |") < top && strstr(top, "\n| `lr` |") < reserved);
+    size_t count = 0;
+    for (int row = 0; row < RECIPE_ROWS; row++)
+        if (recipe_rows[row].unbuilt) {
+            char cell[128];
+            snprintf(cell, sizeof cell, "\n| `%s` |", recipe_rows[row].key);
+            cr_assert(strstr(page.chars, cell) > reserved, "%s", recipe_rows[row].key);
+            count++;
+        }
+    for (const char *at = reserved; (at = strstr(at, "\n| `")) != NULL; at++)
+        count--;
+    cr_assert_eq(count, 0);
+    text_free(&page);
 }
 
 Test(recipe_text, every_recipe_of_the_repository_loads)
