@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+import figures
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COLUMN, SMALLEST = 800, 9  # pixels: the width of a README column, and of text in it
 RUN = re.compile(r"^<!-- run: cuboid (.*) -->\n(```text\n(?:.*\n)*?```\n)?", re.M)
@@ -71,15 +73,19 @@ def main():
             return (f"<!-- run: cuboid {match.group(1)} -->\n"
                     + make(cuboid, match.group(1), match.group(2), files))
         files[os.path.relpath(page, ROOT)] = RUN.sub(block, read(page))
+    drawn = figures.all_figures(lambda words: run(cuboid, words))
+    shown = "".join(files.values())
+    unused = {path for path in drawn if os.path.basename(path) not in shown}
+    files.update(drawn)
     stale = [path for path, text in files.items() if read(os.path.join(ROOT, path)) != text]
     for path in stale if write else []:
         with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
             file.write(files[path])
-    unused = set(glob.glob("docs/schedules/*.svg", root_dir=ROOT)) - set(files)
+    unused |= set(glob.glob("docs/schedules/*.svg", root_dir=ROOT)) - set(files)
     for path in stale:
         print(f"{path}: {'written' if write else 'is not what the program says; run docs_run.py CUBOID --write'}")
     for path in unused:
-        print(f"{path}: no page's command writes it")
+        print(f"{path}: no page shows it")
     small = {path: why for path in sorted(glob.glob("docs/**/*.svg", root_dir=ROOT, recursive=True))
              if (why := illegible(path)) is not None}
     for path, why in small.items():

@@ -21,7 +21,7 @@ MINIMUM_TEXT = 4.5   # contrast ratio of WCAG 2, between a number and its cell
 SHADES = 5           # of a kind, from the first chunk's to the last's
 
 # Colours of figures.py: the axes of the mesh, with white text, and what a rank keeps in memory, with dark text.
-FIGURE = {"tp": "#d55e00", "dp": "#0072b2", "pp": "#009e73"}
+FIGURE = {"tp": "#b84f00", "dp": "#0072b2", "pp": "#007a59"}
 PARTS = {"weights": "#4ca9f3", "gradients": "#f9b300", "optimizer": "#009773", "activations": "#f1a87b",
          "other": "#d3d8de"}
 
