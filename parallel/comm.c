@@ -2,6 +2,7 @@
 /* The registry of transports, how a world is opened, and who launched this process. */
 #include "parallel/comm.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "parallel/transports/transports.h"
 
@@ -211,13 +212,6 @@ enum status world_run(const char *transport, int size,
                       enum status (*body)(struct world *world, void *argument), void *argument)
 {
     return world_run_as(&(struct world_options){.transport = transport, .size = size}, body, argument);
-}
-
-int64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
 }
 
 int64_t spin_ns(int ranks)

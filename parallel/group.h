@@ -25,7 +25,6 @@ struct groups {
     struct group *tp;    // AXIS_TP
     struct group *data;  // AXIS_DP | AXIS_CP: who shares weights and sees other tokens
     struct group *pp;    // AXIS_PP
-    struct group *model; // AXIS_TP | AXIS_PP: one whole replica
     struct group *kv;    // the tp ranks that hold the same key/value heads (size kv_replicas)
     /* First and last pipeline stage's holders of a tied weight; NULL elsewhere, and where one rank holds
      * both.

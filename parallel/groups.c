@@ -44,8 +44,6 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
     if (status == OK)
         status = make(world, g, AXIS_PP, ranks, &g->pp);
     if (status == OK)
-        status = make(world, g, AXIS_TP | AXIS_PP, ranks, &g->model);
-    if (status == OK)
         status = make_kv(world, g, kv_replicas, ranks);
 
     free(ranks);
@@ -91,8 +89,8 @@ void groups_destroy(struct groups *groups)
 {
     if (groups == NULL)
         return;
-    struct group *all[] = {groups->world, groups->tp, groups->data, groups->pp,
-                           groups->model, groups->kv, groups->ties, groups->stage_replicas};
+    struct group *all[] = {groups->world, groups->tp,   groups->data,          groups->pp,
+                           groups->kv,    groups->ties, groups->stage_replicas};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         group_destroy(all[i]);
     free(groups);

@@ -7,6 +7,22 @@
 #include <limits.h>
 #include <stdlib.h>
 
+bool schedule_rank_has_kind(const struct schedule *s, int rank, enum action_kind kind)
+{
+    for (int i = 0; i < s->ranks[rank].count; i++)
+        if (s->ranks[rank].actions[i].kind == kind)
+            return true;
+    return false;
+}
+
+bool schedule_has_kind(const struct schedule *s, enum action_kind kind)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        if (schedule_rank_has_kind(s, rank, kind))
+            return true;
+    return false;
+}
+
 bool schedule_has_replicas(const struct schedule *s)
 {
     return s->chunks > s->v;

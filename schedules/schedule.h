@@ -123,6 +123,9 @@ static inline int schedule_chunk(const struct schedule *s, int stage, int microb
 /* True where every stage is held twice: by the rank that runs it on the microbatches of direction 0, and by
  * the one for direction 1. */
 bool schedule_has_replicas(const struct schedule *schedule);
+/* True when some rank's list has an action of this kind; of one rank: that rank's list. */
+bool schedule_has_kind(const struct schedule *schedule, enum action_kind kind);
+bool schedule_rank_has_kind(const struct schedule *schedule, int rank, enum action_kind kind);
 /* True when `rank` holds `stage`, for either direction. */
 bool schedule_holds(const struct schedule *schedule, int rank, int stage);
 /* The last microbatch of one direction: behind it, a chunk's weights get no more gradients. */

@@ -14,8 +14,6 @@ extern const struct transport_ops transport_nccl; // only where CUDA and NCCL we
 /* Of ranks that are processes of a launcher, or threads; NULL: not in this build. */
 const struct transport_ops *transport_of_host(bool launched);
 
-int64_t clock_ns(void); // of a clock that only goes forward
-
 /* How long a rank that waits looks for news before it sleeps, where `ranks` share this machine. A sleep and
  * its wake-up take some 30 us; with a core for each rank looking that long costs nobody anything and catches
  * a partner who is nearly there. With fewer cores, the partner may need this one. */

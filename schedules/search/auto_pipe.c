@@ -222,16 +222,6 @@ bool steps_allowed(struct pipe *x, int rank, const pipe_step *list)
     return peak >= 0 && peak <= x->limit;
 }
 
-int steps_peak(struct pipe *x, const pipe_step *steps)
-{
-    int peak = 0;
-    for (int rank = 0; rank < x->p; rank++) {
-        int of_rank = walk(x, rank, steps + (size_t)rank * (size_t)x->length, x->done);
-        peak = of_rank > peak ? of_rank : peak;
-    }
-    return peak;
-}
-
 /* ---- to and from lists ---- */
 
 void steps_of_schedule(const struct pipe *x, const struct schedule *s, pipe_step *steps)

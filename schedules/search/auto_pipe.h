@@ -84,8 +84,6 @@ int64_t pipe_time(struct pipe *pipe, const pipe_step *steps, int64_t *starts);
 /* True where every prefix of a rank's string has no more I than F and W than I of a chunk, and holds no more
  * than the limit. */
 bool steps_allowed(struct pipe *pipe, int rank, const pipe_step *list);
-/* The most chunks that any rank holds. */
-int steps_peak(struct pipe *pipe, const pipe_step *steps);
 
 /* The lists of a schedule without transfers as strings, a B as I and W. */
 void steps_of_schedule(const struct pipe *pipe, const struct schedule *schedule, pipe_step *steps);

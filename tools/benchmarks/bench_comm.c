@@ -4,22 +4,15 @@
  *     mpirun -n 2 bench_comm      processes
  * "moved" is what each rank reads and writes of its own buffer, the same for every transport: an
  * all_reduce of b bytes counts b, whatever it takes inside. */
+#include "base/clock.h"
 #include "base/text.h"
 #include "parallel/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { LARGEST = 64 << 20, BUDGET_MS = 150, REPEATS = 3 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 struct bench {
     struct group *all;
@@ -53,10 +46,10 @@ static double measure(struct bench *b, void (*call)(struct bench *b, int64_t byt
     int32_t calls = 4;
     for (int repeat = 0; repeat <= REPEATS; repeat++) {
         MUST(group_barrier(b->all, b->stream));
-        double begin = seconds();
+        double begin = clock_s();
         for (int i = 0; i < calls; i++)
             call(b, bytes);
-        double each = (seconds() - begin) / calls;
+        double each = (clock_s() - begin) / calls;
         best = repeat > 0 && each < best ? each : best;
         double fit = 1e-3 * BUDGET_MS / each;
         calls = fit > 20000 ? 20000 : fit < 2 ? 2 : (int32_t)fit;

@@ -14,13 +14,13 @@
  *
  * The last lines set the sum beside the model's matrix multiplications, and products that make what comes
  * behind them beside those that leave it to other kernels. */
+#include "base/clock.h"
 #include "tools/benchmarks/bench_buffers.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { V = 50257, V_PADDED = 50304, MICROBATCHES = 8, RUNS = 7 };
 
@@ -51,13 +51,6 @@ struct bench {
     struct stream *cudnn, *mma;
     struct stream *fused; // of one whose products make what comes behind them; NULL: there is none
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *host(int64_t bytes)
 {
@@ -137,19 +130,19 @@ static double report(struct bench *b, const char *name, double s, double amount,
 }
 
 /* Of one call with the struct `args`, which is rotated before each. */
-#define BEST_S(b, args, call)                                             \
-    ({                                                                    \
-        double best_ = INFINITY;                                          \
-        for (int run_ = 0; run_ < RUNS; run_++) {                         \
-            double begin_ = now_s();                                      \
-            for (int call_ = 0; call_ < (b)->calls; call_++) {            \
-                bench_rotate(&(b)->memory, &(args), sizeof(args));        \
-                MUST(call);                                               \
-            }                                                             \
-            MUST(stream_sync((b)->stream));                               \
-            best_ = fmin(best_, (now_s() - begin_) / (double)(b)->calls); \
-        }                                                                 \
-        best_;                                                            \
+#define BEST_S(b, args, call)                                               \
+    ({                                                                      \
+        double best_ = INFINITY;                                            \
+        for (int run_ = 0; run_ < RUNS; run_++) {                           \
+            double begin_ = clock_s();                                      \
+            for (int call_ = 0; call_ < (b)->calls; call_++) {              \
+                bench_rotate(&(b)->memory, &(args), sizeof(args));          \
+                MUST(call);                                                 \
+            }                                                               \
+            MUST(stream_sync((b)->stream));                                 \
+            best_ = fmin(best_, (clock_s() - begin_) / (double)(b)->calls); \
+        }                                                                   \
+        best_;                                                              \
     })
 
 static struct norm_forward norm_ahead(struct bench *b, struct tensor x)

@@ -6,6 +6,7 @@
  * Nothing is held whole: a document of any size passes through, a piece at a time. */
 #include "tools/cli/cmd_data_options.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
@@ -70,13 +71,6 @@ struct pump {
     bool terminal;
 };
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* Encodes the first `length` held bytes into the current document. */
 static enum status pump_encode(struct pump *p, int64_t length)
 {
@@ -135,7 +129,7 @@ static enum status pump_progress(void *context, int64_t bytes)
 {
     struct pump *p = context;
     p->read_bytes += bytes;
-    double now = now_s(), spent = now - p->began_s;
+    double now = clock_s(), spent = now - p->began_s;
     if (p->terminal && now - p->shown_s > 0.2) {
         p->shown_s = now;
         char left[NUMBER_CHARS] = "", read[NUMBER_CHARS];
@@ -188,7 +182,7 @@ static enum status pump_all(struct pump *p, const struct data_options *o, const 
 static void print_summary(const struct pump *p, const char *prefix)
 {
     char size[NUMBER_CHARS], time[NUMBER_CHARS];
-    double spent = now_s() - p->began_s;
+    double spent = clock_s() - p->began_s;
     print_line(stdout,
                "%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
                " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s",
@@ -276,7 +270,7 @@ static enum status prepare_with(const struct tokenizer *tokenizer, const struct 
         .tokenizer = tokenizer,
         .append_eod = o->append_eod,
         .all_bytes = inputs_bytes(o),
-        .began_s = now_s(),
+        .began_s = clock_s(),
         .terminal = isatty(STDERR_FILENO) == 1,
     };
     sigset_t stops, before;

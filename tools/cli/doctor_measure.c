@@ -4,25 +4,18 @@
  * The best of several tries, each long enough for a clock: a machine is often busy, and never too fast. */
 #include "tools/cli/doctor_measure.h"
 
+#include "base/clock.h"
 #include "base/philox.h"
 #include "kernels/ops.h"
 #include "parallel/group.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TRY_S 0.05 // of one try at least
 
 enum { TRIES = 4, SMALLEST = 256, LARGEST = 8192 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Puts some work on the stream. */
 struct task {
@@ -34,11 +27,11 @@ struct task {
 static enum status time_of(struct stream *stream, const struct task *task, int times, double *out)
 {
     TRY(stream_sync(stream));
-    double begin = seconds();
+    double begin = clock_s();
     for (int i = 0; i < times; i++)
         TRY(task->put(stream, task->context));
     TRY(stream_sync(stream));
-    *out = seconds() - begin;
+    *out = clock_s() - begin;
     return OK;
 }
 

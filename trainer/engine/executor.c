@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/executor.h"
 
+#include "base/clock.h"
 #include "layers/parameters/sharded.h"
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
@@ -8,7 +9,6 @@
 #include "trainer/engine/stage_ops.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 struct executor {
     struct executor_config config;
@@ -34,13 +34,6 @@ struct executor {
     struct graph **graph;  // of the action that is running, or NULL
     double start_s;        // of the action that is running, since what it waited for was there
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- making ---- */
 
@@ -109,14 +102,6 @@ static enum status find_ahead(struct executor *e)
     return status;
 }
 
-static bool splits_weight(const struct schedule *schedule, int rank)
-{
-    for (int i = 0; i < schedule->ranks[rank].count; i++)
-        if (schedule->ranks[rank].actions[i].kind == BACKWARD_WEIGHT)
-            return true;
-    return false;
-}
-
 static enum status create_stash(struct executor *e)
 {
     const struct executor_config *config = &e->config;
@@ -146,7 +131,7 @@ static enum status fill_executor(struct executor *e)
         .batch = config->batch,
         .sequence = config->sequence,
         .sequence_parallel = config->sequence_parallel,
-        .split_weight = splits_weight(config->schedule, e->pp_rank),
+        .split_weight = schedule_rank_has_kind(config->schedule, e->pp_rank, BACKWARD_WEIGHT),
         .recompute = config->recompute,
         .precision = config->precision,
         .delayed = config->delayed,
@@ -250,7 +235,7 @@ static bool is_here(const struct executor *e, int stage, int microbatch)
 static enum status await(struct executor *e, struct event event)
 {
     TRY(stream_wait(e->env.compute, event));
-    e->start_s = now_s();
+    e->start_s = clock_s();
     return OK;
 }
 
@@ -439,7 +424,7 @@ static enum status run_timed(struct executor *e, int position)
     who_does(text);
     device_range_begin(e->config.weights->device, text);
     TRY(offload_return(e->offload, position));
-    e->start_s = now_s();
+    e->start_s = clock_s();
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
     TRY(run_action(e, action));
     e->graph = NULL;
@@ -447,7 +432,7 @@ static enum status run_timed(struct executor *e, int position)
     bool computes = action_fact(action.kind)->computes;
     if (computes)
         TRY(stash_release_shared(&e->stash, e->env.compute));
-    double end = now_s();
+    double end = clock_s();
     timeline_note(&e->timeline, position, e->start_s, end);
     if (!computes)
         return OK;

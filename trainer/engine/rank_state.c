@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/rank_state.h"
 
+#include "base/clock.h"
 #include "base/machine.h"
 #include "kernels/device_plan.h"
 #include "trainer/engine/agree.h"
@@ -9,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- making ---- */
 
@@ -355,13 +355,6 @@ static enum status run_step(struct rank_state *w)
     return call_step_hook(hooks->reduced, w, step);
 }
 
-double monotonic_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static bool wants_stop(const struct rank_state *w)
 {
     return w->wants_stop || stop_requested(w->run->stop);
@@ -371,7 +364,7 @@ static enum request request_of(const struct rank_state *w)
 {
     if (wants_stop(w))
         return REQUEST_STOP;
-    return w->save_at_s > 0.0 && monotonic_s() >= w->save_at_s ? REQUEST_SAVE : REQUEST_NOTHING;
+    return w->save_at_s > 0.0 && clock_s() >= w->save_at_s ? REQUEST_SAVE : REQUEST_NOTHING;
 }
 
 /* Of all chunks together. */

@@ -85,8 +85,6 @@ struct rank_state {
     int64_t skipped;              // of these: nothing was updated
 };
 
-double monotonic_s(void);
-
 /* training false: weights and forward passes only. */
 MUST_USE enum status rank_create(const struct run *run, struct world *world, bool training,
                                  struct rank_state *out);

@@ -136,15 +136,6 @@ void timeline_costs(const struct schedule *s, const struct simulation *measured,
         .of_stage = of_stage, .b_of_stage = b_of_stage, .latency = shortest_message(s, measured)};
 }
 
-static bool has_kind(const struct schedule *s, enum action_kind kind)
-{
-    for (int rank = 0; rank < s->p; rank++)
-        for (int i = 0; i < s->ranks[rank].count; i++)
-            if (s->ranks[rank].actions[i].kind == kind)
-                return true;
-    return false;
-}
-
 void timeline_costs_text(const struct schedule *s, const struct cost_table *costs, struct text *out)
 {
     struct stage_cost whole = {0};
@@ -156,9 +147,9 @@ void timeline_costs_text(const struct schedule *s, const struct cost_table *cost
         b += costs->b_of_stage[stage] / s->p;
     }
     text_add(out, "f=%.4g", whole.f);
-    if (has_kind(s, BACKWARD_INPUT))
+    if (schedule_has_kind(s, BACKWARD_INPUT))
         text_add(out, ",i=%.4g,w=%.4g", whole.i, whole.w);
-    if (has_kind(s, BACKWARD))
+    if (schedule_has_kind(s, BACKWARD))
         text_add(out, ",b=%.4g", b);
     text_add(out, ",comm=%.4g", costs->latency);
 }

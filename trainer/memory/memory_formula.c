@@ -458,15 +458,6 @@ static enum status put_all(struct estimate *s)
     return put_data(s);
 }
 
-static bool has_weight_action(const struct schedule *schedule, int rank)
-{
-    const struct action_list *list = &schedule->ranks[rank];
-    for (int i = 0; i < list->count; i++)
-        if (list->actions[i].kind == BACKWARD_WEIGHT)
-            return true;
-    return false;
-}
-
 enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
 {
     const struct recipe *recipe = run->recipe;
@@ -490,7 +481,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
         .device = run_device_options(run, threads),
     };
     s.on_gpu = device_named_is_gpu(s.device.stands_for != NULL ? s.device.stands_for : s.device.name);
-    s.split = has_weight_action(run->schedule, s.place.pp);
+    s.split = schedule_rank_has_kind(run->schedule, s.place.pp, BACKWARD_WEIGHT);
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
     if (out->slots == NULL)
         return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/generate.h"
 
+#include "base/clock.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/host_floats.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -8,7 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Between the functions here. */
 struct job {
@@ -19,13 +19,6 @@ struct job {
     struct tokens ids; // the prompt, then what was made
     struct generate_result result;
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- the prompt ---- */
 
@@ -178,7 +171,7 @@ static enum status make_text(struct job *job, struct rank_state *w, struct maker
     struct generate_result *result = &job->result;
     int32_t end = tokenizer_end_of_document(job->tokenizer);
     TRY(utf8_print(&maker->printer, o->prompt, (size_t)o->prompt_bytes));
-    double start = now_s();
+    double start = clock_s();
     while (result->tokens < o->tokens && !result->stopped) {
         int32_t id;
         TRY(window_logits(w, &maker->window, &job->ids, maker->logits));
@@ -189,7 +182,7 @@ static enum status make_text(struct job *job, struct rank_state *w, struct maker
         if (!result->stopped)
             TRY(print_ids(job, maker, job->ids.count - 1));
     }
-    result->seconds = now_s() - start;
+    result->seconds = clock_s() - start;
     return utf8_print_end(&maker->printer);
 }
 

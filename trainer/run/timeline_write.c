@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/timeline_write.h"
 
+#include "base/clock.h"
 #include "schedules/draw/draw.h"
 #include "schedules/families/family.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* What every rank sends: its barriers, then its timeline, as many numbers as the longest list needs. */
 struct gathered {
     int64_t columns;
     double *rows; // [world][columns]
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 bool timeline_wanted(const struct recipe *recipe, int64_t step)
 {
@@ -36,9 +29,9 @@ static enum status fill_row(struct rank_state *w, double *row)
 {
     struct barrier_times barriers;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
-        barriers.came_s[i] = now_s();
+        barriers.came_s[i] = clock_s();
         TRY(group_barrier(w->groups->world, w->compute));
-        barriers.left_s[i] = now_s();
+        barriers.left_s[i] = clock_s();
     }
     memcpy(row, &barriers, sizeof barriers);
     const struct timeline *timeline = executor_timeline(w->executor);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/train.h"
 
+#include "base/clock.h"
 #include "base/machine.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
@@ -173,7 +174,7 @@ static void plan_save(struct session *s)
 {
     const struct recipe_checkpoint *checkpoint = &s->rank_state.run->recipe->checkpoint;
     if (is_primary(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
-        s->rank_state.save_at_s = monotonic_s() + 60.0 * checkpoint->save_minutes;
+        s->rank_state.save_at_s = clock_s() + 60.0 * checkpoint->save_minutes;
     s->save_due = false;
 }
 
@@ -247,14 +248,14 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
 static enum status one_step(struct session *s, bool *stop)
 {
     struct rank_state *w = &s->rank_state;
-    double start = monotonic_s();
+    double start = clock_s();
     struct step_result result;
     if (goes_on_after(s, w->step + 1))
         TRY(rank_step_and_on(w, &result));
     else
         TRY(rank_step(w, &result));
     TRY(rank_check_finite(w, &result));
-    struct step_record record = record_of(w, &result, monotonic_s() - start);
+    struct step_record record = record_of(w, &result, clock_s() - start);
     *stop = w->stats[STAT_REQUEST] >= (double)REQUEST_STOP;
     s->save_due = s->save_due || w->stats[STAT_REQUEST] >= (double)REQUEST_SAVE;
     if (record.has_valid)

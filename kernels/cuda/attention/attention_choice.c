@@ -9,6 +9,7 @@
  * Dropout, documents and what else cuDNN does not take is always our own. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -83,15 +84,13 @@ static enum status run(struct cuda_queue *queue, const struct call *call, bool c
 /* Seconds of a call, the mean of RUNS. They overwrite what the call would, and read nothing of that. */
 static enum status time_runs(struct cuda_queue *queue, const struct call *call, bool cudnn, double *out)
 {
-    struct timespec begin, end;
     TRY(run(queue, call, cudnn));
     TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    double begin = clock_s();
     for (int i = 0; i < RUNS; i++)
         TRY(run(queue, call, cudnn));
     TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    *out = ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)) / RUNS;
+    *out = (clock_s() - begin) / RUNS;
     return OK;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/transports/local/meeting.h"
 
+#include "base/clock.h"
 #include "parallel/transports/reduce.h"
 #include "parallel/transports/transports.h"
 

@@ -8,6 +8,7 @@
  * The trap: tags. A tag is (letter or collective, sequence number), so messages find their partner whatever
  * stream starts them first; within one request, messages between two ranks are posted in one order. */
 #include "parallel/transports/mpi/comm_mpi.h"
+#include "base/clock.h"
 #include "parallel/transports/transports.h"
 
 #include <mpi.h>

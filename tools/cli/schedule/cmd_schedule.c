@@ -254,15 +254,6 @@ static enum status settle_v(struct arguments *a)
 /* Playing it once more, and drawing it, takes the rest of the time. */
 enum { BUILT_PERCENT = 75 };
 
-static bool has_halves(const struct schedule *s)
-{
-    for (int rank = 0; rank < s->p; rank++)
-        for (int i = 0; i < s->ranks[rank].count; i++)
-            if (s->ranks[rank].actions[i].kind == BACKWARD_INPUT)
-                return true;
-    return false;
-}
-
 static enum status run_one(const struct arguments *a, const struct cost_table *whole)
 {
     struct schedule *schedule = NULL;
@@ -274,7 +265,7 @@ static enum status run_one(const struct arguments *a, const struct cost_table *w
     if (status == OK)
         status = check_stages(a, schedule->p, schedule->v);
     if (status == OK)
-        status = check_costs(whole, a->name, has_halves(schedule));
+        status = check_costs(whole, a->name, schedule_has_kind(schedule, BACKWARD_INPUT));
     if (status == OK) {
         struct cost_table costs = costs_of_chunks(whole, schedule->v);
         status = simulate(schedule, &costs, NULL, &simulation);

@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/schedule/cmd_schedule_progress.h"
+#include "base/clock.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void show(void *context, double percent)
 {
     enum { SILENT_SECONDS = 1 };
     struct reporter *r = context;
-    double done = r->from + (r->to - r->from) * percent / 100.0, time = now(), passed = time - r->begun;
+    double done = r->from + (r->to - r->from) * percent / 100.0, time = clock_s(), passed = time - r->begun;
     char left[NUMBER_CHARS];
     if (!r->terminal || passed < SILENT_SECONDS || time - r->shown < 0.1 || !(done > 0.0 && done < 100.0))
         return;
@@ -29,7 +22,7 @@ static void show(void *context, double percent)
 void reporter_begin(struct reporter *r, const char *what)
 {
     *r = (struct reporter){
-        .progress = {.tell = show, .context = r}, .what = what, .to = 100.0, .begun = now()};
+        .progress = {.tell = show, .context = r}, .what = what, .to = 100.0, .begun = clock_s()};
     r->terminal = isatty(STDERR_FILENO) == 1;
 }
 

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The monotonic clock: for durations, never for dates. */
+#pragma once
+
+#include <stdint.h>
+
+/* Time since some fixed point in the past, in nanoseconds and in seconds. */
+int64_t clock_ns(void);
+double clock_s(void);
