@@ -1,96 +1,105 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the validation losses of several runs into one SVG, and prints the last ones as a Markdown table.
+"""Plots the validation losses of several runs into one SVG, and prints the last ones as a Markdown table.
 
-    tools/dev/plot_losses.py LABEL=RUN_DIR ... -o docs/precision.svg
+    tools/dev/plot_losses.py LABEL=RUN_DIR ... -o docs/precision.svg     also writes the losses, to docs/precision.csv
+    tools/dev/plot_losses.py docs/precision.csv -o docs/precision.svg    plots them again
 
-Above, the losses; below, how far each lies from the first run's, in per cent, step by step. Only evaluated steps are
-drawn: lines of metrics.jsonl with a valid_loss. Needs nothing but Python."""
+The upper panel has the losses, the lower one their distance from the first run's, in per cent, step by step. Only
+evaluated steps are plotted: lines of metrics.jsonl with a valid_loss. Lines differ in colour (Okabe and Ito's), marker
+and dashes, so they can be told apart without hue; a media query inside the SVG serves dark pages.
+
+Needs matplotlib (pip install matplotlib), which nothing else in Cuboid does."""
 import argparse
+import csv
 import json
 import os
 import sys
 
-WIDTH, PANEL, GAP, LEFT, RIGHT, TOP, BOTTOM = 760, 250, 46, 62, 150, 24, 44
-COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2")
+INK, DIM = "#1d2733", "#8b99a7"
+LINES = (("-", "o", INK), ("-", "s", "#0072b2"), ("-", "^", "#d55e00"), ("-", "D", "#009e73"), ("-", "v", "#56b4e9"),
+         ("-", "P", "#cc79a7"), ("--", "X", "#e69f00"), ("--", "o", DIM), ("--", "s", "#56b4e9"))
+DARK = ("@media(prefers-color-scheme:dark){"
+        '[style*="#ffffff"]{fill:#0d1117!important}'
+        f'text[style],[style*="fill: {INK}"]{{fill:#e6edf3!important}}'
+        f'[style*="stroke: {INK}"]{{stroke:#e6edf3!important}}'
+        "}")
 
 
 def read_run(folder):
-    """[(step, valid_loss)] of a run's folder."""
+    """{step: valid_loss} of a run's folder."""
     path = os.path.join(folder, "metrics.jsonl")
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    found = [(line["step"], line["valid_loss"]) for line in lines if line.get("valid_loss") is not None]
+    found = {line["step"]: line["valid_loss"] for line in lines if line.get("valid_loss") is not None}
     if not found:
-        sys.exit(f"{path}: no step has a valid_loss; train.eval_interval says how often there is one")
+        sys.exit(f"{path}: no step has a valid_loss; set train.eval_interval")
     return found
 
 
-def ticks(low, high):
-    """Round numbers between low and high, four to ten of them."""
-    step = 1e-6
-    while (high - low) / step > 8:
-        for factor in (2, 2.5, 2):
-            step *= factor
-            if (high - low) / step <= 8:
-                break
-    first = int(low / step) + (low > 0 and low % step > 0)
-    return [first * step + i * step for i in range(int((high - first * step) / step) + 1)]
+def read_csv(path):
+    """[(label, {step: loss})]; the first column is the step."""
+    with open(path, encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return [(label, {int(row[0]): float(row[i]) for row in rows if row[i]})
+            for i, label in enumerate(header) if i > 0]
 
 
-class Panel:
-    """One pair of axes; points outside are drawn at its edge."""
-
-    def __init__(self, top, steps, low, high, title):
-        self.top, self.steps, self.low, self.high = top, steps, low, high
-        self.out = [f'<text x="{LEFT}" y="{top - 8}" font-weight="bold">{title}</text>']
-        for value in ticks(low, high):
-            y = self.y(value)
-            self.out.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#dddddd"/>')
-            self.out.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
-        for value in ticks(0, steps):
-            self.out.append(f'<text x="{self.x(value):.1f}" y="{top + PANEL + 16}" '
-                            f'text-anchor="middle">{value:.0f}</text>')
-        self.out.append(f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" height="{PANEL}" '
-                        'fill="none" stroke="#888888"/>')
-
-    def x(self, step):
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / self.steps
-
-    def y(self, value):
-        inside = min(max(value, self.low), self.high)
-        return self.top + PANEL * (self.high - inside) / (self.high - self.low)
-
-    def line(self, points, colour):
-        path = " ".join(f"{self.x(s):.1f},{self.y(v):.1f}" for s, v in points)
-        self.out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+def write_csv(path, runs):
+    steps = sorted({step for _, losses in runs for step in losses})
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["step", *(label for label, _ in runs)])
+        for step in steps:
+            table.writerow([step, *(f"{losses[step]:.4f}" if step in losses else "" for _, losses in runs)])
 
 
-def draw(runs):
-    """The picture of [(label, [(step, loss)])]."""
-    steps = max(points[-1][0] for _, points in runs)
-    first = dict(runs[0][1])
-    apart = [(label, [(s, 100 * (v / first[s] - 1)) for s, v in points if s in first]) for label, points in runs]
-    losses = [v for _, points in runs for s, v in points if s >= steps / 4]
-    late = [v for _, points in apart for s, v in points if s >= steps / 4]
-    room = 0.05 * (max(losses) - min(losses))
-    high, low = max(late + [0.5]), min(late + [-0.5])
-    above = Panel(TOP, steps, min(losses) - room, max(losses) + room, "validation loss, nats per token")
-    below = Panel(TOP + PANEL + GAP, steps, low - 0.3, high + 0.3, f"the same, per cent above {runs[0][0]}")
-    legend = []
-    for i, ((label, points), (_, away)) in enumerate(zip(runs, apart)):
-        colour = COLOURS[i % len(COLOURS)]
-        above.line(points, colour)
-        below.line(away, colour)
-        y = TOP + 14 + 19 * i
-        legend.append(f'<line x1="{WIDTH - RIGHT + 10}" y1="{y - 4}" x2="{WIDTH - RIGHT + 30}" y2="{y - 4}" '
-                      f'stroke="{colour}" stroke-width="2.5"/><text x="{WIDTH - RIGHT + 36}" y="{y}">{label}</text>')
-    height = TOP + 2 * PANEL + GAP + BOTTOM
-    step = f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{height - 8}" text-anchor="middle">step</text>'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-                      'font-family="sans-serif" font-size="12">',
-                      f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *above.out, *below.out, *legend, step,
-                      "</svg>", ""])
+def draw(runs, path):
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("plot_losses.py needs matplotlib: pip install matplotlib")
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    # Text stays text, and the file is the same each time.
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "cuboid", "font.family": "sans-serif",
+                                "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"], "font.size": 10})
+    for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"):
+        matplotlib.rcParams[key] = INK
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 6.2), layout="constrained")
+    reference = runs[0][1]
+    from_step = max(reference) / 4  # the beginning, where losses fall fast, would set the scale
+    for (label, losses), (dash, marker, colour) in zip(runs, LINES):
+        steps = [step for step in sorted(losses) if step >= from_step and step in reference]
+        style = {"linestyle": dash, "marker": marker, "color": colour, "linewidth": 1.6, "markersize": 5}
+        above.plot(steps, [losses[s] for s in steps], label=label, **style)
+        below.plot(steps, [100 * (losses[s] / reference[s] - 1) for s in steps], **style)
+    above.set_ylabel("validation loss, nats per token")
+    below.set_ylabel(f"relative to {runs[0][0]}, %")
+    below.set_xlabel("step")
+    for axes in (above, below):
+        axes.grid(color=DIM, alpha=0.35, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right upper", frameon=False)
+    figure.savefig(path, format="svg", facecolor="#ffffff", metadata={"Date": None, "Creator": None})
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        lines = (line.rstrip() for line in text.replace("<defs>", f"<style>{DARK}</style>\n <defs>", 1).split("\n"))
+        file.write("\n".join(lines))
+
+
+def read_arguments(parser, words):
+    """The runs that the command line names."""
+    if len(words) == 1 and words[0].endswith(".csv"):
+        return read_csv(words[0])
+    runs = []
+    for word in words:
+        label, equals, folder = word.partition("=")
+        if not equals or not label or any(c in label for c in '<>&"'):
+            parser.error(f"{word}: neither LABEL=RUN_DIR nor one FILE.csv")
+        runs.append((label, read_run(folder)))
+    return runs
 
 
 def main():
@@ -98,18 +107,17 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="LABEL=RUN_DIR")
     parser.add_argument("-o", required=True, metavar="FILE.svg")
     arguments = parser.parse_args()
-    runs = []
-    for run in arguments.runs:
-        label, equals, folder = run.partition("=")
-        if not equals or not label or any(c in label for c in '<>&"'):
-            parser.error(f"{run}: not LABEL=RUN_DIR")
-        runs.append((label, read_run(folder)))
-    with open(arguments.o, "w", encoding="utf-8") as file:
-        file.write(draw(runs))
-    reference = runs[0][1][-1][1]
+    runs = read_arguments(parser, arguments.runs)
+    if len(runs) > len(LINES):
+        parser.error(f"{len(runs)} runs, and {len(LINES)} lines that can be told apart; use two figures")
+    draw(runs, arguments.o)
+    if not arguments.runs[0].endswith(".csv"):
+        write_csv(os.path.splitext(arguments.o)[0] + ".csv", runs)
+    reference = runs[0][1][max(runs[0][1])]
     print("| numbers | validation loss | above the first |\n|---|---|---|")
-    for label, points in runs:
-        print(f"| {label} | {points[-1][1]:.4f} | {100 * (points[-1][1] / reference - 1):+.2f} % |")
+    for label, losses in runs:
+        last = losses[max(losses)]
+        print(f"| {label} | {last:.4f} | {100 * (last / reference - 1):+.2f} % |")
 
 
 main()
