@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How the doors of ops.h look at their arguments: a table of what each tensor must be, walked once. */
+/* Argument validation for the entry points of ops.h: a table of requirements, one row per tensor, checked in
+ * one loop. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -7,7 +8,7 @@
 enum { ANY_SIZE = -1 };
 enum want_kind { WANT_MATRIX, WANT_VECTOR, WANT_POINTER };
 
-/* One argument and what it must be. Build them with the three functions below. */
+/* One argument and its requirements, built by the functions below. */
 struct want {
     const char *name;
     enum want_kind kind;
@@ -26,8 +27,8 @@ static inline struct want matrix(const char *name, struct tensor t, enum dtype d
         .name = name, .kind = WANT_MATRIX, .tensor = t, .dtype = dtype, .rows = rows, .columns = columns};
 }
 
-/* The working type that this operand sets for the op: its own, or f32 where that is none, which it then is
- * not. */
+/* The op's working type, set by this operand: its own type if that is a working type, else f32, which the
+ * check then rejects. */
 static inline enum dtype working_type(struct tensor t)
 {
     return dtype_is_working(t.dtype) ? t.dtype : F32;
@@ -39,7 +40,7 @@ static inline struct want vector(const char *name, struct tensor t, enum dtype d
     return (struct want){.name = name, .kind = WANT_VECTOR, .tensor = t, .dtype = dtype, .columns = count};
 }
 
-/* One value per row, in device memory: there whenever there are rows. */
+/* A device array with one value per row; required unless there are no rows. */
 static inline struct want per_row(const char *name, const void *pointer, int64_t rows)
 {
     return (struct want){.name = name, .kind = WANT_POINTER, .pointer = pointer, .rows = rows};
@@ -51,12 +52,12 @@ static inline struct want or_none(struct want want)
     return want;
 }
 
-/* BAD_ARGUMENT for the first that is not what it must be: "gemm: b is f32[5, 6], not f32[4, 6]
- * (a f32[3, 4], b f32[5, 6], c f32[3, 6])". */
+/* BAD_ARGUMENT for the first argument that violates its requirements: "gemm: b is f32[5, 6], not f32[4, 6] (a
+ * f32[3, 4], b f32[5, 6], c f32[3, 6])". */
 MUST_USE enum status check_wants(enum op_kind kind, const struct want *wants, int count);
 #define CHECK_WANTS(kind, wants) TRY(check_wants(kind, wants, (int)(sizeof(wants) / sizeof *(wants))))
 
-/* Columns [column_begin, column_begin + columns) of rows `rows` under this dropout. */
+/* Validates a dropout of columns [column_begin, column_begin + columns) of `rows` rows. */
 MUST_USE enum status check_dropout(enum op_kind kind, const struct dropout *dropout, int64_t rows,
                                    int64_t columns, bool wants_place);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which bytes of a device's memory belong to whom: the arithmetic of a pool, on addresses that nobody
- * follows. First fit in address order; neighbours that are free become one.
+/* A first-fit pool allocator over device addresses, which it never dereferences. First fit in address order;
+ * adjacent free blocks are merged.
  *
- *     piece   |#### run ####|. free .|#### run ####|........ free ........|
+ *     segment |#### block ##|. free .|#### block ##|........ free ........|
  *
- * The cuda device lays out its memory by it, and the dry device too: who asks for the same in the same order
- * gets the same places. So a rehearsal says how large a piece must be for a run to need no other. */
+ * Both cuda and dry use it, and equal allocation sequences give equal offsets. A dry run therefore predicts
+ * how large a segment must be for a run to need no other. */
 #pragma once
 
 #include "base/status.h"
@@ -17,17 +17,15 @@ struct first_fit;
 MUST_USE enum status first_fit_create(struct first_fit **out);
 void first_fit_destroy(struct first_fit *fit); // takes NULL
 
-/* `bytes` from `data` on, aligned to 256, may be handed out from now on. The newest piece is looked at first.
- */
+/* Adds `bytes` from `data` on, aligned to 256, to the pool. The newest segment is searched first. */
 MUST_USE enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes);
 
-/* Aligned to 256 bytes, and never touching another run. *out is NULL where no piece has room. */
+/* Allocates an aligned (256 bytes), disjoint block. *out is NULL if no segment has room. */
 MUST_USE enum status first_fit_take(struct first_fit *fit, size_t bytes, void **out);
 void first_fit_give(struct first_fit *fit, void *data);
 
-/* What first_fit_take(bytes) wants of a piece; 0: no piece can have it. */
+/* The bytes of a segment that first_fit_take(bytes) occupies; 0: no segment can hold it. */
 size_t first_fit_room(size_t bytes);
 
-/* The end of what was ever handed out of the newest piece, counted from its begin: a piece of so many bytes
- * would have done. */
+/* The high-water mark of the newest segment, from its begin: a segment of this size would have sufficed. */
 size_t first_fit_reached(const struct first_fit *fit);

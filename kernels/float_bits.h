@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A float as the bits it is made of, and back. Who compiles these for another processor (kernels/cuda) says
- * how, before it includes them. */
+/* Bit casts between float and uint32_t. Code for another processor (kernels/cuda) defines its function
+ * qualifiers before it includes this. */
 #pragma once
 
 #include <stdint.h>

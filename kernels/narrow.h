@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The two-byte numbers, and what they are in fp32.
+/* The 16-bit floating-point types and their conversions to and from fp32.
  *
- *     bf16   1 sign  8 exponent   7 fraction    fp32 without its lower half: the same range; rounding errs by
- *                                               at most 2^-8 of the number
- *     f16    1 sign  5 exponent  10 fraction    2^-11, but only up to 65504, and below 2^-14 in steps of
- * 2^-24
+ *     bf16   1 sign  8 exponent   7 fraction    fp32 without its lower half: same range; relative rounding
+ *                                               error at most 2^-8
+ *     f16    1 sign  5 exponent  10 fraction    2^-11, but only up to 65504, and below 2^-14 in steps of 2^-24
  *
- * Every fp32 number is rounded to the nearest, of two equally near ones to that whose last bit is 0. No
- * branches, so the compiler makes vectors of the loops; and no instruction of the processor's own for bf16,
- * since those take numbers below 2^-126 for 0.
+ * Conversion rounds to nearest, ties to even. It is branch-free, so that loops vectorize, and uses no bf16
+ * instructions of the processor, which flush numbers below 2^-126 to 0.
  *
- * The trap: rounding twice is not rounding once. What was summed in fp32 is stored once, at the end. */
+ * The trap: double rounding. Accumulate in fp32 and store once, at the end. */
 #pragma once
 
 #include "kernels/float_bits.h"
@@ -21,9 +19,8 @@ static inline float float_of_bf16(uint16_t x)
     return float_of_bits((uint32_t)x << 16);
 }
 
-/* Half a unit of the last place that stays, less one, and one where that place is odd: a carry out of it
- * rounds up, into the exponent where it must. A NaN keeps its upper bits, and is made quiet lest none be
- * left. */
+/* Adds half a unit of the last kept bit, less one, plus one if that bit is odd: a carry rounds up, into the
+ * exponent if necessary. A NaN keeps its upper bits and is quieted, lest its fraction become 0. */
 static inline uint16_t bf16_of(float x)
 {
     uint32_t bits = bits_of_float(x);
@@ -31,17 +28,17 @@ static inline uint16_t bf16_of(float x)
     return (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? bits >> 16 | 0x40U : rounded);
 }
 
-/* Rounded stochastically (1502.02551): away from zero by as many of the 2^16 values of `half` as the lower
- * half of x says, so that the mean over them is x. What bf16 has stays as it is. Beyond the largest number
- * there is nothing to round to: that, infinity and NaN go to the nearest. */
+/* Stochastic rounding (1502.02551): rounds away from zero for as many of the 2^16 values of `half` as the
+ * lower half of x, so that the mean is x. Representable values are unchanged. The largest number, infinity
+ * and NaN have no upper neighbour and round to nearest. */
 static inline uint16_t bf16_of_stochastic(float x, uint32_t half)
 {
     uint32_t bits = bits_of_float(x);
     return (bits & 0x7fffffffU) > 0x7f7f0000U ? bf16_of(x) : (uint16_t)((bits + half) >> 16);
 }
 
-/* The fraction and exponent in fp32's places are the number times 2^-112, exactly, also where f16 has no
- * leading one; infinity and NaN want fp32's largest exponent. */
+/* The f16 exponent and fraction, shifted to fp32's fields, are the number times 2^-112, exactly, also for
+ * subnormals; infinity and NaN need fp32's largest exponent. */
 static inline float float_of_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000U) << 16, size = (uint32_t)(x & 0x7fffU) << 13;
@@ -49,8 +46,8 @@ static inline float float_of_f16(uint16_t x)
     return float_of_bits(sign | bits | (size >= 0x7c00U << 13 ? 0x7f800000U : 0U));
 }
 
-/* Below 2^-14 the steps are 2^-24, which are those of fp32 from 1/2 to 1: adding 1/2 rounds. 65520 is the
- * first that is nearer to 65536 than to 65504. */
+/* Below 2^-14 the steps are 2^-24, the same as those of fp32 from 1/2 to 1: adding 1/2 rounds. 65520 is the
+ * first number nearer to 65536 than to 65504. */
 static inline uint16_t f16_of(float x)
 {
     uint32_t bits = bits_of_float(x), size = bits & 0x7fffffffU;
@@ -61,7 +58,7 @@ static inline uint16_t f16_of(float x)
     return (uint16_t)((bits >> 16 & 0x8000U) | (size > 0x7f800000U ? nan : rounded));
 }
 
-/* to[i] = from[i] for i < count; the memory of one is not the other's. */
+/* to[i] = from[i] for i < count; the arrays must not overlap. */
 static inline void widen_floats(enum dtype dtype, const void *from, float *restrict to, int64_t count)
 {
     const uint16_t *half = from;

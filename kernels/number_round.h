@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rounding to a small number format (number_format.h), in a loop: it takes no table and no branch. With e the
- * exponent of |x|, at least the format's least, the numbers of the format around x are multiples of 2^(e -
- * m); and in float arithmetic (|x| + c) - c with c = 2^(e - m + 23) rounds |x| to those multiples, ties to
- * even, because the last bit of a float as large as c is worth exactly that. int8 is e = 6 and ternary e = 0
- * throughout.
+/* Rounding to a low-precision format (number_format.h), for inner loops: no table, no branch. With e the
+ * exponent of |x|, at least the format's least, the format's values around x are multiples of 2^(e - m); in
+ * float arithmetic (|x| + c) - c with c = 2^(e - m + 23) rounds |x| to those multiples, ties to even, because
+ * the unit in the last place of c has that value. int8 is e = 6 and ternary e = 0 throughout.
  *
  * The trap: the sum must be rounded to float. A compiler that may reassociate (-ffast-math) deletes it. */
 #pragma once
@@ -11,7 +10,7 @@
 #include "kernels/float_bits.h"
 #include "kernels/number_format.h"
 
-/* A format's rounding, ready for a loop. */
+/* Precomputed constants of a format's rounding. */
 struct rounder {
     float largest;
     uint32_t least; // the exponent field of the least exponent
@@ -19,7 +18,7 @@ struct rounder {
 };
 struct rounder number_rounder(enum number_format format);
 
-/* The exponent field of |x| where the format's numbers lie around it, and |x| itself, saturated. */
+/* The exponent field that determines the format's step size at |x|; *magnitude is |x|, saturated. */
 NUMBER_FUNCTION uint32_t number_field(struct rounder r, float x, float *magnitude)
 {
     float a = float_of_bits(bits_of_float(x) & 0x7FFFFFFFU);
@@ -33,7 +32,7 @@ NUMBER_FUNCTION float number_with_sign(float magnitude, float of)
     return float_of_bits(bits_of_float(magnitude) | (bits_of_float(of) & 0x80000000U));
 }
 
-/* The number of the format nearest to x. */
+/* Rounds x to the nearest value of the format. */
 NUMBER_FUNCTION float number_round(struct rounder r, float x)
 {
     float a;
@@ -41,8 +40,8 @@ NUMBER_FUNCTION float number_round(struct rounder r, float x)
     return number_with_sign((a + c) - c, x);
 }
 
-/* One of the two numbers of the format around x, the farther one the more seldom: with `word` uniform over
- * 32 bits the mean is x, to 2^-32 of a step. What the format has stays what it is. */
+/* Stochastic rounding between the two values of the format around x: with `word` uniform over 32 bits the
+ * mean is x, to 2^-32 of a step. Representable values are unchanged. */
 NUMBER_FUNCTION float number_round_stochastic(struct rounder r, float x, uint32_t word)
 {
     float a;

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-/* An op is data: a kind and its arguments, in one struct. The doors below check shapes and submit it;
- * cpu runs it (one switch in kernels/cpu/run.c), strict keeps a copy and runs it late, dry counts it,
- * cuda launches it. So no caller knows a backend, and a new op is one struct, one door and one case.
+/* An op is data: a kind and its arguments, in one struct. The functions below validate the arguments and
+ * submit the op; cpu runs it (one switch in kernels/cpu/run.c), strict copies it and defers it, dry counts
+ * it, cuda launches it. Callers are backend-independent, and a new op is one struct, one function and one
+ * case.
  *
- * Letters: B sequences, S tokens each, T = B*S rows (row b*S + s), H hidden, F ffn, V vocabulary,
- * A heads, G key/value groups, D head dimension. Under tensor parallelism every size here is this
- * rank's share. 2-D operands may have a row stride, never a column stride.
+ * Letters: B sequences, S tokens each, T = B*S rows (row b*S + s), H hidden, F ffn, V vocabulary, A heads, G
+ * key/value groups, D head dimension. Under tensor parallelism every size here is this rank's share. 2-D
+ * operands may have a row stride, never a column stride.
  *
  * Types: activations, their gradients and weights have one working type, f32, bf16 or f16, the same for all
- * operands of an op; a shape below without a type is of it. Sums over a row or over tokens stay f32: mean,
- * rstd, lse, all of the loss but the logits, gradients of weights. Every op computes in fp32 and rounds each
- * result once.
+ * operands of an op; a shape without a type below has the working type. Reductions over a row or over tokens
+ * stay f32: mean, rstd, lse, everything in the loss except the logits, gradients of weights. Every op
+ * computes in fp32 and rounds each result once.
  *
- * Laws: activations are overwritten (=); gradients of weights are added to (+=), in microbatch order.
- * Sums run in a fixed order that depends on shapes only, never on threads, alignment or vector
- * tails. Everything that changes from step to step or microbatch to microbatch is read from device
- * memory. */
+ * Rules: activations are overwritten (=); gradients of weights are accumulated (+=), in microbatch order. The
+ * order of every reduction depends on shapes only, never on threads, alignment or vector tails. Every value
+ * that changes between steps or microbatches is read from device memory. */
 #pragma once
 
 #include "base/philox.h"
 #include "kernels/device.h"
 #include "kernels/number_format.h"
 
-/* Dropout that every layout draws alike: the mask of element (token, column) is a function of
- * (generator, the token's global sample, its place in it, column), never of where the token is stored.
- * With word = philox_word(generator, sample, place * columns + column), an element is kept when
- * philox_uniform(word) >= probability, and scaled by 1 / (1 - probability). */
+/* Layout-independent dropout: the mask of element (token, column) is a function of (generator, the token's
+ * global sample, its position in the sample, column), never of where the token is stored. With word =
+ * philox_word(generator, sample, place * columns + column), an element is kept when philox_uniform(word) >=
+ * probability, and scaled by 1 / (1 - probability). */
 struct dropout {
-    float probability;             // 0: none; the rest is then unread
-    struct philox generator;       // named by seed and site ("layers.3.mlp.dropout")
+    float probability;             // 0: no dropout; the other fields are not read
+    struct philox generator;       // keyed by seed and site ("layers.3.mlp.dropout")
     const int64_t *sample;         // [T] global sample counter of each token
-    const int32_t *place;          // [T] index in its sample, 0..S-1
-    int64_t columns, column_begin; // the global width of a row, and where this slice begins
+    const int32_t *place;          // [T] position in its sample, 0..S-1
+    int64_t columns, column_begin; // global width of a row; first column of this slice
 };
 
 enum op_kind {
@@ -76,26 +76,26 @@ const char *op_name(enum op_kind kind);
 
 enum activation_kind {
     ACTIVATION_GELU,      // x/2 (1 + erf(x/sqrt 2))
-    ACTIVATION_GELU_TANH, // its tanh form, as in GPT-2
+    ACTIVATION_GELU_TANH, // tanh approximation, as in GPT-2
     ACTIVATION_SWIGLU,    // silu(x[:, :F]) * x[:, F:]
 };
 
-/* What comes behind a product, as if the op that is named here ran next: at most one of the three. A device
- * that is asked to (device_options.epilogues) does it where the product is made, without c's way through
- * memory: then the activation, or its slope, is multiplied before c, or dy, is rounded to the working type,
- * not after. */
+/* The epilogue of a GEMM, equivalent to running the named op on the result: at most one of the three. A
+ * device with device_options.epilogues fuses it into the GEMM, which saves a round trip of c through memory:
+ * the activation, or its derivative, is then applied before c, or dy, is rounded to the working type, not
+ * after. */
 struct epilogue {
     enum activation_kind activation; // of `after` and `before`; not swiglu, whose x is wider than its y
     struct tensor after;             // [M, N] = activation_forward(x = c)
-    struct tensor before;            // [M, N] x: c = activation_backward(x, dy = the product)
-    struct tensor bias_gradient; // f32[M] += column_sum(a), of c the gradient of a weight: a is transposed
+    struct tensor before;            // [M, N] x: c = activation_backward(x, dy = the GEMM's result)
+    struct tensor bias_gradient;     // f32[M] += column_sum(a), when c is a weight gradient: a is transposed
 };
 
-/* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ what c held, when accumulate). c may be f32 where a and b
- * are not: the gradient of a weight, and only an f32 c is added to. */
+/* c[M, N] = op(a)[M, K] op(b)[K, N] (+ bias[N]) (+ c, when accumulate). c may be f32 with narrower a and b,
+ * as for weight gradients; only an f32 c can be accumulated into. */
 struct gemm {
     struct tensor a, b, c;
-    struct tensor bias; // {0}: none; [N] of a's type
+    struct tensor bias; // {0}: none; else [N] of a's type
     bool transpose_a;   // a is [K, M]
     bool transpose_b;   // b is [N, K]
     bool accumulate;
@@ -106,16 +106,16 @@ struct fill {
     struct tensor out;
     float value;
 };
-/* out = in, same shape and type, either may have a row stride. */
+/* out = in, same shape and type; either may have a row stride. */
 struct copy {
     struct tensor in, out;
 };
-/* out = in, the same shape, each f32, bf16 or f16: rounded to the nearest, ties to even; NaN stays NaN, and
- * what is too large for f16 becomes infinite. */
+/* out = in, same shape, each f32, bf16 or f16: round to nearest, ties to even; NaN stays NaN, and f16
+ * overflow becomes infinity. */
 struct cast {
     struct tensor in, out;
 };
-/* Bytes between host and device memory: submitted by copy_to_device and copy_to_host (device.h). */
+/* A copy between host and device memory, submitted by copy_to_device and copy_to_host (device.h). */
 struct transfer {
     void *to;
     const void *from;
@@ -125,24 +125,24 @@ struct transfer {
 struct add {
     struct tensor in, out;
 };
-/* out[N] = the rows of parts[R, N] added up in their order: what a transport makes of the parts of R
- * ranks, to the bit. R >= 1. */
+/* out[N] = the sum of the rows of parts[R, N] in row order: bit-identical to a transport's reduction over R
+ * ranks. R >= 1. */
 struct add_parts {
     struct tensor parts, out;
 };
-/* The caller is done with this memory: strict makes it NaN, the others do nothing. */
+/* Marks memory as dead: strict fills it with NaN, the other devices do nothing. */
 struct poison {
     struct tensor out;
 };
-/* Of any working type: element (i, j) of this slice of a global [rows, columns] matrix is
- * std * normal(generator, (row_begin + i) * columns + column_begin + j). */
+/* Any working type: element (i, j) of this slice of a global [rows, columns] matrix is std *
+ * normal(generator, (row_begin + i) * columns + column_begin + j). */
 struct init_normal {
     struct tensor out; // [I, J]
     struct philox generator;
     float std;
     int64_t row_begin, column_begin, columns;
 };
-/* out[N] += sum over rows of in[T, N]: a bias gradient. */
+/* out[N] += column sums of in[T, N]: a bias gradient. */
 struct column_sum {
     struct tensor in, out;
 };
@@ -157,8 +157,9 @@ struct norm_forward {
     struct tensor y;          // [T, H]
     struct tensor mean, rstd; // f32[T]
 };
-/* dx = dresidual + the gradient for x;  dweight = , dbias = this microbatch's share (overwritten, not added).
- * dresidual is what comes down the residual stream beside the norm: {0} where nothing does; it may be dx. */
+/* dx = dresidual + the gradient with respect to x. dweight and dbias are this microbatch's share
+ * (overwritten, not accumulated). dresidual is the gradient of the residual stream: {0} if there is none; it
+ * may alias dx. */
 struct norm_backward {
     enum norm_kind kind;
     struct tensor dy, x, weight, mean, rstd;
@@ -174,11 +175,11 @@ struct activation_forward {
 struct activation_backward {
     enum activation_kind kind;
     struct tensor x, dy;
-    struct tensor dx; // the shape of x; may be dy, but for swiglu
+    struct tensor dx; // same shape as x; may alias dy, except for swiglu
 };
 
-/* Rotary positions (2104.09864), in place on [T, heads * D], in the half-rotated pairing (i, i + D/2):
- * angle = position * base^(-2i/D). Angle, sine and cosine in double precision, rounded to fp32 once: at
+/* Rotary position embedding (2104.09864), in place on [T, heads * D], pairing (i, i + D/2): angle = position
+ * * base^(-2i/D). Angle, sine and cosine are computed in double precision and rounded to fp32 once: at
  * position 100000 an fp32 angle would be off by 0.004. inverse: rotate back. */
 enum { ROPE_HEAD_DIM_MAX = 2048 };
 struct rope {
@@ -189,27 +190,27 @@ struct rope {
     bool inverse;
 };
 
-/* Causal attention with blockwise softmax (2205.14135): memory grows with S, never S*S.
- * Query head h reads group h / (A/G). Token s sees token r of its sequence when r <= s and, where
- * documents are given, document[s] == document[r]. Dropout keys: (sample, head, s, r) as element
- * (head * S + s) * S + r of the sample, with the *global* head. */
+/* Causal attention with blockwise softmax (2205.14135): memory grows with S, never S*S. Query head h reads
+ * group h / (A/G). Token s attends to token r of its sequence when r <= s and, with documents, document[s] ==
+ * document[r]. Dropout keys: (sample, head, s, r) is element (head * S + s) * S + r of the sample, with the
+ * *global* head. */
 struct attention_forward {
-    struct tensor q, k, v; // [T, A*D], [T, G*D], [T, G*D]: columns of one fused matrix, or not
+    struct tensor q, k, v; // [T, A*D], [T, G*D], [T, G*D]: may be columns of one fused matrix
     int64_t batch, sequence, head_dim;
     float scale;
     const int32_t *document; // [T] or NULL
     struct dropout dropout;  // sample [T]; place unused; columns = S; column_begin = this rank's first head
     struct tensor out;       // [T, A*D]
-    struct tensor lse;       // f32[A, T]: log of the sum of exponentials, for the backward pass
+    struct tensor lse;       // f32[A, T]: log-sum-exp, for the backward pass
 };
 struct attention_backward {
-    struct attention_forward forward; // with its results
+    struct attention_forward forward; // including its results
     struct tensor dout;
     struct tensor dq, dk, dv; // overwritten
 };
 
-/* out[t] = table[id[t] - begin], 0 where id[t] is outside [begin, begin + rows): another rank holds it.
- * accumulate: added to out (positions on top of tokens). */
+/* out[t] = table[id[t] - begin], or 0 for an id outside [begin, begin + rows), which belongs to another rank.
+ * accumulate: add to out (positions on top of tokens). */
 struct embedding_forward {
     struct tensor table; // [rows, H]
     const int32_t *id;   // [T]
@@ -224,20 +225,20 @@ struct embedding_backward {
     struct tensor dout, dtable;
 };
 
-/* out = residual + dropout(x + bias).  residual and bias may be {0}; out may be x or residual. */
+/* out = residual + dropout(x + bias). residual and bias may be {0}; out may alias x or residual. */
 struct residual_forward {
     struct tensor x, bias, residual, out; // [T, H], [H], [T, H], [T, H]
     struct dropout dropout;
 };
-/* dx = dout through the same dropout mask. dx may be dout. */
+/* dx = dout with the same dropout mask. dx may alias dout. */
 struct residual_backward {
     struct tensor dout, dx;
     struct dropout dropout;
 };
 
-/* Both, one after the other and with the same bits, but a row is not read again between them: the sum of a
- * branch, and its norm (norm.x is residual.out); and back, the norm, and the mask of the branch before it
- * (residual.dout is norm.dx, and may be residual.dx where nothing is dropped). */
+/* Fused residual and norm, bit-identical to the two ops in sequence; each row is read once. Forward: the sum
+ * of a branch, then its norm (norm.x is residual.out). Backward: the norm, then the dropout mask of the
+ * preceding branch (residual.dout is norm.dx, and may alias residual.dx without dropout). */
 struct residual_norm_forward {
     struct residual_forward residual;
     struct norm_forward norm;
@@ -247,10 +248,10 @@ struct residual_norm_backward {
     struct residual_backward residual;
 };
 
-/* Cross entropy over a vocabulary cut across ranks (1909.08053, section 3): between the three steps
- * the caller reduces `max` (maximum) and `sum` and `target` (sum) over the tensor-parallel group.
- * `columns` of the logits are real; the rest is padding and is never read. `begin` is the global
- * index of column 0. */
+/* Cross entropy over a vocabulary sharded across ranks (1909.08053, section 3): between the three steps
+ * the caller reduces `max` (maximum), then `sum` and `target` (sum) over the tensor-parallel group. The
+ * first `columns` logits are valid; the rest is padding and is never read. `begin` is the global index of
+ * column 0. */
 struct loss_max {
     struct tensor logits; // [T, V]
     int64_t columns;
@@ -261,44 +262,44 @@ struct loss_sum {
     const int32_t *label; // [T] global ids
     int64_t begin, columns;
     struct tensor sum;    // f32[T]: sum of exp(logit - max) over this rank's columns
-    struct tensor target; // f32[T]: logit[label] - max where this rank holds the label, else 0
+    struct tensor target; // f32[T]: logit[label] - max if this rank owns the label, else 0
 };
-/* loss[t] = mask[t] * (log(sum) - target);  sample_loss[b] = its fp64 sum over the S tokens of row b,
+/* loss[t] = mask[t] * (log(sum) - target); sample_loss[b] = its fp64 sum over the S tokens of row b,
  * sample_tokens[b] = the sum of the mask. */
 struct loss_finish {
     struct tensor sum, target;
     const float *mask;                        // [T]
     struct tensor sample_loss, sample_tokens; // f64[B]
 };
-/* logits become their own gradient: scale * mask[t] * (exp(logit - max)/sum - [column is the label]), padding
- * columns 0. Not divided by the number of tokens: that happens once, in the optimizer. */
+/* Overwrites logits with their gradient: scale * mask[t] * (exp(logit - max)/sum - [column is the label]),
+ * padding columns 0. Not divided by the number of tokens: the optimizer does that once. */
 struct loss_backward {
     struct tensor logits, max, sum;
     const int32_t *label;
     const float *mask;
     int64_t begin, columns;
-    const float *scale; // one, in device memory: the loss scale; NULL: 1
+    const float *scale; // device scalar: the loss scale; NULL: 1
 };
 
-/* out[b] = sum of squares of block b of x, in fp64. A block is whole rows, as many as have SQUARES_BLOCK
- * elements together, and at least one: so it is a part of a tensor that does not depend on who holds which of
- * its blocks. x is dense, f32[N], whose rows have one element, or f32[R, C]. */
+/* out[b] = sum of squares of block b of x, in fp64. A block is a run of complete rows with SQUARES_BLOCK
+ * elements in all, and at least one row; so the blocks of a tensor do not depend on its sharding. x is dense:
+ * f32[N], with one element per row, or f32[R, C]. */
 enum { SQUARES_BLOCK = 1024 };
 struct squares {
     struct tensor x;
     struct tensor out; // f64[squares_blocks(x)]
 };
-int64_t squares_block_rows(int64_t columns); // of every block but the last
+int64_t squares_block_rows(int64_t columns); // of every block except the last
 int64_t squares_blocks(struct tensor x);
-/* out[0] = the sum of x, in an order that N alone says: on the CPU that of the index. */
+/* out[0] = the sum of x, in an order that depends on N only; on the CPU, index order. */
 struct sum {
     struct tensor x;   // f64[N]
     struct tensor out; // f64[1]
 };
 
-/* squares(), sum() and adamw() also take a list of what they do, of which nobody writes what another member
- * touches: a GPU does it in one launch. A launch for each of a model's tensors takes longer than the smaller
- * ones are worked on. The list itself is read before the call returns. */
+/* squares(), sum() and adamw() also take a list, whose members must not write memory that another member
+ * accesses: a GPU runs the list in one launch, since a launch per tensor costs more than the work on small
+ * tensors. The list itself is read before the call returns. */
 struct squares_list {
     const struct squares *at;
     int64_t count;
@@ -308,19 +309,19 @@ struct sum_list {
     int64_t count;
 };
 
-/* From the sums of the whole world to what AdamW multiplies gradients by, on the device, so that no host has
- * to look. With L, N and Q the sums of loss, tokens and squares, each in index order, in fp64:
+/* Computes AdamW's gradient scale from the world's sums, on the device, without a host round trip. With L, N
+ * and Q the sums of loss, tokens and squares, each in index order, in fp64:
  * result = { L / N, sqrt(Q) / N / S, N, S },  gradient_scale = min(1, limit / (result[1] + 1e-6)) / N / S
- * (Megatron's clip coefficient; limit 0: no clipping). Without any token nothing is scaled: N counts as 1.
- * S is the loss scale, which the gradients have come with. Where there is one, a norm that is not finite
- * means that they have overflowed: then the step is to be skipped, and gradient_scale is 0 besides. */
+ * (Megatron's clip coefficient; limit 0: no clipping). Without tokens, N counts as 1 and nothing is scaled. S
+ * is the loss scale of the gradients. With a loss scale, a non-finite norm means overflow: the step is
+ * skipped, and gradient_scale is 0. */
 struct adamw_hyper;
 struct clip {
     struct tensor loss, tokens; // f64[G], one per sample of the global batch
     struct tensor squares;      // f64[n], one per tensor and tensor-parallel share
-    double limit;               // of the norm
-    const float *loss_scale;    // one, in device memory; NULL: S is 1, and nothing is ever skipped
-    struct adamw_hyper *hyper;  // gradient_scale and skip are written
+    double limit;               // on the norm
+    const float *loss_scale;    // device scalar; NULL: S is 1, and no step is skipped
+    struct adamw_hyper *hyper;  // writes gradient_scale and skip
     struct tensor result;       // f64[4]: loss and gradient norm per token, tokens, loss scale
 };
 
@@ -329,13 +330,13 @@ struct clip {
  *     m = (m - r1 m) + r1 g        v = (v - r2 v) + r2 g g
  *     w -= lr ((m / correction1) / (sqrt(v / correction2) + epsilon) + weight_decay w)
  *
- * The host forms r in double precision and rounds it once, and no fp32 beta occurs: 1 - beta from a beta in
- * fp32 is 1.3e-5 too small for beta = 0.999 and 1.7e-4 too large for 0.9999, and a correct r next to such a
- * beta lets v drift by as much over 1 / r steps, since the weights of a mean then no longer add up to 1.
+ * The host computes r in double precision and rounds it once; no fp32 beta is used. 1 - beta from an fp32
+ * beta is 1.3e-5 too small for beta = 0.999 and 1.7e-4 too large for 0.9999; and a correct r with an fp32
+ * beta lets v drift by the same amount over 1 / r steps, because the weights of the mean no longer add up to
+ * 1.
  *
- * `working`, where there is one,
- * becomes the new weight, rounded: what the layers compute with, and not where updates add up, since one of
- * less than 2^-9 of a weight would be lost in bf16 (1710.03740). */
+ * `working`, if given, receives the new weight, rounded: the copy that the layers compute with. Updates do
+ * not accumulate in it, since bf16 would lose one below 2^-9 of a weight (1710.03740). */
 struct adamw_hyper { // in device memory; rewritten each step
     float lr, one_minus_beta1, one_minus_beta2, epsilon;
     float correction1, correction2; // 1 - beta^step
@@ -345,15 +346,15 @@ struct adamw_hyper { // in device memory; rewritten each step
     uint64_t step; // from 1
 };
 
-/* A weight without a master is bf16[N] itself. The step is computed in fp32 and rounded stochastically, so
- * that it is right in the mean, however small it is beside the weight (2010.06192); where rounding to the
- * nearest would stand still. Element i is number n = begin + (first + i) / width * columns + (first + i) %
- * width of the whole tensor, and is rounded with the lower half of word (n / 2) of the step's stream where n
- * is even, and with the upper one where it is odd: philox_word(generator, hyper->step, n / 2). So every
- * layout rounds alike. */
+/* A bf16 weight without a master. The step is computed in fp32 and rounded stochastically (2010.06192):
+ * unbiased, however small the update, where round-to-nearest would drop it. Element i has index n = begin +
+ * (first + i) / width * columns + (first + i) % width in the whole tensor. It is rounded with one half of
+ * word n / 2 of the step's stream, the lower half for an even n and the upper half for an odd n:
+ * philox_word(generator, hyper->step, n / 2). Rounding therefore does not depend on the layout. */
 struct stochastic {
     struct philox generator;
-    int64_t begin, width, columns; // of the slice: its first number, its row; the row of the whole tensor
+    int64_t begin, width, columns; // index of the slice's first element; row width of the slice, of the whole
+                                   // tensor
     int64_t first;                 // elements of the slice before these N
 };
 struct adamw {
@@ -361,15 +362,15 @@ struct adamw {
     const struct adamw_hyper *hyper;
     bool decay;                   // false: weight_decay is not applied to this slice
     struct tensor working;        // {0}, or bf16 or f16 [N]
-    struct stochastic stochastic; // read where `weight` is bf16
+    struct stochastic stochastic; // read if `weight` is bf16
 };
 struct adamw_list {
-    const struct adamw *at; // all in one type, with working weights of one type
+    const struct adamw *at; // all of one type, with working weights of one type
     int64_t count;
 };
 
-/* How large numbers are, from which scales follow. The sum is exact: of |x| to the nearest 2^-24, while it is
- * below 2^29, so that it does not depend on who adds what. Inf and NaN show as what they are. */
+/* Magnitudes, from which scales are derived. The sum is exact: |x| is rounded to the nearest 2^-24, and sums
+ * below 2^29 therefore do not depend on their order. Inf and NaN propagate. */
 enum magnitude_kind {
     MAGNITUDE_LARGEST,        // out f32[1]: the largest |x|
     MAGNITUDE_LARGEST_IN_ROW, // out f32[R]
@@ -378,11 +379,11 @@ enum magnitude_kind {
 struct magnitude {
     enum magnitude_kind kind;
     struct tensor in, out; // in [R, C]
-    bool accumulate;       // with what out held: the larger, or the sum
+    bool accumulate;       // combine with the value in out: maximum or sum
 };
 
-/* How a scale follows from the magnitude a of the numbers that share it. Powers of two, so that scaling
- * rounds nothing, or what a published recipe says, in fp32 operation by operation. */
+/* Derivation of a scale from the magnitude a of the elements that share it: powers of two, with which scaling
+ * is exact, or a published recipe, reproduced in fp32 operation by operation. */
 enum scale_rule {
     SCALE_POWER_OF_TWO, // the least 2^e with a <= largest * 2^e; 1 where a is 0
     SCALE_E8M0_DOWN,    // 2^(floor(log2 a) - exponent of the largest), e8m0: Microscaling 1.0, section 6.3
@@ -393,33 +394,33 @@ enum scale_rule {
 };
 enum { QUANTIZE_BLOCK_MAX = 128 };
 
-/* out = in as a small format with scales can hold it: round(in / scale) * scale. Blocks of
- * block_rows x block_columns elements share a scale, the last ones in a direction may be smaller; in rows
- * they begin anew every `period`. Without blocks all share the one of `magnitude`, or each row has its own.
- * What is not finite becomes NaN, and the numbers that share a scale with it where the scale is found here: a
- * GPU would saturate, but a run wants to hear of it. */
+/* out = in quantized and dequantized: round(in / scale) * scale. Blocks of block_rows x block_columns
+ * elements share a scale; the last block in a direction may be smaller; along rows, blocks restart every
+ * `period` rows. Without blocks, all elements share the scale of `magnitude`, or each row has its own.
+ * Non-finite elements become NaN, and so do all elements that share a scale computed here with them: a GPU
+ * would saturate, which would hide the fault. */
 struct quantize {
-    struct tensor in, out; // [R, C], f32[R, C]; out may be in
+    struct tensor in, out; // [R, C], f32[R, C]; out may alias in
     enum number_format format;
     enum scale_rule scale;
     int64_t block_rows, block_columns; // each 1 .. 128, columns a divisor of that; 0, 0: no blocks
     int64_t period;                    // 0: none
     struct tensor magnitude;           // without blocks, and for SCALE_E4M3: f32[1]; or f32[R]; or f64[1]
-    double divisor;                    // the magnitude is divided by it: the elements of a sum; 0: 1
-    /* Stochastic rounding where sample is given: element (row, column) rounds by philox_word(generator,
+    double divisor;                    // the magnitude is divided by it: the element count of a sum; 0: 1
+    /* Stochastic rounding if sample is given: element (row, column) rounds with philox_word(generator,
      * sample[row], place[row] * columns + column_begin + column). */
     struct philox generator;
     const int64_t *sample;         // [R]
     const int32_t *place;          // [R]
-    int64_t columns, column_begin; // the global width of a row, and where this slice begins
+    int64_t columns, column_begin; // global width of a row; first column of this slice
 };
 
-/* A random Hadamard transform along rows: of each block of 16, out = H D in / 4, with H the Hadamard matrix
- * in Sylvester's order and D signs, minus where the lowest bit of philox_word(signs, 0, row in the block) is
- * set. H D / 4 is orthogonal, so the products of two matrices over their rows stay what they were. */
+/* A random Hadamard transform along rows: for each block of 16, out = H D in / 4, with H the Hadamard matrix
+ * in Sylvester's order and D diagonal signs, negative where the lowest bit of philox_word(signs, 0, row in
+ * the block) is set. H D / 4 is orthogonal, so a matmul that contracts over these rows is unchanged. */
 enum { HADAMARD_ROWS = 16 };
 struct hadamard {
-    struct tensor in, out; // [R, C], f32[R, C], R a multiple of 16; out may be in
+    struct tensor in, out; // [R, C], f32[R, C], R a multiple of 16; out may alias in
     struct philox signs;
 };
 
@@ -463,18 +464,18 @@ struct op {
     };
 };
 
-/* A copy that does without the caller's list, which lies behind the op in the same piece of *bytes: for a
- * device that runs ops later. The caller calls free(). NULL: no memory. */
+/* Returns a self-contained copy, with the caller's list appended to the op in one allocation of *bytes, for a
+ * device that defers ops. Release it with free(). NULL: out of memory. */
 struct op *op_copy(const struct op *op, size_t *bytes);
 
-/* The temporary memory that an op takes of a device with these options (name, stands_for, threads, attention,
- * any_order), of which only dimensions and types are looked at. One buffer is for all ops of a device (the
- * CPU) or of a stream (cuda), as large as the largest needs. */
+/* Returns the scratch memory that an op needs on a device with these options (name, stands_for, threads,
+ * attention, any_order); reads only the dimensions and types of the op. One scratch buffer, as large as the
+ * largest need, serves all ops of a device (the CPU) or of a stream (cuda). */
 size_t op_scratch_bytes(const struct op *op, const struct device_options *options);
 
-/* The doors: each checks its arguments (BAD_ARGUMENT with the shapes) and submits. */
+/* Entry points: each validates its arguments (BAD_ARGUMENT with the shapes) and submits. */
 MUST_USE enum status gemm(struct stream *stream, struct gemm args);
-/* Only what gemm() has behind the product: for a caller who made that in another way. */
+/* Runs only the epilogue of gemm(), for a caller that computed the matmul by other means. */
 MUST_USE enum status gemm_epilogue(struct stream *stream, struct gemm args);
 bool epilogue_is_none(const struct epilogue *epilogue);
 MUST_USE enum status fill(struct stream *stream, struct fill args);

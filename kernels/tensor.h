@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A tensor is a view: it says where numbers lie and owns nothing. Row-major, up to four dimensions,
- * with a stride (in elements) per dimension, so that q, k and v can be columns of one fused matrix.
+/* A tensor is a non-owning view of elements in memory. Row-major, up to four dimensions, with a stride (in
+ * elements) per dimension, so that q, k and v can be columns of one fused matrix.
  *
- * The trap: a view outlives nothing. The buffer behind it must stay until every stream that was
- * given the view is past its last use. */
+ * The trap: a view does not extend lifetimes. Its buffer must stay allocated until every stream that received
+ * the view is past its last use. */
 #pragma once
 
 #include "base/status.h"
 
 #include <stdint.h>
 
-/* BF16 and F16 are how numbers lie in memory: every op computes in fp32, and rounds once when it stores. */
+/* BF16 and F16 are storage types: every op computes in fp32, and rounds once when it stores. */
 enum dtype { F32, F64, I32, I64, BF16, F16, DTYPE_COUNT };
 
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype);
-/* What activations and weights may be: f32, bf16, f16. */
+/* The types of activations and weights: f32, bf16, f16. */
 bool dtype_is_working(enum dtype dtype);
 
 enum { TENSOR_MAX_DIMS = 4 };
@@ -25,7 +25,7 @@ struct tensor {
     enum dtype dtype;
     int ndim;
     int64_t dim[TENSOR_MAX_DIMS];
-    int64_t stride[TENSOR_MAX_DIMS]; // elements from one index to the next
+    int64_t stride[TENSOR_MAX_DIMS]; // in elements
 };
 
 /* Dense views. */
