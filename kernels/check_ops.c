@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The names of the ops, and how a door says what is wrong with what it was given. */
+/* Op names, and the error messages of argument validation. */
 #include "kernels/check_ops.h"
 
 #include "base/text.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The registry of devices, the ledger of their memory, and the checked functions of device.h. Nothing
- * here computes; everything goes through the device's table. */
+/* The device registry, memory accounting, and the validated functions of device.h. Computation is in the
+ * device's ops table. */
 #include "kernels/device.h"
 
 #include "base/text.h"
@@ -50,7 +50,7 @@ const struct device_ops *device_kind(size_t index)
     return index < KINDS ? kinds[index] : NULL;
 }
 
-/* A backend is complete or refused: a hole would otherwise be found in the middle of a run. */
+/* Rejects incomplete backends: a missing function would otherwise fail in the middle of a run. */
 static enum status check_table(const struct device_ops *ops)
 {
     const struct {
@@ -203,7 +203,7 @@ void device_close(struct device *device)
         return;
     if (device->streams != 0)
         die(__FILE__, __LINE__, "device_close", "%d streams are still open", device->streams);
-    device->ops->close(device); // gives back its own workspace
+    device->ops->close(device); // frees its own workspace
     for (int part = 0; part < PART_COUNT; part++) {
         if (device->memory.now_bytes[part] != 0)
             die(__FILE__, __LINE__, "device_close", "%lld bytes of %s are still allocated",
@@ -232,7 +232,7 @@ static size_t rounded(size_t bytes)
     return bytes == 0 ? 64 : (bytes + 63) & ~(size_t)63;
 }
 
-/* Adds to the ledger; `bytes` may be negative. */
+/* Adds to the counters; `bytes` may be negative. */
 static void count_memory(struct device *device, enum part part, int64_t bytes)
 {
     struct memory_use *use = &device->memory;
@@ -327,7 +327,7 @@ void stream_destroy(struct stream *stream)
 {
     if (stream == NULL)
         return;
-    // Nobody is left to be told of a failure: whoever wanted to know has synchronised before.
+    // An error has no receiver here: a caller that needs it synchronizes first.
     enum status ignored = stream_sync(stream);
     (void)ignored;
     stream->device->ops->stream_close(stream);
@@ -340,15 +340,15 @@ struct device *stream_device(const struct stream *stream)
     return stream->device;
 }
 
-/* ---- what is replayed ---- */
+/* ---- graph replay ---- */
 
 struct graph {
     struct device *device;
     bool has_run;
-    void *state; // the backend's
+    void *state; // owned by the backend
 };
 
-/* Notes that a body has done what a replay would not do; false: no body is running. */
+/* Records that a replayed body did something that a replay would skip; false: no body is running. */
 static bool spoils_replay(struct device *device, const char *what)
 {
     if (device->replaying == NULL)
@@ -408,7 +408,7 @@ struct event stream_record(struct stream *stream)
 enum status stream_wait(struct stream *stream, struct event event)
 {
     if (event.stream == NULL || event.stream == stream)
-        return OK; // long past, or in this stream's order anyway
+        return OK; // already complete, or ordered by this stream
     if (event.stream->device != stream->device)
         return fail(BAD_ARGUMENT, "stream %s cannot wait for stream %s of another device", stream->name,
                     event.stream->name);
@@ -457,7 +457,7 @@ enum status stream_submit_work(struct stream *stream, struct work *work)
 {
     if (work == NULL || work->start == NULL || work->poll == NULL || work->rest == NULL || work->name == NULL)
         return fail(BAD_ARGUMENT, "stream %s: a work wants start, poll, rest and a name", stream->name);
-    // It is taken all the same.
+    // Ownership passes even on failure.
     enum status status = stream->device->ops->submit_work(stream, work);
     return spoils_replay(stream->device, "a message") ? BAD_ARGUMENT : status;
 }

@@ -28,7 +28,7 @@ static void cuda_look_libraries(struct text *out)
 }
 #endif
 
-/* The line of /proc/cpuinfo that names the processor. */
+/* The processor's name, from /proc/cpuinfo. */
 static void add_processor(struct text *out)
 {
     struct text info = {0};

@@ -7,7 +7,7 @@
 
 enum { ALIGNMENT = 256 };
 
-/* A run of bytes, free or not; all runs of a piece in address order. */
+/* A block, free or allocated; all blocks of a segment in address order. */
 struct run {
     struct run *next;
     uintptr_t begin;
@@ -64,11 +64,12 @@ enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes)
 
 size_t first_fit_room(size_t bytes)
 {
-    // One alignment more than asked for: a kernel that runs over its end meets no neighbour at once.
+    // One alignment unit more than requested: a kernel that writes past its end does not hit the next block
+    // at once.
     return bytes <= SIZE_MAX / 2 ? (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT : 0;
 }
 
-/* Cuts `run` so that its first `bytes` stand alone. */
+/* Splits `run` after its first `bytes`. */
 static enum status cut(struct run *run, size_t bytes)
 {
     if (run->bytes == bytes)

@@ -3,7 +3,7 @@
  *
  *     bf16   1 sign  8 exponent   7 fraction    fp32 without its lower half: same range; relative rounding
  *                                               error at most 2^-8
- *     f16    1 sign  5 exponent  10 fraction    2^-11, but only up to 65504, and below 2^-14 in steps of 2^-24
+ *     f16    1 sign  5 exponent  10 fraction    2^-11, up to 65504; below 2^-14 in steps of 2^-24
  *
  * Conversion rounds to nearest, ties to even. It is branch-free, so that loops vectorize, and uses no bf16
  * instructions of the processor, which flush numbers below 2^-126 to 0.

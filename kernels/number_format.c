@@ -38,7 +38,7 @@ static uint8_t nan_code(enum number_format format, bool negative)
     case NUMBER_E5M2:
         return negative ? 0xFF : 0x7F;
     case NUMBER_E2M1:
-        return 0x7; // what cvt.satfinite gives
+        return 0x7; // as cvt.satfinite
     case NUMBER_INT8:
     case NUMBER_TERNARY:
     case NUMBER_FORMAT_COUNT:
@@ -55,7 +55,7 @@ uint8_t number_encode(enum number_format format, float x)
     float rounded = number_round(number_rounder(format), x);
     if (f->exponent_bits == 0)
         return (uint8_t)((int)rounded & (format == NUMBER_TERNARY ? 0x3 : 0xFF));
-    // In steps of the least exponent, then exponent by exponent: each has 2^m codes.
+    // Subnormals in steps of the least exponent, then exponent by exponent: each has 2^m codes.
     int exponent;
     float magnitude = fabsf(rounded);
     frexpf(magnitude, &exponent);

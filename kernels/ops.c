@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The doors, first part: matrix multiplication, and the plain ops on memory. A door
- * checks, takes the exit where there is nothing to do, and submits; backends rely on all of it. */
+/* Op entry points, part one: matrix multiplication and the elementary memory ops. Each validates its
+ * arguments, returns early for empty work, and submits; backends rely on all of it. */
 #include "kernels/ops.h"
 
 #include "kernels/check_ops.h"
@@ -50,7 +50,7 @@ enum status gemm_epilogue(struct stream *stream, struct gemm args)
 enum status gemm(struct stream *stream, struct gemm args)
 {
     enum dtype type = working_type(args.a), out = args.c.dtype == F32 ? F32 : type;
-    // Every operand is a matrix, or its transpose is: then K is what a says, and b and c must agree.
+    // Every operand is a matrix, possibly transposed: a determines K, and b and c must agree.
     const struct want a[] = {matrix("a", args.a, type, ANY_SIZE, ANY_SIZE),
                              matrix("c", args.c, out, ANY_SIZE, ANY_SIZE)};
     CHECK_WANTS(OP_GEMM, a);
@@ -77,7 +77,8 @@ enum status gemm(struct stream *stream, struct gemm args)
     return gemm_epilogue(stream, args);
 }
 
-/* Memory that an op may treat as rows: a matrix with dense rows, or dense in any number of dimensions. */
+/* Memory that an op may treat as rows: a matrix with contiguous rows, or dense in any number of
+ * dimensions. */
 static enum status check_memory(enum op_kind kind, const char *name, struct tensor t)
 {
     char shape[TENSOR_TEXT_CHARS];
@@ -186,7 +187,7 @@ enum status column_sum(struct stream *stream, struct column_sum args)
     const struct want wants[] = {in[0], vector("out", args.out, F32, args.in.dim[1])};
     CHECK_WANTS(OP_COLUMN_SUM, wants);
     if (tensor_count(args.in) == 0)
-        return OK; // adds nothing
+        return OK; // nothing to add
     return submit_op(stream, &(struct op){.kind = OP_COLUMN_SUM, .column_sum = args});
 }
 
@@ -252,7 +253,7 @@ enum status clip(struct stream *stream, struct clip args)
     return submit_op(stream, &(struct op){.kind = OP_CLIP, .clip = args});
 }
 
-/* Of a bf16 weight: that it is a slice of something. */
+/* For a bf16 weight: the slice must be valid. */
 static enum status check_stochastic(const struct adamw *args)
 {
     const struct stochastic *s = &args->stochastic;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The doors, second part: what a transformer's layers ask for. T is the rows of the first matrix; where
- * there are none, there is nothing to do, except that gradients which are overwritten become zero. */
+/* Op entry points, part two: the ops of transformer layers. T is the row count of the first matrix; without
+ * rows there is nothing to do, except that overwritten gradients become zero. */
 #include "kernels/check_ops.h"
 
-/* x says T and H for everything else, and the working type. */
+/* x determines T, H and the working type. */
 static enum status check_rows(enum op_kind kind, const char *name, struct tensor x)
 {
     const struct want wants[] = {matrix(name, x, working_type(x), ANY_SIZE, ANY_SIZE)};
@@ -248,7 +248,7 @@ enum status residual_backward(struct stream *stream, struct residual_backward ar
     return submit_op(stream, &(struct op){.kind = OP_RESIDUAL_BACKWARD, .residual_backward = args});
 }
 
-/* What the second of two ops reads is what the first has written. */
+/* The second op must read the tensor that the first writes. */
 static enum status check_same(enum op_kind kind, const char *read, struct tensor a, const char *written,
                               struct tensor b)
 {
@@ -281,7 +281,7 @@ enum status residual_norm_backward(struct stream *stream, struct residual_norm_b
     return submit_op(stream, &(struct op){.kind = kind, .residual_norm_backward = args});
 }
 
-/* The logits, of which `columns` are real and the first has the global index `begin`. */
+/* The logits: `columns` are valid, and the first has global index `begin`. */
 static enum status check_logits(enum op_kind kind, struct tensor logits, int64_t begin, int64_t columns)
 {
     TRY(check_rows(kind, "logits", logits));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The doors, third part: small number formats. */
+/* Op entry points, part three: low-precision formats. */
 #include "kernels/check_ops.h"
 
 static enum status check_in(enum op_kind kind, struct tensor in, struct tensor out)
@@ -22,7 +22,7 @@ enum status magnitude(struct stream *stream, struct magnitude args)
     return submit_op(stream, &(struct op){.kind = OP_MAGNITUDE, .magnitude = args});
 }
 
-/* The format and how its scales are found. */
+/* Validates the format and its scale rule. */
 static enum status check_scales(const struct quantize *q)
 {
     int64_t rows = q->in.dim[0], down = q->block_rows, across = q->block_columns;

@@ -102,7 +102,7 @@ const char *tensor_text(struct tensor t, char out[TENSOR_TEXT_CHARS])
         snprintf(out, TENSOR_TEXT_CHARS, "none");
         return out;
     }
-    // Four dimensions of twenty characters fit; a longer text would be cut, not overrun.
+    // Four dimensions of twenty characters fit; a longer text would be truncated.
     size_t length = (size_t)snprintf(out, TENSOR_TEXT_CHARS, "%s[", dtype_name(t.dtype));
     for (int d = 0; d < t.ndim && d < TENSOR_MAX_DIMS && length < TENSOR_TEXT_CHARS; d++)
         length += (size_t)snprintf(out + length, TENSOR_TEXT_CHARS - length, "%s%lld", d > 0 ? ", " : "",

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cpu device's rooms: one function per op, behind the doors of kernels/ops.h, which have checked
- * types, shapes and strides and taken the exits for nothing to do. What each computes is said beside
- * its struct in ops.h.
+/* The op implementations of the cpu device: one function per op, called by the entry points of kernels/ops.h
+ * after validation and after their early exits for empty work. ops.h documents each op at its struct.
  *
- * Laws of a kernel here:
- *   - it cuts its work into tasks by shape only (pool.h), and no element's value depends on alignment,
- *     vector tail or number of threads;
- *   - a sum over many terms is cut into blocks of a fixed size, and the blocks are added in order;
- *   - it may run on any thread, keeps nothing between calls, and takes temporary memory from
+ * Rules for kernels:
+ *   - work is divided into tasks by shape only (pool.h), and no element's value depends on alignment, vector
+ *     tails or the number of threads;
+ *   - a long sum is divided into blocks of a fixed size, which are added in order;
+ *   - a kernel may run on any thread, keeps no state between calls, and takes scratch memory from
  *     cpu_scratch() or the stack. */
 #pragma once
 
 #include "kernels/cpu/pool.h"
 #include "kernels/ops.h"
 
-/* The cpu's part of device->state; strict's state begins with one too, so that its arithmetic is this. */
+/* The cpu's part of device->state; strict's state begins with it too, because it runs the cpu's kernels. */
 struct cpu_state {
     struct cpu_pool *pool;
     struct buffer scratch;
@@ -22,11 +21,11 @@ struct cpu_state {
 MUST_USE enum status cpu_state_open(struct device *device, struct cpu_state *state);
 void cpu_state_close(struct device *device, struct cpu_state *state);
 
-/* Memory for the op that is running, aligned to 64 bytes, unset, gone when the op returns. One
- * piece per op: ask for the sum, from the calling thread only. Counted in PART_WORKSPACE. `bytes` is what
- * cpu_scratch_bytes() says of the op, so that the dry device can count it without running the op. */
+/* Scratch memory for the running op, 64-byte aligned, uninitialized, valid until the op returns. One
+ * allocation per op, for the total, from the calling thread only. Counted in PART_WORKSPACE. `bytes` equals
+ * cpu_scratch_bytes() of the op, so that the dry device can count it without running the op. */
 void *cpu_scratch(struct device *device, size_t bytes);
-/* What an op takes on a device of that many threads; 0 for most. */
+/* Scratch memory of an op on a device with so many threads; 0 for most. */
 size_t cpu_scratch_bytes(const struct op *op, int threads);
 size_t cpu_gemm_scratch(const struct gemm *op);
 size_t cpu_column_sum_scratch(const struct column_sum *op);
@@ -34,10 +33,10 @@ size_t cpu_norm_backward_scratch(const struct norm_backward *op);
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads);
 
-/* Runs the op to its end: the one switch (run.c). */
+/* Runs the op to completion: the one switch (run.c). */
 void cpu_run(struct device *device, const struct op *op);
 
-/* One line of advice when the BLAS does not use what this processor has, or NULL. */
+/* One line of advice if the BLAS does not use this processor's full vector width, or NULL. */
 const char *cpu_blas_warning(void);
 /* "oneDNN" or "OpenBLAS", for doctor. */
 const char *cpu_blas_name(void);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cpu device: a stream runs at once. When a call returns, its op is done; only messages (struct
- * work) can still be under way.
+/* The cpu device: streams are synchronous. An op is complete when the call returns; only messages (struct
+ * work) can still be in flight.
  *
- *     edge:   [recv 3: started] [recv 4: not yet]      an op put here now finishes both, then runs
+ *     edge:   [recv 3: started] [recv 4: not yet]      an op submitted here first completes both, then runs
  *
- * A work starts when everything before it on its stream is done. So a second message waits in the
- * queue and someone has to start it: every op that runs looks once at all streams of the device, and
- * whoever blocks keeps looking at all of them, and rests when none of them has anything to do. */
+ * Work starts when everything before it on its stream is complete, so later messages wait in a queue until
+ * the host starts them: every op polls all streams of the device once, and a blocked host polls all of them
+ * in a loop, resting after a round without progress. */
 #include "kernels/cpu/device_cpu.h"
 
 #include "kernels/cpu/cpu.h"
@@ -16,17 +16,17 @@
 #include <string.h>
 
 struct cpu_stream {
-    struct cpu_stream *next; // of the device's streams
-    struct work **queue;     // [begin, end) are not finished; the first of them may be started
+    struct cpu_stream *next; // list of the device's streams
+    struct work **queue;     // [begin, end) are incomplete; only the first may have started
     int64_t begin, end, capacity;
     bool started;
-    uint64_t finished; // works of this stream, ever
+    uint64_t finished; // completed works of this stream, in total
 };
 
 struct cpu_device {
-    struct cpu_state cpu; // first: cpu_parallel() looks for it
+    struct cpu_state cpu; // first: cpu_parallel() relies on it
     struct cpu_stream *streams;
-    int64_t waiting; // works on all streams
+    int64_t waiting; // pending works on all streams
 };
 
 static struct cpu_device *device_of(struct stream *stream)
@@ -34,13 +34,12 @@ static struct cpu_device *device_of(struct stream *stream)
     return stream->device->state;
 }
 
-/* No huge pages: on a virtual machine that hands free memory back to its host, they are just those that are
- * not there (3 s for the first touch of 1 GiB, against 0.5 s with small ones), and a run would not start
- * within its second. */
+/* No huge pages: on a virtual machine that returns free memory to its host they have to be faulted in again
+ * (3 s for the first touch of 1 GiB, against 0.5 s with small pages), which delays the start of a run. */
 static enum status cpu_alloc(struct device *device, size_t bytes, void **out)
 {
     (void)device;
-    *out = aligned_alloc(64, bytes); // a multiple of 64 already
+    *out = aligned_alloc(64, bytes); // already a multiple of 64
     return *out != NULL ? OK : NO_MEMORY;
 }
 
@@ -89,7 +88,7 @@ static void cpu_stream_close(struct stream *stream)
     while (*link != s)
         link = &(*link)->next;
     *link = s->next;
-    device_of(stream)->waiting -= s->end - s->begin; // left over after an error
+    device_of(stream)->waiting -= s->end - s->begin; // remaining after an error
     free(s->queue);
     free(s);
 }
@@ -104,7 +103,7 @@ static void pop(struct cpu_device *d, struct cpu_stream *s)
         s->begin = s->end = 0;
 }
 
-/* Starts the first work and asks whether it is done, and so on, until one is not. */
+/* Starts and polls work in order, until one is incomplete. */
 static enum status advance(struct cpu_device *d, struct cpu_stream *s)
 {
     while (s->begin < s->end) {
@@ -130,7 +129,8 @@ static enum status advance_all(struct cpu_device *d)
     return OK;
 }
 
-/* Sleeps until a message of this rank may have moved. The first work of every stream is started. */
+/* Sleeps until a message of this rank may have progressed. The first work of every stream has been
+ * started. */
 static void rest(struct cpu_device *d)
 {
     for (struct cpu_stream *s = d->streams; s != NULL; s = s->next) {
@@ -141,7 +141,7 @@ static void rest(struct cpu_device *d)
     }
 }
 
-/* Blocks until `s` has finished its first `at` works. */
+/* Blocks until `s` has completed its first `at` works. */
 static enum status finish_until(struct cpu_device *d, struct cpu_stream *s, uint64_t at)
 {
     while (s->finished < at) {
@@ -166,7 +166,7 @@ static enum status cpu_sync(struct event event)
 
 static enum status cpu_wait(struct stream *stream, struct event event)
 {
-    (void)stream; // its queue is the caller, who waits right here
+    (void)stream; // synchronous: wait in the caller
     return cpu_sync(event);
 }
 

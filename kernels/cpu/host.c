@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The host's memory beside the device's (PART_HOST), for what leaves the device for a while. Here both would
- * be the same memory, so this one is a file that has no name any more: its pages can be written out, and the
- * run needs less memory than disk. */
+/* Offload memory (PART_HOST). On a CPU it would be the same memory as the device's, so it is an unlinked file
+ * instead: its pages can be written back, which reduces resident memory at the cost of disk space. */
 #include "kernels/cpu/host.h"
 
 #include "base/text.h"
@@ -40,7 +39,7 @@ enum status cpu_host_alloc(struct device *device, size_t bytes, void **out)
                     "no file can be made in %s for %s that leave the device: %s; TMPDIR names another "
                     "folder",
                     folder, size, strerror(errno));
-    // Whole now: a page for which the disk has no room would end the program when it is written.
+    // Allocate now: on a full disk, writing to an unallocated page would raise SIGBUS.
     int error = posix_fallocate(fd, 0, (off_t)bytes);
     void *data = error == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     error = error == 0 && data == MAP_FAILED ? errno : error;
@@ -63,5 +62,5 @@ void cpu_host_rest(void *data, size_t bytes)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data;
     uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
     if (first < last)
-        madvise((void *)first, last - first, MADV_DONTNEED); // of a shared file: what was written stays
+        madvise((void *)first, last - first, MADV_DONTNEED); // shared file mapping: contents are preserved
 }

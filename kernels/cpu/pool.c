@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One word, the gate, says everything that races:
+/* All synchronization is in one word, the gate:
  *
  *     gate = job number << 16 | open << 15 | workers inside
  *
- * A worker enters by compare-and-swap while the gate is open, so job's fields stand still while
- * anybody is inside. Tasks are dealt by one counter. The caller, when no task is left, closes the gate
- * and waits until nobody is inside: then every task that was taken is done. A worker that wakes too
- * late finds the gate closed, and nobody has waited for it: a small job costs no waking.
+ * A worker enters by compare-and-swap while the gate is open, so the job's fields are constant while any
+ * worker is inside. An atomic counter assigns tasks. When no task is left, the caller closes the gate and
+ * waits until no worker is inside: then every assigned task is complete. A worker that wakes too late finds
+ * the gate closed, and the caller has not waited for it: small jobs do not pay for wake-ups.
  *
- * Sleeping is the usual handshake: who wants to sleep says so first and looks at the gate again; who
- * changes the gate looks for sleepers afterwards. Both need sequentially consistent order. */
+ * Sleeping uses the usual handshake: a thread announces that it sleeps and rechecks the gate; a thread that
+ * changes the gate checks for sleepers afterwards. Both need sequentially consistent order. */
 #include "kernels/cpu/pool.h"
 
 #include "kernels/cpu/cpu.h"
@@ -53,13 +53,13 @@ static void take_tasks(struct cpu_pool *pool)
     }
 }
 
-/* A job is open that is not `seen`. */
+/* A job other than `seen` is open. */
 static bool has_new_job(uint64_t gate, uint64_t seen)
 {
     return (gate & GATE_OPEN) != 0 && gate >> GATE_JOB_SHIFT != seen;
 }
 
-/* Returns when there is a new job (perhaps closed again by then) or the pool stops. */
+/* Returns when there is a new job (possibly closed again) or the pool stops. */
 static void worker_wait(struct cpu_pool *pool, uint64_t seen)
 {
     for (int spin = 0; spin < SPINS; spin++) {
@@ -91,7 +91,7 @@ static void *worker_main(void *argument)
         take_tasks(pool);
         uint64_t after = atomic_fetch_sub(&pool->gate, 1) - 1;
 
-        // The last one out of a closed job wakes the caller.
+        // The last worker to leave a closed job wakes the caller.
         if ((after & (GATE_OPEN | GATE_INSIDE)) == 0 && atomic_load(&pool->caller_sleeps)) {
             pthread_mutex_lock(&pool->mutex);
             pthread_cond_signal(&pool->all_out);
@@ -125,7 +125,7 @@ void cpu_pool_run(struct cpu_pool *pool, int64_t tasks, void (*body)(void *conte
         return;
     }
 
-    // Nobody is inside: the fields are the caller's to write until the gate opens.
+    // No worker is inside: the caller may write the fields until the gate opens.
     pool->tasks = tasks;
     pool->body = body;
     pool->context = context;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How the row-wise kernels reach their rows and cut them into tasks.
+/* Row access and task division of the row-wise kernels.
  *
- * Every kernel computes in fp32 and is written once. It walks a row in pieces: fp32 is one piece, read and
- * written where it lies; of bf16 and f16 a piece is widened into memory on the stack, and rounded once from
- * there.
+ * Every kernel computes in fp32 and is written once. It loops over a row in pieces: an fp32 row is one piece,
+ * accessed in place; pieces of bf16 and f16 are converted to fp32 on the stack, and rounded once when stored.
  *
  *     for (struct piece p = piece_first(x, t); p.count > 0; p = piece_next(x, p)) {
  *         const float *in = row_in(x, p, room[0]);
@@ -12,8 +11,9 @@
  *         row_store(y, p, out);
  *     }
  *
- * A piece is a multiple of every unrolled loop, so sums by lanes that go on from piece to piece have the bits
- * of one that goes through the row, and a kernel's result is that of fp32 on the same numbers, rounded. */
+ * The piece size is a multiple of every unrolled loop, so per-lane sums carried from piece to piece are
+ * bit-identical to those of one loop over the row, and a kernel's result equals that of fp32 on the same
+ * values, rounded. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
@@ -39,7 +39,7 @@ static inline int64_t blocks_of(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
-/* Rows of a task that has no sums across rows: enough of them to outweigh the dealing of tasks. */
+/* Rows per task without sums across rows: enough to outweigh the overhead of a task. */
 static inline int64_t rows_each_task(int64_t columns)
 {
     enum { TASK_ELEMENTS = 16384 };
@@ -59,19 +59,19 @@ static inline struct piece piece_at(enum dtype dtype, int64_t columns, int64_t r
     return (struct piece){row, column, dtype == F32 ? left : min_i64(left, PIECE)};
 }
 
-/* Of row `row` of a matrix, or of a vector. */
+/* The first piece of row `row` of a matrix, or of a vector. */
 static inline struct piece piece_first(struct tensor t, int64_t row)
 {
     return piece_at(t.dtype, t.dim[t.ndim - 1], row, 0);
 }
 
-/* count 0 behind the last. */
+/* count 0 after the last. */
 static inline struct piece piece_next(struct tensor t, struct piece p)
 {
     return piece_at(t.dtype, t.dim[t.ndim - 1], p.row, p.column + p.count);
 }
 
-/* A piece in fp32: where it lies, or in `room`, which has as many floats as the piece. */
+/* A piece in fp32: in place, or converted in `room`, which holds the piece. */
 static inline float *row_in(struct tensor t, struct piece p, float *room)
 {
     char *at = row_bytes(t, p.row, p.column);
@@ -81,7 +81,7 @@ static inline float *row_in(struct tensor t, struct piece p, float *room)
     return room;
 }
 
-/* Where to write a piece, for row_store(). */
+/* The destination of a piece, for row_store(). */
 static inline float *row_out(struct tensor t, struct piece p, float *room)
 {
     return t.dtype == F32 ? (float *)(void *)row_bytes(t, p.row, p.column) : room;
@@ -93,7 +93,7 @@ static inline void row_store(struct tensor t, struct piece p, const float *from)
         narrow_floats(t.dtype, from, row_bytes(t, p.row, p.column), p.count);
 }
 
-/* A vector is the same for every row. */
+/* The same columns of a vector, which every row shares. */
 static inline struct piece piece_of_vector(struct piece p)
 {
     p.row = 0;

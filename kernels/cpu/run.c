@@ -3,7 +3,7 @@
 
 void cpu_run(struct device *device, const struct op *op)
 {
-    switch (op->kind) { // no default, so that a new kind is a compile error here
+    switch (op->kind) { // no default, so that the compiler reports a missing kind
     case OP_GEMM:
         return cpu_gemm(device, &op->gemm);
     case OP_FILL:
@@ -81,7 +81,7 @@ void cpu_run(struct device *device, const struct op *op)
 
 size_t cpu_scratch_bytes(const struct op *op, int threads)
 {
-    switch (op->kind) { // no default here either: a new kind says what it takes
+    switch (op->kind) { // no default, likewise
     case OP_GEMM:
         return cpu_gemm_scratch(&op->gemm);
     case OP_COLUMN_SUM:

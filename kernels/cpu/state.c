@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What all ops of a device share: its threads, and one piece of temporary memory that grows to the largest
- * that was asked for. */
+/* State shared by all ops of a device: its threads, and one scratch buffer that grows to the largest
+ * request. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul/blas.h"
 

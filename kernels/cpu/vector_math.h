@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One register of floats at a time: sixteen with AVX-512, eight with AVX, four elsewhere. Each lane sees
- * the same IEEE operations in the same order, so an element's bits do not depend on the lane it sits in,
- * nor on a row's tail (a partial vector is loaded with zeros behind it and goes through the same code).
+/* One register of floats at a time: sixteen with AVX-512, eight with AVX, four elsewhere. Each lane executes
+ * the same IEEE operations in the same order, so an element's bits do not depend on its lane or on the row's
+ * tail (a partial vector is zero-padded and follows the same code path).
  *
  *     sum of a row:   lane l adds elements l, l + LANES, l + 2 LANES ...;  then halves, to one: 8 4 2 1
  *
- * That tree is a function of the index in the row alone, so equal numbers have equal sums wherever
- * the row lies.
+ * The tree depends on the index in the row alone, so equal values have equal sums at any address.
  *
- * The functions take no branches. Bounds, over every float, in units in the last place of the result
- * (tests/unit/kernels/test_vector_math.c holds them to it, against libm in double precision):
+ * The functions have no branches. Bounds, over every float, in units in the last place of the result (checked
+ * by tests/unit/kernels/test_vector_math.c, against libm in double precision):
  *     vec_exp            2 ulp; results below 2^-126 are 0; -inf gives 0, +inf and overflow inf, NaN NaN
  *     vec_sigmoid        4 ulp, its slope 5; as exp
  *     vec_normal_cdf     7 ulp down to x = -1; absolute 2^-22 everywhere (a tail's relative error grows
  *                        with x*x/2, as the rounding of the exponent does)
  *     vecd_sincos        2^-40 absolute for angles up to 2^20; with FMA, to 2^31
  *
- * The trap: the lanes of a sum and the roundings of vec_fma are the processor's. Two builds may differ in
+ * The trap: the number of lanes and the rounding of vec_fma depend on the processor. Two builds may differ in
  * the last bits; one build never does. */
 #pragma once
 
@@ -44,7 +43,7 @@ enum { LANES = 4 };
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t veci __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vecu __attribute__((vector_size(LANES * 4)));
-/* Half as many doubles, their bits, and the floats they come from. */
+/* A register of half as many doubles, their bits, and the floats they are converted from. */
 typedef double vecd __attribute__((vector_size(LANES * 4)));
 typedef int64_t vecl __attribute__((vector_size(LANES * 4)));
 typedef float vech __attribute__((vector_size(LANES * 2)));
@@ -82,15 +81,16 @@ VECTOR_INLINE void vec_store(float *to, vec x)
     memcpy(to, &x, sizeof x);
 }
 
-/* Asks for what will be read a page later: the hardware's own prefetching stops at the end of a page, and
- * passes over large arrays gain a third to a half. Beyond an array's end it does no harm. */
+/* Prefetches one page ahead: hardware prefetching stops at page boundaries, and passes over large arrays gain
+ * a third to a half. Harmless past an array's end. */
 VECTOR_INLINE void vec_ahead(const float *x)
 {
     enum { AHEAD = 1024 };
     __builtin_prefetch((const char *)x + AHEAD * sizeof *x);
 }
 
-/* The first `count` lanes, 0 < count <= LANES; nothing behind them is touched, and the other lanes are 0. */
+/* Loads the first `count` lanes, 0 < count <= LANES, without touching memory after them; the other lanes are
+ * 0. */
 VECTOR_INLINE vec vec_load_part(const float *from, int64_t count)
 {
 #if defined(__AVX512F__)
@@ -131,7 +131,7 @@ VECTOR_INLINE vec vec_fma(vec a, vec b, vec c)
 #endif
 }
 
-/* mask ? yes : no, where a comparison made the mask. */
+/* mask ? yes : no, for a mask from a comparison. */
 VECTOR_INLINE vec vec_select(veci mask, vec yes, vec no)
 {
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -152,7 +152,7 @@ VECTOR_INLINE vec vec_select_less(vec a, vec b, vec yes, vec no)
 #endif
 }
 
-/* b < a ? a : b: so a NaN in b stays, and one in a is dropped. */
+/* b < a ? a : b: NaN in b propagates, NaN in a is dropped. */
 VECTOR_INLINE vec vec_max(vec a, vec b)
 {
     return vec_select_less(b, a, a, b);
@@ -163,7 +163,7 @@ VECTOR_INLINE vec vec_abs(vec x)
     return (vec)((veci)x & veci_all(INT32_MAX));
 }
 
-/* x within [-limit, limit]; NaN stays. */
+/* x clamped to [-limit, limit]; NaN propagates. */
 VECTOR_INLINE vec vec_clamp(vec x, float limit)
 {
     x = vec_select_less(vec_all(limit), x, vec_all(limit), x);
@@ -176,7 +176,7 @@ VECTOR_INLINE vec vec_first(vec x, int64_t count)
     return (vec)((veci)x & (veci)(veci_lanes() < veci_all((int32_t)count)));
 }
 
-/* The lanes of a and b in turn, from the first halves or from the second. */
+/* Interleaves the lanes of a and b, from the first halves or from the second. */
 VECTOR_INLINE vec vec_interleave_first(vec a, vec b)
 {
 #if defined(__AVX512F__)
@@ -221,8 +221,8 @@ VECTOR_INLINE float vec_largest(vec x)
 }
 
 /* e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln(2)/2, and e^r = 1 + r + r^2 q(r) with q of degree 4
- * (minimax, 3e-9). Adding 1.5 * 2^23 rounds to an integer and leaves n in the low bits; ln 2 is taken
- * off in two pieces, the first short enough for n times it to be exact. */
+ * (minimax, 3e-9). Adding 1.5 * 2^23 rounds to an integer and leaves n in the low bits; ln 2 is subtracted in
+ * two parts, the first short enough for n times it to be exact. */
 VECTOR_INLINE vec vec_exp(vec x)
 {
     const vec magic = vec_all(0x1.8p23F);
@@ -238,7 +238,8 @@ VECTOR_INLINE vec vec_exp(vec x)
     q = vec_fma(q, r, vec_all(0x1.fffffcp-2F));
     vec e = vec_fma(r * r, q, r) + 1.0F;
 
-    // n goes straight into the exponent; the two ends, where it does not fit, are put right by hand.
+    // n is added to the exponent field; the two ends of the range, where it does not fit, are handled
+    // separately.
     e = (vec)((vecu)e + ((vecu)shifted << 23));
     e = vec_select_less(x, vec_all(-87.33654F), vec_all(0.0F), e);
     return vec_select_less(x, vec_all(88.72284F), e, x * 0x1p127F);
@@ -283,7 +284,7 @@ VECTOR_INLINE vecd vecd_all(double x)
     return all;
 }
 
-/* Half a vector of floats as doubles. */
+/* Converts half a vector of floats to doubles. */
 VECTOR_INLINE vecd vecd_widen(const float *from)
 {
     vech x;
@@ -302,9 +303,9 @@ VECTOR_INLINE vecd vecd_fma(vecd a, vecd b, vecd c)
 #endif
 }
 
-/* angle = n pi/2 + r, |r| <= pi/4, with pi/2 in three pieces, so that n times the first two is exact for n
- * up to 2^20 even without FMA; Taylor's series of sin r and cos r to r^13 and r^14, far below
- * fp32's need; n mod 4 says which of them is which, and their signs. */
+/* angle = n pi/2 + r, |r| <= pi/4, with pi/2 in three parts, so that n times the first two is exact for n up
+ * to 2^20 even without FMA; Taylor series of sin r and cos r to r^13 and r^14, far more accurate than fp32
+ * needs; n mod 4 selects between them and their signs. */
 VECTOR_INLINE void vecd_sincos(vecd angle, vecd *sine, vecd *cosine)
 {
     const vecd magic = vecd_all(0x1.8p52);

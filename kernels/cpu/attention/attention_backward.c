@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention, backward (2307.08691): the probabilities are made again from q, k and lse.
+/* Attention, backward pass (2307.08691): the probabilities are recomputed from q, k and lse.
  *
  *     p = e^(scale q k^T - lse);   dp = dropout(dout v^T);   ds = p (dp - delta) scale
  *     delta = sum of dout * out over the head;   dq = ds k;   dk = ds^T q;   dv = dropout(p)^T dout
  *
- * A task is one group of one sequence: k and v are shared by the group's query heads, and their gradients
- * get a share from each, in the order of heads, queries, so one thread must add them. */
+ * A task is one group of one sequence: the group's query heads share k and v, whose gradients accumulate a
+ * term per head and query, in that order, so a single thread must add them. */
 #include "kernels/cpu/attention/attention_block.h"
 
 struct backward {
     const struct attention_backward *op;
     struct slots slots;
-    int64_t heads, groups, width; // width: D filled up to whole vectors
+    int64_t heads, groups, width; // width: D rounded up to full vectors
 };
 
-/* One task's memory. Lines of `width` floats, but for the turned ones. */
+/* One task's scratch memory. Rows of `width` floats, except for the transposed blocks. */
 struct desk {
     float *key, *dkey, *dvalue;        // [S][width]: this group's
-    float *query_turned, *dout_turned; // [width][64]; the queries scaled
+    float *query_turned, *dout_turned; // [width][64]; queries scaled
     float *query, *dout, *dquery;      // [64][width]
     float *p, *ds, *factor;            // [64 keys][64 queries]
-    float *room;                       // [64][D] where operands are not fp32: one of them, widened
+    float *room;                       // [64][D] for operands other than fp32: one of them, converted to fp32
     float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
 };
 
@@ -49,7 +49,7 @@ static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t
     memset(desk->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
 }
 
-/* p and dp of the queries of vector v become dropout(p) and ds. */
+/* Converts p and dp of the queries of vector v to dropout(p) and ds. */
 static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
 {
     const bool drops = t->op->dropout.probability > 0.0F;
@@ -72,7 +72,7 @@ static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int
     }
 }
 
-/* scores[keys][queries] = rows of k or v times the queries or dout, turned. */
+/* scores[keys][queries] = rows of k or v times the transposed queries or dout. */
 static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group,
                           const float *turned, float *room, float *score)
 {
@@ -92,7 +92,7 @@ static void score_product(const struct attention_tile *t, struct tensor rows, in
                                           .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
 }
 
-/* The share of this block of queries in the gradients of k or v. */
+/* Accumulates this query block's contribution to the gradients of k or v. */
 static void key_product(const struct attention_tile *t, const float *score, const float *rows, int64_t width,
                         float *gradient)
 {
@@ -136,7 +136,7 @@ static void backward_tile(const struct backward *job, const struct attention_til
                                           .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
 
-/* Brings in a block of queries, its dout, lse and delta. */
+/* Loads a block of queries, its dout, lse and delta. */
 static void load_queries(const struct backward *job, const struct attention_tile *t, struct desk *desk)
 {
     const struct attention_forward *op = t->op;
@@ -200,7 +200,7 @@ static void group_task(void *context, int64_t task)
     slot_give(&job->slots, which);
 }
 
-/* Floats of a head's row in vectors. */
+/* Floats per row of a head, in full vectors. */
 static int64_t head_width(const struct attention_backward *op)
 {
     return blocks_of(op->forward.head_dim, LANES) * LANES;

@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-/* Registers for a tile of c: 4 x 4 vectors of the 32 that AVX-512 has, 4 x 2 of 16 elsewhere. */
+/* Register tile of c: 4 x 4 of AVX-512's 32 vectors, 4 x 2 of 16 elsewhere. */
 enum { TILE_ROWS = 4 };
 #if defined(__AVX512F__)
 enum { TILE_VECTORS = 4 };
@@ -11,7 +11,7 @@ enum { TILE_VECTORS = 4 };
 enum { TILE_VECTORS = 2 };
 #endif
 
-/* `rows` and `vectors` are constants where this is called, so the sums live in registers. */
+/* `rows` and `vectors` are constants at each call, so the sums stay in registers. */
 VECTOR_INLINE void tile(int rows, int vectors, const struct block_product *p, int64_t row, int64_t column)
 {
     int64_t begin = p->triangle == TERMS_FROM_ROW ? row : 0;
@@ -81,8 +81,8 @@ void block_product(const struct block_product *product)
     }
 }
 
-/* A transposition of LANES rows of LANES is log2(LANES) perfect shuffles of the rows: each step lays the
- * lanes of row i and row i + LANES/2 in turn into rows 2i and 2i + 1. */
+/* Transposes LANES rows of LANES by log2(LANES) perfect shuffles of the rows: each step interleaves the lanes
+ * of rows i and i + LANES/2 into rows 2i and 2i + 1. */
 VECTOR_INLINE void transpose_lanes(vec x[LANES])
 {
     for (int step = 1; step < LANES; step *= 2) {
@@ -179,7 +179,7 @@ veci attention_tile_documents(const struct attention_tile *t, int64_t v)
     return document;
 }
 
-/* The counters of a vector of elements, and which of a counter's four words each element is. */
+/* The counters of a vector of elements, and for each element the index among its counter's four words. */
 VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, vecu c[4], vecu *word)
 {
     for (int l = 0; l < LANES; l++) {
@@ -191,8 +191,8 @@ VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, v
     c[3] = (vecu){0} + (uint32_t)(sample >> 32);
 }
 
-/* A counter serves four neighbouring keys of one query when a query's elements begin on a counter, which
- * they do when S is a multiple of 4. Otherwise each key draws for itself. */
+/* One counter serves four neighbouring keys of a query if the query's elements begin at a counter, that is if
+ * S is a multiple of 4. Otherwise each key computes its own. */
 void attention_tile_dropout(const struct attention_tile *t, float *factor)
 {
     const struct attention_forward *op = t->op;
@@ -220,7 +220,7 @@ void attention_tile_dropout(const struct attention_tile *t, float *factor)
     }
 }
 
-/* Of one slot, in whole vectors. */
+/* Size of one slot, in full vectors. */
 static int64_t slot_floats(int64_t floats)
 {
     return blocks_of(floats, LANES) * LANES;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The pieces both directions of attention are made of. Work goes by blocks of 64 queries against 64
- * keys, and a block of scores lies on its side, one row a key, queries across the lanes:
+/* Shared building blocks of attention's forward and backward passes. Blocks are 64 queries by 64 keys, and a
+ * block of scores is stored transposed, one row per key, with queries across the lanes:
  *
- *                 queries  q0 ..... q63           so a softmax runs down the rows, a vector of queries at
- *         key k0     [  s  s  s  s  ]             once, without a sum across lanes; keys and values are
- *         key k1     [  -  s  s  s  ]             read where they lie; and only the queries are turned
- *         key k2     [  -  -  s  s  ]             over, once for all their keys.
+ *                 queries  q0 ..... q63           so softmax reduces down the rows, a vector of queries at
+ *         key k0     [  s  s  s  s  ]             a time, without horizontal sums; keys and values are
+ *         key k1     [  -  s  s  s  ]             read in place; only the queries are transposed,
+ *         key k2     [  -  -  s  s  ]             once for all their keys.
  *                       - : above the diagonal, masked or never computed
  *
- * All products of blocks go through one routine, whose every element is one chain of multiply-adds in
- * the order of its terms: how it is tiled into registers cannot be seen in the result. */
+ * All block matmuls use one routine, in which every element is a single chain of multiply-adds in the order
+ * of its terms: the register tiling does not affect the result. */
 #pragma once
 
 #include "kernels/cpu/memory_bound/dropout.h"
@@ -17,8 +17,8 @@
 
 enum { ATTENTION_BLOCK = 64 };
 
-/* On the diagonal, part of a product is not needed or is known to be zero; of a tile of rows
- * [r, r + 4), leave out ... */
+/* On the diagonal, part of a matmul is not needed or known to be zero; for a tile of rows [r, r + 4), skip
+ * ... */
 enum triangle {
     WHOLE,            // nothing
     COLUMNS_FROM_ROW, // whole vectors of columns below r
@@ -26,8 +26,8 @@ enum triangle {
     TERMS_TO_ROW,     // terms from r + 4 on
 };
 
-/* c[rows, columns] (+)= a[rows, terms] b[terms, columns]; columns is a multiple of LANES. a's elements lie
- * a_row and a_term apart; the rows of b and c are dense, b_row and c_row apart. */
+/* c[rows, columns] (+)= a[rows, terms] b[terms, columns]; columns is a multiple of LANES. a has strides a_row
+ * and a_term; the rows of b and c are contiguous, with strides b_row and c_row. */
 struct block_product {
     int64_t rows, columns, terms;
     const float *a, *b;
@@ -38,54 +38,53 @@ struct block_product {
 };
 void block_product(const struct block_product *product);
 
-/* Rows and columns of a matrix in fp32, `stride` apart. */
+/* Rows and columns of an fp32 matrix with row stride `stride`. */
 struct block_rows {
     const float *data;
     int64_t stride;
 };
-/* Rows [row, row + rows), columns [column, column + columns) of t: where they lie, or widened into `room`,
- * which has rows * columns floats. */
+/* Rows [row, row + rows), columns [column, column + columns) of t: in place, or converted to fp32 in `room`,
+ * which holds rows * columns floats. */
 struct block_rows block_rows(struct tensor t, int64_t row, int64_t column, int64_t rows, int64_t columns,
                              float *room);
-/* Floats of that room: none where fp32 is read where it lies. */
+/* Floats needed for `room`: none for fp32, which is read in place. */
 static inline int64_t block_room(struct tensor t, int64_t floats)
 {
     return t.dtype == F32 ? 0 : floats;
 }
-/* The other way: rounds rows of fp32, `stride` apart, into t. */
+/* Rounds and stores fp32 rows, `stride` apart, into t. */
 void block_store(struct tensor t, int64_t row, int64_t column, const float *from, int64_t stride,
                  int64_t rows, int64_t columns);
 
-/* to[column][row] = scale * from[row][column], lines of ATTENTION_BLOCK floats, 0 for rows that are not
- * there. rows <= ATTENTION_BLOCK; writes columns rounded up to LANES. */
+/* to[column][row] = scale * from[row][column], lines of ATTENTION_BLOCK floats, 0 for missing rows. rows <=
+ * ATTENTION_BLOCK; writes columns rounded up to LANES. */
 void block_transpose(struct block_rows from, int64_t rows, int64_t columns, float scale, float *to);
 
-/* to[row] = from[row], filled up with zeros to `width` columns. */
+/* to[row] = from[row], zero-padded to `width` columns. */
 void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to, int64_t width);
 
 /* One block of one head of one sequence: queries [query, query + queries) of the sequence against keys
  * [key, key + keys). */
 struct attention_tile {
     const struct attention_forward *op;
-    int64_t sequence, head; // which of the batch; which of this rank's heads
+    int64_t sequence, head; // index in the batch; index among this rank's heads
     int64_t query, queries, key, keys;
     bool diagonal; // query == key
-    bool masked;   // some pair may not see each other
+    bool masked;   // some pairs are masked
 };
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key);
 
-/* True when documents part every query of the tile from every key. */
+/* Whether documents mask all pairs of the tile. */
 bool attention_tile_is_empty(const struct attention_tile *tile);
 
-/* Keys that vector v of the queries has to look at: on the diagonal none behind its last query. */
+/* The number of keys to process for vector v of the queries: on the diagonal, none after its last query. */
 static inline int64_t attention_tile_keys(const struct attention_tile *tile, int64_t v)
 {
     return tile->diagonal ? min_i64(tile->keys, (v + 1) * LANES) : tile->keys;
 }
 
-/* Which of the queries of vector v see key k of the tile. `document` holds theirs, 0 in lanes that
- * are no queries. */
+/* The queries of vector v that attend to key k of the tile. `document` holds their ids, 0 in unused lanes. */
 static inline veci attention_tile_sees(const struct attention_tile *tile, int64_t v, int64_t k, veci document)
 {
     int32_t ahead = (int32_t)(tile->key + k - tile->query - v * LANES);
@@ -96,11 +95,11 @@ static inline veci attention_tile_sees(const struct attention_tile *tile, int64_
 }
 veci attention_tile_documents(const struct attention_tile *tile, int64_t v);
 
-/* factor[k][q]: what dropout multiplies the probability of each pair by. */
+/* factor[k][q]: the dropout factor of each pair's probability. */
 void attention_tile_dropout(const struct attention_tile *tile, float *factor);
 
-/* Pieces of an op's scratch, one for each task that runs. A task takes a free one, so there need be no
- * more of them than threads. */
+/* Slices of an op's scratch, one per running task. A task acquires a free one, so threads bound their
+ * number. */
 struct slots {
     int count;
     int64_t floats;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention, forward (2205.14135; 2307.08691 for the order of the loops). A task is one block of
- * queries of one head of one sequence, and walks its blocks of keys from left to right:
+/* Attention, forward pass (2205.14135; 2307.08691 for the loop order). A task is one block of queries of one
+ * head of one sequence, and loops over its blocks of keys from left to right:
  *
  *     s = scale q k^T;   m' = max(m, max s);   p = e^(s - m')
  *     l = l e^(m - m') + sum p;   out = out e^(m - m') + dropout(p) v
  *     at the end  out / l,  and  lse = m + log l  for the backward pass
  *
- * What a task computes depends on its own sequence and head only: neither the batch around it nor the
- * other heads change a bit. */
+ * A task's result depends on its own sequence and head only: the batch and the other heads do not change a
+ * bit. */
 #include "kernels/cpu/attention/attention_block.h"
 
 #include <math.h>
@@ -15,15 +15,15 @@
 struct forward {
     const struct attention_forward *op;
     struct slots slots;
-    int64_t heads, query_blocks, width; // width: D filled up to whole vectors
+    int64_t heads, query_blocks, width; // width: D rounded up to full vectors
 };
 
-/* One task's memory. */
+/* One task's scratch memory. */
 struct desk {
-    float *query; // [width][64], turned over and scaled
+    float *query; // [width][64], transposed and scaled
     float *score; // [64 keys][64 queries]: s, then p
     float *value, *out, *factor;
-    float *room; // [64][D] where operands are not fp32: one of them, widened
+    float *room; // [64][D] for operands other than fp32: one of them, converted to fp32
     float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
 };
 
@@ -48,7 +48,7 @@ static void desk_lay(struct desk *desk, float *memory, int64_t width)
     }
 }
 
-/* Scores of the queries of vector v become probabilities, relative to the new maximum. */
+/* Converts the scores of the queries of vector v to probabilities, relative to the new maximum. */
 static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
 {
     float *score = desk->score + v * LANES;
@@ -64,7 +64,7 @@ static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int
         most = vec_max(most, s);
     }
 
-    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
     vec base = vec_select_less(vec_all(-INFINITY), most, most, vec_all(0.0F));
     vec shrink = vec_exp(old - base), sum = vec_load(desk->sum + v * LANES) * shrink;
     for (int64_t k = 0; k < keys; k++) {
@@ -150,7 +150,7 @@ static void forward_task(void *context, int64_t task)
     struct desk desk;
     desk_lay(&desk, slot_take(&job->slots, &which), job->width);
 
-    // Later queries see more keys: the long tasks are dealt first, so that no thread ends with one.
+    // Later queries attend to more keys: long tasks are scheduled first, for load balance at the end.
     int64_t pairs = op->batch * job->heads, query_block = job->query_blocks - 1 - task / pairs;
     int64_t sequence = task % pairs / job->heads, head = task % job->heads;
     int64_t query = query_block * ATTENTION_BLOCK;
@@ -167,7 +167,7 @@ static void forward_task(void *context, int64_t task)
     slot_give(&job->slots, which);
 }
 
-/* Floats of a head's row in vectors. */
+/* Floats per row of a head, in full vectors. */
 static int64_t head_width(const struct attention_forward *op)
 {
     return blocks_of(op->head_dim, LANES) * LANES;

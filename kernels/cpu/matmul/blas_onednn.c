@@ -7,18 +7,18 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-/* oneDNN threads with libgomp, whose number of threads belongs to the calling thread. Declared here
- * because omp.h comes with a compiler's own OpenMP, which need not be installed. */
+/* oneDNN uses libgomp, whose thread count is per calling thread. Declared here because omp.h belongs to a
+ * compiler's OpenMP package, which may not be installed. */
 void omp_set_num_threads(int threads);
 
-/* oneDNN generates machine code at run time, into buffers of 320 KiB from mmap() (17 MiB in all for
- * fp32: 2.6.3 with AVX-512). It does not check whether mmap() failed, and writes to address 0. Under a limit
- * of the address space that fault is reported as what it is. Asking for room beforehand is not enough: other
- * threads allocate meanwhile, 64 MiB at once for an arena of malloc(). */
-enum { CODE_BYTES = 1 << 20 };             // a write to less than this is one to a buffer that mmap() refused
+/* oneDNN generates machine code at run time, into mmap()ed buffers of 320 KiB (17 MiB in all for fp32: 2.6.3
+ * with AVX-512). It does not check mmap() for failure, and writes to address 0. Under an address-space limit,
+ * that fault is reported as out of memory. Checking for free space beforehand is not sufficient: other
+ * threads allocate concurrently, 64 MiB at once for a malloc() arena. */
+enum { CODE_BYTES = 1 << 20 };             // a fault below this address is a write to a failed mmap()
 static _Thread_local volatile bool inside; // this thread is in oneDNN
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct sigaction before; // for every other fault
+static struct sigaction before; // handler for all other faults
 
 static void report_fault(int number, siginfo_t *info, void *context)
 {
@@ -29,7 +29,7 @@ static void report_fault(int number, siginfo_t *info, void *context)
                "out of memory: the address space is limited to %llu KiB (ulimit -v), and oneDNN has no room "
                "to generate its code; raise the limit, or use a smaller model or fewer ranks per machine",
                (unsigned long long)(limit.rlim_cur >> 10));
-    (void)sigaction(number, &before, NULL); // the instruction faults again
+    (void)sigaction(number, &before, NULL); // returning repeats the instruction, with the previous handler
 }
 
 static void open_once(void)
@@ -45,7 +45,7 @@ void blas_open(void)
     pthread_once(&once, open_once);
 }
 
-/* What a call of oneDNN ended with. */
+/* Ends the process if a oneDNN call failed. */
 static void check(dnnl_status_t status, const char *call)
 {
     if (status == dnnl_out_of_memory)
@@ -74,7 +74,7 @@ bool blas_has_bf16(void)
     return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
-/* oneDNN 3 made its structs opaque: a description of memory is a pointer that someone has to free. */
+/* oneDNN 3 made its structs opaque: a memory descriptor is a pointer that must be freed. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t description;
 #define DESCRIBED(operand)  ((operand).memory != NULL ? (operand).description : NULL)
@@ -87,10 +87,10 @@ typedef const dnnl_memory_desc_t *description;
 
 struct operand {
     dnnl_memory_desc_t description;
-    dnnl_memory_t memory; // NULL: there is none
+    dnnl_memory_t memory; // NULL: none
 };
 
-/* A matrix of elements `down` and `across` apart. */
+/* A matrix with row stride `down` and column stride `across`. */
 static struct operand operand(dnnl_engine_t engine, const void *data, enum dtype dtype, int64_t rows,
                               int64_t columns, int64_t down, int64_t across)
 {
@@ -117,9 +117,9 @@ static void operand_destroy(struct operand *o)
 #endif
 }
 
-/* One product, from its description to its execution. Making the primitive takes some microseconds where
- * oneDNN has kept its like, which it does for the last thousand, and milliseconds where it has not. All of it
- * is done by the calling thread, to which oneDNN's scratch memory belongs. */
+/* One matmul, from description to execution. Creating the primitive takes microseconds if it is in oneDNN's
+ * cache, which holds the last thousand, else milliseconds. Everything runs on the calling thread, which owns
+ * oneDNN's scratchpad. */
 struct product {
     dnnl_engine_t engine;
     dnnl_stream_t stream;

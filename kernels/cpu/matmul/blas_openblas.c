@@ -5,9 +5,9 @@
 #include <cblas.h>
 #include <string.h>
 
-/* The OpenMP build of OpenBLAS asks libgomp, whose number of threads belongs to the calling thread;
- * the other builds have one number for the process. Declared here because omp.h comes with a
- * compiler's own OpenMP, which need not be installed. */
+/* The OpenMP build of OpenBLAS uses libgomp, whose thread count is per calling thread; the other builds have
+ * one per process. Declared here because omp.h belongs to a compiler's OpenMP package, which may not be
+ * installed. */
 void omp_set_num_threads(int threads);
 
 void blas_open(void)
@@ -25,7 +25,7 @@ void blas_sgemm(const struct blas_panel *p, int threads)
 
 bool blas_has_bf16(void)
 {
-    return false; // its bf16 product is not in every build
+    return false; // not every build has its bf16 gemm
 }
 
 void blas_bf16(const struct blas_panel *panel, int threads)
@@ -49,8 +49,8 @@ static bool is_one_of(const char *name, const char *const *names, size_t count)
     return false;
 }
 
-/* OpenBLAS picks its kernels by the processor's model number, or by OPENBLAS_CORETYPE. A wrong value there,
- * or a model that is younger than the library, leaves it with kernels for narrower vectors. */
+/* OpenBLAS selects kernels by CPU model, or by OPENBLAS_CORETYPE. A wrong value, or a CPU newer than the
+ * library, selects kernels for narrower vectors. */
 const char *cpu_blas_warning(void)
 {
 #if defined(__x86_64__)

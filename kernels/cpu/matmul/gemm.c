@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrix multiplication: c is cut into panels by its shape alone, and each panel is one call of the BLAS
- * on one thread.
+/* Matrix multiplication: c is divided into panels by its shape alone, and each panel is one BLAS call on one
+ * thread.
  *
- *     c [1024, 3072]:   2 x 4 panels of 512 x 768        whoever is free takes the next
+ *     c [1024, 3072]:   2 x 4 panels of 512 x 768        each idle thread takes the next
  *
- * Why not let the BLAS use its own threads: oneDNN gives other bits with one thread and with two for
- * some shapes, and both libraries may give other bits for some subsets of the rows. Here the calls are
- * the same for any number of threads, and so are the bits.
+ * The BLAS's own threading is not used: for some shapes oneDNN's bits differ between one thread and two, and
+ * both libraries may give other bits for subsets of the rows. Here the calls, and therefore the bits, are the
+ * same for any number of threads.
  *
- * Panels are large because each call packs its rows of a and its columns of b anew: at 512 x 768 that costs a
- * few per cent, at 256 x 256 fifteen. They are not larger because a machine has more than two threads, and
- * because a panel of c should stay in the second-level cache. Their number is even where it can be,
- * for the sake of two threads. The bits may depend on the row strides too: oneDNN picks its way by them.
+ * Panels are large because each call packs its rows of a and columns of b anew: at 512 x 768 that costs a few
+ * per cent, at 256 x 256 fifteen. They are not larger, to leave work for more than two threads and to keep a
+ * panel of c in the L2 cache. Their number is even if possible, for two threads. The bits may also depend on
+ * the row strides, by which oneDNN selects its algorithm.
  *
- * bf16 goes to the library where it multiplies bf16, panel by panel likewise. Otherwise, and for f16, whole
- * operands are widened, multiplied in fp32 and rounded once: right, and no faster than fp32. */
+ * bf16 uses the library's bf16 gemm if it has one, in the same panels. Otherwise, and for f16, whole operands
+ * are converted to fp32, multiplied, and the result rounded once: correct, but no faster than fp32. */
 #include "kernels/cpu/matmul/blas.h"
 #include "kernels/cpu/rows.h"
 
@@ -22,13 +22,13 @@
 
 enum { PANEL_ROWS = 512, PANEL_COLUMNS = 1536, PANELS_ENOUGH = 6, PANEL_LEAST = 512 * 384, PANEL_STEP = 16 };
 
-/* c as a grid of panels, all of one size but for the last in each direction. */
+/* c as a grid of panels, equal except for the last in each direction. */
 struct grid {
-    int64_t rows, columns;       // of one panel
-    int64_t down, across, tasks; // how many
+    int64_t rows, columns;       // size of a panel
+    int64_t down, across, tasks; // panel counts
 };
 
-/* The least multiple of PANEL_STEP that cuts `size` into no more parts than `part` does. */
+/* The least multiple of PANEL_STEP that does not divide `size` into more parts than `part` does. */
 static int64_t even(int64_t size, int64_t part)
 {
     return blocks_of(blocks_of(size, blocks_of(size, part)), PANEL_STEP) * PANEL_STEP;
@@ -58,7 +58,7 @@ struct job {
     bool bf16;
 };
 
-/* What the product is added to. True when there is anything. */
+/* Initializes c for accumulation. Returns whether to accumulate. */
 static bool prepare(const struct job *job, const struct blas_panel *p, int64_t first_column)
 {
     const float *bias = job->bias.data;
@@ -81,7 +81,7 @@ static void run_panel(void *context, int64_t task)
     const struct job *job = context;
     struct blas_panel p = job->whole;
 
-    // Down first: neighbours in time use the same columns of b.
+    // Down first: consecutive panels use the same columns of b.
     int64_t row = task % job->grid.down * job->grid.rows;
     int64_t column = task / job->grid.down * job->grid.columns;
     p.m = p.m - row < job->grid.rows ? p.m - row : job->grid.rows;
@@ -99,14 +99,14 @@ static void run_panel(void *context, int64_t task)
         blas_sgemm(&p, 1);
 }
 
-/* A matrix of one row may carry any stride; a BLAS wants one that is at least the row. */
+/* A single-row matrix may have any stride; a BLAS requires at least the row length. */
 static int64_t leading(struct tensor t)
 {
     int64_t least = t.dim[1] > 0 ? t.dim[1] : 1;
     return t.stride[0] > least ? t.stride[0] : least;
 }
 
-/* In the library's own type, fp32 or bf16. */
+/* In the library's native type, fp32 or bf16. */
 static void multiply(struct device *device, const struct gemm *op)
 {
     struct job job = {
@@ -130,7 +130,7 @@ static void multiply(struct device *device, const struct gemm *op)
     cpu_parallel(device, job.grid.tasks, run_panel, &job);
 }
 
-/* True when the library takes the operands as they are. */
+/* Whether the library supports the operand types directly. */
 static bool is_native(const struct gemm *op)
 {
     bool has_terms = op->a.dim[op->transpose_a ? 0 : 1] > 0;
@@ -139,7 +139,7 @@ static bool is_native(const struct gemm *op)
 
 enum { LINE_FLOATS = 16 }; // of 64 bytes
 
-/* A dense copy of t in fp32, behind what was taken of `scratch` before; f32 stays where it is. */
+/* A dense fp32 copy of t, in `scratch` after the *taken floats in use; f32 stays in place. */
 static struct tensor take_wide(struct tensor t, int64_t *taken, float *scratch)
 {
     float *at = scratch + *taken;

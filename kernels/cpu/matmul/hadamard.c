@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The random Hadamard transform of blocks of 16 rows: four rounds of sums and differences of rows that lie
- * 1, 2, 4 and 8 apart, a strip of columns at a time. One order of additions for every element. */
+/* The random Hadamard transform of blocks of 16 rows: four butterfly stages over rows 1, 2, 4 and 8 apart, a
+ * strip of columns at a time. The order of additions is the same for every element. */
 #include "kernels/cpu/rows.h"
 
 enum { STRIP = 64 };
 
 struct job {
     const struct hadamard *op;
-    float sign[HADAMARD_ROWS]; // with the factor 1/4, which rounds nothing
+    float sign[HADAMARD_ROWS]; // includes the factor 1/4, which is exact
     int64_t strips;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How large the numbers of a matrix are. It is cut into 64 runs of rows at most, so that their results have
- * room on the stack; they are joined in order, though neither the largest nor a sum of whole units depends on
- * it. */
+/* Magnitudes of a matrix. It is divided into at most 64 ranges of rows, whose results fit on the stack; they
+ * are combined in order, though neither the maximum nor a sum of whole units depends on it. */
 #include "kernels/cpu/rows.h"
 #include "kernels/number_round.h"
 
@@ -16,7 +15,7 @@ struct job {
     double sum[MOST_TASKS];
 };
 
-/* As integers floats without sign keep their order, with infinity and NaN on top. */
+/* As integers, floats without sign keep their order, with infinity and NaN largest. */
 static uint32_t largest_of(const float *x, int64_t count)
 {
     uint32_t largest = 0;
@@ -27,7 +26,7 @@ static uint32_t largest_of(const float *x, int64_t count)
     return largest;
 }
 
-/* In units of 2^-24: whole numbers, whose sum is exact below 2^53. */
+/* In units of 2^-24: integers, whose sum is exact below 2^53. */
 static double sum_of(const float *x, int64_t count)
 {
     double sum = 0.0;

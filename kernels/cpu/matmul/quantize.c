@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rounding to a small format and back. A strip is the rows of one block; it goes through chunks of 128
- * columns, which every width of a block divides:
+/* Quantization and dequantization. A strip is the rows of one block; it is processed in chunks of 128
+ * columns, which every block width divides:
  *
  *     strip   [ 128 columns | 128 columns | ... ]     chunk: the largest magnitude of each column, then of
- *             [             |             |     ]     each block; a factor into the format and one back for
- *             [             |             |     ]     each column; then row by row x -> round(x * into) *
- * back
+ *             [             |             |     ]     each block; per column a factor into the format and
+ *             [             |             |     ]     one back; then per row x -> round(x * into) * back
  *
- * Magnitudes are compared as integers, as which floats without sign have their own order with infinity
- * and NaN on top: no order of comparing changes the result, and no NaN is lost. */
+ * Magnitudes are compared as integers, in which floats without sign keep their order, with infinity and NaN
+ * largest: the result does not depend on the order of comparisons, and NaN propagates. */
 #include "kernels/cpu/rows.h"
 #include "kernels/number_round.h"
 
@@ -19,7 +18,8 @@
 
 enum { CHUNK = QUANTIZE_BLOCK_MAX, INFINITE_BITS = 0x7F800000 };
 
-/* A number that is scaled by `into` and rounded stands for itself times `back` times the op's `whole`. */
+/* An element is scaled by `into` and rounded; multiplying by `back` and by the op's `whole` dequantizes
+ * it. */
 struct factor {
     float into, back;
 };
@@ -27,9 +27,9 @@ struct factor {
 struct job {
     const struct quantize *op;
     const struct number_facts *facts;
-    struct rounder rounder, scale_rounder; // scale_rounder: of SCALE_E4M3's codes
-    float up, whole;                       // of SCALE_E4M3; else 1
-    struct factor one;                     // without blocks, of all rows
+    struct rounder rounder, scale_rounder; // scale_rounder: for SCALE_E4M3's codes
+    float up, whole;                       // for SCALE_E4M3; else 1
+    struct factor one;                     // without blocks: for all rows
     bool each_row;                         // or each row has its own
     int64_t period, strips_in_period, strips, strips_each;
 };
@@ -60,7 +60,7 @@ static struct factor factor_of(const struct job *job, float a)
     }
     case SCALE_E4M3: {
         float code = number_round(job->scale_rounder, a / largest * job->up);
-        // A block whose scale rounds to zero is zero.
+        // A block whose scale rounds to zero becomes zero.
         return (struct factor){code > 0.0F ? 1.0F / (code * job->whole) : 0.0F, code};
     }
     case SCALE_FULL: {
@@ -207,7 +207,7 @@ void cpu_quantize(struct device *device, const struct quantize *op)
     };
     if (op->scale == SCALE_E4M3) {
         float up = job.facts->largest * number_facts(NUMBER_E4M3)->largest / given_magnitude(op, 0);
-        job.up = up > FLT_MAX ? FLT_MAX : up; // not for NaN, which is to show
+        job.up = up > FLT_MAX ? FLT_MAX : up; // not for NaN, which must propagate
         job.whole = 1.0F / job.up;
     } else if (op->block_rows == 0 && !job.each_row) {
         job.one = factor_of(&job, given_magnitude(op, 0));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The functions between a block's two matrix multiplications. All three are x times a smooth step:
+/* Activation functions. All three are x times a smooth step:
  *
  *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
  *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
  *     silu       x sigmoid(x)                              slope  s + x s'
  *
- * for 1/2 (1 + tanh u) = sigmoid(2u), which has no cancellation where the tanh form has.
- * In the slopes x is held within +-SLOPE_LIMIT: the step's slope is 0 long before, and 0 times an
- * overflow would be NaN. */
+ * because 1/2 (1 + tanh u) = sigmoid(2u), which avoids the cancellation of the tanh form. In the slopes x is
+ * clamped to +-SLOPE_LIMIT: the step's slope is 0 well before that, and 0 times an overflow would be NaN. */
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -54,7 +53,7 @@ VECTOR_INLINE vec forward_lanes(enum activation_kind kind, vec x, vec up)
     return kind == ACTIVATION_SWIGLU ? y * up : y;
 }
 
-/* x is the gate for swiglu; `up` and dup are used by swiglu alone. */
+/* x is the gate for swiglu; only swiglu uses `up` and dup. */
 VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec dy, vec *dup)
 {
     vec step, slope = slope_of(kind, x, &step);
@@ -64,7 +63,7 @@ VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec d
     return dy * up * slope;
 }
 
-/* One row; `kind` is a constant in each call, so each has a loop of its own. */
+/* One row; `kind` is a constant at each call, so each activation has its own loop. */
 VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const float *up, float *y,
                                int64_t n)
 {
@@ -81,7 +80,7 @@ VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const 
     }
 }
 
-/* up and dup: of swiglu alone. */
+/* up and dup: swiglu only. */
 VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const float *up, const float *dy,
                                 float *dx, float *dup, int64_t n)
 {
@@ -107,7 +106,7 @@ VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const
     }
 }
 
-/* The same columns of the second half: up, beside the gate. */
+/* The same columns of the second half: up, next to the gate. */
 static struct piece up_of(struct piece p, int64_t columns)
 {
     p.column += columns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The plain ops on memory: fill, copy, cast, transfer, add, init_normal. All go through blocks of rows, or
- * of elements, whose size is fixed. */
+/* The elementary memory ops: fill, copy, cast, transfer, add, init_normal. All work in blocks of rows, or of
+ * elements, of fixed size. */
 #include "kernels/cpu/cpu.h"
 
 #include "base/normal.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 
 enum { PIECE = 1024 };           // floats on the stack
-enum { BLOCK_ELEMENTS = 32768 }; // 128 KiB of fp32: some microseconds, well above the cost of a task
+enum { BLOCK_ELEMENTS = 32768 }; // 128 KiB of fp32: some microseconds, well above the overhead of a task
 
-/* Rows of a view of any number of dimensions: all but the last are folded into one when that is
- * possible, which the doors have made sure of. */
+/* Rows of a view with any number of dimensions: all but the last are folded into one, which validation has
+ * ensured to be possible. */
 struct rows {
     char *data;
     int64_t count, columns;
@@ -28,9 +28,9 @@ static struct rows rows_of(struct tensor t)
     return (struct rows){t.data, 1, count, (size_t)count * size};
 }
 
-/* One task is a run of whole rows, or, where rows are long, a piece of one row. */
+/* One task is a range of complete rows, or, for long rows, a piece of one row. */
 struct cut {
-    int64_t rows_each, columns_each, pieces; // pieces: of one row
+    int64_t rows_each, columns_each, pieces; // pieces: per row
     int64_t tasks;
 };
 
@@ -50,7 +50,7 @@ static struct cut cut_rows(struct rows rows)
 struct job {
     struct cut cut;
     struct rows in, out;
-    enum dtype dtype, in_dtype; // of out and of in, which only cast tells apart
+    enum dtype dtype, in_dtype; // of out and of in; they differ only in cast
     float value;
     const struct init_normal *normal;
     void (*row)(const struct job *job, int64_t row, int64_t column, int64_t columns);
@@ -79,7 +79,7 @@ static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)
     return rows.data + (size_t)row * rows.stride_bytes + (size_t)column * dtype_bytes(dtype);
 }
 
-/* One loop per type, each of its own: a switch within the loop would keep it scalar. */
+/* One loop per type: a switch within the loop would prevent vectorization. */
 static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
     const float value = job->value;
@@ -135,7 +135,7 @@ void cpu_copy(struct device *device, const struct copy *op)
     run_job(device, &job);
 }
 
-/* From one narrow type to the other by way of fp32, a piece at a time: fp32 holds both exactly. */
+/* Between narrow types through fp32, a piece at a time: fp32 represents both exactly. */
 static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
     float piece[PIECE];
@@ -188,11 +188,11 @@ void cpu_add(struct device *device, const struct add *op)
     run_job(device, &job);
 }
 
-/* Two-byte numbers are added in fp32, and rounded once. */
+/* 16-bit types are added in fp32, and rounded once. */
 static void add_parts_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
     float sum[PIECE], part[PIECE];
-    (void)row; // of out, which has one
+    (void)row; // out has only one
     for (int64_t i = 0; i < columns; i += PIECE) {
         int64_t n = columns - i < PIECE ? columns - i : PIECE;
         for (int64_t r = 0; r < job->in.count; r++) {

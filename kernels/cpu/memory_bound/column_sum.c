@@ -5,14 +5,14 @@
 
 #include <string.h>
 
-enum { COLUMN_BLOCK = 512 }; // columns of one task of the second step
+enum { COLUMN_BLOCK = 512 }; // columns per task of the second step
 
 struct job {
     const struct column_sum *op;
     float *partial; // [blocks][columns]
 };
 
-/* Four rows at a time: the line of sums is read and written once for them. */
+/* Four rows at a time: the line of sums is loaded and stored once for all four. */
 static void add_four_rows(const float *row, int64_t stride, int64_t n, float *restrict sum)
 {
     const float *r1 = row + stride, *r2 = r1 + stride, *r3 = r2 + stride;

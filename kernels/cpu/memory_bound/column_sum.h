@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sums over tokens, the same on any number of threads: blocks of ROW_BLOCK rows are added up each on its
- * own, in row order, and then the blocks in order. Shared by column_sum and by the norms' weights. */
+/* Sums over tokens, independent of the number of threads: blocks of ROW_BLOCK rows are summed separately, in
+ * row order, and then the blocks in order. Shared by column_sum and the weight gradients of the norms. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"

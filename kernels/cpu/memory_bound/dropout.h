@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Philox (base/philox.h) for a vector of counters at once, and the factors that dropout multiplies by.
+/* Philox (base/philox.h) for a vector of counters at once, and dropout factors.
  *
- * A row of a mask wants consecutive elements, and one counter gives four of them:
+ * A row of a mask needs consecutive elements, and one counter yields four:
  *
  *     elements   4k 4k+1 4k+2 4k+3 | 4k+4 ...      one block of elements = LANES counters,
  *     counter    ------ k -------- | k + 1 ...     element 4 l + w from word w of lane l
  *
- * Keeping is decided in integers: uniform >= p is (word >> 8) >= p * 2^24, and p * 2^24 is exact in
+ * The comparison is done in integers: uniform >= p is (word >> 8) >= p * 2^24, and p * 2^24 is exact in
  * double, so rounding it up to an integer changes nothing. */
 #pragma once
 
@@ -15,10 +15,10 @@
 
 #include <math.h>
 
-/* What a mask needs beside its counters. */
+/* Precomputed constants of a mask. */
 struct dropout_rule {
     struct philox generator;
-    uint32_t threshold; // kept when word >> 8 is at least this
+    uint32_t threshold; // kept if word >> 8 is at least this
     float scale;        // 1 / (1 - probability)
 };
 
@@ -53,7 +53,7 @@ VECTOR_INLINE void vecu_multiply(uint32_t m, vecu c, vecu *high, vecu *low)
 #endif
 }
 
-/* c: the counters, lowest word first; becomes the words. */
+/* c: the counters, lowest word first; overwritten with the words. */
 VECTOR_INLINE void philox_words_vec(struct philox generator, vecu c[4])
 {
     uint32_t k0 = generator.key[0], k1 = generator.key[1];
@@ -70,7 +70,7 @@ VECTOR_INLINE void philox_words_vec(struct philox generator, vecu c[4])
     }
 }
 
-/* The factor, scale or 0, that each word stands for. */
+/* The factor, scale or 0, for each word. */
 VECTOR_INLINE vec dropout_factor(const struct dropout_rule *rule, vecu word)
 {
     veci kept = (veci)((word >> 8) >= rule->threshold);

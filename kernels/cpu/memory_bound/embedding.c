@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rows of a table by id, and their gradients.
+/* Embedding lookup and its gradient.
  *
- * backward: several tokens may have the same id, so the tasks are columns and each walks all tokens in
- * order: every element of the table gets its terms in token order, on any number of threads. */
+ * backward: several tokens may have the same id, so the tasks are columns, and each loops over all tokens in
+ * order: every element of the table accumulates its terms in token order, on any number of threads. */
 #include "kernels/cpu/rows.h"
 
 #include <string.h>
 
 enum { COLUMN_BLOCK = 128 };
 
-/* The table's row for token t, or -1: another rank holds it. */
+/* The table row of token t, or -1 if another rank owns it. */
 static int64_t row_of(const int32_t *id, int64_t t, int64_t begin, int64_t rows)
 {
     int64_t row = (int64_t)id[t] - begin;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Cross entropy, one row a task: a row of GPT-2's logits is 200 KB, which the second-level cache holds.
- * Each step goes over the logits once; what separates the steps is the caller's reduction over ranks. */
+/* Cross entropy, one row per task: a row of GPT-2's logits is 200 KB, which fits in the L2 cache. Each step
+ * reads the logits once; between the steps the caller reduces over ranks. */
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
 #include <math.h>
 
-/* The real columns of row t. */
+/* The valid columns of row t. */
 static struct piece first_real(struct tensor logits, int64_t columns, int64_t t)
 {
     return piece_at(logits.dtype, columns, t, 0);
@@ -37,7 +37,7 @@ static void max_task(void *context, int64_t t)
             }
     }
     float max = vec_largest(vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
-    for (; i < n; i++) // of the last piece: the others are whole
+    for (; i < n; i++) // tail of the last piece; the others are full
         max = max > x[i] ? max : x[i];
     ((float *)op->max.data)[t] = max;
 }
@@ -55,7 +55,7 @@ static int64_t label_column(const int32_t *label, int64_t t, int64_t begin, int6
     return column >= 0 && column < columns ? column : -1;
 }
 
-/* e^(x - max) of a piece, onto the sums of the pieces before. */
+/* Adds e^(x - max) of a piece to the running sums. */
 static void add_exponentials(const float *x, int64_t n, float max, vec total[2])
 {
     vec sum[2] = {total[0], total[1]};
@@ -65,7 +65,7 @@ static void add_exponentials(const float *x, int64_t n, float max, vec total[2])
             vec_ahead(x + i + s * LANES);
             sum[s] += vec_exp(vec_load(x + i + s * LANES) - max);
         }
-    for (int s = 0; s < 2; s++, i += LANES) { // constant bounds: unrolled, the sums stay in registers
+    for (int s = 0; s < 2; s++, i += LANES) { // constant bounds: when unrolled, the sums stay in registers
         if (i >= n)
             break;
         int64_t count = min_i64(n - i, LANES);
@@ -95,13 +95,13 @@ void cpu_loss_sum(struct device *device, const struct loss_sum *op)
 
 void cpu_loss_finish(struct device *device, const struct loss_finish *op)
 {
-    (void)device; // some thousand logarithms
+    (void)device; // only a few thousand logarithms
     const float *sum = op->sum.data, *target = op->target.data;
     int64_t batch = op->sample_loss.dim[0], sequence = op->sum.dim[0] / batch;
     for (int64_t b = 0; b < batch; b++) {
         double loss = 0.0, tokens = 0.0;
         for (int64_t t = b * sequence; t < (b + 1) * sequence; t++) {
-            // A token that does not count may have no label anywhere, and so no finite loss.
+            // A masked token may have no label on any rank, and so no finite loss.
             if (op->mask[t] == 0.0F)
                 continue;
             loss += (double)op->mask[t] * (log((double)sum[t]) - (double)target[t]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* LayerNorm and RMSNorm. A row stays in the first-level cache while it is read two or three times, so
- * mean and variance are each taken plainly, in two passes: no cancellation, no running update.
+/* LayerNorm and RMSNorm. A row stays in the L1 cache while it is read two or three times, so mean and
+ * variance are computed in two passes: no cancellation, no running update.
  *
- * Sums over a row: four vectors of lanes in turn, added in a fixed tree. Sums over tokens (the weights'
- * gradients): blocks of ROW_BLOCK rows, each added up in row order into its own line of scratch, and
- * the lines are then added in block order.
+ * Sums over a row: four vectors of lanes in turn, added in a fixed tree. Sums over tokens (the weight
+ * gradients): blocks of ROW_BLOCK rows, each summed in row order into its own line of scratch, and the lines
+ * are then added in block order.
  *
  *     dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),   g = dy * weight, xhat = (x - mean) * rstd */
 #include "kernels/cpu/memory_bound/column_sum.h"
@@ -14,8 +14,8 @@
 
 #include <math.h>
 
-/* Independent chains of additions, so that an addition need not wait for the last. The loops over them have
- * constant bounds, tails too: then they are unrolled, and the sums live in registers. */
+/* Independent chains of additions, to hide their latency. The loops over them, tails included, have constant
+ * bounds: they are unrolled, and the sums stay in registers. */
 enum { SUMS = 4 };
 
 static float add_up(const vec sum[SUMS])
@@ -23,7 +23,7 @@ static float add_up(const vec sum[SUMS])
     return vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* The sums go on from piece to piece. */
+/* The sums carry over from piece to piece. */
 static void add_row(const float *x, int64_t n, vec total[SUMS])
 {
     vec sum[SUMS];
@@ -109,7 +109,7 @@ static void forward_row(const struct norm_forward *op, int64_t t)
 
 struct forward {
     const struct norm_forward *op;
-    const struct residual_forward *before; // what makes x of a row; NULL: it is there
+    const struct residual_forward *before; // computes x of a row first; NULL: x is given
 };
 
 static void forward_task(void *context, int64_t task)
@@ -145,12 +145,12 @@ void cpu_residual_norm_forward(struct device *device, const struct residual_norm
 
 struct backward {
     const struct norm_backward *op;
-    const struct residual_backward *then; // what goes on with dx of a row; NULL: nothing
+    const struct residual_backward *then; // runs on dx of a row next; NULL: nothing
     float *partial;                       // [blocks][2][columns]: dweight, then dbias, of each block of rows
     int64_t columns;
 };
 
-/* A piece of what a row's backward pass reads. */
+/* A piece of the inputs of a row's backward pass. */
 struct lines {
     const float *x, *dy, *weight;
 };
@@ -187,7 +187,7 @@ static void add_products(struct lines in, int64_t n, float mean, float rstd, vec
     memcpy(product, g_xhat_sum, sizeof g_xhat_sum);
 }
 
-/* What a row's elements have in common. */
+/* Values shared by all elements of a row. */
 struct row_of {
     float mean, rstd, g_mean, g_xhat_mean;
 };
@@ -219,7 +219,7 @@ static void backward_piece(struct lines in, int64_t n, struct row_of row, float 
     }
 }
 
-/* A piece of dx with what it is added to. */
+/* A piece of the gradient that dx is added to. */
 static float *gradient_so_far(const struct norm_backward *op, struct piece p, float *room)
 {
     float *dx = row_out(op->dx, p, room);

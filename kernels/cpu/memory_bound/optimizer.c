@@ -11,7 +11,7 @@ enum { BLOCKS_EACH_TASK = 16 };
 
 struct squares_job {
     const float *x;
-    int64_t count, each; // elements in all, and of a block
+    int64_t count, each; // elements in all, and per block
     double *block;
 };
 
@@ -85,7 +85,7 @@ static void adamw_block(const struct adamw_hyper *h, float decay, const float *r
     }
 }
 
-/* n elements that follow each other in the whole tensor, from `number` on. */
+/* Rounds n consecutive elements of the whole tensor, from index `number` on. */
 static void round_run(struct philox generator, uint64_t step, int64_t number, const float *from, uint16_t *to,
                       int64_t n)
 {
@@ -101,7 +101,7 @@ static void round_run(struct philox generator, uint64_t step, int64_t number, co
     }
 }
 
-/* Elements [begin, begin + n) of the op's, row by row of the whole tensor. */
+/* Elements [begin, begin + n) of the slice, row by row of the whole tensor. */
 static void round_stochastic(const struct adamw *op, int64_t begin, const float *from, int64_t n)
 {
     const struct stochastic *s = &op->stochastic;
@@ -121,7 +121,7 @@ static void adamw_piece(const struct adamw *op, int64_t begin, float *weight, in
                 (float *)op->v.data + begin, n);
 }
 
-/* Without masters: a piece at a time in fp32. */
+/* Without master weights: a piece at a time in fp32. */
 static void adamw_in_bf16(const struct adamw *op, int64_t begin, int64_t n)
 {
     float weight[PIECE];

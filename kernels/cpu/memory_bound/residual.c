@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* out = residual + dropout(x + bias), in one pass, and its way back.
+/* out = residual + dropout(x + bias), in one pass, and its backward pass.
  *
- * The mask of a row begins at element place * columns + column_begin, which need not be the first of a
- * Philox counter; the row is walked in the blocks of 64 elements that the generator makes, the first and
- * the last of them perhaps cut. An element's factor is the definition's, whatever the slice. */
+ * The mask of a row begins at element place * columns + column_begin, which need not be the first of a Philox
+ * counter; the row is processed in the generator's blocks of 64 elements, the first and last possibly
+ * partial. An element's factor does not depend on the slice. */
 #include "kernels/cpu/memory_bound/residual.h"
 
 #include "kernels/cpu/rows.h"
@@ -41,15 +41,15 @@ static const float *mask_piece(const struct dropout *dropout, const struct dropo
     return factor;
 }
 
-/* The next piece, at most PIECE columns in any type: the factors lie on the stack. A multiple of
+/* The next piece, at most PIECE columns for any type, since the factors are on the stack. A multiple of
  * DROPOUT_BLOCK. */
 static struct piece piece_from(struct tensor t, int64_t row, int64_t column)
 {
     return (struct piece){row, column, min_i64(PIECE, t.dim[1] - column)};
 }
 
-/* `bias`, `factor` and `residual` may be NULL. out may be x or residual: an element is read before it is
- * written, and no other one is. */
+/* `bias`, `factor` and `residual` may be NULL. out may alias x or residual: each element is read before it is
+ * written, and no other element is accessed. */
 static void forward_piece(struct tensor to, struct piece p, const float *x, const float *bias,
                           const float *factor, const float *residual)
 {

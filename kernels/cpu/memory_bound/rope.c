@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rotary positions. The sines and cosines of a token serve all its heads, so a task takes a token,
- * makes its table of D/2 angles on the stack, and turns every head by it.
+/* Rotary position embedding. All heads of a token share its sines and cosines, so a task is a token: it
+ * computes a table of D/2 angles on the stack, and rotates every head.
  *
- *     head:  [ x0 x1 ... | y0 y1 ... ]    (x_i, y_i) turn by position * base^(-2i/D)
+ *     head:  [ x0 x1 ... | y0 y1 ... ]    rotate (x_i, y_i) by position * base^(-2i/D)
  *
- * Angles, sines and cosines are taken in double precision and rounded to fp32 once. */
+ * Angles, sines and cosines are computed in double precision and rounded to fp32 once. */
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -14,7 +14,7 @@ enum { TABLE_MAX = ROPE_HEAD_DIM_MAX / 2 }; // angles
 
 struct job {
     const struct rope *op;
-    double *frequency; // [D/2], then zeros up to whole vectors
+    double *frequency; // [D/2], zero-padded to full vectors
     int64_t half;
 };
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the homes of attention share: the plain one (attention.cu), which takes everything; the one on tensor
- * cores (attention_mma.cu), which takes two-byte numbers and heads of 64 and 128; and of these, on GPUs of
- * compute capability 9.0, those with products of warpgroups (attention_wgmma.cu and its _back). */
+/* Shared declarations of the attention kernels: the generic one (attention.cu), for every shape; the
+ * tensor-core one (attention_mma.cu), for 16-bit types and head dimensions 64 and 128; and for the same on
+ * compute capability 9.0, the warpgroup (wgmma) ones (attention_wgmma.cu and attention_wgmma_back.cu). */
 #pragma once
 
 #include "kernels/cuda/memory_bound/random.h"
 #include "kernels/cuda/memory_bound/reduce.h"
 #include "kernels/cuda/tensor_core/mma.h"
 
-/* Where a block of threads is. */
+/* The coordinates of a thread block's work. */
 struct place {
-    int64_t row;    // of the sequence's first token
-    int64_t number; // of the sequence
+    int64_t row;    // row of the sequence's first token
+    int64_t number; // index of the sequence
     int head, group;
 };
 
-/* Dropout of attention's weights: element (head * S + query) * S + key of the sample. */
+/* Dropout of the attention weights: element (head * S + query) * S + key of the sample. */
 struct pair_dropout {
     bool drops;
     struct dropout_rule rule;
@@ -36,7 +36,7 @@ static inline struct pair_dropout pair_dropout_of(const struct attention_forward
     return d;
 }
 
-/* Where the pairs (query, 0), (query, 1) ... begin. */
+/* The index of pair (query, 0); (query, 1) ... follow. */
 static __device__ inline uint64_t first_pair(const struct pair_dropout &d, const struct place &at,
                                              int64_t query)
 {
@@ -59,11 +59,11 @@ static __device__ inline bool keeps(const struct pair_dropout &d, uint64_t sampl
     return (kept_quad(d, sample, element / 4) >> element % 4 & 1) != 0;
 }
 
-/* Whether tensor cores can do it; the rest is for the plain kernels. */
+/* Whether the tensor-core kernels support the op; the generic kernels run the rest. */
 bool attention_suits_mma(const struct attention_forward *op);
 bool attention_suits_mma(const struct attention_backward *op);
 MUST_USE enum status attention_mma_forward(struct cuda_queue *queue, const struct attention_forward *op);
-/* The same with products of warpgroups, on this queue's GPU. */
+/* The same for the wgmma kernels, on this queue's GPU. */
 bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_forward *op);
 bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_backward *op);
 MUST_USE enum status attention_wgmma_forward(struct cuda_queue *queue, const struct attention_forward *op);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who does which portion of attention, and when, where there are as many blocks as multiprocessors: a portion
- * is some rows of one head. With a causal mask some are long and some are short; a block's own follow each
- * other without a pause, but nobody takes another's, so shares must be alike. */
+/* The tile scheduler of the persistent attention kernels, which launch one block per multiprocessor. A work
+ * tile is a range of rows of one head. With a causal mask, tiles differ in length; each block runs its tiles
+ * back to back and blocks do not steal work, so the shares must be balanced. */
 #pragma once
 
 #include "kernels/cuda/attention/attention.h"
 
-/* Of so many heads at a time as the second-level cache has room for what all their portions read, the long
- * portions first. `heads` of each of the sequences: of k, where keys are rows. */
+/* Schedules as many heads at a time as fit their inputs in the L2 cache, longest tiles first. `heads` per
+ * sequence: heads of k where keys are rows. */
 struct order {
     int heads, sequences, tiles, together;
 
@@ -16,7 +16,7 @@ struct order {
         return heads * sequences * tiles;
     }
 
-    /* The i-th: of which head of which sequence, and which tile, counted from the longest. */
+    /* Tile i: its head, its sequence, and its index, counted from the longest. */
     __device__ void find(int i, int *head, int *sequence, int *tile) const
     {
         const int first = i / (together * tiles) * together, left = heads * sequences - first,
@@ -27,8 +27,8 @@ struct order {
         *tile = within / here;
     }
 
-    /* What this block does in a round; portions() or more: nothing. They become shorter and shorter, so from
-     * round to round they are dealt in the other direction. */
+    /* The tile of this block in a round; portions() or more: none. Tiles become shorter, so the direction of
+     * assignment alternates between rounds. */
     __device__ int dealt(int round) const
     {
         const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
@@ -36,8 +36,8 @@ struct order {
     }
 };
 
-/* `rows` of a portion. Its columns are keys and values, which heads of a group share; or queries and dout of
- * all of a group. */
+/* `rows` per work tile. The columns of a tile are keys and values, shared by the heads of a group; or queries
+ * and dout of all heads of a group. */
 static inline struct order order_of(const struct attention_forward *op, int rows, bool rows_are_keys)
 {
     constexpr int64_t CACHE_BYTES = 32 << 20;
@@ -51,7 +51,7 @@ static inline struct order order_of(const struct attention_forward *op, int rows
             static_cast<int>(together < all ? together : all)};
 }
 
-/* As many blocks as multiprocessors, or as portions; fewer where a test asks for it. */
+/* One block per multiprocessor, or per tile if there are fewer; less if a test limits it. */
 static inline enum status blocks_for(const struct cuda_queue *queue, const struct order &order, dim3 *out)
 {
     int device, processors;

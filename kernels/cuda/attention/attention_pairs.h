@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the kernels of attention on tensor cores do pair by pair: who sees whom, which weights dropout keeps,
- * and the gradient of a score. A warp has 16 rows of scores, and a lane of them s[n][i], in the layout of the
- * tensor cores (mma.h; that of wgmma is the same): row g + 8 (i / 2), column 8 n + 2 t + i % 2, where
- * g = lane / 4 and t = lane % 4. Rows are queries, or keys.
+/* Element-wise steps of the tensor-core attention kernels: the mask, dropout, and the gradient of a score. A
+ * warp has 16 rows of scores, and a lane holds s[n][i] in the accumulator layout of mma and wgmma (mma.h):
+ * row g + 8 (i / 2), column 8 n + 2 t + i % 2, with g = lane / 4 and t = lane % 4. Rows are queries, or keys.
  *
- * The trap: kept_weights() exchanges answers between lanes, so all of the warp call it, or none. */
+ * The trap: kept_weights() shuffles between lanes, so all lanes of the warp must call it. */
 #pragma once
 
 #include "kernels/cuda/attention/attention.h"
@@ -20,7 +19,7 @@ template <class T> struct operands {
     const int32_t *document;
     struct pair_dropout dropout;
 
-    /* Of a sequence's tokens; NULL: none. */
+    /* Document ids of a sequence's tokens; NULL: none. */
     __device__ const int32_t *documents_of(int64_t row) const
     {
         return document != nullptr ? document + row : nullptr;
@@ -29,10 +28,10 @@ template <class T> struct operands {
 
 constexpr float LOG2_E = 1.44269504F;
 
-/* What two lanes, or four, find out together: which of this lane's weights are kept, bit 4 n + i for [n][i].
- * One counter gives four neighbouring keys, and a lane has two of them where queries are rows, one where keys
- * are: each asks for another counter and they exchange the answers. That wants whole quads, S % 4 == 0;
- * without, each asks for every weight. `row` is this lane's first; the second is 8 further. */
+/* Which of this lane's weights are kept, bit 4 n + i for [n][i]. One Philox counter covers four neighbouring
+ * keys, of which a lane holds two if queries are rows, one if keys are rows: the lanes of a quad compute
+ * different counters and exchange the results. This needs complete quads, S % 4 == 0; otherwise each lane
+ * computes a counter per weight. `row` is this lane's first; the second is 8 further. */
 template <int N, bool KEYS_ARE_ROWS>
 __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct place &at, int row, int column)
 {
@@ -50,10 +49,10 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
         }
         return kept;
     }
-    UNROLL(1) // ten rounds are much code
+    UNROLL(1) // ten rounds of Philox: limits code size
     for (int n = 0; n < N; n += KEYS_ARE_ROWS ? 1 : 2) {
-        if (KEYS_ARE_ROWS) { // lanes of four neighbouring keys: the one with key 4 j + i asks for element i
-                             // of all
+        if (KEYS_ARE_ROWS) { // lanes of four neighbouring keys: the lane with key 4 j + i computes element i
+                             // for all
             const unsigned i = group % 4;
             const int query = column + 8 * n + static_cast<int>(2 * in_group + i % 2),
                       key = (row & ~3) + static_cast<int>(i / 2 * 8);
@@ -62,7 +61,7 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
             for (unsigned from = 0; from < 4; from++)
                 kept |= (__shfl_sync(ALL_LANES, mine, ((group & ~3U) + from) * 4 + in_group) >> i & 1U)
                         << (4 * n + static_cast<int>(from));
-        } else { // an even lane and its neighbour: the one asks for tile n, the other for n + 1
+        } else { // an even lane and its neighbour: one computes tile n, the other n + 1
             const bool odd = in_group % 2 != 0;
             UNROLL(1)
             for (int half = 0; half < 2; half++) {
@@ -78,9 +77,8 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct plac
     return kept;
 }
 
-/* Scores, or weights, of pairs that do not see each other become `hidden`. `row` is this lane's first,
- * `column` the tile's. Where documents are given, row_document[r] is row r's, column_document[c] that of the
- * tile's column c. */
+/* Sets masked scores, or weights, to `hidden`. `row` is this lane's first, `column` the tile's. With
+ * documents, row_document[r] is the id of row r, column_document[c] that of the tile's column c. */
 template <bool KEYS_ARE_ROWS, int M, int N>
 __device__ void mask_scores(float s[M][N][4], float hidden, int row, int column, int sequence,
                             const int32_t *row_document, const int32_t *column_document)
@@ -102,12 +100,12 @@ __device__ void mask_scores(float s[M][N][4], float hidden, int row, int column,
     }
 }
 
-/* lse and delta of queries, the first in units of log 2. */
+/* lse and delta of queries, lse in units of log 2. */
 struct of_query {
     float lse, delta;
 };
 
-/* s becomes the weights that w meets, dp becomes ds: of one row and column each. */
+/* For one pair: s becomes the weight that multiplies w, dp becomes ds. */
 static __device__ inline void make_gradient(float &s, float &dp, const struct of_query &query, bool kept,
                                             float scale_log2, float factor)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The tiles of attention's backward (attention_wgmma_back.cu): in which order they come, where they lie in
- * shared memory, who copies them, and how products read them.
+/* Work tiles of the attention backward kernel (attention_wgmma_back.cu): their order, shared-memory layout,
+ * producer, and operand descriptors.
  *
  *     x and y of both consumers | stage: u, w, lse, delta | stage | ... | barriers
  *
- * The trap: all of it begins on 1024 bytes, which CUDA does not promise, and the desk sees to. */
+ * The trap: the base must be 1024-byte aligned, which CUDA does not guarantee; back_desk aligns it. */
 #pragma once
 
 #include "kernels/cuda/attention/attention_order.h"
@@ -17,26 +17,26 @@ extern "C" {
 
 enum { TO_KEYS, TO_QUERIES }; // passes
 
-/* What limits columns and stages is 240 registers to a thread and 227 KiB of shared memory. */
+/* Columns and stages are limited by 240 registers per thread and 227 KiB of shared memory. */
 template <int D, int PASS> struct back_sizes {
     static constexpr bool KEYS = PASS == TO_KEYS;
     static constexpr int COLUMNS = KEYS && D == 128 ? 64 : 128, STAGES = !KEYS && D == 128 ? 2 : 4,
                          N = COLUMNS / 8;
 };
 constexpr int CONSUMERS = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
-constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                // of a warpgroup, of a block
+constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                // per warpgroup, per block
 constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240; // 168 on average
 static_assert(registers_suffice(CONSUMERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS),
               "consumers would wait for ever");
-constexpr int BOX_ROWS = 64, PANEL = 64, PANEL_CHUNKS = PANEL / 8; // of a copy; columns of an operand
+constexpr int BOX_ROWS = 64, PANEL = 64, PANEL_CHUNKS = PANEL / 8; // rows per copy; columns of an operand
 
-/* ROWS rows of D numbers in shared memory, as products read them: D / 64 panels, each of 64 columns. */
+/* ROWS rows of D elements in shared memory, as wgmma operands: D / 64 panels of 64 columns each. */
 template <class T, int D, int ROWS> struct panels {
     static constexpr int PANEL_NUMBERS = ROWS * PANEL, PANEL_BYTES = PANEL_NUMBERS * int{sizeof(T)},
                          BYTES = D / PANEL * PANEL_BYTES;
     T *data;
 
-    /* An operand of rows from `row` on, which are summed over 16 columns, the k-th. */
+    /* Operand with rows from `row` on; the contraction runs along columns, 16 at a time, the k-th slice. */
     __device__ uint64_t along(int row, int k) const
     {
         constexpr int STEPS = PANEL / 16;
@@ -44,7 +44,7 @@ template <class T, int D, int ROWS> struct panels {
                              k % STEPS * 16 * int{sizeof(T)});
     }
 
-    /* An operand of all columns, which are summed over 16 rows, the k-th. */
+    /* Operand with all columns; the contraction runs along rows, 16 at a time, the k-th slice. */
     __device__ uint64_t across(int k) const
     {
         return columns_operand(data + 16 * k * PANEL, PANEL_BYTES);
@@ -56,7 +56,7 @@ template <class T, int D, int ROWS> struct panels {
                (chunk % PANEL_CHUNKS ^ row % 8) * 8;
     }
 
-    /* Begins to copy BOX_ROWS rows to those from `row` on, zeros past the sequence's end. */
+    /* Starts a copy of BOX_ROWS rows to the rows from `row` on, zeros past the sequence's end. */
     __device__ void start_box(int row, const CUtensorMap *map, uint64_t *barrier, int head, int first,
                               int64_t sequence) const
     {
@@ -73,7 +73,7 @@ template <class T, int D, int ROWS> struct panels {
     }
 };
 
-/* Begins s = x's rows from `mine` on times the rows of u, as a group. */
+/* Issues s = x u^T, with x's rows from `mine` on, as one wgmma group. */
 template <class T, int D, int COLUMNS>
 __device__ __forceinline__ void multiply_rows(float (&s)[COLUMNS / 8][4], const panels<T, D, ROWS> &x,
                                               int mine, const panels<T, D, COLUMNS> &u)
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_rows(float (&s)[COLUMNS / 8][4], const 
     wgmma_commit();
 }
 
-/* Begins sum += s w, as a group. */
+/* Issues sum += s w, as one wgmma group. */
 template <class T, int D, int COLUMNS>
 __device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32_t (&s)[COLUMNS / 16][4],
                                             const panels<T, D, COLUMNS> &w)
@@ -99,8 +99,8 @@ struct maps {
     CUtensorMap q, k, v, dout;
 };
 
-/* What weigh_queries() makes, for sequences of `padded` queries, whole tiles: the log of sums in units of log
- * 2, and dout . out, [head][sequence][query]; documents, [sequence][token], or NULL. */
+/* Outputs of weigh_queries(), for sequences of `padded` queries (a multiple of the tile): lse in units of log
+ * 2 and dout . out, [head][sequence][query]; documents, [sequence][token], or NULL. */
 struct measures {
     float *lse, *delta;
     int32_t *document;
@@ -112,11 +112,11 @@ struct measures {
     }
 };
 
-/* 128 rows of a head, and their way through tiles of columns: keys up to these queries; queries from these
- * keys on, for each head of the group. */
+/* A work tile, 128 rows of a head, and its loop over column tiles: keys up to these queries; or queries from
+ * these keys on, for each head of the group. */
 template <int D, int PASS> struct back_portion {
     using is = back_sizes<D, PASS>;
-    struct place at; // `head` is that of the columns, or where these are keys, of the rows
+    struct place at; // `head` is that of the columns, or of the rows if the columns are keys
     int begin, from, to, left, column;
 
     __device__ back_portion(const struct order &order, int number, int sequence, int each)
@@ -133,7 +133,7 @@ template <int D, int PASS> struct back_portion {
         left = (to - from + is::COLUMNS - 1) / is::COLUMNS * (is::KEYS ? each : 1);
     }
 
-    /* Of the rows. */
+    /* Head of the rows. */
     __device__ int head() const
     {
         return is::KEYS ? at.group : at.head;
@@ -150,7 +150,7 @@ template <int D, int PASS> struct back_portion {
     }
 };
 
-/* The stage that a tile lies in, and how often that was used before, as a parity. */
+/* The current stage of the pipeline, and its phase parity. */
 template <int STAGES> struct ring {
     int stage = 0;
     unsigned parity = 0;
@@ -167,7 +167,7 @@ template <int STAGES> struct ring {
 template <class T, int D, int PASS> struct back_stage {
     using is = back_sizes<D, PASS>;
     using tile = panels<T, D, is::COLUMNS>;
-    static constexpr int NUMBERS_BYTES = is::COLUMNS * int{sizeof(float)}, // of queries that are columns
+    static constexpr int NUMBERS_BYTES = is::COLUMNS * int{sizeof(float)}, // for columns that are queries
         COPIED = 2 * tile::BYTES + (is::KEYS ? 2 * NUMBERS_BYTES : 0),
                          BYTES = (COPIED + OPERAND_ATOM_BYTES - 1) / OPERAND_ATOM_BYTES * OPERAND_ATOM_BYTES;
     tile u, w;
@@ -179,7 +179,7 @@ template <class T, int D, int PASS> struct back_stage {
     {
     }
 
-    /* For one thread: everything, as bytes of `full`. */
+    /* One thread starts all copies of a stage; their bytes arrive at `full`. */
     __device__ void start(const struct maps &maps, const struct measures &of, const struct place &at,
                           int column, uint64_t *full) const
     {
@@ -204,8 +204,8 @@ template <class T, int D, int PASS> struct back_desk {
                                     2 * (CONSUMERS + is::STAGES) * sizeof(uint64_t);
     tile x, y;
     unsigned char *stages;
-    uint64_t *ready, *done; // barriers: of the rows of each consumer
-    uint64_t *full, *empty; // of each stage
+    uint64_t *ready, *done; // barriers: rows of each consumer loaded, released
+    uint64_t *full, *empty; // barriers: stage loaded, released
 
     __device__ explicit back_desk(unsigned char *memory)
     {
@@ -244,7 +244,7 @@ template <class T, int D, int PASS> struct back_desk {
         __syncthreads();
     }
 
-    /* For one thread: x and y, those of each consumer when its last ones are done with. */
+    /* One thread starts the copies of x and y, for each consumer once its previous rows are released. */
     __device__ void start_rows(const struct maps &maps, const back_portion<D, PASS> &p, unsigned parity) const
     {
         for (int i = 0; i < CONSUMERS; i++) {

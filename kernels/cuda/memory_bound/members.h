@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One launch for a list: its members lie side by side in the grid, each with blocks of its own.
+/* One launch for a list of ops: each member has its own range of blocks in the grid.
  *
  *     blocks    0 1 2 3 4 | 5 | 6 7 ...
  *     member    0         | 1 | 2
  *
- * They are the kernel's parameter, so that nothing has to be brought to the GPU before, and nothing kept for
- * it until then. CUDA has 32764 bytes for that since 12.1; longer lists take more launches. */
+ * The members are a kernel parameter, which needs no copy to the GPU and no buffer that outlives the launch.
+ * CUDA allows 32764 bytes of parameters since 12.1; longer lists take more launches. */
 #pragma once
 
 #include "kernels/cuda/runtime/launch.h"
 
 template <class M> struct members {
     enum { MOST = 160 };
-    unsigned first[MOST + 1]; // the first block of each, and one past the last's
+    unsigned first[MOST + 1]; // first block of each, and one past the last
     int count;
     M at[MOST];
 
-    /* Whose this block is; `block` becomes its number among those. */
+    /* The member of this block; `block` becomes its index within the member. */
     __device__ const M &of_block(unsigned &block) const
     {
         int low = 0, high = count; // first[low] <= block < first[high]
@@ -29,8 +29,8 @@ template <class M> struct members {
     }
 };
 
-/* member(i, m) says which m the list's i-th is, and returns its blocks, 0 for none; launch(batch, blocks)
- * launches them. */
+/* member(i, m) fills m for the i-th list entry and returns its block count, 0 for none; launch(batch, blocks)
+ * launches a batch. */
 template <class M, class Member, class Launch>
 static enum status launch_members(int64_t count, Member member, Launch launch)
 {

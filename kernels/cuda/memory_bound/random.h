@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* base/philox.h on the device, and the factors that dropout multiplies by: the bits are the host's. */
+/* base/philox.h on the device, and dropout factors: bit-identical to the host's. */
 #pragma once
 
 #include "kernels/cuda/runtime/launch.h"
@@ -25,7 +25,7 @@ static __device__ inline void philox_quad(struct philox generator, uint64_t high
     out[3] = c3;
 }
 
-/* What a mask needs beside its counters: uniform >= p is, in integers, word >> 8 >= p * 2^24. */
+/* Precomputed constants of a mask: uniform >= p is, in integers, word >> 8 >= p * 2^24. */
 struct dropout_rule {
     struct philox generator;
     uint32_t threshold;
@@ -43,7 +43,7 @@ static __device__ inline float dropout_factor(const struct dropout_rule &rule, u
     return word >> 8 >= rule.threshold ? rule.scale : 0.0F;
 }
 
-/* The words of elements [first, first + 4) of the stream `high`: one counter's, or two's. */
+/* The words of elements [first, first + 4) of the stream `high`, from one counter or two. */
 static __device__ inline void philox_run(struct philox generator, uint64_t high, uint64_t first,
                                          uint32_t out[4])
 {

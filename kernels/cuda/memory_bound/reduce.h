@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sums and maxima over a block, in a fixed tree: lanes of a warp, then the warps. All threads of the block
- * call them, and all get the result. */
+/* Block-wide sums and maxima, in a fixed tree: lanes of a warp, then warps. All threads of the block must
+ * call them, and all receive the result. */
 #pragma once
 
 #include "kernels/cuda/memory_bound/rows.h"
@@ -28,13 +28,13 @@ template <class T, class Op> __device__ T warp_reduce(T value, Op op)
     return value;
 }
 
-/* zero: what op leaves alone. */
+/* zero: the identity of op. */
 template <class T, class Op> __device__ T block_reduce(T value, Op op, T zero)
 {
     SHARED(T, of_warp, WARP);
     const unsigned lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     value = warp_reduce(value, op);
-    __syncthreads(); // what an earlier call has left may still be being read
+    __syncthreads(); // the previous call's result may still be being read
     if (lane == 0)
         of_warp[threadIdx.x / WARP] = value;
     __syncthreads();
@@ -46,7 +46,7 @@ template <class T> __device__ T block_sum(T value)
     return block_reduce(value, plus(), T());
 }
 
-/* COUNT sums behind the same barriers. */
+/* COUNT sums that share their barriers. */
 template <int COUNT> __device__ void block_sums(float sum[COUNT])
 {
     SHARED(float, of_warp, COUNT *WARP);
@@ -65,8 +65,8 @@ template <int COUNT> __device__ void block_sums(float sum[COUNT])
         sum[s] = warp_reduce(lane < warps ? of_warp[s * WARP + lane] : 0.0F, plus());
 }
 
-/* f of every EACH columns of a row that are this thread's, one after the other, with `rest` for what is not
- * there. Several are under way at a time: there is nothing else to do meanwhile. */
+/* Applies f to each of this thread's EACH-column pieces of a row, in order, with `rest` for missing columns.
+ * Several loads are kept in flight, since there is no other work to hide their latency. */
 enum { PIECES_AT_ONCE = 4 };
 
 template <class T, class F>
@@ -94,11 +94,11 @@ __device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typena
     }
 }
 
-/* Sums over rows, cut into blocks of ROW_BLOCK rows that are added each on its own, and then with each other.
+/* Sums over rows, in blocks of ROW_BLOCK rows: first within each block, then over the blocks.
  *
- * An F says what a row brings: read(row, column, left) fetches what its EACH columns need, and add() makes of
- * that their terms of sum[F::SUMS]. Apart, so that several rows are under way before the first is waited for:
- * a thread has nothing else to do meanwhile, and there are few of them. */
+ * The functor F defines a row's terms: read(row, column, left) loads the inputs of EACH columns, and add()
+ * adds their terms to sum[F::SUMS]. They are separate so that loads of several rows are in flight before the
+ * first is used: the threads are few and have no other work to hide the latency. */
 enum { ROW_BLOCK = SUM_ROW_BLOCK, ROWS_AT_ONCE = 8 };
 
 template <class F>
@@ -129,13 +129,14 @@ __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<flo
 
 struct partial_sums {
     const float *partial;
-    int64_t lines, columns, stride; // lines of `columns` floats, `stride` apart; those of the next sum follow
+    int64_t lines, columns, stride; // lines of `columns` floats, `stride` apart; the lines of the next sum
+                                    // follow
     float *out[2];
     bool accumulate;
 };
 
-/* The lines of 32 columns: warp w of W adds up lines w, w + W, ..., and the sums of the warps are added in
- * order. With one warp for them all, each would wait for memory as often as there are lines. */
+/* Sums the lines of 32 columns: warp w of W adds lines w, w + W, ..., and the warps' sums are added in order.
+ * A single warp would expose the memory latency of every line. */
 [[maybe_unused]] static __global__ void add_partial_sums(struct partial_sums sums)
 {
     SHARED(float, of_warp, WARP *WARP);
@@ -158,7 +159,7 @@ struct partial_sums {
     out[column] = sums.accumulate ? out[column] + total : total;
 }
 
-/* The lines that are in scratch, to where each sum goes. */
+/* Reduces the lines in scratch to the output of each sum. */
 static inline enum status run_partial_sums(struct cuda_queue *queue, const struct partial_sums &sums,
                                            int count)
 {
@@ -167,7 +168,7 @@ static inline enum status run_partial_sums(struct cuda_queue *queue, const struc
     return LAUNCH(queue, add_partial_sums, grid, threads_for(WARP * sums.lines, THREADS), 0, sums);
 }
 
-/* out[s][columns] (+)= what f adds up over all rows. */
+/* out[s][columns] (+)= the terms of f over all rows. */
 template <class F>
 enum status run_sum_rows(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns,
                          float *const out[F::SUMS], bool accumulate)

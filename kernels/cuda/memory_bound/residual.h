@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the residual ops do to eight neighbours, for their own kernels (residual.cu) and for those that go on
- * with a row (norm.cu). An element is read before it is written, by the same thread. */
+/* The residual ops on eight neighbouring elements, for their own kernels (residual.cu) and for the fused
+ * norms (norm.cu). Each element is read before it is written, by the same thread. */
 #pragma once
 
 #include "kernels/cuda/memory_bound/random.h"
@@ -13,8 +13,8 @@ struct mask {
     const int32_t *place;
     int64_t columns, column_begin;
 
-    /* Which of columns [column, column + EACH) of a row are kept, as bits: drawn before the row is asked for,
-     * they take one register until it is there. */
+    /* Dropout mask of columns [column, column + EACH) of a row, as bits: computed before the row is loaded,
+     * it occupies one register meanwhile. */
     __device__ unsigned kept(int64_t row, int64_t column) const
     {
         if (!drops)
@@ -69,7 +69,7 @@ template <class T> struct add_residual {
         return p;
     }
 
-    /* The sum of columns [column, column + EACH) of a row, as it lies in `out` then. */
+    /* The sum of columns [column, column + EACH) of a row, as stored in `out`. */
     template <bool WHOLE = false>
     __device__ piece<T> put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
@@ -103,7 +103,7 @@ template <class T> static add_residual<T> add_residual_of(const struct residual_
             mask_of(&op->dropout)};
 }
 
-/* Nothing is dropped, and all lies where it goes. */
+/* No dropout, and in place: nothing to do. */
 static inline bool residual_backward_is_done(const struct residual_backward *op)
 {
     return op->dropout.probability == 0.0F && op->dx.data == op->dout.data;

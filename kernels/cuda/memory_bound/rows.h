@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How kernels reach memory: eight neighbours at a time, which are 16 bytes of bf16 and f16 and twice 16 of
- * fp32, in accesses of 16 bytes where pointer and stride allow it, and one by one where they do not. Which
- * thread gets which eight depends on neither that nor the type, so the bits of a sum do not depend on where
- * an array lies, and an op on two-byte numbers is the op on the same numbers in fp32, rounded once. */
+/* Vectorized memory access: eight neighbouring elements at a time, 16 bytes of bf16 and f16 or twice 16 of
+ * fp32, in 16-byte accesses if pointer and stride are aligned, else element by element. The mapping of
+ * elements to threads depends on neither alignment nor type. Hence the bits of a sum do not depend on an
+ * array's address, and an op on a 16-bit type equals the fp32 op on the same values, rounded once. */
 #pragma once
 
 #include "kernels/cuda/tensor_core/mma.h"
@@ -24,9 +24,9 @@ template <class T> struct alignas(16) piece {
     }
 };
 
-/* Two-byte numbers stay in pairs, as they came, until they are computed with. Taken apart behind a read's two
- * branches they would be waited for there, and whoever reads several pieces first would have one under way.
- */
+/* 16-bit elements stay packed in pairs, as loaded, until they are used. Unpacking them after the two branches
+ * of a read would wait for the load there, and a caller that reads several pieces ahead would have only one
+ * in flight. */
 template <class T> struct alignas(16) piece_of_pairs {
     uint32_t pair[EACH / 2];
 
@@ -52,7 +52,7 @@ template <> struct piece<f16> : piece_of_pairs<f16> {
 template <> struct piece<uint16_t> : piece_of_pairs<uint16_t> {
 };
 
-/* What is computed in: fp32 for two-byte numbers, else the type itself. */
+/* The compute type: fp32 for 16-bit types, else the type itself. */
 template <class T> struct computing {
     using type = T;
     static __device__ void widen_all(const piece<T> &from, piece<T> &to)
@@ -85,20 +85,20 @@ template <> struct computing<bf16> : computing_in_fp32<bf16> {
 template <> struct computing<f16> : computing_in_fp32<f16> {
 };
 
-/* A matrix as a kernel sees it. */
+/* A matrix, as kernels access it. */
 template <class T> struct rows {
     using wide_type = typename computing<T>::type;
     T *data;
     int64_t stride;
-    bool wide; // every row begins on 16 bytes
+    bool wide; // every row is 16-byte aligned
 
     __device__ T *row(int64_t r) const
     {
         return data + r * stride;
     }
 
-    /* Columns [column, column + EACH) as they lie, of which `left` are there; 0 in place of the others.
-     * WHOLE: the caller knows that are_whole(), and no code is made for the rest. */
+    /* Loads columns [column, column + EACH) without conversion; only the first `left` exist, the others are
+     * 0. WHOLE: the caller guarantees are_whole(), and no code is generated for a tail. */
     template <bool WHOLE = false> __device__ piece<T> read(int64_t r, int64_t column, int64_t left) const
     {
         const T *from = row(r) + column;
@@ -114,7 +114,7 @@ template <class T> struct rows {
         return p;
     }
 
-    /* What read() has brought, in the type that is computed in. */
+    /* A piece from read(), converted to the compute type. */
     static __device__ piece<wide_type> widened(const piece<T> &p)
     {
         piece<wide_type> q;
@@ -128,7 +128,7 @@ template <class T> struct rows {
         return widened(read<WHOLE>(r, column, left));
     }
 
-    /* `rest` in place of what is not there. */
+    /* Missing columns are `rest`. */
     __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left, wide_type rest) const
     {
         piece<wide_type> q = load(r, column, left);
@@ -138,7 +138,7 @@ template <class T> struct rows {
         return q;
     }
 
-    /* Rounded to what lies there. */
+    /* Rounded to the storage type. */
     static __device__ piece<T> narrowed(const piece<wide_type> &q)
     {
         piece<T> p;
@@ -171,14 +171,14 @@ template <class T> struct rows {
         write<WHOLE>(r, column, left, narrowed(q));
     }
 
-    /* All of rows of so many columns is read and written in wide accesses; so is what is not there. */
+    /* Whether rows of so many columns consist of 16-byte accesses only; true also of an absent matrix. */
     bool are_whole(int64_t columns) const
     {
         return data == nullptr || (wide && columns % EACH == 0);
     }
 };
 
-/* A dense tensor of other than two dimensions is one row. None: data is NULL. */
+/* A dense tensor of other than two dimensions is one row. Absent tensor: data is NULL. */
 template <class T> static inline rows<T> rows_of(struct tensor t)
 {
     rows<T> r = {static_cast<T *>(t.data), t.ndim == 2 ? t.stride[0] : 0, false};
@@ -192,13 +192,13 @@ static inline rows<float> floats(struct tensor t)
     return rows_of<float>(t);
 }
 
-/* Lines of `columns` floats, one behind the other. */
+/* Contiguous lines of `columns` floats. */
 static inline rows<float> lines_of(float *data, int64_t columns)
 {
     return rows_of<float>(tensor_2d(data, F32, 1, columns));
 }
 
-/* f(T()), T being the type of a tensor's numbers: f32, bf16 or f16. */
+/* f(T()), with T the element type: f32, bf16 or f16. */
 template <class F> static enum status with_type(enum dtype dtype, F f)
 {
     if (dtype == BF16)
@@ -206,7 +206,7 @@ template <class F> static enum status with_type(enum dtype dtype, F f)
     return dtype == F16 ? f(f16()) : f(float());
 }
 
-/* A matrix of f32, bf16 or f16 for kernels that are compiled once: the type is asked for at each number. */
+/* A matrix of f32, bf16 or f16 for kernels that are compiled once: branches on the type at each element. */
 struct numbers {
     void *data;
     int64_t stride;
@@ -247,7 +247,7 @@ static inline int64_t column_count(struct tensor t)
     return t.ndim == 2 ? t.dim[1] : tensor_count(t);
 }
 
-/* f(row, column, left) for every EACH columns of every row, on a thread of their own. */
+/* f(row, column, left) for every EACH columns of every row, one thread each. */
 template <class F> __global__ void each_piece(F f, int64_t row_count, int64_t columns)
 {
     int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
@@ -255,10 +255,10 @@ template <class F> __global__ void each_piece(F f, int64_t row_count, int64_t co
         f(row, column, columns - column);
 }
 
-/* The same in two steps: f.put(f.read(row, column, left), row, column, left). A thread takes two pieces, one
- * below the other, or in a single row a block's width apart, and both are under way before it waits: where
- * read() is one access of 16 bytes, all threads of a multiprocessor together have 32 KiB under way with one,
- * and memory at its full rate wants more. */
+/* The same in two steps: f.put(f.read(row, column, left), row, column, left). Each thread handles two pieces,
+ * one below the other, or in a single row a block's width apart, and has both loads in flight before it
+ * waits. With one 16-byte load per thread a full multiprocessor has 32 KiB in flight, too little for full
+ * memory bandwidth. */
 template <class F> __global__ void each_two_pieces(F f, int64_t row_count, int64_t columns)
 {
     const bool below = row_count > 1;
@@ -279,7 +279,7 @@ template <class F> __global__ void each_two_pieces(F f, int64_t row_count, int64
     }
 }
 
-/* Blocks that share `pieces` alike, of whole warps. */
+/* Block size that divides `pieces` evenly, in full warps. */
 static inline int threads_of_pieces(int64_t pieces)
 {
     enum { THREADS = 256 };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cuda device's rooms: one function per op, behind the doors of kernels/ops.h, which have checked types,
- * shapes and strides and taken the exits for nothing to do. What each computes is said beside its struct in
- * ops.h; each puts its kernels on a stream and returns at once.
+/* The op implementations of the cuda device: one function per op, called by the entry points of kernels/ops.h
+ * after validation and after their early exits for empty work. ops.h documents each op at its struct; each
+ * function launches its kernels on a stream and returns.
  *
- * Laws of a kernel here, as on the cpu:
- *   - which thread adds which terms in which order depends on the shape only: not on the alignment of a
- *     pointer, not on the number of multiprocessors, never on who comes first. No atomics on floats;
- *   - multiplications and additions are not contracted (--fmad=false); a kernel that wants fmaf() says so;
- *   - temporary memory comes from cuda_scratch(), one piece per op. */
+ * Rules for kernels, as on the cpu:
+ *   - the assignment and order of additions depend on the shape only: not on pointer alignment, the number of
+ *     multiprocessors or timing. No floating-point atomics;
+ *   - multiplications and additions are not contracted (--fmad=false); use fmaf() explicitly;
+ *   - scratch memory comes from cuda_scratch(), one allocation per op. */
 #pragma once
 
 #include "kernels/cuda/runtime/scratch.h"
@@ -16,49 +16,49 @@
 #include <cuda_runtime_api.h>
 
 struct cuda_library;                       // cuBLASLt and its plans
-struct cuda_attention;                     // which attention a shape takes
+struct cuda_attention;                     // choice of attention kernel per shape
 typedef void (*cuda_tensor_encoder)(void); // cuTensorMapEncodeTiled (tensor_map.h)
 
-/* One stream's part of what an op needs. */
+/* An op's view of its stream. */
 struct cuda_queue {
     struct device *device;
     const char *name; // the stream's, for messages
     cudaStream_t stream;
     struct buffer scratch;
-    bool is_captured;    // what is put here now is launched later, again and again (graph.c)
-    const struct op *op; // the one that is being launched, for messages
+    bool is_captured;    // in stream capture: launches are recorded and replayed later (graph.c)
+    const struct op *op; // the op being launched, for messages
     struct cuda_library *library;
     struct cuda_attention *attention;
-    bool tf32;                  // for products of fp32 matrices
-    cuda_tensor_encoder encode; // NULL: a GPU without the instructions of wgmma.h
+    bool tf32;                  // for fp32 matmuls
+    cuda_tensor_encoder encode; // NULL: the GPU lacks the instructions of wgmma.h
     int most_blocks;            // device_options.most_blocks
 };
 
-/* OK, or NOT_SUPPORTED with "cuda: CALL: what CUDA says (queue's op with its shapes)", or NO_DEVICE_MEMORY
- * with how much is free. queue may be NULL. */
+/* OK, or NOT_SUPPORTED with "cuda: CALL: CUDA's message (queue's op with its shapes)", or NO_DEVICE_MEMORY
+ * with the free memory. queue may be NULL. */
 MUST_USE enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const char *call);
 
-/* "1.20 MiB of the GPU's 79.10 GiB are free", or that CUDA does not say. */
+/* "1.20 MiB of the GPU's 79.10 GiB are free", or that it is unknown. */
 enum { CUDA_FREE_CHARS = 80 };
 const char *cuda_free_text(char out[CUDA_FREE_CHARS]);
 
-/* buffer_alloc() of workspace for the op that is being launched, which is named if there is none. */
+/* buffer_alloc() of workspace for the op being launched, which the error names. */
 MUST_USE enum status cuda_workspace(struct cuda_queue *queue, size_t bytes, struct buffer *out);
 
-/* Blocks the host until the GPU has passed `event`; what has gone wrong with a message meanwhile. */
+/* Blocks the host until `event` is complete; returns the error of a failed message. */
 MUST_USE enum status cuda_block(const struct cuda_queue *queue, cudaEvent_t event);
 
-/* Memory for the op that is being launched, aligned to 256 bytes, unset, gone with the op. One piece per op,
- * of what cuda_scratch_bytes() says of it at most. */
+/* Scratch memory for the op being launched, 256-byte aligned, uninitialized, valid within the op. One
+ * allocation per op, at most cuda_scratch_bytes(). */
 MUST_USE enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out);
-/* The same for a library that says only at run time how much it wants. */
+/* The same for a library that determines its workspace size at run time. */
 MUST_USE enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **out);
 
 /* "norm_forward(f32[4096, 768])". */
 enum { CUDA_OP_CHARS = 256 };
 const char *cuda_op_text(const struct op *op, char out[CUDA_OP_CHARS]);
 
-/* Puts the op's kernels on the queue: the one switch (run.c). Transfers are the device's. */
+/* Launches the op's kernels on the queue: the one switch (run.c). Copies belong to device_cuda.c. */
 MUST_USE enum status cuda_run(struct cuda_queue *queue, const struct op *op);
 
 MUST_USE enum status cuda_fill(struct cuda_queue *queue, const struct fill *op);
@@ -95,21 +95,21 @@ MUST_USE enum status cuda_magnitude(struct cuda_queue *queue, const struct magni
 MUST_USE enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op);
 MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op);
 
-/* A range of NVTX, by which Nsight Systems names what lies on its time axis; NULL ends the last (range.c). */
+/* Begins an NVTX range, for the timeline of Nsight Systems; NULL ends the last (range.c). */
 void cuda_range(const char *name);
 
-/* Matrix multiplication has two homes behind one name: cuBLASLt (gemm_cublaslt.c), and an own kernel for
- * where that library is not (the emulator) and for what it does not take (K = 0). */
+/* Matrix multiplication has two implementations: cuBLASLt (gemm_cublaslt.c), and our own kernel, used without
+ * the library (in the emulator) and for cases that it does not support (K = 0). */
 MUST_USE enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op);
 MUST_USE enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op);
 
-/* Attention has two homes behind one name: our own kernels (attention.cu), and cuDNN (attention_cudnn.h).
- * Which of them says attention_choice.c, as the device's options ask. NOT_SUPPORTED: cuDNN was asked for and
- * is not here. */
+/* Attention has two implementations: our own kernels (attention.cu), and cuDNN (attention_cudnn.h).
+ * attention_choice.c selects one according to the device's options. NOT_SUPPORTED: cuDNN was requested but is
+ * not available. */
 MUST_USE enum status cuda_own_attention_forward(struct cuda_queue *queue, const struct attention_forward *op);
 MUST_USE enum status cuda_own_attention_backward(struct cuda_queue *queue,
                                                  const struct attention_backward *op);
-/* lse packed, [batch, heads, sequence], out of op's own, or back into that. */
+/* Converts lse between the op's layout and the packed one, [batch, heads, sequence]. */
 MUST_USE enum status cuda_pack_lse(struct cuda_queue *queue, const struct attention_forward *op,
                                    float *packed);
 MUST_USE enum status cuda_unpack_lse(struct cuda_queue *queue, const struct attention_forward *op,
@@ -118,11 +118,11 @@ MUST_USE enum status cuda_attention_open(const struct device_options *options, s
 void cuda_attention_close(struct cuda_attention *attention);                           // takes NULL
 void cuda_attention_choices(const struct cuda_attention *attention, struct text *out); // device_choices()
 
-/* Opens cuBLASLt for one device; one line that names the library when it is not there. */
+/* Opens cuBLASLt for one device; the error names the missing library in one line. */
 struct cuda_gpu;
 MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,
                                        struct cuda_library **out);
-/* Whether cuda_gemm() takes an epilogue. */
+/* Whether cuda_gemm() supports epilogues. */
 bool cuda_library_has_epilogues(const struct cuda_library *library);
 void cuda_library_close(struct cuda_library *library);                           // takes NULL
 void cuda_library_choices(const struct cuda_library *library, struct text *out); // device_choices()

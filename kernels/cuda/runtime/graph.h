@@ -3,7 +3,7 @@
 
 #include "kernels/device.h"
 
-/* The cuda device's part of stream_replay(). */
+/* stream_replay() on the cuda device. */
 MUST_USE enum status cuda_replay(struct stream *stream, void **state, enum status (*body)(void *context),
                                  void *context);
 void cuda_replay_end(void *state);

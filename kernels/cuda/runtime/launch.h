@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What every .cu file begins with: the ops, and the one way in which a kernel is launched.
+/* Included first by every .cu file: the ops, and the kernel launch macro.
  *
  *     return LAUNCH(queue, norm_forward, dim3(rows), THREADS, 0, x, y);
  *     __global__ void norm_forward(...) { SHARED(float, line, 32); ... }
  *
  * LAUNCH is cudaLaunchKernelEx(). A test build compiles the same file as C++ with its own <cuda_runtime.h>
- * (tests/emulator/), where a launch runs the kernel thread by thread on the CPU; that is why kernels take
- * shared memory through SHARED and DYNAMIC_SHARED, and why inline PTX is in one place (mma.h, wgmma.h).
+ * (tests/emulator/), where a launch runs the kernel thread by thread on the CPU; therefore kernels declare
+ * shared memory with SHARED and DYNAMIC_SHARED, and inline PTX is confined to mma.h and wgmma.h.
  *
- * The trap: every thread of a block must reach the same barriers and shuffles. Leave early only where no
- * barrier follows. */
+ * The trap: all threads of a block must reach the same barriers and shuffles. Return early only if no barrier
+ * follows. */
 #pragma once
 
 #define _Noreturn [[noreturn]]
@@ -33,8 +33,8 @@ constexpr int64_t MAX_GRID_Y = 65535; // and z
 
 #endif
 
-/* The status is the launch's own. What cudaGetLastError() knows is the last failure of any call of this
- * thread, and that an event is not ready yet (cudaErrorNotReady) counts as one. */
+/* Returns the launch's own status. cudaGetLastError() would report the last failure of any call of this
+ * thread, including cudaErrorNotReady from an event query. */
 template <class... Parameters, class... Arguments>
 enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
                           dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
@@ -52,7 +52,7 @@ enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*ker
     return cuda_check(queue, cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
-/* Status of the launch; `threads` in one dimension, a multiple of WARP. */
+/* Launches and returns the status; `threads` in one dimension, a multiple of WARP. */
 #define LAUNCH(queue, kernel, grid, threads, shared_bytes, ...) \
     launch_kernel(queue, #kernel, kernel, grid, threads, shared_bytes, __VA_ARGS__)
 
@@ -61,7 +61,7 @@ static inline int64_t blocks_of(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
-/* Threads for `count` pieces of work side by side: whole warps, at most `most`. */
+/* Block size for `count` work items: full warps, at most `most`. */
 static inline int threads_for(int64_t count, int most)
 {
     return count >= most ? most : static_cast<int>(blocks_of(count, WARP)) * WARP;

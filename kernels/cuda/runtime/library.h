@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A shared library that is opened when somebody wants it, and not linked: cuBLASLt, cuDNN, NCCL.
+/* Shared libraries that are loaded on demand, not linked: cuBLASLt, cuDNN, NCCL.
  *
  *     dlopen("libnccl.so.2")     LD_LIBRARY_PATH, the system's folders
- *     FOLDER/libnccl.so.2        of the CUDA toolkit that this was built with
+ *     FOLDER/libnccl.so.2        of the CUDA toolkit of this build
  *
- * The trap: a library that is found and cannot be loaded, torn or another machine's, is a failure of its own,
- * and is not "not found"; and which of several was found, only its folder tells. */
+ * The trap: a library that exists but cannot be loaded, truncated or built for another machine, is a
+ * different error from "not found"; and only the path tells which of several was loaded. */
 #pragma once
 
 #include "base/status.h"
 
 struct library_function {
     const char *name;
-    void *to; // a pointer to a function
+    void *to; // pointer to a function pointer
 };
 
-/* The library stays, also when nobody needs it any more. Fills every `to`. NOT_SUPPORTED says what was looked
- * for and what was found; the caller adds what it wants and the key. */
+/* Loads a library, which is never unloaded, and fills every `to`. NOT_SUPPORTED reports the paths searched
+ * and the result; the caller adds its requirement and the key. */
 MUST_USE enum status library_open(const char *file, const char *folder,
                                   const struct library_function *functions, size_t count, void **module);
 

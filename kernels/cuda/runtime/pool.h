@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Device memory in large pieces, cut up by the host (kernels/first_fit.h): cudaMalloc synchronises the device
- * and takes a fraction of a millisecond, so a step must not call it. A run that was planned has one piece, as
- * large as the plan says; what was not planned is taken in pieces as it comes.
+/* A pool of device memory in large segments, suballocated by the host (kernels/first_fit.h): cudaMalloc
+ * synchronizes the device and takes a fraction of a millisecond, so a step must not call it. A planned run
+ * has one segment of the planned size; further segments are allocated on demand.
  *
- * The trap: what is freed can be handed out at once, which is right only because a buffer may be freed only
- * when nothing on any stream uses it any more (kernels/device.h). */
+ * The trap: freed memory is reused at once. This is correct only because a buffer must not be freed while a
+ * stream still uses it (kernels/device.h). */
 #pragma once
 
 #include "base/status.h"
@@ -13,10 +13,10 @@
 
 struct cuda_pool;
 
-/* reserve_bytes: taken from CUDA at once. NO_DEVICE_MEMORY says what was asked, and what is left. */
+/* reserve_bytes: allocated from CUDA at once. NO_DEVICE_MEMORY reports the bytes requested and free. */
 MUST_USE enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **out);
-void cuda_pool_destroy(struct cuda_pool *pool); // takes NULL; gives everything back to CUDA
+void cuda_pool_destroy(struct cuda_pool *pool); // takes NULL; returns all memory to CUDA
 
-/* Aligned to 256 bytes, and never touching another piece. NO_DEVICE_MEMORY says how much is left. */
+/* Allocates an aligned (256 bytes), disjoint block. NO_DEVICE_MEMORY reports the free memory. */
 MUST_USE enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out);
 void cuda_pool_give(struct cuda_pool *pool, void *data);

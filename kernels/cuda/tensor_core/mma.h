@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The instructions of tensor cores, of copies beside the arithmetic, and of conversions: all inline PTX there
- * is, each instruction in a function that says what it does. tests/emulator has the same functions in
- * software (cuda_mma.h), so that kernels made of them run there too.
+/* Wrappers of the tensor-core, asynchronous-copy and conversion instructions: all inline PTX up to sm_80, one
+ * instruction per function. tests/emulator implements the same functions in software (cuda_mma.h), so that
+ * kernels built on them run there too.
  *
- * A tensor core multiplies 16 x 16 by 16 x 8 of two-byte numbers, and adds in fp32. The 32 lanes hold the
- * pieces; with g = lane / 4 and t = lane % 4, and two neighbours of a row in each register (PTX ISA, "Matrix
- * fragments for mma.m16n8k16 with floating point type"):
+ * mma.m16n8k16 multiplies 16 x 16 by 16 x 8 16-bit elements and accumulates in fp32. The fragments are
+ * distributed over the 32 lanes; with g = lane / 4 and t = lane % 4, and two neighbours of a row in each
+ * register (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type"):
  *
  *     a[16][16]: a[0] (g, 2t..)  a[1] (g + 8, 2t..)  a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..)
- *     b[16][8]:  b[0] (2t.., g)  b[1] (2t + 8.., g)                      here the neighbours are of a column
+ *     b[16][8]:  b[0] (2t.., g)  b[1] (2t + 8.., g)                      here neighbours are in a column
  *     d[16][8]:  d[0..1] (g, 2t..)   d[2..3] (g + 8, 2t..)
  *
- * So two d side by side, rounded, are an a: a product's result is the next product's operand without leaving
- * its lane. ldmatrix reads four 8 x 8 matrices, lane 8 i + r giving the address of row r of matrix i, 16
- * bytes; out[i] is (g, 2t..) of matrix i, or transposed, (2t.., g).
+ * Two adjacent d, rounded, form an a: the result of one matmul is an operand of the next without data
+ * movement between lanes. ldmatrix loads four 8 x 8 matrices, lane 8 i + r supplying the address of row r of
+ * matrix i, 16 bytes; out[i] is (g, 2t..) of matrix i, or transposed, (2t.., g).
  *
- * The trap: all lanes of the warp take part in ldmatrix and mma; and a copy has arrived only for the thread
- * that waited for it: a barrier tells the others. */
+ * The trap: all lanes of the warp must execute ldmatrix and mma; and a wait makes a copy visible only to the
+ * waiting thread, so a barrier must follow. */
 #pragma once
 
 #include "kernels/cuda/runtime/launch.h"
 
-/* Two-byte numbers in memory. */
+/* 16-bit storage types. */
 struct bf16 {
     uint16_t bits;
 };
@@ -43,7 +43,7 @@ static __device__ __forceinline__ float widen(f16 x)
     return y;
 }
 
-/* Rounded to the nearest, ties to even: `first` into the lower half. */
+/* Rounds to nearest, ties to even: `first` into the lower half. */
 template <class T> __device__ uint32_t narrow_pair(float first, float second);
 
 template <> __device__ __forceinline__ uint32_t narrow_pair<bf16>(float first, float second)
@@ -60,7 +60,7 @@ template <> __device__ __forceinline__ uint32_t narrow_pair<f16>(float first, fl
     return pair;
 }
 
-/* 2^x, off by at most 2^-22 of it; numbers below 2^-126 are 0. */
+/* 2^x, relative error at most 2^-22; results below 2^-126 are flushed to 0. */
 static __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* 1/x, off by at most 2^-23 of it; numbers below 2^-126 are 0. */
+/* 1/x, relative error at most 2^-23; results below 2^-126 are flushed to 0. */
 static __device__ __forceinline__ float reciprocal_fast(float x)
 {
     float y;
@@ -76,8 +76,8 @@ static __device__ __forceinline__ float reciprocal_fast(float x)
     return y;
 }
 
-/* At once: beside a branch that stores one by one the compiler may take a plain store of 16 bytes apart, too.
- */
+/* One 16-byte store. Next to a branch of element-wise stores the compiler may split even a plain 16-byte
+ * store. */
 static __device__ __forceinline__ void store_16_bytes(void *to, const uint32_t word[4])
 {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word[0]),
@@ -127,12 +127,12 @@ __device__ __forceinline__ void mma_m16n8k16<f16>(float d[4], const uint32_t a[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* 4, 8 or 16 bytes, both addresses multiples of that, from global to shared memory, or zeros where nothing is
- * present: `from` is then not read, but must be an address of the array all the same. */
+/* Copies 4, 8 or 16 bytes, both addresses aligned to that, from global to shared memory, or zero-fills if not
+ * present: `from` is then not read, but must still be an address within the array. */
 template <int BYTES> __device__ __forceinline__ void cp_async(void *shared, const void *from, bool present)
 {
     const int bytes = present ? BYTES : 0;
-    if (BYTES == 16) // past the first-level cache, where it will not be looked for again
+    if (BYTES == 16) // bypasses L1: there is no reuse
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from),
                      "r"(bytes)
                      : "memory");
@@ -142,13 +142,13 @@ template <int BYTES> __device__ __forceinline__ void cp_async(void *shared, cons
                      : "memory");
 }
 
-/* What this thread began since the last time is a group. */
+/* Closes a group of this thread's copies since the last commit. */
 static __device__ __forceinline__ void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until at most the last `GROUPS` of this thread's groups are under way. */
+/* Waits until at most the last `GROUPS` of this thread's groups are in flight. */
 template <int GROUPS> __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tiles of two-byte numbers in shared memory, and products of them on tensor cores.
+/* Tiles of 16-bit elements in shared memory, and tensor-core matmuls on them.
  *
- *     row r:   chunk 0 ^ (r % 8) | chunk 1 ^ (r % 8) | ...        a chunk: 8 numbers, 16 bytes
+ *     row r:   chunk 0 ^ (r % 8) | chunk 1 ^ (r % 8) | ...        a chunk: 8 elements, 16 bytes
  *
- * The exclusive or lays the same chunk of eight rows into eight different groups of banks, so that ldmatrix,
- * which reads just that, takes no bank twice; and a row that is written whole has them all, too.
+ * The XOR swizzle maps the same chunk of eight rows to eight different bank groups, so that ldmatrix, which
+ * reads exactly that, has no bank conflicts; nor does a write of a full row.
  *
- * A tile of rows [n][k] is a right operand k x n as it lies, and n x k when ldmatrix transposes it: the same
- * tile serves q k^T and ds k. M, N: so many 16 rows of the warp's own, so many 8 columns of the product. */
+ * A tile of rows [n][k] is a right operand k x n as stored, and n x k with a transposing ldmatrix: the same
+ * tile serves q k^T and ds k. M, N: the warp's rows in units of 16, the result's columns in units of 8. */
 #pragma once
 
 #include "kernels/cuda/memory_bound/rows.h"
 #include "kernels/cuda/tensor_core/mma.h"
 
-/* Rows of D numbers in shared memory, swizzled. */
+/* Rows of D elements in shared memory, swizzled. */
 template <class T, int D> struct tile {
     T *data;
 
@@ -38,7 +38,7 @@ __device__ void start_rows(const tile<T, D> &to, const rows<T> &from, int64_t ro
     }
 }
 
-/* One number for each column. */
+/* One element per column. */
 template <int COLUMNS, class N> __device__ void start_numbers(N *to, const N *from, int first, int sequence)
 {
     const int c = static_cast<int>(threadIdx.x);
@@ -46,7 +46,7 @@ template <int COLUMNS, class N> __device__ void start_numbers(N *to, const N *fr
         cp_async<4>(to + c, from + (first + c < sequence ? first + c : 0), first + c < sequence);
 }
 
-/* s = rows of x times rows of u: the warp's 16 M rows from `mine` on, the 8 N of u, over a head's columns. */
+/* s = x u^T: the warp's 16 M rows of x from `mine` on, 8 N rows of u, contracted over a head's columns. */
 template <int M, int N, class T, int D>
 __device__ void multiply_rows(float s[M][N][4], const tile<T, D> &x, int mine, const tile<T, D> &u)
 {
@@ -64,7 +64,7 @@ __device__ void multiply_rows(float s[M][N][4], const tile<T, D> &x, int mine, c
             ldmatrix_x4(a[m], x.at(mine + 16 * m + lane % 16, 2 * k + lane / 16));
         UNROLL_ALL
         for (int n = 0; n < N; n += 2) {
-            uint32_t b[4]; // the two halves of k for columns n, then for n + 1
+            uint32_t b[4]; // both halves of k for columns n, then for n + 1
             ldmatrix_x4(b, u.at(8 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
             UNROLL_ALL
             for (int m = 0; m < M; m++) {
@@ -75,7 +75,7 @@ __device__ void multiply_rows(float s[M][N][4], const tile<T, D> &x, int mine, c
     }
 }
 
-/* sum += s w: s as multiply_rows has left it, rounded; the 8 N rows of w, all of a head's columns. */
+/* sum += s w: s as produced by multiply_rows, rounded; 8 N rows of w, all of a head's columns. */
 template <int M, int N, class T, int D>
 __device__ void add_product(float sum[M][D / 8][4], const float s[M][N][4], const tile<T, D> &w)
 {
@@ -101,8 +101,8 @@ __device__ void add_product(float sum[M][D / 8][4], const float s[M][N][4], cons
     }
 }
 
-/* A sum, times `factor` of each row, rounded, to rows [first + mine, ...) of `to`, by way of the warp's own
- * rows of a tile that is done with: so whole lines of 16 bytes are written. */
+/* Stores a sum, scaled by `factor` per row and rounded, to rows [first + mine, ...) of `to`, staged through
+ * the warp's own rows of a released tile so that global stores are full 16-byte chunks. */
 template <int M, class T, int D>
 __device__ void store_rows(const rows<T> &to, int64_t row, int64_t column, int first, int mine, int sequence,
                            const float sum[M][D / 8][4], const float factor[M][2], const tile<T, D> &by)

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The instructions of sm_90a alone (Hopper): products of whole warpgroups, copies of whole tiles, and what
- * they are waited for with. All inline PTX of it is here, each instruction in a function that says what it
- * does; the words in quotes are sections of the PTX ISA (8.0 and newer). tests/emulator has the same
- * functions in software (cuda_wgmma.h). Only files that are compiled for sm_90a alone may include this.
+/* Wrappers of the sm_90a (Hopper) instructions: warpgroup matmuls (wgmma), TMA copies, and their
+ * synchronization. All inline PTX for sm_90a is here, one instruction per function; names in quotes are
+ * sections of the PTX ISA (8.0 and newer). tests/emulator implements the same functions in software
+ * (cuda_wgmma.h). Only files compiled for sm_90a alone may include this.
  *
- * Products. A warpgroup is four warps, the first a multiple of four. Together they make d[64][N] = a[64][16]
- * b[16][N] (+ d), in fp32, of two-byte numbers; warp w has rows 16 w to 16 w + 15, which lie in its lanes as
- * those of mma.m16n8k16 do (mma.h): g = lane / 4, t = lane % 4,
+ * Matmuls. A warpgroup is four warps, the first with an index that is a multiple of four. Together they
+ * compute d[64][N] = a[64][16] b[16][N] (+ d), in fp32, from 16-bit elements; warp w holds rows 16 w to 16 w
+ * + 15 in the fragment layout of mma.m16n8k16 (mma.h): g = lane / 4, t = lane % 4,
  *
  *     d[n][0..1] (g, 8 n + 2t..)   d[n][2..3] (g + 8, 8 n + 2t..)      n < N / 8
  *     a[0] (g, 2t..)  a[1] (g + 8, 2t..)  a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..)
  *
  * ("Register fragments for wgmma.mma_async.m64nNk16"), so that here, too, d rounded is an a. b is read from
- * shared memory, a from there or from registers.
+ * shared memory, a from shared memory or registers.
  *
  *     wgmma_fence();  wgmma<bf16, 128>(d, a, b, false);  ... more of them, into d or elsewhere
- *     wgmma_commit(); ... other work ...  wgmma_wait<0>();  here d is there, and a and b may be overwritten
+ *     wgmma_commit(); ... other work ...  wgmma_wait<0>();  d is now valid, and a and b may be overwritten
  *
- * Operands in shared memory are tiles of rows of 64 numbers, 128 bytes, as a tensor map with 128-byte swizzle
- * leaves them and tile<T, 64> (tile.h) writes them: chunk c of row r at c ^ (r % 8). They begin on 1024
- * bytes.
+ * Shared-memory operands are tiles with rows of 64 elements, 128 bytes, in the layout of a tensor map with
+ * 128-byte swizzle, the same as tile<T, 64> (tile.h): chunk c of row r at c ^ (r % 8). They are 1024-byte
+ * aligned.
  *
  *     rows_operand(tile):     the rows are rows of a, or columns of b; k runs along them. K-major
  *     columns_operand(tile):  the rows are k; rows of a, or columns of b, run along them. MN-major,
  *                             TRANSPOSE_A or TRANSPOSE_B of wgmma
  *
- * The traps: what is under way reads registers and shared memory until it is waited for, so its arrays must
- * live until then, and nobody may touch them; wgmma_fence() stands between any other access to registers and
- * the products that use them; numbers written by threads, and not by a copy, are seen by products and copies
- * only after async_fence() of the writer and then a barrier. All lanes of a warp take part in everything with
- * wgmma, and all four warps. */
+ * The traps: instructions in flight read registers and shared memory until they are waited for, so their
+ * arrays must stay alive and untouched until then; wgmma_fence() is required between any other access to
+ * registers and the wgmma that uses them; data written by threads (generic proxy), and not by a copy, is
+ * visible to wgmma and TMA only after the writer's async_fence() and then a barrier. All lanes of a warp, and
+ * all four warps, must execute everything named wgmma. */
 #pragma once
 
 #include "kernels/cuda/tensor_core/mma.h"
@@ -37,11 +37,12 @@
 #include <cuda.h>
 
 constexpr int WARPGROUP = 128;
-constexpr int OPERAND_ROW_BYTES = 128;                    // 64 numbers
-constexpr int OPERAND_ATOM_BYTES = 8 * OPERAND_ROW_BYTES; // after which the swizzle repeats
+constexpr int OPERAND_ROW_BYTES = 128;                    // 64 elements
+constexpr int OPERAND_ATOM_BYTES = 8 * OPERAND_ROW_BYTES; // period of the swizzle
 
-/* A block of one warpgroup that gives registers and `others` that take some begins with as many for each of
- * its threads as a multiprocessor has, in eights: whoever takes more than are given waits for ever. */
+/* Whether the register budget suffices, for a block in which one warpgroup releases registers and `others`
+ * acquire some. Initially each thread has an equal share of the multiprocessor's, in multiples of eight:
+ * acquiring more than were released blocks forever. */
 constexpr bool registers_suffice(int others, int taken, int left)
 {
     const int groups = 1 + others, each = 65536 / (groups * WARPGROUP) / 8 * 8;
@@ -51,10 +52,11 @@ constexpr bool registers_suffice(int others, int taken, int left)
 template <class T> inline constexpr bool IS_BF16 = false;
 template <> inline constexpr bool IS_BF16<bf16> = true;
 
-/* Where an operand lies ("Matrix-descriptor format"): bits 0-13 the address, 16-29 the leading and 32-45 the
- * stride byte offset, all in units of 16 bytes; 49-51 the base offset, 0 as tiles begin on 1024 bytes; 62-63
- * the swizzle, 1: 128 bytes. `to_next_64`: bytes from 64 of the columns to the next, where they run along
- * rows; elsewhere the leading offset is not used. The stride offset is that of eight rows either way. */
+/* The descriptor of an operand ("Matrix-descriptor format"): bits 0-13 the address, 16-29 the leading and
+ * 32-45 the stride byte offset, all in units of 16 bytes; 49-51 the base offset, 0 because tiles are
+ * 1024-byte aligned; 62-63 the swizzle, 1: 128 bytes. `to_next_64`: bytes from 64 columns to the next, if
+ * columns run along rows; otherwise the leading offset is not used. The stride offset is that of eight rows
+ * in both cases. */
 static __device__ __forceinline__ uint64_t operand_at(const void *tile, int to_next_64)
 {
     return (shared_address(tile) & 0x3ffffU) >> 4 | static_cast<uint64_t>(to_next_64 / 16) << 16 |
@@ -71,7 +73,8 @@ static __device__ __forceinline__ uint64_t columns_operand(const void *tile, int
     return operand_at(tile, to_next_64);
 }
 
-/* The operand that lies `bytes` further: for the next 16 of k 32 along rows, 16 OPERAND_ROW_BYTES across. */
+/* The operand `bytes` further on: the next 16 of k are 32 bytes along rows, 16 OPERAND_ROW_BYTES across
+ * them. */
 static __device__ __forceinline__ uint64_t operand_after(uint64_t operand, int bytes)
 {
     return operand + static_cast<uint64_t>(bytes / 16);
@@ -79,29 +82,29 @@ static __device__ __forceinline__ uint64_t operand_after(uint64_t operand, int b
 
 #ifdef __CUDACC__
 
-/* Before the first product, and between other accesses to registers and the products that use them
- * ("wgmma.fence"). The compiler moves no access to d across it that names d in wgmma_hold(). */
+/* Required before the first wgmma, and between other accesses to registers and the wgmma that uses them
+ * ("wgmma.fence"). The compiler moves no access to d across it if wgmma_hold() names d. */
 static __device__ __forceinline__ void wgmma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* What was begun since the last time is a group ("wgmma.commit_group"). */
+/* Closes a group of the wgmma issued since the last commit ("wgmma.commit_group"). */
 static __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most the last `GROUPS` groups are under way ("wgmma.wait_group"). Work that is to run beside them
- * must end in a branch before the wait: ptxas waits as early as the last branch lets it. */
+/* Waits until at most the last `GROUPS` groups are in flight ("wgmma.wait_group"). Work that is to overlap
+ * them must end in a branch before the wait: ptxas hoists the wait up to the last branch. */
 template <int GROUPS> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
-/* No instruction: what the program does to these registers before stays before, and what after, after. To be
- * written before the wgmma_fence() and after the wgmma_wait() of products into d, and of operands in
- * registers, so that the compiler does not move their copies in between. */
+/* No instruction: a compiler barrier for accesses to these registers. Place it before the wgmma_fence() and
+ * after the wgmma_wait() of wgmma into d, and of operands in registers, so that the compiler does not move
+ * their copies in between. */
 template <int TILES> __device__ __forceinline__ void wgmma_hold(float (&d)[TILES][4])
 {
     UNROLL_ALL
@@ -116,7 +119,7 @@ template <int PIECES> __device__ __forceinline__ void wgmma_hold(uint32_t (&a)[P
         asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
 
-/* The names of a product's registers in its instruction, and the registers. */
+/* The names of a wgmma's registers in its instruction, and the registers. */
 #define WGMMA_NAMES_64                                                       \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -131,8 +134,8 @@ template <int PIECES> __device__ __forceinline__ void wgmma_hold(uint32_t (&a)[P
 #define WGMMA_OUT_64(d)  WGMMA_16(d, 0), WGMMA_16(d, 4)
 #define WGMMA_OUT_128(d) WGMMA_OUT_64(d), WGMMA_16(d, 8), WGMMA_16(d, 12)
 
-/* The instruction ("wgmma.mma_async"): d = a b, or d += a b where `accumulate`; 1, 1: neither operand's sign
- * changes. */
+/* The instruction ("wgmma.mma_async"): d = a b, or d += a b if `accumulate`; 1, 1: no negation of the
+ * operands. */
 #define WGMMA_SHARED(N, TYPE, A, B, ACCUMULATE, TA, TB)                                               \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " ACCUMULATE ", 0; "                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" WGMMA_NAMES_##N \
@@ -179,18 +182,18 @@ __device__ __forceinline__ void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[
         WGMMA_REGISTERS(128, "f16", "%64, %65, %66, %67", "%68", "%69", "%70");
 }
 
-/* Barriers in shared memory ("mbarrier"), 8 bytes each. A phase ends when as many threads have arrived as
- * init says, and as many bytes as were announced; then the next begins. Phases are numbered from 0, and a
- * wait for parity n % 2 returns when phase n is over: so a wait for parity 1 on a fresh barrier, which is in
- * phase 0, returns at once. Whoever waits must not be two phases behind. */
+/* Barriers in shared memory ("mbarrier"), 8 bytes each. A phase completes after the number of arrivals given
+ * to init and the announced number of bytes; then the next begins. Phases are numbered from 0, and a wait for
+ * parity n % 2 returns when phase n is complete: a wait for parity 1 on a fresh barrier, which is in phase 0,
+ * returns at once. A waiting thread must not be two phases behind. */
 static __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                  : "memory");
 }
 
-/* After the inits, by the thread that did them, before a barrier of the block: copies see them, too
- * ("membar / fence", fence.mbarrier_init and fence.proxy.async). */
+/* Makes the inits visible to copies; to be called after them, by the same thread, before a barrier of the
+ * block ("membar / fence", fence.mbarrier_init and fence.proxy.async). */
 static __device__ __forceinline__ void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -203,7 +206,7 @@ static __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
-/* Arrives, and announces that copies will bring so many bytes in this phase ("mbarrier.arrive.expect_tx"). */
+/* Arrives, and announces the bytes that copies will write in this phase ("mbarrier.arrive.expect_tx"). */
 static __device__ __forceinline__ void mbarrier_arrive_expecting(uint64_t *barrier, int bytes)
 {
     asm volatile(
@@ -212,8 +215,8 @@ static __device__ __forceinline__ void mbarrier_arrive_expecting(uint64_t *barri
         : "memory");
 }
 
-/* Until the phase of this parity is over; what was written and copied before its end is then seen
- * ("mbarrier.try_wait", which sleeps for a while at a time). */
+/* Waits until the phase of this parity is complete; everything written and copied before that is then visible
+ * ("mbarrier.try_wait", which suspends for a limited time). */
 static __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, unsigned parity)
 {
     uint32_t over;
@@ -227,9 +230,9 @@ static __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, unsigned
     } while (over == 0);
 }
 
-/* Begins to copy the box at these coordinates, innermost first, to 128-byte aligned shared memory, for one
- * thread; zeros where the tensor is not. The whole box's bytes arrive at `barrier` ("cp.async.bulk.tensor").
- * The map is a __grid_constant__ parameter of the kernel. */
+/* One thread starts a TMA copy of the box at these coordinates, innermost first, to 128-byte aligned shared
+ * memory; zero-filled outside the tensor. All bytes of the box arrive at `barrier` ("cp.async.bulk.tensor").
+ * The map must be a __grid_constant__ parameter of the kernel. */
 static __device__ __forceinline__ void tensor_load(void *to, const CUtensorMap *map, uint64_t *barrier,
                                                    int c0, int c1, int c2, int c3)
 {
@@ -239,8 +242,8 @@ static __device__ __forceinline__ void tensor_load(void *to, const CUtensorMap *
                  : "memory");
 }
 
-/* Begins to copy so many bytes, a multiple of 16, between addresses that are, too, for one thread; they
- * arrive at `barrier` ("cp.async.bulk"). */
+/* One thread starts a copy of so many bytes, a multiple of 16, between 16-byte aligned addresses; they arrive
+ * at `barrier` ("cp.async.bulk"). */
 static __device__ __forceinline__ void bulk_load(void *to, const void *from, int bytes, uint64_t *barrier)
 {
     asm volatile(
@@ -250,21 +253,21 @@ static __device__ __forceinline__ void bulk_load(void *to, const void *from, int
         : "memory");
 }
 
-/* The map will be wanted soon ("prefetch.tensormap"). */
+/* Prefetches the map ("prefetch.tensormap"). */
 static __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* What this thread has written to shared memory is seen by products and copies that begin after the next
- * barrier ("fence.proxy.async"). */
+/* Makes this thread's writes to shared memory visible to wgmma and copies issued after the next barrier
+ * ("fence.proxy.async"). */
 static __device__ __forceinline__ void async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Meeting of `threads` threads of the block, whole warps, at barrier `number`, 1 to 15 (0 is
- * __syncthreads()); arriving is taking part without waiting ("bar.sync", "bar.arrive"). */
+/* Synchronizes `threads` threads of the block, full warps, at barrier `number`, 1 to 15 (0 is
+ * __syncthreads()); arrive does not wait ("bar.sync", "bar.arrive"). */
 static __device__ __forceinline__ void named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -275,8 +278,9 @@ static __device__ __forceinline__ void named_barrier_arrive(int number, int thre
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/* From now on so many registers for each thread of this warpgroup, all of which do this: fewer, for others to
- * take; or more, as soon as others have given them ("setmaxnreg"). Multiples of 8 from 24 to 256. */
+/* Sets the registers per thread of this warpgroup, all of which must execute it: fewer, which releases
+ * registers; or more, which waits until others have released them ("setmaxnreg"). Multiples of 8 from 24 to
+ * 256. */
 template <int REGISTERS> __device__ __forceinline__ void give_registers()
 {
     static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg");
