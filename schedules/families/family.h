@@ -77,9 +77,11 @@ bool action_list_add(struct action_list *list, struct action action);
 void zb_v_lists(struct schedule *schedule);
 int64_t zb_v_units(int p, int m);
 /* The lists of the shortest building block found on the V in which no rank holds more than `limit` chunks,
- * where every action takes one unit; the search plays about `units` actions. With `reserve` ranks keep memory
- * for chunk 1 while the pipe fills, the later ones more of it. False: none was found. */
-bool v_limited_lists(struct schedule *schedule, int limit, bool reserve, int64_t units);
+ * where every action takes one unit; the search plays about `units` actions, and ends at a makespan of
+ * `goal`. With a reserve ranks keep memory for chunk 1 while the pipe fills, the later ones more of it; with
+ * a drain they leave the order of the block while it drains. False: none was found. */
+enum block_rule { WITH_SPARES, WITH_RESERVE, WITH_RESERVE_AND_DRAIN };
+bool v_limited_lists(struct schedule *schedule, int limit, enum block_rule rule, int goal, int64_t units);
 
 /* Reasons that several families share. */
 const char *refuses_nothing(const struct schedule_options *options);

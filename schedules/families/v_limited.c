@@ -33,8 +33,10 @@ struct block {
     int step[2][KINDS]; // from a rank to the next: those before rank `split`, and the others
     int split;
     int turn[KINDS - 1];
-    int spare[2];   // activations that an F_DOWN, F_UP out of turn leaves free; NEVER: none goes out of turn
-    bool reserve;   // instead of `spare`: an F_DOWN out of turn leaves free what chunk 1 needs, reserve_of()
+    int spare[2]; // activations that an F_DOWN, F_UP out of turn leaves free; NEVER: none goes out of turn
+    bool reserve; // instead of `spare`: an F_DOWN out of turn leaves free what chunk 1 needs, reserve_of()
+    bool drains;  // after its last F of kind `drain` a rank leaves the order of the block, is_draining()
+    int drain;
     bool any_input; // an I may go out of turn
 };
 
@@ -119,16 +121,27 @@ static int spare_of(const struct player *x, const struct block *b, int rank, int
     return kind == F_DOWN ? reserve_of(x, rank) : 0;
 }
 
+/* True on a rank that has done its last F of kind `drain`, F_DOWN or F_UP. From then on it ignores the order
+ * of the block: F of chunk 1 goes first, then I of chunk 1, then I of chunk 0, each as soon as it is ready.
+ * While the pipe drains, the makespan depends on the remaining path of the last microbatches, and no later F
+ * can fill a wait for them. Which of the two starts gives the shorter play depends on p and the limit. */
+static bool is_draining(const struct player *x, const struct block *b, const struct rank_state *r)
+{
+    return b->drains && r->done[b->drain] == x->m;
+}
+
 /* What the rank does now, or KINDS: nothing but a W is possible. */
 static int choose(const struct player *x, const struct block *b, int rank, int now)
 {
     const struct rank_state *r = &x->ranks[rank];
-    int order[KINDS], count = 0, limit = rank == 0 ? x->first_limit : x->limit;
+    int order[KINDS], due[KINDS], count = 0, limit = rank == 0 ? x->first_limit : x->limit;
+    bool drains = is_draining(x, b, r);
     for (int kind = 0; kind < KINDS; kind++) {
         if (r->done[kind] == x->m)
             continue;
-        int due = r->start[kind] + PERIOD * r->done[kind], at = count++;
-        for (; at > 0 && r->start[order[at - 1]] + PERIOD * r->done[order[at - 1]] > due; at--)
+        int at = count++;
+        due[kind] = drains ? kind : r->start[kind] + PERIOD * r->done[kind];
+        for (; at > 0 && due[order[at - 1]] > due[kind]; at--)
             order[at] = order[at - 1];
         order[at] = kind;
     }
@@ -136,7 +149,8 @@ static int choose(const struct player *x, const struct block *b, int rank, int n
         int kind = order[n];
         bool forwards = kind == F_DOWN || kind == F_UP;
         int spare = n == 0 ? 0 : forwards ? spare_of(x, b, rank, kind) : 0;
-        bool allowed = forwards ? spare < NEVER && r->held + spare < limit : n == 0 || b->any_input;
+        bool any_input = b->any_input || drains;
+        bool allowed = forwards ? spare < NEVER && r->held + spare < limit : n == 0 || any_input;
         if (allowed && ready(x, rank, kind, r->done[kind], now))
             return kind;
     }
@@ -366,6 +380,7 @@ struct block_search {
     int m, short_m; // microbatches of the pipe, and of the shorter one that is played first
     int in_short;   // the shortest play of short_m
     int shortest;   // and of m
+    int goal;       // a makespan that ends the search
     struct block best;
     int64_t units; // left to play
 };
@@ -395,18 +410,20 @@ static void try_block(struct block_search *z, const struct block *b)
     z->best = *b;
 }
 
-/* Plays a block with every turn and every spare. */
+/* Plays a block with every turn, and with every spare or both drains. */
 static void try_turns(struct block_search *z, struct block *b)
 {
     enum { TURNS = PERIOD * PERIOD * PERIOD };
-    for (int turns = 0; turns < TURNS && z->units > 0; turns++) {
+    int ways = b->drains ? 4 : b->reserve ? 2 : 2 * SPARES;
+    for (int turns = 0; turns < TURNS && z->units > 0 && z->shortest > z->goal; turns++) {
         b->turn[0] = 1 + turns % PERIOD;
         b->turn[1] = 1 + turns / PERIOD % PERIOD;
         b->turn[2] = 1 + turns / PERIOD / PERIOD;
         z->units -= b->reserve ? 1 : z->x->p;
         if (!place_block(z->x, b))
             continue;
-        for (int way = 0; way < (b->reserve ? 2 : 2 * SPARES); way++) {
+        for (int way = 0; way < ways && z->shortest > z->goal; way++) {
+            b->drain = way / 2 == 0 ? F_DOWN : F_UP;
             b->spare[0] = spares[way / 2][0];
             b->spare[1] = spares[way / 2][1];
             b->any_input = way % 2 == 0;
@@ -416,7 +433,8 @@ static void try_turns(struct block_search *z, struct block *b)
 }
 
 /* The steps of block `index`; false past the last. With a reserve those come first in which F of chunk 0 and
- * I of chunk 1 take up to LONGEST_STEP units a rank and the other two take one. */
+ * I of chunk 1 take up to LONGEST_STEP units a rank and the other two take one. Of the others, blocks that
+ * drain begin with the shortest steps before the split: these suffice for small limits. */
 static bool set_block(int index, struct block *b)
 {
     enum { LONGEST_STEP = 5, ALIKE = LONGEST_STEP * LONGEST_STEP };
@@ -429,26 +447,29 @@ static bool set_block(int index, struct block *b)
         return true;
     }
     index -= b->reserve ? ALIKE : 0;
-    set_steps(index % (STEPS * STEPS), b->step[0]);
-    set_steps(index / (STEPS * STEPS), b->step[1]);
+    set_steps(index % (STEPS * STEPS), b->step[b->drains ? 1 : 0]);
+    set_steps(index / (STEPS * STEPS), b->step[b->drains ? 0 : 1]);
     return index < STEPS * STEPS * STEPS * STEPS;
 }
 
 /* For any limit, also an odd one: the blocks of v-half and v-min, and blocks whose steps change at one rank.
  */
-bool v_limited_lists(struct schedule *s, int limit, bool reserve, int64_t units)
+bool v_limited_lists(struct schedule *s, int limit, enum block_rule rule, int goal, int64_t units)
 {
     struct player x;
-    bool good = make_player(&x, s);
+    bool good = make_player(&x, s), reserve = rule != WITH_SPARES;
     x.limit = x.first_limit = limit;
-    int goal = reserve && s->m >= s->p ? goal_of(&x) : 0;
-    struct block_search z = {.x = &x, .m = s->m, .in_short = NEVER, .shortest = NEVER, .units = units};
-    struct block b = {.split = 1, .reserve = reserve};
+    if (reserve && s->m >= s->p && goal_of(&x) > goal)
+        goal = goal_of(&x);
+    struct block_search z = {.x = &x, .m = s->m, .in_short = NEVER, .shortest = NEVER};
+    z.goal = goal;
+    z.units = units;
+    struct block b = {.split = 1, .reserve = reserve, .drains = rule == WITH_RESERVE_AND_DRAIN};
     z.short_m = reserve && s->m > s->p + 1 ? s->p + 1 : s->m;
     for (int n = 0; good && set_block(n, &b); n++) {
         bool uniform = memcmp(b.step[0], b.step[1], sizeof b.step[0]) == 0; // then a split changes nothing
         int splits = reserve && uniform ? 2 : x.p;
-        for (b.split = 1; b.split < splits && z.units > 0 && z.shortest > goal; b.split++)
+        for (b.split = 1; b.split < splits && z.units > 0 && z.shortest > z.goal; b.split++)
             try_turns(&z, &b);
     }
     x.emit = true;

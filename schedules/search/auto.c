@@ -6,8 +6,8 @@
  * of them (but for the one that holds weights twice);
  *     2. for each placement, the pipe played on a clock under many rules (auto_play.c), and the best of all
  * so far improved step by step (auto_improve.c), unless it is as short as any schedule can be (bound.h); on
- * the V with two chunks and a limit below 2p chunks, then also the building blocks of v_limited.c, without
- * and with a reserve for chunk 1;
+ * the V with two chunks and a limit below 2p chunks, first the building blocks of v_limited.c that drain
+ * out of order, which end the search where they reach the bound, and last those that do not;
  *     3. whatever simulate() finds shortest, transfers included; of equals the one that holds least, then the
  *        one with the least bubble.
  *
@@ -254,29 +254,41 @@ static enum status search_within(struct search *h, int place, int limit, int64_t
     return fuse ? offer_steps(h, place, steps, true) : OK;
 }
 
-/* The building blocks of v_limited.c at this limit. One that is shorter than the steps found so far is
- * improved too, and only replaces what was found where it is better. */
-static enum status search_blocks(struct search *h, int place, bool reserve, int64_t goal)
+/* Finds the shortest building block of v_limited.c at this limit; `out` is its time, PIPE_NEVER where there
+ * is none. Blocks are played with actions of one unit, so the first search ends at the bound for these. */
+static enum status find_block(struct search *h, int place, enum block_rule rule, pipe_step *steps,
+                              int64_t *out)
 {
-    struct pipe *x = h->pipes[place];
+    static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
     struct schedule *s = NULL;
+    double bound = 0.0;
+    TRY(schedule_bound(h->places[place], &units, h->limit, &bound));
     TRY(schedule_create(placements[place], &o, &s));
-    int64_t units = reserve ? RESERVED : BLOCKS;
-    bool found = v_limited_lists(s, h->limit, reserve, units);
+    int64_t effort = rule == WITH_SPARES ? BLOCKS : RESERVED;
+    int goal = rule == WITH_RESERVE_AND_DRAIN ? (int)ceil(bound * (1.0 - 1e-9)) : 0;
+    bool found = v_limited_lists(s, h->limit, rule, goal, effort);
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of auto") : OK;
     if (status == OK && found)
-        steps_of_schedule(x, s, h->other);
+        steps_of_schedule(h->pipes[place], s, steps);
     schedule_destroy(s);
-    spend(h, units);
-    int64_t time = status == OK && found ? pipe_time(x, h->other, NULL) : PIPE_NEVER;
+    spend(h, effort);
+    *out = status == OK && found ? pipe_time(h->pipes[place], steps, NULL) : PIPE_NEVER;
+    return status;
+}
+
+/* A block that is shorter than the steps found so far is improved too, and only replaces what was found where
+ * it is better. */
+static enum status improve_block(struct search *h, int place, int64_t goal, int64_t time, pipe_step *steps)
+{
+    struct pipe *x = h->pipes[place];
     if (time >= h->known[place])
-        return status;
+        return OK;
     int64_t moved = budget(x->actions, MOVED, MOVED_EACH);
-    time = improve(x, time, goal, moved, h->other);
+    time = improve(x, time, goal, moved, steps);
     spend(h, moved);
     h->known[place] = time;
-    return offer_steps(h, place, h->other, false);
+    return offer_steps(h, place, steps, false);
 }
 
 /* True where nothing is left to find: as short as can be, in no more than `limit` chunks. */
@@ -285,6 +297,34 @@ static bool done(const struct search *h, double bound, int limit)
     const struct found *f = h->found;
     return f->schedule != NULL && f->makespan <= bound * (1.0 + 1e-9) &&
            (int64_t)f->peak * h->v <= (int64_t)limit * f->schedule->v;
+}
+
+/* The search on the V with two chunks and a limit below 2p chunks. Blocks with a drain come first: where
+ * times are equal they mostly reach the bound, and the search ends. `reserved` has room for their steps. */
+static enum status search_limited(struct search *h, int place, double bound, int64_t goal,
+                                  pipe_step *reserved)
+{
+    struct pipe *x = h->pipes[place];
+    // They are chosen in a pipe of few microbatches, so only their play grows with m.
+    bool affordable =
+        (int64_t)6 * x->p * (x->p + 1) <= RESERVED / BLOCKS_LEAST && x->actions <= RESERVED / 40;
+    int64_t with_drain = PIPE_NEVER, time = PIPE_NEVER;
+    if (affordable)
+        TRY(find_block(h, place, WITH_RESERVE_AND_DRAIN, reserved, &with_drain));
+    if (with_drain <= goal)
+        TRY(offer_steps(h, place, reserved, false));
+    if (done(h, bound, h->limit))
+        return OK;
+    TRY(search_within(h, place, h->limit, goal, h->known[place], h->steps[place]));
+    if (x->actions <= BLOCKS / BLOCKS_LEAST && !done(h, bound, h->limit)) {
+        TRY(find_block(h, place, WITH_SPARES, h->other, &time));
+        TRY(improve_block(h, place, goal, time, h->other));
+    }
+    if (affordable && !done(h, bound, h->limit)) {
+        TRY(find_block(h, place, WITH_RESERVE, h->other, &time));
+        TRY(improve_block(h, place, goal, time, h->other));
+    }
+    return done(h, bound, h->limit) ? OK : improve_block(h, place, goal, with_drain, reserved);
 }
 
 /* Where there is no limit, what can be had with the memory of a full pipe, or of two, is looked for first. */
@@ -300,15 +340,13 @@ static enum status search_place(struct search *h, int place)
             TRY(search_within(h, place, (int)(pipes * full), goal, PIPE_NEVER, h->other));
     if (done(h, bound, h->limit))
         return OK;
-    TRY(search_within(h, place, h->limit, goal, h->known[place], h->steps[place]));
-    bool blocks = place == 1 && h->v == 2 && h->limit < 2 * x->p;
-    if (blocks && x->actions <= BLOCKS / BLOCKS_LEAST && !done(h, bound, h->limit))
-        TRY(search_blocks(h, place, false, goal));
-    // Blocks with a reserve are searched in a pipe of few microbatches, so only their play takes longer.
-    bool affordable =
-        (int64_t)6 * x->p * (x->p + 1) <= RESERVED / BLOCKS_LEAST && x->actions <= RESERVED / 40;
-    blocks = blocks && affordable;
-    return blocks && !done(h, bound, h->limit) ? search_blocks(h, place, true, goal) : OK;
+    if (place == 0 || h->v != 2 || h->limit >= 2 * x->p)
+        return search_within(h, place, h->limit, goal, h->known[place], h->steps[place]);
+    pipe_step *reserved = calloc((size_t)x->actions, sizeof *reserved);
+    enum status status = reserved != NULL ? search_limited(h, place, bound, goal, reserved)
+                                          : fail(NO_MEMORY, "a search for a schedule");
+    free(reserved);
+    return status;
 }
 
 /* ---- one v ---- */
@@ -372,7 +410,7 @@ static double effort_of(const struct schedule_options *o, int v)
     while (schedule_about((int)families) != NULL)
         families++;
     double blocks =
-        v == 2 && o->p > 1 ? BLOCKS + RESERVED + 2.0 * (double)budget(actions, MOVED, MOVED_EACH) : 0.0;
+        v == 2 && o->p > 1 ? BLOCKS + 2.0 * RESERVED + 3.0 * (double)budget(actions, MOVED, MOVED_EACH) : 0.0;
     return blocks + (double)(families * NAMED_EACH * actions) +
            searches * (double)(budget(actions, PLAYED, PLAYED_EACH) + budget(actions, MOVED, MOVED_EACH));
 }
