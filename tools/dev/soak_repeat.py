@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part `repeat` of tools/soak: tests of a build, over and over, while other processes keep the cores busy."""
+"""The part `repeat` of tools/soak: repeated tests of a build, while other processes keep the cores busy."""
 import contextlib
 import hashlib
 import json
@@ -100,6 +100,6 @@ def repeat(options, stamp, old, write):
     rows = [test.row(kind, stamp) for test in repeated]
     keys = [row.split(" | ")[:2] for row in rows]
     kept = [line for line in old if line.startswith("| ") and line != ROW and line.split(" | ")[:2] not in keys]
-    write(["Each test is run again and again, while as many processes as the column says do nothing but loop.", "",
+    write(["Each test is run repeatedly while `load` other processes run an endless loop.", "",
            ROW, "|" + "---|" * 8, *sorted([*kept, *rows])])
     return any(not good for test in repeated for good, _ in test.runs)
