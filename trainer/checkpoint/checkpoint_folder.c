@@ -432,9 +432,11 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
         if (entry->step >= below ||
             (!partial && entry->suffix[0] != 0 && !is_replaced(save, name_in(save, where))))
             continue;
-        if (partial)
-            text_add(skipped, "skipped: %s: its save was not finished\n", where->chars);
-        else if (check_complete(save, where->chars, entry->step) != OK)
+        if (partial) {
+            text_add(skipped, "skipped: ");
+            text_add_printable(skipped, where->chars, where->length);
+            text_add(skipped, ": its save was not finished\n");
+        } else if (check_complete(save, where->chars, entry->step) != OK)
             text_add(skipped, "skipped: %s\n", fail_text());
         else
             found = entry->step;
