@@ -13,8 +13,8 @@ struct drawing {
 };
 
 /* A row per rank, time from left to right on one scale for all drawings, one below the other. The hue
- * of a cell is the kind of action and its shade the chunk; a bar at the top edge marks I, one at the
- * bottom edge W, both B. The number in a cell is the microbatch. An overlapped pair shares its cell,
+ * of a cell is the kind of action and its shade the chunk; a bar near the top marks I, one near the
+ * bottom W, both B. The number in a cell is the microbatch. An overlapped pair shares its cell,
  * one above the other. Grey is the bubble. Legible on light and dark pages. */
 struct svg_options {
     bool critical;    // outlines the critical path

@@ -32,7 +32,7 @@ struct colour {
 };
 
 /* Fill of a rank's first chunk and of its last; those of other chunks lie between. Where a kind has a
- * bar, it is at the top edge for I and at the bottom edge for W; B, which is both, has both. Bars tell
+ * bar, it is near the top edge for I and near the bottom edge for W; B, which is both, has both. Bars tell
  * kinds apart without hue. tools/dev/palette.py checks this table for colour-blind readers. */
 static const struct {
     struct colour dark, light, bar;
@@ -85,18 +85,23 @@ static void add_stops(struct text *out, double from, double to, struct colour c)
                  (unsigned)c.red, (unsigned)c.green, (unsigned)c.blue);
 }
 
-/* A cell with bars is filled by a gradient of hard steps, so that it is one rectangle like any other. */
+/* A cell with bars is filled by a gradient of hard steps, so that it is one rectangle like any other. A bar is
+ * a little inside the cell: it would be lost at the edge of a dark page. */
 static void add_fill(struct picture *x, enum action_kind kind, int chunk)
 {
-    const double bar = 0.13; // of the cell's height
-    double above = palette[kind].bar_above ? bar : 0.0, below = palette[kind].bar_below ? bar : 0.0;
-    const char *name = action_fact(kind)->text;
-    text_add(x->out, "<linearGradient id=\"%s%d\" x2=\"0\" y2=\"1\">", name, chunk);
-    if (above > 0.0)
-        add_stops(x->out, 0.0, above, palette[kind].bar);
-    add_stops(x->out, above, 1.0 - below, shade(kind, chunk, x->chunks));
-    if (below > 0.0)
-        add_stops(x->out, 1.0 - below, 1.0, palette[kind].bar);
+    const double edge = 0.06, bar = 0.12; // of the cell's height
+    struct colour fill = shade(kind, chunk, x->chunks);
+    double from = 0.0;
+    text_add(x->out, "<linearGradient id=\"%s%d\" x2=\"0\" y2=\"1\">", action_fact(kind)->text, chunk);
+    for (int below = 0; below < 2; below++) {
+        if (!(below ? palette[kind].bar_below : palette[kind].bar_above))
+            continue;
+        double start = below ? 1.0 - edge - bar : edge;
+        add_stops(x->out, from, start, fill);
+        add_stops(x->out, start, start + bar, palette[kind].bar);
+        from = start + bar;
+    }
+    add_stops(x->out, from, 1.0, fill);
     text_add(x->out, "</linearGradient>\n");
 }
 
