@@ -7,7 +7,7 @@
 /* q, k and v as columns of one fused matrix [T, (A + 2G)D]. */
 struct heads {
     struct tensor q, k, v;
-    struct tensor turned; // q and k: what positions rotate
+    struct tensor turned; // q and k: rotated by position
 };
 
 static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused)
@@ -48,7 +48,7 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
     return attention;
 }
 
-/* Turns q and k by their positions, or dq and dk back. */
+/* Applies the rotary embedding to q and k, or its inverse to dq and dk. */
 static enum status rotate(const struct pass *pass, struct heads heads, bool inverse)
 {
     const struct model_config *model = pass->env->model;

@@ -24,7 +24,7 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
     snprintf(name, sizeof name, "layers.%d.norm1", layer);
     block.norm1 = norm_declare(env, layout, name);
     block.normed1 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
-    // The branches never run at once: they share their scratch.
+    // The branches never run at the same time: they share scratch memory.
     size_t scratch = layout->bytes[SCRATCH];
     block.attention = attention_declare(env, layout, layer);
     size_t most = layout->bytes[SCRATCH];
@@ -66,7 +66,7 @@ static struct norm_forward second_norm(const struct block *block, const struct p
                               pass_tensor(pass, block->normed2));
 }
 
-/* Up to the last matrix. */
+/* All but the last matmul and the second residual. */
 static enum status forward_features(const struct block *block, const struct pass *pass)
 {
     struct stream *compute = pass->env->compute;
@@ -115,9 +115,9 @@ static struct residual_backward enter_branch(const struct pass *pass, const stru
     };
 }
 
-/* dx runs down the residual stream, and each branch adds its part to it. Where nothing is dropped, the
- * gradient of `middle` is also that of the attention's last layer, whose W wants it: it is written there and
- * goes on from there. */
+/* dx is the gradient of the residual stream; each branch adds its part. Without dropout the gradient of
+ * `middle` equals that of the attention projection's output, which W reads: it is written to proj->dy and
+ * used from there. */
 enum status block_backward_input(const struct block *block, const struct pass *pass, struct tensor dx)
 {
     struct stream *compute = pass->env->compute;

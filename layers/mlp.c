@@ -41,7 +41,8 @@ enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
                                                           .y = pass_tensor(pass, mlp->after)});
 }
 
-/* What is computed again from `before` alone is computed like that the first time too, for the same bits. */
+/* If backward recomputes the activation from `before` alone, forward uses the same separate kernel, for
+ * bit-identical results. */
 static bool activates_behind_product(const struct env *env)
 {
     const struct recompute *r = &env->recompute;

@@ -5,10 +5,10 @@
 
 #include <stdlib.h>
 
-/* ---- what lies where ---- */
+/* ---- memory layout ---- */
 
-/* Before a layer is declared: its scratch is the whole rank's, one layer at a time; and so is what lies
- * between I and W, where W follows at once. */
+/* Starts the declarations of a layer. Layers share scratch memory, one at a time; and KEEP_INPUT_TO_WEIGHT
+ * too if W follows I immediately. */
 static struct layout begin_layer(const struct env *env, const struct layout *so_far)
 {
     struct layout layout = *so_far;
@@ -25,7 +25,7 @@ static void end_layer(struct layout *so_far, const struct layout *layout)
             so_far->bytes[lifetime] = layout->bytes[lifetime];
 }
 
-/* One more view of a layer. `again` is where in RECOMPUTE it begins, and then where it ends. */
+/* Declares a layer. *recomputed: its offset in RECOMPUTE, advanced past the layer. */
 static struct block declare_view(struct stage *stage, int i, struct region x, unsigned modules,
                                  enum lifetime until_weight, size_t *recomputed)
 {
@@ -39,8 +39,8 @@ static struct block declare_view(struct stage *stage, int i, struct region x, un
     return block;
 }
 
-/* The layers of a run lie beside each other in RECOMPUTE when they are computed again; F needs room there
- * for one of them, and for the inputs of all but the first. */
+/* During recomputation the layers of a run are adjacent in RECOMPUTE. F needs room for one of them, and for
+ * the inputs of all but the first. */
 static void declare_run(struct stage *stage, struct recompute_run run)
 {
     const struct env *env = stage->env;
@@ -53,7 +53,7 @@ static void declare_run(struct stage *stage, struct recompute_run run)
     }
     end_layer(&stage->layout, &inputs);
     size_t lying = inputs.bytes[RECOMPUTE];
-    // B needs it no longer than I does.
+    // B needs it only within I.
     enum lifetime until_weight = env->split_weight ? KEEP_INPUT_TO_WEIGHT : RECOMPUTE;
     for (int i = run.first; i < run.first + run.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
@@ -62,7 +62,7 @@ static void declare_run(struct stage *stage, struct recompute_run run)
         struct layout before = stage->layout;
         layer->forward = declare_view(stage, i, x, run.modules, RECOMPUTE, &passing);
         struct layout after = stage->layout;
-        stage->layout = before; // what is kept is the same in both views
+        stage->layout = before; // kept tensors are identical in both declarations
         layer->backward = declare_view(stage, i, x, run.modules, until_weight, &lying);
         end_layer(&stage->layout, &after);
     }
@@ -112,7 +112,7 @@ void stage_destroy(struct stage *stage)
     *stage = (struct stage){0};
 }
 
-/* Where the input of block i lies; behind the last block, of the head or of the next stage. */
+/* Returns the input of block i; after the last block, that of the head or of the next stage. */
 static struct tensor input_of(const struct stage *stage, const struct pass *pass, int i)
 {
     if (i < stage->layer_count)
@@ -142,7 +142,7 @@ static int last_of(const struct stage *stage)
     return stage->has_head ? stage->layer_count : stage->layer_count - 1;
 }
 
-/* As params count them. */
+/* Layer index as in struct param. */
 static int layer_of(const struct stage *stage, int i)
 {
     return i < 0                     ? LAYER_EMBEDDING
@@ -150,7 +150,7 @@ static int layer_of(const struct stage *stage, int i)
                                      : stage->first_layer + i;
 }
 
-/* With the layer's values at hand, and those of the layer that `step` leads to under way. */
+/* Acquires the values of layer i and prefetches those of layer i + step. */
 static enum status acquire(const struct stage *stage, int i, int step)
 {
     int next = i + step;
@@ -173,7 +173,8 @@ static enum status layer_forward(const struct stage *stage, const struct pass *p
     return block_forward(&stage->layers[i].forward, pass, input_of(stage, pass, i + 1));
 }
 
-/* What F did not keep of the run that ends with layer i, whose own values are at hand behind it. */
+/* Recomputes the dropped activations of the run that ends with layer i, and acquires the values of layer i.
+ * */
 static enum status forward_again(const struct stage *stage, const struct pass *pass, int i)
 {
     int first = i >= 0 && i < stage->layer_count ? stage->layers[i].again_from : -1;
@@ -199,7 +200,7 @@ static enum status layer_backward_input(const struct stage *stage, const struct 
     return let_go(stage, i);
 }
 
-/* Gradients of weights need no weights. */
+/* Weight gradients do not read weights: no weights_acquire(). */
 static enum status layer_backward_weight(const struct stage *stage, const struct pass *pass, int i,
                                          struct layer_done done)
 {

@@ -16,7 +16,7 @@ struct embedding embedding_declare(const struct env *env, struct layout *layout)
     return embedding;
 }
 
-/* Adds the positions' rows to the tokens this rank holds. */
+/* Adds the learned position embeddings of the local tokens. */
 static enum status add_positions(const struct embedding *embedding, const struct pass *pass,
                                  struct tensor out)
 {
@@ -39,7 +39,7 @@ enum status embedding_layer_forward(const struct embedding *embedding, const str
     const struct env *env = pass->env;
     const struct held *held = weights_held(env->weights, embedding->table);
     struct group *tp = env->groups->tp;
-    // Without sequence parallelism the sum is made in `out` itself.
+    // Without sequence parallelism the sum is accumulated in `out` itself.
     struct tensor partial = env->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
     TRY(embedding_forward(env->compute, (struct embedding_forward){
                                             .table = held->weight,
@@ -112,7 +112,7 @@ struct head head_declare(const struct env *env, struct layout *layout, enum life
     head.linear = column_linear_declare(env, layout, weight, -1);
     head.logits = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, slice->padded[0]);
     head.max = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
-    // The two sums lie side by side, for one reduction.
+    // Both sums are adjacent in memory, for one all-reduce.
     head.sums = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 2, tokens);
     return head;
 }

@@ -37,7 +37,7 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
     return layer;
 }
 
-/* x of all tokens: gathered under sequence parallelism, itself without. */
+/* *out = x of all tokens: gathered under sequence parallelism, else `local` itself. */
 static enum status gather_tokens(const struct pass *pass, struct tensor local, struct region into,
                                  struct tensor *whole)
 {
@@ -49,7 +49,7 @@ static enum status gather_tokens(const struct pass *pass, struct tensor local, s
     return group_all_gather(env->groups->tp, env->compute, local, *whole);
 }
 
-/* The sum of the ranks' parts: of all tokens in place, or of this rank's tokens in `into`. */
+/* Sums the ranks' partial results: of all tokens in place, or of the local tokens in `into`. */
 static enum status reduce_tokens(const struct pass *pass, struct tensor partial, struct region into,
                                  struct tensor *sum)
 {
@@ -68,7 +68,7 @@ static struct tensor fused_or_none(const struct env *env, int row, bool gradient
     return gradient ? weights_fused_gradient(env->weights, row) : weights_fused_value(env->weights, row);
 }
 
-/* In fp32, rounded once to where it goes. */
+/* Multiplies in fp32 and rounds once to the output type. */
 static enum status multiply_wide(const struct quantization *quantization, const struct pass *pass,
                                  struct gemm args)
 {
@@ -83,8 +83,8 @@ static enum status multiply_wide(const struct quantization *quantization, const 
     return cast(compute, (struct cast){.in = args.c, .out = narrow});
 }
 
-/* One of the layer's three products, with its operands in the numbers that it computes with. What comes
- * behind it sees them as they are. */
+/* One of the layer's three matmuls, with quantized operands where configured. The epilogue sees unquantized
+ * tensors. */
 static enum status multiply(const struct quantization *quantization, const struct pass *pass,
                             enum product product, struct gemm args)
 {
@@ -103,15 +103,15 @@ static enum status multiply(const struct quantization *quantization, const struc
     return gemm_epilogue(pass->env->compute, args);
 }
 
-/* Whether its messages run beside it. A product that is lowered wants its operands whole, for their scales.
- */
+/* Returns true if communication overlaps the matmul. A quantized matmul needs whole operands for the scales.
+ * */
 static bool goes_in_pieces(const struct quantization *quantization, const struct pass *pass,
                            enum product product)
 {
     return pass->env->comm_stream != NULL && quantization->precision.format[product] == PRODUCT_AS_IT_IS;
 }
 
-/* The product of all tokens, of which a is this rank's. */
+/* Multiplies all tokens, of which a holds the local ones. */
 static enum status gather_and_multiply(const struct quantization *quantization, const struct pass *pass,
                                        enum product product, struct region into, struct gemm args)
 {
@@ -125,7 +125,8 @@ static enum status gather_and_multiply(const struct quantization *quantization, 
     return multiply(quantization, pass, product, args);
 }
 
-/* The sum over the ranks of a product whose part of this rank goes to c. parts: room for those of others. */
+/* Sums a matmul over ranks; this rank's partial result is in c. parts: buffer for those of the other ranks.
+ * */
 static enum status multiply_and_reduce(const struct quantization *quantization, const struct pass *pass,
                                        enum product product, struct region parts, struct region into,
                                        struct gemm args, struct tensor *sum)
@@ -156,7 +157,7 @@ enum status column_linear_forward(const struct column_linear *layer, const struc
 enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
                                          struct tensor dy, struct tensor *dx)
 {
-    // Each rank saw only its slice of the outputs, so it can make only a part of dx.
+    // Each rank has only its slice of the outputs, so it computes a partial dx.
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
     return multiply_and_reduce(&layer->quantization, pass, PRODUCT_GRAD_INPUT, layer->gathered,
@@ -215,7 +216,7 @@ enum status row_linear_backward_weight(const struct row_linear *layer, const str
     struct tensor local = pass_tensor(pass, layer->dy);
     struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
-    // Of this rank's tokens only: the row says that its gradient is partial over tp then.
+    // Of the local tokens only: the parameter descriptor marks this gradient as partial over tp.
     struct column_sum of_bias = {.in = local, .out = fused_or_none(env, layer->bias, true)};
     struct gemm args = {.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true};
     if (!env->sequence_parallel)

@@ -8,13 +8,13 @@ static struct tensor piece(const struct env *env, struct tensor t, int rank)
     return tensor_rows(t, rank * tokens, (rank + 1) * tokens);
 }
 
-/* The rank that many places behind this one; negative: before it. */
+/* Returns the rank at that distance after this one; negative: before it. */
 static int neighbour(const struct group *tp, int places)
 {
     return (tp->rank + places + tp->size) % tp->size;
 }
 
-/* What was put on `compute` so far comes before what is put beside it from now on. */
+/* Makes later work on the communication stream wait for the work enqueued on `compute` so far. */
 static enum status begin_overlap(const struct env *env)
 {
     return stream_wait(env->comm_stream, stream_record(env->compute));

@@ -14,7 +14,7 @@ bool linear_precision_quantizes(const struct linear_precision *precision)
     return false;
 }
 
-/* Whether `name` is `whole`, or its first parts. */
+/* Returns true if `name` equals `whole` or its first dotted components. */
 static bool begins(const char *whole, const char *name)
 {
     size_t length = strlen(name);

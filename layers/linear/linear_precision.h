@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which numbers the matrix multiplications of the blocks compute with: mathematics, like model_config.h.
+/* Precision of the matmuls of the transformer blocks: part of the model's mathematics, like model_config.h.
  * The embedding, the head and the attention core always compute in the working type. {0}: everything does. */
 #pragma once
 
@@ -9,10 +9,10 @@
 
 enum product { PRODUCT_FORWARD, PRODUCT_GRAD_INPUT, PRODUCT_GRAD_WEIGHT, PRODUCT_COUNT };
 
-/* The operands of a linear layer's products: its input, its weight, the gradient of its output. */
+/* Operands of a linear layer's matmuls: its input, its weight, the gradient of its output. */
 enum operand { OPERAND_X, OPERAND_W, OPERAND_DY, OPERAND_COUNT };
 
-/* layers/linear/low_precision.h says what each is. */
+/* Defined in layers/linear/low_precision.h. */
 enum product_format {
     PRODUCT_AS_IT_IS,
     PRODUCT_E4M3,
@@ -24,37 +24,36 @@ enum product_format {
     PRODUCT_FORMAT_COUNT
 };
 
-/* Whose largest magnitude a scale of e4m3, e5m2 or hybrid follows: the tensor's as it is, as it was in the
- * steps before, or a block's. The others bring their own. */
+/* Source of the largest magnitude (amax) behind a scale of e4m3, e5m2 or hybrid: the current tensor, the
+ * tensor in previous steps, or a block. The other formats define their own scales. */
 enum scaling { SCALING_TENSORWISE, SCALING_DELAYED, SCALING_BLOCKWISE };
 
-/* Which of the two powers of two next to (largest magnitude) / (largest number) an mxfp8 scale is. */
+/* Rounding of an mxfp8 scale to one of the two powers of two next to amax / (largest number of the format).
+ * */
 enum scale_rounding { SCALE_ROUNDS_UP, SCALE_ROUNDS_DOWN };
 
 struct linear_precision {
     enum product_format format[PRODUCT_COUNT];
     enum scaling scaling;
     enum scale_rounding mxfp8_scale_rounding;
-    int64_t num_layers, high_first, high_last; // so many layers at either end stay as they are,
-    char *const *high;                         // and those with these names
+    int64_t num_layers, high_first, high_last; // this many layers at either end stay in high precision,
+    char *const *high;                         // and layers with these names
     size_t high_count;
 };
 
-/* Whether any product of any layer may be lowered. */
+/* Returns true if any matmul of any layer may be quantized. */
 bool linear_precision_quantizes(const struct linear_precision *precision);
 
-/* The linear layers of a block: "attention.qkv", "attention.proj", "mlp.fc1" (gate and up, too), "mlp.fc2".
- */
+/* Linear layers of a block: "attention.qkv", "attention.proj", "mlp.fc1" (also gate and up), "mlp.fc2". */
 enum { LINEARS_OF_LAYER = 4 };
 extern const char *const linear_names[LINEARS_OF_LAYER];
 
-/* Whether `name` means the linear layer: "layers.3" (its whole layer; -1: the last), "layers.3.mlp.fc2",
- * "mlp" or "mlp.fc2" (in every layer), "fc2". */
+/* Returns true if `name` selects the linear layer: "layers.3" (all of layer 3; -1: the last),
+ * "layers.3.mlp.fc2", "mlp" or "mlp.fc2" (in every layer), "fc2". */
 bool linear_is_named(const char *name, int64_t num_layers, int64_t layer, const char *linear);
 
-/* Whether it is kept in high precision. */
+/* Returns true if the linear layer stays in high precision. */
 bool linear_is_high(const struct linear_precision *precision, int64_t layer, const char *linear);
 
-/* The elements along its sum that share a scale in this format: a tensor must not be cut inside. 1: any cut.
- */
+/* Number of elements along the sum that share a scale: tensors must not be cut within them. 1: any cut. */
 int64_t product_block(enum product_format format, enum scaling scaling);

@@ -4,21 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whose magnitude a scale follows, where that is not a block's. */
+/* Source of the magnitude for a scale that is not per block. */
 enum magnitude_of { OF_NOTHING, OF_TENSOR, OF_ROW, OF_MEAN, OF_HISTORY };
 
-/* How one operand is lowered. along 0: no blocks. */
+/* Quantization of one operand. along 0: no blocks. */
 struct rule {
     bool quantizes;
     enum number_format format;
     enum scale_rule scale;
     enum magnitude_of magnitude;
-    int along, across; // of a block: elements along the sum, and across it
+    int along, across; // block size: elements along the sum, and across it
     bool stochastic;
-    bool transformed; // in grad_weight
+    bool transformed; // in grad_weight: Hadamard transform
 };
 
-/* Designated, so that what is left out is left out on purpose. */
+/* Designated initializers: omitted fields are omitted on purpose. */
 #define TO(format_, ...)                                           \
     {                                                              \
         .quantizes = true, .format = NUMBER_##format_, __VA_ARGS__ \
@@ -39,7 +39,7 @@ static const struct rule own_rules[PRODUCT_FORMAT_COUNT][OPERAND_COUNT] = {
                          {.quantizes = false}},
 };
 
-/* e4m3, e5m2 and hybrid are told how to scale. */
+/* Returns true for e4m3, e5m2 and hybrid, whose scaling is configurable. */
 static bool is_told(enum product_format format)
 {
     return format == PRODUCT_E4M3 || format == PRODUCT_E5M2 || format == PRODUCT_HYBRID;
@@ -69,11 +69,11 @@ static struct rule rule_of(const struct linear_precision *precision, enum produc
     return rule;
 }
 
-/* The operands of each product, in the order in which it has them. */
+/* Operands of each matmul, in order. */
 static const enum operand operands_of[PRODUCT_COUNT][2] = {
     {OPERAND_X, OPERAND_W}, {OPERAND_DY, OPERAND_W}, {OPERAND_DY, OPERAND_X}};
 
-/* Two products have each operand; its magnitude is looked at in the first of those that scale with delay. */
+/* Each operand occurs in two matmuls; its amax is recorded in the first one that uses delayed scaling. */
 static bool is_seen_in(const struct linear_precision *precision, enum product product, enum operand operand)
 {
     for (int p = 0; p < (int)product; p++)
@@ -82,9 +82,9 @@ static bool is_seen_in(const struct linear_precision *precision, enum product pr
     return true;
 }
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
-/* The linear layer that a row begins: its layer is named by its first weight. */
+/* Returns the name of the linear layer of a parameter: a fused layer is named by its first weight. */
 static const char *linear_of(const char *row)
 {
     static const char *const first[LINEARS_OF_LAYER][2] = {{".attention.q.", NULL},
@@ -116,7 +116,7 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
     struct quantization quantization = {.weight = weight, .cut_inputs = cut_dim == 1};
     if (linear == NULL || !linear_precision_quantizes(&env->precision))
         return quantization;
-    // The memory of a layer does not depend on which of them are kept high.
+    // Memory does not depend on the layers kept in high precision.
     if (!linear_is_high(&env->precision, rows[weight].layer, linear))
         quantization.precision = env->precision;
     int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
@@ -141,20 +141,20 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
     return quantization;
 }
 
-/* ---- lowering ---- */
+/* ---- quantization ---- */
 
-/* One operand on its way. */
+/* One operand to quantize. */
 struct task {
     const struct quantization *quantization;
     const struct pass *pass;
     enum product product;
     enum operand operand;
     struct rule rule;
-    int parts; // of its outputs: x has none of them
+    int parts; // logical tensors along its outputs; x has none
     bool cut;  // over tp
 };
 
-/* The columns (of dy) or rows (of w) that belong to one logical tensor. */
+/* Returns the columns (of dy) or rows (of w) of one logical tensor. */
 static struct tensor part_of(const struct task *task, struct tensor t, int part)
 {
     const struct weights *weights = task->pass->env->weights;
@@ -167,7 +167,7 @@ static struct tensor part_of(const struct task *task, struct tensor t, int part)
     return task->operand == OPERAND_W ? tensor_rows(t, begin, end) : tensor_columns(t, begin, end);
 }
 
-/* What scales follow from: of all parts, or of each row of x. */
+/* The magnitudes that determine the scales: of all parts, or of each row of x. */
 static struct tensor magnitudes_of(const struct task *task)
 {
     void *data = pass_tensor(task->pass, task->quantization->magnitudes).data;
@@ -176,7 +176,7 @@ static struct tensor magnitudes_of(const struct task *task)
                      task->rule.magnitude == OF_ROW ? tokens : task->parts);
 }
 
-/* Of all rows' operands, the one of a part. */
+/* Selects one part from the magnitudes of all parameters' operands. */
 static struct tensor delayed_part(const struct task *task, struct tensor all, int part)
 {
     int64_t slot = (int64_t)(task->quantization->weight + part) * OPERAND_COUNT + (int64_t)task->operand;
@@ -208,8 +208,8 @@ static enum status find_magnitudes(const struct task *task, struct tensor in)
                             task->rule.magnitude == OF_MEAN ? REDUCE_SUM : REDUCE_MAX);
 }
 
-/* For the scales of the next step, which other ranks' parts and microbatches are joined to behind this one.
- */
+/* Records magnitudes for the scales of the next step. Other ranks' parts and microbatches are merged later.
+ * */
 static enum status see_magnitudes(const struct task *task, struct tensor in)
 {
     const struct env *env = task->pass->env;
@@ -263,7 +263,7 @@ static enum status quantize_one(const struct quantization *quantization, const s
     task.rule = rule_of(&quantization->precision, product, operand);
     if (!task.rule.quantizes && tensor->dtype == F32)
         return OK;
-    if (!task.rule.quantizes) { // as it is, beside one that is f32
+    if (!task.rule.quantizes) { // unquantized; the other operand is f32
         struct tensor as_it_is = *tensor;
         *tensor = pass_tensor(pass, *regions[operand]);
         return cast(pass->env->compute, (struct cast){.in = as_it_is, .out = *tensor});

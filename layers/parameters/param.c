@@ -11,7 +11,7 @@ int params_kv_replicas(const struct model_config *model, int tp)
     return tp > model->num_query_groups ? tp / (int)model->num_query_groups : 1;
 }
 
-/* What the rows of one model have in common while they are written. */
+/* State shared by the declarations of one model. */
 struct declaration {
     const struct model_config *model;
     const struct degrees *degrees;
@@ -25,7 +25,7 @@ static struct cut cut_tp(const struct declaration *d, int dim)
     return (struct cut){.dim = dim, .axes = AXIS_TP, .parts = d->degrees->tp, .replicas = 1, .multiple = 1};
 }
 
-/* Adds a row, and returns it for the exceptions. `format` may hold one %d for the layer. */
+/* Appends a descriptor and returns it for further changes. `format` may contain one %d for the layer. */
 static struct param *declare(struct declaration *d, const char *name, int64_t rows, int64_t columns)
 {
     struct params *out = d->out;
@@ -59,7 +59,7 @@ static struct param *declare_matrix(struct declaration *d, const char *name, int
     return row;
 }
 
-/* A vector along the hidden dimension: whole everywhere; it sees this rank's tokens only. */
+/* A vector along the hidden dimension: replicated, but its gradient covers the local tokens only. */
 static void declare_hidden_vector(struct declaration *d, const char *name, enum param_init init)
 {
     struct param *row = declare(d, name, d->model->hidden_size, 0);
@@ -78,7 +78,7 @@ static void declare_norm(struct declaration *d, const char *name)
     }
 }
 
-/* The bias of output features that are cut as the matrix `cuts`. */
+/* The bias of output features cut like the matrix `cuts`. */
 static struct param *declare_cut_bias(struct declaration *d, const char *name, int64_t rows)
 {
     struct param *row = declare(d, name, rows, 0);
@@ -86,8 +86,8 @@ static struct param *declare_cut_bias(struct declaration *d, const char *name, i
     return row;
 }
 
-/* Key/value heads fewer than tp are cut into their own number of parts and held by several ranks,
- * each of which sees the gradient of its own query heads only. */
+/* With fewer key/value heads than tp, each head is held by several ranks; each rank's gradient covers its own
+ * query heads only. */
 static void replicate_kv(const struct declaration *d, struct param *row)
 {
     int replicas = params_kv_replicas(d->model, d->degrees->tp);
@@ -146,7 +146,7 @@ static void declare_mlp(struct declaration *d, double branch_std)
         declare_hidden_vector(d, "mlp.fc2.bias", INIT_ZERO);
 }
 
-/* Vocabulary rows, padded in memory so that matrix multiplications get a round number of them. */
+/* Vocabulary rows, padded in memory to a round number for efficient matmuls. */
 static struct param *declare_vocabulary(struct declaration *d, const char *name)
 {
     const struct model_config *m = d->model;
@@ -174,8 +174,8 @@ enum status params_declare(const struct model_config *model, const struct degree
         row->partial = sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
     }
 
-    // The last matrix of each residual branch starts smaller, so that the stream's variance does not
-    // grow with depth (GPT-2).
+    // The last matrix of each residual branch has a smaller std, so that the variance of the residual stream
+    // does not grow with depth (GPT-2).
     double branch_std = model->init_method_std / sqrt(2.0 * (double)model->num_layers);
     out->before_layers = out->count;
     for (d.layer = 0; d.layer < model->num_layers; d.layer++) {
@@ -201,7 +201,7 @@ void params_free(struct params *params)
 
 int params_of_layer(const struct params *params, int layer, int *first)
 {
-    int layers = params->rows[params->count - 1].layer; // the head stands behind them
+    int layers = params->rows[params->count - 1].layer; // the head follows the layers
     CHECK(layer >= LAYER_EMBEDDING && layer <= layers);
     *first = layer == LAYER_EMBEDDING ? 0 : params->before_layers + layer * params->in_layer;
     return layer == LAYER_EMBEDDING ? params->before_layers
@@ -209,7 +209,7 @@ int params_of_layer(const struct params *params, int layer, int *first)
                                     : params->in_layer;
 }
 
-/* A row of this layer by its whole name, or -1. */
+/* Returns the parameter of this layer with the full name, or -1. */
 static int find_in_layer(const struct params *params, int layer, const char *name)
 {
     int first, count = params_of_layer(params, layer, &first);

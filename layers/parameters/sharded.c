@@ -5,30 +5,30 @@
 
 enum { ALIGN_ELEMENTS = 16 };
 
-/* A layer: what is gathered and reduced together. */
+/* A layer: the unit of all-gather and reduce-scatter. */
 struct unit {
     int layer;
-    int first, count; // of the held rows
+    int first, count; // index range of the held parameters
     int first_bucket, buckets;
-    int64_t begin, elements; // in the order of all gradients; a multiple of ALIGN_ELEMENTS
+    int64_t begin, elements; // offset in all gradients; a multiple of ALIGN_ELEMENTS
 };
 
-/* One end of an arena. */
+/* One end of an arena: the buffer of one unit. */
 struct room {
-    int unit;            // whose it is, or was; -1: nobody's
-    bool there;          // filled, or about to be
-    bool used;           // acquired, or opened
-    struct event filled; // may be read
-    struct event left;   // may be written again
+    int unit;            // current or last unit; -1: none
+    bool there;          // filled, or being filled
+    bool used;           // acquired or opened by the caller
+    struct event filled; // after it the contents may be read
+    struct event left;   // after it the buffer may be overwritten
 };
 
-/* Memory for a layer and a neighbour of it. */
+/* Memory for a layer and one neighbour. */
 struct arena {
     struct buffer buffer;
     enum dtype dtype;
     int64_t elements;
-    int rooms; // 1: without overlap
-    int turn;  // whose room is next
+    int rooms; // 1 without overlap
+    int turn;  // next room to use
     struct room room[2];
 };
 
@@ -39,12 +39,12 @@ struct sharded {
     int count;
     struct arena values, gradients;
     struct stream *gather, *reduce;
-    bool gathers; // values are sharded, too
+    bool gathers; // values are sharded too (stage 3)
 };
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
-/* Which unit a layer is; -1: this rank does not hold it. */
+/* Returns the unit of a layer; -1 if this rank does not hold it. */
 static int unit_of(const struct sharded *s, int layer)
 {
     for (int u = 0; u < s->count; u++)
@@ -87,7 +87,7 @@ static enum status create_arena(const struct sharded *s, enum dtype dtype, bool 
 enum status sharded_create(struct weights *weights, const struct weights_config *config)
 {
     struct sharded *s = calloc(1, sizeof *s);
-    weights->sharded = s; // which destroys it, come what may
+    weights->sharded = s; // set first, so that weights_destroy() frees it after an error
     if (s == NULL)
         return fail(NO_MEMORY, "no memory for what is sharded");
     *s = (struct sharded){.weights = weights,
@@ -120,7 +120,7 @@ void sharded_destroy(struct sharded *sharded)
 
 /* ---- rooms ---- */
 
-/* `count` elements of a unit's room, the first at `begin` of it. */
+/* Returns `count` elements of a room's unit, starting at element `begin`. */
 static struct tensor room_part(const struct sharded *s, const struct arena *arena, int room, int64_t begin,
                                int64_t count)
 {
@@ -143,13 +143,13 @@ static int room_of(const struct arena *arena, int unit)
     return -1;
 }
 
-/* Whether two units have no room beside each other. */
+/* Returns true if two units do not fit next to each other. */
 static bool collide(const struct sharded *s, const struct arena *arena, int a, int b)
 {
     return a >= 0 && b >= 0 && s->units[a].elements + s->units[b].elements > arena->elements;
 }
 
-/* The one after the last, but not from under somebody who is in it, or who is about to be. */
+/* Returns the next room in rotation, skipping rooms that are in use or being filled. */
 static int next_room(const struct arena *arena)
 {
     int room = arena->turn, other = (room + 1) % arena->rooms;
@@ -157,7 +157,7 @@ static int next_room(const struct arena *arena)
     return taken || arena->room[room].used ? other : room;
 }
 
-/* The next room becomes this unit's, on `stream`: what is in the way has left before. */
+/* Assigns the next room to this unit, on `stream`, after its previous contents have been released. */
 static enum status take_room(const struct sharded *s, struct arena *arena, int unit, struct stream *stream,
                              int *out)
 {
@@ -182,7 +182,7 @@ static void leave_room(struct arena *arena, int room, struct event left)
     arena->room[room].left = left;
 }
 
-/* Points one view of each row of the unit into the room, or with room -1 nowhere. */
+/* Points one view of each parameter of the unit into the room; room -1: sets it to NULL. */
 static void point_views(const struct sharded *s, const struct unit *unit, const struct arena *arena, int room)
 {
     for (int i = unit->first; i < unit->first + unit->count; i++) {
@@ -195,7 +195,7 @@ static void point_views(const struct sharded *s, const struct unit *unit, const 
 
 /* ---- values ---- */
 
-/* Rounded on the way, where layers compute in less than what is updated. */
+/* Copies; rounds if layers compute in a smaller type than the optimizer's. */
 static enum status put(struct stream *stream, struct tensor in, struct tensor out)
 {
     return in.dtype == out.dtype ? copy(stream, (struct copy){.in = in, .out = out})
@@ -221,7 +221,7 @@ static enum status gather(struct sharded *s, int index, int *out)
     return OK;
 }
 
-/* The gather of the layer after `unit`, where it has room beside it. */
+/* Prefetches the layer after `unit` if it fits next to it. */
 static enum status gather_ahead(struct sharded *s, int unit, int next)
 {
     int room, index = unit_of(s, next);
@@ -274,7 +274,7 @@ enum status weights_open_gradients(struct weights *weights, struct stream *compu
     return fill(compute, (struct fill){.out = room_tensor(s, &s->gradients, room), .value = 0.0F});
 }
 
-/* This rank's slice of the sum over the ranks, added to those of the microbatches before. */
+/* Adds this rank's slice of the sum over ranks to the sum of earlier microbatches. */
 static enum status reduce(struct sharded *s, const struct unit *unit, int room)
 {
     const struct weights *w = s->weights;

@@ -13,7 +13,7 @@ static int64_t aligned(int64_t elements)
     return (elements + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
 }
 
-/* Lays the held rows out one after the other. A matrix that others are fused to is followed by them
+/* Assigns consecutive offsets to the held parameters. The parameters of a fused matrix follow each other
  * without a gap. */
 static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradients)
 {
@@ -37,12 +37,12 @@ static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradient
     *gradients = aligned(*gradients);
 }
 
-/* ---- buckets, and what of them is owned ---- */
+/* ---- buckets, and the owned part of them ---- */
 
-/* A tied weight's uses are cut alike, wherever they are: apart from their neighbours. */
+/* Uses of a tied weight get buckets of their own, so that they are cut identically wherever they are held. */
 static bool is_tied(const struct params *params, const struct held *held)
 {
-    const struct param *last = &params->rows[params->count - 1]; // the head, where there is a tie
+    const struct param *last = &params->rows[params->count - 1]; // the head, if embeddings are tied
     return last->tie >= 0 && (held->row == last || held->index == last->tie);
 }
 
@@ -74,7 +74,7 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
     return status;
 }
 
-/* The part of a held row that lies in this rank's slice of its bucket; false: none. */
+/* Finds the part of a held parameter in this rank's slice of its bucket; returns false if there is none. */
 static bool own_part(const struct weights *w, int index, struct owned *out)
 {
     struct held *held = &w->list[index];
@@ -82,7 +82,7 @@ static bool own_part(const struct weights *w, int index, struct owned *out)
     int64_t columns = columns_of(held), rows = held->slice.padded[0];
     int64_t begin = bucket_cut(bucket, w->rank) - held->gradient_offset;
     int64_t end = bucket_cut(bucket, w->rank + 1) - held->gradient_offset;
-    begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside
+    begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside the parameter
     end = end < rows * columns ? end / columns : rows;
     *out = (struct owned){.held = held, .begin = begin, .count = end - begin};
     return begin < end;
@@ -98,19 +98,19 @@ static enum status list_owned(struct weights *w)
     return OK;
 }
 
-/* Values and gradients lie in a bucket alike; its values begin here. */
+/* Offset of a bucket's values. Values and gradients have the same order within a bucket. */
 static int64_t values_begin(const struct weights *w, const struct bucket *bucket)
 {
     return w->list[bucket->first].value_offset;
 }
 
-/* With ZeRO a bucket has the values of all its gradients, or none: of a second use, which is alone. */
+/* With ZeRO a bucket has values for all of its gradients, or none: a second use has its own bucket. */
 static bool has_values(const struct weights *w, const struct bucket *bucket)
 {
     return !w->list[bucket->first].second_use;
 }
 
-/* Slices lie one after the other: how many elements before those of `bucket`. */
+/* Elements before the slice of `bucket`; slices are consecutive. */
 static int64_t slices_before(const struct weights *w, int bucket, bool gradients)
 {
     int64_t at = 0;
@@ -127,13 +127,13 @@ static size_t bytes_of(int64_t elements)
     return (size_t)elements * sizeof(float);
 }
 
-/* Whether what is updated lies apart from what the layers compute with. */
+/* Returns true if the optimizer updates fp32 master weights separate from the layers' weights. */
 static bool has_masters(const struct weights *w)
 {
     return w->zero_stage < 3 && w->working != w->main;
 }
 
-/* Of w->value: the whole's, or that of its slices. */
+/* Type of w->value: of whole parameters, or of their slices. */
 static enum dtype kept_dtype(const struct weights *w)
 {
     return w->zero_stage >= 3 ? w->main : w->working;
@@ -159,7 +159,7 @@ static enum status allocate(struct weights *w, int64_t values, int64_t gradients
     return OK;
 }
 
-/* Rows of a held one, the first at element `offset` of a buffer. */
+/* View of rows of a held parameter, the first at element `offset` of a buffer. */
 static struct tensor view_as(enum dtype dtype, const struct held *held, const struct buffer *buffer,
                              int64_t offset, int64_t rows)
 {
@@ -173,7 +173,7 @@ static struct tensor view(const struct held *held, const struct buffer *buffer, 
     return view_as(F32, held, buffer, offset, rows);
 }
 
-/* What is sharded leads nowhere until it is brought together. */
+/* Views of sharded tensors are NULL until they are gathered. */
 static void point_held(struct weights *w, bool training)
 {
     const struct buffer nowhere = {0};
@@ -190,7 +190,7 @@ static void point_held(struct weights *w, bool training)
     }
 }
 
-/* Where element `element` of a held row lies among the slices. */
+/* Offset of element `element` of a held parameter in the slices. */
 static int64_t slice_offset(const struct weights *w, int index, int64_t element, bool gradients)
 {
     int b = w->plan.bucket_of[index];
@@ -240,7 +240,7 @@ struct tensor weights_value_slice(const struct weights *w, int bucket)
     return tensor_1d(begin, w->main, w->plan.buckets[source].counts[w->rank]);
 }
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static enum status list_held(struct weights *w, const struct weights_config *config)
 {
@@ -315,13 +315,13 @@ static struct tensor whole(const struct buffer *buffer)
     return tensor_1d(buffer->data, F32, (int64_t)(buffer->bytes / sizeof(float)));
 }
 
-/* The copy of a tied weight draws what its original draws. */
+/* A copy of a tied weight uses the random numbers of the original. */
 static const char *original_name(const struct weights *w, const struct param *row)
 {
     return row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
 }
 
-/* Part of a held row, or all of it. */
+/* Initializes part of a held parameter, or all of it. */
 static enum status initialise_part(const struct weights *w, const struct held *held, struct slice slice,
                                    struct tensor value, struct stream *stream, uint64_t seed)
 {
@@ -343,7 +343,7 @@ static enum status initialise_part(const struct weights *w, const struct held *h
                                });
 }
 
-/* What the layers compute with, and what it was rounded from. */
+/* Initializes the layers' weights and the master weights. */
 static enum status initialise_values(struct weights *w, struct stream *stream, uint64_t seed)
 {
     for (int i = 0; i < w->count && w->zero_stage < 3; i++)
@@ -360,8 +360,8 @@ static enum status initialise_values(struct weights *w, struct stream *stream, u
 
 enum status weights_initialise(struct weights *w, struct stream *stream, uint64_t seed)
 {
-    // Padding, gaps and moments are zero, and stay zero: their gradients are. The host's memory begins as
-    // zero.
+    // Padding, gaps and moments start at zero and stay zero, because their gradients are zero. Host memory is
+    // allocated zeroed.
     struct buffer *all[] = {&w->value, &w->m, &w->v, &w->master};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->bytes > 0 && all[i]->part != PART_HOST)
@@ -371,7 +371,7 @@ enum status weights_initialise(struct weights *w, struct stream *stream, uint64_
     return OK;
 }
 
-/* Rounds rows [begin, begin + count) of a held one by way of fp32 on the device. */
+/* Copies rows [begin, begin + count) to the device as fp32 and rounds them there. */
 static enum status put_rows(struct weights *w, struct stream *stream, const struct held *held,
                             const float *host, const struct buffer *staging, int64_t begin, int64_t count)
 {
@@ -447,7 +447,7 @@ struct owned *weights_owned(const struct weights *weights, int row)
 struct slice owned_slice(const struct owned *owned)
 {
     struct slice slice = owned->held->slice;
-    int64_t real = slice.count[0] - owned->begin; // the rows behind are padding
+    int64_t real = slice.count[0] - owned->begin; // the remaining rows are padding
     slice.begin[0] += owned->begin;
     slice.padded[0] = owned->count;
     slice.count[0] = real < 0 ? 0 : real < owned->count ? real : owned->count;
@@ -478,7 +478,7 @@ struct held *weights_held(const struct weights *weights, int row)
     return row >= 0 && weights->held_of_row[row] >= 0 ? &weights->list[weights->held_of_row[row]] : NULL;
 }
 
-/* From the first of the fused rows to the last: they lie without a gap. */
+/* View from the first to the last of the fused parameters: they are adjacent. */
 static struct tensor fused(const struct weights *weights, int first_row, bool gradient)
 {
     const struct held *first = weights_held(weights, first_row);

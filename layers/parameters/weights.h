@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The parameters that one rank holds: for each row (param.h) of its layers the slice, its value and
- * its gradient. They live in flat buffers, and the order in them is the order in which the last gradients of
- * a step become ready: the last layer first, the embedding last, so that a bucket of gradients is one range
- * of one buffer.
+/* Parameters held by one rank: for each descriptor (param.h) of its layers a slice, its value and its
+ * gradient. They are stored in flat buffers, in the order in which the last gradients of a step become ready:
+ * the last layer first, the embedding last. A bucket of gradients is therefore one range of one buffer.
  *
- * What a rank updates is another list: all that it holds, or with ZeRO (1910.02054) its slices of it. A
- * bucket is cut into one slice for each data rank (parallel/bucket_plan.h), between rows of a matrix, so that
- * what is left of a tensor is a matrix again:
+ * The optimizer of a rank updates the *owned* parameters: all that it holds, or with ZeRO (1910.02054) its
+ * slices. A bucket is cut into one slice per data rank (parallel/bucket_plan.h), between rows of a matrix, so
+ * that the owned part of a matrix is again a matrix:
  *
- *     held    | head          | norm | mlp 5 w | b | ...        what layers compute with
- *     owned   | rows 40..79   |      | rows 0.. |               what AdamW steps, and checkpoints keep
+ *     held    | head          | norm | mlp 5 w | b | ...        used by the layers
+ *     owned   | rows 40..79   |      | rows 0.. |               updated by AdamW, saved in checkpoints
  *
  *                 value       gradient       m, v
  *     stage 0     whole       whole          whole
@@ -17,20 +16,21 @@
  *     stage 2     whole       slices         slices
  *     stage 3     slices      slices         slices
  *
- * What is kept in slices is whole for as long as a layer needs it (layers/parameters/sharded.h).
+ * Sharded tensors are gathered while a layer uses them (layers/parameters/sharded.h).
  *
- * Where layers compute in bf16 or f16 the whole is of that type, and what is owned has a value of its own in
- * fp32, the master (1710.03740): AdamW steps it and leaves it rounded in the whole. In fp32 it is the whole's
- * own slice. In stage 3 the masters are all there is, and are rounded on their way into what is brought
- * together. Initialised, checkpointed and compared are values; the rounded ones follow from them. Without
- * masters (`main` the working type) the whole's own slice is the value here too, and AdamW rounds
- * stochastically what it leaves in it (kernels/ops.h).
+ * With bf16 or f16 layers the held values have that type, and the owned values are fp32 master weights
+ * (1710.03740): AdamW updates them and writes the rounded result to the held values. With fp32 the owned
+ * values are views of the held ones. In stage 3 only the masters exist, and are rounded when they are
+ * gathered. Initialization, checkpoints and comparisons use the masters. Without masters (`main` is the
+ * working type) the owned values are views of the held ones, and AdamW rounds its updates stochastically
+ * (kernels/ops.h).
  *
- * A tied weight used twice on one rank (pp 1) has one value and two gradients. Used on two ranks it is
- * held twice, and both copies make the same step. Either way each use's gradient is reduced
- * alone, then embedding + head, so that pipeline degrees agree to the bit.
+ * A tied weight with both uses on one rank (pp 1) has one value and two gradients. With the uses on two ranks
+ * each holds a copy, and both copies are updated identically. In both cases the gradient of each use is
+ * reduced separately, then embedding + head are added, so that results are bit-identical over pipeline
+ * degrees.
  *
- * The trap: behind the sum over data ranks a gradient is whole in the owned slices only. */
+ * Caution: after the reduction over data ranks only the owned slices of a gradient are valid. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -40,21 +40,22 @@
 
 struct held {
     const struct param *row;
-    int index; // of the row
+    int index; // of the descriptor in params
     struct slice slice;
-    int64_t value_offset, gradient_offset; // elements in the flat buffers
-    struct tensor weight, gradient; // of the working type, and f32; padded local shape; data NULL while
-                                    // they are nowhere
-    bool second_use;                // its value is another held row's, on this rank
+    int64_t value_offset, gradient_offset; // element offsets in the flat buffers
+    struct tensor weight, gradient; // working type, and f32; padded local shape; data is NULL while they are
+                                    // sharded
+    bool second_use;                // shares the value of another held parameter on this rank
 };
 
-/* Rows [begin, begin + count) of a held matrix (elements of a vector), padding among them. Never empty. */
+/* Rows [begin, begin + count) of a held matrix (elements of a vector), including padding. Never empty. */
 struct owned {
     struct held *held;
     int64_t begin, count;
-    struct tensor value, gradient, m, v; // f32[count] or [count, columns], but value of the type `main`; of a
-                                         // second use gradient alone, and without training value alone
-    struct tensor working;               // the same of held->weight, where that is another
+    struct tensor value, gradient, m, v; // f32[count] or [count, columns]; value has the type `main`; a
+                                         // second use has only the gradient, and without training there is
+                                         // only the value
+    struct tensor working;               // the same rows of held->weight, if separate from value
 };
 
 struct weights {
@@ -63,71 +64,71 @@ struct weights {
     struct held *list; // in flat order
     int count;
     int *held_of_row;   // index into list, or -1
-    enum dtype working; // of the whole
-    enum dtype main;    // of what is updated
+    enum dtype working; // type of the held values
+    enum dtype main;    // type of the owned values
     int zero_stage;
     struct bucket_plan plan;
-    struct group *data;  // whom it is shared out to; NULL: nobody
-    int rank;            // whose slices are this rank's
+    struct group *data;  // group that shards; NULL: no sharding
+    int rank;            // index of this rank's slices
     struct owned *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
-    struct buffer master;        // f32; where the whole is kept, and is of another type than `main`
-    struct tensor flat_gradient; // f32[all gradients], or all slices of them
-    struct event updated;        // the values are those of the last update
-    struct sharded *sharded;     // NULL below stage 2
+    struct buffer master;        // f32 master weights, if the held values have another type than `main`
+    struct tensor flat_gradient; // f32[all gradients], or all of their slices
+    struct event updated;        // recorded after the last update of the values
+    struct sharded *sharded;     // NULL with ZeRO stage 0 and 1
 };
 
 struct weights_config {
     struct device *device;
     const struct params *params;
     struct place place;
-    /* Those this rank holds, in the order their gradients become ready; LAYER_EMBEDDING and num_layers (norm
-     * and head) among them where it holds them. */
+    /* Layers on this rank, in the order in which their gradients become ready; including LAYER_EMBEDDING and
+     * num_layers (final norm and head) if it holds them. */
     const int *layers;
     int layer_count;
     enum dtype working;
-    enum dtype main;      // f32, or the working type: without masters
-    bool training;        // false: held->weight only, whole
-    bool offload_moments; // into the host's memory (PART_HOST)
-    int zero_stage;       // what the data ranks share out; above 0 the next three are read
+    enum dtype main;      // f32, or the working type (no master weights)
+    bool training;        // false: held->weight only, not sharded
+    bool offload_moments; // to host memory (PART_HOST)
+    int zero_stage;       // ZeRO stage over the data ranks; if above 0 the next three fields are used
     const struct groups *groups;
     bool overlap_grad_reduce, overlap_param_gather;
-    int64_t bucket_bytes; // 0: one bucket. From stage 2 on a layer is one
+    int64_t bucket_bytes; // 0: one bucket. With stage 2 and 3 each layer is a bucket
 };
 
 MUST_USE enum status weights_create(const struct weights_config *config, struct weights *out);
 void weights_destroy(struct weights *weights);
 
-/* Values as functions of (seed, name, global index); moments zero. */
+/* Initializes values as functions of (seed, name, global index), and moments to zero. */
 MUST_USE enum status weights_initialise(struct weights *weights, struct stream *stream, uint64_t seed);
-/* The value of a held row, from f32 numbers of its padded local shape, to where it lies: in held->weight, and
- * in what is owned of it. Waits. */
+/* Copies the value of a held parameter from f32 host memory, in its padded local shape, to held->weight and
+ * to its owned part. Synchronous. */
 MUST_USE enum status weights_put(struct weights *weights, struct stream *stream, const struct held *held,
                                  const float *host);
 MUST_USE enum status weights_zero_gradients(struct weights *weights, struct stream *stream);
-/* Behind an update, everyone's owned values into the whole, where there is one. */
+/* After an update: all-gathers the owned values into the held values, where both exist. */
 MUST_USE enum status weights_gather(struct weights *weights, struct stream *stream);
 
-/* NULL when this rank does not hold the row. */
+/* Returns NULL if this rank does not hold the parameter. */
 struct held *weights_held(const struct weights *weights, int row);
 
-/* What this rank owns of a row; NULL: nothing. */
+/* Returns the owned part of a parameter; NULL if there is none. */
 struct owned *weights_owned(const struct weights *weights, int row);
 
-/* The part of the global tensor that is owned: a rectangle, of which padded[0] is `count`. */
+/* Returns the owned rectangle of the global tensor; padded[0] equals `count`. */
 struct slice owned_slice(const struct owned *owned);
 
-/* What a value of two bytes rounds by when it is updated. */
+/* Stochastic rounding of the updates of a two-byte value. */
 struct stochastic owned_stochastic(const struct weights *weights, const struct owned *owned, uint64_t seed);
-/* The generator of that for the parameter of this name. */
+/* Returns the random generator of the stochastic rounding for this parameter name. */
 struct philox stochastic_named(uint64_t seed, const char *param_name);
 
-/* This rank's slice of a bucket, where it is kept; the values of a second use are the other's. Stages 2
+/* This rank's slice of a bucket in the sharded buffers; a second use shares the values of the first. Stages 2
  * and 3. */
 struct tensor weights_gradient_slice(const struct weights *weights, int bucket);
 struct tensor weights_value_slice(const struct weights *weights, int bucket); // stage 3
 
-/* The rows that are laid side by side with `first_row`, as one matrix (or vector). */
+/* The parameters fused with `first_row`, as one matrix (or vector). */
 struct tensor weights_fused_value(const struct weights *weights, int first_row);
 struct tensor weights_fused_gradient(const struct weights *weights, int first_row);
