@@ -15,7 +15,7 @@ static enum status check_ranges(const struct bucket_range *ranges, int count)
     return OK;
 }
 
-/* Closes a bucket after each range that makes it large enough, and around those that are to be alone. */
+/* Closes a bucket after each range that makes it large enough, and before and after ranges marked `alone`. */
 static void lay_out(struct bucket_plan *plan, const struct bucket_range *ranges, int64_t bucket_bytes)
 {
     int64_t bytes = 0;
@@ -34,7 +34,7 @@ static void lay_out(struct bucket_plan *plan, const struct bucket_range *ranges,
     }
 }
 
-/* The place nearest to `target` where this range may be cut. */
+/* Returns the allowed cut of this range nearest to `target`. */
 static int64_t cut_in(const struct bucket_range *range, int64_t target)
 {
     int64_t inside = target - range->begin, low = 0, high = range->end - range->begin;
@@ -45,7 +45,7 @@ static int64_t cut_in(const struct bucket_range *range, int64_t target)
     return range->begin + (inside - low <= high - inside ? low : high);
 }
 
-/* Rising with `target`, from the bucket's begin to its end. */
+/* Returns the cut nearest to `target`; monotonic in `target`, from the bucket's begin to its end. */
 static int64_t cut_near(const struct bucket *bucket, const struct bucket_range *ranges, int64_t target)
 {
     for (int i = bucket->first; i < bucket->first + bucket->count; i++)
@@ -59,7 +59,7 @@ static void cut(struct bucket_plan *plan, const struct bucket_range *ranges)
     int64_t *counts = plan->counts;
     for (int b = 0; b < plan->count; b++) {
         struct bucket *bucket = &plan->buckets[b];
-        // Whole shares and what is left over: a product of elements and ranks could be too large.
+        // Quotient and remainder separately: elements * ranks could overflow.
         int64_t all = bucket->end - bucket->begin, share = all / plan->ranks, rest = all % plan->ranks;
         int64_t at = bucket->begin;
         bucket->counts = counts;

@@ -6,14 +6,15 @@
 
 struct pending {
     int missing;        // ranges not ready yet in this step
-    struct event after; // what its sum waits for; one stream's last event covers that stream's earlier ones
+    struct event after; // the reduction waits for it; the last event of a stream covers that stream's earlier
+                        // ones
 };
 
 struct buckets {
     struct buckets_config config;
     struct stream *stream;
-    void *known[2];          // to the transport, for the data group and the twins
-    int started;             // buckets, in this step
+    void *known[2];          // registrations with the transport, for the data group and the stage replicas
+    int started;             // buckets started in this step
     bool *ready;             // [ranges]
     struct pending *pending; // [buckets]
 };
@@ -67,7 +68,8 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
         status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
         status = stream_create(config->device, "buckets", &b->stream);
-    if (status == OK && config->registered && !config->scatter) // slices of different sizes go by scratch
+    if (status == OK && config->registered && !config->scatter) // slices of different sizes go through
+                                                                // scratch memory
         status = register_gradients(b);
     if (status == OK) {
         begin_step(b);
@@ -90,7 +92,8 @@ void buckets_destroy(struct buckets *buckets)
     free(buckets);
 }
 
-/* The sum over the data ranks: of the whole bucket, or of this rank's slice; *summed is what has it. */
+/* Reduces over the data ranks: the whole bucket, or this rank's slice. *summed: the view that holds the sum.
+ * */
 static enum status sum_over_data(const struct buckets *b, const struct bucket *bucket, struct tensor *summed)
 {
     struct group *data = b->config.data;
@@ -103,7 +106,7 @@ static enum status sum_over_data(const struct buckets *b, const struct bucket *b
     return group_reduce_scatter_v(data, b->stream, whole, bucket->counts);
 }
 
-/* Starts those that may start: complete, and all before them started. */
+/* Starts all buckets that are complete and whose predecessors have started. */
 static enum status start(struct buckets *b)
 {
     const struct bucket_plan *plan = b->config.plan;

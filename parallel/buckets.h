@@ -1,41 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Gradients leave for their data-parallel sum as soon as they are finished. They lie in one flat buffer in
- * the order in which the backward pass finishes them, and go bucket by bucket (bucket_plan.h). A bucket
- * starts when its last gradient is ready and all buckets before it have started: so every rank starts them in
- * the same order, and messages match. Sums are elementwise in rank order, so the size of the buckets changes
- * no bit. (2006.15704, section 3.2)
+/* Data-parallel gradient reduction, bucket by bucket, overlapped with the backward pass (2006.15704, section
+ * 3.2). Gradients are stored in one flat buffer in the order in which the backward pass finishes them
+ * (bucket_plan.h). The reduction of a bucket starts when its last gradient is ready and all previous buckets
+ * have started: every rank thus starts them in the same order, and collectives match. Sums are elementwise in
+ * rank order, so the bucket size does not change results.
  *
- * Where each data rank keeps the moments of a slice only (ZeRO), it needs the sum of that slice only: half
- * the bytes of an all_reduce. The other slices are lost.
+ * With ZeRO each data rank needs the sum of its slice only: a reduce-scatter, half the traffic of an
+ * all-reduce. The other slices are undefined afterwards.
  *
- * Where a stage has two holders that see microbatches of two directions, each direction's sum over the data
- * ranks is complete first, and then the two are added: a sum of two numbers has no order, so both holders get
- * the same bits, and they do not depend on which of them has which direction. */
+ * If a stage has two replicas that process microbatches of two directions (DualPipe), each direction is first
+ * summed over its data ranks, then both sums are added. Addition of two numbers commutes, so both replicas
+ * get identical bits, whichever has which direction. */
 #pragma once
 
 #include "parallel/bucket_plan.h"
 #include "parallel/group.h"
 
-/* All that is pointed to must outlive the buckets. */
+/* Everything pointed to must outlive the buckets. */
 struct buckets_config {
-    struct group *data, *stage_replicas; // twins: NULL where a stage has one holder
+    struct group *data, *stage_replicas; // stage_replicas: NULL if each stage has one copy
     struct device *device;
     struct tensor gradients;        // f32[N]
-    const struct bucket_plan *plan; // one range for each parameter
-    bool scatter;                   // each data rank gets the sum of its slice, and else of everything
-    bool registered;                // the gradients' memory is made known to the transport
+    const struct bucket_plan *plan; // one range per parameter
+    bool scatter;                   // reduce-scatter: each data rank gets the sum of its slice; else
+                                    // all-reduce
+    bool registered;                // registers the gradient memory with the transport
     bool overlap;                   // false: every bucket starts in buckets_wait
 };
 
 struct buckets;
 
 MUST_USE enum status buckets_create(const struct buckets_config *config, struct buckets **out);
-void buckets_destroy(struct buckets *buckets); // takes NULL; synchronises first
+void buckets_destroy(struct buckets *buckets); // accepts NULL; synchronizes first
 
-/* Ranges [first, first + count) hold their final sums of this step once `after` is done; nobody writes them
- * until buckets_wait. BAD_ARGUMENT for one that was ready already. */
+/* Marks ranges [first, first + count) as final for this step once `after` is done; they must not be written
+ * until buckets_wait. BAD_ARGUMENT for a range that is already marked. */
 MUST_USE enum status buckets_ready(struct buckets *buckets, int first, int count, struct event after);
 
-/* `stream` continues when every gradient is summed over the ranks, and the next step may begin. BAD_ARGUMENT
- * for a range that was never ready. */
+/* Makes `stream` wait until all gradients are reduced, and resets the state for the next step. BAD_ARGUMENT
+ * for a range that was never marked. */
 MUST_USE enum status buckets_wait(struct buckets *buckets, struct stream *stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The registry of transports, how a world is opened, and who launched this process. */
+/* Registry of transports, creation of worlds, and detection of the launcher. */
 #include "parallel/comm.h"
 
 #include "base/clock.h"
@@ -74,7 +74,7 @@ const struct transport_ops *transport_of_host(bool launched)
     return find(launched ? "mpi" : "local");
 }
 
-/* A hole would otherwise be found in the middle of a run, on some ranks. */
+/* A missing entry would otherwise be found in the middle of a run, on some ranks. */
 enum status transport_check(const struct transport_ops *ops)
 {
     const struct {
@@ -103,9 +103,9 @@ enum status transport_check(const struct transport_ops *ops)
     return OK;
 }
 
-/* ---- who launched us ---- */
+/* ---- launcher ---- */
 
-/* The number in an environment variable; -1: unset, or no number. */
+/* Returns the number in an environment variable; -1 if unset or not a number. */
 static int64_t environment(const char *name)
 {
     const char *text = getenv(name);
@@ -126,7 +126,7 @@ enum status launcher_find(struct launcher *out)
         return OK;
     }
 
-    // Slurm numbers the steps that are only a shell from the top of 32 bits downwards.
+    // Slurm numbers steps that only run a shell from the top of 32 bits downwards.
     int64_t step = first_known(environment("SLURM_STEP_ID"), environment("SLURM_STEPID"));
     bool in_step = step >= 0 && step < 0xfffffff0 && environment("SLURM_PROCID") >= 0;
     size = first_known(environment("SLURM_STEP_NUM_TASKS"), environment("SLURM_NTASKS"));
@@ -149,7 +149,7 @@ enum status launcher_find(struct launcher *out)
     return OK;
 }
 
-/* ---- opening a world ---- */
+/* ---- worlds ---- */
 
 static enum status transport_named(const char *name, const struct transport_ops **out)
 {
@@ -193,7 +193,7 @@ enum status world_run_as(const struct world_options *options,
     if (size < 0)
         return fail(BAD_ARGUMENT, "a world of %d ranks", size);
     int launched = launcher.size > 0 ? launcher.size : 1;
-    bool threads = one_process || (ops->device != NULL && launcher.size == 0); // if there is no launcher
+    bool threads = one_process || (ops->device != NULL && launcher.size == 0); // without a launcher
     if (!threads && size > 0 && size != launched && launcher.size > 0)
         return fail(BAD_USAGE,
                     "the layout wants %d ranks, and %s started %d processes; start it with %s -n %d", size,
@@ -230,7 +230,7 @@ void world_close(struct world *world)
 
 /* ---- comms ---- */
 
-/* The row of this name; comms of one name share one. */
+/* Returns the traffic statistics of this name; comms of the same name share them. */
 static struct traffic *traffic_row(struct world *world, const char *name)
 {
     struct traffic **at = &world->traffic;
@@ -244,7 +244,7 @@ static struct traffic *traffic_row(struct world *world, const char *name)
     return *at;
 }
 
-/* seen: [world->size], false. */
+/* seen: [world->size], initially false. */
 static enum status check_ranks(const struct world *world, const char *name, const int *ranks, int count,
                                bool *seen)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The checked door. A transport behind it may rely on: a group of at least two, dense tensors, counts and
- * types that fit, ranks that exist, at least one element. */
+/* Checked API over comms. Transports may rely on: a group of at least two, dense tensors, matching counts and
+ * types, valid ranks, at least one element. */
 #include "parallel/group.h"
 
 #include "kernels/ops.h"
@@ -48,7 +48,7 @@ void group_destroy(struct group *group)
     free(group);
 }
 
-/* ---- what every call checks ---- */
+/* ---- checks common to all calls ---- */
 
 static enum status check_call(const struct group *group, enum call call, const struct stream *stream)
 {
@@ -83,7 +83,7 @@ static bool overlap(struct tensor a, struct tensor b)
     return tensor_count(a) > 0 && tensor_count(b) > 0 && x < y + tensor_bytes(b) && y < x + tensor_bytes(a);
 }
 
-/* Checks the small side, one rank's share, against the large one, everybody's. */
+/* Checks `small`, one rank's share, against `large`, the shares of all ranks. */
 static enum status check_shares(const struct group *group, enum call call, struct tensor small,
                                 struct tensor large)
 {
@@ -102,7 +102,7 @@ static void count_call(const struct group *group, enum call call, int64_t bytes)
     group->comm->traffic->bytes[call] += bytes;
 }
 
-/* What a group of one does where in and out differ. */
+/* For a group of one: copies if in and out differ. */
 static enum status copy_alone(struct stream *stream, struct tensor in, struct tensor out)
 {
     int64_t count = tensor_count(in);
@@ -112,7 +112,7 @@ static enum status copy_alone(struct stream *stream, struct tensor in, struct te
                                       .out = tensor_1d(out.data, out.dtype, count)});
 }
 
-/* ---- the calls ---- */
+/* ---- collectives ---- */
 
 enum status group_all_reduce(struct group *group, struct stream *stream, struct tensor data,
                              enum reduction how)
@@ -161,7 +161,7 @@ enum status group_all_gather(struct group *group, struct stream *stream, struct 
     return group->comm->ops->all_gather(group->comm, stream, in, NULL, out);
 }
 
-/* counts[r] elements of each rank make up `t`; *own is this rank's part. */
+/* Checks that counts[r] elements of each rank make up `t`; *own: this rank's part. */
 static enum status check_counts(const struct group *group, enum call call, const char *side, struct tensor t,
                                 const int64_t *counts, struct tensor *own)
 {
@@ -180,7 +180,7 @@ static enum status check_counts(const struct group *group, enum call call, const
     return OK;
 }
 
-/* *own stays unset where there is nothing to say. */
+/* *own stays unset if there is no data to transfer. */
 static enum status enter_uneven(struct group *group, enum call call, struct stream *stream,
                                 struct tensor data, const int64_t *counts, struct tensor *own)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The groups of a trainer's rank, made at once and in the same order on every rank: a transport may have
- * to shake hands for each, and two ranks that did so in different orders would wait for each other. */
+/* All groups of a training rank, created at once and in the same order on every rank: creating a comm may
+ * need a handshake, and ranks that create comms in different orders would deadlock. */
 #include "parallel/group.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static enum status make(struct world *world, struct groups *g, int axes, int *ra
     return group_create(world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, out);
 }
 
-/* The neighbours on the tp axis that hold the same key/value heads. */
+/* Neighbouring tp ranks with the same key/value heads. */
 static enum status make_kv(struct world *world, struct groups *g, int replicas, int *ranks)
 {
     int tp = mesh_group(&g->mesh, MESH_DENSE, AXIS_TP, world->rank, ranks);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A rank is a number in a mixed radix: its digits are the coordinates, the digit of the fastest axis
- * least significant. Both meshes read the same number with the same order of axes and other radices:
+/* A rank is a mixed-radix number whose digits are the coordinates; the fastest axis is the least significant
+ * digit. Both meshes use the same number and axis order with different radices:
+ *
  *     dense   (tp, cp, 1,  dp,           pp)
  *     expert  (tp, 1,  ep, dp * cp / ep, pp)
- * The trap: the pp digit is the same in both only when the radices of the axes faster than pp have the
- * same product in both, so that is checked, not assumed. */
+ *
+ * Caution: the pp digit is the same in both only if the radices of the axes faster than pp have the same
+ * product in both. This is checked, not assumed. */
 #include "parallel/mesh.h"
 
 #include "base/text.h"
@@ -98,7 +100,7 @@ const char *axes_text(int axes, char out[AXES_TEXT_CHARS])
     return out;
 }
 
-/* Which axis the `length` characters at `name` mean; -1: none. */
+/* Returns the axis of this name; -1 if there is none. */
 static int axis_named(const char *name, size_t length)
 {
     for (int axis = 0; axis < AXIS_COUNT; axis++)
@@ -173,7 +175,7 @@ static enum status degrees_check(struct degrees d, int *world)
     return OK;
 }
 
-/* The product of the radices of the axes that are faster than pp. */
+/* Returns the product of the radices of the axes faster than pp. */
 static int pipeline_stride(const struct mesh *mesh, enum mesh_kind kind)
 {
     struct digits radix = radices(mesh, kind);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A mesh gives every rank of the world a place on the axes. The order of the axes, fastest first, is
- * the recipe's rank_order ("tp-cp-ep-dp-pp"): with tp fastest, one tensor-parallel group sits on
- * neighbouring ranks of one node, where links are fastest; with pp slowest, a stage boundary, which
- * carries the least, is what crosses nodes.
+/* A mesh assigns every rank of the world a coordinate on each axis. The order of the axes, fastest first, is
+ * the recipe's rank_order ("tp-cp-ep-dp-pp"): with tp fastest, a tensor-parallel group consists of
+ * neighbouring ranks of one node, where links are fastest; with pp slowest, stage boundaries, which have the
+ * least traffic, cross nodes.
+ *
  *     world 8 = tp 2 x dp 2 x pp 2:   rank 5 is (tp 1, dp 0, pp 1)
  *
- * Two meshes lie over one world and share pp: the dense one (tp, cp, dp, pp) and the expert one
- * (tp, ep, dp, pp, where its dp is what remains). A group is asked for by mesh and a *set* of axes
- * (AXIS_DP | AXIS_CP). It is ordered by coordinates, in the order tp, cp, ep, dp, pp, whatever rank_order
- * says: sums add in group order, so rank_order moves ranks to other places and changes no bit.
+ * Two meshes cover the same world and share pp: the dense one (tp, cp, dp, pp) and the expert one (tp, ep,
+ * dp, pp, where its dp is the remainder). A group is selected by mesh and a *set* of axes (AXIS_DP |
+ * AXIS_CP). It is ordered by coordinates, in the order tp, cp, ep, dp, pp, independent of rank_order: sums
+ * add in group order, so rank_order moves ranks and changes no bit.
  *
- * Nothing here communicates: pure arithmetic. Who talks to whom is built on top, in group.c. */
+ * Pure arithmetic without communication; group.c creates the groups. */
 #pragma once
 
 #include "base/status.h"
@@ -30,20 +31,20 @@ struct mesh {
     int order[AXIS_COUNT]; // axis indices, fastest first
 };
 
-/* A rank's place: on every axis an index below the degree. The expert axis has its own dp. */
+/* Coordinates of a rank: on every axis an index below the degree. The expert mesh has its own dp. */
 struct place {
     int tp, cp, ep, dp, pp;
 };
 
-/* rank_order NULL: "tp-cp-ep-dp-pp". BAD_RECIPE when an axis is missing, doubled or unknown, a degree is
- * impossible, or the two meshes would not share pp (ep > 1 needs pp last, or places that agree). */
+/* rank_order NULL: "tp-cp-ep-dp-pp". BAD_RECIPE if an axis is missing, doubled or unknown, a degree is
+ * invalid, or the two meshes would not share pp (ep > 1 needs pp last, or strides that agree). */
 MUST_USE enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out);
 
 struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank);
 int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place); // inverse of mesh_place
 
-/* The ranks that differ from `rank` only along `axes`, in coordinate order, `rank` among them; out holds
- * `world` ints. Returns how many. */
+/* Lists the ranks that differ from `rank` only along `axes`, in coordinate order, including `rank`; out has
+ * `world` elements. Returns the number of ranks. */
 int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, int *out);
 
 /* "tp", "cp|dp". */

@@ -6,12 +6,12 @@
 
 struct channel {
     struct p2p_edge edge;
-    struct group *group; // rank 0 sends, rank 1 receives; NULL: not mine
+    struct group *group; // rank 0 sends, rank 1 receives; NULL: not an end of this edge
     struct stream *stream;
 };
 
 struct p2p {
-    int pp; // mine
+    int pp; // this rank's coordinate
     bool blocking;
     int count;
     struct channel channels[];
@@ -72,7 +72,7 @@ void p2p_destroy(struct p2p *p2p)
 {
     if (p2p == NULL)
         return;
-    // All streams first: the last messages of one edge may need those of another.
+    // All streams first: the last messages of one edge may depend on those of another.
     for (int i = 0; i < p2p->count; i++)
         stream_destroy(p2p->channels[i].stream);
     for (int i = 0; i < p2p->count; i++)

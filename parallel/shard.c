@@ -46,7 +46,7 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
         slice.first = slice.first && index % cut->replicas == 0;
         tp_seen = tp_seen || cut->axes == AXIS_TP;
     }
-    // A tensor that tp does not cut is whole on every tp rank; the first one speaks for them.
+    // A tensor that tp does not cut is replicated over tp; the first tp rank is its primary.
     slice.first = slice.first && (tp_seen || place.tp == 0);
     return slice;
 }

@@ -27,7 +27,7 @@ static void add_i64(uint64_t *restrict acc, const uint64_t *restrict x, int64_t 
         acc[i] += x[i];
 }
 
-// Written with "not at most", which is true for a NaN in x; one in acc is kept by the second test.
+// "Not at most" is true for NaN in x; the second test keeps NaN in acc.
 static void max_f32(float *restrict acc, const float *restrict x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -74,7 +74,7 @@ void reduce_end(enum dtype dtype, const void *acc, void *out, int64_t count)
         narrow_floats(dtype, acc, out, count);
 }
 
-/* A piece of x at a time in fp32. */
+/* Converts and reduces x tile by tile in fp32. */
 static void reduce_narrow(enum dtype dtype, bool add, float *acc, const uint16_t *x, int64_t count)
 {
     enum { PIECE = 512 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The dry transport: a world of any size in which one rank runs at a time and nobody answers. Every
- * message is done as soon as its turn on the stream comes; the doors of group.h have counted it. For a device
- * that stands for a GPU, the memory is counted in which its transport would add up what came. */
+/* The dry transport: a world of any size that runs one rank at a time without peers. Every message completes
+ * when its turn on the stream comes; group.h has counted it. For devices that model a GPU, the scratch memory
+ * of the GPU transport's reductions is counted too. */
 #include "kernels/device_plan.h"
 #include "parallel/comm.h"
 #include "parallel/transports/nccl/comm_nccl_scratch.h"

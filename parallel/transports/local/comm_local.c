@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The local transport: ranks are threads of this process. How they exchange data is in meeting.h; here
- * are the world of threads, the comms, and the calls that put a request on a stream.
+/* The local transport: ranks are threads of this process. meeting.h implements the exchange; this file has
+ * the world of threads, the comms, and the calls that enqueue requests on a stream.
  *
- * The trap: a rank that fails cannot unblock the others, who wait for its messages on condition
- * variables. So the first failure starts a clock, and when the others have not ended by themselves soon
- * after, the process dies with that rank's reason. */
+ * Caution: a failed rank cannot unblock the others, which wait for its messages on condition variables. The
+ * first failure therefore starts a timer; if the other ranks have not finished when it expires, the process
+ * exits with that rank's error. */
 #include "parallel/comm.h"
 #include "parallel/transports/local/meeting.h"
 #include "parallel/transports/transports.h"
@@ -24,10 +24,10 @@ struct local_world {
 };
 
 struct local_comm {
-    struct comm comm; // first: the handle that callers hold
+    struct comm comm; // first: callers hold a pointer to it
     struct hub *hub;
     uint64_t calls;            // collectives so far
-    uint64_t *sent, *received; // [size] letters so far, by peer
+    uint64_t *sent, *received; // [size] sends and receives so far, by peer
 };
 
 static struct local_comm *local_of(struct comm *comm)
@@ -50,9 +50,9 @@ static int index_of(int rank, const int *ranks, int count)
     return -1;
 }
 
-/* The oldest hub of this id that expects `rank` and has not seen it yet. Ranks create their comms in one
- * order, so this is the one that others, who are ahead, have made for the same call. Those that have
- * seen this rank are of an earlier life of the id: others are behind and still hold them. */
+/* Returns the oldest hub of this id that expects `rank` and has not seen it yet. Ranks create their comms in
+ * the same order, so this is the hub that faster ranks created in the same call. Hubs that have seen this
+ * rank belong to an earlier use of the id and are still held by slower ranks. */
 static struct hub **hub_expecting(struct local_world *world, int64_t id, int rank)
 {
     struct hub **at = &world->hubs;
@@ -64,7 +64,7 @@ static struct hub **hub_expecting(struct local_world *world, int64_t id, int ran
     return at;
 }
 
-/* Under the world's lock. */
+/* Requires the world's lock. */
 static enum status hub_enter(struct local_world *world, const char *name, int64_t id, int rank,
                              const int *ranks, int count, struct hub **out)
 {
@@ -76,7 +76,7 @@ static enum status hub_enter(struct local_world *world, const char *name, int64_
         TRY(hub_create(id, name, ranks, count, &hub));
         for (int i = 0; i < count; i++)
             hub->notifications[i] = &world->notifications[ranks[i]];
-        *at = hub; // at the end: oldest first
+        *at = hub; // append: oldest first
     }
     hub->seen[index_of(rank, ranks, count)] = true;
     *out = hub;
@@ -86,7 +86,7 @@ static enum status hub_enter(struct local_world *world, const char *name, int64_
 static void hub_leave(struct local_world *world, struct hub *hub)
 {
     pthread_mutex_lock(&world->lock);
-    hub->expected--; // of those who have not come yet, one day: it waits for them
+    hub->expected--; // the hub waits for the ranks that have not joined yet
     if (hub->expected == 0) {
         struct hub **at = &world->hubs;
         while (*at != hub)
@@ -135,7 +135,7 @@ static enum status comm_create_local(struct world *world, const char *name, int6
     return status;
 }
 
-/* ---- requests: what a stream holds ---- */
+/* ---- requests on a stream ---- */
 
 struct ticket {
     struct operation operation;
@@ -148,7 +148,7 @@ struct request {
     struct work work; // first
     struct local_comm *comm;
     char name[56];
-    int64_t *counts; // a copy of the caller's, which the other ranks read; of all_to_all both arrays
+    int64_t *counts; // copy of the caller's array, read by the other ranks; for all_to_all both arrays
     int count;
     struct ticket tickets[];
 };
@@ -229,7 +229,7 @@ static enum status all_reduce_local(struct comm *comm, struct stream *stream, st
                       (struct participant){.in = data.data, .out = data.data});
 }
 
-/* One slice for each rank: of counts[r] elements, or all of `each`. */
+/* One slice per rank: counts[r] elements, or `each` elements if counts is NULL. */
 static enum status slices(struct comm *comm, struct stream *stream, struct operation operation,
                           struct participant participant, const int64_t *counts, int64_t each)
 {
@@ -332,7 +332,7 @@ static enum status exchange_local(struct comm *comm, struct stream *stream, cons
     return stream_submit_work(stream, &r->work);
 }
 
-/* ---- the world ---- */
+/* ---- world ---- */
 
 struct job;
 
@@ -343,7 +343,7 @@ struct rank_thread {
     bool ended;
     enum status status;
     char text[1024];
-    struct who who; // where it stood when it ended
+    struct who who; // what it was doing when it ended
 };
 
 struct job {
@@ -391,8 +391,8 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-/* The lowest rank that has ended badly so far, or NULL; one that has only lost another comes last. STOPPED is
- * no accident: nobody waits in vain. */
+/* Returns the lowest failed rank so far, or NULL; ranks with PEER_LOST come last. STOPPED is not a failure:
+ * no rank is blocked by it. */
 static const struct rank_thread *first_failure(const struct job *job, bool count_stopped)
 {
     const struct rank_thread *found = NULL;
@@ -406,7 +406,7 @@ static const struct rank_thread *first_failure(const struct job *job, bool count
     return found;
 }
 
-/* Waits until every rank has ended, but not much longer than until one has failed. */
+/* Waits until every rank has finished, with a time limit once a rank has failed. */
 static void job_wait(struct job *job)
 {
     struct timespec until = {0};
@@ -455,7 +455,7 @@ static enum status job_run(struct job *job)
     const struct rank_thread *failed = first_failure(job, true);
     if (failed == NULL)
         return OK;
-    if (size == 1) // there is nobody to tell it from
+    if (size == 1) // a single rank needs no prefix
         return fail(failed->status, "%s", failed->text);
     return fail(failed->status, "rank %d: %s", failed->rank, failed->text);
 }
@@ -486,7 +486,7 @@ static enum status run_local(const struct world_options *options,
 
     enum status status = job_run(&job);
 
-    for (struct hub *hub = job.world.hubs, *next; hub != NULL; hub = next) { // only after a failure
+    for (struct hub *hub = job.world.hubs, *next; hub != NULL; hub = next) { // non-empty only after a failure
         next = hub->next;
         hub_destroy(hub);
     }

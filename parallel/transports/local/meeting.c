@@ -10,17 +10,17 @@
 #include <string.h>
 
 enum {
-    SLICE_BYTES =
-        64 * 1024,          // of each buffer: big enough for the claim to cost nothing, small enough to share
-    TILE_BYTES = 4096,      // of each buffer, within a slice: stays in the first cache while it is summed
-    SMALL_BYTES = 32 * 1024 // moved in all; up to here the last to come does it alone
+    SLICE_BYTES = 64 * 1024, // of each buffer: large enough that claiming is cheap, small enough to share the
+                             // work
+    TILE_BYTES = 4096,       // of each buffer, within a slice: stays in the L1 cache while it is summed
+    SMALL_BYTES = 32 * 1024  // moved in all; up to here the last rank to join does all of it
 };
 
 struct meeting {
-    struct meeting *next; // of the hub's open or spare list
+    struct meeting *next; // in the hub's open or spare list
     struct operation operation;
-    int participants, taken; // taken: under the hub's lock
-    int64_t slices;          // written before ready
+    int participants, taken; // joined and left: under the hub's lock
+    int64_t slices;          // written before `ready`
     _Alignas(64) _Atomic bool ready;
     _Alignas(64) _Atomic int64_t claimed;
     _Alignas(64) _Atomic int64_t finished;
@@ -44,8 +44,8 @@ void notification_fini(struct notification *notification)
     pthread_cond_destroy(&notification->rung);
 }
 
-/* News is written before `sleeping` is read here, and the other way round in notification_rest: in one total
- * order, either the ringer sees the sleeper or the sleeper sees the news. */
+/* `news` is written before `sleeping` is read here, and in the opposite order in notification_rest. With a
+ * total order of the accesses, either the notifier sees the sleeper or the sleeper sees the news. */
 void notification_ring(struct notification *notification)
 {
     atomic_fetch_add(&notification->news, 1);
@@ -56,11 +56,11 @@ void notification_ring(struct notification *notification)
     pthread_mutex_unlock(&notification->lock);
 }
 
-/* Looks for a while before it is worth a sleep: for half as long when the last look was in vain, as it is
- * where others want the cores, and for twice as long when it was not. */
+/* Spins before sleeping: half as long if the last spin found nothing (other threads need the cores), twice as
+ * long if it did. */
 static void spin(struct notification *notification)
 {
-    enum { SHORTEST = 16 }; // the shortest look is this part of the longest
+    enum { SHORTEST = 16 }; // the shortest spin is this fraction of the longest
     int64_t half = notification->spin_ns / 2, least = notification->most_spin_ns / SHORTEST;
     int64_t until = 0;
     for (int i = 0; atomic_load_explicit(&notification->news, memory_order_acquire) == notification->seen;
@@ -142,7 +142,7 @@ static int64_t slice_elements(const struct operation *operation)
     return SLICE_BYTES / (int64_t)dtype_bytes(operation->dtype);
 }
 
-/* How many slices, and the bytes they move in all (for "small"). */
+/* Returns the number of slices; *bytes: the total traffic (to detect small messages). */
 static int64_t slices_of(const struct meeting *m, int64_t *bytes)
 {
     const struct operation *a = &m->operation;
@@ -174,8 +174,8 @@ static int64_t slices_of(const struct meeting *m, int64_t *bytes)
     return 0;
 }
 
-/* Elements [begin, end) summed in rank order into seat 0's buffer, then copied to the others, a tile at a
- * time: between the two the tile is still in the cache. */
+/* Sums elements [begin, end) in rank order into participant 0's buffer and copies them to the others, tile by
+ * tile, while the tile is still in the cache. */
 static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end)
 {
     const struct operation *a = &m->operation;
@@ -193,7 +193,7 @@ static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end
     }
 }
 
-/* Where the slice of rank `piece` begins. */
+/* Returns the start of the slice of rank `piece`. */
 static int64_t slice_base(const struct meeting *m, int piece)
 {
     int64_t base = 0;
@@ -202,8 +202,8 @@ static int64_t slice_base(const struct meeting *m, int piece)
     return base;
 }
 
-/* The same range of every rank's input, in rank order, into the one output that wants it; which may be one of
- * the inputs, so the sum grows apart from both. */
+/* Sums the same range of every rank's input, in rank order, into the output of one rank. The output may alias
+ * an input, so the sum is accumulated in a separate buffer. */
 static void reduce_scatter_range(const struct meeting *m, int piece, int64_t begin, int64_t end)
 {
     const struct operation *a = &m->operation;
@@ -221,7 +221,7 @@ static void reduce_scatter_range(const struct meeting *m, int piece, int64_t beg
     }
 }
 
-/* in may be out's own place. */
+/* `from` and `to` may be equal. */
 static void copy_bytes(char *to, const char *from, int64_t bytes)
 {
     if (to != from && bytes > 0)
@@ -246,7 +246,7 @@ static void slice_run(const struct meeting *m, int64_t index)
         all_to_all_pair(m, (int)(index / m->participants), (int)(index % m->participants));
         return;
     }
-    // Slices of one buffer first, then those of the next piece where there are pieces.
+    // All slices of one buffer first, then those of the next piece.
     int64_t length = slice_elements(a), per_buffer = ceil_div(a->count, length);
     int64_t size = (int64_t)dtype_bytes(a->dtype);
     int piece = (int)(index / per_buffer);
@@ -254,7 +254,7 @@ static void slice_run(const struct meeting *m, int64_t index)
     bool cut = a->kind == OPERATION_REDUCE_SCATTER || a->kind == OPERATION_ALL_GATHER;
     int64_t all = cut ? m->participant[0].in_counts[piece] : a->count;
     int64_t end = begin + length < all ? begin + length : all;
-    int64_t bytes = (end - begin) * size; // not positive behind the end of a short piece
+    int64_t bytes = (end - begin) * size; // not positive after the end of a short piece
     switch (a->kind) {
     case OPERATION_ALL_REDUCE:
         all_reduce_range(m, begin, end);
@@ -296,13 +296,13 @@ static void help(struct hub *hub, struct meeting *m, int rank)
         if (index >= m->slices)
             return;
         slice_run(m, index);
-        // Releases what this slice wrote to whoever reads `finished`.
+        // Release: readers of `finished` see the writes of this slice.
         if (atomic_fetch_add_explicit(&m->finished, 1, memory_order_acq_rel) + 1 == m->slices)
             ring_others(hub, m, rank);
     }
 }
 
-/* What is wrong between two seats of one meeting, or NULL. */
+/* Returns a description of the mismatch between two participants of a meeting, or NULL. */
 static const char *disagreement(const struct operation *a, const struct operation *b)
 {
     if (a->kind != b->kind)
@@ -325,7 +325,7 @@ static const char *const operation_names[] = {
 _Static_assert(sizeof operation_names / sizeof *operation_names == OPERATION_COUNT,
                "one name for each errand");
 
-/* The open meeting of this agenda; under the hub's lock. */
+/* Finds the open meeting of this operation; requires the hub's lock. */
 static struct meeting **open_find(struct hub *hub, const struct operation *operation)
 {
     struct meeting **at = &hub->open;
@@ -371,7 +371,7 @@ static enum status counts_check(const struct hub *hub, const struct meeting *m)
     return OK;
 }
 
-/* All ranks cut alike. */
+/* Checks that all ranks cut the data identically. */
 static enum status slices_check(const struct hub *hub, const struct meeting *m)
 {
     for (int s = 1; s < m->participants; s++)
@@ -386,7 +386,8 @@ static enum status slices_check(const struct hub *hub, const struct meeting *m)
     return OK;
 }
 
-/* All seats are taken: small ones are done here and now, others are laid out for who waits. */
+/* Called when all ranks have joined: completes a small message immediately, else publishes the slices for
+ * waiting ranks. */
 static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
 {
     int64_t bytes = 0;
@@ -448,8 +449,8 @@ bool meeting_help(struct hub *hub, struct meeting *m, int rank)
     if (atomic_load_explicit(&m->finished, memory_order_acquire) < m->slices)
         return false;
 
-    // The last to leave gives the meeting back. Whoever is not the last may not look at it once it has left:
-    // it may be in use again.
+    // The last rank to leave recycles the meeting. Other ranks must not access it after they have left: it
+    // may be in use again.
     int participants = m->participants;
     if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == participants) {
         pthread_mutex_lock(&hub->lock);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How ranks that are threads of one process exchange data (the inside of comm_local.c).
+/* Message exchange between ranks that are threads of one process (internal to comm_local.c).
  *
- * Nobody sends anything. A message is a meeting: each rank takes its seat by publishing where its buffers
- * are. When all seats are taken the work, cut into slices, lies there for whoever waits: waiters claim
- * slices one by one, and for its slice each adds or copies the buffers of *all* ranks. So one waiter alone
- * can finish a message while the others compute, four waiters share it, and nobody depends on a
- * particular partner being awake.
+ * Nothing is sent. A message is a meeting: each rank joins by publishing the addresses of its buffers. When
+ * all participants have joined, the work is cut into slices, and waiting ranks claim slices one by one: for
+ * its slice a rank adds or copies the buffers of *all* ranks. One waiting rank can thus complete a message
+ * while the others compute, four waiting ranks share it, and no message depends on a particular rank being
+ * awake.
  *
- *     rank 0  takes seat ................ waits: claims slice 0, 2, 3 .. done, leaves
- *     rank 1  .... takes seat, computes ........................ polls: done, leaves
- *     rank 2  ............ takes the last seat, waits: claims 1 .... done, leaves
+ *     rank 0  joins ..................... waits: claims slice 0, 2, 3 .. done, leaves
+ *     rank 1  .... joins, computes ............................. polls: done, leaves
+ *     rank 2  ............ joins last, waits: claims 1 ............. done, leaves
  *
- * A small message is not worth a wake-up: who takes its last seat does all of it at once.
+ * A small message is not worth a wake-up: the last rank to join does all of it immediately.
  *
- * The trap: once the last slice is done the owners may overwrite their buffers, so after claiming a slice
- * number beyond the end nobody may look at a seat any more. */
+ * Caution: once the last slice is done the owners may overwrite their buffers, so after claiming a slice
+ * number past the end a rank must not read participants any more. */
 #pragma once
 
 #include "kernels/tensor.h"
@@ -23,42 +23,43 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Where a rank sleeps. Anyone rings; only the owner rests. */
+/* Wake-up of a sleeping rank. Any rank notifies; only the owner rests. */
 struct notification {
-    _Alignas(64) _Atomic uint32_t news; // counts what happened to the owner's messages
+    _Alignas(64) _Atomic uint32_t news; // counts events of the owner's messages
     _Atomic bool sleeping;
-    uint32_t seen;                 // the owner's: the news at the end of its last rest
-    int64_t spin_ns, most_spin_ns; // the next look's, and the limit
+    uint32_t seen;                 // owner only: `news` at the end of its last rest
+    int64_t spin_ns, most_spin_ns; // duration of the next spin, and its limit
     pthread_mutex_t lock;
     pthread_cond_t rung;
 };
 void notification_init(struct notification *notification, int64_t spin_ns);
 void notification_fini(struct notification *notification);
 void notification_ring(struct notification *notification);
-/* Returns when there was news since the last rest returned: looks for spin_ns, then sleeps. */
+/* Returns when there were events since the last rest returned: spins for spin_ns, then sleeps. */
 void notification_rest(struct notification *notification);
 
-enum operation_kind { // what a meeting is for
+enum operation_kind { // the kind of message
     OPERATION_ALL_REDUCE,
     OPERATION_REDUCE_SCATTER,
     OPERATION_ALL_GATHER,
     OPERATION_BROADCAST,
     OPERATION_ALL_TO_ALL,
-    OPERATION_SEND_RECEIVE, // one send and its receive: seat 0 sends, seat 1 receives
+    OPERATION_SEND_RECEIVE, // one send and its receive: participant 0 sends, participant 1 receives
     OPERATION_BARRIER,
     OPERATION_COUNT
 };
 
-/* What all seats of a meeting must agree on. */
+/* Properties that all participants of a meeting must agree on. */
 struct operation {
     enum operation_kind kind;
-    int from, to;      // of a letter, ranks of the comm; -1 for a collective
-    uint64_t sequence; // counted by each rank as it calls: per comm, for letters per (from, to)
+    int from, to;      // of a send/receive pair, ranks of the comm; -1 for a collective
+    uint64_t sequence; // counted by each rank as it calls: per comm, for send/receive per (from, to)
     enum dtype dtype;
     enum reduction how;
     int root;
     int64_t
-        count; // all_reduce, broadcast, letter: all elements; reduce_scatter, all_gather: the most of a rank
+        count; // all_reduce, broadcast, send/receive: all elements; reduce_scatter, all_gather: the largest
+               // slice
 };
 
 struct participant {
@@ -70,23 +71,24 @@ struct participant {
 
 struct meeting;
 
-/* The middle of a comm, shared by its ranks. */
+/* State of a comm that its ranks share. */
 struct hub {
-    struct hub *next; // of the world's list, under the world's lock
+    struct hub *next; // list of the world, under the world's lock
     int64_t id;
     char name[32];
     int size, expected;                  // ranks that have not left for good
     struct notification **notifications; // [size]
     int *ranks;                          // [size] world ranks
-    bool *seen;                          // [size] who has come; under the world's lock
+    bool *seen;                          // [size] ranks that have joined; under the world's lock
     pthread_mutex_t lock;
-    struct meeting *open, *spare; // under the lock: seats still free; ready to be used again
+    struct meeting *open, *spare; // under the lock: meetings that participants may still join; meetings for
+                                  // reuse
 };
 MUST_USE enum status hub_create(int64_t id, const char *name, const int *ranks, int size, struct hub **out);
 void hub_destroy(struct hub *hub);
 
-/* Takes a seat; `seat.rank` is whose. BAD_ARGUMENT when the others are here for something else. */
+/* Joins a meeting as participant.rank. BAD_ARGUMENT if the other participants have a different operation. */
 MUST_USE enum status meeting_join(struct hub *hub, struct operation operation, struct participant participant,
                                   struct meeting **out);
-/* Does what can be done now; true when all is done, and then this rank has left. */
+/* Does the work available now; returns true when all is done, and this rank has then left. */
 bool meeting_help(struct hub *hub, struct meeting *meeting, int rank);

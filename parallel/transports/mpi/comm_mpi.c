@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The mpi transport: one process per rank, over whatever MPI speaks. Only this file knows mpi.h; who says
- * what to whom is in comm_mpi_steps.c.
+/* The mpi transport: one process per rank. Only this file includes mpi.h; comm_mpi_steps.c has the
+ * algorithms.
  *
- * MPI moves only while it is called, so polling is what moves it; a process that has nothing to do yields,
- * then sleeps for moments, as there may be more ranks than cores.
+ * MPI makes progress only inside its calls, so progress needs polling. An idle process yields, then sleeps
+ * briefly, since there may be more ranks than cores.
  *
- * The trap: tags. A tag is (letter or collective, sequence number), so messages find their partner whatever
- * stream starts them first; within one request, messages between two ranks are posted in one order. */
+ * Caution: tags. A tag is (exchange or collective, sequence number), so that messages match whichever stream
+ * starts them first; within one request, messages between two ranks are posted in the same order on both. */
 #include "parallel/transports/mpi/comm_mpi.h"
 #include "base/clock.h"
 #include "parallel/transports/transports.h"
@@ -20,31 +20,31 @@
 
 enum {
     TAG_SEQUENCES = 1 << 21,     // MPI_TAG_UB may be as low as 2^23 - 1
-    TAG_MESSAGE = TAG_SEQUENCES, // added for exchanges
+    TAG_MESSAGE = TAG_SEQUENCES, // added to the tags of exchanges
     PIECE_BYTES = 1 << 30,
-    SLEEP_NS = 5000,      // the first sleep without news;
-    SLEEP_MOST_NS = 80000 // each is twice as long as the one before, up to this
+    SLEEP_NS = 5000,      // the first sleep after finding nothing to do;
+    SLEEP_MOST_NS = 80000 // each is twice as long as the previous one, up to this
 };
 
 struct mpi_world {
     MPI_Comm comm;
     int64_t spin_ns;
-    int64_t idle_since_ns; // of the first rest after something had moved; 0: something has
+    int64_t idle_since_ns; // time of the first idle poll since the last progress; 0: progress was made
     long sleep_ns;         // the next sleep
 };
 
 struct mpi_comm {
-    struct comm comm; // first: the handle that callers hold
+    struct comm comm; // first: callers hold a pointer to it
     MPI_Comm mpi;
     uint64_t calls;            // collectives so far
-    uint64_t *sent, *received; // [size] letters so far, by peer
+    uint64_t *sent, *received; // [size] sends and receives so far, by peer
     int *ranks;                // [size] world ranks
-    struct buffer spare;       // the largest scratch of requests that are done
+    struct buffer spare;       // the largest scratch buffer of completed requests
 };
 
 struct pending {
     MPI_Request request;
-    int bytes; // what a receive expects; -1: a send
+    int bytes; // expected by a receive; -1: a send
     int peer;  // world rank
 };
 
@@ -58,7 +58,7 @@ static struct mpi_world *world_of(const struct mpi_comm *c)
     return c->comm.world->state;
 }
 
-/* MPI calls fail only when the job is broken: say who, with whom and why, and end it. */
+/* MPI calls fail only if the job is broken: report the call, the peer and the reason, and exit. */
 static void check(int code, const char *call, const char *name, int peer)
 {
     if (code == MPI_SUCCESS)
@@ -117,7 +117,7 @@ static struct pending *pending_add(struct request *r, int expected_bytes, int pe
     return p;
 }
 
-/* The next piece of a message with `bytes` to go: an MPI count is an int. */
+/* Returns the size of the next piece of a message with `bytes` left: an MPI count is an int. */
 static int piece_of(const struct request *r, size_t bytes)
 {
     size_t limit = r->c->comm.world->piece_bytes;
@@ -127,7 +127,7 @@ static int piece_of(const struct request *r, size_t bytes)
 
 void post_send(struct request *r, const void *data, size_t bytes, int peer)
 {
-    // Only letters: collectives need no proof that they do without buffers, both sides post before they wait.
+    // Exchanges only: collectives post on both sides before they wait, so they never need buffering.
     bool synchronous = r->c->comm.world->synchronous && r->messages != NULL;
     const char *from = data;
     for (;;) {
@@ -158,7 +158,7 @@ void post_recv(struct request *r, void *data, size_t bytes, int peer)
     }
 }
 
-/* Whether all that is pending is done. */
+/* *done: true if everything pending has completed. */
 static enum status pending_done(struct request *r, bool *done)
 {
     for (int i = 0; i < r->count; i++) {
@@ -185,7 +185,7 @@ static enum status pending_done(struct request *r, bool *done)
     return OK;
 }
 
-/* Takes steps until one has posted something. */
+/* Runs steps until one has posted messages. */
 static bool run_steps(struct request *r)
 {
     r->count = 0;
@@ -223,8 +223,8 @@ static enum status request_poll(struct work *work, bool *done)
     return OK;
 }
 
-/* There may be more ranks than cores, and other programs beside: who sleeps for a moment is woken at once,
- * who only yields may wait until everybody else has had a turn. */
+/* There may be more ranks than cores, and other programs: a process that sleeps briefly is woken promptly,
+ * while one that yields may wait for a time slice of every other process. */
 static void rest(struct mpi_world *w)
 {
     int64_t now = clock_ns();
@@ -260,7 +260,7 @@ static struct request *request_create(struct comm *comm, const char *what,
     return r;
 }
 
-/* A collective has its number as tag, counted in the order of the calls. */
+/* The tag of a collective is its sequence number, counted in call order. */
 static enum status submit(struct request *r, struct stream *stream)
 {
     r->tag = (int)(r->c->calls++ % TAG_SEQUENCES);
@@ -268,7 +268,7 @@ static enum status submit(struct request *r, struct stream *stream)
     return stream_submit_work(stream, &r->work);
 }
 
-/* ---- the calls ---- */
+/* ---- collectives ---- */
 
 static enum status all_reduce_mpi(struct comm *comm, struct stream *stream, struct tensor data,
                                   enum reduction how)
@@ -287,7 +287,7 @@ static int64_t *counts_create(const struct request *r, size_t count)
     return counts;
 }
 
-/* One slice for each rank: of counts[r] elements, or all of `each`. */
+/* One slice per rank: counts[r] elements, or `each` elements if counts is NULL. */
 static enum status submit_slices(struct request *r, struct stream *stream, const int64_t *counts,
                                  int64_t each)
 {
@@ -373,8 +373,9 @@ static void comm_destroy_mpi(struct comm *comm)
     free(c);
 }
 
-/* Makes the communicator and says hello to every member both ways, so that all connections stand before the
- * first step; a group that ranks see differently hangs here, before training, with its name in the trace. */
+/* Creates the communicator and exchanges an empty message with every member in both directions, so that all
+ * connections exist before the first step. A group that ranks see differently hangs here, before training,
+ * with its name in the trace. */
 static void connect(struct mpi_comm *c, int64_t id)
 {
     struct mpi_world *w = world_of(c);
@@ -423,9 +424,9 @@ static enum status comm_create_mpi(struct world *world, const char *name, int64_
     return OK;
 }
 
-/* ---- the world ---- */
+/* ---- world ---- */
 
-/* Waits for one of the calls that end a world. `limit_ms` 0: as long as it takes. False: too long. */
+/* Waits for one of the collectives that end a world. limit_ms 0: no limit. Returns false on a timeout. */
 static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
 {
     int64_t begin = clock_ns();
@@ -439,8 +440,8 @@ static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
     }
 }
 
-/* What the lowest rank that failed says, in every process alike. A rank whose failure is not met by the
- * others' own end dies, and its launcher takes the others down. */
+/* Every process returns the error of the lowest failed rank. If the other ranks do not finish too, a failed
+ * rank exits, and its launcher ends the others. */
 static enum status end_together(struct mpi_world *w, struct world *world, enum status status)
 {
     char text[1024] = "";
@@ -454,7 +455,7 @@ static enum status end_together(struct mpi_world *w, struct world *world, enum s
     if (!end_wait(w, &request, hurry ? GRACE_MS : 0))
         die_of(status, "rank %d: %s (the other ranks wait for it)", world->rank, text);
     int failed = world->size;
-    for (int r = world->size - 1; r >= 0; r--) // before one that has only lost another
+    for (int r = world->size - 1; r >= 0; r--) // ranks with PEER_LOST come last
         if (all[r] != OK && (failed == world->size || all[r] != PEER_LOST || all[failed] == PEER_LOST))
             failed = r;
     enum status result = failed < world->size ? (enum status)all[failed] : OK;
@@ -488,7 +489,7 @@ static enum status run_mpi(const struct world_options *options,
     check(MPI_Comm_rank(here, &world.local_rank), "MPI_Comm_rank", "world", -1);
     check(MPI_Comm_free(&here), "MPI_Comm_free", "world", -1);
     w.spin_ns = spin_ns(world.local_size);
-    prctl(PR_SET_TIMERSLACK, 1000UL); // of this thread: short sleeps are short
+    prctl(PR_SET_TIMERSLACK, 1000UL); // timer slack of this thread: makes short sleeps short
 
     enum status status = OK;
     if (world.size != size)

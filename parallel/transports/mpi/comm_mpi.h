@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A message of the mpi transport: a list of pending sends and receives, and a step function that says
- * what comes when they are done. comm_mpi.c moves the bytes; the steps, in comm_mpi_steps.c, know only what
- * is here. */
+/* A request of the mpi transport: a list of pending sends and receives, and a step function that posts the
+ * next ones when they have completed. comm_mpi.c calls MPI; comm_mpi_steps.c implements the steps and uses
+ * this header only. */
 #pragma once
 
 #include "parallel/comm.h"
@@ -15,10 +15,10 @@ struct request {
     char name[56];
     int size, rank; // of the comm
     int tag;
-    /* Posts what comes next and returns false, or returns true: nothing comes any more. A step that posts
-     * nothing and returns false is called again at once. */
+    /* Posts the next messages and returns false, or returns true if the request is complete. A step that
+     * returns false without posting is called again immediately. */
     bool (*step)(struct request *request);
-    int stage; // the step's own
+    int stage; // private to the step
 
     struct pending *pending;
     int count, capacity, left;
@@ -26,11 +26,11 @@ struct request {
     struct tensor in, out; // all_reduce, broadcast: in
     enum reduction how;
     int root;
-    int64_t at;      // elements finished by earlier segments
+    int64_t at;      // elements completed by earlier segments
     int64_t *counts; // all_to_all: in, then out; reduce_scatter, all_gather: of each rank's slice
     struct tagged_message *messages; // exchange
     int message_count;
-    struct device *device; // whose stream it is on
+    struct device *device; // the device of its stream
     struct buffer scratch;
 };
 
@@ -39,12 +39,12 @@ struct tagged_message {
     int tag;
 };
 
-/* Between two ranks and for one tag, sends and receives match in the order of posting. A message of no bytes
- * is one too. */
+/* Between two ranks and for one tag, sends and receives match in the order of posting. Empty messages count.
+ * */
 void post_send(struct request *request, const void *data, size_t bytes, int peer);
 void post_recv(struct request *request, void *data, size_t bytes, int peer);
-/* Scratch of at least `bytes`, the same until the request is done while that is enough; counted as
- * communication on the ledger of the device. */
+/* Returns scratch memory of at least `bytes`, stable until the request is done unless it must grow; accounted
+ * as communication memory of the device. */
 char *request_scratch(struct request *request, size_t bytes);
 
 bool step_all_reduce(struct request *request);

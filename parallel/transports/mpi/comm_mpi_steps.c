@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the mpi transport says to whom, and when. MPI's own reductions choose their tree by message size and
- * machine, and so their order of adding. Here everything is made of sends and receives, and sums are made in
- * rank order:
+/* Algorithms of the mpi transport. MPI's own reductions choose their tree, and thus the order of additions,
+ * by message size and machine. Here everything consists of sends and receives, and sums are in rank order:
  *
- *     all_reduce   cut the array into one slice per rank; send slice q to rank q; add what came, in
- *                  rank order; send my finished slice to everyone
- *                  (small arrays go whole to everyone, who all add alike)
+ *     all_reduce   cut the array into one slice per rank; send slice q to rank q; add the received slices,
+ *                  in rank order; send the finished slice to all ranks
+ *                  (small arrays are sent whole to all ranks, and each adds them)
  *
- * The trap: both ends must post the same number of messages between them in the same order, also empty ones,
- * so every branch may depend only on what all ranks know. */
+ * Caution: both ends must post the same messages between them in the same order, including empty ones, so
+ * branches may only depend on data known to all ranks. */
 #include "parallel/transports/mpi/comm_mpi.h"
 
 #include "parallel/transports/reduce.h"
@@ -16,14 +15,14 @@
 #include <string.h>
 
 enum {
-    WHOLE_BYTES = 64 * 1024,     // over all ranks; up to here a second round costs more than the bytes
-    SEGMENT_BYTES = 2 * 1048576, // sums go segment by segment, to bound the scratch
+    WHOLE_BYTES = 64 * 1024,     // over all ranks; below it a second round costs more than the traffic
+    SEGMENT_BYTES = 2 * 1048576, // sums are segmented, to bound the scratch memory
     TILE = 2048                  // elements added at a time
 };
 
-/* out = the ranks' pieces added in rank order; mine is at `mine` (or there already), the others' in scratch,
- * `stride` apart. The sum grows where rank 0's piece lies, a tile at a time, so that it stays in the cache.
- */
+/* out = sum of the ranks' pieces in rank order; mine is at `mine` (or already in out), the others' in scratch
+ * memory, `stride` apart. Accumulates in the storage of rank 0's piece, tile by tile, to stay in the cache.
+ * */
 static void add_in_order(struct request *r, char *out, const char *mine, char *others, size_t stride,
                          int64_t count)
 {
@@ -42,7 +41,7 @@ static void add_in_order(struct request *r, char *out, const char *mine, char *o
     }
 }
 
-/* Slice q of `count` elements cut into one per rank. */
+/* Returns the start of slice q of `count` elements cut into one per rank. */
 static int64_t slice_begin(const struct request *r, int64_t count, int q)
 {
     int64_t each = (count + r->size - 1) / r->size, begin = each * q;
@@ -58,13 +57,13 @@ bool step_all_reduce(struct request *r)
         return true;
     int64_t count = left < most ? left : most;
     char *data = (char *)r->in.data + (size_t)r->at * element;
-    bool whole = (size_t)(count * size) * element <= WHOLE_BYTES; // everyone adds everything
+    bool whole = (size_t)(count * size) * element <= WHOLE_BYTES; // every rank adds everything
     int64_t begin = whole ? 0 : slice_begin(r, count, rank);
     int64_t mine = whole ? count : slice_begin(r, count, rank + 1) - begin;
     size_t stride = (size_t)mine * element;
 
     switch (r->stage) {
-    case 0: { // to each rank the slice that it adds, from each its share of mine
+    case 0: { // send each rank its slice, receive this rank's slice from each
         char *others = request_scratch(r, stride * (size_t)size + 1);
         for (int q = 0; q < size; q++) {
             if (q == rank)
@@ -77,13 +76,13 @@ bool step_all_reduce(struct request *r)
         r->stage = 1;
         return false;
     }
-    case 1: { // my slice is finished
+    case 1: { // this rank's slice is summed
         char *slice = data + (size_t)begin * element;
         add_in_order(r, slice, slice, r->scratch.data, stride, mine);
         r->stage = whole ? 2 : 3;
         return false;
     }
-    case 3: // to each rank my finished slice, from each its own
+    case 3: // send the summed slice to each rank, receive theirs
         for (int q = 0; q < size; q++) {
             if (q == rank)
                 continue;
@@ -100,7 +99,7 @@ bool step_all_reduce(struct request *r)
     }
 }
 
-/* The most elements that any rank's slice has. */
+/* Returns the elements of the longest slice of any rank. */
 static int64_t longest_slice(const struct request *r)
 {
     int64_t most = 0;
@@ -109,7 +108,7 @@ static int64_t longest_slice(const struct request *r)
     return most;
 }
 
-/* Elements [at, ...) of a slice of `all`, at most `most` of them. */
+/* Returns the number of elements from `at` on in a slice of `all`, at most `most`. */
 static int64_t segment_of(int64_t all, int64_t at, int64_t most)
 {
     return all - at > most ? most : all > at ? all - at : 0;
@@ -225,7 +224,7 @@ bool step_barrier(struct request *r)
     return false;
 }
 
-/* Each letter has its own tag, by its number between these two ranks. */
+/* Each send/receive pair has its own tag, by its number between these two ranks. */
 bool step_exchange(struct request *r)
 {
     if (r->stage++ > 0)

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The comms and calls of the nccl transport: ranks with a GPU each, which move their messages by themselves.
+/* Comms and collectives of the nccl transport: one GPU per rank, asynchronous on the GPU.
  *
  *     rank 0 ── unique id ──> the others      over the carrier: threads' memory, or MPI
- *     all:  ncclCommInitRank, then first messages, so that faults of the wiring show before step 0
- *     a call puts the message on the stream and returns; the host waits for none
+ *     all:  ncclCommInitRank, then first messages, so that wiring faults appear before step 0
+ *     a call enqueues the message on the stream and returns; the host does not wait
  *
- * Sums. NCCL adds along rings and trees, in an order that depends on the wiring, the size of the message and
- * the slice of it; its maximum drops a NaN. The law of comm.h wants the order of the ranks, so unless a world
- * allows any order, floats are *moved* by NCCL and added by a kernel (cuda_combine):
+ * Sums. NCCL adds along rings and trees, in an order that depends on the topology, the message size and the
+ * slice; its maximum drops NaN. comm.h requires rank order, so unless nondeterministic order is allowed, NCCL
+ * only *moves* floats and a kernel (cuda_combine) adds them:
  *
  *     small:   gather all, and every rank adds            (n - 1) x count arrive
  *     large:   all to all of 1/n shares, add, gather      2 (n - 1)/n x count arrive, as in a ring
  *
- * The bits of a sum are then those of every other transport, however the ranks are wired; reduce-scatter,
- * all- gather and all-reduce agree with each other. Integers have no order, and NCCL's own sum is taken.
+ * Results are then bit-identical to those of every other transport and independent of the topology;
+ * reduce-scatter, all-gather and all-reduce agree with each other. Integer sums do not depend on the order
+ * and use NCCL's own.
  *
- * The trap: messages of one comm run one after the other in the order of the calls (comm.h); those of
- * different comms start in the order in which this rank called for them (NCCL_LAUNCH_ORDER_IMPLICIT). So what
- * ranks put on streams must end even if every message blocked until its partner came: the checker of
- * schedules holds it.
- */
+ * Caution: messages of one comm run one after the other in call order (comm.h); those of different comms
+ * start in the order of this rank's calls (NCCL_LAUNCH_ORDER_IMPLICIT). The enqueued messages must therefore
+ * complete even if every message blocked until its peer arrived: the schedule checker guarantees it. */
 #include "parallel/transports/nccl/comm_nccl.h"
 #include "parallel/transports/nccl/comm_nccl_scratch.h"
 #include "parallel/transports/transports.h"
@@ -73,7 +72,7 @@ enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *
     const char *more = nccl->ncclGetLastError(comm != NULL ? comm->nccl : NULL);
     if (more == NULL)
         more = "";
-    // Which failure of CUDA's it was, NCCL says in words only.
+    // NCCL reports CUDA errors only as text.
     bool memory = result == ncclUnhandledCudaError &&
                   strstr(more, cudaGetErrorString(cudaErrorMemoryAllocation)) != NULL;
     enum status status = result == ncclRemoteError ? PEER_LOST : memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
@@ -83,19 +82,19 @@ enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *
                 more[0] != '\0' ? ": " : "", more, memory ? "; " : "", memory ? cuda_free_text(left) : "");
 }
 
-/* Ends a group of which a call has said `result`, also where that is a failure: what this thread asks for
- * next would be put into the group, the abort of its comms too. */
+/* Ends a group in which a call returned `result`, also after a failure: otherwise this thread's next calls,
+ * even the abort of its comms, would be added to the group. */
 static enum status end_group(const struct nccl_comm *c, ncclResult_t result, const char *call)
 {
     const struct nccl_library *nccl = library_of(c);
     enum status status = nccl_check(nccl, c, result, call, c->comm.name);
-    ncclResult_t ended = nccl->ncclGroupEnd(); // says the failure once more
+    ncclResult_t ended = nccl->ncclGroupEnd(); // returns the same failure again
     return status == OK ? nccl_check(nccl, c, ended, "ncclGroupEnd", c->comm.name) : status;
 }
 
-/* ---- putting one message on a stream ---- */
+/* ---- enqueueing one message ---- */
 
-/* One call of this transport while it is made. */
+/* One call of this transport in progress. */
 struct call_of {
     struct nccl_comm *c;
     const struct nccl_library *nccl;
@@ -114,7 +113,7 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
         return BAD_ARGUMENT;
     }
     TRY(cuda_message_begin(stream, &out->queue));
-    who_waits(out->name); // where the GPU's queue is full, a call blocks
+    who_waits(out->name); // a call blocks if the GPU's queue is full
     return OK;
 }
 
@@ -155,7 +154,7 @@ static enum status gather_and_add(const struct call_of *call, const void *in, vo
                                                             .maximum = how == REDUCE_MAX});
 }
 
-/* One slice for each rank, one after the other: counts[r] elements, or where that is NULL as many of each. */
+/* One slice per rank, consecutive: counts[r] elements, or equal sizes if counts is NULL. */
 struct slices {
     char *data;
     enum dtype dtype;
@@ -168,7 +167,7 @@ static int64_t slice_count(const struct slices *s, int rank)
     return s->counts != NULL ? s->counts[rank] : s->equal;
 }
 
-/* Where rank's slice begins. */
+/* Returns the start of the slice of `rank`. */
 static char *slice_begin(const struct slices *s, int rank)
 {
     int64_t before = s->counts == NULL ? rank * s->equal : 0;
@@ -177,14 +176,14 @@ static char *slice_begin(const struct slices *s, int rank)
     return s->data + (size_t)before * dtype_bytes(s->dtype);
 }
 
-/* Elements [at, at + most) of a slice, as many as there are. */
+/* Returns the number of elements [at, at + most) that the slice has. */
 static int64_t piece_count(const struct slices *s, int rank, int64_t at, int64_t most)
 {
     int64_t left = slice_count(s, rank) - at;
     return left < 0 ? 0 : left < most ? left : most;
 }
 
-/* That piece of every slice goes to its rank, which adds up what came: out. */
+/* Sends that piece of every slice to its rank, which adds the received pieces: out. */
 static enum status scatter_and_add(const struct call_of *call, const struct slices *s, int64_t at,
                                    int64_t most, void *out)
 {
@@ -217,7 +216,7 @@ static enum status scatter_and_add(const struct call_of *call, const struct slic
     return mine > 0 ? cuda_combine(call->queue, &sum) : OK;
 }
 
-/* A piece whose scratch is bounded: equal shares, and what is left over. */
+/* One piece, with bounded scratch memory: equal shares, and the remainder. */
 static enum status add_piece(const struct call_of *call, char *data, int64_t count, enum dtype dtype)
 {
     const struct comm *comm = &call->c->comm;
@@ -252,7 +251,7 @@ static enum status reduce_in_order(const struct call_of *call, struct tensor dat
     return OK;
 }
 
-/* ---- the calls ---- */
+/* ---- collectives ---- */
 
 static enum status all_reduce_nccl(struct comm *comm, struct stream *stream, struct tensor data,
                                    enum reduction how)
@@ -269,7 +268,7 @@ static enum status all_reduce_nccl(struct comm *comm, struct stream *stream, str
                             "ncclAllReduce"));
 }
 
-/* Of integers, whose slices differ in size: all of the sum, and of it one's own. */
+/* Integers with slices of different sizes: all-reduces everything and keeps this rank's slice. */
 static enum status add_uneven_integers(const struct call_of *call, const struct slices *s, int64_t count,
                                        struct tensor small)
 {
@@ -350,7 +349,7 @@ static enum status broadcast_nccl(struct comm *comm, struct stream *stream, stru
                      "ncclBroadcast"));
 }
 
-/* A rank's send to itself is one, too. */
+/* Includes a send of this rank to itself. */
 static enum status all_to_all_nccl(struct comm *comm, struct stream *stream, struct tensor in,
                                    const int64_t *in_counts, struct tensor out, const int64_t *out_counts)
 {
@@ -392,7 +391,7 @@ static enum status exchange_nccl(struct comm *comm, struct stream *stream, const
     return end(&call, end_group(call.c, result, "ncclSend"));
 }
 
-/* A sum of one number that nobody looks at. */
+/* An all-reduce of one unused element. */
 static enum status barrier_nccl(struct comm *comm, struct stream *stream)
 {
     struct call_of call;
@@ -407,10 +406,10 @@ static enum status barrier_nccl(struct comm *comm, struct stream *stream)
     return end(&call, status);
 }
 
-/* ---- memory that NCCL knows ---- */
+/* ---- memory registration ---- */
 
-/* All ranks of a message must have its memory registered, or none (NCCL's guide): so nothing is where sums
- * run in the order of the ranks, and their parts go into scratch. */
+/* All ranks of a message must have registered its memory, or none (NCCL's guide): so nothing is registered if
+ * sums are in rank order, because their parts go through scratch memory. */
 static enum status register_nccl(struct comm *comm, void *data, size_t bytes, void **handle)
 {
     struct nccl_comm *c = nccl_of(comm);
@@ -426,13 +425,13 @@ static enum status register_nccl(struct comm *comm, void *data, size_t bytes, vo
 static void unregister_nccl(struct comm *comm, void *handle)
 {
     struct nccl_comm *c = nccl_of(comm);
-    if (c->nccl != NULL) // an aborted comm has let go of it
+    if (c->nccl != NULL) // aborting the comm has already released it
         library_of(c)->ncclCommDeregister(c->nccl, handle);
 }
 
 /* ---- comms ---- */
 
-/* What the first rank of a group tells the others. */
+/* Sent by the first rank of a group to the others. */
 struct invitation {
     int32_t status;
     ncclUniqueId id;
@@ -460,7 +459,7 @@ static enum status invite(struct nccl_world *w, const char *name, int64_t id, co
     return out->status == OK ? OK : fail(PEER_LOST, "comm %s: rank %d could not begin it", name, ranks[0]);
 }
 
-/* Ends when `stream` has, or when something is wrong. */
+/* Returns when `stream` has finished, or with an error. */
 static enum status settle(struct nccl_world *w, cudaStream_t stream)
 {
     for (;;) {
@@ -472,8 +471,8 @@ static enum status settle(struct nccl_world *w, cudaStream_t stream)
     }
 }
 
-/* A first message from everyone to everyone, also where NCCL adds by itself: pieces beside multiplications
- * and slices of different sizes go from rank to rank. Among more than MANY that is left to who needs it. */
+/* A first message between all pairs of ranks, even if NCCL adds by itself: overlapped chunks and slices of
+ * different sizes are point-to-point. Groups of more than MANY ranks connect on first use. */
 enum { MANY = 64 };
 static enum status greet(struct nccl_comm *c)
 {
@@ -498,7 +497,7 @@ static enum status greet(struct nccl_comm *c)
     return settle(c->world, stream);
 }
 
-/* Makes the communicator, and its connections. */
+/* Creates the communicator and its connections. */
 static enum status connect(struct nccl_comm *c, const struct invitation *invitation)
 {
     const struct nccl_library *nccl = library_of(c);
@@ -555,8 +554,8 @@ void nccl_comm_destroy(struct comm *comm)
     free(c);
 }
 
-/* In one group: behind its abort a comm's memory is freed, and that waits for the GPU, which stands in a
- * message of another comm until that is aborted too (NCCL's issue 1013). */
+/* In one group: aborting a comm frees its memory, which waits for the GPU, which may be blocked in a message
+ * of another comm until that is aborted too (NCCL issue 1013). */
 void nccl_abort(struct nccl_world *w)
 {
     const struct nccl_library *nccl = &w->job->nccl;

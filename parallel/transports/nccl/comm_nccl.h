@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the files of the nccl transport share: the library's functions, the world of a rank, its comms. */
+/* Declarations shared by the files of the nccl transport: library functions, a rank's world, its comms. */
 #pragma once
 
 #include "kernels/cuda/runtime/message.h"
@@ -8,7 +8,7 @@
 #include <nccl.h>
 #include <stdatomic.h>
 
-/* The library's functions that are used here. */
+/* The library functions in use. */
 #define NCCL_FUNCTIONS(X)    \
     X(ncclGetVersion)        \
     X(ncclGetErrorString)    \
@@ -36,41 +36,42 @@ struct nccl_library {
 #undef DECLARE
 };
 
-/* Opens NCCL for this process, and for good: it cannot be closed while one of its threads runs. NOT_SUPPORTED
- * names the library that is not there, or is too old. */
+/* Loads NCCL for the life of this process: it cannot be unloaded while one of its threads runs. NOT_SUPPORTED
+ * names the missing library, or the version that is too old. */
 MUST_USE enum status nccl_library_open(struct nccl_library *out);
 
-/* What the ranks of a process share. */
+/* State shared by the ranks of a process. */
 struct nccl_job {
     struct nccl_library nccl;
     const struct world_options *options;
     enum status (*body)(struct world *world, void *argument);
     void *argument;
-    atomic_int failed; // 1 + the first rank that did, and has said why; -1: it is about to
+    atomic_int failed; // 1 + the first failed rank, whose error is in `why`; -1: `why` is being written
     char why[1024];
 };
 
 struct nccl_comm {
-    struct comm comm; // first: the handle that callers hold
+    struct comm comm; // first: callers hold a pointer to it
     struct nccl_comm *next;
     struct nccl_world *world;
     ncclComm_t nccl; // NULL: aborted
     char names[CALL_COUNT][56];
 };
 
-/* A rank's. NCCL's comms are made and thrown away by its thread alone. */
+/* State of one rank. NCCL comms are created and destroyed only by its thread. */
 struct nccl_world {
-    struct cuda_guard guard; // first: of all messages
+    struct cuda_guard guard; // first: guard of all messages
     struct nccl_job *job;
-    struct world *carrier; // the same ranks on a transport for hosts, which hands round the unique ids
-    struct device *host;   // for what goes over it
+    struct world *carrier; // the same ranks on a CPU transport, which distributes the unique ids
+    struct device *host;   // for messages of the carrier
     struct stream *stream;
     cudaStream_t greeting; // for the first message of each comm,
-    void *room;            // which goes through this: a number of each rank, and one more
+    void *room;            // and its buffer: an element per rank, and one more
     struct nccl_comm *comms;
 };
 
-/* OK, or "CALL NAME: what NCCL says"; NO_DEVICE_MEMORY also how much is free. comm NULL: none yet. */
+/* Returns OK, or an error "CALL NAME: NCCL's text"; NO_DEVICE_MEMORY also gives the free memory. comm NULL:
+ * none yet. */
 MUST_USE enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *comm,
                                 ncclResult_t result, const char *call, const char *name);
 
@@ -79,5 +80,5 @@ MUST_USE enum status nccl_run(const struct world_options *options,
 MUST_USE enum status nccl_comm_create(struct world *world, const char *name, int64_t id, const int *ranks,
                                       int count, struct comm **out);
 void nccl_comm_destroy(struct comm *comm);
-/* Ends every message of this rank, come what may; its comms are good for nothing but to be destroyed. */
+/* Aborts every message of this rank; afterwards its comms can only be destroyed. */
 void nccl_abort(struct nccl_world *world);

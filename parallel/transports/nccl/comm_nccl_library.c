@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* NCCL is opened when a world of it is, and not linked: a program that never does starts without it. */
+/* NCCL is loaded when an nccl world is opened, and not linked: programs that never open one start without it.
+ * */
 #include "kernels/cuda/runtime/library.h"
 #include "parallel/transports/nccl/comm_nccl.h"
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How much memory the nccl transport works in where it adds up floats in the order of the ranks
- * (comm_nccl.c): what others sent, until it is added. In every build, for the dry transport plans with it. */
+/* Scratch memory of the nccl transport for float sums in rank order (comm_nccl.c): received data before it is
+ * added. Part of every build, because the dry transport accounts for it. */
 #pragma once
 
-#include "kernels/cuda/runtime/scratch.h" // says whether there is an emulator: its pieces are small
+#include "kernels/cuda/runtime/scratch.h" // declares whether there is an emulator, whose pieces are small
 #include "kernels/tensor.h"
 
-/* Scratch of one sum at a time, and below which size of a message all ranks add all of it. */
+/* Scratch memory of one sum at a time, and the message size below which all ranks add all of it. */
 enum {
     PIECE_BYTES = CUDA_IS_EMULATED ? 1 << 16 : 64 << 20,
     SMALL_BYTES = CUDA_IS_EMULATED ? 1 << 8 : 64 << 10,
 };
 
-/* Elements of one piece of an all-reduce; a maximum is gathered whole by everyone. */
+/* Returns the elements of one piece of an all-reduce; for a maximum every rank gathers everything. */
 static inline int64_t nccl_piece(int ranks, size_t each, bool maximum)
 {
     int64_t most = PIECE_BYTES / (int64_t)each;
@@ -21,13 +21,13 @@ static inline int64_t nccl_piece(int ranks, size_t each, bool maximum)
     return most;
 }
 
-/* Whether every rank adds all of a piece. */
+/* Returns true if every rank adds all of a piece. */
 static inline bool nccl_gathers(int ranks, int64_t count, size_t each, bool maximum)
 {
     return maximum || (size_t)count * each <= SMALL_BYTES || count / ranks == 0;
 }
 
-/* Of one piece: a share from each rank, or everything, or what is left over by the shares. */
+/* Of one piece: a share from each rank, or everything, or the remainder after the shares. */
 static inline size_t nccl_piece_scratch(int ranks, int64_t count, size_t each, bool maximum)
 {
     int64_t share = count / ranks, rest = count % ranks;
@@ -35,7 +35,7 @@ static inline size_t nccl_piece_scratch(int ranks, int64_t count, size_t each, b
     return (size_t)ranks * (size_t)(all ? count : share > rest ? share : rest) * each;
 }
 
-/* Of all pieces, which but for the last are equal. */
+/* Of all pieces; all but the last are equal. */
 static inline size_t nccl_all_reduce_scratch(int ranks, int64_t count, size_t each, bool maximum)
 {
     int64_t most = nccl_piece(ranks, each, maximum), last = count % most;
@@ -44,7 +44,7 @@ static inline size_t nccl_all_reduce_scratch(int ranks, int64_t count, size_t ea
     return whole > other ? whole : other;
 }
 
-/* Elements of a rank's slice that are added at a time by a reduce-scatter. */
+/* Returns the elements of a rank's slice that a reduce-scatter adds at a time. */
 static inline int64_t nccl_slice_piece(int ranks, size_t each)
 {
     int64_t most = PIECE_BYTES / (int64_t)each / ranks;

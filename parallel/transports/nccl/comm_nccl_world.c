@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The world of the nccl transport: a carrier, which is the same ranks on a transport for hosts (threads, or
- * processes over MPI), and on it who gets which GPU, and what happens when one fails.
+/* World of the nccl transport: a carrier, i.e. the same ranks on a CPU transport (threads, or processes over
+ * MPI), the assignment of GPUs to ranks, and failure handling.
  *
- *     local rank r  ->  GPU r of this machine      or the only one that this process sees (srun
- * --gpus-per-task)
+ *     local rank r  ->  GPU r of this machine      or the only one visible (srun --gpus-per-task)
  *
- * Before anything else the ranks tell each other which GPU they have: two on one, and GPUs of different
- * types, are refused here, by name, on every rank alike.
+ * First the ranks exchange the identity of their GPUs: two ranks on one GPU, and GPUs of different types, are
+ * rejected by name, on every rank.
  *
- * The trap: a rank that fails leaves the others on GPUs that wait for it. It says so in `failed`, which a
- * rank that waits looks at (the guard of its messages), and which makes that rank abort its own comms: NCCL's
- * are thrown away by the thread that uses them. Ranks that are processes hear of it from NCCL, or die with
- * their launcher. */
+ * Caution: when a rank fails, the others wait for it on their GPUs. It sets `failed`, which waiting ranks
+ * poll (the guard of their messages) and then abort their own comms: NCCL comms are destroyed only by the
+ * thread that uses them. Ranks that are processes are notified by NCCL, or end with their launcher. */
 #include "parallel/transports/nccl/comm_nccl.h"
 
 #include "base/text.h"
@@ -23,15 +21,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- who has which GPU ---- */
+/* ---- GPU assignment ---- */
 
 enum { HOST_CHARS = 64, SAID_CHARS = 512 };
 
-/* What a rank tells the others. */
+/* The data that ranks exchange. */
 struct participant {
-    int32_t status; // of finding it
+    int32_t status; // of finding the GPU
     char host[HOST_CHARS], bus_id[16], name[64];
-    char said[SAID_CHARS]; // what is wrong
+    char said[SAID_CHARS]; // error message
 };
 
 static int ranks_per_gpu(const struct nccl_world *w)
@@ -47,7 +45,7 @@ static enum status choose(const struct nccl_world *w, struct participant *partic
     TRY(cuda_gpu_count(&count));
     *index = local / share;
     if (*index >= count && count == 1 && w->carrier->ops != transport_of_host(false))
-        *index = 0; // it may be another than the others': the bus says
+        *index = 0; // may be a different GPU on each rank: the bus id tells
     if (*index >= count)
         return fail(NOT_SUPPORTED,
                     "cluster.device cuda: %d ranks on this machine, and %d GPU%s: room for %d "
@@ -60,7 +58,7 @@ static enum status choose(const struct nccl_world *w, struct participant *partic
     return OK;
 }
 
-/* The first rank that could not is told on by all; then what only all together can see. */
+/* All ranks report the first rank with an error; then the checks that need all ranks. */
 static enum status compare(const struct nccl_world *w, const struct participant *participants)
 {
     int size = w->carrier->size, share = ranks_per_gpu(w);
@@ -129,9 +127,9 @@ static enum status add_participants(struct nccl_world *w, int *index)
     return status;
 }
 
-/* ---- failing ---- */
+/* ---- failures ---- */
 
-/* Whether anything is wrong with any comm of this rank, or another has failed. */
+/* Returns an error if any comm of this rank has one, or another rank has failed. */
 static enum status check_world(struct cuda_guard *guard)
 {
     struct nccl_world *w = (struct nccl_world *)guard;
@@ -163,10 +161,10 @@ static void say_failed(struct nccl_world *w, const char *why)
     atomic_store(&w->job->failed, w->carrier->rank + 1);
 }
 
-/* ---- the world ---- */
+/* ---- world ---- */
 
-/* Two ranks on one GPU: NCCL takes them for two machines. Over loopback, for nothing else connects a machine
- * with itself; little of the GPU for each, so that all fit on it. What the user has set stays. */
+/* Two ranks on one GPU: NCCL treats them as two machines. Uses loopback, the only network from a machine to
+ * itself, and few GPU resources per rank, so that all fit. Keeps environment variables set by the user. */
 static void share_gpu(const struct nccl_world *w)
 {
     static const char *const settings[][2] = {
@@ -187,8 +185,8 @@ static enum status open_carrier(struct nccl_world *w)
     return stream_create(w->host, "carrier", &w->stream);
 }
 
-/* Memory for the first messages of all comms, before there is any: whoever asked CUDA for some between two of
- * them might wait for a GPU that waits for his message (nccl_run). */
+/* Allocates memory for the first messages of all comms before any is sent: a later allocation could wait for
+ * a GPU that waits for this rank's message (nccl_run). */
 static enum status make_room(struct nccl_world *w)
 {
     if (w->carrier->size == 1)
@@ -226,7 +224,7 @@ static enum status rank_main(struct world *carrier, void *argument)
     if (status == OK)
         status = job->body(&world, job->argument);
     if (status != OK && status != STOPPED) {
-        char text[1024]; // aborting may have more to say
+        char text[1024]; // aborting may change the error text
         snprintf(text, sizeof text, "%s", fail_text());
         say_failed(&w, text);
         nccl_abort(&w);
@@ -239,10 +237,10 @@ static enum status rank_main(struct world *carrier, void *argument)
     return status;
 }
 
-/* One process with several GPUs. There a rank that asks CUDA for memory may have to wait for another's GPU,
- * and that may stand in a message which waits for this rank (NCCL's issues 613 and 787): so whatever takes
- * memory is done before the first message. Kernels come with the process and not at their first launch,
- * connections with their comm and not at their first message. What the user has set stays. */
+/* One process with several GPUs. A CUDA allocation of one rank may wait for another rank's GPU, which may be
+ * blocked in a message that waits for this rank (NCCL issues 613 and 787). All allocations therefore precede
+ * the first message: kernels are loaded with the process, not at their first launch, and connections are
+ * created with their comm, not at their first message. Keeps environment variables set by the user. */
 static void load_early(void)
 {
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
@@ -269,7 +267,7 @@ enum status nccl_run(const struct world_options *options,
             options->ranks_per_gpu, options->size);
     struct nccl_job job = {.options = options, .body = body, .argument = argument};
     if (options->size > 1) {
-        // Read once per process, when the first comm is made. What ranks put on streams is in one order.
+        // Read once per process, when the first comm is created. Each rank's messages have a single order.
         setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
         if (launcher.size == 0)
             load_early();
