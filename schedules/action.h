@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One thing that a rank does for one microbatch: "3F7" is the forward of stage 3 on microbatch 7.
- * A schedule is nothing but one list of these per rank; whoever runs, checks, times or draws a
- * schedule walks the list with one switch over `kind`, without default, so that a new kind is a
- * compile error wherever it was forgotten.
+/* One action of a rank for one microbatch: "3F7" is the forward of stage 3 on microbatch 7. A schedule is a
+ * list of actions per rank. The executor, checker, simulator and drawings iterate over it with one switch
+ * over `kind` without default, so that the compiler reports places that miss a new kind.
  *
- * The stage of a transfer is the stage of the rank that lists it: 2SEND_F7 hands the activation that
- * stage 2 made to stage 3, where the same message is called 3RECV_F7; 3SEND_B7 is met by 2RECV_B7. */
+ * The stage of a transfer is a stage of the rank that lists it: 2SEND_F7 sends the activation of stage 2 to
+ * stage 3, where the same message is 3RECV_F7; 3SEND_B7 matches 2RECV_B7. */
 #pragma once
 
 #include "base/status.h"
@@ -14,9 +13,9 @@
 
 enum action_kind {
     FORWARD,
-    BACKWARD,        // both halves at once
-    BACKWARD_INPUT,  // the gradient that the stage before waits for
-    BACKWARD_WEIGHT, // the gradient that nobody waits for
+    BACKWARD,        // input and weight gradient together
+    BACKWARD_INPUT,  // input gradient, needed by the previous stage
+    BACKWARD_WEIGHT, // weight gradient, needed by no other stage
     SEND_ACTIVATION,
     RECV_ACTIVATION,
     SEND_GRADIENT,
@@ -24,23 +23,23 @@ enum action_kind {
     ACTION_KIND_COUNT
 };
 
-/* What is known of a kind of action; nobody else repeats this. */
+/* Properties of a kind of action, defined only here. */
 struct action_fact {
     const char *text;
-    bool computes;        // takes the rank's time
-    bool forwards;        // makes the activation of its stage
-    bool backs_input;     // makes the gradient of its stage's input
-    bool backs_weight;    // adds to the gradient of its stage's weights
-    bool sends, receives; // a transfer, and which end of it
-    bool gradient;        // of a transfer: it carries a gradient, so it goes to the stage before
+    bool computes;        // occupies the rank
+    bool forwards;        // computes the activation of its stage
+    bool backs_input;     // computes the input gradient of its stage
+    bool backs_weight;    // accumulates the weight gradient of its stage
+    bool sends, receives; // a transfer, and its end
+    bool gradient;        // of a transfer: carries a gradient, to the previous stage
 };
 
 struct action {
     enum action_kind kind;
-    int stage;          // 0 .. stages-1, the global one
+    int stage;          // 0 .. stages-1, global index
     int microbatch;     // 0 .. m-1
-    int peer;           // of a transfer: the pipeline rank at its other end; else -1
-    bool overlaps_next; // runs together with the following action of the list (DualPipe's pairs)
+    int peer;           // of a transfer: the pipeline rank at the other end; else -1
+    bool overlaps_next; // runs concurrently with the next action of the list (DualPipe's pairs)
 };
 
 extern const struct action_fact action_facts[ACTION_KIND_COUNT];

@@ -6,20 +6,20 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What a stage takes at least, and at most: a B may be shorter or longer than its halves. */
+/* Shortest and longest time of a stage: a B may be shorter or longer than its halves. */
 struct range {
     double f, i, w, both;
     double most_i, most_w, most_both;
 };
 
-/* One microbatch alone in the pipe. */
+/* A single microbatch alone in the pipeline. */
 struct trip {
     const struct schedule *s;
     struct range *cost; // [stages]
     double *forward;    // [stages] F(s)
     double *backward;   // [stages] I(s)
     double *end;        // [stages] end(s)
-    double *fillers;    // [v] times of a rank's chunks
+    double *fillers;    // [v] durations of a rank's chunks
 };
 
 static struct range range_of(const struct cost_table *costs, int stage)
@@ -56,7 +56,7 @@ static void take_trip(struct trip *t, const struct cost_table *costs)
             fmax(t->cost[stage].both, t->backward[stage - 1] - t->backward[stage] + t->end[stage - 1]);
 }
 
-/* The most time that `count` of the things in t->fillers can take, each up to m times. */
+/* Returns the largest total time of `count` elements of t->fillers, each used up to m times. */
 static double longest(const struct trip *t, int count)
 {
     double sum = 0.0;

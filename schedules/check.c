@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The checker: one walk per rule, from what is said of a single action to what concerns them all.
- * Every (stage, microbatch) is a cell with one bit for each thing that must happen to it; the first
- * walks ask whether each bit is set exactly once, the next in which order, and the last lets all ranks
- * run with transfers that block, since no rule about single lists can exclude a circle of waiting.
+/* Schedule checker: one pass per rule, from rules about a single action to global ones. Every (stage,
+ * microbatch) is a cell with one bit for each required action. The first passes check that each bit is set
+ * exactly once, the next ones the order, and the last one simulates all ranks with blocking transfers, since
+ * no rule about single lists can exclude a cyclic wait.
  *
- * The trap is the order of the rules: each relies on what those before it have excluded. */
+ * Caution: the order of the rules matters: each relies on the earlier ones. */
 #include "schedules/edges.h"
 #include "schedules/families/family.h"
 #include "schedules/simulate.h"
@@ -22,8 +22,8 @@ enum bits {
 };
 
 static const struct {
-    unsigned sets;  // what the action does to its cell
-    unsigned needs; // what must have been done to that cell before; receiving only where ranks are crossed
+    unsigned sets;  // bits that the action sets in its cell
+    unsigned needs; // bits that must be set in that cell before; receives only across ranks
 } rules[] = {
     [FORWARD] = {.sets = DONE_F, .needs = RECEIVED_F},
     [BACKWARD] = {.sets = DONE_I | DONE_W, .needs = DONE_F | RECEIVED_B},
@@ -36,7 +36,7 @@ static const struct {
 };
 _Static_assert(sizeof rules / sizeof *rules == ACTION_KIND_COUNT, "one row for each kind of action");
 
-/* How a bit is called in a complaint: by the action that sets it. */
+/* Names a bit in an error message: by the action that sets it. */
 static const struct {
     unsigned bit;
     enum action_kind kind;
@@ -75,14 +75,14 @@ static size_t cell(const struct schedule *s, int stage, int microbatch)
     return (size_t)stage * (size_t)s->m + (size_t)microbatch;
 }
 
-/* The action of kind `kind` for the same stage and microbatch, in words. */
+/* Formats the action of kind `kind` for the same stage and microbatch. */
 static const char *sibling(struct action a, enum action_kind kind, char out[ACTION_CHARS])
 {
     a.kind = kind;
     return action_text(a, out);
 }
 
-/* Everything that must happen to a cell. */
+/* Returns the bits required of a cell. */
 static unsigned required(const struct schedule *s, int stage, int microbatch)
 {
     unsigned bits = DONE_F | DONE_I | DONE_W;
@@ -119,7 +119,7 @@ static enum status check_place(const struct checker *c, int rank, int position)
     return OK;
 }
 
-/* A transfer crosses a boundary between two ranks, and names the one at the other side. */
+/* A transfer crosses a boundary between two ranks and names the peer. */
 static enum status check_transfer(const struct checker *c, int rank, int position)
 {
     const struct schedule *s = c->s;
@@ -139,7 +139,7 @@ static enum status check_transfer(const struct checker *c, int rank, int positio
     return OK;
 }
 
-/* A pair is two computing actions, next to each other, and not three. */
+/* A pair consists of two adjacent computing actions, and pairs do not overlap. */
 static enum status check_overlap(const struct checker *c, int rank, int position)
 {
     const struct action_list *list = &c->s->ranks[rank];
@@ -209,7 +209,7 @@ static enum status check_each_once(const struct checker *c)
     return OK;
 }
 
-/* What an action consumes was made, or received, earlier on its own rank. */
+/* The inputs of an action were computed or received earlier on its own rank. */
 static enum status check_needs(const struct checker *c, int rank, int position)
 {
     const struct schedule *s = c->s;
@@ -223,7 +223,7 @@ static enum status check_needs(const struct checker *c, int rank, int position)
             return complain(c, rank, position, "%s runs before %s", action_text(a, text),
                             sibling(a, names[i].kind, other));
 
-    // Where the stage that makes the input is on this rank too, nothing is received.
+    // If the stage that produces the input is on this rank too, there is no receive.
     bool gradient = fact->backs_input;
     int from = stage_before(a.stage, gradient);
     if ((!fact->forwards && !fact->backs_input) || from < 0 || from >= s->stages ||
@@ -237,7 +237,7 @@ static enum status check_needs(const struct checker *c, int rank, int position)
     return OK;
 }
 
-/* Gradients of a chunk's weights add up in microbatch order. */
+/* Weight gradients of a chunk accumulate in microbatch order. */
 static enum status check_weight_order(const struct checker *c, int rank, int position, int *latest)
 {
     struct action a = c->s->ranks[rank].actions[position];
@@ -269,7 +269,7 @@ static enum status check_order(const struct checker *c, int *latest)
     return OK;
 }
 
-/* Numbers the sends of every edge, and asks the receives to come by number. */
+/* Numbers the sends of every edge, and checks that the receives have the same order. */
 static enum status check_edges(const struct checker *c, const struct edges *edges, int *count, int *number)
 {
     const struct schedule *s = c->s;

@@ -28,7 +28,7 @@ static int compare_edges(const void *a, const void *b)
     return x->to < y->to ? -1 : x->to > y->to ? 1 : 0;
 }
 
-/* The edge into `stage`, or false where its input comes from its own rank or from nowhere. */
+/* Finds the edge into `stage`; returns false if its input comes from the same rank or does not exist. */
 static bool edge_into(const struct schedule *s, bool gradient, int direction, int stage, struct edge *out)
 {
     int microbatch = direction == 0 ? 0 : s->second_from;
@@ -50,7 +50,7 @@ static void number_edges(const struct schedule *s, struct edges *e)
                 if (edge_into(s, gradient != 0, direction, stage, &edge))
                     e->edge[found++] = edge;
 
-    // Boundaries on one edge become neighbours, and one of each is kept.
+    // Sort equal edges next to each other and keep one of each.
     qsort(e->edge, (size_t)found, sizeof *e->edge, compare_edges);
     for (int i = 0; i < found; i++)
         if (e->count == 0 || compare_edges(&e->edge[e->count - 1], &e->edge[i]) != 0)

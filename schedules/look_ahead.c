@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Where in its list the sender, and the receiver, of the activation for a stage and microbatch has it. */
+/* List positions of the send and the receive of the activation for a stage and microbatch. */
 struct ends {
     int *at[2]; // [receives][stages * m]
 };
@@ -30,8 +30,8 @@ static void note_ends(const struct schedule *s, const struct ends *ends)
         }
 }
 
-/* Stops a rank before the first message whose other end lies beyond its peer's stop. True if that is earlier.
- */
+/* Truncates a rank before the first message whose other end is beyond its peer's end. Returns true if that is
+ * earlier. */
 static bool stop_before_open_message(const struct schedule *s, const struct ends *ends, int rank, int *count)
 {
     for (int i = 0; i < count[rank]; i++) {
@@ -44,7 +44,7 @@ static bool stop_before_open_message(const struct schedule *s, const struct ends
     return false;
 }
 
-/* From above: whatever is cut off is in no solution, so what remains is the longest one. */
+/* Fixed point from above: a truncated part belongs to no solution, so the result is the longest one. */
 enum status schedule_look_ahead(const struct schedule *s, int *count)
 {
     size_t cells = (size_t)s->stages * (size_t)s->m;

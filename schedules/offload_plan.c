@@ -8,7 +8,8 @@
 static const enum slot_class classes[] = {UNTIL_INPUT, STASH_UNTIL_INPUT, STASH_UNTIL_WEIGHT};
 enum { CLASSES = sizeof classes / sizeof *classes };
 
-/* The next computing action from `position` on in one direction; `position` itself at the list's ends. */
+/* Returns the next computing action from `position` in one direction; `position` itself at the ends of the
+ * list. */
 static int neighbour(const struct action_list *list, int position, int direction)
 {
     for (int i = position + direction; i >= 0 && i < list->count; i += direction)
@@ -17,9 +18,9 @@ static int neighbour(const struct action_list *list, int position, int direction
     return position;
 }
 
-/* When each thing of a rank is free to go, and when it has to be back. */
+/* When each tensor of a rank may be offloaded, and when it must be back. */
 struct absence {
-    int *leaves, *returns; // [chunks][m] places in the list
+    int *leaves, *returns; // [chunks][m] indices in the list
 };
 
 static void look_at(const struct schedule *s, int rank, int position, struct absence *out)
@@ -43,7 +44,7 @@ static void look_at(const struct schedule *s, int rank, int position, struct abs
     }
 }
 
-/* Two lives for each, of which the second is unset where the thing stays. */
+/* Splits each lifetime in two; the second one is unset if the tensor is not offloaded. */
 static void split_lives(const struct slot_life *whole, const struct absence *absence, int chunks, int m,
                         struct slot_life *out)
 {

@@ -27,8 +27,8 @@ static void end(struct walk *w, enum slot_class class, int thing, int position)
     w->lives[class][thing].end = position;
 }
 
-/* The place of the computing action `slack` before (direction -1) or after (+1) `position`; a pair
- * counts once, and `position` itself where slack is 0. */
+/* Returns the position of the computing action `slack` before (direction -1) or after (+1) `position`; a pair
+ * counts once. Returns `position` itself if slack is 0. */
 static int slacken(const struct walk *w, int position, int direction)
 {
     const struct action_list *list = &w->s->ranks[w->rank];
@@ -45,12 +45,12 @@ static int slacken(const struct walk *w, int position, int direction)
     return reached;
 }
 
-/* F reads its input and leaves it for the backward; its output may be the next chunk's input. */
+/* F reads its input and keeps it for the backward pass; its output may be the next chunk's input. */
 static void live_forward(struct walk *w, struct action a, int i)
 {
     const struct schedule *s = w->s;
     int thing = thing_of(w, a.stage, a.microbatch);
-    begin(w, UNTIL_INPUT, thing, i); // only where nothing was received or handed over
+    begin(w, UNTIL_INPUT, thing, i); // only if it was neither received nor produced on this rank
     begin(w, UNTIL_WEIGHT, thing, i);
     begin(w, STASH_UNTIL_INPUT, thing, i);
     begin(w, STASH_UNTIL_WEIGHT, thing, i);

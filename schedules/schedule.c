@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The placement, and the lists themselves. */
+/* Placement of stages, and the action lists. */
 #include "schedules/schedule.h"
 
 #include "schedules/families/family.h"
@@ -74,7 +74,7 @@ void schedule_add_overlapping(struct schedule *s, enum action_kind kind, int sta
                .kind = kind, .stage = stage, .microbatch = microbatch, .peer = -1, .overlaps_next = true});
 }
 
-/* Where a stage sits for one direction: its rank, and which of that rank's chunks it is. */
+/* Sets the rank of a stage for one direction, and the index of the chunk on that rank. */
 static void place(struct schedule *s, enum placement placement, int direction, int stage)
 {
     int turn = stage / s->p, at = stage % s->p;
@@ -88,7 +88,7 @@ static void place(struct schedule *s, enum placement placement, int direction, i
     s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk] = stage;
 }
 
-/* Everything but the placement. */
+/* Allocates and sets everything but the placement. */
 static enum status allocate(const struct schedule *shape, struct schedule **out)
 {
     struct schedule *s = calloc(1, sizeof *s);
@@ -143,7 +143,7 @@ enum status schedule_create_given(const struct placement_given *given, struct sc
     int *held = calloc((size_t)given->p, sizeof *held);
     enum status status = held != NULL ? allocate(&shape, &s) : fail(NO_MEMORY, "a schedule");
 
-    // A rank's stages in their order are its chunks; those of two directions take turns.
+    // The chunks of a rank are its stages in ascending order; those of two directions alternate.
     for (int direction = 0; status == OK && direction < 2; direction++) {
         for (int rank = 0; rank < s->p; rank++)
             held[rank] = 0;

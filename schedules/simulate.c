@@ -5,17 +5,17 @@
 
 #include <stdlib.h>
 
-/* A value that some action made, and when; at < 0: not yet. */
+/* A value, and the time when it was produced; at < 0: not yet. */
 struct made {
     double at;
-    int64_t by; // index into times[]
+    int64_t by; // index of the producer in times[]
 };
 
-/* What is known of a message: when either end came to it (< 0: not yet), and as which action. */
+/* State of a message: when each end reached it (< 0: not yet), and the index of that action. */
 struct message {
     double sent, posted, arrives;
     int64_t send, recv;
-    int64_t sent_by, posted_by; // what those two times waited for
+    int64_t sent_by, posted_by; // what these two times waited for
 };
 
 struct machine {
@@ -23,13 +23,13 @@ struct machine {
     const struct cost_table *costs;
     struct simulation *sim;
     struct edges *edges;
-    int *at;                     // [p] the next action of each rank
-    struct made *clock;          // [p] until when the rank is busy, and with what
-    struct made *last;           // [p] the start of its latest computing action, and what that waited for
+    int *at;                     // [p] index of the next action of each rank
+    struct made *clock;          // [p] end of the rank's current action, and its index
+    struct made *last;           // [p] start of its latest computing action, and what it waited for
     struct made *edge_free;      // [edges]
-    struct made *made[2];        // [stages][m] the end of F; the end of I or B
-    struct message *messages[2]; // [stages][m] by the stage that receives
-    int *queue;                  // [p] ranks that may go on, as a ring
+    struct made *made[2];        // [stages][m] end of F; end of I or B
+    struct message *messages[2]; // [stages][m] by receiving stage
+    int *queue;                  // [p] ring buffer of ranks that may continue
     bool *queued;
     int queue_first, queue_count;
 };
@@ -52,7 +52,7 @@ static int64_t index_of(const struct machine *x, int rank, int position)
     return x->sim->first[rank] + position;
 }
 
-/* When the activation (or gradient) that `a` consumes is on its rank; at < 0: not yet known. */
+/* Returns when the activation (or gradient) consumed by `a` arrives on its rank; at < 0: not yet known. */
 static struct made input_of(const struct machine *x, struct action a, bool gradient)
 {
     const struct schedule *s = x->s;
@@ -71,7 +71,7 @@ static struct made input_of(const struct machine *x, struct action a, bool gradi
     return source;
 }
 
-/* Raises `start` to when `need` is there; false while that is not known. */
+/* Raises `start` to the time of `need`; returns false if that is not known yet. */
 static bool wait_for(struct made *start, struct made need)
 {
     if (need.at > start->at)
@@ -104,7 +104,7 @@ static double duration(const struct machine *x, struct action a)
     return fact->backs_input && fact->backs_weight && costs->b > 0.0 ? whole * costs->b : whole;
 }
 
-/* Notes what an action made, and wakes the rank that may have waited for it. */
+/* Records the result of an action, and wakes the rank that may be waiting for it. */
 static void finish(struct machine *x, struct action a, struct made end)
 {
     const struct action_fact *fact = action_fact(a.kind);
@@ -117,8 +117,8 @@ static void finish(struct machine *x, struct action a, struct made end)
         wake(x, schedule_rank(x->s, next, a.microbatch));
 }
 
-/* Runs the computing action at `position`, with its partner where it overlaps the next; false when an
- * input is missing. */
+/* Runs the computing action at `position`, and its partner if it overlaps the next; returns false if an input
+ * is missing. */
 static bool compute(struct machine *x, int rank, int position)
 {
     const struct action_list *list = &x->s->ranks[rank];
@@ -153,7 +153,7 @@ static bool compute(struct machine *x, int rank, int position)
     return true;
 }
 
-/* Both ends have come to the message: it travels. */
+/* Both ends have reached the message: computes its transfer time. */
 static void travel(struct machine *x, struct action a, struct message *message)
 {
     const struct cost_table *costs = x->costs;
@@ -170,7 +170,7 @@ static void travel(struct machine *x, struct action a, struct message *message)
         x->edge_free[edge] = (struct made){.at = start.at + costs->wire, .by = message->recv};
 }
 
-/* Comes to the transfer at `position`; false when it blocks and its partner has not come. */
+/* Processes the transfer at `position`; returns false if it blocks and its peer has not reached it. */
 static bool transfer(struct machine *x, int rank, int position)
 {
     struct action a = x->s->ranks[rank].actions[position];
@@ -178,7 +178,7 @@ static bool transfer(struct machine *x, int rank, int position)
     struct message *message = &x->messages[fact->gradient][cell(x->s, transfer_receiver(a), a.microbatch)];
     bool blocking = x->costs->blocking;
 
-    // A receive that overlaps could be taken from the start of the computing action before it on.
+    // An overlapping receive can accept data from the start of the previous computing action.
     if (fact->sends) {
         message->sent = x->clock[rank].at;
         message->sent_by = x->clock[rank].by;
@@ -211,7 +211,7 @@ static bool step(struct machine *x, int rank)
     return transfer(x, rank, position);
 }
 
-/* What a computing action consumes that nobody has made. */
+/* Returns the missing input of a computing action, as the action that produces it. */
 static struct action missing_input(const struct machine *x, struct action a)
 {
     const struct action_fact *fact = action_fact(a.kind);
@@ -224,8 +224,8 @@ static struct action missing_input(const struct machine *x, struct action a)
     return missing;
 }
 
-/* For whom a rank that came to a stop waits; for itself where its own list should have made what is
- * `missing`. Of an overlapped pair either may wait. */
+/* Returns the rank that a stalled rank waits for; the rank itself if its own list should have produced
+ * `missing`. Either action of an overlapped pair may be waiting. */
 static int waits_for(const struct machine *x, int rank, struct action *missing)
 {
     const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
@@ -238,7 +238,7 @@ static int waits_for(const struct machine *x, int rank, struct action *missing)
     return schedule_rank(x->s, missing->stage, missing->microbatch);
 }
 
-/* The action that a rank stands before, or the two of them, as in a file: "(0F3;1B2)". */
+/* Formats the current action of a rank, or an overlapped pair, as in a file: "(0F3;1B2)". */
 static void add_standing(const struct machine *x, int rank, struct text *out)
 {
     const struct action_list *list = &x->s->ranks[rank];
@@ -250,7 +250,7 @@ static void add_standing(const struct machine *x, int rank, struct text *out)
         text_add(out, ";%s)", action_text(list->actions[position + 1], text));
 }
 
-/* Names the ranks that wait for each other, beginning with the first that does not finish. */
+/* Reports the cycle of waiting ranks, starting with the first rank that does not finish. */
 static enum status stopped(const struct machine *x, int rank, struct complaint *why)
 {
     char own[ACTION_CHARS];
@@ -310,7 +310,7 @@ static void summarise(const struct schedule *s, struct simulation *sim)
             r->first_start = 0.0;
         double span = r->last_end - r->first_start;
         r->bubble = span - r->busy;
-        if (r->bubble < 1e-9 * span) // sums that were rounded
+        if (r->bubble < 1e-9 * span) // rounding error of sums
             r->bubble = 0.0;
         if (r->bubble > sim->bubble)
             sim->bubble = r->bubble;
@@ -320,7 +320,8 @@ static void summarise(const struct schedule *s, struct simulation *sim)
             sim->makespan = sim->times[i].end;
 }
 
-/* The path back from the action that ended last, each step to what it had waited for. */
+/* Marks the path back from the action that ended last, following the dependency that determined each start.
+ * */
 static void mark_path(const struct schedule *s, struct simulation *sim)
 {
     for (int64_t i = 0; i < sim->first[s->p]; i++)

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Adds the transfers, for all families alike.
+/* Inserts the transfers, for all families.
  *
- * Every action takes one unit of time (or as long as auto was told), so the lists give every action a start.
- * A message becomes *one* event for both of its ends together, at the end of the action that makes it. All
- * computing actions (by start) and all messages (before the computing actions that start at their time) stand
- * in one global line, and each rank's list is what it takes part in, in the order of that line:
+ * Every action takes one unit of time (or the times given to auto), so the lists define a start for every
+ * action. A message becomes *one* event shared by its two ends, at the end of the action that produces it.
+ * All computing actions (by start) and all messages (before the computing actions that start at the same
+ * time) form one global order, and each rank's list is the subsequence of its events:
  *
  *     time            0          1                   2               3
  *     rank 0        0F0   0SEND_F0 0F1        0SEND_F1        0RECV_B0 0B0
  *     rank 1              1RECV_F0 1F0        1RECV_F1 1B0    1SEND_B0 1F1
  *
- * So a SEND directly follows what it sends, and a RECV stands as far ahead of its consumer as the
- * message can be there, to travel behind other computation. (Holding a message back until just before it
- * is consumed does not save memory: it then lies at its sender. It costs time, since a SEND that stands
- * behind further actions waits for them whenever real times are not units.)
+ * A SEND thus directly follows its producer, and a RECV precedes its consumer by as much as the message can
+ * be early, so that the transfer overlaps other computation. (Delaying a message until just before it is
+ * consumed saves no memory: the sender then holds it. It costs time, since a SEND after further actions waits
+ * for them when actual times are not units.)
  *
- * Why that cannot deadlock even if every SEND and RECV blocks until its partner comes: take the first
- * event of the line that is not done. Everything before it is done, so each rank that takes part in it
- * has nothing left before it and stands at it. A computing action finds its inputs there, since what it
- * consumes was made, or received, earlier in the line. A message finds both of its ends waiting. So it
- * is done; there is no first event that is not. And both ends of an edge name its messages in the order
- * of the line, so one communicator per edge serves.
+ * Proof that this cannot deadlock even if every SEND and RECV blocks until its peer arrives: take the first
+ * event of the global order that is not done. Everything before it is done, so each participating rank is at
+ * it. A computing action has its inputs, since they were computed or received earlier in the order. A message
+ * has both of its ends waiting. So it completes, and there is no first event that is not done. Both ends of
+ * an edge list its messages in the global order, so one communicator per edge suffices.
  *
- * The trap: an overlapped pair is one event. Nothing may come between its two actions. */
+ * Caution: an overlapped pair is one event. No transfer may be inserted between its two actions. */
 #include "schedules/edges.h"
 #include "schedules/families/family.h"
 #include "schedules/simulate.h"
@@ -42,7 +41,7 @@ static size_t cell(const struct schedule *s, int stage, int microbatch)
     return (size_t)stage * (size_t)s->m + (size_t)microbatch;
 }
 
-/* When the activation (and the gradient) of each stage and microbatch is made. */
+/* Records when the activation (and the gradient) of each stage and microbatch is produced. */
 static void note_ends(const struct schedule *s, const struct simulation *sim, double *const end[2])
 {
     for (int rank = 0; rank < s->p; rank++)
@@ -54,8 +53,8 @@ static void note_ends(const struct schedule *s, const struct simulation *sim, do
         }
 }
 
-/* Messages of one moment are taken in two rounds, by the parity of their lower rank: a chain of
- * neighbours that each wait for the one before would block rank after rank. */
+/* Messages of the same time are ordered in two rounds, by the parity of their lower rank: a chain of
+ * neighbours that each wait for the previous one would block rank after rank. */
 static int compare_events(const void *a, const void *b)
 {
     const struct event *x = a, *y = b;
@@ -99,7 +98,7 @@ struct merge {
     const struct schedule *s;
     const struct simulation *sim;
     struct action_list *lists; // [p]
-    int *at;                   // [p] how much of the old list is taken over
+    int *at;                   // [p] merged actions of the old list
     bool out_of_memory;
 };
 
@@ -109,7 +108,7 @@ static void append(struct merge *x, int rank, struct action action)
         x->out_of_memory = true;
 }
 
-/* Takes over what `rank` starts before `time`. */
+/* Moves the actions that `rank` starts before `time`. */
 static void take_until(struct merge *x, int rank, double time)
 {
     const struct action_list *old = &x->s->ranks[rank];
@@ -153,7 +152,7 @@ static enum status merge_into(struct schedule *s, const struct simulation *sim, 
         merge_events(&x, events, count);
     free(x.at);
 
-    // Keep the new lists and drop the old ones, or the other way round.
+    // On success keep the new lists and free the old ones, else the other way round.
     for (int rank = 0; x.lists != NULL && rank < s->p; rank++) {
         struct action_list *drop = x.out_of_memory ? &x.lists[rank] : &s->ranks[rank];
         free(drop->actions);

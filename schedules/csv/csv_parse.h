@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Between the two halves of reading a schedule file: cells to lists (csv_read.c), and from the lists to a
- * placement and a checked schedule (csv_place.c). */
+/* Interface between the two halves of the reader: cells to lists (csv_read.c), and lists to a placement and a
+ * checked schedule (csv_place.c). */
 #pragma once
 
 #include "schedules/families/family.h"
 
 struct span {
-    const char *at; // NULL: nothing, not even an empty cell
+    const char *at; // NULL: no cell, not even an empty one
     size_t length;
 };
 
-/* A file while it is read: line r + 1 has the actions of rank r. */
+/* A file being parsed: line r + 1 has the actions of rank r. */
 struct csv {
     const char *name;
     struct span *lines;        // [p]
@@ -20,10 +20,11 @@ struct csv {
     bool has_transfers;
 };
 
-/* Fails with "FILE, line 3 (rank 2), cell 7: WORDS": the cell that has the action at `position` of the rank's
- * list; the line as a whole where position is -1. Returns BAD_SCHEDULE. */
+/* Fails with "FILE, line 3 (rank 2), cell 7: WORDS" for the cell of the action at `position` of the rank's
+ * list, or for the whole line if position is -1. Returns BAD_SCHEDULE. */
 PRINTF_LIKE(4, 5)
 enum status csv_complain(const struct csv *csv, int rank, int position, const char *format, ...);
 
-/* The schedule that the lists are, which it takes over. Every stage and microbatch is below csv->actions. */
+/* Creates the schedule from the lists and takes ownership of them. Every stage and microbatch is below
+ * csv->actions. */
 MUST_USE enum status csv_schedule(struct csv *csv, struct schedule **out);

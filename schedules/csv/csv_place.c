@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The placement that a schedule file implies: a stage sits on the line that runs it. Then the checker is
- * asked, as for any other schedule; its complaints are about a rank and a position, and are carried back to a
- * line and a cell.
+/* Derives the placement from a schedule file: a stage belongs to the line that runs it. Then runs the
+ * checker; its errors about a rank and position are translated to a line and cell.
  *
- * The trap: a stage can have two holders, each with its own microbatches, so a place is asked for by stage
- * *and* microbatch until it is known that there are two directions at most. */
+ * Caution: a stage can have two replicas, each with its own microbatches, so ranks are looked up by stage
+ * *and* microbatch until it is known that there are at most two directions. */
 #include "schedules/csv/csv_parse.h"
 #include "schedules/edges.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS = 200 }; // room for what is said of a place
+enum { WORDS = 200 }; // buffer for messages about a placement
 
-/* Which rank's line has a stage and microbatch. */
+/* The rank of each stage and microbatch. */
 struct map {
     struct csv *csv;
     int *holder; // [stages][m]
@@ -29,7 +28,7 @@ static enum status complain_missing(const struct csv *csv, int stage, int microb
                 csv->stages - 1);
 }
 
-/* Fewer forwards than stages times microbatches: the first that is missing, of the first such stage. */
+/* Fewer forwards than stages times microbatches: reports the first missing one, of the first such stage. */
 static enum status find_missing(const struct csv *csv)
 {
     int *count = calloc((size_t)csv->stages, sizeof *count);
@@ -60,7 +59,8 @@ static int *holder_of(const struct map *map, int stage, int microbatch)
     return &map->holder[(size_t)stage * (size_t)map->csv->m + (size_t)microbatch];
 }
 
-/* Forwards say where a stage and microbatch sit, so they come first; everything else must be there too. */
+/* Forwards determine the rank of a stage and microbatch, so they come first; all other actions must be on
+ * that rank. */
 static enum status find_holders(const struct map *map, bool forwards)
 {
     const struct csv *csv = map->csv;
@@ -96,7 +96,7 @@ static enum status map_init(struct map *map)
     return find_holders(map, false);
 }
 
-/* A complaint about where a stage is, at its F of this microbatch. */
+/* Reports an error in the placement of a stage, at its F of this microbatch. */
 static enum status complain_place(const struct map *map, int stage, int microbatch, const char *words)
 {
     int rank = *holder_of(map, stage, microbatch), position = 0;
@@ -107,7 +107,7 @@ static enum status complain_place(const struct map *map, int stage, int microbat
     return csv_complain(map->csv, rank, position, "%dF%d: %s", stage, microbatch, words);
 }
 
-/* The first microbatch of `stage` that is not on the line of its first one; m where all are. */
+/* Returns the first microbatch of `stage` that is not on the line of its first one; m if there is none. */
 static int turn_of(const struct map *map, int stage)
 {
     int k = 0;
@@ -116,7 +116,7 @@ static int turn_of(const struct map *map, int stage)
     return k;
 }
 
-/* All stages turn with the same microbatch. */
+/* All stages change lines at the same microbatch. */
 static enum status check_turn(const struct map *map, int stage, int expected)
 {
     int m = map->csv->m, turn = turn_of(map, stage);
@@ -139,7 +139,7 @@ static enum status check_turn(const struct map *map, int stage, int expected)
     return complain_place(map, stage, turn < expected ? turn : expected, words);
 }
 
-/* Behind the turn everything is on one line. */
+/* After the change all microbatches are on one line. */
 static enum status check_behind(const struct map *map, int stage, int turn)
 {
     char words[WORDS];
@@ -155,7 +155,7 @@ static enum status check_behind(const struct map *map, int stage, int turn)
     return OK;
 }
 
-/* Every rank holds as many stages as the others. */
+/* Every rank holds the same number of stages. */
 static enum status check_shares(const struct map *map, int microbatch, int *held)
 {
     const struct csv *csv = map->csv;
@@ -177,7 +177,7 @@ static enum status check_shares(const struct map *map, int microbatch, int *held
     return OK;
 }
 
-/* A stage's two holders add their gradients: ranks r and p-1-r do, for all of their stages. */
+/* The replicas of a stage add their gradients: they must be on ranks r and p-1-r, for all of their stages. */
 static enum status check_mirror(const struct map *map, int second_from)
 {
     int p = map->csv->p;
@@ -236,7 +236,7 @@ static enum status create(struct csv *csv, struct schedule **out)
     return status;
 }
 
-/* The rank at the other end of every transfer; the checker asks whether there is one. */
+/* Sets the peer of every transfer; the checker verifies that there is one. */
 static void find_peers(struct schedule *s)
 {
     for (int rank = 0; rank < s->p; rank++)
@@ -255,7 +255,7 @@ static enum status check(const struct csv *csv, const struct schedule *s)
     enum status status = schedule_check(s, &why);
     if (status != BAD_SCHEDULE)
         return status;
-    const char *words = strstr(why.text, ": "); // behind "rank 3, action 0"
+    const char *words = strstr(why.text, ": "); // the text after "rank 3, action 0"
     return csv_complain(csv, why.rank, why.position, "%s", words != NULL ? words + 2 : why.text);
 }
 

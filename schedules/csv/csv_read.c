@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reading is three steps: cells to actions, one list per line; how many stages and microbatches there are;
- * and what csv_place.c makes of the lists.
+/* Reads a file in three steps: cells to actions, one list per line; the number of stages and microbatches;
+ * placement (csv_place.c).
  *
- * The trap is a number that the file does not pay for: "1999999999F0" alone must not make a table of that
- * many stages. So every table is as long as what was counted in the file. */
+ * Caution: a large number in a short file, such as "1999999999F0", must not cause a large allocation. Table
+ * sizes are therefore bounded by the number of actions in the file. */
 #include "schedules/csv/csv.h"
 
 #include "schedules/csv/csv_parse.h"
@@ -13,12 +13,12 @@
 #include <string.h>
 
 enum { MOST_LINES = SCHEDULE_MOST_RANKS, MOST_BYTES = 1 << 30, SHOWN_BYTES = 32, TOO_LARGE = INT_MAX };
-/* What a cell can be instead of so many actions. */
+/* Results of parsing a cell other than a number of actions. */
 enum { NO_ACTION = -1, HUGE_NUMBER = -2 };
 
 /* ---- cells ---- */
 
-/* Cuts the next cell off the front of `rest`; false behind the last one. */
+/* Cuts the next cell off the front of `rest`; returns false after the last one. */
 static bool take_cell(struct span *rest, struct span *cell)
 {
     if (rest->at == NULL)
@@ -46,7 +46,7 @@ static struct span without_blanks(struct span s)
     return s;
 }
 
-/* What a spreadsheet may have put around it is not part of a cell. */
+/* Strips the quotes that a spreadsheet may add. */
 static struct span unquoted(struct span cell)
 {
     cell = without_blanks(cell);
@@ -65,7 +65,7 @@ static bool take_word(struct span *s, const char *word)
     return true;
 }
 
-/* What is too large for a number of stages or microbatches becomes TOO_LARGE. */
+/* Parses a number; values too large for stages or microbatches become TOO_LARGE. */
 static bool take_number(struct span *s, int *out)
 {
     size_t digits = 0;
@@ -80,7 +80,7 @@ static bool take_number(struct span *s, int *out)
     return true;
 }
 
-/* The letters of a kind reach to the digits of the microbatch. */
+/* Parses the letters of a kind, up to the digits of the microbatch. */
 static struct span take_letters(struct span *s)
 {
     struct span letters = {s->at, 0};
@@ -107,7 +107,7 @@ static bool take_action(struct span *s, struct action *out)
     return false;
 }
 
-/* How many actions a cell has: 0 where it is idle, 2 for a pair. */
+/* Returns the number of actions of a cell: 0 if idle, 2 for a pair. */
 static int parse_cell(struct span cell, struct action out[2])
 {
     struct span rest = unquoted(cell);
@@ -130,9 +130,9 @@ static int parse_cell(struct span cell, struct action out[2])
     return rest.length == 0 ? count : NO_ACTION;
 }
 
-/* ---- complaints ---- */
+/* ---- errors ---- */
 
-/* cell 0: the line as a whole; cells are counted from 1. */
+/* cell 0: the whole line; cells are counted from 1. */
 static enum status complain_cell(const struct csv *csv, int rank, int cell, const char *words)
 {
     char where[32] = "";
@@ -141,7 +141,7 @@ static enum status complain_cell(const struct csv *csv, int rank, int cell, cons
     return fail(BAD_SCHEDULE, "%s, line %d (rank %d)%s: %s", csv->name, rank + 1, rank, where, words);
 }
 
-/* The cell that has the action at `position` of a rank's list. */
+/* Returns the cell of the action at `position` of a rank's list. */
 static int cell_of(const struct csv *csv, int rank, int position)
 {
     struct action actions[2];
@@ -164,7 +164,7 @@ enum status csv_complain(const struct csv *csv, int rank, int position, const ch
     return complain_cell(csv, rank, position >= 0 ? cell_of(csv, rank, position) : 0, words);
 }
 
-/* The bytes of a cell as they can be printed. */
+/* Formats a cell for printing. */
 static void show(struct span cell, struct text *out)
 {
     text_add_bytes(out, "\"", 1);
@@ -204,10 +204,10 @@ static enum status complain_unknown(const struct csv *csv, int rank, int number,
 
 /* ---- the file to lists ---- */
 
-/* Lines without their ends; what is empty at the end of the file is not one. */
+/* Splits the file into lines; ignores empty lines at the end. */
 static enum status split_lines(struct csv *csv, const char *bytes, size_t length)
 {
-    if (length >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) { // the mark that some editors begin with
+    if (length >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) { // UTF-8 byte order mark
         bytes += 3;
         length -= 3;
     }
@@ -256,7 +256,7 @@ static enum status parse_line(struct csv *csv, int rank)
     return OK;
 }
 
-/* In some programs' files B stands for I wherever there is a W. */
+/* Some programs write B for I if there are W. */
 static enum status check_notation(const struct csv *csv)
 {
     int rank_of_w = -1, position_of_w = -1;

@@ -13,12 +13,12 @@ static void add_cell(const struct action_list *list, int position, struct text *
     struct action next = list->actions[position + 1];
     text_add(out, "(%s;", action_text(a, text));
     text_add(out, "%s)", action_text(next, text));
-    // The word without which PyTorch does not read the pair; it knows only this one.
+    // Suffix that PyTorch requires for pairs; it knows only this one.
     if (a.kind == FORWARD && next.kind == BACKWARD)
         text_add(out, "OVERLAP_F_B");
 }
 
-/* The empty cells that all lines have together, where a cell's column is its start. */
+/* Returns the total number of empty cells if the column of a cell is its start time. */
 static int64_t idle_cells(const struct schedule *s, const struct simulation *sim)
 {
     int64_t idle = 0;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* DualPipe (DeepSeek-V3, 2412.19437) and DualPipeV, its half. Two streams of microbatches meet in every
- * rank, and the forward of one runs together with the backward of the other, so that one's messages
- * hide behind the other's computation (overlaps_next).
+/* DualPipe (DeepSeek-V3, 2412.19437) and DualPipeV, its half. Every rank processes two streams of
+ * microbatches and runs the forward of one concurrently with the backward of the other, so that the
+ * communication of one is hidden by the computation of the other (overlaps_next).
  *
  *     DualPipe, p 4:   down: 0 1 2 3      every stage twice, on ranks s and p-1-s; half of the
  *                      up:   3 2 1 0      microbatches feed from either end
- *     DualPipeV, p 2:  rank 0: 0 3        cut DualPipe in its middle: the second stream is the same
- *                      rank 1: 1 2        microbatches on their way back
+ *     DualPipeV, p 2:  rank 0: 0 3        DualPipe cut in the middle: the second stream has the same
+ *                      rank 1: 1 2        microbatches, in the opposite direction
  *
- * Both are the same list. In it a rank stands `from_middle` ranks from where the streams turn round (or
- * meet), of `half` ranks; stream 0 is the one that reaches it first. The figures are for 2·half
- * microbatches per stream or more; with fewer, the actions of those that do not exist fall away. */
+ * Both use the same list. A rank is `from_middle` ranks away from the rank where the streams turn (or meet),
+ * of `half` ranks; stream 0 reaches it first. The figures are for at least 2·half microbatches per stream;
+ * with fewer, the actions of missing microbatches are omitted. */
 #include "schedules/families/family.h"
 
 #include <stdlib.h>
@@ -19,8 +19,8 @@ struct streams {
     struct schedule *s;
     int stage[2];
     int first[2], count[2];  // the microbatches of each stream
-    int f[2], b[2];          // how many went forward and back
-    struct action_list late; // W of those whose I ran alone, oldest first
+    int f[2], b[2];          // forwards and backwards done
+    struct action_list late; // W of microbatches whose I ran separately, oldest first
     int done;                // of `late`
 };
 
@@ -44,7 +44,7 @@ static void forward(struct streams *x, int stream)
     add(x, next(x, FORWARD, stream));
 }
 
-/* Both halves at once, or I now and W when weight() comes to it. */
+/* Both halves at once, or I now and W in a later weight(). */
 static void backward(struct streams *x, int stream, bool split)
 {
     struct action a = next(x, split ? BACKWARD_INPUT : BACKWARD, stream);
@@ -70,7 +70,7 @@ static void forward_with_backward(struct streams *x, int stream)
     add(x, b);
 }
 
-/* The last backwards of both streams: from the middle one on in halves, as the ranks before wait for I. */
+/* The last backwards of both streams: split from the middle one on, since the previous ranks wait for I. */
 static void drain_both(struct streams *x, int count)
 {
     bool split = false;
@@ -102,7 +102,7 @@ static void two_streams(struct streams *x, int half, int from_middle)
         forward(x, 1);
     }
 
-    // The middle: everything overlaps, except where the streams turn round and the first B is waited for.
+    // Steady state: everything overlaps, except where the streams turn, which waits for the first B.
     for (int k = 0; k < count - 2 * half + inner; k++) {
         if (k == 0 && outer == 0) {
             forward(x, 0);
@@ -141,7 +141,7 @@ static void dualpipev(struct schedule *s)
 static void dualpipe(struct schedule *s)
 {
     for (int rank = 0; rank < s->p; rank++) {
-        bool upper = rank >= s->p / 2; // reached first by what feeds from the last rank
+        bool upper = rank >= s->p / 2; // reached first by the stream that starts at the last rank
         struct streams x = {.s = s};
         for (int direction = 0; direction < 2; direction++) {
             int stream = upper ? 1 - direction : direction;

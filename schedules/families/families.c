@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The table of families, what they can take, and the way from a name to a checked schedule. */
+/* Table of families, their supported sizes, and the creation of a checked schedule from a name. */
 #include "schedules/families/family.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ static enum status find_family(const char *name, const struct family **out)
     return status;
 }
 
-/* What no family can take, and what this one cannot. */
+/* Returns why no family, or this one, supports the options. */
 static const char *refusal(const struct family *family, const struct schedule_options *o)
 {
     if (o->p < 1 || o->m < 1 || o->v < 1)
@@ -96,7 +96,7 @@ int64_t schedule_most_microbatches(int p, int v)
     return p > SCHEDULE_MOST_RANKS ? 0 : SCHEDULE_MOST_CELLS / ((int64_t)p * v);
 }
 
-/* Names the nearest of p and m that is possible, or of v when even one rank would hold too much. */
+/* Suggests the nearest valid p and m, or v if even one rank would hold too much. */
 static enum status refuse_size(const struct family *family, const struct schedule_options *o)
 {
     int64_t most = schedule_most_microbatches(o->p, o->v),
@@ -126,7 +126,7 @@ static enum status refuse(const struct family *family, const struct schedule_opt
 
 enum status schedule_complete(struct schedule *s, const struct schedule_options *o)
 {
-    bool searched = s->has_transfers; // then the most is done
+    bool searched = s->has_transfers; // then most of the work is done
     tell(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
     enum status status = OK;
     if (s->out_of_memory)

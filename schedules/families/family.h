@@ -1,55 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-/* For those who write a schedule: a family is one row, a generator and a claim about memory. The row
- * goes into the table of families.c. A generator adds F, B or I and W with schedule_add(), per rank, in
- * the rank's order, and nothing else: transfers are somebody else's work. */
+/* Interface for schedule families: a table row (families.c), a generator and a memory claim. A generator
+ * appends F, B or I and W with schedule_add(), per rank, in the rank's order, and nothing else: transfers are
+ * added later. */
 #pragma once
 
 #include "schedules/schedule.h"
 
 enum placement {
     PLACE_LOOPED,  // stage s on rank s mod p
-    PLACE_V,       // down the ranks and up again, and so on: stage p sits with stage p-1
+    PLACE_V,       // down the ranks and up again, alternating: stage p is on the same rank as stage p-1
     PLACE_TWO_WAY, // stage s on rank s for direction 0, on rank p-1-s for direction 1
-    PLACE_GIVEN,   // stage by stage, as a file says
+    PLACE_GIVEN,   // per stage, as in a file
 };
 
 struct family {
     struct schedule_about about;
     enum placement placement;
     int default_v;
-    bool groups; // microbatch_group_size means something
-    /* NULL when the family can take these, else the reason: "it has one chunk per rank". */
+    bool groups; // microbatch_group_size applies
+    /* Returns NULL if the family supports these options, else the reason: "it has one chunk per rank". */
     const char *(*refuses)(const struct schedule_options *options);
     void (*generate)(struct schedule *schedule);
-    /* Instead of `generate`, where a family makes the whole schedule, transfers included. v may be 0. */
+    /* Replaces `generate` for families that create the complete schedule, including transfers. v may be 0. */
     enum status (*search)(const struct schedule_options *options, struct schedule **out);
-    /* The most microbatches whose activations `rank` holds at once, over all its chunks, each from its
-     * F to its W (or B). */
+    /* Returns the largest number of microbatches whose activations `rank` holds at once, over all its chunks,
+     * each from its F to its W (or B). */
     int (*peak_claim)(const struct schedule *schedule, int rank);
 };
 
-/* Appends an action to the list of the rank that holds the stage for this microbatch; a microbatch that
- * does not exist (m or more) is passed over, so a generator may count on as many as its pattern needs. */
+/* Appends an action to the list of the rank that holds the stage for this microbatch. Ignores microbatches >=
+ * m, so that generators may use a regular pattern. */
 void schedule_add(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
-/* The same, running together with whatever is added next. */
+/* Same, overlapped with the next action that is added. */
 void schedule_add_overlapping(struct schedule *schedule, enum action_kind kind, int stage, int microbatch);
 
-/* An empty schedule with its placement; the lists are to be filled. */
+/* Creates a schedule with its placement and empty lists. */
 MUST_USE enum status schedule_create(const struct family *family, const struct schedule_options *options,
                                      struct schedule **out);
 
-/* A placement of one's own, in which every rank holds stages / p stages of each direction. */
+/* A custom placement: every rank holds stages / p stages of each direction. */
 struct placement_given {
     int p, m, stages;
-    int second_from; // the first microbatch of direction 1; m where there is one direction
+    int second_from; // the first microbatch of direction 1; m if there is one direction
     int *rank_of[2]; // [stages] per direction; both are read
 };
 
-/* An empty schedule of no family, called "file", with a copy of this placement. */
+/* Creates an empty schedule of family "file" with a copy of this placement. */
 MUST_USE enum status schedule_create_given(const struct placement_given *given, struct schedule **out);
 
-/* How much of the way to a checked schedule is done, as measured: behind the generator, the transfers, a
- * search. */
+/* Measured progress, in percent, after the generator, the transfers, a search. */
 enum { GENERATED_PERCENT = 10, TRANSFERRED_PERCENT = 60, SEARCHED_PERCENT = 90 };
 
 static inline void tell(const struct progress *progress, double percent)
@@ -58,49 +57,50 @@ static inline void tell(const struct progress *progress, double percent)
         progress->tell(progress->context, percent);
 }
 
-/* The lists as their family makes them: without transfers (but where it searches), and not yet checked.
- * Refuses as schedule_build() does. */
+/* Creates the lists of a family: without transfers (unless it has a search) and unchecked. Same errors as
+ * schedule_build(). */
 MUST_USE enum status schedule_generate(const struct schedule_options *options, struct schedule **out);
 
-/* Whole lists to a schedule that can be run: its transfers, where the options want them and it has none, and
- * the check. Where it fails the schedule is destroyed. */
+/* Completes full lists: adds transfers if the options want them and it has none, and checks it. Destroys the
+ * schedule on errors. */
 MUST_USE enum status schedule_complete(struct schedule *schedule, const struct schedule_options *options);
 
-/* schedule_add_transfers(), with every RECV placed as if the actions took these times: more than 0 each, and
- * all sums of them exact. */
+/* schedule_add_transfers(), with every RECV placed as if the actions took these times: greater than 0 each,
+ * and all sums exact. */
 MUST_USE enum status schedule_add_transfers_by(struct schedule *schedule, const struct cost_table *times);
 
-/* A list that grows. False when there is no memory. */
+/* Appends to a growing list. Returns false if out of memory. */
 bool action_list_add(struct action_list *list, struct action action);
 
-/* The lists of zb-v, and for m < 2p-1 their makespan where every action of a chunk takes one unit. */
+/* Creates the lists of zb-v; for m < 2p-1 their makespan is minimal if every action of a chunk takes one
+ * unit. */
 void zb_v_lists(struct schedule *schedule);
 int64_t zb_v_units(int p, int m);
-/* The lists of the shortest building block found on the V in which no rank holds more than `limit` chunks,
- * where every action takes one unit; the search plays about `units` actions, and ends at a makespan of
- * `goal`. With a reserve ranks keep memory for chunk 1 while the pipe fills, the later ones more of it; with
- * a drain they leave the order of the block while it drains. False: none was found. */
+/* Creates the lists of the shortest building block found on the V placement in which no rank holds more than
+ * `limit` chunks, if every action takes one unit; the search simulates about `units` actions, and stops at a
+ * makespan of `goal`. Reserve: ranks keep memory for chunk 1 during the fill, later ranks more of it.
+ * Drain: ranks leave the order of the block during the drain. Returns false if none was found. */
 enum block_rule { WITH_SPARES, WITH_RESERVE, WITH_RESERVE_AND_DRAIN };
 bool v_limited_lists(struct schedule *schedule, int limit, enum block_rule rule, int goal, int64_t units);
 
-/* Reasons that several families share. */
+/* Reasons shared by several families. */
 const char *refuses_nothing(const struct schedule_options *options);
 const char *refuses_many_chunks(const struct schedule_options *options);
 const char *refuses_other_than_two_chunks(const struct schedule_options *options);
 
-/* A rank's way through its chunks where placement is looped: a group of microbatches through the first
- * chunk, the same group through the next, and so on; for backwards from the last chunk to the first. */
+/* Order of a rank's chunks in looped placements: a group of microbatches through the first chunk, the same
+ * group through the next, and so on; for backwards from the last chunk to the first. */
 struct loop {
     const struct schedule *s;
     int rank;
     bool backwards;
     int first, size;   // of the group
-    int chunk, within; // how far within the group
+    int chunk, within; // position within the group
 };
 struct loop loop_begin(const struct schedule *schedule, int rank, bool backwards);
-/* Adds the next action of the way, until there is none left. */
+/* Appends the next action in this order, if any is left. */
 void loop_add(struct loop *loop, struct schedule *schedule, enum action_kind kind);
-/* Forwards that come before the first microbatch reaches the last chunk. */
+/* Returns the number of forwards before the first microbatch reaches the last chunk. */
 int loop_ahead(const struct schedule *schedule);
 
 extern const struct family family_gpipe;

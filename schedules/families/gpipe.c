@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* GPipe (Huang et al., 1811.06965): all forwards, then all backwards. The shortest program and the
- * largest memory: every microbatch's activations are alive at the turn.
+/* GPipe (Huang et al., 1811.06965): all forwards, then all backwards. The simplest schedule and the largest
+ * memory: the activations of all microbatches are held between them.
  *
  *     rank 0:  F0 F1 F2 F3 . . B0 B1 B2 B3      bubble (p-1)(f+i+w), peak m
  *     rank 1:  . F0 F1 F2 F3 B0 B1 B2 B3
  *
- * The backwards run in the order of the forwards, not in reverse, so that gradients add up in
- * microbatch order as in every other family; makespan and peak are the same either way. */
+ * The backwards run in the order of the forwards, not in reverse, so that gradients are accumulated in
+ * microbatch order as in every other family; makespan and peak are equal either way. */
 #include "schedules/families/family.h"
 
 static void gpipe(struct schedule *s)

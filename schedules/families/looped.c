@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Schedules in which a microbatch goes round the ranks v times: rank r holds the stages r, p+r, 2p+r ...
+/* Looped schedules, in which a microbatch passes all ranks v times: rank r holds the stages r, p+r, 2p+r ...
  *
- * Interleaved 1F1B (Narayanan et al., 2104.04473) is 1F1B with v chunks for every rank, so filling and
- * draining the pipe takes steps that are v times shorter: bubble (p-1)(f+i+w)/v where p divides m. A
- * group of microbatches goes through the first chunk, then the same group through the second, and so on.
+ * Interleaved 1F1B (Narayanan et al., 2104.04473) is 1F1B with v chunks per rank: filling and draining the
+ * pipeline take steps that are v times shorter, so the bubble is (p-1)(f+i+w)/v if p divides m. A group of
+ * microbatches passes the first chunk, then the same group the second, and so on.
  *
  *     p 2, v 2, rank 0:  0F0 0F1 2F0 2F1 . 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ...     groups (0 1) (2 3)
  *
- * A group must hold p microbatches or more, else the first is not back when the chunk changes. So m
- * microbatches are cut into m/p groups of nearly one size. Where microbatch_group_size is given the groups
- * have that size and the rest is the last. The trap is a last group that is small: rank 0 is 2(p-1)
- * forwards ahead of rank p-1, and a round trip of waiting (for an activation within the last group, for a
- * gradient within the one before) must not be shorter than that, or both ranks wait for ever. Then m is
- * cut evenly again, into m/microbatch_group_size groups. Nor may a larger group follow a smaller one: it
- * needs forwards that the warm-up, made for the first, did not run.
+ * A group must have at least p microbatches; otherwise the first one is not back when the chunk changes. So m
+ * microbatches are cut into m/p groups of nearly equal size. With microbatch_group_size the groups have that
+ * size and the last one has the remainder. Caution: a small last group can deadlock. Rank 0 is 2(p-1)
+ * forwards ahead of rank p-1, and a round trip (of an activation within the last group, of a gradient within
+ * the previous one) must not be shorter, or both ranks wait for each other. In that case m is cut evenly into
+ * m/microbatch_group_size groups. A larger group must not follow a smaller one either: it needs forwards that
+ * the warm-up, computed for the first group, did not run.
  *
- * Breadth-first (Lamy-Poirier, 2211.05953) has one group: GPipe in every chunk. Most memory, fewest
+ * Breadth-first (Lamy-Poirier, 2211.05953) has one group: GPipe in every chunk. Most memory and fewest
  * changes of chunk, so sharded weights are gathered once per chunk and direction. */
 #include "schedules/families/family.h"
 
-/* The size of the group that begins with microbatch `first`. */
+/* Returns the size of the group that starts with microbatch `first`. */
 static int group_size(const struct schedule *s, int first)
 {
     int wanted = s->group > 0 ? s->group : s->p, rest = s->m % wanted;
     if (s->group > 0 && wanted + rest >= 2 * (s->p - 1))
         return s->m - first < wanted ? s->m - first : wanted;
     int groups = s->m / wanted > 1 ? s->m / wanted : 1;
-    int small = s->m / groups, larger = s->m % groups; // so many groups have one more
+    int small = s->m / groups, larger = s->m % groups; // this many groups have one more
     return first < larger * (small + 1) ? small + 1 : small;
 }
 
@@ -53,7 +53,7 @@ void loop_add(struct loop *loop, struct schedule *s, enum action_kind kind)
 
 int loop_ahead(const struct schedule *s)
 {
-    // Where m is less than microbatch_group_size the given one counts, as in the runtime it comes from.
+    // If m is less than microbatch_group_size the given size applies, as in Megatron-LM.
     int first = group_size(s, 0), all = s->m * s->v;
     int64_t ahead = (int64_t)(s->v - 1) * (s->group > first ? s->group : first);
     return ahead < all ? (int)ahead : all;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* 1F1B (PipeDream-Flush, 2006.09503; the default of Narayanan et al., 2104.04473): fill the pipe, then
- * one forward and one backward in turn, then drain. The bubble of GPipe, and the memory of a full pipe
- * and not of a whole step.
+/* 1F1B (PipeDream-Flush, 2006.09503; the default of Narayanan et al., 2104.04473): fill the pipeline, then
+ * alternate one forward and one backward, then drain. The bubble of GPipe, with activation memory for a full
+ * pipeline instead of a whole step.
  *
  *     rank 0:  F0 F1 . B0 F2 B1 F3 B2 . B3      bubble (p-1)(f+i+w), peak min(p-s, m)
  *     rank 1:  . F0 B0 F1 B1 F2 B2 F3 B3 */

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ZB-V (Qi et al., 2401.10241, section 6): each rank holds the ends of a V, stages r and 2p-1-r. The last
- * stage sits on rank 0 beside the first, so a microbatch comes back to where it began: rank 0 need not
- * wait for its I until a whole pipe has drained, and no bubble is left within the memory of 1F1B.
+/* ZB-V (Qi et al., 2401.10241, section 6): each rank holds both ends of a V, stages r and 2p-1-r. Rank 0 has
+ * the first and the last stage, so a microbatch returns to the rank where it started: rank 0 does not wait
+ * for its I until a whole pipeline has drained, and there is no bubble within the memory of 1F1B.
  *
  *     p 2, rank 0:  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 ...      peak 2p chunks, which
  *          rank 1:  . 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 ...    are half as large
  *
- * Filling, the stable middle in which each rank does (F I W) of its two chunks in turn, draining.
+ * Fill; a steady state in which each rank runs (F I W) of its two chunks alternately; drain.
  *
- * With m < 2p-1 the actions of microbatches that do not exist are left out, which keeps every order and every
- * dependency, but leaves gaps. So only F and I keep their order. They are run on a clock, every action one
- * unit, and a W is inserted where a rank would wait, or needs the memory for its next F:
+ * With m < 2p-1 the actions of missing microbatches are omitted, which preserves the order and all
+ * dependencies but leaves gaps. In that case only F and I keep their order. They are simulated with one unit
+ * per action, and a W is inserted where a rank would wait, or needs the memory for its next F:
  *
  *     p 2, m 2, rank 0:  0F0 0F1 . 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1
  *
- * The makespan is then, in these units, the largest of
- *     6m + p-1     the last rank begins after p-1 units and never waits;
- *     4m + 3p-1    its first I comes after 3p-1, and all its I and W follow;
+ * The makespan in these units is then the largest of
+ *     6m + p-1     the last rank starts after p-1 units and never waits;
+ *     4m + 3p-1    its first I starts after 3p-1, and all its I and W follow;
  *     2m + 4p-1    rank 0 has its first I of stage 0 after 4p-1, and all I and W of that stage follow;
  * and no schedule is shorter. */
 #include "schedules/families/family.h"
@@ -24,11 +24,11 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* How far a rank has come with one of its chunks. */
+/* Progress of a rank with one of its chunks. */
 struct arm {
     int stage;
     int f, i, w;    // microbatches done
-    bool without_w; // W are counted, but not added
+    bool without_w; // W are counted, but not appended
 };
 
 static void forward(struct schedule *s, struct arm *arm)
@@ -54,7 +54,7 @@ static void zb_v_rank(struct schedule *s, int rank, bool without_w)
     struct arm down = {.stage = schedule_stage(s, rank, 0), .without_w = without_w};
     struct arm up = {.stage = schedule_stage(s, rank, 1), .without_w = without_w};
 
-    // Fill: until the first microbatch comes back up, then both ways in turn.
+    // Fill: until the first microbatch returns, then both chunks alternately.
     for (int k = 0; k < 2 * (p - rank) - 1; k++)
         forward(s, &down);
     for (int k = 0; k < rank; k++) {
@@ -67,7 +67,7 @@ static void zb_v_rank(struct schedule *s, int rank, bool without_w)
         weight(s, &up);
     }
 
-    // The stable middle: six actions, no bubble.
+    // Steady state: six actions, no bubble.
     while (up.f < m) {
         if (down.f < m)
             forward(s, &down);
@@ -78,7 +78,7 @@ static void zb_v_rank(struct schedule *s, int rank, bool without_w)
         weight(s, &up);
     }
 
-    // Drain: the ranks before wait for I, so W comes last.
+    // Drain: the previous ranks wait for I, so W comes last.
     for (int k = 0; k < rank; k++) {
         input(s, &down);
         input(s, &up);
@@ -97,18 +97,18 @@ static void zb_v_rank(struct schedule *s, int rank, bool without_w)
 
 enum { NEVER = INT_MAX };
 
-/* A rank on the clock. */
+/* Simulation state of a rank. */
 struct rank_clock {
     struct action_list order; // its F and I
     int next;                 // of `order`
-    int next_w;               // an I of `order`, or beyond `next`: the first whose W is not done
+    int next_w;               // an I of `order`, or beyond `next`: the first one whose W is not done
     int held;                 // chunks
 };
 
 struct clock {
     struct schedule *s;
     struct rank_clock *ranks;
-    int *made[2]; // [2p][m] when the activation, the gradient of a stage is there
+    int *made[2]; // [2p][m] time of the activation, of the gradient of a stage
     int limit;    // chunks that a rank may hold
 };
 
@@ -125,7 +125,7 @@ static bool ready(const struct clock *x, const struct rank_clock *r, struct acti
     return *made(x, 0, a.stage, k) <= now && (a.stage == last || *made(x, 1, a.stage + 1, k) <= now);
 }
 
-/* One unit of a rank: the next F or I, else the oldest W; false where neither is possible. */
+/* Runs a rank for one unit: the next F or I, else the oldest W; returns false if neither is possible. */
 static bool run_unit(const struct clock *x, struct rank_clock *r, int now)
 {
     const struct action *order = r->order.actions;
@@ -146,8 +146,8 @@ static bool run_unit(const struct clock *x, struct rank_clock *r, int now)
     return true;
 }
 
-/* A full rank always has a W to do: before each F the same order with every W right after its I holds fewer
- * chunks than the limit. So the clock never stops before all is done. */
+/* A full rank always has a W to run: before each F the same order with every W right after its I holds fewer
+ * chunks than the limit. The simulation therefore never stalls. */
 static void run_clock(const struct clock *x)
 {
     int64_t left = (int64_t)3 * x->s->stages * x->s->m;
@@ -156,7 +156,7 @@ static void run_clock(const struct clock *x)
             left -= run_unit(x, &x->ranks[rank], now) ? 1 : 0;
 }
 
-/* Takes lists of F and I only, and inserts the W. */
+/* Inserts W into lists of F and I only. */
 static void insert_weights(struct schedule *s, int limit)
 {
     size_t cells = (size_t)s->stages * (size_t)s->m;

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ZB-H1 and ZB-H2 (Qi et al., "Zero Bubble Pipeline Parallelism", 2401.10241): 1F1B with the backward cut
- * in two. The stage before waits only for I; W fills what would be a bubble. Rank r runs `ahead` forwards
- * more than I, and W `late` microbatches behind I: no later than memory allows, since a microbatch's
- * activations stay until its W.
+/* ZB-H1 and ZB-H2 (Qi et al., "Zero Bubble Pipeline Parallelism", 2401.10241): 1F1B with the backward split
+ * in two. The previous stage waits only for I; W fills the bubble. Rank r runs `ahead` forwards more than I,
+ * and W `late` microbatches after I: no later than memory allows, since a microbatch's activations are held
+ * until its W.
  *
- *     ZB-H1: ahead p-1-r, late r. No more than 1F1B's first rank holds, on every rank: p.
+ *     ZB-H1: ahead p-1-r, late r. At most as much memory as 1F1B's first rank, on every rank: p.
  *     rank 0:  F0 F1 . I0 W0 F2 I1 W1 F3 I2 W2 I3 W3       bubble (p-1)(f+i-w) for m >= p
  *     rank 1:  . F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3       peak min(p, m)
  *
- * ZB-H1's bubble is that for w <= f, and (p-1)i beyond: a rank 0 that holds p microbatches has p forwards to
- * do until the first gradient is back, which takes pf + (p-1)i, and nothing can fill the rest.
+ * ZB-H1 has this bubble for w <= f, and (p-1)i beyond: with p microbatches in memory, rank 0 has p forwards
+ * until the first gradient returns, which takes pf + (p-1)i, and no other work is available.
  *
- *     ZB-H2: ahead 2(p-1-r), late 2r: forwards fill the wait for the first I, and no bubble is left.
+ *     ZB-H2: ahead 2(p-1-r), late 2r: forwards fill the wait for the first I, without a bubble.
  *     rank 0:  F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3         peak min(2p-1, m)
  *     rank 1:  . F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
  *
- * With m < 2p-1 a rank runs out of F while an I still comes only every other unit: its W begin right after
+ * With m < 2p-1 a rank runs out of F while an I still arrives only every other unit: its W start right after
  * its last F, in between. For f = i = w = 1 the makespan is the larger of 3m + p-1 and 2m + 2p-1, and no
- * schedule is shorter: the last rank begins after p-1 units, and rank 0 has its first I after 2p-1.
+ * schedule is shorter: the last rank starts after p-1 units, and rank 0 has its first I after 2p-1.
  *
  *     p 3, m 4, rank 1:  . F0 F1 F2 I0 F3 I1 W0 I2 W1 I3 W2 W3
  *
- * With v chunks ZB-H1 goes round as the interleaved schedule does (PyTorch's InterleavedZeroBubble); its
- * forwards are further ahead by what the loop needs. */
+ * With v chunks ZB-H1 is looped like the interleaved schedule (PyTorch's InterleavedZeroBubble); its forwards
+ * are further ahead by the number that the loop needs. */
 #include "schedules/families/family.h"
 
 static int least(int a, int b)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Local search. A makespan hangs on a path of steps that each wait for the one before, on their own rank or
- * elsewhere; nothing becomes shorter unless a step of this path moves on its rank. So a step of the path that
- * waits for its own rank is chosen, and it goes before its neighbour, or further; or the neighbour goes
- * behind it, or further. What makes the whole no longer is kept, and often it makes it no shorter either: a
- * path has many equals, and each must be broken.
+/* Local search. A makespan is determined by a critical path of steps that each wait for the previous one, on
+ * their own rank or on another. It cannot become shorter unless a step of this path moves within its rank.
+ * The search picks a step of the path that waits for its own rank and moves it before its predecessor, or
+ * further; or moves the predecessor after it, or further. Moves that do not increase the makespan are kept,
+ * even those that do not decrease it: there are often many critical paths, and each must be broken.
  *
- * The trap is a search that wants to get shorter with every move: it stops in the first hollow. */
+ * Caution: a search that requires every move to decrease the makespan stops in the first local minimum. */
 #include "schedules/search/auto_pipe.h"
 
 #include "base/philox.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step of the path that began when the one before it in its rank's string ended. */
+/* A step of the path that started when the previous step of its rank ended. */
 struct pressed {
     int rank, at;
 };
@@ -22,10 +22,10 @@ struct search {
     struct pipe *pipe;
     pipe_step *steps;   // [p][length]
     int64_t *starts;    // [p][length] of `steps`
-    int64_t *tried;     // [p][length] of the move that is tried
-    int *place[2];      // [stages][m] where in its rank's string F, I stands
+    int64_t *tried;     // [p][length] of the tried move
+    int *place[2];      // [stages][m] index of F, I in its rank's string
     int *microbatch;    // [p][length]
-    struct pressed *on; // the path
+    struct pressed *on; // critical path
     int on_count;
     struct philox dice;
     uint64_t thrown;
@@ -36,7 +36,7 @@ static int dice(struct search *z, int sides)
     return (int)(philox_word(z->dice, 0, z->thrown++) % (uint32_t)sides);
 }
 
-/* Notes where every F and I stands, and finds the step that ends last. */
+/* Records the index of every F and I, and finds the step that ends last. */
 static void note_places(struct search *z, struct pressed *last)
 {
     struct pipe *x = z->pipe;
@@ -61,7 +61,7 @@ static void note_places(struct search *z, struct pressed *last)
     }
 }
 
-/* Whose value the step waited for; false where it waited for none. */
+/* Finds the producer of the input that determined the step's start; returns false if there is none. */
 static bool maker_of(const struct search *z, const struct pressed *of, struct pressed *out)
 {
     const struct pipe *x = z->pipe;
@@ -77,7 +77,7 @@ static bool maker_of(const struct search *z, const struct pressed *of, struct pr
     return true;
 }
 
-/* Goes back from the step that ends last, and notes those that waited for their own rank. */
+/* Walks back from the step that ends last, and records steps that waited for their own rank. */
 static void find_path(struct search *z)
 {
     const struct pipe *x = z->pipe;
@@ -96,7 +96,7 @@ static void find_path(struct search *z)
     }
 }
 
-/* Takes the step at `from` out and puts it in at `to`. */
+/* Moves the step at `from` to `to`. */
 static void move(pipe_step *list, int from, int to)
 {
     pipe_step step = list[from];
@@ -107,7 +107,7 @@ static void move(pipe_step *list, int from, int to)
     list[to] = step;
 }
 
-/* Some move of a pressed step, or of the one that presses it. */
+/* Picks a random move of a step on the path, or of its predecessor. */
 static void throw_move(struct search *z, struct pressed of, int *from, int *to)
 {
     int length = z->pipe->length, far = dice(z, 1 << (1 + dice(z, 6)));

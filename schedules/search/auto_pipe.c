@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The longest of all times; ticks are so short that it has 2^24 of them. */
+/* Returns the longest of all times; a tick is 2^-24 of it. */
 static double longest_time(const struct schedule *s, const struct cost_table *costs)
 {
     double longest = fmax(costs->latency, costs->wire);
@@ -144,7 +144,7 @@ int64_t pipe_deliver(struct pipe *x, const struct part *q, int microbatch, int64
     return end;
 }
 
-/* Runs a rank until it is done or waits, and wakes those who waited for what it makes. */
+/* Runs a rank until it finishes or waits, and wakes the consumers of its results. */
 static void run_rank(struct pipe *x, int rank, const pipe_step *list, int64_t *starts)
 {
     int *done = x->done + (size_t)rank * (size_t)x->parts;
@@ -197,9 +197,9 @@ int64_t pipe_time(struct pipe *x, const pipe_step *steps, int64_t *starts)
     return latest;
 }
 
-/* ---- what a rank may do ---- */
+/* ---- local rules of a rank ---- */
 
-/* Walks a rank's string: the most it holds, or -1 where a step comes before what it needs. */
+/* Scans a rank's string: returns the peak of held chunks, or -1 if a step precedes its input. */
 static int walk(const struct pipe *x, int rank, const pipe_step *list, int *done)
 {
     int held = 0, peak = 0;
@@ -222,7 +222,7 @@ bool steps_allowed(struct pipe *x, int rank, const pipe_step *list)
     return peak >= 0 && peak <= x->limit;
 }
 
-/* ---- to and from lists ---- */
+/* ---- conversion to and from lists ---- */
 
 void steps_of_schedule(const struct pipe *x, const struct schedule *s, pipe_step *steps)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The pipe played on a clock. Whenever a rank is free it takes an I or an F whose input is there; where there
- * is none, a W, if that ends before the next input comes (as far as that is known), or if only a W gives it
- * the memory for an F. So W fills the bubbles, and is put off otherwise; that is the heuristic of 2401.10241.
- * What is left open is a rule: how many F a rank may be ahead of its I, how much it holds until its W, what
- * comes first when both are there, and how much of a W must fit. First some rules are tried that suit the
- * round trip through the pipe, then the best is changed here and there as long as budget is left.
+/* Greedy simulation of the pipeline. Whenever a rank is free it runs an I or an F whose input is available.
+ * Otherwise it runs a W, if that ends before the next input arrives (as far as known), or if only a W
+ * releases the memory for an F. So W fills the bubbles and is delayed otherwise: the heuristic of 2401.10241.
+ * The free parameters form a rule: how many F a rank may be ahead of its I, how much it holds until its W,
+ * the priority if both F and I are available, and how much of a W must fit. First some rules that suit the
+ * round trip through the pipeline are tried, then the best one is mutated until the budget is spent.
  *
- * The trap is a rank that fills its memory with first chunks, whose second chunks then have no place: none of
- * them ever ends. So chunk c takes its memory only if one place stays free for each chunk after c. Then the
- * oldest microbatch can always go on: on no rank can younger ones hold what it needs. */
+ * Caution: a rank that fills its memory with first chunks has none for their second chunks, and deadlocks. So
+ * chunk c is admitted only if one slot remains free for each chunk after c. The oldest microbatch can then
+ * always proceed: on no rank can younger ones hold the memory that it needs. */
 #include "schedules/search/auto_pipe.h"
 
 #include "base/philox.h"
@@ -17,23 +17,24 @@
 #include <string.h>
 
 struct rule {
-    int *ahead;         // [p] F that are not followed by their I, at most
-    int *hold;          // [p] F that are not followed by their W, at most
-    bool forward_first; // where an F and an I are there
-    bool deep_forward;  // of several F that of the last chunk, else of the first
+    int *ahead;         // [p] limit of F not followed by their I
+    int *hold;          // [p] limit of F not followed by their W
+    bool forward_first; // priority if an F and an I are available
+    bool deep_forward;  // of several F: that of the last chunk, else of the first
     bool deep_backward;
-    int fit; // how much of a W must fit before the next input comes, in percent
+    int fit; // fraction of a W that must fit before the next input arrives, in percent
 };
 
 struct game {
     struct pipe *pipe;
     struct rule rule;
     int *ahead, *held; // [p]
-    int64_t *next;     // [p] when a rank decides again
-    int *soonest;      // a tree of ranks, each node the sooner of its two: the root is soonest[1]
+    int64_t *next;     // [p] time of a rank's next decision
+    int *soonest;      // tournament tree of ranks, each node the earlier of its two children: the root is
+                       // soonest[1]
     int leaves;
     pipe_step *steps; // [p][length]
-    int64_t *turn;    // [p] from a rank's first F until its first I can begin
+    int64_t *turn;    // [p] time from a rank's first F to its first I
     int64_t *work;    // [p] for one microbatch
     struct philox dice;
     uint64_t thrown;
@@ -62,11 +63,11 @@ static void set_board(struct game *g)
         g->ahead[rank] = g->held[rank] = 0;
 }
 
-/* What a rank sees when it decides. */
+/* State visible to a rank when it decides. */
 struct view {
-    int forward, backward, weight; // the step to take, or NOBODY
-    bool wants_memory;             // an F is there, and only memory is missing
-    int64_t soon;                  // when the next input comes that it could take
+    int forward, backward, weight; // candidate step, or NOBODY
+    bool wants_memory;             // an F is available, and only memory is missing
+    int64_t soon;                  // arrival time of the next input that it could use
 };
 
 static void look_at_input(const struct game *g, const struct part *q, int step, int64_t now, struct view *out)
@@ -110,7 +111,7 @@ static struct view look(const struct game *g, int rank, int64_t now)
     return view;
 }
 
-/* The step that a rank takes now, or NOBODY, and then when to look again. */
+/* Returns the step that a rank runs now, or NOBODY, and then the time of the next decision. */
 static int choose(const struct game *g, int rank, int64_t now, int64_t *again)
 {
     struct view view = look(g, rank, now);
@@ -144,7 +145,8 @@ static void take(struct game *g, int rank, int step, int64_t now)
         decide_at(g, q->feeds, there);
 }
 
-/* The time of one game, its steps in g->steps; PIPE_NEVER as soon as it is longer than `longest`. */
+/* Returns the makespan of one simulation, its steps in g->steps; PIPE_NEVER as soon as it exceeds `longest`.
+ * */
 static int64_t play(struct game *g, int64_t longest)
 {
     struct pipe *x = g->pipe;
@@ -169,7 +171,7 @@ static int64_t play(struct game *g, int64_t longest)
     return latest;
 }
 
-/* ---- which rules are tried ---- */
+/* ---- rules ---- */
 
 static int between(int64_t value, int low, int high)
 {
@@ -181,7 +183,7 @@ static int dice(struct game *g, int sides)
     return (int)(philox_word(g->dice, 0, g->thrown++) % (uint32_t)sides);
 }
 
-/* Round trip and work of every rank: one microbatch alone. */
+/* Measures round trip and work of every rank, for a single microbatch. */
 static void measure(struct game *g)
 {
     const struct pipe *x = g->pipe;
@@ -201,7 +203,7 @@ static void measure(struct game *g)
     }
 }
 
-/* As many F ahead as the round trip takes, times `percent`; all memory that there is. */
+/* As many F ahead as the round trip takes, times `percent`; all available memory. */
 static void set_rule(struct game *g, int percent, int more)
 {
     const struct pipe *x = g->pipe;
@@ -213,7 +215,7 @@ static void set_rule(struct game *g, int percent, int more)
     }
 }
 
-/* Rule `index` of those that are tried first; false past the last. Those most often best come first. */
+/* Rule `index` of the initial rules, the most promising first; returns false after the last. */
 static bool first_rule(struct game *g, int index)
 {
     static const int percents[] = {0, 100, 150, 200, 300, 125};
@@ -233,7 +235,7 @@ static bool first_rule(struct game *g, int index)
     return more < 2;
 }
 
-/* Changes one thing of the rule, or one thing of several ranks. */
+/* Mutates one parameter of the rule, or one parameter of several ranks. */
 static void change_rule(struct game *g)
 {
     const struct pipe *x = g->pipe;
