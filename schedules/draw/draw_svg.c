@@ -85,8 +85,8 @@ static void add_stops(struct text *out, double from, double to, struct colour c)
                  (unsigned)c.red, (unsigned)c.green, (unsigned)c.blue);
 }
 
-/* A cell with bars is filled by a gradient of hard steps, so that it is one rectangle like any other. A bar is
- * a little inside the cell: it would be lost at the edge of a dark page. */
+/* A cell with bars is filled by a gradient of hard steps, so that it is one rectangle like any other. A bar
+ * is inset: at the edge it could not be seen on a dark page. */
 static void add_fill(struct picture *x, enum action_kind kind, int chunk)
 {
     const double edge = 0.06, bar = 0.12; // of the cell's height

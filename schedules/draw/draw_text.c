@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From STYLE_CELL on: an index of the palette, and whether the cell is critical. */
+/* STYLE_CELL and above: an index into the palette, and a flag for a critical cell. */
 enum style { STYLE_BLANK, STYLE_IDLE, STYLE_CELL, STYLE_CRITICAL = 1 << 16 };
 
 /* Background colours of xterm's 256, for a kind of action: even and odd chunk, even and odd microbatch.
@@ -21,7 +21,7 @@ static const struct {
     [BACKWARD] = {.background = {{166, 202}, {173, 209}}, .legend = "B backward"},
     [BACKWARD_INPUT] = {.background = {{220, 184}, {226, 228}}, .legend = "I backward, input"},
     [BACKWARD_WEIGHT] = {.background = {{43, 50}, {115, 158}}, .legend = "W backward, weights"},
-    [SEND_ACTIVATION] = {.legend = NULL}, // takes no time on a rank, or all of it
+    [SEND_ACTIVATION] = {.legend = NULL}, // messages are not drawn
     [RECV_ACTIVATION] = {.legend = NULL},
     [SEND_GRADIENT] = {.legend = NULL},
     [RECV_GRADIENT] = {.legend = NULL},
@@ -33,7 +33,7 @@ struct chart {
     const struct simulation *sim;
     bool colour;
     int width;    // columns of the time axis
-    double scale; // columns for a unit of time
+    double scale; // columns per unit of time
     bool crowded; // an action has no column of its own
     int *room;    // [ACTION_KIND_COUNT][stages] columns of the narrowest cell of a kind and stage
     char *glyph;  // [width] the row being drawn
@@ -65,10 +65,10 @@ static int *room_of(const struct chart *c, struct action a)
     return &c->room[(size_t)a.kind * (size_t)c->s->stages + (size_t)a.stage];
 }
 
-/* "7F10", "F10", with colours "10" (they tell the kind), without "F": the first that fits the narrowest cell
- * of this kind and stage, so that cells of one length are labelled alike although columns are rounded. Where
- * the narrowest has no column, cells without colours are "F" all the same: they would look idle. With colours
- * all microbatches have the form of the last one. */
+/* Writes the first of "7F10", "F10", then "10" (with colours, which show the kind) or "F" (without) that fits
+ * the narrowest cell of this kind and stage: cells of equal length get labels of the same form although
+ * columns are rounded. Without colours a cell gets at least "F", since an empty one would look idle. With
+ * colours all microbatches have the form of the last one. */
 static void label(const struct chart *c, struct action a, char out[ACTION_CHARS])
 {
     int room = *room_of(c, a), number = digits(c->colour ? c->s->m - 1 : a.microbatch);
@@ -95,7 +95,7 @@ struct cell {
     int first, room; // columns
 };
 
-/* Of action `index` of a rank. An overlapped pair shares its time, half each. */
+/* The columns of action `index` of a rank. Each action of an overlapped pair gets half of its time. */
 static struct cell cell_of(const struct chart *c, int rank, int index)
 {
     const struct action *a = &c->s->ranks[rank].actions[index];
@@ -119,8 +119,8 @@ static void measure_cells(struct chart *c)
         }
 }
 
-/* One action into the row: its label, then a line as long as it lasts, then a gap where colours do not
- * already tell neighbours apart. */
+/* Draws one action into the row: its label, a line for its duration, and without colours a gap before the
+ * next cell. */
 static void draw_cell(const struct chart *c, int rank, int index)
 {
     struct action a = c->s->ranks[rank].actions[index];
@@ -175,7 +175,7 @@ static void draw_rank(const struct chart *c, int rank, struct text *out)
              (double)total->peak / c->s->v);
 }
 
-/* Numbers under the chart, at round times, not closer than twelve columns. */
+/* Round times under the chart, at least twelve columns apart. */
 static void draw_axis(const struct chart *c, struct text *out)
 {
     double step = pow(10.0, floor(log10(12.0 / c->scale)));
@@ -217,9 +217,9 @@ static void draw_title(const struct chart *c, struct text *out)
     text_add(out, "\n");
 }
 
-/* So many columns for a unit of time that the shortest action shows its label and a gap. Where the terminal
- * has fewer, whole columns for the shortest action, so that equal cells stay equal; else as many as there
- * are. */
+/* Chooses the columns per unit of time: enough for the label of the shortest action and a gap; on a narrower
+ * terminal, a whole number for the shortest action, so that equal cells stay equal; if not even one fits, the
+ * whole width. */
 static void choose_scale(struct chart *c, int columns)
 {
     double wanted = 0.0, shortest = 0.0;
@@ -236,7 +236,7 @@ static void choose_scale(struct chart *c, int columns)
             shortest = shortest <= 0.0 || time < shortest ? time : shortest;
         }
     }
-    // Besides the chart: "rank 12 |" and "|  75.0 % idle  peak 10.5".
+    // Left and right of the chart: "rank 12 |" and "|  75.0 % idle  peak 10.5".
     enum { MARGIN = 34, LEAST = 20 };
     int most = columns - MARGIN > LEAST ? columns - MARGIN : LEAST;
     double makespan = c->sim->makespan > 0.0 ? c->sim->makespan : 1.0;
@@ -275,7 +275,7 @@ void draw_text(const struct schedule *s, const struct simulation *sim, const str
 
 static int rank_of(const struct simulation *sim, int64_t index)
 {
-    int low = 0, high = sim->p; // halves the ranks that it may be: a path can visit all of them many times
+    int low = 0, high = sim->p; // binary search: a path can visit every rank many times
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         *(index >= sim->first[middle] ? &low : &high) = middle;
@@ -289,7 +289,7 @@ static struct action action_at(const struct schedule *s, const struct simulation
     return s->ranks[rank].actions[index - sim->first[rank]];
 }
 
-/* The computing actions of the path, the first first; how many there are. */
+/* Stores the computing actions of the path in order of time; returns their count. */
 static int64_t path_of(const struct schedule *s, const struct simulation *sim, int64_t *path)
 {
     int64_t count = 0;
@@ -304,7 +304,7 @@ static int64_t path_of(const struct schedule *s, const struct simulation *sim, i
     return count;
 }
 
-/* Actions path[0 .. count) of one rank. */
+/* Prints actions path[0 .. count), all of one rank. */
 static void add_stretch(const struct schedule *s, const struct simulation *sim, const int64_t *path,
                         int64_t count, struct text *out)
 {

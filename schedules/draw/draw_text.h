@@ -7,11 +7,11 @@
  *              0              5              10
  *
  * A cell says kind and microbatch, and the stage too ("4F0") where a rank has several. With colours the
- * kind is the hue, the chunk its lightness, and neighbours of one kind alternate. When the terminal is
- * too narrow for that the chart is squeezed: labels lose the stage, then the kind (with colours) or the
- * microbatch (without), then go. Cells of one length are labelled alike. After a row: how much of the time
- * between the rank's first action and its last it waits, and its peak activations in microbatches of all its
- * chunks. What lies on the critical path is underlined, where there are colours. */
+ * hue is the kind, the lightness the chunk, and adjacent cells of one kind alternate. On a narrow terminal
+ * labels drop the stage, then the kind (with colours) or the microbatch (without), then everything. Cells of
+ * equal length have labels of the same form. To the right of a row: the idle share of the time between the
+ * rank's first action and its last, and its peak activations, in microbatches of all its chunks. With colours
+ * the critical path is underlined. */
 #pragma once
 
 #include "schedules/simulate.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* "Trace Event Format" (Chromium's catapult project): an array of events, each with a phase `ph`. X: a
  * slice with a start and a length; M: the name of a process or a thread; s and f: the two ends of an arrow.
- * The trap: slices of one thread nest or lie apart, so messages that overlap are dealt out to several
- * threads, and starts and ends are whole nanoseconds, since a viewer drops a slice that begins before the end
- * of the last one by rounding; and the end of an arrow belongs to the slice that is open at its time, so an
- * arrow begins a nanosecond before its slice ends. */
+ * Three traps. Slices of one thread must nest or be disjoint, so overlapping messages are distributed over
+ * several threads. A viewer drops a slice that begins before the previous one's end because of rounding, so
+ * starts and ends are whole nanoseconds. The end of an arrow belongs to the slice that is open at its time,
+ * so an arrow begins a nanosecond before its slice ends. */
 #include "schedules/draw/draw.h"
 
 #include "schedules/edges.h"
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Of a rank's threads: this many ids each. */
+/* Thread ids within a rank, and how many are reserved for each. */
 enum { COMPUTE = 0, MESSAGES = 1, THREADS = 100 };
 
 struct tracer {
@@ -20,9 +20,9 @@ struct tracer {
     int first_pid;       // of rank 0; counted from 1, 0 means the idle process
     int64_t first_arrow; // ids are unique in the file
     double scale;
-    int64_t *maker[2]; // [stages][m] which action makes the activation; the gradient of the input
+    int64_t *maker[2]; // [stages][m] the action that produces the activation; the gradient of the input
     int *lane;         // [actions] thread of a transfer
-    int lanes;         // of the rank that is being written
+    int lanes;         // of the current rank
     bool *begun;       // the file's first event has been written
     struct text *out;
 };
@@ -37,7 +37,7 @@ static int pid(const struct tracer *t, int rank)
     return t->first_pid + rank;
 }
 
-/* A time in whole nanoseconds: a length is the difference of two of them. */
+/* A time in whole nanoseconds. Durations are differences of two of these. */
 static double nanoseconds(const struct tracer *t, double time)
 {
     return round(time * t->scale * 1000.0);
@@ -73,7 +73,7 @@ static int by_start(const void *left, const void *right)
     return (a->position > b->position) - (a->position < b->position);
 }
 
-/* Each transfer of the rank, in the order of their starts, gets the first thread that is free. */
+/* Assigns each transfer of the rank, in the order of their starts, to the first free thread. */
 static void deal_out(struct tracer *t, int rank, struct start *starts)
 {
     const struct schedule *s = t->drawing->schedule;
@@ -123,7 +123,7 @@ static void arrow_end(struct tracer *t, const char *phase, int rank, double at_n
              at_ns / 1000.0, (long long)id, phase[0] == 'f' ? ", \"bp\": \"e\"" : "");
 }
 
-/* From the action that makes what this RECV brings to the one that takes it. */
+/* Draws an arrow from the action that produces the received value to the one that uses it. */
 static void arrow(struct tracer *t, int rank, struct action receive)
 {
     const struct schedule *s = t->drawing->schedule;
@@ -134,7 +134,7 @@ static void arrow(struct tracer *t, int rank, struct action receive)
     const struct action_time *made = &sim->times[t->maker[gradient][cell(s, from, receive.microbatch)]];
     const struct action_time *used =
         &sim->times[t->maker[gradient][cell(s, receive.stage, receive.microbatch)]];
-    enum { SHORTEST = 2 }; // nanoseconds that a slice must have for an arrow to hang on it
+    enum { SHORTEST = 2 }; // nanoseconds: an arrow needs a slice of this length at both ends
     double end = nanoseconds(t, made->end), start = nanoseconds(t, used->start);
     if (end - nanoseconds(t, made->start) < SHORTEST || nanoseconds(t, used->end) - start < SHORTEST)
         return;
@@ -187,7 +187,7 @@ static void trace_drawing(struct tracer *t)
     find_makers(t);
     for (int rank = 0; rank < s->p; rank++)
         trace_rank(t, rank, starts);
-    // Behind all slices: an arrow's end finds its slice open.
+    // After all slices, so that the end of an arrow finds its slice open.
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++)
             if (action_fact(s->ranks[rank].actions[i].kind)->receives)
