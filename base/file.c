@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Files, whole: read at once, or written so that no reader ever sees half of one. */
+/* Whole files: read at once, or written atomically. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* To the end, and closes. */
+/* Reads to the end and closes. */
 static enum status read_all(int fd, const char *path, size_t most, struct text *out)
 {
     char chunk[1 << 16];
@@ -23,7 +23,7 @@ static enum status read_all(int fd, const char *path, size_t most, struct text *
             return status;
         }
         text_add_bytes(out, chunk, (size_t)got);
-        if (out->length > most) { // it grew, or does not know its size, as those of /proc
+        if (out->length > most) { // the file has grown, or does not report its size, as in /proc
             close(fd);
             return fail(IO_ERROR, "%s: is larger than the %zu bytes that are read of it", path, most);
         }
@@ -41,7 +41,8 @@ enum status file_read(const char *path, struct text *out)
 enum status file_read_small(const char *path, size_t most, struct text *out)
 {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // else a pipe is waited for until somebody writes
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // else open() of a pipe blocks until there is a
+                                                            // writer
     if (fd < 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     if (fstat(fd, &info) != 0) {

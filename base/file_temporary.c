@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Between the name of the file and the 16 digits of its token. */
+/* Between the file name and the 16 hex digits of the token. */
 static const char infix[] = ".cuboid-tmp-";
 enum { TOKEN_DIGITS = 16, MOST_TRIES = 100 };
 
@@ -24,12 +24,12 @@ enum status random_token(uint64_t *out)
     return got == sizeof *out ? OK : fail(IO_ERROR, "getrandom: %s", strerror(got < 0 ? errno : EIO));
 }
 
-/* Of two processes at once, one that sweeps may have seen the file before it was locked: then it has no name
- * any more, and another is made. */
+/* A concurrent sweep may have opened the file before it was locked and removed it: then another one is
+ * created. */
 static bool lock_new(int fd)
 {
     struct stat info;
-    (void)flock(fd, LOCK_EX | LOCK_NB); // a file system without locks is not swept either
+    (void)flock(fd, LOCK_EX | LOCK_NB); // without locks the file system is not swept either
     return fstat(fd, &info) == 0 && info.st_nlink > 0;
 }
 
@@ -58,7 +58,7 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
 
 enum status file_temporary_commit(struct file_temporary *file, const char *path)
 {
-    // Locked until it has its name. A full disk may be noticed only by fsync.
+    // Locked until renamed. A full disk may only be reported by fsync.
     if (fsync(file->fd) != 0 || rename(file->path.chars, path) != 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     text_free(&file->path);

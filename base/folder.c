@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 enum status folder_sync(const char *path)
 {
@@ -63,7 +63,7 @@ enum status folder_make(const char *path)
     return status;
 }
 
-/* ---- removing ---- */
+/* ---- removal ---- */
 
 static enum status remove_link(const char *path)
 {

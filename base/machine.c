@@ -13,7 +13,8 @@
 
 enum { MOST_FILE = 1 << 20 };
 
-/* The contents of FOLDER/NAME; NULL when it cannot be read, which is no failure. The caller frees it. */
+/* Returns the contents of FOLDER/NAME, owned by the caller; NULL if it cannot be read, which is not an error.
+ * */
 static char *read_in(const char *folder, const char *name)
 {
     char chunk[4096];
@@ -46,11 +47,11 @@ int64_t cgroup_memory_max(const char *text)
 {
     char *end = NULL;
     double bytes = strtod(text, &end);
-    // Version 1 has the largest number of whole pages for "no limit".
+    // Version 1 reports the largest number of whole pages for "no limit".
     return end == text || !(bytes > 0.0) || bytes >= 0x1p62 ? INT64_MAX : (int64_t)bytes;
 }
 
-/* Takes the limits of one cgroup into account. */
+/* Applies the limits of one cgroup. */
 static void add_group(const char *folder, struct cgroup_limits *out)
 {
     static const char *const memory_files[] = {"memory.max", "memory.limit_in_bytes"};
@@ -75,13 +76,13 @@ static void add_group(const char *folder, struct cgroup_limits *out)
     }
 }
 
-/* The cgroup at `path` under `top`, and all that it is in, up to the top itself. */
+/* The cgroup at `path` under `top`, and its ancestors up to the top. */
 static void add_chain(const char *top, const char *path, struct cgroup_limits *out)
 {
     struct text folder = {0};
     text_add(&folder, "%s%s", top, path);
     while (folder.length > strlen(top)) {
-        if (strstr(folder.chars, "/..") == NULL) // above the namespace: not to be seen from here
+        if (strstr(folder.chars, "/..") == NULL) // above the namespace: not visible
             add_group(folder.chars, out);
         folder.length = (size_t)(strrchr(folder.chars, '/') - folder.chars);
         folder.chars[folder.length] = 0;
@@ -91,7 +92,7 @@ static void add_chain(const char *top, const char *path, struct cgroup_limits *o
 }
 
 /* A line of /proc/self/cgroup: "0::/user.slice" of version 2, "4:cpu,cpuacct:/docker/1234" of version 1,
- * whose controllers each have a hierarchy of that name. */
+ * which has a hierarchy for each set of controllers. */
 static void add_line(const char *root, const char *names, const char *path, struct cgroup_limits *out)
 {
     if (*names == 0)
@@ -123,7 +124,7 @@ void cgroup_read(const char *proc_cgroup, const char *root, struct cgroup_limits
     }
 }
 
-/* ---- the launcher ---- */
+/* ---- launcher ---- */
 
 int64_t slurm_tasks_of_node(const char *text, int64_t node)
 {
@@ -169,8 +170,8 @@ int launcher_local_size(char *(*get)(const char *name), int size)
 
 /* ---- this machine ---- */
 
-/* The size of the affinity mask of a process, 0: this one; -1 where the kernel does not say. Sets have room
- * for 1024 CPUs unless asked for more. */
+/* Returns the size of the affinity mask of a process, 0: this one; -1 if unknown. Sets have room for 1024
+ * CPUs by default. */
 static int affinity_of(pid_t process)
 {
     int count = -1;
@@ -183,8 +184,8 @@ static int affinity_of(pid_t process)
     return count;
 }
 
-/* A launcher that binds its processes gives each a part of its own mask; others pass their mask on. Open MPI
- * reports which it does, even with a shell between mpirun and this process. */
+/* A launcher that binds its processes gives each a part of its own mask; others inherit the whole mask. Open
+ * MPI reports whether it binds, even with a shell between mpirun and this process. */
 static int shared_cpus(int cpus, int online)
 {
     const char *bound = getenv("OMPI_MCA_orte_bound_at_launch");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Box-Muller (1958) for a block of words at a time, in double precision, without a call or a branch, so that
- * a compiler turns the loops into vector instructions: a large model draws its weights in a fraction of a
+/* Normal random numbers: Box-Muller (1958) for a block of words at a time, in double precision, without calls
+ * and branches, so that compilers vectorize the loops: initializing a large model takes a fraction of a
  * second.
  *
- * The angle is a word of turns, and is cut into quarters as an integer, exactly. Logarithm, sine and cosine
- * are series good to 2e-16 on what is left. Every operation is an IEEE one and nothing is contracted, so
- * scalar and vector code, and every processor, give the same bits. */
+ * The angle is a word in turns, reduced to a quarter turn exactly, as an integer. Logarithm, sine and cosine
+ * are series accurate to 2e-16 on the reduced range. Only IEEE operations without contraction are used, so
+ * scalar and vector code, and all processors, give identical bits. */
 #pragma once
 
 #include "base/philox.h"
@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Who compiles these for another processor (kernels/cuda) says how. */
+/* Overridden where this header is compiled for other processors (kernels/cuda). */
 #ifndef NORMAL_FUNCTION
 #define NORMAL_FUNCTION static inline
 #endif
@@ -66,13 +66,13 @@ NORMAL_FUNCTION double normal_cosine(double x)
     return 1.0 + z * series;
 }
 
-/* Two standard normals of two words. */
+/* Computes two standard normals from two words. */
 NORMAL_FUNCTION void normal_pair(uint32_t first, uint32_t second, double *a, double *b)
 {
     // The argument of the logarithm is in (0, 1]: finite, and exact.
     double square = -2.0 * normal_log(((double)first + 1.0) * 0x1p-32);
     double radius = sqrt(square > 0.0 ? square : 0.0);
-    uint32_t quarter = (second + 0x20000000U) >> 30; // of a turn, to the nearest
+    uint32_t quarter = (second + 0x20000000U) >> 30; // of a turn, rounded to nearest
     double angle = (double)(int32_t)(second - (quarter << 30)) * (6.28318530717958647692 * 0x1p-32);
     double sine = normal_sine(angle), cosine = normal_cosine(angle);
     double x = (quarter & 1) != 0 ? sine : cosine, y = (quarter & 1) != 0 ? cosine : sine;
@@ -82,7 +82,7 @@ NORMAL_FUNCTION void normal_pair(uint32_t first, uint32_t second, double *a, dou
 
 enum { NORMAL_BLOCK = 64 }; // counters, four normals each
 
-/* The words of counters [low, low + NORMAL_BLOCK) in the stream `high`: philox_words(), side by side. */
+/* Computes the words of counters [low, low + NORMAL_BLOCK) in the stream `high`, as philox_words(). */
 NORMAL_FUNCTION void normal_words(struct philox generator, uint64_t high, uint64_t low,
                                   uint32_t c[4][NORMAL_BLOCK])
 {
@@ -106,7 +106,7 @@ NORMAL_FUNCTION void normal_words(struct philox generator, uint64_t high, uint64
     }
 }
 
-/* philox_normal(), for whoever compiles it for one processor. */
+/* philox_normal(), for compilation for a specific processor. */
 NORMAL_FUNCTION void normal_fill(struct philox generator, uint64_t high, int64_t begin, int64_t count,
                                  float *out)
 {

@@ -5,7 +5,7 @@
 
 struct philox philox_named(uint64_t seed, const char *name)
 {
-    // FNV-1a over the name, then the seed stirred in by SplitMix64's finaliser.
+    // FNV-1a over the name, then mixed with the seed by the finalizer of SplitMix64.
     uint64_t hash = 0xcbf29ce484222325U;
     for (const char *c = name; *c != 0; c++)
         hash = (hash ^ (unsigned char)*c) * 0x100000001b3U;
@@ -48,10 +48,10 @@ void philox_normal(struct philox generator, uint64_t high, int64_t begin, int64_
     normal_fill(generator, high, begin, count, out);
 }
 
-/* Up to 16 lanes gcc 12 would write out one by one, and make no vectors of them. */
+/* gcc 12 fully unrolls loops of up to 16 lanes instead of vectorizing them. */
 enum { FEISTEL_ROUNDS = 6, LANES = 32 };
 
-/* Bits of one half of the smallest power of four that is at least n. */
+/* Returns half the bits of the smallest power of four that is at least n. */
 static int half_bits_of(int64_t n)
 {
     int half_bits = 1;
@@ -79,7 +79,7 @@ int64_t philox_permute(struct philox generator, uint64_t high, int64_t n, int64_
     return (int64_t)x;
 }
 
-/* Words 0 and 1 of each lane's counter; loops over lanes, which a compiler makes vectors of. */
+/* Words 0 and 1 of each lane's counter; loops over lanes, which compilers vectorize. */
 static void words_of_lanes(struct philox generator, uint64_t high, const uint64_t low[LANES],
                            uint64_t out[LANES])
 {
@@ -106,7 +106,7 @@ static void words_of_lanes(struct philox generator, uint64_t high, const uint64_
         out[l] = (uint64_t)c0[l] | (uint64_t)c1[l] << 32;
 }
 
-/* One walk of every lane. */
+/* One Feistel evaluation of every lane. */
 static void feistel_lanes(struct philox generator, uint64_t high, int half_bits, uint64_t x[LANES])
 {
     const uint64_t mask = ((uint64_t)1 << half_bits) - 1;
@@ -134,7 +134,7 @@ void philox_permute_run(struct philox generator, uint64_t high, int64_t n, int64
 {
     int half_bits = half_bits_of(n);
     uint64_t x[LANES] = {0};
-    int64_t to[LANES], given = 0, done = 0; // to: whose place a lane computes; -1: nobody's
+    int64_t to[LANES], given = 0, done = 0; // to: output index of a lane; -1: idle
     for (int l = 0; l < LANES; l++) {
         to[l] = given < count ? given : -1;
         x[l] = to[l] >= 0 ? (uint64_t)(begin + given++) : 0;
@@ -143,7 +143,7 @@ void philox_permute_run(struct philox generator, uint64_t high, int64_t n, int64
         feistel_lanes(generator, high, half_bits, x);
         for (int l = 0; l < LANES; l++) {
             if (to[l] < 0 || x[l] >= (uint64_t)n)
-                continue; // walks on
+                continue; // cycle walking continues
             out[to[l]] = (int64_t)x[l];
             done++;
             to[l] = given < count ? given : -1;

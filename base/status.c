@@ -49,7 +49,7 @@ int status_exit(enum status status)
 
 enum status fail(enum status status, const char *format, ...)
 {
-    char raw[sizeof last_text]; // names and values in it come from files and command lines
+    char raw[sizeof last_text]; // contains names and values from files and command lines
     va_list args;
     va_start(args, format);
     vsnprintf(raw, sizeof raw, format, args);
@@ -95,7 +95,7 @@ void who_does(const char *action)
 void who_waits(const char *message)
 {
     if (watched == NULL || strncmp(me.waits, message, sizeof me.waits - 1) == 0)
-        return; // nobody asks, or nothing new
+        return; // not watched, or unchanged
     snprintf(me.waits, sizeof me.waits, "%s", message);
     publish(false);
 }
@@ -108,15 +108,15 @@ void who_is_watched(struct watched *copy)
 
 enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 
-/* `where` comes behind the reason. */
+/* `where` follows the reason. */
 static _Noreturn void end_process(int exit, const char *why, const char *where)
 {
     char place[WHO_CHARS] = "cuboid", shown[WHY_CHARS];
     text_printable(why, shown, sizeof shown);
     if (me.rank >= 0)
         who_text(&me, place);
-    // One write, so that the lines of several dying ranks do not mix. No exit handlers: the other
-    // ranks of this process still run, and would see their world torn down under them.
+    // A single write, so that lines of several failing ranks do not interleave. No exit handlers: the other
+    // ranks of this process are still running and would use destroyed objects.
     char line_text[WHY_CHARS + 2400];
     int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", place, shown, where);
     if (length > 0) {

@@ -50,7 +50,7 @@ void text_add(struct text *text, const char *format, ...)
     va_end(args);
 }
 
-/* The length of the UTF-8 sequence at `s`, or 0 when it is not one (RFC 3629, table 3-7 of Unicode). */
+/* Returns the length of the UTF-8 sequence at `s`, or 0 if it is invalid (RFC 3629, table 3-7 of Unicode). */
 int utf8_length(const char *string)
 {
     const unsigned char *s = (const unsigned char *)string;
@@ -88,11 +88,11 @@ void text_add_json(struct text *text, const char *string)
     text_add_bytes(text, "\"", 1);
 }
 
-/* The length of a character that can be shown, 0 where there is none. Two ranges are control characters, and
- * XML knows no U+FFFE and U+FFFF. */
+/* Returns the length of a printable character, 0 if there is none. Excludes two ranges of control characters,
+ * and U+FFFE and U+FFFF, which XML does not allow. */
 static int printable_length(const char *bytes, size_t left)
 {
-    unsigned char c[5] = {0}; // a sequence that is cut short ends with 0
+    unsigned char c[5] = {0}; // the terminator ends a truncated sequence
     memcpy(c, bytes, left < 4 ? left : 4);
     int length = utf8_length((const char *)c);
     bool control = c[0] < ' ' || c[0] == 0x7F || (c[0] == 0xC2 && c[1] < 0xA0);
@@ -161,8 +161,8 @@ static const char *not_finite_text(double value)
     return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-/* 30 is "30", although "3e+01" is no longer and reads back to the same; false for what is not whole, or so
- * large that its digits would say more than anybody knows. */
+/* Formats integers: 30 as "30", although "3e+01" is no longer and reads back to the same value. Returns false
+ * for fractions, and for values so large that the digits would be meaningless. */
 static bool whole_text(double value, char out[NUMBER_CHARS])
 {
     if (!(fabs(value) <= 1e18) || value != rint(value))
@@ -203,7 +203,7 @@ const char *number_text_f32(float value, char out[NUMBER_CHARS])
 
 bool number_parse(const char *string, double *out)
 {
-    // strtod() also takes hexadecimal ones, which nobody means in a recipe: 0x1p3 would be 8.
+    // strtod() also accepts hexadecimal numbers, which are unexpected in a recipe: 0x1p3 would be 8.
     if (*string == 0 || isspace((unsigned char)*string) || strpbrk(string, "xX") != NULL)
         return false;
     char *end = NULL;
@@ -266,8 +266,8 @@ const char *seconds_text(double seconds, char out[NUMBER_CHARS])
 
 enum { NAME_MAX_CHARS = 63 };
 
-/* Edits (insert, delete, change, swap of neighbours) from a to b, case ignored: Damerau's distance
- * in its restricted form. */
+/* Edits (insert, delete, replace, swap of neighbours) from a to b, case-insensitive: the restricted
+ * Damerau-Levenshtein distance. */
 static int edit_distance(const char *a, const char *b)
 {
     int d[NAME_MAX_CHARS + 1][NAME_MAX_CHARS + 1];
@@ -295,7 +295,7 @@ static int edit_distance(const char *a, const char *b)
 
 const char *nearest_name(const char *name, const char *const *names, size_t count)
 {
-    // Near enough: a quarter of the letters may be wrong, or one, or one is a part of the other.
+    // Close enough: a quarter of the letters may differ, or one, or one name contains the other.
     int best = (int)strlen(name) / 4 + 1;
     const char *found = NULL;
     for (size_t i = 0; i < count; i++) {
