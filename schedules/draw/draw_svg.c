@@ -13,14 +13,14 @@
 
 enum {
     LEFT = 58,   // of the time axis: "rank 12"
-    RIGHT = 132, // after it: "27.3 % idle, peak 4"
+    RIGHT = 152, // after it: "27.3 % idle, peak 4.75"
     TOP = 56,    // of the first row: two lines of title
     NOTE = 17,   // the note's line, where there is one
     PITCH = 32,  // from row to row
     CELL = 28,   // height of a cell
     AXIS = 34,   // below the last row
     LEGEND = 32, // at the bottom of the picture; 20 more where shades are explained
-    PAGE_WIDTH = 860,
+    PAGE_WIDTH = 870,
     MAX_WIDTH = 12000,
     MAX_HINTS = 4096, // cells with a tooltip: their action and times
 };
