@@ -71,7 +71,7 @@ def test_said_by_one():
     expect("one without its data", status == 2 and "rank 3: command line: data.train: nothing.idx: No" in text, status,
            text)
     # mpirun ends the others; however long it lets them live, only one reports that.
-    os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "30"
+    os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "4"
     status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))
     del os.environ["OMPI_MCA_odls_base_sigkill_timeout"]
     expect("the signal of mpirun", status == 2 and count(text, "cuboid: SIGTERM") <= 1, status, text)
