@@ -5,7 +5,7 @@
 
 enum { NOTE_INTS = 256 }; // a status, and a reason of up to 1019 characters
 
-/* Through device memory, as every message goes. */
+/* Reduces through device memory, as all communication does. */
 static enum status reduce_max(struct rank_state *w, const struct buffer *room, double *values, int count)
 {
     size_t bytes = (size_t)count * sizeof *values;
@@ -19,7 +19,7 @@ enum status rank_agree_max(struct rank_state *w, double *values, int count)
 {
     _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT, "remarks have room for what is agreed on");
     CHECK(count <= AGREE_MAX_VALUES);
-    // Between steps the remarks' room is free, so a run that saves takes no byte more than one that does not.
+    // Between steps the statistics buffer is free: saving needs no additional memory.
     if (w->stats_buffer.data != NULL)
         return reduce_max(w, &w->stats_buffer, values, count);
     struct buffer room = {0};
@@ -50,7 +50,7 @@ static enum status broadcast(struct rank_state *w, struct buffer *room, int32_t 
     return stream_sync(w->compute);
 }
 
-/* Everybody gets the status and the reason of rank `root`. */
+/* Broadcasts the status and the reason of rank `root`. */
 static enum status share_reason(struct rank_state *w, enum status mine, int root)
 {
     int32_t note[NOTE_INTS] = {(int32_t)mine};
@@ -70,7 +70,7 @@ enum status rank_agree(struct rank_state *w, enum status mine)
 {
     if (w->world->size == 1)
         return mine;
-    // The lowest rank that failed brings the greatest number.
+    // The lowest rank that failed contributes the greatest value.
     double worst = mine == OK ? 0.0 : (double)(w->world->size - w->world->rank);
     TRY(rank_agree_max(w, &worst, 1));
     return worst == 0.0 ? OK : share_reason(w, mine, w->world->size - (int)worst);

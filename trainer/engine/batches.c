@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One microbatch in memory, array after array; the widest elements first, so that all are aligned. */
+/* Layout of one microbatch: array after array, the widest elements first, which aligns all of them. */
 struct offsets {
     size_t sample, token, label, position, document, place, loss_mask, bytes;
 };
@@ -58,7 +58,7 @@ void batches_destroy(struct batches *batches)
     *batches = (struct batches){0};
 }
 
-/* From the data's arrays into the host image of microbatch j. */
+/* Copies the arrays of the data into the host image of microbatch j. */
 static void pack(struct batches *batches, int j)
 {
     const struct batch_tokens *from = &batches->scratch;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* All microbatches of a step on the device. Every rank reads the ids of its own data coordinate: they are
- * small, and so no stage waits for another one's tokens. The host side is written once per step and must
- * stay until the stream was synchronised: one step ends before the next is loaded. */
+/* The microbatches of a step in device memory. Every rank reads the token ids of its own data coordinate:
+ * they are small, and no stage has to wait for tokens from another. The host copy is written once per step
+ * and must stay valid until the stream is synchronised: a step ends before the next one is loaded. */
 #pragma once
 
 #include "layers/pass.h"
 #include "trainer/data/data.h"
 
 struct batches {
-    int count;                // microbatches it can hold
-    int64_t rows, seq_length; // B, S of each
+    int count;                // capacity in microbatches
+    int64_t rows, seq_length; // B and S of each microbatch
     struct buffer device;
-    char *host;         // the same bytes
-    size_t batch_bytes; // of one microbatch
+    char *host;         // host copy of `device`
+    size_t batch_bytes; // bytes per microbatch
     struct batch_tokens scratch;
     struct batch *list; // views into `device`, one per microbatch
 };
@@ -21,11 +21,12 @@ MUST_USE enum status batches_create(struct device *device, int count, int64_t ro
                                     struct batches *out);
 void batches_destroy(struct batches *batches);
 
-/* Fills microbatches 0 .. count-1 of step `place->step` (place->microbatch is ignored) and sends them to the
- * device. with_documents false: one document per row, and attention need not look. */
+/* Loads microbatches 0 .. count-1 of step `place->step` (place->microbatch is ignored) and copies them to the
+ * device. with_documents=false: one document per row, so attention needs no document mask. */
 MUST_USE enum status batches_load(struct batches *batches, struct stream *stream, struct data *data,
                                   enum data_split split, const struct batch_place *place,
                                   bool with_documents);
 
-/* The tokens of microbatch j that count, sample by sample: f64[rows], to the bit what the head finds. */
+/* Counts the unmasked tokens of microbatch j per sample: f64[rows], bitwise equal to the counts of the
+ * head. */
 void batches_count_tokens(const struct batches *batches, int j, double *out);

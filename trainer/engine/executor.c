@@ -13,29 +13,28 @@
 struct executor {
     struct executor_config config;
     struct env env;
-    struct stream *comm_stream; // env's
+    struct stream *comm_stream; // owned by env
     int pp_rank;
     struct stage *stages; // [chunks]
     struct stash stash;
-    struct offload *offload; // NULL: everything stays
+    struct offload *offload; // NULL: no offload
     struct p2p *p2p;
-    struct buckets
-        *buckets; // NULL when not training, and where each microbatch's gradients are reduced alone
-    struct event *activation; // [chunks][m] when the input of this microbatch has come
-    struct event *gradient;   // [chunks][m] likewise the gradient of its output
+    struct buckets *buckets;  // NULL if not training, or if gradients are reduced after every microbatch
+    struct event *activation; // [chunks][m] arrival of the input of this microbatch
+    struct event *gradient;   // [chunks][m] arrival of the gradient of its output
     const struct batch *batches;
     bool evaluating;
-    int ahead;  // so many actions of the list may be done before the step is certain
-    int done;   // actions of the list, of a step that is not over
-    bool again; // what was done of this step was dropped; its time counts as lost
+    int ahead;  // number of actions that may run before the step is confirmed
+    int done;   // completed actions of the current step
+    bool again; // the look-ahead of this step was dropped; its time is idle time
     struct step_times times;
     struct timeline timeline;
-    struct graph **graphs; // of each action of the list; NULL: none are kept
-    struct graph **graph;  // of the action that is running, or NULL
-    double start_s;        // of the action that is running, since what it waited for was there
+    struct graph **graphs; // [actions of the list]; NULL: CUDA graphs are off
+    struct graph **graph;  // of the current action, or NULL
+    double start_s;        // start of the current action, after its waits
 };
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static enum status create_stages(struct executor *e)
 {
@@ -74,7 +73,7 @@ static enum status create_p2p(struct executor *e)
     return status;
 }
 
-/* In flat order, which is the order in which gradients become ready. */
+/* In flat order: the order in which gradients become ready. */
 static enum status create_buckets(struct executor *e)
 {
     const struct weights *weights = e->config.weights;
@@ -200,9 +199,9 @@ const struct stash *executor_stash(const struct executor *executor)
     return &executor->stash;
 }
 
-/* ---- running ---- */
+/* ---- execution ---- */
 
-/* An action with all it concerns. */
+/* An action and its operands. */
 struct job {
     struct action action;
     int chunk, cell; // cell: index of (chunk, microbatch)
@@ -224,14 +223,14 @@ static struct job job_of(struct executor *e, struct action action)
     return job;
 }
 
-/* True where the neighbouring stage is a chunk of this rank. */
+/* True if this stage of the microbatch runs on this rank. */
 static bool is_here(const struct executor *e, int stage, int microbatch)
 {
     const struct schedule *schedule = e->config.schedule;
     return stage >= 0 && stage < schedule->stages && schedule_rank(schedule, stage, microbatch) == e->pp_rank;
 }
 
-/* The action begins when what it waits for is there: waiting is bubble, not work. */
+/* The action begins after this wait: waiting is bubble, not work. */
 static enum status await(struct executor *e, struct event event)
 {
     TRY(stream_wait(e->env.compute, event));
@@ -244,7 +243,8 @@ static enum status acquire(struct executor *e, const struct job *job, enum lifet
     return offload_acquire(e->offload, e->env.compute, lifetime, job->chunk, job->action.microbatch);
 }
 
-/* Its input: from a message, or from the stage before on this rank; the first stage makes its own. */
+/* Provides the input: a received message, or the output of the previous stage on this rank. The first stage
+ * computes its own. */
 static enum status take_input(struct executor *e, const struct job *job)
 {
     struct action action = job->action;
@@ -260,7 +260,8 @@ static enum status take_input(struct executor *e, const struct job *job)
     return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
 }
 
-/* Without data ranks and twins there is nobody to send a layer's gradients to. */
+/* Without data parallelism and stage replicas, no layer needs its own notification: there is nothing to
+ * reduce. */
 static enum status run_ops(struct executor *e, const struct job *job, struct tensor dx,
                            struct layer_done done)
 {
@@ -284,8 +285,8 @@ static enum status run_forward(struct executor *e, const struct job *job)
     return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
 }
 
-/* The buffer of this microbatch's gradient, when what it waits for is done: the message that brings it, or,
- * in the last stage, the one that last read the buffer. */
+/* Returns the gradient buffer of this microbatch after waiting for the message that fills it, or in the last
+ * stage for the message that last read it. */
 static enum status take_gradient(struct executor *e, const struct job *job, struct tensor *out)
 {
     TRY(offload_await(e->offload, job->chunk, job->action.microbatch));
@@ -303,15 +304,15 @@ static enum status layer_done(void *context, int layer)
     return buckets_ready(e->buckets, weights->held_of_row[row], count, stream_record(e->env.compute));
 }
 
-/* A layer's gradients are complete behind the last microbatch: those of a chunk add up in order. */
+/* A layer's gradients are complete after the last microbatch: a chunk's microbatches accumulate in order. */
 static struct layer_done done_of(struct executor *e, const struct job *job)
 {
     bool last = schedule_is_last(e->config.schedule, job->action.microbatch);
     return last && e->buckets != NULL ? (struct layer_done){layer_done, e} : (struct layer_done){0};
 }
 
-/* A chunk that no microbatch passes has its gradients at once: zeros. With one microbatch there is none for
- * the second direction. */
+/* A chunk without microbatches has its gradients at once: zeros. With a single microbatch this is the second
+ * direction. */
 static enum status idle_chunks_done(struct executor *e)
 {
     const struct schedule *schedule = e->config.schedule;
@@ -379,8 +380,8 @@ static enum status receive_activation(struct executor *e, const struct job *job)
                     stream_record(e->env.compute), &e->activation[job->cell]);
 }
 
-/* Where everything stays, nobody writes the output before its own gradient is back, which is after it has
- * arrived. */
+/* Without offload the output is not overwritten before its gradient has arrived, which implies that the
+ * message was received. */
 static enum status send_activation(struct executor *e, const struct job *job, struct event *sent)
 {
     TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
@@ -443,7 +444,7 @@ static enum status run_timed(struct executor *e, int position)
     return OK;
 }
 
-/* Runs the list up to action `end`. */
+/* Executes the list up to action `end`. */
 static enum status run_until(struct executor *e, const struct batch *batches, int end)
 {
     e->batches = batches;
@@ -468,7 +469,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     return buckets_wait(executor->buckets, executor->env.compute);
 }
 
-/* ---- looking ahead ---- */
+/* ---- look-ahead ---- */
 
 enum status executor_look_ahead(struct executor *executor, const struct batch *batches)
 {
@@ -482,7 +483,7 @@ enum status executor_drop_ahead(struct executor *executor)
     for (int i = executor->done; i < executor->ahead; i++) {
         struct action action = list->actions[i];
         struct job job = job_of(executor, action);
-        // What a forward would read has come all the same: a stage without layers sends on what it received.
+        // The input of the forward pass is received all the same: a stage without layers passes it on.
         if (action.kind == FORWARD)
             TRY(stream_wait(executor->env.compute, executor->activation[job.cell]));
         else
@@ -494,10 +495,10 @@ enum status executor_drop_ahead(struct executor *executor)
     return p2p_sync(executor->p2p);
 }
 
-/* ---- evaluating ---- */
+/* ---- evaluation ---- */
 
-/* Without a backward pass nothing says that an output has arrived before its slot is written again, but its
- * message itself: `sent` has the last one of each chunk. */
+/* Without a backward pass, only the message itself guarantees that an output was sent before its slot is
+ * overwritten: `sent` holds the last message of each chunk. */
 static enum status evaluate_action(struct executor *e, struct action action, struct event *sent)
 {
     struct job job = job_of(e, action);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Numbers between a dense tensor on the device, of any working type, and fp32 in host memory. */
+/* Copies elements between a dense device tensor of any working dtype and fp32 in host memory. */
 #pragma once
 
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
-/* Both wait for the stream. */
+/* Both functions synchronise the stream. */
 MUST_USE enum status floats_from_device(struct stream *stream, struct tensor from, float *to);
-/* Rounded to the nearest that the tensor can hold. */
+/* Rounds to the nearest value of the tensor's dtype. */
 MUST_USE enum status floats_to_device(struct stream *stream, struct tensor to, const float *from);

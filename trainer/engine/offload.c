@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* The homes of what F leaves behind. */
+/* The lifetimes of activations that F writes. */
 enum { LIFETIMES = KEEP_UNTIL_BACKWARD_WEIGHT + 1 };
 _Static_assert(KEEP_INPUT == 0 && KEEP_UNTIL_BACKWARD_INPUT == 1 && KEEP_UNTIL_BACKWARD_WEIGHT == 2,
                "they come first");
@@ -12,11 +12,11 @@ struct offload {
     struct stash *stash;
     struct stream *compute, *stream;
     struct buffer host;
-    size_t *begin[LIFETIMES]; // [chunks] in `host`: there every thing has the slot of stash->plan
+    size_t *begin[LIFETIMES]; // [chunks] offsets in `host`, where each activation has its slot of stash->plan
     struct event *copied[LIFETIMES],
-        *sent[LIFETIMES]; // [chunks][2m] of a slot: its last reader, beside the compute stream
+        *sent[LIFETIMES]; // [chunks][2m] per slot: its last reader besides the compute stream
     struct event *back;   // [chunks][m]
-    int *first_at, *next; // things to send for at a place of the list: [count], [chunks][m]
+    int *first_at, *next; // copies back to start at a position of the list: [count], [chunks][m]
 };
 
 static size_t slot_bytes(const struct offload *o, int lifetime, int chunk)
@@ -24,7 +24,7 @@ static size_t slot_bytes(const struct offload *o, int lifetime, int chunk)
     return o->stash->stages[chunk].layout.bytes[lifetime];
 }
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static enum status allocate_tables(struct offload *o, int positions)
 {
@@ -109,9 +109,9 @@ void offload_destroy(struct offload *o)
     free(o);
 }
 
-/* ---- going and coming ---- */
+/* ---- copies ---- */
 
-/* Of a slot in copied and sent. */
+/* Index of a slot in `copied` and `sent`. */
 static size_t slot_index(const struct offload *o, int lifetime, int chunk, int microbatch, bool back)
 {
     int slot = stash_slot(o->stash, (enum lifetime)lifetime, chunk, microbatch, back);
@@ -179,7 +179,7 @@ enum status offload_return(struct offload *o, int position)
 {
     if (o == NULL || o->first_at[position] < 0)
         return OK;
-    // What read the slot before is behind: the actions so far.
+    // Previous readers of the slot are actions enqueued before this point.
     TRY(stream_wait(o->stream, stream_record(o->compute)));
     for (int cell = o->first_at[position]; cell >= 0; cell = o->next[cell])
         TRY(bring_back(o, cell / o->stash->m, cell % o->stash->m));

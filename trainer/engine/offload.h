@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Activations kept in the host's memory between forward and backward (schedules/offload_plan.h):
+/* Activation offload to host memory between forward and backward (schedules/offload_plan.h):
  *
  *     compute   F0            F1                ...  F3            B0
- *     offload      out 0 ────┘ slot 0 is free              in 0 ─┘ into the slot of its second life
+ *     offload      out 0 ────┘ slot 0 is free              in 0 ─┘ into the backward slot
  *
- * Both directions share one stream, so whatever was sent out is there before it is sent for. Who writes into
- * a slot acquires it first: that waits for what still reads it, a copy to the host or a message to the next
- * stage, which no action of the list waits for; and what was there is NaN on strict.
+ * Both directions share one stream, so a copy to the host has completed before its copy back starts. A slot
+ * must be acquired before it is written: this waits for readers that no action of the list waits for (a copy
+ * to the host, a message to the next stage) and poisons the old contents with NaN on the strict device.
  *
- * The trap: a thing has two slots. F and its messages use that of the first life, I, B and W that of the
- * second (stash_bases()). */
+ * The trap: an offloaded activation has two slots. F and its messages use the forward slot; I, B and W use
+ * the backward slot (stash_bases()). */
 #pragma once
 
 #include "trainer/engine/stash.h"
 
 struct offload;
 
-/* *out is NULL where nothing of this rank goes away. */
+/* Sets *out to NULL if this rank offloads nothing. */
 MUST_USE enum status offload_create(struct stash *stash, struct stream *compute,
                                     const struct action_list *list, struct offload **out);
-void offload_destroy(struct offload *offload); // takes NULL
+void offload_destroy(struct offload *offload); // accepts NULL
 
-/* All of these take NULL, and do nothing. */
+/* All functions below accept NULL and then do nothing. */
 
-/* `stream` is about to write into this home of a microbatch, in its first life. */
+/* Acquires the forward slot of a microbatch for writing on `stream`. */
 MUST_USE enum status offload_acquire(struct offload *offload, struct stream *stream, enum lifetime lifetime,
                                      int chunk, int microbatch);
-/* F has been put on the compute stream: its thing may go. */
+/* Starts the copy to the host; call it after F has been enqueued on the compute stream. */
 MUST_USE enum status offload_leave(struct offload *offload, int chunk, int microbatch);
-/* A message that reads this home of a microbatch is done at `sent`. */
+/* Registers the event at which a message has finished reading the slot. */
 void offload_sent(struct offload *offload, enum lifetime lifetime, int chunk, int microbatch,
                   struct event sent);
-/* Sends for what has to be on its way when the action at `position` begins. */
+/* Starts the copies back that must be in flight when the action at `position` begins. */
 MUST_USE enum status offload_return(struct offload *offload, int position);
-/* The compute stream goes on when the thing is back. */
+/* Makes the compute stream wait for the copy back. */
 MUST_USE enum status offload_await(struct offload *offload, int chunk, int microbatch);
 
-/* The stream of its copies. */
+/* The stream of the offload copies. */
 struct stream *offload_stream(const struct offload *offload);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 int run_threads(const struct run *run, int world_size)
 {
@@ -46,8 +46,8 @@ struct device_options run_device_options(const struct run *run, int threads)
     };
 }
 
-/* All the memory that training will want of the device is asked for at once, so that too little is told now.
- */
+/* Reserves all device memory that training will need, so that a shortage is reported before training
+ * starts. */
 static enum status open_device(const struct run *run, const struct world *world, bool training,
                                struct device **out)
 {
@@ -79,8 +79,8 @@ static enum status call_hook(enum status (*hook)(void *, struct rank_state *), c
     return hook != NULL ? hook(run->hooks.context, w) : OK;
 }
 
-/* This rank's layers in the order in which their last gradients become ready: its last chunk first, and in
- * it the last layer first. */
+/* This rank's layers in the order in which their gradients become ready: the last chunk first, and within it
+ * the last layer first. */
 static int layers_held(const struct run *run, int pp_rank, int *out)
 {
     const struct schedule *schedule = run->schedule;
@@ -181,7 +181,8 @@ static enum status create_validation(struct rank_state *w)
     return post_validation_create(&config, &w->validation);
 }
 
-/* The holders of the first and the last stage, in the direction in which this rank has one of them. */
+/* Declares the tied weights between the first and the last stage, in the direction in which this rank holds
+ * one of them. */
 static enum status add_ties(struct rank_state *w)
 {
     const struct schedule *schedule = w->run->schedule;
@@ -213,7 +214,7 @@ static enum status create_optimizer(struct rank_state *w)
                           &w->batches);
 }
 
-/* The scale of the step that begins, to where all that is scaled reads it. */
+/* Copies the loss scale of the next step to the device. */
 static enum status send_scale(struct rank_state *w)
 {
     w->scale_sent = (float)w->loss_scale.scale;
@@ -234,7 +235,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
 {
     const struct recipe *recipe = run->recipe;
     *out = (struct rank_state){.run = run, .world = world, .mesh = run->mesh};
-    // First the device: some transports reach it while they connect.
+    // The device comes first: some transports use it while connecting.
     TRY(open_device(run, world, training, &out->device));
     struct who *me = who_am_i();
     struct place place = mesh_place(&run->mesh, MESH_DENSE, world->rank);
@@ -277,7 +278,7 @@ void rank_destroy(struct rank_state *state)
     *state = (struct rank_state){0};
 }
 
-/* ---- a step ---- */
+/* ---- the step ---- */
 
 static bool has_documents(const struct run *run)
 {
@@ -296,8 +297,9 @@ static struct batch_place place_of(const struct rank_state *w, uint64_t step)
     };
 }
 
-/* Reads the microbatches of global batch `index` and says where their losses go: each sample has its own
- * place in the global batch, whoever computes it. In a run without data, the hook `loaded` fills them. */
+/* Loads the microbatches of global batch `index` and sets the destinations of their losses: each sample has
+ * its own slot in the global batch, independent of the layout. In a run without data, the hook `loaded` fills
+ * them. */
 static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
     struct batch_place place = place_of(w, index);
@@ -334,7 +336,7 @@ static enum status call_step_hook(enum status (*hook)(void *, struct rank_state 
     return hook != NULL ? hook(w->run->hooks.context, w, step) : OK;
 }
 
-/* The gradients of the next step, whole. */
+/* Runs the schedule and reduces the gradients. */
 static enum status run_step(struct rank_state *w)
 {
     const struct hooks *hooks = &w->run->hooks;
@@ -367,7 +369,7 @@ static enum request request_of(const struct rank_state *w)
     return w->save_at_s > 0.0 && clock_s() >= w->save_at_s ? REQUEST_SAVE : REQUEST_NOTHING;
 }
 
-/* Of all chunks together. */
+/* Sums over all chunks. */
 static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COUNT])
 {
     for (int kind = 0; kind < 2 * SLOT_KINDS; kind++)
@@ -395,7 +397,7 @@ static void collect_stats(const struct rank_state *w, double stats[STAT_COUNT])
     collect_slot_stats(w, stats);
 }
 
-/* Everyone's, by the time that the step's result is there. */
+/* Enqueues the max all-reduce of the statistics; they are available together with the result of the step. */
 static enum status exchange_stats(struct rank_state *w)
 {
     collect_stats(w, w->stats);
@@ -405,7 +407,7 @@ static enum status exchange_stats(struct rank_state *w)
     return copy_to_host(w->compute, w->stats, view.data, sizeof w->stats);
 }
 
-/* The next step's forwards, as far as they are to be run before it is certain. */
+/* Runs the forward passes of the next step that may run before it is confirmed. */
 static enum status look_ahead(struct rank_state *w)
 {
     who_am_i()->step = (int)w->step + 1;
@@ -415,7 +417,8 @@ static enum status look_ahead(struct rank_state *w)
     return OK;
 }
 
-/* What post_validation.h says. After the verdict all ranks are ahead, or none. */
+/* Post-validated update (post_validation.h). After the verdict, either all ranks have looked ahead or
+ * none. */
 static enum status validated_update(struct rank_state *w, int64_t step, bool may_guess,
                                     struct step_result *out)
 {
@@ -443,7 +446,7 @@ static enum status step(struct rank_state *w, bool goes_on, struct step_result *
 {
     const struct hooks *hooks = &w->run->hooks;
     int64_t number = w->step + 1;
-    // Who looks into a step, or changes it, is not to find the rank in the next one.
+    // Hooks must not observe a rank that has already started the next step.
     bool may_guess = goes_on && hooks->loaded == NULL && hooks->stepped == NULL;
     TRY(run_step(w));
     if (w->validation != NULL) {
@@ -454,8 +457,8 @@ static enum status step(struct rank_state *w, bool goes_on, struct step_result *
         TRY(optimizer_update(w->optimizer, rank_updates(w) + 1));
         device_range_end(w->device);
         TRY(exchange_stats(w));
-        TRY(optimizer_finish(w->optimizer, out)); // waits
-        if (!out->skipped)                        // its loss scale is not the next one's
+        TRY(optimizer_finish(w->optimizer, out)); // synchronises
+        if (!out->skipped)                        // after a skipped step the loss scale changes
             TRY(amax_history_update(w->amax));
         w->step = number;
     }
@@ -490,7 +493,7 @@ static int rank_of_row(const struct rank_state *w, int row, int share)
     return mesh_rank(&run->mesh, MESH_DENSE, place);
 }
 
-/* What another scale could have mended, were there one. */
+/* Reports a gradient overflow that a smaller loss scale would avoid. */
 static enum status overflows_still(const struct rank_state *w, const struct step_result *result,
                                    const char *name)
 {
@@ -526,7 +529,7 @@ enum status rank_check_finite(const struct rank_state *w, const struct step_resu
     return OK;
 }
 
-/* On every rank, as soon as it is on one. */
+/* Sets *stop on every rank as soon as one rank has received the signal. */
 static enum status hear_stop(struct rank_state *w, bool *stop)
 {
     double came = wants_stop(w) ? 1.0 : 0.0;
@@ -539,7 +542,7 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
 {
     int64_t iterations = w->run->recipe->train.eval_iters;
     double sum = 0.0, tokens = 0.0;
-    CHECK(!w->ahead); // its forwards lie where these go
+    CHECK(!w->ahead); // its forward activations occupy these slots
     for (int64_t i = 0; i < iterations; i++) {
         struct step_result result;
         TRY(hear_stop(w, stop));

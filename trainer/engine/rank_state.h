@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Everything one rank has, and what it does in a step.
+/* The state of one rank, and the training step.
  *
- *   run      what all ranks of the process share, made before launch: recipe, data, schedule, table of layers
- *   worker   one rank's: groups, device, weights, executor, optimizer, microbatches
+ *   struct run         shared by all ranks of the process, created before launch: recipe, data, schedule,
+ *                      layers of each stage
+ *   struct rank_state  of one rank: groups, device, weights, executor, optimizer, microbatches
  *
- * Whoever wants to look into a run, or to spoil it on purpose, does it through the hooks: they see a worker
- * when it is built, when a step's microbatches are loaded, and when its gradients are reduced. */
+ * Hooks serve to observe a run and to inject faults: they are called when a rank is built, when the
+ * microbatches of a step are loaded, and when its gradients are reduced. */
 #pragma once
 
 #include "trainer/engine/executor.h"
@@ -19,43 +20,46 @@
 struct checkpoint_lock;
 struct rank_state;
 
-/* Each may be NULL. `step` counts from 1; what is loaded to evaluate has step 0. */
+/* Each may be NULL. `step` counts from 1; evaluation batches are loaded with step 0. */
 struct hooks {
     void *context;
-    enum status (*declared)(void *context, struct rank_state *state); // rows are known, nothing is allocated
+    enum status (*declared)(void *context, struct rank_state *state); // parameters are declared, nothing is
+                                                                      // allocated
     enum status (*built)(void *context, struct rank_state *state);    // weights are initialised
-    enum status (*loaded)(void *context, struct rank_state *state, int64_t step); // microbatches are there
+    enum status (*loaded)(void *context, struct rank_state *state,
+                          int64_t step); // microbatches are on the device
     enum status (*executed)(void *context, struct rank_state *state,
-                            int64_t step); // gradients are summed over data
-    enum status (*reduced)(void *context, struct rank_state *state, int64_t step); // gradients are whole
+                            int64_t step); // gradients are reduced over data ranks
+    enum status (*reduced)(void *context, struct rank_state *state,
+                           int64_t step); // gradient reduction is complete
     enum status (*stepped)(void *context, struct rank_state *state, int64_t step,
                            const struct step_result *result);
 };
 
 struct run {
     const struct recipe *recipe;
-    struct data *data; // NULL: no data is read; whoever steps fills the microbatches in the hook `loaded`
+    struct data *data; // NULL: no data is read; the hook `loaded` has to fill the microbatches
     struct schedule *schedule;
     int *stage_first_layer; // [stages + 1]
     struct mesh mesh;
     struct hooks hooks;
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
-    bool is_planning;                        // on the device that plans, whatever the recipe says
-    struct stop *stop;                       // NULL: no signal is listened to
+    bool is_planning;                        // dry run: use the planning device, whatever the recipe says
+    struct stop *stop;                       // NULL: signals are not handled
 };
 
-/* Opens the data and builds the schedule; whatever is wrong is said here, before any rank starts. */
+/* Opens the data and builds the schedule. Reports all errors before any rank starts. */
 MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
 void run_destroy(struct run *run);
 
-/* How a rank's device is opened, but for its index and what it is to reserve. */
+/* Device options of a rank, except for the device index and the memory to reserve. */
 struct device_options run_device_options(const struct run *run, int threads);
 
-/* The compute threads of each of `world_size` ranks: the recipe's, or the CPUs that this process may use,
- * shared by the ranks that run on this machine (base/machine.h). */
+/* Compute threads of each of `world_size` ranks: the recipe's value, or the CPUs available to this process
+ * divided by its ranks on this machine (base/machine.h). */
 int run_threads(const struct run *run, int world_size);
 
-/* The tokenizer that the recipe names. */
+/* Creates the tokenizer selected by the recipe. */
 struct tokenizer;
 MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out);
 
@@ -73,39 +77,39 @@ struct rank_state {
     struct optimizer *optimizer;
     struct batches batches;
     struct post_validation *validation; // NULL: each step waits for the whole world
-    bool ahead;                         // the first forwards of the next step are done
-    bool wants_stop;                    // asks all ranks to stop, as an exit signal does
-    double save_at_s; // asks all ranks to save after the first step that ends at or after this; 0: never
-    double stats[STAT_COUNT]; // of the last step, the maximum of all ranks'
+    bool ahead;                         // the look-ahead forwards of the next step have run
+    bool wants_stop;                    // requests a stop on all ranks, as an exit signal does
+    double save_at_s; // requests a save on all ranks after the first step that ends at or after this time; 0:
+                      // never
+    double stats[STAT_COUNT]; // of the last step, maximum over all ranks
     struct buffer stats_buffer;
     struct loss_scale loss_scale; // of the next step
     struct buffer scale_buffer;   // f32 on the device; none without a loss scale
-    float scale_sent;             // what goes there
-    int64_t step;                 // steps done
-    int64_t skipped;              // of these: nothing was updated
+    float scale_sent;             // host value of the last copy to scale_buffer
+    int64_t step;                 // completed steps
+    int64_t skipped;              // completed steps without an update
 };
 
-/* training false: weights and forward passes only. */
+/* training=false: weights and forward passes only. */
 MUST_USE enum status rank_create(const struct run *run, struct world *world, bool training,
                                  struct rank_state *out);
 void rank_destroy(struct rank_state *state);
 
-/* One whole step; worker->step is one more afterwards. */
+/* Runs one complete step and increments state->step. */
 MUST_USE enum status rank_step(struct rank_state *state, struct step_result *out);
-/* The same for a caller who goes on to the next step at once, on every rank: with post-validation the ranks
- * may already be in it afterwards. Weights and moments are those of the step all the same. */
+/* Like rank_step(), for a caller that starts the next step at once on every rank: with post-validation, ranks
+ * may already be in the next step on return. Weights and moments are still those of this step. */
 MUST_USE enum status rank_step_and_on(struct rank_state *state, struct step_result *out);
 
-/* The updates that the weights have seen: Adam's corrections and the learning rate count these. */
+/* Number of weight updates so far: the step count of Adam's bias correction and of the learning rate. */
 int64_t rank_updates(const struct rank_state *state);
 
-/* A loss or gradient that is no number ends the run, for what follows would be trained on noise: NOT_FINITE
- * names the step, the parameter and its rank, on every rank alike. OK where the recipe does not want it
- * checked; and for gradients alone where the step was skipped and a loss scale can still fall. */
+/* Ends the run on a non-finite loss or gradient: every rank returns NOT_FINITE with the step, the parameter
+ * and its rank. Returns OK if the recipe disables the check; also for gradients only, if the step was skipped
+ * and the loss scale can still be lowered. */
 MUST_USE enum status rank_check_finite(const struct rank_state *state, const struct step_result *result);
 
-/* The mean loss per token over the validation part (NAN where no token counts): eval_iters global batches,
- * the same each time. They may take hours, so the exit signal is asked for before each: `stop`, on all ranks
- * alike, and there is no loss.
- */
+/* Mean loss per token over eval_iters global batches of the validation split, the same batches each time; NAN
+ * if it has no unmasked tokens. Since evaluation may take hours, the exit signal is queried before each
+ * batch: then *stop is true on all ranks and *loss is not set. */
 MUST_USE enum status rank_evaluate(struct rank_state *state, double *loss, bool *stop);

@@ -45,21 +45,21 @@ void snapshot_destroy(struct snapshot *snapshot)
     *snapshot = (struct snapshot){0};
 }
 
-/* What a rank has of one row's quantity. */
+/* This rank's part of one quantity of one row. */
 struct portion {
     const struct held *held;
     struct slice slice;
     struct tensor tensor;
 };
 
-/* Whether values are what the layers compute with, and not masters beside it. */
+/* True if the stored values are the layers' own values, without separate fp32 master weights. */
 static bool is_shared(const struct rank_state *state)
 {
     return state->weights.working == state->weights.main;
 }
 
-/* Whether a rank has more of it than it owns: beside masters of the rounded values only, which nobody asks
- * for. */
+/* True if a rank holds more than it owns. With master weights that is true of the rounded values only, which
+ * a snapshot does not read. */
 static bool is_whole(const struct rank_state *state, enum snapshot_kind kind)
 {
     return kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3 && is_shared(state);
@@ -91,21 +91,21 @@ static struct portion portion_at(const struct rank_state *state, enum snapshot_k
     return (struct portion){0};
 }
 
-/* The row whose values a held row has: a tied one's original. */
+/* The row that holds the values of a row: for a tied weight, its original. */
 static int original_of(const struct held *held)
 {
     return held->row->tie >= 0 ? held->row->tie : held->index;
 }
 
-/* The tied copy's gradient is complete only where embedding and head were added: on both of their ranks, but
- * not for a second use on one rank, whose own gradient went into the first. */
+/* The gradient of a tied weight is complete only after embedding and head were added: on both of their ranks,
+ * but not for a second use on the same rank, whose gradient was added to the first. */
 static bool takes_part(const struct rank_state *state, const struct portion *portion, enum snapshot_kind kind)
 {
     bool values = kind == SNAPSHOT_WEIGHT && is_shared(state);
     return portion->tensor.data != NULL && !(portion->held->second_use && !values);
 }
 
-/* Of what is cut over the data ranks, each speaks for its own. */
+/* For tensors sharded over data ranks, each rank is primary for its own shard. */
 static bool is_primary_for(const struct rank_state *state, const struct held *held, enum snapshot_kind kind)
 {
     const struct groups *groups = state->groups;
@@ -115,7 +115,7 @@ static bool is_primary_for(const struct rank_state *state, const struct held *he
     return first && held->slice.first && held->row->tie < 0;
 }
 
-/* Where row i of the part begins in the whole tensor. */
+/* Address of row i of the part in the whole tensor. */
 static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind, const struct portion *part,
                         int64_t i)
 {
@@ -134,7 +134,7 @@ static enum status read_local(struct rank_state *state, struct tensor tensor, fl
     return floats_from_device(state->compute, tensor, *out);
 }
 
-/* Writes where this rank speaks (`speaking`), compares where it does not. */
+/* Writes the elements for which this rank is primary (`speaking`), compares the others. */
 static enum status visit(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind,
                          bool as_primary)
 {
@@ -168,7 +168,7 @@ enum status snapshot_take(struct snapshot *snapshot, struct rank_state *state, e
     return group_barrier(state->groups->world, state->compute);
 }
 
-/* Rows of the whole as a part has them, its padding zero; free() it. */
+/* Copies the rows of a part out of the whole, with zero padding; free() the result. */
 static enum status cut_out(const struct snapshot *snapshot, enum snapshot_kind kind,
                            const struct portion *part, float **out)
 {
@@ -198,7 +198,7 @@ static enum status give_part(const struct snapshot *snapshot, struct rank_state 
 
 enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind)
 {
-    // Whole on every rank, whatever of them is owned.
+    // Complete on every rank, regardless of ownership.
     bool values = kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3;
     for (int p = 0; p < (values ? state->weights.count : state->weights.owned_count); p++) {
         const struct held *held = &state->weights.list[p];

@@ -27,10 +27,11 @@ const char *slot_kind_name(enum slot_kind kind)
     return names[kind];
 }
 
-/* The free buffers while the list is walked: a queue, so that the buffer longest free is taken. One always
- * stays back: the last message may still read it while the next action starts. */
+/* Free buffers while the list is walked, in a queue: the buffer that has been free longest is reused
+ * first. One buffer always stays in reserve, since the last message may still read it when the next action
+ * starts. */
 struct pool {
-    int *queue; // every index enters it once for each time it is given
+    int *queue; // each index is queued once per use
     int begin, end, made;
 };
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where a rank keeps what its microbatches leave behind: the slots that peak.h counted, as memory. Every
- * chunk has its own, since chunks differ in size.
+/* Activation memory of a rank: the slots counted by peak.h. Every chunk has its own slots, since chunks
+ * differ in size.
  *
- * Gradients of activations have buffers of their own. One buffer lives from RECV_GRADIENT (or from the I or B
- * of the last stage) through I or B, which turns the gradient of the output into that of the input in place,
- * to SEND_GRADIENT; where the stage before is on the same rank it goes on to its I or B. */
+ * Gradients of activations have separate buffers. A buffer is in use from RECV_GRADIENT (or from the I or
+ * B of the last stage), through I or B, which replaces the gradient of the output by that of the input in
+ * place, to SEND_GRADIENT; if the previous stage is on the same rank, it is passed on to that stage's I or
+ * B. */
 #pragma once
 
 #include "layers/stage.h"
@@ -12,16 +13,16 @@
 
 struct gradient_plan {
     int count; // buffers
-    int *of;   // [chunks][m]: the buffer that I or B of this chunk and microbatch works on
+    int *of;   // [chunks][m]: index of the buffer used by I or B of this chunk and microbatch
 };
 
-/* How many one rank needs, and which each action works on. */
+/* Computes the number of gradient buffers of one rank, and the assignment of actions to them. */
 MUST_USE enum status gradient_plan_create(const struct schedule *schedule, int pp_rank,
                                           struct gradient_plan *out);
 void gradient_plan_destroy(struct gradient_plan *plan);
 
-/* What has slots on the device: the homes that are a microbatch's own, in their order, and the gradients that
- * are on their way between stages. */
+/* Slots in device memory: the per-microbatch lifetimes in order, then the gradients in transit between
+ * stages. */
 enum slot_kind {
     SLOT_INPUT,
     SLOT_UNTIL_INPUT,
@@ -32,56 +33,54 @@ enum slot_kind {
 };
 const char *slot_kind_name(enum slot_kind kind);
 
-/* How many slots there are, and what each takes. */
+/* Number of slots, and bytes of each. */
 struct slot_use {
     int64_t slots, bytes;
 };
 
 struct stash {
     struct slot_plan *plan;
-    struct offload_plan
-        *offloaded; // the slots instead, where things go to the host meanwhile (offload.h); or NULL
+    struct offload_plan *offloaded; // replaces `plan` if activations are offloaded (offload.h); else NULL
     struct gradient_plan gradients;
     bool backward;
     int chunks, m;
     const struct stage *stages;              // [chunks]
-    struct buffer *lifetime[LIFETIME_COUNT]; // [chunks]; of a shared home only the first
+    struct buffer *lifetime[LIFETIME_COUNT]; // [chunks]; only the first for a shared buffer
     struct buffer gradient;                  // gradients.count buffers
     int64_t gradient_rows, gradient_columns; // of each
     enum dtype gradient_dtype;
-    struct event *gradient_busy; // [count] the message that still reads it
+    struct event *gradient_busy; // [count] completion of the message that still reads the buffer
 };
 
 struct stash_config {
     const struct schedule *schedule;
     int pp_rank;
     const struct stage *stages;
-    bool backward; // false: for forward passes only, without gradients
-    bool offload;  // things go to the host meanwhile, where the schedule leaves time for that
+    bool backward; // false: forward passes only, no gradients
+    bool offload;  // offload activations if the schedule leaves time for it
 };
 MUST_USE enum status stash_create(struct device *device, const struct stash_config *config,
                                   struct stash *out);
 void stash_destroy(struct stash *stash);
 
-/* The bases of all homes for a microbatch of a chunk; `back`: for its backward pass. */
+/* Base addresses of all lifetimes for a microbatch of a chunk. back=true: for its backward pass. */
 void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back, char *base[LIFETIME_COUNT]);
-/* A microbatch's slot of a home that is its own; and the one, and how many there are, where nothing goes
- * away.
- */
+/* Slot of a microbatch for a per-microbatch lifetime. The `whole` variants return the slot, and the number of
+ * slots, without offload. */
 int stash_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back);
 int stash_whole_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch);
 int stash_whole_slots(const struct stash *stash, enum lifetime lifetime, int chunk);
 
-/* The slots of a chunk; those of gradients, which are for all chunks, with the first. They are all there is
- * of activations on the device. */
+/* Slots of a chunk: all activation memory on the device. Gradient buffers serve all chunks and are counted
+ * with the first. */
 void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS]);
 
-/* Which gradient buffer, and its view. */
+/* Index of the gradient buffer of a microbatch, and its view as a tensor. */
 int stash_gradient(const struct stash *stash, int chunk, int microbatch);
 struct tensor stash_gradient_tensor(const struct stash *stash, int index);
 
-/* Says that nobody reads what is in a microbatch's slot of a home any more. */
+/* Marks a slot as dead after its last reader; the strict device fills it with NaN. */
 MUST_USE enum status stash_poison(const struct stash *stash, struct stream *stream, enum lifetime lifetime,
                                   int chunk, int microbatch, bool back);
-/* The same of the homes that are the whole rank's. */
+/* The same for the shared per-rank buffers. */
 MUST_USE enum status stash_release_shared(const struct stash *stash, struct stream *stream);

@@ -25,9 +25,9 @@ struct stop {
     int signals, wake;    // file descriptors
     bool is_primary;      // prints for the job
     atomic_int came;      // the first signal; 0: none
-    pthread_mutex_t lock; // of what follows
+    pthread_mutex_t lock; // protects the members below
     bool training;
-    struct text checkpoint; // empty: there is none
+    struct text checkpoint; // empty: no checkpoint
 };
 
 static const char *name_of(int number)
@@ -39,9 +39,9 @@ static const char *name_of(int number)
 }
 
 /* Only one process reports a signal that all of them received. The launcher ends the job when the first
- * process exits, so the others give that one a second; they report only a signal that somebody sent to them
- * alone. A signal from the launcher itself (mpirun ends a job because one of its ranks failed) needs no
- * report of theirs. */
+ * process exits, so the others wait one second for the primary; they report only signals that were sent to
+ * them alone. A signal from the launcher itself (mpirun ends a job because a rank failed) needs no report
+ * from them. */
 static void wait_for_primary(const struct stop *stop, pid_t sender)
 {
     if (stop->is_primary)
@@ -51,7 +51,7 @@ static void wait_for_primary(const struct stop *stop, pid_t sender)
         exit_silently(INTERRUPTED);
 }
 
-/* Under the lock, which is not released: no rank begins a step meanwhile. */
+/* Called with the lock held, and does not release it: no rank may begin a step meanwhile. */
 static _Noreturn void end_before_training(const struct stop *stop, int number, pid_t sender)
 {
     bool saved = stop->checkpoint.length > 0;
@@ -111,7 +111,7 @@ static void set_of(const struct recipe_names *names, sigset_t *out)
                 sigaddset(out, known[i].number);
 }
 
-/* Those in the list stay blocked, and the others have their effect again. */
+/* Keeps the listed signals blocked and unblocks the others. */
 static void block_only(const sigset_t *listed)
 {
     sigset_t others;

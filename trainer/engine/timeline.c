@@ -48,7 +48,7 @@ double timeline_clock_ahead(const struct barrier_times *first, const struct barr
 
 double timeline_bubble_stat(double span_s, double busy_s)
 {
-    // Below 2^35 microseconds, nine hours, two digits behind 0.99999 are left.
+    // Below 2^35 microseconds (nine hours) a double keeps two more digits than 0.99999.
     const double most_us = 0x1p35, most_part = 0.99999;
     double bubble_s = fmax(span_s - busy_s, 0.0);
     if (!(span_s > 0.0))
@@ -102,7 +102,8 @@ static struct action_time *makers(const struct schedule *s, const struct simulat
     return made;
 }
 
-/* The shortest time from a value's end on one rank to its use on another; 0 when there are no messages. */
+/* Shortest time from the end of the action that produces a value to its use on another rank; 0 without
+ * messages. */
 static double shortest_message(const struct schedule *s, const struct simulation *measured)
 {
     double shortest = -1.0;

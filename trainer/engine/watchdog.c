@@ -8,22 +8,22 @@
 #include <time.h>
 
 static const double nanosecond = 1e-9;
-static const double look_most_s = 1.0, look_least_s = 0.01; // between two looks
-static const double grace_s = 1.0;                          // for other processes to say theirs
-static const double ended_s = 0.3;                          // a wait that is no part of a step's rhythm
+static const double look_most_s = 1.0, look_least_s = 0.01; // poll interval
+static const double grace_s = 1.0;                          // for the reports of other processes
+static const double ended_s = 0.3;                          // a wait longer than any within a step
 
 struct watchdog {
     struct watchdog_config config;
     pthread_t thread;
-    pthread_mutex_t lock; // of what follows
+    pthread_mutex_t lock; // protects the members below
     pthread_cond_t stopping;
     bool stop;
     struct pulse *pulses;
-    bool told;   // that the job is being ended
-    bool warned; // that the limit has passed
+    bool told;   // the end of the job was reported
+    bool warned; // the timeout was reported
 };
 
-/* On the monotonic clock, which the condition has too. */
+/* Waits on the monotonic clock, which the condition variable uses too. */
 static int64_t wait_monotonic(void *context, pthread_cond_t *stopping, pthread_mutex_t *lock, int64_t ns)
 {
     enum { BILLION = 1000000000 };
@@ -37,7 +37,7 @@ static int64_t wait_monotonic(void *context, pthread_cond_t *stopping, pthread_m
     return (end.tv_sec - begin.tv_sec) * (int64_t)BILLION + end.tv_nsec - begin.tv_nsec;
 }
 
-/* The nanoseconds that count of those that have passed. */
+/* Returns the part of the elapsed nanoseconds that counts. */
 static int64_t wait_for(struct watchdog *dog, int64_t ns)
 {
     const struct watchdog_clock *clock = &dog->config.clock;
@@ -45,7 +45,8 @@ static int64_t wait_for(struct watchdog *dog, int64_t ns)
     return passed < ns ? passed : ns;
 }
 
-/* Where one rank is; returns for how many seconds it has been there. `passed_ns`: since the last look. */
+/* Reads the activity of one rank; returns the seconds since its last progress. `passed_ns`: since the last
+ * poll. */
 static double look(struct pulse *pulse, int64_t passed_ns, struct who *who)
 {
     pthread_mutex_lock(&pulse->watched.lock);
@@ -56,7 +57,7 @@ static double look(struct pulse *pulse, int64_t passed_ns, struct who *who)
     return nanosecond * (double)pulse->still_ns;
 }
 
-/* The shortest time that any rank here has been still; negative when nobody is watched. */
+/* The shortest time without progress of any rank in this process; negative if no rank is monitored. */
 static double least_still(const struct watchdog *dog, int64_t passed_ns, bool *all_wait)
 {
     double least = -1.0;
@@ -70,7 +71,7 @@ static double least_still(const struct watchdog *dog, int64_t passed_ns, bool *a
     return least;
 }
 
-/* In one write each, so that the lines of processes do not mix. */
+/* One write per line, so that lines of different processes do not mix. */
 static void tell(const struct watchdog *dog, const char *why)
 {
     for (struct pulse *p = dog->pulses; p != NULL; p = p->next) {
@@ -83,7 +84,7 @@ static void tell(const struct watchdog *dog, const char *why)
     }
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void look_at_all(struct watchdog *dog, int64_t passed_ns)
 {
     bool all_wait;
@@ -190,7 +191,7 @@ void watchdog_leave(struct watchdog *dog, struct pulse *pulse)
     while (*at != pulse)
         at = &(*at)->next;
     *at = pulse->next;
-    // It may have been what the others waited for: their time begins again.
+    // The other ranks may have waited for this one: restart their time.
     for (struct pulse *p = dog->pulses; p != NULL; p = p->next)
         p->still_ns = 0;
     pthread_mutex_unlock(&dog->lock);
