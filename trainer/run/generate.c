@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Between the functions here. */
+/* State shared by the functions of this file. */
 struct job {
     const struct generate_options *options;
-    struct recipe recipe; // the options', perhaps with shorter sequences; owns nothing
+    struct recipe recipe; // from the options, possibly with shorter sequences; not owned
     struct run run;
     struct tokenizer *tokenizer;
-    struct tokens ids; // the prompt, then what was made
+    struct tokens ids; // of the prompt, then of the generated text
     struct generate_result result;
 };
 
@@ -33,7 +33,7 @@ static enum status encode(struct job *job)
     TRY(status);
     job->result.prompt_tokens = job->ids.count;
     TRY(tokens_reserve(&job->ids, o->tokens + 1));
-    // Without a prompt a text begins where documents begin: behind the end of another.
+    // Without a prompt, start at the beginning of a document: after an end-of-document token.
     if (job->ids.count == 0)
         job->ids.ids[job->ids.count++] = tokenizer_end_of_document(job->tokenizer);
     return OK;
@@ -57,7 +57,7 @@ static enum status check_prompt(const struct job *job)
     return OK;
 }
 
-/* Rotary positions need no table: a window no longer than the text saves the arithmetic of the padding. */
+/* Rotary embeddings need no table: a window no longer than the text avoids computing on padding. */
 static int64_t window_length(const struct job *job)
 {
     const struct model_config *model = &job->options->recipe->model;
@@ -71,11 +71,12 @@ static int64_t window_length(const struct job *job)
 struct window {
     int64_t length; // S
     struct buffer device;
-    char *host; // the same bytes
+    char *host; // host copy
     struct batch batch;
 };
 
-/* Widest first, so that all are aligned: sample i64[S], two sums f64[1], then five arrays of 32 bits [S]. */
+/* Widest elements first, which aligns all arrays: sample i64[S], two sums f64[1], then five arrays of 32 bits
+ * [S]. */
 static enum status window_create(struct rank_state *w, struct window *out)
 {
     size_t s = (size_t)w->run->recipe->model.seq_length, narrow = s * sizeof(int32_t);
@@ -96,7 +97,7 @@ static enum status window_create(struct rank_state *w, struct window *out)
         .position = (const int32_t *)(base + arrays + narrow),
         .place = (const int32_t *)(base + arrays + 2 * narrow),
         .label = (const int32_t *)(base + arrays + 3 * narrow),
-        .loss_mask = (const float *)(base + arrays + 4 * narrow), // zero: nobody asks for the loss
+        .loss_mask = (const float *)(base + arrays + 4 * narrow), // zero: the loss is not used
         .sample_loss = tensor_1d(base + sums, F64, 1),
         .sample_tokens = tensor_1d(base + sums + sizeof(double), F64, 1),
     };
@@ -110,7 +111,7 @@ static void window_destroy(struct window *window)
     *window = (struct window){0};
 }
 
-/* The logits f32[V] of what follows ids[0..count), of which the window holds the last. */
+/* Computes the logits f32[V] of the next id after ids[0..count); the window holds the last ids. */
 static enum status window_logits(struct rank_state *w, struct window *window, const struct tokens *ids,
                                  float *logits)
 {
@@ -120,12 +121,12 @@ static enum status window_logits(struct rank_state *w, struct window *window, co
     TRY(copy_to_device(w->compute, (void *)(uintptr_t)window->batch.token, window->host, bytes));
     TRY(executor_evaluate(w->executor, &window->batch, 1));
     struct tensor row = tensor_rows(executor_logits(w->executor), held - 1, held);
-    // Of precision.params_dtype, and padded: the first V are somebody's.
+    // In precision.params_dtype and padded: only the first V columns are ids.
     return floats_from_device(w->compute, tensor_1d(row.data, row.dtype, w->run->recipe->model.vocab_size),
                               logits);
 }
 
-/* ---- making text ---- */
+/* ---- generation ---- */
 
 struct maker {
     struct window window;
@@ -142,7 +143,7 @@ static void maker_free(struct maker *maker)
     text_free(&maker->printer.pending);
 }
 
-/* An id that the tokenizer does not have is never drawn: a padded vocabulary has some. */
+/* Ids beyond the tokenizer's vocabulary (padding of the vocabulary) are never sampled. */
 static enum status maker_create(struct job *job, struct rank_state *w, struct maker *out)
 {
     int64_t vocab = job->recipe.model.vocab_size, known = tokenizer_vocab_size(job->tokenizer);
@@ -186,7 +187,7 @@ static enum status make_text(struct job *job, struct rank_state *w, struct maker
     return utf8_print_end(&maker->printer);
 }
 
-/* There is one rank, and only forward passes: no key of a layout or of training takes less. */
+/* There is one rank and only forward passes: no layout or training key would reduce the memory. */
 static enum status explain(enum status status)
 {
     char why[1200];

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Text from a trained model: the prompt, and what the model says comes after it, one token at a time.
+/* Text generation from a trained model: encodes the prompt, then samples one token at a time.
  *
- *     prompt "Ocean, n."  ->  ids, and S - 9 ids of padding behind them
- *     forward pass        ->  the logits of the last id    ->  one drawn (sampler.h)  ->  printed, appended
+ *     prompt "Ocean, n."  ->  ids, followed by S - 9 padding ids
+ *     forward pass        ->  logits of the last id    ->  sample one (sampler.h)  ->  print, append
  *
- * Attention looks back only, so what stands behind an id changes nothing of its logits. When the window
- * is full it slides: the first id leaves. Every token costs a forward pass over the whole window; that is the
- * price of using the very code that training uses, and a small model does not mind. */
+ * Attention is causal, so the padding does not affect the logits. When the window is full, it slides: the
+ * first id is dropped. Every token costs a forward pass over the whole window (no KV cache): generation uses
+ * exactly the code of training, and is meant for small models. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"
 #include "trainer/run/sampler.h"
 
 struct generate_options {
-    const struct recipe *recipe; // of one rank, and one sequence in a microbatch
-    const char *transport;       // that gives a world of one rank
+    const struct recipe *recipe; // for one rank and microbatches of one sequence
+    const char *transport;       // provides a world of one rank
     const char *checkpoint;      // a path as for checkpoint_resolve
     const char *prompt;
     int64_t prompt_bytes;
-    int64_t tokens; // at most so many new ones
+    int64_t tokens; // maximum number of new tokens
     struct sampling sampling;
-    bool no_stop; // goes on past the end of a document
-    FILE *to;     // prompt and text
-    bool raw;     // bytes as they are; otherwise UTF-8 without control characters, for a terminal
+    bool no_stop; // continue past the end of a document
+    FILE *to;     // destination of prompt and text
+    bool raw;     // write bytes unchanged; otherwise UTF-8 without control characters, for a terminal
 };
 
 struct generate_result {
-    int64_t prompt_tokens, tokens; // read, made
-    bool stopped;                  // the model ended the document
+    int64_t prompt_tokens, tokens; // in the prompt, generated
+    bool stopped;                  // at the end of a document
     int64_t step;                  // of the checkpoint
-    double seconds;                // of the forward passes and draws
+    double seconds;                // in forward passes and sampling
 };
 
-/* BAD_USAGE for a prompt that does not fit, BAD_RECIPE without a tokenizer, BAD_CHECKPOINT, IO_ERROR. */
+/* Returns BAD_USAGE for a prompt that does not fit, BAD_RECIPE without a tokenizer, BAD_CHECKPOINT,
+ * IO_ERROR. */
 MUST_USE enum status generate(const struct generate_options *options, struct generate_result *out);

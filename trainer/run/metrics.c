@@ -12,10 +12,10 @@ struct metrics {
     struct metrics_file *file;
     bool terminal;
     int64_t steps, tokens;        // of this process
-    double time_s, recent_time_s; // in steps; since the last line
+    double time_s, recent_time_s; // of all steps; since the last line
     int64_t recent_tokens, recent_steps;
-    int64_t rolled_back; // steps that some rank made twice
-    int64_t skipped;     // steps that changed nothing
+    int64_t rolled_back; // steps with a rollback on some rank
+    int64_t skipped;     // steps without an update
     struct step_record last;
     double best_valid;
 };
@@ -58,7 +58,7 @@ enum status metrics_open(const struct metrics_config *config, struct metrics **o
     if (m == NULL)
         return fail(NO_MEMORY, "no memory for the metrics");
     m->config = *config;
-    // A launcher gives its ranks a terminal of their own, whatever its output is.
+    // A launcher gives its ranks a pseudo-terminal, regardless of its own output.
     m->terminal = isatty(STDOUT_FILENO) == 1 && !config->launched;
     m->best_valid = INFINITY;
     const struct metrics_file_config file = {
@@ -125,7 +125,7 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     return status;
 }
 
-/* "none" where no token counts. */
+/* "none" if no token counts. */
 static const char *loss_text(double loss, char out[NUMBER_CHARS])
 {
     snprintf(out, NUMBER_CHARS, isnan(loss) ? "none" : "%.4f", loss);
@@ -195,7 +195,7 @@ bool metrics_are_lost(const struct metrics *metrics)
     return metrics_file_is_lost(metrics->file);
 }
 
-/* Of all ranks' peak, where it is known. */
+/* Prints the share of the peak FLOP/s of all ranks, if known. */
 static void print_share(const struct metrics *m, double tokens_per_s)
 {
     const struct recipe *recipe = m->config.recipe;

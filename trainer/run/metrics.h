@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a run says of itself: a line of metrics.jsonl for every step, with enough digits to read back the same
- * bits, and on the terminal a progress line, or plain lines where there is no terminal. Only rank 0 has one.
- */
+/* Metrics of a run: one line of metrics.jsonl per step, with enough digits to round-trip every value, and a
+ * progress line on a terminal (plain lines otherwise). Only rank 0 has one. */
 #pragma once
 
 #include "kernels/device.h"
@@ -10,51 +9,52 @@
 
 struct metrics;
 
-/* One step, counted from 1. */
+/* One step; steps count from 1. */
 struct step_record {
     int64_t step;
-    double loss; // nats per token, before the update; NAN: no token counts
+    double loss; // nats per token, before the update; NAN without unmasked tokens
     double grad_norm, lr;
-    int64_t tokens;      // of this step, over the world: all that the model reads
-    int64_t loss_tokens; // of these: that count in the loss
+    int64_t tokens;      // tokens read in this step, all ranks
+    int64_t loss_tokens; // of these: tokens that count in the loss
     double step_time_s;
-    double bubble_fraction;              // of the rank that waits longest; NAN where nobody can know
-    int64_t memory_peak_bytes;           // the most of any rank
-    int64_t part_peak_bytes[PART_COUNT]; // likewise, of each part
-    struct slot_use slots[SLOT_KINDS];   // likewise, of activations; `bytes` of all slots of a kind
+    double bubble_fraction;              // of the rank with the longest idle time; NAN if unknown
+    int64_t memory_peak_bytes;           // maximum over ranks
+    int64_t part_peak_bytes[PART_COUNT]; // maximum over ranks, per part
+    struct slot_use slots[SLOT_KINDS];   // maximum over ranks; `bytes` of all slots of a kind
     bool has_rollbacks;                  // with optimizer post-validation
-    int rollbacks;                       // pipeline ranks that took their update back and made it again
-    double loss_scale;                   // of fp16; 0: none
-    bool skipped;                        // the gradients overflowed: nothing was updated
+    int rollbacks;                       // pipeline ranks that rolled back and repeated their update
+    double loss_scale;                   // fp16 only; 0: none
+    bool skipped;                        // gradient overflow: no update
     bool has_valid;
     double valid_loss;
 };
 
-/* Opens metrics.jsonl in the run's folder. first_step: the first that this process makes, after a resume;
- * flops_per_token: of forward and backward (Megatron's convention). */
+/* Opens metrics.jsonl in the run folder. first_step: the first step of this process, after a resume;
+ * flops_per_token: forward and backward (Megatron's convention). */
 struct metrics_config {
     const struct recipe *recipe;
     int64_t first_step;
     double flops_per_token;
     int world;
     bool launched;  // by mpirun or srun: no progress line
-    bool continues; // the run that the folder holds, from a checkpoint of its own
+    bool continues; // resumes the run of this folder from its own checkpoint
 };
 MUST_USE enum status metrics_open(const struct metrics_config *config, struct metrics **out);
-/* IO_ERROR: the line is kept, and written with the next one. */
+/* Records a step. On IO_ERROR the line is kept and written with the next one. */
 MUST_USE enum status metrics_step(struct metrics *metrics, const struct step_record *record);
-/* Before a checkpoint, and at the end: every line so far is on the disk (trainer/run/metrics_file.h). */
+/* Makes all lines durable; call it before a checkpoint and at the end (trainer/run/metrics_file.h). */
 MUST_USE enum status metrics_sync(struct metrics *metrics);
-/* The folder of the run was removed or renamed: another run may have its name now. */
+/* True if the run folder was removed or renamed; another run may now use the name. */
 bool metrics_are_lost(const struct metrics *metrics);
-/* The closing summary. `why`: "done", or why it stopped. */
+/* Prints the closing summary. `why`: "done", or the reason for stopping. */
 void metrics_summary(struct metrics *metrics, const char *why);
-void metrics_close(struct metrics *metrics); // takes NULL
+void metrics_close(struct metrics *metrics); // accepts NULL
 
-/* Floating-point operations of forward and backward per token: 6 per weight of a matrix that multiplies, and
- * attention's 12 * layers * S * A * D (Narayanan et al. 2021 without recomputation). */
+/* Floating-point operations of forward and backward per token: 6 per matmul weight, plus 12 * layers * S * A
+ * * D for attention (Narayanan et al. 2021, without recomputation). */
 double model_flops_per_token(const struct model_config *model);
-/* The share of them that is left when attention counts its causal half only, as Megatron-LM's own report does
- * now (num_floating_point_operations): a utilisation by that convention is the one above times this. */
+/* The fraction of these FLOPs that remains if only the causal half of attention is counted, as Megatron-LM
+ * reports it today (num_floating_point_operations). Multiply a utilisation by it to convert to that
+ * convention. */
 double model_causal_share(const struct model_config *model);
 int64_t model_parameters(const struct model_config *model);

@@ -15,17 +15,17 @@ static const char unwritten_name[] = "metrics-unwritten.jsonl";
 
 struct metrics_file {
     int fd;
-    off_t bytes; // of whole lines
+    off_t bytes; // in complete lines
     bool lost;
-    time_t looked; // when the path was last checked
+    time_t looked; // time of the last check of the path
     struct text path, run_dir;
-    struct text unwritten;      // lines that wait for room
-    struct text unwritten_path; // where they are saved if the disk stays full; empty: nowhere
+    struct text unwritten;      // lines pending until there is space
+    struct text unwritten_path; // destination if the disk stays full; empty: none
 };
 
-/* ---- reading what is there ---- */
+/* ---- reading ---- */
 
-/* The step of a line without its end; -1: it is no whole line of metrics. */
+/* The step of a line (without newline); -1 if it is not a complete metrics line. */
 static int64_t step_of_line(const char *line, size_t length)
 {
     static const char begin[] = "{\"step\": ";
@@ -38,12 +38,12 @@ static int64_t step_of_line(const char *line, size_t length)
     return step > 0 && (*end == ',' || *end == '}') ? (int64_t)step : -1;
 }
 
-/* What the lines of a file came to. */
+/* Result of reading the lines of a file. */
 struct kept {
     struct text lines;
     int64_t first, last; // steps; 0: none
     int64_t missing, first_missing;
-    int bad, first_bad; // lines that are damaged; the number of the first
+    int bad, first_bad; // damaged lines; number of the first
 };
 
 static void keep_line(struct kept *kept, const char *line, size_t length, int64_t step)
@@ -59,7 +59,7 @@ static void keep_line(struct kept *kept, const char *line, size_t length, int64_
     kept->last = step > kept->last ? step : kept->last;
 }
 
-/* Adds the lines of `all` that are of steps before `below`. newer: only of steps that are not there yet. */
+/* Adds the lines of `all` with a step below `below`. newer: only steps that are not there yet. */
 static void keep_lines(const struct text *all, int64_t below, bool newer, struct kept *kept)
 {
     int number = 1;
@@ -75,7 +75,7 @@ static void keep_lines(const struct text *all, int64_t below, bool newer, struct
     }
 }
 
-/* The first free RUN_DIR/metrics-N.jsonl. */
+/* The first unused RUN_DIR/metrics-N.jsonl. */
 static void free_name(const char *run_dir, struct text *out)
 {
     struct stat info;
@@ -109,7 +109,7 @@ static enum status report_damage(const struct metrics_file *file, const struct k
     return OK;
 }
 
-/* The lines of the steps before the first that is made now, and none of later ones. */
+/* Keeps the lines of steps before first_step, and drops later ones. */
 static enum status trim(const struct metrics_file *file, int64_t first_step)
 {
     struct kept kept = {.first = 0};
@@ -203,7 +203,7 @@ void metrics_file_close(struct metrics_file *file)
     free(file);
 }
 
-/* Whether the path still leads to the open file. */
+/* Checks whether the path still names the open file. */
 static enum status look(struct metrics_file *file)
 {
     struct stat open_one, named;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* metrics.jsonl on the disk: a line for each step, in order, none lost and none torn.
+/* metrics.jsonl on disk: one line per step, in order, without gaps or partial lines.
  *
- * A line that cannot be written stays in memory, and is written with the next one. When a checkpoint is made,
- * every line up to its step is made durable first: with fsync, or, on a full disk, in the folder of the
- * checkpoints, as metrics-unwritten.jsonl, which the next start merges. So a run that resumes from a
- * checkpoint has the metrics of all of its steps.
+ * A line that cannot be written stays in memory and is written with the next one. Before a checkpoint is
+ * completed, every line up to its step is made durable: with fsync, or if the disk is full, in the checkpoint
+ * folder as metrics-unwritten.jsonl, which the next start merges. A run that resumes from a checkpoint
+ * therefore has the metrics of all of its steps.
  *
  *   resumed     lines after the checkpoint are dropped: those steps are repeated
  *   restarted   a run without a complete checkpoint restarts at step 1, and the earlier file is kept as
@@ -17,18 +17,19 @@ struct metrics_file;
 
 struct metrics_file_config {
     const char *run_dir;
-    const char *save;   // the folder of checkpoints; NULL: none
-    int64_t first_step; // that this process makes
-    bool continues;     // the folder's own run, from a checkpoint
+    const char *save;   // checkpoint folder; NULL: none
+    int64_t first_step; // first step of this process
+    bool continues;     // resumes the run of this folder from a checkpoint
 };
-/* Reports on standard output what it keeps, and on standard error lines that are damaged or missing. */
+/* Reports kept files on standard output, and damaged or missing lines on standard error. */
 MUST_USE enum status metrics_file_open(const struct metrics_file_config *config, struct metrics_file **out);
-void metrics_file_close(struct metrics_file *file); // takes NULL
+void metrics_file_close(struct metrics_file *file); // accepts NULL
 
-/* IO_ERROR: the line is kept for later. Once a second it checks that the path still names the open file. */
+/* Appends a line. On IO_ERROR the line is kept for later. Checks once a second that the path still names the
+ * open file. */
 MUST_USE enum status metrics_file_append(struct metrics_file *file, const struct text *line);
 /* Makes all lines durable. IO_ERROR. */
 MUST_USE enum status metrics_file_sync(struct metrics_file *file);
-/* Whether the file was found removed or renamed: the run's folder may belong to another run now. */
+/* True if the file was found removed or renamed: another run may now own the run folder. */
 bool metrics_file_is_lost(const struct metrics_file *file);
 const char *metrics_file_path(const struct metrics_file *file);

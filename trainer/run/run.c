@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What all ranks share. */
+/* State shared by all ranks of the process. */
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
 #include "trainer/engine/rank_state.h"
@@ -30,7 +30,7 @@ static enum status source_list(const struct recipe_sources *from, struct data_so
     return OK;
 }
 
-/* The id that ends a document: the tokenizer's; -1 when the recipe does not say which. */
+/* The end-of-document id of the tokenizer; -1 if the recipe does not define one. */
 static enum status end_of_document(const struct recipe *recipe, int32_t *out)
 {
     *out = -1;
@@ -75,7 +75,7 @@ static enum status open_data(const struct recipe *recipe, struct data **out)
     return status;
 }
 
-/* A file can have changed since the recipe was checked. */
+/* A schedule file may have changed since the recipe was checked. */
 static enum status read_schedule(const struct recipe *recipe, struct schedule **out)
 {
     const struct recipe_pipeline *pipeline = &recipe->pipeline;

@@ -20,7 +20,7 @@ static bool is_auto(const struct recipe *recipe)
     return recipe->checkpoint.load != NULL && strcmp(recipe->checkpoint.load, "auto") == 0;
 }
 
-/* The reason that was said last, with the key that it is about in front. */
+/* Prefixes the last failure reason with its key. */
 static enum status about(const char *key)
 {
     struct text why = {0};
@@ -39,7 +39,7 @@ static enum status make(const char *key, const char *folder)
                : fail(BAD_RECIPE, "%s: %s: cannot be written: %s", key, folder, strerror(errno));
 }
 
-/* Whether `load` is a checkpoint, or has a complete one in it. */
+/* Returns whether `load` is a checkpoint or contains a complete one. */
 static enum status find_in(const char *load, bool *found)
 {
     int64_t step = -1;
@@ -51,14 +51,14 @@ static enum status find_in(const char *load, bool *found)
     if (!*found)
         status = folder_newest(load, INT64_MAX, &step, &skipped);
     *found = *found || step >= 0;
-    if (!*found && folder_is_primary()) // who loads says it then
+    if (!*found && folder_is_primary()) // otherwise checkpoint_load() reports it
         fputs(text_chars(&skipped), stderr);
     text_free(&manifest);
     text_free(&skipped);
     return status == OK ? OK : about("checkpoint.load");
 }
 
-/* None in `load` itself; in the folder of a run they lie one deeper. */
+/* There is none in `load` itself; in a run folder they are one level deeper. */
 static enum status refuse_empty(const char *load)
 {
     bool found = false;
@@ -76,7 +76,7 @@ static enum status refuse_empty(const char *load)
     return status;
 }
 
-/* A checkpoint that is named must be there; whether it is whole is seen when it is loaded. */
+/* A named checkpoint must exist; its completeness is checked on loading. */
 static enum status check_named(const char *load)
 {
     bool found = false;
@@ -110,7 +110,7 @@ static enum status taken(const char *folder)
     return status;
 }
 
-/* Writes the owner into the lock file, for messages only: a full disk is no error. */
+/* Writes the owner into the lock file. It is used only in messages: a full disk is no error. */
 static void sign(int fd)
 {
     struct owner self;
@@ -123,7 +123,8 @@ static void sign(int fd)
     text_free(&text);
 }
 
-/* Shared, so that processes that look at the same time do not take each other for that run. */
+/* Uses a shared lock, so that processes that check at the same time do not mistake each other for that
+ * run. */
 static bool is_taken(const char *folder)
 {
     struct text path = {0};
@@ -146,7 +147,7 @@ static bool is_used(const char *folder)
     return used;
 }
 
-/* Refuses when the run's default folder holds checkpoints, but `save` is another folder or none. */
+/* Refuses if the run's default folder holds checkpoints but `save` is another folder or none. */
 static enum status refuse_other_place(const struct recipe *recipe)
 {
     int64_t step = -1;
@@ -166,7 +167,7 @@ static enum status refuse_other_place(const struct recipe *recipe)
     return status;
 }
 
-/* Whether an earlier run is resumed or restarted, as far as the files tell. */
+/* Decides from the files whether an earlier run is resumed or restarted. */
 static enum status check_earlier(const struct recipe *recipe, int64_t newest)
 {
     const char *folder = recipe->logging.run_dir;
@@ -194,7 +195,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
     return status == IO_ERROR ? about("checkpoint.save") : status;
 }
 
-/* The step of the checkpoint that checkpoint.load names, -1 where it cannot be read. */
+/* The step of the checkpoint in checkpoint.load; -1 if it cannot be read. */
 static int64_t step_of(const char *load)
 {
     char *path = NULL;
@@ -222,7 +223,7 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
         text_add(&out->from, "step %lld is saved in %s", (long long)out->newest, recipe->checkpoint.save);
     else if (status == OK && named)
         text_add(&out->from, "step %lld is saved in %s", (long long)step_of(load), load);
-    // Before its first checkpoint an active run looks like one that has ended.
+    // Before its first checkpoint, an active run looks like one that has ended.
     return status != OK && is_taken(folder) ? taken(folder) : status;
 }
 

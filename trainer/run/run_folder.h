@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A run's folder (logging.run_dir): one run at a time writes there, and an earlier one is continued or
+/* The run folder (logging.run_dir). Only one run at a time writes in it; an earlier run is resumed or
  * refused, never overwritten silently. */
 #pragma once
 
@@ -7,24 +7,24 @@
 
 /* The initial state of a run. */
 struct run_folder {
-    int64_t newest;   // step of the newest complete checkpoint in checkpoint.save; -1: there is none
-    bool continues;   // with that one: checkpoint.load is auto, or names an older one
-    struct text from; // "step 7 is saved in runs/a/checkpoints"; empty: it starts from scratch
+    int64_t newest;   // step of the newest complete checkpoint in checkpoint.save; -1: none
+    bool continues;   // resumes from it: checkpoint.load is auto, or names an older one
+    struct text from; // "step 7 is saved in runs/a/checkpoints"; empty: starts from scratch
 };
 void run_folder_free(struct run_folder *folder);
 
-/* BAD_RECIPE when the folder holds a run that this recipe does not continue, or that is still writing there,
- * or the checkpoint that it names is no folder. A run of which no complete checkpoint is left begins again.
- */
+/* Returns BAD_RECIPE if the folder holds a run that this recipe does not resume, or an active run, or if
+ * the checkpoint that it names is not a folder. A run without a complete checkpoint restarts from the
+ * beginning. */
 MUST_USE enum status run_folder_check(const struct recipe *recipe, struct run_folder *out);
 
-/* Makes the folder and keeps it locked until the descriptor is closed, or the process ends however it ends.
- * BAD_RECIPE when another process has it. Makes the folder of checkpoints too: that they cannot be written is
- * not to be found out when there is one to write. */
+/* Creates and locks the folder; the lock is held until the descriptor is closed or the process ends. Returns
+ * BAD_RECIPE if another process holds the lock. Also creates the checkpoint folder, so that write errors
+ * appear before the first save. */
 MUST_USE enum status run_folder_claim(const struct recipe *recipe, int *descriptor);
 
-/* choices.txt: which kernels a device has chosen where it had a choice (device_choices()). */
+/* Writes choices.txt: the kernels selected by the device at run time (device_choices()). */
 MUST_USE enum status run_folder_write_choices(const struct recipe *recipe, const struct text *choices);
 
-/* recipe.yaml: every key with its value and origin. */
+/* Writes recipe.yaml: every key with its value and origin. */
 MUST_USE enum status run_folder_write_recipe(const struct recipe *recipe);

@@ -15,7 +15,7 @@ struct sampler {
     struct sampling sampling;
     int64_t count;
     struct candidate *candidates; // [count]
-    double *weights;              // [count], of the candidates, not normalised
+    double *weights;              // [count] unnormalised probabilities of the candidates
 };
 
 enum status sampler_create(const struct sampling *sampling, int64_t count, struct sampler **out)
@@ -51,7 +51,7 @@ void sampler_destroy(struct sampler *sampler)
     free(sampler);
 }
 
-/* The most likely first; of equals the lower id. */
+/* Orders by descending logit, then by ascending id. */
 static int by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -68,7 +68,7 @@ static int32_t most_likely(const float *logits, int64_t count)
     return (int32_t)best;
 }
 
-/* Weights of the candidates that top-k leaves, and their sum. */
+/* Computes the weights of the top-k candidates, and their sum. */
 static int64_t weigh(struct sampler *s, double *sum)
 {
     int64_t kept = s->sampling.top_k > 0 && s->sampling.top_k < s->count ? s->sampling.top_k : s->count;
@@ -81,7 +81,7 @@ static int64_t weigh(struct sampler *s, double *sum)
     return kept;
 }
 
-/* The fewest candidates whose share of `*sum` reaches top-p; *sum is theirs afterwards. */
+/* The fewest candidates whose share of `*sum` reaches top-p; replaces *sum by their sum. */
 static int64_t cut(const struct sampler *s, int64_t kept, double *sum)
 {
     if (s->sampling.top_p >= 1.0)

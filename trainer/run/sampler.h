@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which token comes next: one drawn from the model's distribution, sharpened and cut as asked.
+/* Token sampling from the model's distribution, with temperature, top-k and top-p.
  *
  *     logits  2.0 1.0 0.0 -1.0      temperature 1 -> 0.64 0.24 0.09 0.03
  *                                   top-k 2       -> 0.73 0.27
  *                                   top-p 0.9     -> 0.67 0.24 0.09         the fewest that reach 0.9
  *
- * Temperature 0 takes the most likely one. The draw of token i is a function of the seed and i, so the same
- * model, prompt and seed give the same text again.
+ * Temperature 0 is greedy. The random number of token i is a function of the seed and i, so the same model,
+ * prompt and seed reproduce the text.
  *
- * The trap: equal logits. They are ordered by id, or the text would depend on how a sort moves its elements.
- */
+ * The trap: equal logits. They are ordered by id; otherwise the text would depend on the sort algorithm. */
 #pragma once
 
 #include "base/status.h"
@@ -24,9 +23,9 @@ struct sampling {
 };
 
 struct sampler;
-/* count: how many ids may be drawn. BAD_ARGUMENT for a sampling outside its ranges. */
+/* Creates a sampler over `count` ids. Returns BAD_ARGUMENT for parameters outside their ranges. */
 MUST_USE enum status sampler_create(const struct sampling *sampling, int64_t count, struct sampler **out);
-void sampler_destroy(struct sampler *sampler); // takes NULL
+void sampler_destroy(struct sampler *sampler); // accepts NULL
 
-/* The id of token `index`, from logits[count]. NOT_FINITE when one is NaN or infinite. */
+/* Samples the id of token `index` from logits[count]. Returns NOT_FINITE if a logit is NaN or infinite. */
 MUST_USE enum status sampler_draw(struct sampler *sampler, const float *logits, int64_t index, int32_t *out);

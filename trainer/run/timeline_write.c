@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What every rank sends: its barriers, then its timeline, as many numbers as the longest list needs. */
+/* Data gathered from every rank: its barrier times, then its timeline, padded to the longest list. */
 struct gathered {
     int64_t columns;
     double *rows; // [world][columns]
@@ -21,7 +21,7 @@ bool timeline_wanted(const struct recipe *recipe, int64_t step)
     return profile->timeline && step >= profile->profile_step_start && step <= last;
 }
 
-/* ---- one row from each rank ---- */
+/* ---- one row per rank ---- */
 
 enum { BARRIER_COLUMNS = sizeof(struct barrier_times) / sizeof(double) };
 
@@ -87,13 +87,14 @@ static double clock_ahead(const struct gathered *g, int rank)
 
 enum { MILLISECONDS = 1000 };
 
-/* Receives may be posted before anything was computed; a trace begins at 0. */
+/* Receives may be posted before the first computation; a trace begins at 0. */
 static double after_origin(double time_s)
 {
     return time_s > 0.0 ? time_s * MILLISECONDS : 0.0;
 }
 
-/* The ranks along `place`, on the first rank's clock, in milliseconds since `origin_s` of it. */
+/* Timelines of the pipeline that contains `place`, on the clock of rank 0, in milliseconds since
+ * `origin_s`. */
 static enum status pipeline_times(const struct rank_state *w, const struct gathered *g, struct place place,
                                   double origin_s, struct simulation **out)
 {
@@ -116,7 +117,7 @@ static enum status pipeline_times(const struct rank_state *w, const struct gathe
     return OK;
 }
 
-/* When the first computing action of the step began, on the first rank's clock. */
+/* Start of the first compute action of the step, on the clock of rank 0. */
 static double origin_of(const struct rank_state *w, const struct gathered *g)
 {
     double origin = 0.0;
@@ -131,8 +132,8 @@ static double origin_of(const struct rank_state *w, const struct gathered *g)
     return origin;
 }
 
-/* The same lists with the means that were measured, which the title names as --cost takes them: of everything
- * that a rank has. */
+/* Simulates the same lists with the measured mean costs, which the title lists in the syntax of --cost (sums
+ * per rank). */
 static enum status predict(const struct rank_state *w, const struct simulation *measured, char *title,
                            size_t room, struct simulation **out)
 {
@@ -160,7 +161,7 @@ static enum status predict(const struct rank_state *w, const struct simulation *
 /* ---- files ---- */
 
 struct pages {
-    struct drawing *drawings; // first what was predicted, then each pipeline
+    struct drawing *drawings; // the simulation, then each pipeline
     char (*titles)[160];
     int count;
 };
@@ -193,11 +194,12 @@ static void add_page(const struct rank_state *w, struct pages *pages, const stru
     pages->count++;
 }
 
-/* Every pipeline of the mesh is named by one of its ranks: the one that is first in it. */
+/* Each pipeline of the mesh is identified by its first rank. */
 static enum status fill_pages(const struct rank_state *w, const struct gathered *g, struct pages *pages)
 {
     const struct degrees *degrees = &w->mesh.degrees;
-    const char *schedule = w->run->schedule->family->about.name; // a file's is not the recipe's
+    const char *schedule = w->run->schedule->family->about.name; // a schedule from a file has another name
+                                                                 // than the recipe's key
     double origin_s = origin_of(w, g);
     pages->count = 1;
     for (int rank = 0; rank < w->world->size; rank++) {

@@ -27,13 +27,13 @@
 
 struct session {
     struct rank_state rank_state;
-    struct metrics *metrics; // rank 0
-    struct text choices;     // rank 0's device's, as they were last said
-    struct text broken;      // why there are no more lines of metrics; empty: there are
+    struct metrics *metrics; // rank 0 only
+    struct text choices;     // kernel choices of rank 0's device, as last printed
+    struct text broken;      // why metrics cannot be written; empty: they can
     const struct run_folder *folder;
-    int64_t saved;                  // the last step that was; -1: none
-    bool stepped, warned, complete; // complete: no step was left to train
-    bool save_due;                  // agreed on by all ranks: as soon as no step is run ahead
+    int64_t saved;                  // step of the last save; -1: none
+    bool stepped, warned, complete; // complete: there was no step left to train
+    bool save_due;                  // agreed on by all ranks: save as soon as no look-ahead is in progress
 };
 
 static bool is_primary(const struct session *s)
@@ -43,7 +43,7 @@ static bool is_primary(const struct session *s)
 
 /* ---- one rank ---- */
 
-/* From the checkpoint that the recipe names; a reason that it cannot be says what else can be asked for. */
+/* Loads the checkpoint named by the recipe; on failure, the message lists the alternatives. */
 static enum status load_named(struct session *s, const char *path)
 {
     enum status status = checkpoint_load(&s->rank_state, path, true);
@@ -57,7 +57,8 @@ static enum status load_named(struct session *s, const char *path)
     return status;
 }
 
-/* Loads the run's own newest checkpoint (then *own), unless checkpoint.load names one that is as new. */
+/* Loads the newest checkpoint of this run (and sets *own), unless checkpoint.load names one at least as
+ * new. */
 static enum status load_checkpoint(struct session *s, bool *own)
 {
     const char *load = s->rank_state.run->recipe->checkpoint.load;
@@ -121,8 +122,8 @@ static bool due(int64_t interval, int64_t step)
     return interval > 0 && step % interval == 0;
 }
 
-/* Which kernels this rank's device has chosen: to the terminal when that is first known, and all of it, what
- * has come since too, into a file of the run. */
+/* Reports the kernels that this rank's device has selected: on the terminal when first known, and in a file
+ * of the run folder whenever the selection grows. */
 static enum status say_choices(struct session *s)
 {
     struct text now = {0};
@@ -146,9 +147,9 @@ static bool lies_in(const char *path, const char *folder)
     return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
-/* Metrics cannot be written, but the disk of the checkpoints may have room: all ranks stop after the next
- * step, which is saved, and then this is a failure. When the folder itself was removed, and the checkpoints
- * with it, another run may be using the name, and nothing more is written. */
+/* If metrics cannot be written, the checkpoint disk may still have space: all ranks stop after the next step,
+ * save it, and return this error. If the folder itself was removed together with its checkpoints, another run
+ * may be using the name, and nothing more is written. */
 static enum status stop_after_failure(struct session *s, enum status status)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -162,14 +163,14 @@ static enum status stop_after_failure(struct session *s, enum status status)
     return OK;
 }
 
-/* Every line of metrics up to a checkpoint is on the disk before it. */
+/* Makes all metrics lines up to a checkpoint durable before the checkpoint is written. */
 static enum status sync_metrics(struct session *s)
 {
     enum status status = metrics_sync(s->metrics);
     return metrics_are_lost(s->metrics) ? stop_after_failure(s, status) : status;
 }
 
-/* The first rank's clock decides when to save next. */
+/* The clock of rank 0 decides when to save next. */
 static void plan_save(struct session *s)
 {
     const struct recipe_checkpoint *checkpoint = &s->rank_state.run->recipe->checkpoint;
@@ -187,7 +188,8 @@ static enum status save(struct session *s)
     return OK;
 }
 
-/* All padding or masked: a step that changes the weights by their decay and the moments only. */
+/* All tokens are padding or masked: the step changes the weights by weight decay and decays the moments
+ * only. */
 static void warn_of_no_loss(struct session *s, const struct step_record *record)
 {
     if (record->loss_tokens > 0 || s->warned)
@@ -206,7 +208,7 @@ static bool evaluates_after(const struct recipe *recipe, int64_t step)
            (recipe->train.eval_interval > 0 && step == recipe->train.train_iters);
 }
 
-/* Nothing but the next step follows. */
+/* True if the next step follows immediately. */
 static bool goes_on_after(const struct session *s, int64_t step)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -214,7 +216,7 @@ static bool goes_on_after(const struct session *s, int64_t step)
     return step < recipe->train.train_iters && !saves && !s->save_due && !evaluates_after(recipe, step);
 }
 
-/* What metrics.jsonl has of a step, without an evaluation. */
+/* The metrics.jsonl fields of a step, without those of an evaluation. */
 static struct step_record record_of(const struct rank_state *w, const struct step_result *result,
                                     double time_s)
 {
@@ -272,7 +274,7 @@ static enum status one_step(struct session *s, bool *stop)
     return OK;
 }
 
-/* The status of a run that has ended, by itself or on request. */
+/* The status of a run that ended regularly or on request. */
 static enum status outcome(const struct session *s, bool stop)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -300,12 +302,12 @@ static enum status loop(struct session *s)
     while (w->step < recipe->train.train_iters && !stop) {
         TRY(one_step(s, &stop));
         bool last = stop || w->step == recipe->train.train_iters;
-        // What post-validation has run ahead of the next step stays valid only if that step follows.
+        // The look-ahead of post-validation is valid only if the next step follows immediately.
         bool now = s->save_due && !w->ahead;
         if (saves && (last || now || due(recipe->checkpoint.save_interval, w->step)))
             TRY(save(s));
     }
-    // Ranks may still hand each other the last step's weights, out of memory that is about to go.
+    // Ranks may still be exchanging weights of the last step, from memory that is about to be freed.
     TRY(stream_sync(w->compute));
     if (is_primary(s) && s->stepped)
         TRY(say_choices(s));
@@ -314,16 +316,17 @@ static enum status loop(struct session *s)
     return outcome(s, stop);
 }
 
-/* What the ranks of this process share. `status` and `why`: whether it could begin. A process that could not,
- * and left, would keep the others waiting; so under a launcher that, too, is told in the world. */
+/* Shared by the ranks of this process. `status` and `why`: the result of the preparation. A process that
+ * fails to prepare and exits would block the others; so under a launcher its failure is reported through the
+ * world. */
 struct job {
     struct run run;
     enum status status;
     struct text why;
     struct run_folder folder;
-    atomic_int ranks;             // that have ended well
-    atomic_llong allocated_bytes; // by them, at most
-    struct watchdog *watchdog;    // NULL: none is asked for
+    atomic_int ranks;             // number of ranks that completed successfully
+    atomic_llong allocated_bytes; // maximum over these ranks
+    struct watchdog *watchdog;    // NULL: disabled
 };
 
 static enum status run_rank(struct session *session, const struct job *job, struct world *world)
@@ -344,7 +347,7 @@ static enum status rank_main(struct world *world, void *argument)
     enum status status = run_rank(&session, job, world);
     watchdog_leave(job->watchdog, &pulse);
     status = memory_plan_explain(job->run.recipe, &session.rank_state, status);
-    // After a failure peers may still be using what this rank shares with them; the process ends now.
+    // After a failure, peers may still use memory shared by this rank; the process ends now.
     if (status != OK && status != STOPPED)
         return status;
     if (session.metrics != NULL && !session.complete)
@@ -355,7 +358,7 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
-/* A device that does not compute rehearses the run: allocations, and no training. */
+/* On a device that does not compute: runs the allocations only (dry run), without training. */
 static enum status plan_run(const struct recipe *recipe)
 {
     struct run run;
@@ -370,7 +373,8 @@ static enum status plan_run(const struct recipe *recipe)
     return status;
 }
 
-/* Watched over: by limit where the recipe says one, and under a launcher for the end of the job. */
+/* Runs the ranks under the watchdog: with the timeout of the recipe, and under a launcher to report the end
+ * of the job. */
 static enum status run_world(struct job *job, const struct recipe *recipe, bool launched, int size)
 {
     struct watchdog_config config = {
@@ -388,26 +392,26 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
     return status;
 }
 
-/* What the ranks of this machine will hold of weights, gradients and moments, before any of
- * it is allocated: Linux promises memory that it does not have, and ends who believes it, or a neighbour. */
+/* Checks the memory that the ranks on this machine need for weights, gradients and moments before it is
+ * allocated: Linux overcommits, and the OOM killer ends this process or another. */
 static enum status check_memory(const struct recipe *recipe)
 {
     enum { FLOAT = sizeof(float) };
-    // Of a parameter: value, gradient, two moments, and the value in fp32 where it is not that itself, which
-    // with ZeRO 3 is all there is of it.
+    // Bytes of a parameter: value, gradient, two moments, and an fp32 master value if the value is not fp32;
+    // with ZeRO 3 only the master value is stored.
     enum dtype working = recipe_working_dtype(recipe);
     const bool masters = working != recipe_main_dtype(recipe);
     const int state = (masters ? 3 : 2) * FLOAT;
     const int value = masters && recipe->parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
     const int bytes = value + FLOAT + state;
-    // Of these the data ranks have one copy together, and of the others one each.
-    const int shared[] = {0, state, state + FLOAT, bytes}; // by ZeRO's stage
+    // The sharded bytes exist once over all data ranks, the others once per data rank.
+    const int shared[] = {0, state, state + FLOAT, bytes}; // indexed by ZeRO stage
     double parameters = (double)model_parameters(&recipe->model);
     int once = shared[recipe->parallel.zero_stage], data = recipe->parallel.data_parallel_size;
     double needed = parameters * (once + (double)(bytes - once) * data);
     struct machine machine;
     machine_look(&machine);
-    double there = (double)machine.memory_bytes; // or what its cgroup may take of it
+    double there = (double)machine.memory_bytes; // or the limit of its cgroup
     char count[NUMBER_CHARS], most[NUMBER_CHARS];
     if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
         return OK;
@@ -422,8 +426,8 @@ static enum status check_memory(const struct recipe *recipe)
                 bytes, needed / 0x1p30, there / 0x1p30, most);
 }
 
-/* A reader who goes away (train | head) is no reason to lose a run: what cannot be written fails, as on a
- * full disk, and the executable's exit status tells. */
+/* Ignores SIGPIPE: a closed stdout (train | head) must not abort training. Writes then fail as on a full
+ * disk, which the exit status reports. */
 static void outlive_readers(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -438,13 +442,13 @@ static enum status lock_checkpoints(const struct recipe *recipe, struct run *run
     return options.save != NULL ? checkpoint_lock_take(&options, &run->checkpoint_lock) : OK;
 }
 
-/* Everything before ranks start. *folder: the lock of the run's folder. */
+/* All preparation before ranks start. *folder: the lock of the run folder. */
 static enum status prepare(struct job *job, const struct recipe *recipe, struct stop *stop, int *folder)
 {
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     bool first = launcher.rank <= 0;
-    // Over several machines it is not known which ranks are where.
+    // With several machines the assignment of ranks to machines is unknown.
     if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
         TRY(check_memory(recipe));
     TRY(run_create(recipe, true, &job->run));
@@ -457,7 +461,7 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     TRY(lock_checkpoints(recipe, &job->run));
     report_layout(&job->run, stdout);
     TRY(report_offload(&job->run, stderr));
-    // Between GPUs the transport takes some too, which the formula does not know.
+    // Between GPUs the transport also allocates memory, which the formula does not include.
     return device_named_reserves(recipe->cluster.device) ? dry_run_table(&job->run, stdout)
                                                          : report_formula(&job->run, stdout);
 }
