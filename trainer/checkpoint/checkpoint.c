@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving. Values go to the file a band of rows at a time, through one small piece of host memory. */
+/* Saving. Values are written a band of rows at a time, through one small host buffer. */
 #include "trainer/checkpoint/checkpoint.h"
 
 #include "trainer/checkpoint/checkpoint_folder.h"
@@ -15,16 +15,16 @@
 
 enum { BAND_ELEMENTS = 1 << 20 };
 
-/* What this rank writes. */
+/* The pieces that this rank writes. */
 struct job {
     struct rank_state *rank_state;
     struct piece *pieces;
     struct slice *slices;
-    struct tensor *sources;     // where each piece is, padded
-    const void **in_host;       // or where it is in the host's memory; NULL: it is not
-    struct state_tensor *state; // that is no parameter
+    struct tensor *sources;     // device tensor of each piece, padded
+    const void **in_host;       // or its host memory; else NULL
+    struct state_tensor *state; // state other than parameters
     int state_count, count;
-    float *host; // room for the largest band
+    float *host; // holds the largest band
 };
 
 static void job_free(struct job *job)
@@ -37,7 +37,7 @@ static void job_free(struct job *job)
     free(job->host);
 }
 
-/* `slice` of a whole tensor of these dimensions; its source is there, and its name is given by the caller. */
+/* Adds `slice` of a tensor of these dimensions. The caller sets its source and its name. */
 static struct piece *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
 {
     struct piece *piece = &job->pieces[job->count];
@@ -64,7 +64,7 @@ static void job_add_states(struct job *job, const struct owned *owned, const str
     }
 }
 
-/* All ranks have the same: the first one writes it. */
+/* All ranks hold the same state: rank 0 writes it. */
 static void job_add_state_tensors(struct job *job)
 {
     for (int i = 0; i < job->state_count && job->rank_state->world->rank == 0; i++) {
@@ -73,7 +73,7 @@ static void job_add_state_tensors(struct job *job)
     }
 }
 
-/* As many rows as have about BAND_ELEMENTS, and at least one. */
+/* Number of rows with about BAND_ELEMENTS elements, at least 1. */
 static int64_t rows_at_once(const struct slice *slice)
 {
     int64_t rows = BAND_ELEMENTS / slice->padded[1];
@@ -109,12 +109,12 @@ static enum status job_create(struct rank_state *w, struct job *job)
     return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
 }
 
-/* The real elements of one piece, without the padding around them: some rows at a time. */
+/* Writes the elements of one piece without padding, a band of rows at a time. */
 static enum status write_piece(struct job *job, int index, struct checkpoint_writer *writer)
 {
     const struct piece *piece = &job->pieces[index];
     const struct slice *slice = &job->slices[index];
-    const char *source = job->sources[index].data; // the device's: counted on, never looked into
+    const char *source = job->sources[index].data; // device address: used for arithmetic only
     const size_t each = safetensors_dtype_bytes(piece->dtype);
     struct stream *stream = job->rank_state->compute;
     if (job->in_host[index] != NULL)
@@ -167,7 +167,7 @@ static enum status write_rank_file(struct rank_state *w, const struct save_ident
     return status;
 }
 
-/* ---- the first rank: what makes it a checkpoint ---- */
+/* ---- rank 0: manifest and publication ---- */
 
 static enum status check_all_there(const struct rank_state *w, const struct manifest *manifest,
                                    const char *folder)
@@ -198,8 +198,8 @@ static enum status check_state_there(const struct rank_state *w, const struct ma
     return status;
 }
 
-/* With ZeRO a rank may own nothing that counts, and has written no file. A file that is lost all the same is
- * noticed when the pieces do not make up their tensors. */
+/* With ZeRO a rank may own no elements and has then written no file. A file that was lost is still detected,
+ * because the pieces then do not tile their tensors. */
 static bool has_written(const struct rank_state *w, const char *folder, const char *name, int rank)
 {
     if (rank > 0 && (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0))
@@ -233,7 +233,7 @@ static enum status write_text(const char *folder, const char *name, const struct
     return status;
 }
 
-/* What the datasets were when they were opened. */
+/* Writes the fingerprint of the datasets taken when they were opened. */
 static enum status write_fingerprint(struct rank_state *w, const char *folder)
 {
     const struct text *fingerprint;
@@ -274,7 +274,7 @@ static enum status complete(struct rank_state *w, const struct save_ticket *tick
 
 /* ---- all ranks ---- */
 
-/* The first rank's ticket, on every rank, as 32-bit words. */
+/* Broadcasts the ticket of rank 0 as 32-bit words. */
 static enum status share_ticket(struct rank_state *w, struct save_ticket *ticket)
 {
     enum { HALF = 8, RUN_WORDS = (RUN_CHARS - 1) / HALF, SAVE_WORDS = (SAVE_CHARS - 1) / HALF };
@@ -307,7 +307,7 @@ static enum status write_together(struct rank_state *w, const struct save_ticket
     return status;
 }
 
-/* The reason, with the keys that say where and how much is written. */
+/* The reason of the failure, with the keys that determine the destination and the size. */
 static void explain(const struct rank_state *w, enum status status, struct text *out)
 {
     int64_t kept = w->run->recipe->checkpoint.keep_last;
@@ -319,7 +319,7 @@ static void explain(const struct rank_state *w, enum status status, struct text 
         text_add(out, "; checkpoint.keep_last 0 keeps all of them");
 }
 
-/* Nobody writes any more; what failed keeps its reason. */
+/* Called when no rank is writing any more; keeps the reason of the failure. */
 static enum status abandon(struct rank_state *w, const struct save_ticket *ticket, enum status status)
 {
     struct text reason = {0};

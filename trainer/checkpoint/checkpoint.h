@@ -1,49 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Checkpoints: what a run knows, on disk, by global names, so that any layout can go on from what another
- * wrote.
+/* Checkpoints: the training state on disk under global tensor names, so that any layout can resume from
+ * any other.
  *
- *     checkpoints/step-00000100/rank-00000.safetensors     what rank 0 writes: values and Adam's moments
+ *     checkpoints/step-00000100/rank-00000.safetensors     written by rank 0: values and Adam moments
  *                               rank-00001.safetensors     ...
  *                               recipe.yaml                the resolved recipe
- *                               manifest.json              last: all pieces, and their checksums
+ *                               manifest.json              written last: all pieces, and their checksums
  *
  *   save   every rank: its pieces -> its file;   rank 0: manifest, then the name (checkpoint_folder.h)
- *   load   every rank: manifest -> the pieces that its slices overlap, checksums compared, -> device
+ *   load   every rank: manifest -> the pieces that overlap its slices, checksums verified, -> device
  *
- * The step is all else there is to remember: the order of the data and dropout are functions of it, and the
- * learning rate of it and the steps that fp16 has skipped, which the manifest counts, beside the loss scale
- * and how far it is from changing. Nothing of a layout is needed to load, and padding is never written.
+ * The step determines the rest: data order and dropout are functions of it; the learning rate also depends
+ * on the steps skipped by fp16, which the manifest counts, next to the loss scale and its counters.
+ * Loading needs nothing of the old layout, and padding is never written.
  *
- * The trap: these calls are collective, and a disk fails on one rank only. Every outcome is agreed on. */
+ * The trap: these calls are collective, and a disk may fail on one rank only. Ranks agree on every
+ * outcome. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
-/* Collective: every rank returns the same status and, where it failed, the same reason. Into
- * recipe->checkpoint.save, whose older checkpoints are removed as keep_last says when the new one is
- * complete. A save that fails leaves nothing under its final name. A device that does not compute has nothing
- * to save. */
+/* Collective: every rank returns the same status and, on failure, the same reason. Saves to
+ * recipe->checkpoint.save and then removes older checkpoints according to keep_last. A failed save leaves
+ * nothing under its final name. On a device that does not compute, there is nothing to save. */
 MUST_USE enum status checkpoint_save(struct rank_state *state);
 
-/* The newest complete checkpoint in the folder; *out NULL when there is none. The caller frees it. Those that
- * are not complete are skipped, with a line each on standard error. */
+/* Finds the newest complete checkpoint in the folder; *out is NULL if there is none. The caller frees it.
+ * Incomplete ones are skipped with a line each on standard error. */
 MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
 
-/* `path` itself when it is a checkpoint, else the newest in it; the caller frees it. BAD_CHECKPOINT when
- * there is neither. */
+/* Sets *out to `path` itself if it is a checkpoint, else to the newest one in it; the caller frees it.
+ * BAD_CHECKPOINT if there is neither. */
 MUST_USE enum status checkpoint_resolve(const char *path, char **out);
 
-/* Collective, as checkpoint_save. `path` as for checkpoint_resolve, the same on all ranks. BAD_CHECKPOINT
- * when it is torn, of another model, or lacks a tensor; the worker is then good for nothing. To train on,
- * with the optimizer, the first rank warns of each key of the mathematics that is not what made the
- * checkpoint. */
+/* Collective, like checkpoint_save(). `path` as for checkpoint_resolve(), the same on all ranks. Returns
+ * BAD_CHECKPOINT if the checkpoint is damaged, of another model, or lacks a tensor; the rank state is then
+ * unusable. with_optimizer: for resuming; rank 0 warns of each mathematics key that differs from the recipe
+ * of the checkpoint. */
 MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, bool with_optimizer);
 
 /* Collective: loads the newest checkpoint in recipe->checkpoint.save that every rank can load, with the
- * optimizer. One that is broken is passed over for the next older one, and set aside as step-N.broken; one of
- * another model is not. *out: its path, for the caller to free; NULL: the folder has none. BAD_CHECKPOINT
- * when it has some, and all are broken. */
+ * optimizer. A damaged one is renamed to step-N.broken and the next older one is tried; one of another model
+ * is an error. *out: its path, freed by the caller; NULL: the folder has none. BAD_CHECKPOINT if all are
+ * damaged. */
 MUST_USE enum status checkpoint_continue(struct rank_state *state, char **out);
 
-/* The recipe that made a checkpoint: the path of its copy. `path` as for checkpoint_resolve. */
+/* Path of the recipe saved in a checkpoint. `path` as for checkpoint_resolve(). */
 MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loading. Each slice is put together in host memory from the pieces that it overlaps, and goes to the device
- * whole, its padding zero. */
+/* Loading. Each slice is assembled in host memory from the overlapping pieces and copied to the device whole,
+ * with zero padding. */
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_state.h"
@@ -20,7 +20,7 @@ static enum status shape_differs(const struct source *s, const struct param *row
                 (long long)row->dim[1]);
 }
 
-/* One slice of one state into `local`, which is zero. */
+/* Assembles one slice of one state in `local`, which must be zero. */
 static enum status assemble(struct source *s, const struct param *row, enum state state,
                             const struct slice *want, float *local)
 {
@@ -43,8 +43,8 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
     return OK;
 }
 
-/* `slice` of a row's state, with its padding, to where it lies: `target`, or, of a value, wherever the
- * weights have it. */
+/* Loads `slice` of a state of a row, with padding, to `target`, or for a value, to its location in the
+ * weights. */
 static enum status load_state(struct rank_state *w, struct source *s, const struct held *held,
                               enum state state, struct slice slice, struct tensor target)
 {
@@ -63,7 +63,7 @@ static enum status load_state(struct rank_state *w, struct source *s, const stru
 
 static enum status load_slices(struct rank_state *w, struct source *s, bool with_optimizer)
 {
-    bool whole = w->weights.zero_stage < 3; // of values a rank holds more than it owns
+    bool whole = w->weights.zero_stage < 3; // a rank holds more values than it owns
     for (int h = 0; h < w->weights.count; h++) {
         const struct held *held = &w->weights.list[h];
         if (!held->second_use && whole)
@@ -81,7 +81,7 @@ static enum status load_slices(struct rank_state *w, struct source *s, bool with
 
 /* ---- all ranks ---- */
 
-/* Going on with another global batch is allowed; that samples come again or are left out should be known. */
+/* Resuming with another global batch size is allowed; warns that samples are repeated or skipped. */
 static void warn_of_samples(const struct rank_state *w, const struct source *s)
 {
     int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
@@ -93,8 +93,8 @@ static void warn_of_samples(const struct rank_state *w, const struct source *s)
                    s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
 }
 
-/* The schedule of the learning rate may change with another recipe, even if only train.train_iters did, from
- * which optimizer.lr_decay_iters is derived. Compares the rates of the next step. */
+/* Another recipe may change the learning rate schedule, even if only train.train_iters changed, since
+ * optimizer.lr_decay_iters is derived from it. Compares the rates of the next step. */
 static void warn_of_learning_rate(const struct recipe_optimizer *then, const struct recipe_optimizer *now,
                                   const struct source *s, struct problems *changes)
 {
@@ -111,7 +111,7 @@ static void warn_of_learning_rate(const struct recipe_optimizer *then, const str
     text_free(&fix);
 }
 
-/* The same for everything else that another recipe would compute differently. */
+/* Warns of all other keys that change the mathematics. */
 static void warn_of_changes(const struct rank_state *w, const struct source *s)
 {
     struct text path = {0};
@@ -131,11 +131,12 @@ static void warn_of_changes(const struct rank_state *w, const struct source *s)
     text_free(&path);
 }
 
-/* What one rank comes to. */
+/* The result of loading on one rank. */
 struct outcome {
     int64_t step, skipped;
-    struct loss_scale loss_scale; // to go on with
-    bool fits;                    // it has been opened, and is of this model: what fails after that is damage
+    struct loss_scale loss_scale; // to resume with
+    bool fits;                    // the checkpoint was opened and matches the model: later failures are
+                                  // damage
 };
 
 static enum status load_here(struct rank_state *w, const char *path, bool with_optimizer, struct outcome *out)
@@ -167,7 +168,7 @@ static enum status load_here(struct rank_state *w, const char *path, bool with_o
     return status;
 }
 
-/* Ranks on machines that do not share the folder could go on from different steps. */
+/* On machines that do not share the folder, ranks could resume from different steps. */
 static enum status check_same_step(struct rank_state *w, int64_t step, const char *path)
 {
     double range[2] = {(double)step, -(double)step};
@@ -178,8 +179,8 @@ static enum status check_same_step(struct rank_state *w, int64_t step, const cha
     return OK;
 }
 
-/* *broken: every rank could open it, and some rank came across damage: an older checkpoint may do better. One
- * that a rank cannot even see says nothing of the others: is the folder shared? */
+/* *broken: every rank could open it, and some rank found damage, so an older checkpoint may load. A
+ * checkpoint that a rank cannot see is not broken: the folder may not be shared. */
 static enum status load_together(struct rank_state *w, const char *path, bool with_optimizer, bool *broken)
 {
     struct outcome outcome;
@@ -203,7 +204,7 @@ enum status checkpoint_load(struct rank_state *w, const char *path, bool with_op
     return device_computes(w->device) ? load_together(w, path, with_optimizer, &broken) : OK;
 }
 
-/* The first rank looks, so that all try the same one, whatever their views of the folder. */
+/* Rank 0 searches, so that all ranks try the same checkpoint even if their views of the folder differ. */
 static enum status find_together(struct rank_state *w, int64_t below, int64_t *step)
 {
     struct text skipped = {0};
@@ -227,7 +228,7 @@ enum status checkpoint_continue(struct rank_state *w, char **out)
     int64_t step = -1, below = INT64_MAX;
     enum status status = OK;
     *out = NULL;
-    // Fingerprinted at the start, for the checkpoints of this run.
+    // Fingerprint the data at the start, for the checkpoints of this run.
     if (first && broken && w->run->data != NULL) {
         const struct text *fingerprint;
         status = data_fingerprint(w->run->data, &fingerprint);

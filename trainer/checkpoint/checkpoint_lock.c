@@ -21,13 +21,13 @@
 enum { RENEW_MS = 10000, EXPIRES_MS = 60000, POLL_MS = 100, NS_PER_MS = 1000000, MOST_TRIES = 100 };
 
 struct checkpoint_lock {
-    struct text save, path; // the folder; owner.json in it
+    struct text save, path; // the folder, and its owner.json
     struct owner self;
     int fd;       // of SAVE/owner.lock; -1: none
-    bool flocked; // and it is locked
+    bool flocked; // owner.lock is locked
     int64_t renew_ms, expires_ms;
     atomic_bool lost;
-    bool renews; // there is a thread that does
+    bool renews; // the renewal thread is running
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t ends;
@@ -54,7 +54,7 @@ static void pause_ms(int64_t ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * NS_PER_MS}, NULL);
 }
 
-/* What time it is for the file system: that of a new file. */
+/* The current time of the file system: that of a new file. */
 static enum status file_system_now(const struct checkpoint_lock *l, int64_t *out)
 {
     struct file_temporary file;
@@ -67,7 +67,7 @@ static enum status file_system_now(const struct checkpoint_lock *l, int64_t *out
     return status;
 }
 
-/* On another machine: active if its lease is renewed before it expires. */
+/* For an owner on another machine: it is active if it renews its lease before it expires. */
 static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct owner *owner)
 {
     int64_t now, waited_ms = 0;
@@ -94,7 +94,7 @@ static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct
     return OK;
 }
 
-/* Once the lock is held, a process of this machine that held it has exited. */
+/* When the flock is held, an owner on this machine has exited. */
 static enum status wait_for(const struct checkpoint_lock *l, const struct owner *owner)
 {
     if (owner->token[0] == 0)
@@ -106,7 +106,7 @@ static enum status wait_for(const struct checkpoint_lock *l, const struct owner 
 
 /* ---- the lease ---- */
 
-/* Removes the lease that was read. One that was placed since is restored. */
+/* Removes the lease that was read. A lease placed since then is restored. */
 static enum status remove_seen(const struct checkpoint_lock *l, const struct owner *seen)
 {
     struct text aside = {0};
@@ -129,7 +129,7 @@ static enum status remove_seen(const struct checkpoint_lock *l, const struct own
     return status;
 }
 
-/* *mine: the name was free. link() may have succeeded although a network file system reports an error. */
+/* *mine: the name was free. link() may have succeeded even if a network file system reports an error. */
 static enum status place(const struct checkpoint_lock *l, bool *mine)
 {
     struct file_temporary file;
@@ -166,7 +166,7 @@ static enum status take_lease(const struct checkpoint_lock *l)
     return taken_by(l, &owner);
 }
 
-/* ---- renewing ---- */
+/* ---- renewal ---- */
 
 static bool is_mine(const struct checkpoint_lock *l, struct owner *owner)
 {
@@ -199,7 +199,7 @@ static void *renew_loop(void *argument)
     return NULL;
 }
 
-/* This thread blocks all signals: the run receives them elsewhere. */
+/* This thread blocks all signals: another thread receives them. */
 static enum status start_renewing(struct checkpoint_lock *l)
 {
     sigset_t all, before;
@@ -228,7 +228,7 @@ static enum status of_another_run(const struct checkpoint_lock *l, const char *r
         l->save.chars, run_dir, l->save.chars, l->save.chars);
 }
 
-/* The folder and logging.run_dir have one identity; the run's is written first. */
+/* The folder and logging.run_dir share one identity; that of the run folder is written first. */
 static enum status agree_on_run(const struct checkpoint_lock *l, const char *run_dir)
 {
     struct record folder, run;
@@ -246,7 +246,7 @@ static enum status agree_on_run(const struct checkpoint_lock *l, const char *run
     return record_write(l->save.chars, &folder);
 }
 
-/* ---- taking ---- */
+/* ---- acquiring ---- */
 
 static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
 {

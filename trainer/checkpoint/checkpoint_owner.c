@@ -17,7 +17,7 @@ enum { MOST_BYTES = 1 << 14 };
 
 /* ---- this process ---- */
 
-/* When a process began, in ticks since the boot; -1 when there is none. */
+/* Start time of a process in ticks since boot; -1 if it does not exist. */
 static int64_t start_of(int64_t pid)
 {
     enum { FIELDS_AFTER_NAME = 20 };
@@ -25,7 +25,7 @@ static int64_t start_of(int64_t pid)
     int64_t started = -1;
     text_add(&path, "/proc/%" PRId64 "/stat", pid);
     if (access(path.chars, F_OK) == 0 && file_read_small(path.chars, MOST_BYTES, &text) == OK) {
-        const char *at = strrchr(text_chars(&text), ')'); // the name may hold anything
+        const char *at = strrchr(text_chars(&text), ')'); // the process name may contain anything
         for (int i = 0; i < FIELDS_AFTER_NAME && at != NULL; i++)
             at = strchr(at + 1, ' ');
         started = at != NULL ? strtoll(at, NULL, 10) : -1;
@@ -135,7 +135,7 @@ static bool parse(const struct text *text, struct owner *out)
     return good;
 }
 
-/* Reopened each time: a network file system then revalidates its cache. */
+/* Reopened each time, so that a network file system revalidates its cache. */
 enum status owner_read(const char *path, struct owner *out)
 {
     struct stat info;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* owner.json: the process that owns a folder of checkpoints. */
+/* owner.json: the process that owns a checkpoint folder. */
 #pragma once
 
 #include "base/text.h"
@@ -8,20 +8,21 @@ enum { OWNER_TEXT_CHARS = 128, OWNER_TOKEN_CHARS = 17 };
 
 struct owner {
     char token[OWNER_TOKEN_CHARS];  // 16 random digits; "": no owner
-    char host[OWNER_TEXT_CHARS];    // its name
-    char machine[OWNER_TEXT_CHARS]; // boot and pid namespace: within one, pids mean the same
+    char host[OWNER_TEXT_CHARS];    // host name
+    char machine[OWNER_TEXT_CHARS]; // boot id and pid namespace: the scope of a pid
     char job[OWNER_TEXT_CHARS];     // "SLURM_JOB_ID 1234"; "" without a job
-    int64_t pid, started;           // when, in ticks of the kernel: a pid may be used again
-    int64_t renewed_ns;             // the time of the file, by the clock of the file system; not in the text
+    int64_t pid, started;           // start time in kernel ticks, since pids are reused
+    int64_t renewed_ns;             // modification time of the file, by the clock of the file system; not in
+                                    // the text
 };
 
-/* This process, with a new token. */
+/* Describes this process, with a new token. */
 MUST_USE enum status owner_self(struct owner *out);
-/* *out is no owner when there is no such file, or it cannot be parsed. */
+/* Returns an empty owner if the file does not exist or cannot be parsed. */
 MUST_USE enum status owner_read(const char *path, struct owner *out);
 void owner_text(const struct owner *owner, struct text *out);
 
-/* On this machine, where owner_is_alive() is known. */
+/* True if the owner is on this machine, where owner_is_alive() is exact. */
 bool owner_is_local(const struct owner *owner);
 bool owner_is_alive(const struct owner *owner);
 

@@ -43,9 +43,9 @@ int64_t piece_elements(const struct piece *piece)
     return piece->count[0] * piece->count[1];
 }
 
-/* ---- who writes ---- */
+/* ---- the writer of each piece ---- */
 
-/* The pipeline rank that writes a layer: of those that hold it, the one for the first microbatch. */
+/* The pipeline rank that writes a layer: of its replicas, the one that processes the first microbatch. */
 static int pipeline_writer(const struct run *run, int layer)
 {
     int stage = 0, stages = run->schedule->stages;
@@ -102,7 +102,7 @@ const char *piece_text(const struct piece *piece, char out[PIECE_TEXT_CHARS])
     return out;
 }
 
-/* A number of digits only, then `after`. */
+/* Parses digits followed by `after`. */
 static bool take_number(const char **at, char after, int64_t *out)
 {
     char *end = NULL;
@@ -128,7 +128,7 @@ bool piece_parse(const char *text, int ndim, struct piece *out)
     return true;
 }
 
-/* ---- from pieces to a slice ---- */
+/* ---- copying pieces to a slice ---- */
 
 static int64_t max_of(int64_t a, int64_t b)
 {
@@ -163,7 +163,7 @@ int64_t piece_give(const struct piece *piece, int64_t first, int64_t count, cons
 {
     int64_t columns = piece->count[1], given = 0;
     for (int64_t at = first; at < first + count;) {
-        // The part of one row of the piece that is here: columns [from, to) of it.
+        // The part of one row of the piece in this range: columns [from, to).
         int64_t row = at / columns, from = at % columns;
         int64_t to = min_of(columns, from + first + count - at);
         int64_t local_row = piece->begin[0] + row - want->begin[0];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* SAVE/run.json: the persistent state of the run that owns a folder of checkpoints.
+/* SAVE/run.json: the persistent state of the run that owns a checkpoint folder.
  *
  *   {"format": "cuboid run", "version": 1, "run": "<32 digits>", "unfinished": ["step-00000200.partial"]}
  *
- * `run` is the identity of the run: drawn once, the same whenever it is resumed, and in the manifest of
- * each of its checkpoints. `unfinished` names the folders that this run is making or removing: it is written
- * before such a folder appears, so that after a kill the next save knows which ones are its own. A folder
- * that is not listed here is never removed, whatever its name is.
+ * `run` is the identity of the run: drawn once at random, unchanged when the run is resumed, and stored in
+ * the manifest of each of its checkpoints. `unfinished` names the folders that this run is creating or
+ * removing: it is written before such a folder appears, so that after a kill the next save can identify them.
+ * A folder that is not listed here is never removed, whatever its name.
  *
  * "replaced": "step-00000100.replaced" is added while two renames replace a checkpoint: the complete
  * checkpoint of that step, until step-00000100 is complete again (checkpoint_folder.h). */
@@ -23,14 +23,14 @@ struct record {
     char replaced[RECORD_NAME_CHARS]; // "": none
 };
 
-/* Without a record, or with one that cannot be parsed (which prints a warning), *out is empty. */
+/* Sets *out to an empty record if there is none, or with a warning if it cannot be parsed. */
 MUST_USE enum status record_read(const char *save, struct record *out);
 MUST_USE enum status record_write(const char *save, const struct record *record);
-/* The record with exactly these unfinished folders, NULL for none. */
+/* Writes the record with exactly this unfinished folder; NULL: none. */
 MUST_USE enum status record_set_unfinished(const char *save, const char *name);
 
-/* The record with this checkpoint being replaced; the rest of it is kept. */
+/* Writes the record with this checkpoint being replaced; keeps the rest. */
 MUST_USE enum status record_set_replaced(const char *save, const char *name);
 
-/* `digits` random hexadecimal digits (a multiple of 16), and a 0 after them. */
+/* Writes `digits` random hexadecimal digits (a multiple of 16) and a terminating 0. */
 MUST_USE enum status random_hex(char *out, size_t digits);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* In version 2 files are compared with the checksums in their headers as they are read. In version 1 a piece
- * is read from end to end even where a part would do: only the whole of it has a checksum. */
+/* In version 2 files are verified with the checksums in their headers while they are read. In version 1 a
+ * piece is always read in full, since only the whole piece has a checksum. */
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include "kernels/narrow.h"
@@ -58,7 +58,8 @@ static enum status check_header(const struct manifest *m, const struct manifest_
     return fail(BAD_CHECKPOINT, "%s: the header's checksum is not the manifest's: corrupt", path);
 }
 
-/* A few stay open; a checkpoint of a thousand ranks may not take a thousand descriptors from each rank. */
+/* Keeps only a few files open: a checkpoint of a thousand ranks must not need a thousand descriptors per
+ * rank. */
 static enum status file_of(struct source *s, int index, struct checkpoint_file **out)
 {
     if (s->open[index] == NULL) {

@@ -51,7 +51,7 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
 
 /* ---- delayed scaling ---- */
 
-/* The history of one row, as many steps as it was written with; the caller frees it. */
+/* Reads the history of one row, with as many steps as were saved; the caller frees it. */
 static enum status read_amax(struct source *s, const struct piece *pieces, int count, float **out)
 {
     int64_t given = 0;
@@ -69,7 +69,7 @@ static enum status read_amax(struct source *s, const struct piece *pieces, int c
     return OK;
 }
 
-/* Every rank reads all of it. One that another format wrote has none. */
+/* Every rank reads all histories. A checkpoint of a run with another low-precision format has none. */
 enum status state_load_amax(struct rank_state *w, struct source *s)
 {
     int missing = 0;
@@ -100,7 +100,7 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
 
 /* ---- the loss scale ---- */
 
-/* A whole number that a double holds exactly. */
+/* True for a whole number that a double represents exactly. */
 static bool is_count(double number)
 {
     return number >= 0.0 && number <= 0x1p53 && number == floor(number);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Count at each corner point how many rectangles have a corner there. When these counts are odd at the four
- * corners of the whole, and even everywhere else, the number of rectangles over an element (whose second
- * difference they are) is odd inside the whole. So it is at least 1; and when the areas add up to the
- * whole's, it is 1. */
+/* Counts for each corner point the rectangles with a corner there. If these counts are odd at the four
+ * corners of the whole and even everywhere else, the number of rectangles over an element (the counts are its
+ * second difference) is odd inside the whole, so at least 1; if in addition the areas add up to that of the
+ * whole, it is exactly 1. */
 #include "trainer/checkpoint/format/checkpoint_cover.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int by_place(const void *a, const void *b)
     return order != 0 ? order : (x->column > y->column) - (x->column < y->column);
 }
 
-/* Inside its tensor, not empty; *elements of the whole. */
+/* True if the piece is non-empty and inside its tensor; *elements: of the whole tensor. */
 static bool is_sound(const struct piece *piece, int64_t *elements)
 {
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
@@ -33,8 +33,8 @@ static bool same_whole(const struct piece *a, const struct piece *b)
     return a->ndim == b->ndim && a->dtype == b->dtype && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
 }
 
-/* Odd at the corners of the whole, even elsewhere. The four of the whole are added once, so that all must be
- * even. */
+/* Checks for odd counts at the corners of the whole and even counts elsewhere. The four corners of the whole
+ * are added once, so that all counts must be even. */
 static bool corners_agree(struct corner *corners, int64_t count)
 {
     qsort(corners, (size_t)count, sizeof *corners, by_place);

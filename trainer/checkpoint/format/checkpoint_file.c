@@ -33,15 +33,15 @@ struct checkpoint_writer {
     struct save_identity identity;
     const struct piece *pieces;
     int count;
-    struct text sums;     // of the blocks so far
+    struct text sums;     // of all complete blocks
     unsigned char *block; // [CHECKPOINT_BLOCK_BYTES]
-    size_t filled;        // of it
+    size_t filled;        // bytes in `block`
 };
 
 static enum status create_file(struct checkpoint_writer *w, const char *path)
 {
     int64_t data = 0;
-    size_t metadata = 256; // the keys, run, save and step
+    size_t metadata = 256; // for the keys version, run, save and step
     struct safetensors_tensor *list = calloc((size_t)w->count + 1, sizeof *list);
     w->block = malloc(CHECKPOINT_BLOCK_BYTES);
     if (list == NULL || w->block == NULL) {
@@ -151,9 +151,9 @@ struct checkpoint_file {
     struct safetensors *tensors;
     int version;
     struct save_identity identity;
-    const char *sums;     // of the blocks; the header's
-    unsigned char *block; // [CHECKPOINT_BLOCK_BYTES], the last one that was read; NULL before the first
-    int64_t block_at;     // its index
+    const char *sums;     // of the blocks; points into the header
+    unsigned char *block; // [CHECKPOINT_BLOCK_BYTES] the last block read; NULL before the first
+    int64_t block_at;     // index of that block
 };
 
 static enum status lacks(const struct checkpoint_file *f, const char *key)

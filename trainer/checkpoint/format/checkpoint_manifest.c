@@ -12,7 +12,7 @@
 
 enum must { FREE, MUST_AGREE, MUST_AGREE_IF_LEARNED };
 
-/* What is written of the recipe's section `model`, and what of it decides over a checkpoint's use. */
+/* The keys of the recipe's section `model` in the manifest, and which of them must match on loading. */
 static const struct {
     const char *key;
     enum must must;
@@ -90,7 +90,7 @@ enum status manifest_check_model(const struct manifest *m, const struct recipe *
     return OK;
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static void order_text(const struct mesh *mesh, char out[MANIFEST_ORDER_CHARS])
 {
@@ -206,7 +206,7 @@ void manifest_free(struct manifest *m)
     *m = (struct manifest){0};
 }
 
-/* ---- pieces that make whole tensors ---- */
+/* ---- tiling ---- */
 
 static int by_name_and_begin(const void *a, const void *b)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A manifest from its file. The checksum at its end is compared first, so what the rest of this file finds
- * wrong was written wrong, by a program or by hand; it is checked all the same. */
+/* Reads a manifest file. Its checksum is verified first, so any other error was written by a program or by
+ * hand; everything is checked all the same. */
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/files/checksum.h"
 #include "trainer/files/checksum_v1.h"
@@ -31,7 +31,7 @@ static enum status take_count(const struct reader *r, const json_t *from, const 
     return OK;
 }
 
-/* Printable and shorter than `size`. */
+/* Reads printable text shorter than `size`. */
 static enum status take_text(const struct reader *r, const json_t *from, const char *key, char *out,
                              size_t size)
 {
@@ -76,7 +76,8 @@ static enum status take_seed(const struct reader *r, const json_t *root)
     return errno == 0 && *end == 0 ? OK : lacks(r, "seed");
 }
 
-/* Both may be missing: then no step was skipped, and no scale was found; version 2 has it elsewhere. */
+/* Both may be missing: no step was skipped, and there is no loss scale; version 2 stores the scale as a
+ * tensor. */
 static enum status take_loss_scale(const struct reader *r, const json_t *root)
 {
     const json_t *kept = json_object_get(root, "loss_scale"), *scale = json_object_get(kept, "scale");
@@ -115,7 +116,7 @@ static enum status take_model(const struct reader *r, const json_t *root)
     return OK;
 }
 
-/* Any axes: those of a later program are for people as well. */
+/* Accepts any axis name: axes of later versions are informational, too. */
 static enum status take_layout(const struct reader *r, const json_t *root)
 {
     json_t *layout = json_object_get(root, "layout"), *value;
@@ -168,7 +169,7 @@ static enum status take_entry(const struct reader *r, const json_t *entry, const
                               struct manifest_file *file)
 {
     TRY(take_text(r, entry, "name", file->name, sizeof file->name));
-    // A plain name: nothing outside the folder is ever opened.
+    // A plain file name: files outside the folder are never opened.
     if (strchr(file->name, '/') != NULL || file->name[0] == '.')
         return lacks(r, "name of a file");
     TRY(take_count(r, entry, "bytes", &file->bytes));
@@ -247,8 +248,8 @@ static enum status take_all(const struct reader *r, const json_t *root)
     return manifest_complete(r->out, r->path);
 }
 
-/* The last key is a checksum of all before it: XXH3 in version 2, another in version 1. The version is not
- * known before the text is parsed, so either may fit. */
+/* The last key is a checksum of the text before it: XXH3 in version 2, another algorithm in version 1. The
+ * version is unknown before parsing, so either is accepted. */
 static enum status check_own_checksum(const char *path, const struct text *text)
 {
     static const char key[] = "\"checksum\": \"", end[] = "\"}\n";
@@ -287,7 +288,7 @@ static enum status check_recipe(const struct manifest *m, const char *path)
         status =
             fail(BAD_CHECKPOINT, "%s: its checksum is not the manifest's: corrupt, or changed by hand", path);
     text_free(&recipe);
-    return status == IO_ERROR ? BAD_CHECKPOINT : status; // its reason stays
+    return status == IO_ERROR ? BAD_CHECKPOINT : status; // the reason is kept
 }
 
 static enum status check_files(const struct manifest *m, const char *folder)

@@ -22,12 +22,12 @@ static void add_piece(struct text *out, const struct piece *piece)
     text_add(out, "}");
 }
 
-/* The pieces of each file next to one another, else in their order. */
+/* Groups the pieces by file, in their order otherwise. */
 static int *by_file(const struct manifest *m)
 {
     int *first = calloc((size_t)m->file_count + 1, sizeof *first);
     int *order = calloc((size_t)m->piece_count + 1, sizeof *order);
-    CHECK(first != NULL && order != NULL); // text that grows ends the program, too
+    CHECK(first != NULL && order != NULL); // out of memory: growing text also ends the program
     for (int i = 0; i < m->piece_count; i++)
         first[m->pieces[i].file + 1]++;
     for (int file = 0; file < m->file_count; file++)

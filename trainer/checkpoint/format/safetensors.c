@@ -31,9 +31,9 @@ _Static_assert(sizeof dtypes / sizeof *dtypes == SAFETENSORS_DTYPES, "one row fo
 struct safetensors {
     struct text path;
     int file;                         // -1: none
-    int64_t file_bytes, header_bytes; // header_bytes: before the numbers
+    int64_t file_bytes, header_bytes; // header_bytes: before the data
     uint64_t header_checksum, header_checksum_v1;
-    json_t *header; // names and metadata live in it
+    json_t *header; // owns names and metadata
     struct safetensors_tensor *list;
     int count;
 };
@@ -60,7 +60,7 @@ bool safetensors_dtype_parse(const char *name, enum safetensors_dtype *out)
 
 /* ---- one entry of the header ---- */
 
-/* A name goes into messages and other files: no spaces, no control characters. */
+/* Names appear in messages and other files: no spaces, no control characters. */
 static bool name_is_plain(const char *name)
 {
     size_t length = strlen(name);
@@ -81,7 +81,7 @@ static enum status parse_dtype(const char *path, const json_t *entry, struct saf
                 path, tensor->name, name_is_plain(name) ? name : "?");
 }
 
-/* The shape, and the bytes that it takes. */
+/* Parses the shape and computes its size in bytes. */
 static enum status parse_shape(const char *path, const json_t *entry, struct safetensors_tensor *tensor)
 {
     const json_t *shape = json_object_get(entry, "shape");
@@ -129,10 +129,10 @@ static int by_offset(const void *a, const void *b)
     const struct safetensors_tensor *x = a, *y = b;
     if (x->offset_bytes != y->offset_bytes)
         return x->offset_bytes < y->offset_bytes ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes); // those of no bytes first
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes); // empty tensors first
 }
 
-/* Each tensor begins where the one before it ended, and the last one ends with the file. */
+/* Checks that each tensor begins where the previous one ended, and that the last one ends with the file. */
 static enum status check_no_holes(const struct safetensors *f)
 {
     int64_t end = 0;
@@ -229,7 +229,7 @@ static enum status parse_header(struct safetensors *f, const char *bytes, size_t
 
 static enum status read_header(struct safetensors *f)
 {
-    // The format's own limit: a header that a program would not mind to read whole.
+    // The limit of the format: a header of this size can still be read into memory.
     const uint64_t most = 100000000;
     uint64_t length = 0;
     if (f->file_bytes < 8)
@@ -259,7 +259,7 @@ static enum status read_header(struct safetensors *f)
 static enum status open_file(struct safetensors *f, const char *path)
 {
     text_add(&f->path, "%s", path);
-    f->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe of that name must not hold us up
+    f->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a pipe must not block
     struct stat info;
     if (f->file < 0 || fstat(f->file, &info) != 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
@@ -295,7 +295,7 @@ void safetensors_close(struct safetensors *f)
     free(f);
 }
 
-/* ---- what is in it ---- */
+/* ---- contents ---- */
 
 int safetensors_count(const struct safetensors *f)
 {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The file format of Hugging Face's safetensors: named tensors, nothing that runs.
+/* The safetensors file format of Hugging Face: named tensors, no executable content.
  *
  *   8 bytes    n, the length of the header, little endian
  *   n bytes    JSON: {"__metadata__": {"key": "text"},
  *                     "norm.weight": {"dtype": "F32", "shape": [192], "data_offsets": [0, 768]}, ...}
- *   the rest   the numbers, little endian, row-major, one tensor after the other without a hole
+ *   the rest   the elements, little endian, row-major, tensor after tensor without gaps
  *
- * The format leaves no room between tensors; the header is padded with spaces so that the first of them
- * begins at a multiple of 64 bytes.
+ * The format allows no gaps between tensors; the header is padded with spaces so that the data begins at a
+ * multiple of 64 bytes.
  *
- * A file is read with pread and not mapped: a disk that fails, or a file that another program cuts short, is
- * then an error with a name, and not a signal; and what was read is not counted among the memory of the run.
+ * A file is read with pread, not mapped: a failing disk or a file truncated by another program is then an
+ * error with a file name instead of a signal, and the data read does not count towards the memory of the run.
  *
- * The trap: nothing in a header is true before the file's own size agrees. No length of it is
- * allocated, and no offset followed, unchecked. */
+ * The trap: no header can be trusted before it agrees with the size of the file. No length is allocated and
+ * no offset is followed unchecked. */
 #pragma once
 
 #include "base/text.h"
@@ -21,7 +21,7 @@
 enum { SAFETENSORS_MAX_DIMS = 8, SAFETENSORS_NAME_CHARS = 256, SAFETENSORS_ALIGN_BYTES = 64 };
 
 enum safetensors_dtype {
-    SAFETENSORS_F32, // what Cuboid writes, and BF16 of weights without masters
+    SAFETENSORS_F32, // written by Cuboid; BF16 for weights without master weights
     SAFETENSORS_F64,
     SAFETENSORS_F16,
     SAFETENSORS_BF16,
@@ -47,19 +47,19 @@ struct safetensors_tensor {
     enum safetensors_dtype dtype;
     int ndim;
     int64_t dim[SAFETENSORS_MAX_DIMS];
-    int64_t offset_bytes, bytes; // among the numbers; filled in by reader and writer
+    int64_t offset_bytes, bytes; // within the data; filled in by reader and writer
 };
 
 /* ---- reading ---- */
 
 struct safetensors;
 
-/* Opens and checks a file. BAD_CHECKPOINT names the file and, where there is one, the tensor; IO_ERROR when
- * it cannot be read. One open file may be read by several threads. */
+/* Opens and checks a file. BAD_CHECKPOINT names the file and, if applicable, the tensor; IO_ERROR if it
+ * cannot be read. An open file may be read by several threads. */
 MUST_USE enum status safetensors_open(const char *path, struct safetensors **out);
-void safetensors_close(struct safetensors *file); // takes NULL
+void safetensors_close(struct safetensors *file); // accepts NULL
 
-/* In the order in which they lie in the file. */
+/* Tensors are in file order. */
 int safetensors_count(const struct safetensors *file);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *file, int index);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file,
@@ -68,15 +68,15 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 
 int64_t safetensors_file_bytes(const struct safetensors *file);
 int64_t safetensors_data_bytes(const struct safetensors *file);
-/* Of all bytes before the numbers; as checkpoints of version 1 have it, too. */
+/* Checksum of all bytes before the data; also stored by checkpoints of version 1. */
 uint64_t safetensors_header_checksum(const struct safetensors *file);
 uint64_t safetensors_header_checksum_v1(const struct safetensors *file);
 
-/* `length` bytes of the tensor's from `from` on. */
+/* Reads `length` bytes of one tensor starting at byte `from`. */
 MUST_USE enum status safetensors_read(const struct safetensors *file, const struct safetensors_tensor *tensor,
                                       int64_t from, size_t length, void *out);
 
-/* `length` bytes of all tensors' from `from` on. */
+/* Reads `length` bytes of the data section starting at byte `from`. */
 MUST_USE enum status safetensors_read_data(const struct safetensors *file, int64_t from, size_t length,
                                            void *out);
 
@@ -88,15 +88,15 @@ struct safetensors_pair {
 
 struct safetensors_writer;
 
-/* Begins PATH under a temporary name. The tensors lie as they are listed. The header comes last, so that
- * metadata may say what only the numbers tell: `metadata_bytes` of room are kept for it, each pair taking at
- * most its characters and 6 more. */
+/* Creates PATH under a temporary name. Tensors are stored in list order. The header is written last, so that
+ * metadata may depend on the data: `metadata_bytes` are reserved for it; each pair takes at most its
+ * characters and 6 more. */
 MUST_USE enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
                                         size_t metadata_bytes, struct safetensors_writer **out);
-/* The next bytes of the numbers. */
+/* Appends the next bytes of the data. */
 MUST_USE enum status safetensors_append(struct safetensors_writer *writer, const void *bytes, size_t length);
-/* All numbers are there: writes the header, waits for the disk, and only then gives the file its name. */
+/* Call it after all data: writes the header, syncs to disk, and only then renames the file to PATH. */
 MUST_USE enum status safetensors_finish(struct safetensors_writer *writer,
                                         const struct safetensors_pair *metadata, int count);
-/* Takes NULL. A file that was not finished disappears. */
+/* Accepts NULL. An unfinished file is removed. */
 void safetensors_writer_destroy(struct safetensors_writer *writer);

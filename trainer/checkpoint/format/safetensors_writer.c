@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Numbers first, behind the room kept for the header; then the header; then the name. A file that was cut off
- * anywhere begins with zeros and has no name. */
+/* Writes the data first, after the space reserved for the header; then the header; then renames the file. A
+ * truncated file begins with zeros and has only its temporary name. */
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "base/file.h"
@@ -13,11 +13,11 @@
 struct safetensors_writer {
     struct text path;
     struct file_temporary file;
-    struct safetensors_tensor *list; // the names are copies
+    struct safetensors_tensor *list; // names are copies
     int count;
-    int64_t header_bytes; // before the numbers, the 8 of the length among them
-    int64_t bytes;        // of all numbers
-    int64_t written;      // of them
+    int64_t header_bytes; // before the data, including the 8 bytes of the length
+    int64_t bytes;        // of all data
+    int64_t written;      // bytes written so far
 };
 
 static int64_t dims_product(const struct safetensors_tensor *tensor)
