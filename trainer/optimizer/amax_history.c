@@ -9,9 +9,9 @@
 struct amax_history {
     struct amax_history_config config;
     int64_t length;
-    int64_t slots;        // operands of all rows; those of rows that are not lowered stay 0
+    int64_t slots;        // operands of all rows; those of rows that are not quantized stay 0
     float *lines;         // [slots][length], newest first
-    float *used, *seen;   // [slots] each, as on the device
+    float *used, *seen;   // [slots] each, host copies
     struct buffer device; // f32: used[slots] seen[slots]
 };
 
@@ -76,7 +76,7 @@ struct delayed_scaling amax_history_scaling(const struct amax_history *history)
     return (struct delayed_scaling){.used = vector_of(history, 0), .seen = vector_of(history, 1)};
 }
 
-/* ---- a step ---- */
+/* ---- the step ---- */
 
 enum status amax_history_reduce(struct amax_history *h)
 {
@@ -108,7 +108,7 @@ enum status amax_history_settle(struct amax_history *h)
     }
     struct tensor used = vector_of(h, 0);
     TRY(copy_to_device(h->config.compute, used.data, h->used, tensor_bytes(used)));
-    return stream_sync(h->config.compute); // the host's copy is written again
+    return stream_sync(h->config.compute); // the host copy is overwritten next
 }
 
 enum status amax_history_update(struct amax_history *h)
@@ -125,7 +125,7 @@ enum status amax_history_update(struct amax_history *h)
     return amax_history_settle(h);
 }
 
-/* ---- as state ---- */
+/* ---- saving and loading ---- */
 
 const float *amax_history_of(const struct amax_history *h, int row, int64_t *columns)
 {

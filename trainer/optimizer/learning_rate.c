@@ -5,7 +5,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* The last part of WSD: from 1 at progress 0 to 0 at progress 1 (2405.18392 for 1 - sqrt). */
+/* The decay phase of WSD: from 1 at progress 0 to 0 at progress 1 (2405.18392 for 1 - sqrt). */
 static double wsd_shape(enum wsd_decay style, double progress)
 {
     switch (style) {

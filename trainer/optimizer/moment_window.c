@@ -46,7 +46,7 @@ static struct tensor part_of(struct tensor vector, struct piece piece)
     return tensor_1d(begin, vector.dtype, piece.count);
 }
 
-/* Its room: moment 0 is m, 1 is v. */
+/* Its buffer in the window; moment 0 is m, 1 is v. */
 static struct tensor room_of(const struct moment_window *window, struct piece piece, int moment)
 {
     float *room = window->room.data;

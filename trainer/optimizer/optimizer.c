@@ -7,28 +7,28 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { RESULTS = 4 }; // of the op clip
+enum { RESULTS = 4 }; // results of the clip op
 
 struct optimizer {
     struct optimizer_config config;
-    int tp;               // shares of the squares of each row
+    int tp;               // number of entries per row
     int64_t loss_count;   // G
     int64_t squares;      // rows * tp
-    struct buffer report; // f64: loss[G] tokens[G] squares[rows * tp] unread[2 G] result[RESULTS]
+    struct buffer report; // f64: loss[G] tokens[G] squares[rows * tp] scratch[2 G] result[RESULTS]
     struct buffer hyper;
-    struct buffer packed; // f32: rows that are partial over tp, one after the other
+    struct buffer packed; // f32: rows that are partial over tp, packed
     int64_t packed_count;
-    struct buffer blocks; // f64: squares of the blocks of each held row, one after the other
+    struct buffer blocks; // f64: squares of the blocks of each held row, packed
     int64_t block_count;
-    struct moment_window window;   // where moments are in the host's memory
-    struct squares *owned_squares; // of each owned row, for the lists
+    struct moment_window window;   // if moments are in host memory
+    struct squares *owned_squares; // [owned rows] op arguments
     struct sum *held_sums;
     struct adamw *owned_steps;
     struct adamw_hyper host_hyper;
     double *host_report;
 };
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static int64_t report_count(const struct optimizer *o)
 {
@@ -45,8 +45,8 @@ static bool is_partial(const struct owned *owned, enum partial kind)
     return owned->held->row->partial == kind;
 }
 
-/* Whether this share of the row is in the norm here: of its holders on the tp axis the first, and not of a
- * tied weight's second use. */
+/* True if this rank counts its share of the row in the norm: the first of its holders on the tp axis, and not
+ * for the second use of a tied weight. */
 static bool is_counted(const struct held *held)
 {
     return held->row->tie < 0 && held->slice.first;
@@ -57,7 +57,7 @@ static int64_t blocks_of(const struct held *held)
     return held->row->tie < 0 ? squares_blocks(held->weight) : 0;
 }
 
-/* Room for lists of all that is owned and held. */
+/* Allocates the lists of owned and held rows. */
 static enum status make_lists(struct optimizer *o)
 {
     const struct weights *weights = o->config.weights;
@@ -124,7 +124,7 @@ void optimizer_destroy(struct optimizer *optimizer)
     free(optimizer);
 }
 
-/* ---- a step ---- */
+/* ---- the step ---- */
 
 enum status optimizer_begin(struct optimizer *o)
 {
@@ -150,7 +150,7 @@ static struct tensor flat_or_none(struct tensor t)
     return t.data != NULL ? flat(t) : t;
 }
 
-/* Copies the partial rows' gradients to one buffer, or back. */
+/* Packs the gradients of the partial rows into one buffer, or unpacks them. */
 static enum status pack(struct optimizer *o, bool back)
 {
     int64_t at = 0;
@@ -185,7 +185,8 @@ static enum status add_partials(struct optimizer *o)
     return OK;
 }
 
-/* embedding + head, each complete: on one rank an addition, on two an exchange. Both are cut alike. */
+/* embedding + head, each complete: an addition on one rank, an exchange between two. Both have the same
+ * partition. */
 static enum status add_ties(struct optimizer *o)
 {
     struct weights *weights = o->config.weights;
@@ -209,8 +210,8 @@ static struct tensor blocks_view(const struct optimizer *o, int64_t begin, int64
     return tensor_1d((double *)o->blocks.data + begin, F64, count);
 }
 
-/* The squares of every block, each by its owner, on all data ranks: a number and zeros add up to the number.
- */
+/* Computes the squares of every block on its owner, then all-reduces over the data ranks: adding zeros to a
+ * value is exact. */
 static enum status find_blocks(struct optimizer *o)
 {
     const struct weights *weights = o->config.weights;
@@ -234,7 +235,7 @@ static enum status find_blocks(struct optimizer *o)
     return group_all_reduce(o->config.groups->data, o->config.compute, all, REDUCE_SUM);
 }
 
-/* One number for each row and share, from the one rank that speaks for it. */
+/* Writes one entry per row and share, on the rank that reports it. */
 static enum status put_squares(struct optimizer *o)
 {
     const struct groups *groups = o->config.groups;
@@ -325,7 +326,7 @@ static struct adamw step_of(const struct optimizer *o, const struct owned *owned
     };
 }
 
-/* All that this rank owns. */
+/* Everything that this rank owns. */
 static struct adamw_list steps_of(struct optimizer *o)
 {
     const struct weights *weights = o->config.weights;
@@ -354,7 +355,7 @@ enum status optimizer_apply(struct optimizer *o)
 enum status optimizer_update(struct optimizer *o, int64_t step)
 {
     TRY(optimizer_set_hyper(o, step));
-    TRY(optimizer_reduce_losses(o)); // and the scale of the gradients
+    TRY(optimizer_reduce_losses(o)); // also reduces the squares and sets the gradient scale
     return optimizer_apply(o);
 }
 

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-/* From the gradients that a step has left to the next weights:
+/* From the gradients of a step to the next weights:
  *
- *   partial sums   rows whose gradient is partial over tp, or over replicated key/value heads
- *   ties           each use's gradient, complete on its own, embedding + head
- *   squares        of every parameter, once: block by block, then the blocks in order; the first holder of
- *                  each share speaks for it
- *   all-reduce     losses, tokens and squares over the world, each number from one rank: exact in any order
- *   clip           the factor for the gradients: 1 / tokens, and clipping
- *   adamw          on what this rank owns, which with ZeRO is a slice (layers/parameters/weights.h)
- *   gather         everyone's new slices
+ *   partial sums   all-reduce rows whose gradient is partial over tp, or over replicated key/value heads
+ *   ties           embedding + head: add the gradients of both uses, each of which is complete
+ *   squares        of every parameter, counted once: per block, then the blocks in order; reported by the
+ *                  first holder of each share
+ *   all-reduce     losses, tokens and squares over the world; each entry has one contributor, so any
+ *                  reduction order is exact
+ *   clip           factor on the gradients: 1 / tokens, and clipping
+ *   adamw          on the parameters that this rank owns: with ZeRO, a slice (layers/parameters/weights.h)
+ *   gather         all-gather the updated slices
  *
- * With a loss scale (loss_scale.h) the factor takes it away again, and a step whose norm is not finite
- * changes nothing, on any rank: the flag is set and read on the device.
+ * With loss scaling (loss_scale.h) the factor also removes the scale, and a step with a non-finite norm
+ * changes nothing on any rank: the flag is set and read on the device.
  *
- * Nothing is read by the host until the step is over. Losses, tokens and squares are added in index order
- * (sample, parameter, share), so the norm has the same bits on every pipeline layout.
+ * The host reads nothing before the end of the step. Losses, tokens and squares are summed in index order
+ * (sample, parameter, share), so the norm is bit-identical on every pipeline layout.
  *
- * The trap: a number that two ranks contribute is counted twice, and only training would show it. */
+ * The trap: an entry with two contributors is counted twice, which only shows in training. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -26,15 +27,15 @@
 
 struct optimizer;
 
-/* What is known of a step when it is over. */
+/* The result of a step. */
 struct step_result {
-    double loss, grad_norm, tokens; // per token; before clipping; of the global batch
-    float gradient_scale;           // what AdamW multiplied the summed gradients by
-    double loss_scale;              // what they had been multiplied by; 1 without one
-    bool skipped;                   // they overflowed in f16, and the update was none
-    int not_finite_row;             // the first parameter whose gradient is not finite; -1: none
-    int not_finite_share;           // which tensor-parallel share of it
-    int rollbacks;                  // pipeline ranks that took their update back (post_validation.h)
+    double loss, grad_norm, tokens; // per token; before clipping; in the global batch
+    float gradient_scale;           // factor applied by AdamW to the summed gradients
+    double loss_scale;              // factor on the gradients before that; 1 without loss scaling
+    bool skipped;                   // fp16 gradient overflow: no update
+    int not_finite_row;             // the first parameter with a non-finite gradient; -1: none
+    int not_finite_share;           // its tensor-parallel share
+    int rollbacks;                  // pipeline ranks that rolled back their update (post_validation.h)
 };
 
 struct optimizer_config {
@@ -43,42 +44,47 @@ struct optimizer_config {
     struct weights *weights;
     struct stream *compute;
     int64_t global_batch_size;
-    uint64_t seed;           // of stochastic rounding, where weights have no masters
-    bool offload;            // the moments are in the host's memory (moment_window.h)
-    const float *loss_scale; // on the device; NULL: none
+    uint64_t seed;           // of stochastic rounding, if there are no master weights
+    bool offload;            // moments are in host memory (moment_window.h)
+    const float *loss_scale; // on the device; NULL without loss scaling
 };
 
 MUST_USE enum status optimizer_create(const struct optimizer_config *config, struct optimizer **out);
 void optimizer_destroy(struct optimizer *optimizer);
 
-/* Where the head puts the losses and tokens of `count` samples from `index` of the global batch on:
- * f64[count] each. Only tp rank 0 of the last stage speaks; the others get a place that nobody reads. */
+/* Buffers in which the head stores losses and tokens of `count` samples, starting at sample `index` of the
+ * global batch: f64[count] each. Only tp rank 0 of the last stage reports; the others get a scratch
+ * buffer. */
 MUST_USE enum status optimizer_begin(struct optimizer *optimizer);
 void optimizer_loss_place(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens);
 
-/* The reductions: afterwards the gradients are sums over all tokens of the global batch, on every owner. */
+/* Gradient reduction: afterwards the gradients are sums over all tokens of the global batch, on every
+ * owner. */
 MUST_USE enum status optimizer_reduce(struct optimizer *optimizer);
-/* The update. `step` counts from 1, and only updates that were made. */
+/* The weight update. `step` counts the updates, from 1. */
 MUST_USE enum status optimizer_update(struct optimizer *optimizer, int64_t step);
-/* Waits for the step, and reads what it was. */
+/* Synchronises at the end of the step, and reads its result. */
 MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_result *out);
 
-/* Sums losses and tokens only: for an evaluation, between optimizer_begin and optimizer_finish. */
+/* Sums losses and tokens only: for evaluation, between optimizer_begin() and optimizer_finish(). */
 MUST_USE enum status optimizer_reduce_losses(struct optimizer *optimizer);
 
-/* The scalars of AdamW at `step`, formed in double precision and rounded to fp32 once each; gradient_scale
- * and skip are 0, since they follow from the gradients. */
+/* The scalars of AdamW at `step`, computed in double precision and rounded to fp32 once; gradient_scale and
+ * skip are 0, since they depend on the gradients. */
 struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_t step);
 
-/* The pieces of the above, for an update in another order (post_validation.h). A report is f64: loss[G],
- * tokens[G], squares[rows * tp]; this one is of the rank itself until it is reduced. */
+/* Parts of the above, for post-validation (post_validation.h). A report is f64: loss[G], tokens[G],
+ * squares[rows * tp]; this one contains only the entries of this rank until it is reduced. */
 struct tensor optimizer_report(const struct optimizer *optimizer);
-MUST_USE enum status optimizer_set_hyper(struct optimizer *optimizer, int64_t step); // all but the scale
-/* The scale that a report asks for, with tokens f64[G]: its own, or those that are known without it. */
+MUST_USE enum status optimizer_set_hyper(struct optimizer *optimizer,
+                                         int64_t step); // all except the gradient scale
+/* Sets the gradient scale that follows from a report. tokens: f64[G], those of the report, or known without
+ * it. */
 MUST_USE enum status optimizer_set_scale(struct optimizer *optimizer, struct tensor report,
                                          struct tensor tokens);
 MUST_USE enum status optimizer_apply(struct optimizer *optimizer); // AdamW, gather
-/* Waits, and reads what the last scale was made of; `report` says where a gradient is not finite. */
+/* Synchronises, and reads the result that belongs to the last gradient scale; `report` locates a non-finite
+ * gradient. */
 MUST_USE enum status optimizer_read(struct optimizer *optimizer, struct tensor report,
                                     struct step_result *out);

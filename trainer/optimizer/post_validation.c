@@ -5,24 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | remarks [p][STAT_COUNT]
+/* f64, in this order:  tokens known here [G] | report [R] | guesses [p] | statistics [p][STAT_COUNT]
  *                      `-- sum over the stage ------'
- *                                            `------ the travelling part ---------------------' */
+ *                                            `------ passed along the pipeline ---------------' */
 struct post_validation {
     struct post_validation_config config;
     struct group *stage;   // the ranks of this pipeline coordinate
-    struct stream *report; // its messages
+    struct stream *report; // stream of its messages
     int pp, last;          // this rank's and the last pipeline coordinate
     int64_t samples, entries, travelling;
-    struct buffer mine, before, whole; // before: what the ranks above have; whole: not on the last rank
+    struct buffer mine, before, whole; // before: from the ranks above; whole: not on the last rank
     struct buffer value, m, v, master; // the copy; not on the last rank
-    struct event sent, arrived;        // the last message out; the whole report in
+    struct event sent, arrived;        // completion of the last send; arrival of the complete report
     bool guessed;
-    double *tokens, *host; // [G], [guesses and remarks]
+    double *tokens, *host; // [G], [guesses and statistics]
     double guess, stats[STAT_COUNT];
 };
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static enum status create_stage(struct post_validation *v)
 {
@@ -119,7 +119,7 @@ static enum status copy_flat(struct stream *stream, const struct buffer *from, c
                                       .out = tensor_1d(to->data, F32, count)});
 }
 
-/* Weights and moments to the copy, or back. */
+/* Copies weights and moments to the backup, or back. */
 static enum status back_up(const struct post_validation *v, bool restore)
 {
     const struct weights *w = v->config.weights;
@@ -130,7 +130,7 @@ static enum status back_up(const struct post_validation *v, bool restore)
     return OK;
 }
 
-/* ---- down ---- */
+/* ---- passing the report down ---- */
 
 static struct tensor part(const struct post_validation *v, int64_t begin, int64_t count)
 {
@@ -148,7 +148,7 @@ static enum status transfer(struct post_validation *v, struct tensor data, int p
     return group_exchange(v->config.groups->pp, v->report, &message, 1);
 }
 
-/* What the ranks of this stage know together: the report, the tokens, the greatest of each remark. */
+/* Reduces over the ranks of this stage: sums report and tokens, and takes the maximum of each statistic. */
 static enum status add_up_stage(struct post_validation *v, const double stats[STAT_COUNT])
 {
     struct stream *compute = v->config.compute;
@@ -175,8 +175,8 @@ static enum status add_those_above(struct post_validation *v)
     return add(v->config.compute, (struct add){.in = before, .out = travelling(v)});
 }
 
-/* What a rank that is not the last can know: the scale, if nothing is clipped, and that it is clipped or not
- * finite, if the norm so far says so. 0: it holds. */
+/* The best guess of a rank other than the last: the gradient scale without clipping, unless the norm so far
+ * requires clipping or is not finite. 0: hold. */
 static enum status find_guess(struct post_validation *v, double *out)
 {
     struct optimizer *optimizer = v->config.optimizer;
@@ -190,7 +190,7 @@ static enum status find_guess(struct post_validation *v, double *out)
     return OK;
 }
 
-/* Down to the next rank; and, when it comes back whole, up to the one before. */
+/* Passes the report down to the next rank, and when it comes back complete, up to the previous one. */
 static enum status send_report(struct post_validation *v)
 {
     struct tensor whole = travelling(v);
@@ -213,7 +213,7 @@ enum status post_validation_hand_on(struct post_validation *v, int64_t step, boo
     struct stream *compute = v->config.compute;
     struct tensor slot = part(v, v->samples + v->entries + v->pp, 1);
     v->guess = 0.0;
-    TRY(stream_wait(compute, v->sent)); // the last rank's report of the step before
+    TRY(stream_wait(compute, v->sent)); // the last rank's report of the previous step
     TRY(add_up_stage(v, stats));
     TRY(add_those_above(v));
     TRY(optimizer_set_hyper(v->config.optimizer, step));
@@ -228,7 +228,7 @@ enum status post_validation_hand_on(struct post_validation *v, int64_t step, boo
     return optimizer_apply(v->config.optimizer);
 }
 
-/* ---- up ---- */
+/* ---- passing the report up ---- */
 
 enum status post_validation_conclude(struct post_validation *v, struct verdict *verdict,
                                      struct step_result *out)

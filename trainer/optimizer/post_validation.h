@@ -1,59 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Optimizer post-validation (Qi et al., 2401.10241, section 4): the stages of a pipeline do not wait for each
- * other between two steps. AdamW needs one number of the whole world, the scale of the gradients, and only
- * clipping makes it depend on other stages' gradients; so a rank steps on what it knows, runs on into the
- * next step, and hears later whether that was right.
+/* Optimizer post-validation (Qi et al., 2401.10241, section 4) removes the synchronisation of pipeline stages
+ * between two steps. AdamW needs one global scalar, the gradient scale, and it depends on the gradients of
+ * other stages only through clipping. So a rank updates with the information that it has, continues with the
+ * next step, and validates the update later.
  *
  *     rank 0   .. B W | guess, step | F0  F1  F2 |  verdict  | B0 ..      ──> the report grows downwards,
  *     rank 1   ..  B W | guess, step | F0  F1 |  verdict  | B0 ..             rank by rank
- *     rank 2   ..   B W | knows all, step | F0 | B0 ..                    <── and comes back whole
+ *     rank 2   ..   B W | knows all, step | F0 | B0 ..                    <── and comes back complete
  *
- * The report is what the synchronous step all-reduces (optimizer.h): a number for each sample, and for each
- * parameter and share, each from one rank. It is summed within a stage (tp, dp), then handed down the
- * pipeline; each rank adds its own entries. They stay entries, so the sum at the end is of the same numbers
- * in the same order as in the synchronous step, and has the same bits. Three kinds of ranks:
+ * The report has the content of the synchronous all-reduce (optimizer.h): one entry per sample, and one per
+ * parameter and share, each contributed by one rank. It is summed within a stage (tp, dp) and then passed
+ * down the pipeline; each rank adds its own entries. Since the entries are not reduced further on the way,
+ * the final sum has the same terms in the same order as in the synchronous step, and is bit-identical. There
+ * are three cases:
  *
- *   guesses    The norm of the ranks so far is finite and not to be clipped: the rank copies weights and
- *              moments, steps unclipped, and runs the next step's forwards (schedules/look_ahead.h).
- *              Tokens are known on every rank: it counts those of its own batches.
- *   holds      The norm so far is to be clipped, or not finite. What others have can only make it larger,
- *              so it would be wrong to step, and the rank waits.
- *   the last   It has the whole report, is right at once, and sends it back. No copy.
+ *   guess      The norm of the ranks so far is finite and below the clipping threshold: the rank copies
+ *              weights and moments, updates without clipping, and runs the first forwards of the next step
+ *              (schedules/look_ahead.h). Tokens are known on every rank, which counts those of its batches.
+ *   hold       The norm so far requires clipping, or is not finite. Other ranks can only increase it, so an
+ *              unclipped update would be wrong, and the rank waits.
+ *   last rank  It has the complete report, makes the final update at once, and sends the report back. It
+ *              needs no copy.
  *
- * Each guess travels in the report. So with the whole of it every rank knows what every other one did, and
- * comes to the same verdict without a further message: the guesses are, bit for bit, the scale; or they are
- * not. Then those that guessed take their step back from the copy and make it again as the synchronous step
- * does, and all drop what they have of the next one. Whatever else ranks tell each other between steps
- * (remarks: has anybody been asked to stop) rides along.
+ * Each guess is part of the report. With the complete report, every rank therefore knows the guesses of all
+ * others and reaches the same verdict without further messages: either all guesses are bitwise equal to the
+ * scale, or not. In the second case the ranks that guessed roll back from the copy and repeat the update as
+ * in the synchronous step, and all drop their part of the next step. The rank statistics exchanged between
+ * steps (such as a stop request) are part of the report, too.
  *
- * Where nobody may run on (before an evaluation, a checkpoint, the end, or a hook that could look), all hold:
- * the same messages, and nothing to be taken back. So what can be seen from outside is always a step that the
- * whole norm has confirmed, and the same bits as without post-validation.
+ * If no rank may continue (before an evaluation, a checkpoint, the end, or a hook that could observe it), all
+ * hold: the same messages, and no rollback. Externally visible states are therefore always confirmed by the
+ * complete norm, and bit-identical to those without post-validation.
  *
- * The price: a copy of weights and moments on every rank but the last of the pipeline (12 bytes for each
- * parameter that it holds), which is made in each step that is guessed. A clipped step costs the forwards
- * that were run ahead. And a tied embedding on two ranks: its gradients are added before either of them
- * steps, so the first and the last rank still wait for each other, and nothing is gained (zb-v has both uses
- * on rank 0).
+ * The cost: a copy of weights and moments on every rank except the last of the pipeline (12 bytes per
+ * parameter), made in each step with a guess. A clipped step wastes the forwards of the look-ahead. With a
+ * tied embedding on two ranks there is no gain: its gradients are added before either of them updates, so the
+ * first and the last rank still wait for each other (zb-v has both uses on rank 0).
  *
- * The trap: the gradients of the step must outlive the verdict, and the next step's forwards must not: the
- * gradients are zeroed behind it, and the report has buffers of its own, since the forwards write losses. */
+ * The trap: the gradients of the step must survive until the verdict, while the forwards of the next step
+ * must not touch them: gradients are zeroed after the verdict, and the report has its own buffers, since the
+ * forwards write losses. */
 #pragma once
 
 #include "trainer/engine/stash.h"
 #include "trainer/optimizer/optimizer.h"
 
-/* What every rank says of itself when its list is done; all hear the maximum of each. */
+/* Rank statistics at the end of the list; all ranks receive the maximum of each. */
 enum collect_stats {
     STAT_REQUEST, // enum request
     STAT_BUBBLE,
     STAT_MEMORY,                               // peak bytes
-    STAT_PARTS,                                // those of each part
-    STAT_SLOTS = STAT_PARTS + PART_COUNT,      // of activations: of each kind how many slots ...
-    STAT_SLOT_BYTES = STAT_SLOTS + SLOT_KINDS, // ... and the bytes of all of them
+    STAT_PARTS,                                // peak bytes of each part
+    STAT_SLOTS = STAT_PARTS + PART_COUNT,      // of activations: number of slots of each kind ...
+    STAT_SLOT_BYTES = STAT_SLOTS + SLOT_KINDS, // ... and the bytes of all slots of the kind
     STAT_COUNT = STAT_SLOT_BYTES + SLOT_KINDS
 };
-/* What a rank asks of all: the most that any of them asks is done. */
+/* Requests to all ranks, in ascending order: the highest one of any rank is executed. */
 enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };
 
 struct post_validation_config {
@@ -69,25 +71,25 @@ struct post_validation;
 /* Collective over the world. */
 MUST_USE enum status post_validation_create(const struct post_validation_config *config,
                                             struct post_validation **out);
-void post_validation_destroy(struct post_validation *validation); // takes NULL
+void post_validation_destroy(struct post_validation *validation); // accepts NULL
 
-/* f64[G], on the host: where the tokens of this rank's samples are noted before a step is handed on, each in
- * its place of the global batch. NULL where another rank of the stage counts the same samples. */
+/* f64[G] in host memory: token counts of this rank's samples, in the order of the global batch, to be filled
+ * before post_validation_hand_on(). NULL if another rank of the stage counts the same samples. */
 double *post_validation_tokens(struct post_validation *validation);
 
-/* The gradients of `step` are whole (optimizer_reduce()): the report goes down the pipeline. Waits for the
- * ranks above, not for those below. may_guess is the same on every rank. *guessed: the update is made, and
- * the rank may run on. */
+/* Call it after the gradients of `step` are reduced (optimizer_reduce()): passes the report down the
+ * pipeline. Waits for the ranks above, not for those below. may_guess must be the same on every rank.
+ * *guessed: the update was made, and the rank may start the next step. */
 MUST_USE enum status post_validation_hand_on(struct post_validation *validation, int64_t step, bool may_guess,
                                              const double stats[STAT_COUNT], bool *guessed);
 
 struct verdict {
-    bool ahead; // somebody has guessed, and run on
-    bool wrong; // and was wrong: what was run ahead has seen other weights
+    bool ahead; // some rank has guessed and looked ahead
+    bool wrong; // and the guess was wrong: the look-ahead used other weights
     double stats[STAT_COUNT];
 };
 
-/* Waits for the whole report; afterwards the update is the synchronous one. *out is the same on every rank.
- */
+/* Waits for the complete report; afterwards the update equals the synchronous one. *out is the same on every
+ * rank. */
 MUST_USE enum status post_validation_conclude(struct post_validation *validation, struct verdict *verdict,
                                               struct step_result *out);
