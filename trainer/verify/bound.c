@@ -17,7 +17,7 @@ static double block_terms(const struct model_config *m)
 {
     double query = (double)(m->num_attention_heads * m->kv_channels);
     return 2.0 * (double)m->hidden_size + (double)m->seq_length + query + (double)m->ffn_hidden_size +
-           2.0 * (double)m->hidden_size; // the norms' own sums
+           2.0 * (double)m->hidden_size; // sums of the norms
 }
 
 double bound_terms(const struct model_config *m, int layer, double tokens)
@@ -32,15 +32,16 @@ double bound_terms(const struct model_config *m, int layer, double tokens)
 
 double bound_roundings(const struct model_config *m, int layer)
 {
-    // Both norms' results; q, k and v, and these rotated; attention's result; the activation's operand and
-    // result; of both branches a part, its sum over tp, and the residual stream behind it.
+    // Results of both norms; q, k and v, and the rotated q, k and v; the attention output; operand and result
+    // of the activation function; for both branches a partial result, its sum over tp, and the residual
+    // stream after it.
     enum { OF_BLOCK_FORWARD = 2 + 2 + 1 + 2 + 2 * 3 };
-    // Of both branches the gradients of its end, of its inside, and of its operand, and that rotated back; a
-    // part and its sum over tp, and the stream's gradient behind it.
+    // For both branches the gradients of its output, of its inner tensor and of its operand, and of the
+    // rotated operand; a partial result and its sum over tp, and the gradient of the residual stream.
     enum { OF_BLOCK_BACKWARD = 2 * 3 + 1 + 2 * 3 };
     enum {
         OF_ENDS = 6
-    }; // the embedding and its sum; the last norm's result, logits, their gradient and its sum
+    }; // the embedding and its sum; the result of the final norm, logits, their gradient and its sum
     double forward = (double)m->num_layers * OF_BLOCK_FORWARD + OF_ENDS;
     if (layer > m->num_layers)
         return forward;
@@ -48,7 +49,7 @@ double bound_roundings(const struct model_config *m, int layer)
     return forward + below * OF_BLOCK_BACKWARD;
 }
 
-/* Half a unit in the last place of 1; of TF32 a whole one, for tensor cores may just cut the rest off. */
+/* Half a unit in the last place of 1; for TF32 a whole unit, since tensor cores may truncate. */
 double bound_roundoff(enum dtype working, bool tf32)
 {
     double fp32 = tf32 ? 0x1p-10 : 0.0;
@@ -85,9 +86,9 @@ double bound_loss(const struct model_config *m, double roundoff, double tokens, 
 
 double bound_norm(double norm, double elements)
 {
-    // A running sum of n positive terms is half-way on average: its additions are off by u * sum * sqrt(n) /
-    // 3 in the root of their squares. The root of the sum halves that; itself and a division round once each.
-    // Blocks have more than half of SQUARES_BLOCK elements, but for the last of each tensor.
+    // A running sum of n positive terms is half its final value on average: the rms error of its additions is
+    // u * sum * sqrt(n) / 3. The square root halves the relative error; it and a division round once each.
+    // Blocks have more than half of SQUARES_BLOCK elements, except the last of each tensor.
     double block = elements < (double)SQUARES_BLOCK ? elements : (double)SQUARES_BLOCK;
     double additions = block + 2.0 * elements / (double)SQUARES_BLOCK;
     return 0x1p-53 * norm * (2.0 + lambda_single * sqrt(additions) / 6.0);
@@ -106,7 +107,7 @@ double bound_rms(const float *x, int64_t count, int64_t stride)
     return count > 0 ? sqrt(sum / (double)count) : 0.0;
 }
 
-/* True where a row belongs to a token or a position: then no error of other rows comes in. */
+/* True if each row belongs to a token or a position: errors of other rows then do not contribute. */
 static bool has_row_per_token(const struct param *row)
 {
     return row->layer == LAYER_EMBEDDING || strcmp(row->name, "head.weight") == 0;
@@ -132,21 +133,21 @@ int bound_companion(const struct params *params, int row)
     return matrix >= 0 && params->rows[matrix].ndim == 2 ? matrix : -1;
 }
 
-/* What all bounds of one gradient are made of. */
+/* Inputs of all bounds of one gradient. */
 struct sizes {
     const struct param *param;
-    const float *gradient, *response; // response: NULL for none
+    const float *gradient, *response; // response may be NULL
     double least, spread;
 };
 
-/* spread * the size of the terms, or how far perturbed runs have moved the element and its neighbours. */
+/* spread * the size of the terms, or the measured response of the element and its neighbours. */
 static double bound_of(const struct sizes *s, double terms, double neighbours, int64_t i)
 {
     double moved = s->response != NULL ? fmax(neighbours, (double)s->response[i]) : 0.0;
     return lambda * fmax(s->spread * fmax(s->least, terms), moved);
 }
 
-/* Of a vector: its terms have one size, and a bias's at least that of its matrix's row. */
+/* Bounds of a vector: all terms have one size; for a bias, at least that of its matrix's row. */
 static void bound_vector(const struct params *params, const struct sizes *s, int matrix,
                          float *const *gradients, float *bound)
 {
@@ -160,7 +161,7 @@ static void bound_vector(const struct params *params, const struct sizes *s, int
     }
 }
 
-/* The rms of each column, followed by that of all. */
+/* The rms of each column, followed by that of the whole matrix. */
 static double *rms_of_columns(const float *x, int64_t rows, int64_t columns)
 {
     double *rms = calloc((size_t)columns + 1, sizeof *rms);
@@ -202,7 +203,7 @@ enum status bound_gradient(const struct params *params, int row, float *const *g
     return OK;
 }
 
-/* What the kernel is given (optimizer_hyper): 1 - beta, not beta, is rounded to fp32. */
+/* The arguments of the kernel (optimizer_hyper): 1 - beta, not beta, is rounded to fp32. */
 struct adam {
     double lr, beta1, beta2, eps, correction1, correction2, weight_decay;
 };
@@ -228,10 +229,11 @@ static double stepped(const struct adam *o, bool decays, struct adam_element e, 
     return e.weight - o->lr * (m / o->correction1 / (sqrt(v / o->correction2) + o->eps) + decay);
 }
 
-/* Where the derivative of m_hat / (sqrt(v_hat) + eps) by g is zero. Of its terms those in g^2 cancel, which
- * leaves s g = a + e sqrt(a + k g^2),   s = beta1 m k / (1 - beta1), a = beta2 v, k = 1 - beta2, e = eps
- * sqrt(1 - beta2^step) and, squared, a quadratic equation; its other root does no harm. NaN or infinite:
- * nowhere. */
+/* Finds the turning points of m_hat / (sqrt(v_hat) + eps) as a function of g. In the derivative the terms in
+ * g^2 cancel, which leaves
+ *     s g = a + e sqrt(a + k g^2),   s = beta1 m k / (1 - beta1), a = beta2 v, k = 1 - beta2,
+ *                                    e = eps sqrt(1 - beta2^step)
+ * and, squared, a quadratic equation; its extraneous root is harmless. NaN or infinite: no turning point. */
 static void turning_gradients(const struct adam *o, struct adam_element element, double g[2])
 {
     double k = 1.0 - o->beta2, s = o->beta1 * element.m * k / (1.0 - o->beta1);
@@ -249,18 +251,18 @@ double bound_weight(const struct recipe_optimizer *optimizer, int64_t step, bool
     double below = stepped(&o, decays, e, e.gradient - gradient_bound),
            above = stepped(&o, decays, e, e.gradient + gradient_bound);
     double moves = fmax(fabs(below - here), fabs(above - here));
-    // m and v in one element are not independent: the update turns at zero in the first step, and later
-    // elsewhere.
+    // m and v of one element are not independent: the update turns at zero in the first step, and elsewhere
+    // later.
     double turns[3] = {0.0};
     turning_gradients(&o, e, turns + 1);
     for (int i = 0; i < 3; i++)
         if (fabs(turns[i] - e.gradient) < gradient_bound)
             moves = fmax(moves, fabs(stepped(&o, decays, e, turns[i]) - here));
-    // Inputs that differ round differently: the sum once, both updates once for each of their operations.
+    // Different inputs round differently: the sum once, both updates once per operation.
     return moves + unit_roundoff * (2.0 * fabs(here) + 8.0 * (fabs(here - e.weight) + moves));
 }
 
-/* Of the nearest fp32 number that is not nearer to the other end. */
+/* The nearest fp32 value that is not closer to the other end. */
 static double rounded_end(double end, float towards, uint32_t half)
 {
     return (double)float_of_bf16(bf16_of_stochastic(nextafterf((float)end, towards), half));

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* One tensor that an op has written, and the number of terms in the sums of its elements. */
+/* A tensor written by an op, and the number of terms in the sums of its elements. */
 struct result {
     struct tensor tensor;
     double terms; // 0: no sum, one rounding
@@ -15,7 +15,7 @@ struct result {
 
 enum { MOST_RESULTS = 4 };
 
-/* ---- which results ---- */
+/* ---- results of an op ---- */
 
 static int add_result(struct result *results, int count, struct tensor tensor, double terms)
 {
@@ -27,7 +27,7 @@ static int add_result(struct result *results, int count, struct tensor tensor, d
 
 static int results_of_gemm(const struct gemm *op, struct result *out)
 {
-    // The gradient of a weight: a is transposed. Its errors are those of its operands.
+    // The gradient of a weight: a is transposed. Its errors come from its operands.
     if (op->transpose_a)
         return 0;
     int count = add_result(out, 0, op->c, (double)op->a.dim[1]);
@@ -119,9 +119,9 @@ static int results_of(const struct op *op, struct result out[MOST_RESULTS])
     return 0;
 }
 
-/* ---- changing them ---- */
+/* ---- perturbation ---- */
 
-/* 128 random bits at a time, for elements that come in order. */
+/* 128 random bits at a time, for elements in order. */
 struct bits {
     struct philox generator;
     uint64_t stream, block;
@@ -146,8 +146,8 @@ static void change_floats(struct bits *bits, float *x, int64_t count, float rela
         x[i] += take_bit(bits) != 0 ? x[i] * relative : -x[i] * relative;
 }
 
-/* One unit in the last place up or down. Both types order their magnitudes as integers; zero and what is not
- * finite stay. */
+/* Moves each element one unit in the last place up or down. In both types, magnitudes are ordered like
+ * integers; zeros and non-finite values are unchanged. */
 static void change_halves(struct bits *bits, uint16_t *x, int64_t count, uint16_t infinity)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -193,7 +193,7 @@ static enum status perturb(struct perturbation *p, struct stream *stream, const 
     size_t stride = (t.ndim == 2 ? (size_t)t.stride[0] : 0) * dtype_bytes(t.dtype);
     size_t bytes = stride * (size_t)(rows - 1) + (size_t)columns * dtype_bytes(t.dtype);
     char *data = t.data;
-    if (device_named_is_gpu(p->inner->name)) { // also where the emulator stands for it
+    if (device_named_is_gpu(p->inner->name)) { // also when the emulator replaces it
         TRY(reserve(p, bytes));
         TRY(move(p, stream, OP_TO_HOST, p->host, t.data, bytes));
         data = p->host;
@@ -224,7 +224,7 @@ void perturb_device(struct perturbation *perturbation, struct device *device)
     perturbation->inner = device->ops;
     perturbation->ops = *device->ops;
     perturbation->ops.submit = perturbed_submit;
-    perturbation->ops.replay = NULL; // each time by its ops
+    perturbation->ops.replay = NULL; // replay by submitting the ops each time
     device->ops = &perturbation->ops;
 }
 

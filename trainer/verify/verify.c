@@ -12,10 +12,10 @@
 
 enum { PERTURBED_RUNS = 2 };
 
-/* How far the runs of one step in perturbed arithmetic lie from one rank's, in the rms over them. */
+/* The rms difference between the perturbed runs of one step and the one-rank run. */
 struct response {
     int rows;
-    float **gradient; // [rows]: whole tensors, of gradients as they are; NULL where there are none
+    float **gradient; // [rows] whole tensors of unscaled sums; NULL where there are none
     double loss;
 };
 
@@ -57,22 +57,22 @@ static void response_add(struct response *response, const struct snapshot *one, 
         }
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
-/* All that one step's comparison looks at. */
+/* Inputs of the comparison of one step. */
 struct comparison {
     const struct recipe *recipe;
     const struct params *params;
     const struct snapshot *begin, *one, *layout;
     const struct response *response;
-    int64_t step; // from 1
+    int64_t step; // counts from 1
     struct verify_report *report;
 };
 
 static void note(struct verify_report *report, enum verify_quantity quantity, int row, int step,
                  int64_t element, double error, double bound)
 {
-    // A bound of zero is a promise to the bit.
+    // A bound of zero requires bitwise equality.
     double ratio = error > 0.0 ? (bound > 0.0 ? error / bound : INFINITY) : 0.0;
     if (isnan(error))
         ratio = INFINITY;
@@ -104,7 +104,7 @@ static int row_of_layer(const struct comparison *c, int layer, const char *name)
     return params_find(c->params, full);
 }
 
-/* The size of a channel of q, k or v ("q"): normalised inputs, H of them, times weights. */
+/* The size of a channel of q, k or v ("q"): hidden_size normalised inputs times weights. */
 static double channel_size(const struct comparison *c, int layer, const char *which)
 {
     char name[PARAM_NAME_CHARS];
@@ -114,9 +114,8 @@ static double channel_size(const struct comparison *c, int layer, const char *wh
            sqrt((double)c->recipe->model.hidden_size);
 }
 
-/* What the gradients of q and k are made of before the derivatives of the softmax cancel: dout * v, on its
- * way to q times k, and to k times q. dout is what the gradient of v's weights is made of. 0 for other rows.
- */
+/* Size of the terms in the gradients of q and k before the derivatives of the softmax cancel: dout * v, times
+ * k for q, and times q for k. dout is taken from the gradient of v's weights. 0 for other rows. */
 static double size_before_softmax(const struct comparison *c, const struct param *row)
 {
     bool of_q = strstr(row->name, ".attention.q.") != NULL, of_k = strstr(row->name, ".attention.k.") != NULL;
@@ -127,7 +126,7 @@ static double size_before_softmax(const struct comparison *c, const struct param
            channel_size(c, row->layer, of_q ? "k" : "q");
 }
 
-/* Of the gradients as they are, to those of the mean loss. */
+/* Divisor from the summed gradients to those of the mean loss. */
 static double divisor_of(const struct snapshot *s)
 {
     return s->tokens * s->loss_scale;
@@ -143,7 +142,7 @@ static void compare_gradients(const struct comparison *c, int row, const float *
     }
 }
 
-/* How far the weight may be from one rank's. */
+/* Bound of a weight's difference from one rank. */
 static double weight_bound(const struct comparison *c, int row, int64_t i, struct philox rounding,
                            struct adam_element element, double delta)
 {
@@ -156,7 +155,7 @@ static double weight_bound(const struct comparison *c, int row, int64_t i, struc
                                    word >> 16 * (i % 2) & 0xffffU, value(c->one, SNAPSHOT_WEIGHT, row, i));
 }
 
-/* What AdamW made of them. norm_share: the relative bound of the norm, which clipping divides by. */
+/* Compares the results of AdamW. norm_share: the relative bound of the norm, which clipping divides by. */
 static void compare_state(const struct comparison *c, int row, const float *bound, double norm_share)
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
@@ -188,7 +187,7 @@ static double roundoff_of(const struct recipe *recipe)
     return bound_roundoff(recipe_working_dtype(recipe), recipe->precision.allow_tf32);
 }
 
-/* The bounds of a row's gradient: of the sum over tokens, per element. */
+/* Computes the bounds of a row's gradient, summed over tokens, per element. */
 static enum status bounds_of_row(const struct comparison *c, int row, float **out)
 {
     const struct param *param = &c->params->rows[row];
@@ -222,7 +221,7 @@ static enum status compare_rows(const struct comparison *c, bool state, double n
     return OK;
 }
 
-/* The norm of the gradients as they are, every parameter once. */
+/* The norm of the summed gradients, every parameter counted once. */
 static double norm_of(const struct snapshot *s, double *elements)
 {
     long double sum = 0.0L;
@@ -249,7 +248,7 @@ static enum status compare_step(const struct comparison *c)
         .norm_bound = bound_norm(norm, elements),
     };
     TRY(compare_rows(c, false, 0.0));
-    // Clipping divides by the norm, whose own difference follows from the gradients'.
+    // Clipping divides by the norm, whose difference follows from that of the gradients.
     return compare_rows(c, true, one > 0.0 ? fabs(norm - one) / one : 0.0);
 }
 
@@ -260,14 +259,14 @@ static void compare_initial(const struct params *params, const struct snapshot *
         for (int64_t i = 0; i < one->count[row]; i++)
             note(report, VERIFY_INITIAL, row, 0, i,
                  fabs(value(layout, SNAPSHOT_WEIGHT, row, i) - value(one, SNAPSHOT_WEIGHT, row, i)), 0.0);
-        // Of the others that hold it, too: the first step begins from one rank's weights, and would hide
-        // them.
+        // Also compares the replicas: the first step begins with the weights of the one-rank run, which would
+        // hide a difference.
         note(report, VERIFY_REPLICAS, row, 0, 0, (double)atomic_load(&layout->differs[SNAPSHOT_WEIGHT][row]),
              0.0);
     }
 }
 
-/* ---- the whole ---- */
+/* ---- verification ---- */
 
 static enum status report_create(const struct params *params, int steps, struct verify_report *out)
 {
@@ -319,13 +318,14 @@ static void summarise(struct verify_report *report)
             count_ratio(report, report->worst[q][row].ratio);
 }
 
-/* The copies of the model: the state a step begins from, its ends, and the layout's initial weights. */
+/* Copies of the model: the state at the beginning of a step, at its end, and the layout's initial weights. */
 struct copies {
     struct snapshot begin, one, layout, initial, perturbed;
     struct response response;
 };
 
-/* Where a search for the loss scale of a step begins. Above 2^17 the gradient of a logit is beyond f16. */
+/* Initial loss scale of the search in a step. Above 2^17 the gradient of a logit exceeds the range of
+ * fp16. */
 static double first_scale(const struct recipe *recipe)
 {
     struct loss_scale scale = loss_scale_of(recipe);
@@ -337,8 +337,8 @@ struct runs {
     struct episode one, layout, perturbed;
 };
 
-/* Quantized operands jump where they cross from one value of their format to the next: a perturbed run would
- * measure these jumps, which no other pipeline or data degree causes. */
+/* A quantized operand jumps when it crosses from one representable value to the next: a perturbed run would
+ * measure these jumps, which changes of the pipeline or data degree do not cause. */
 static bool is_perturbed(const struct recipe *recipe)
 {
     struct linear_precision precision = recipe_linear_precision(recipe);
@@ -360,7 +360,7 @@ static enum status play_perturbed(const struct verify_options *options, struct r
     return OK;
 }
 
-/* One step of all, with half the scale where it overflows in any. */
+/* Runs one step of all runs; halves the scale as long as any of them overflows. */
 static enum status play_all(const struct verify_options *options, struct runs *runs,
                             struct response *response, double *scale)
 {
@@ -421,7 +421,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
         TRY(compare_step(&comparison));
         if (options->progress != NULL)
             print_progress(options, s + 1, &copies->layout, &copies->one);
-        struct snapshot begin = copies->begin; // the next step begins where one rank's ended
+        struct snapshot begin = copies->begin; // the next step begins at the end of the one-rank run
         copies->begin = copies->one;
         copies->one = begin;
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Does this layout compute what one rank computes? Both run on the same data, step by step, and each step
- * begins from one rank's weights and moments: so errors do not pile up, the bounds can be tight, and by
- * induction a run that is right in every step is right. Compared are the loss, the gradient's norm, every
- * gradient, weight and moment; and, to the bit, the initial weights and whatever two ranks of the layout hold
- * of the same tensor.
+/* Verifies that a layout computes the same results as one rank. Both run on the same data, step by step, and
+ * each step begins with the weights and moments of the one-rank run: errors do not accumulate, the bounds can
+ * be tight, and by induction a run that is correct in every step is correct. Compares the loss, the gradient
+ * norm, every gradient, weight and moment; and bitwise, the initial weights and all replicas of a tensor in
+ * the layout.
  *
- * In fp16 both have the same loss scale. A step that it makes overflow says nothing, and is made again with
- * half of it. */
+ * In fp16 both runs use the same loss scale. A step that overflows is inconclusive, and is repeated with half
+ * the scale. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
@@ -14,8 +14,8 @@
 #include <stdio.h>
 
 enum verify_quantity {
-    VERIFY_INITIAL,  // weights before the first step: to the bit
-    VERIFY_REPLICAS, // what several ranks hold: to the bit
+    VERIFY_INITIAL,  // weights before the first step: bitwise
+    VERIFY_REPLICAS, // replicas on several ranks: bitwise
     VERIFY_GRADIENT,
     VERIFY_WEIGHT,
     VERIFY_M,
@@ -23,17 +23,17 @@ enum verify_quantity {
     VERIFY_QUANTITIES
 };
 
-/* The worst element of a row over all steps: error / bound, and the two numbers. */
+/* The worst element of a row over all steps: error / bound, and both values. */
 struct verify_worst {
-    double ratio; // above 1: outside
+    double ratio; // above 1: outside the bound
     double error, bound;
     int64_t element;
     int step;
 };
 
 struct verify_step {
-    double loss[2]; // the layout's, one rank's
-    double norm[2]; // the layout's as it reported it, and as its gradients have it
+    double loss[2]; // of the layout, of one rank
+    double norm[2]; // of the layout: as reported, and from its gradients
     double loss_bound, norm_bound;
 };
 
@@ -42,14 +42,14 @@ struct verify_report {
     char (*names)[PARAM_NAME_CHARS];
     struct verify_worst *worst[VERIFY_QUANTITIES]; // [rows]
     struct verify_step *step;                      // [steps]
-    double largest;                                // of all finite ratios
-    int outside;                                   // how many comparisons lie outside
-    int unbounded;                                 // of these: not finite, or not bit-identical
+    double largest;                                // maximum of all finite ratios
+    int outside;                                   // number of comparisons outside their bounds
+    int unbounded;                                 // of these: not finite, or bitwise comparisons
 };
 
-/* one_rank: the same recipe with every degree 1, or, where a small number format leaves no bound for another
- * tp, every degree but that. planted: what is done to the layout's run on purpose; {0}
- * for a real verification. progress: a line per step goes there, or NULL. */
+/* one_rank: the same recipe with all degrees 1; all degrees except tp if a low-precision format has no bound
+ * between different tp. planted: fault injected into the layout's run; {0} for a real verification. progress:
+ * destination of a line per step, or NULL. */
 struct verify_options {
     const struct recipe *layout, *one_rank;
     int steps;
@@ -57,13 +57,13 @@ struct verify_options {
     FILE *progress;
 };
 
-/* OK when it could be compared, whatever came out: look at report->outside. */
+/* Returns OK if the comparison was possible, whatever its result: see report->outside. */
 MUST_USE enum status verify(const struct verify_options *options, struct verify_report *out);
 void verify_report_free(struct verify_report *report);
-/* The table, in the order of a forward pass: all that is outside and the worst of the others; all: every row.
- */
+/* Prints the table in the order of a forward pass: all rows outside their bounds and the worst of the others;
+ * all=true: every row. */
 void verify_print(const struct verify_report *report, bool all, FILE *to);
 /* One line: "PASS: ..." or "FAIL: ...". */
 void verify_print_verdict(const struct verify_report *report, FILE *to);
-/* Which faults this layout and so many steps of it cannot expose. */
+/* Lists the faults that this layout and this number of steps cannot expose. */
 void verify_print_hints(const struct recipe *layout, int steps, FILE *to);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a comparison cannot show, because the recipe never does it, or does it where a fault has no effect. */
+/* Reports what a comparison cannot show, because the recipe never does it or does it without effect. */
 #include "trainer/verify/verify.h"
 
 static int64_t microbatches_of(const struct recipe *r)
@@ -7,7 +7,7 @@ static int64_t microbatches_of(const struct recipe *r)
     return r->train.global_batch_size / r->train.micro_batch_size / r->parallel.data_parallel_size;
 }
 
-/* Parts of a step that this recipe does not have, on one line. */
+/* Prints the parts of a step that this recipe lacks, on one line. */
 static void print_absent(const struct recipe *r, FILE *to)
 {
     const struct {

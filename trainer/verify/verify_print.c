@@ -13,8 +13,8 @@ static const char *const quantity_names[VERIFY_QUANTITIES] = {
     [VERIFY_V] = "v",
 };
 
-/* Lines of parameters: of those within their bounds so many with the largest ratios, and of those outside so
- * many at most. */
+/* Number of parameter lines: within their bounds, those with the largest ratios; outside, at most this
+ * many. */
 enum { SHOWN_WITHIN = 20, SHOWN_OUTSIDE = 40 };
 
 struct line {
@@ -23,7 +23,7 @@ struct line {
     struct verify_worst worst;
 };
 
-/* The order of a forward pass: that of the parameters, and of a parameter's quantities. */
+/* Order of a forward pass: by parameter, then by quantity. */
 static int in_forward_order(const void *a, const void *b)
 {
     const struct line *x = a, *y = b;
@@ -31,7 +31,7 @@ static int in_forward_order(const void *a, const void *b)
     return row != 0 ? row : (int)x->quantity - (int)y->quantity;
 }
 
-/* All that are outside in forward order, then the others, the largest ratio first. */
+/* All that are outside in forward order, then the others by descending ratio. */
 static int by_relevance(const void *a, const void *b)
 {
     const struct line *x = a, *y = b;
@@ -43,7 +43,7 @@ static int by_relevance(const void *a, const void *b)
     return in_forward_order(a, b);
 }
 
-/* Error, bound and their ratio; a bound of 0 has none. */
+/* Prints error, bound and their ratio; a bound of 0 has no ratio. */
 static void print_numbers(const char *name, const char *quantity, double error, double bound, FILE *to)
 {
     double ratio = error / bound;
@@ -85,7 +85,7 @@ static void print_steps(const struct verify_report *report, FILE *to)
     }
 }
 
-/* Where to look first. */
+/* Prints where to look first. */
 static void print_where(const struct verify_report *report, FILE *to)
 {
     int outside[VERIFY_QUANTITIES] = {0};
@@ -143,7 +143,7 @@ void verify_print(const struct verify_report *report, bool all, FILE *to)
     free(lines);
 }
 
-/* The quantity with the largest finite ratio. That of a weight is close to 1 in a correct layout, too, where
+/* The quantity with the largest finite ratio. The ratio of a weight is close to 1 even in a correct layout if
  * its gradient is smaller than its bound. */
 static const char *worst_quantity(const struct verify_report *report)
 {

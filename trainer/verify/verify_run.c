@@ -28,7 +28,7 @@ static enum status give_state(const struct snapshot *snapshot, struct rank_state
     return snapshot_give(snapshot, state, SNAPSHOT_V);
 }
 
-/* Every rank, step and draw has its own perturbations. */
+/* Every rank, step and draw has different perturbations. */
 static void perturb_rank(struct play *play, struct world *world, struct rank_state *state)
 {
     struct perturbation *p = &play->perturbations[world->rank];
@@ -43,7 +43,7 @@ static void perturb_rank(struct play *play, struct world *world, struct rank_sta
     perturb_device(p, state->device);
 }
 
-/* Weights that a snapshot replaces before the first step need no random numbers. */
+/* Weights that a snapshot replaces before the first step need no random values. */
 static enum status draw_nothing(void *context, struct rank_state *state)
 {
     (void)context;
