@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* A rank, while its terms are written down. */
+/* The rank being estimated. */
 struct estimate {
     const struct run *run;
     struct memory_table *table;
@@ -15,17 +15,17 @@ struct estimate {
     struct memory_shape shape;
     struct recompute recompute;
     struct slot_plan *slots;
-    struct offload_plan *offloaded; // where activations go to the host meanwhile
-    enum part part;                 // activations, or what of them is in the host's memory
-    struct device_options device;   // whose kernels
+    struct offload_plan *offloaded; // if activations are offloaded to the host
+    enum part part;                 // PART of the activations, or of those in host memory
+    struct device_options device;   // selects the kernels
     bool on_gpu;
-    bool split;         // W is apart from I somewhere
-    int64_t recomputed; // the largest so far of what has one slot for the whole rank
+    bool split;         // some W is separate from its I
+    int64_t recomputed; // maximum so far of the shared recompute buffer
     int64_t scratch;
     bool has_layers;
 };
 
-/* Papers are about model states and activations. */
+/* The papers count model states and activations only. */
 static bool is_of_papers(enum part part)
 {
     return part == PART_WEIGHTS || part == PART_MASTERS || part == PART_GRADIENTS || part == PART_MOMENTS ||
@@ -59,7 +59,7 @@ static enum status put(struct estimate *s, enum part part, const char *what, int
     return put_term(s, term);
 }
 
-/* A buffer of its own: whole cache lines, and at least one. */
+/* Adds a separate buffer: whole cache lines, at least one. */
 static enum status put_buffer(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
     return put(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
@@ -78,7 +78,7 @@ struct chunk {
     int64_t slots[LIFETIME_COUNT];
 };
 
-/* How many layers keep what belongs to a module. */
+/* Number of layers that keep the tensors of a module. */
 static int layers_keeping(const struct estimate *s, const struct chunk *c, unsigned module)
 {
     int keeping = 0;
@@ -87,7 +87,7 @@ static int layers_keeping(const struct estimate *s, const struct chunk *c, unsig
     return keeping;
 }
 
-/* In each of the chunk's slots of a home, `count` of them. */
+/* Adds `count` tensors to each of the chunk's slots of a lifetime. */
 static enum status put_slots(struct estimate *s, const struct chunk *c, enum lifetime lifetime,
                              const char *what, int64_t bytes, int64_t count)
 {
@@ -105,7 +105,7 @@ static enum status put_slots(struct estimate *s, const struct chunk *c, enum lif
     return put_term(s, term);
 }
 
-/* Of one block's item: kept from F on, or for the time between I and W. */
+/* Adds an item of one block: kept from F on, or between I and W. */
 static enum status put_item(struct estimate *s, const struct chunk *c, const struct memory_item *item)
 {
     bool lasts = item->lifetime == KEEP_UNTIL_BACKWARD_INPUT || item->lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
@@ -120,7 +120,7 @@ static enum status put_item(struct estimate *s, const struct chunk *c, const str
     return put_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
 }
 
-/* What a run of layers works in: computed by F one layer after the other, by I side by side. */
+/* Recompute buffer of a run of layers: F recomputes one layer after the other, I needs all at once. */
 static int64_t run_bytes(const struct estimate *s, const struct memory_items *items, struct recompute_run run)
 {
     int64_t passing = 0, lying = 0, inputs = (run.count - 1) * items->list[0].bytes;
@@ -155,7 +155,7 @@ static enum status put_blocks(struct estimate *s, const struct chunk *c)
     return OK;
 }
 
-/* The embedding, or the head, which are never computed again. */
+/* Adds the embedding or the head, which are never recomputed. */
 static enum status put_end(struct estimate *s, const struct chunk *c, const struct memory_items *items)
 {
     for (int k = 0; k < items->count; k++) {
@@ -173,7 +173,7 @@ static enum status put_chunk(struct estimate *s, const struct chunk *c)
 {
     struct memory_items block = memory_of_block(&s->shape), embedding = memory_of_embedding(&s->shape),
                         head = memory_of_head(&s->shape);
-    int64_t between = 0; // I and W of one layer, where W follows at once
+    int64_t between = 0; // I and W of one layer, if W follows immediately
     TRY(put_blocks(s, c));
     if (c->layers > 0)
         raise_to(&between, memory_of_lifetime(&block, KEEP_INPUT_TO_WEIGHT));
@@ -191,7 +191,7 @@ static enum status put_chunk(struct estimate *s, const struct chunk *c)
     return s->split ? OK : put_slots(s, c, KEEP_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
 }
 
-/* Away and back, each thing has two slots for a short time, and one of the host's for all of it. */
+/* With offload, each activation briefly has two slots on the device, and one on the host all the time. */
 static int64_t slots_of(const struct estimate *s, enum slot_class class, int chunk)
 {
     bool offloaded = s->part == PART_ACTIVATIONS && s->offloaded != NULL && s->offloaded->any;
@@ -237,16 +237,16 @@ static enum status put_activations(struct estimate *s)
     return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
 }
 
-/* ---- weights and what belongs to them ---- */
+/* ---- weights and model states ---- */
 
-/* ZeRO 3 keeps what the optimizer changes, and makes the narrower weights of it when they are gathered. */
+/* ZeRO 3 stores the master weights, and casts them to the working dtype when they are gathered. */
 static bool slices_are_masters(const struct estimate *s)
 {
     const struct recipe *recipe = s->run->recipe;
     return recipe->parallel.zero_stage >= 3 && s->shape.assume.master > 0 && recipe->assume == ASSUME_PROGRAM;
 }
 
-/* The weights that are kept, under whichever name. */
+/* Adds the stored weights under the given name. */
 static enum status put_weights(struct estimate *s, const char *weights, const char *masters,
                                const struct memory_states *states)
 {
@@ -267,7 +267,7 @@ static enum status put_moments(struct estimate *s, const struct memory_states *s
                    : OK;
 }
 
-/* A step's report, the step's scalars, the ranks' remarks. */
+/* Adds the report, the scalars and the rank statistics of a step. */
 static enum status put_step(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
@@ -283,7 +283,7 @@ static enum status put_step(struct estimate *s, const struct memory_states *stat
     return put_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
 }
 
-/* The reports that travel, and the copies of a rank that may have to take a step back. */
+/* Adds the reports in transit, and the backup of a rank that may have to roll back. */
 static enum status put_validation(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
@@ -318,9 +318,9 @@ static enum status put_states(struct estimate *s, const struct memory_states *st
     return s->run->recipe->pipeline.optimizer_post_validation ? put_validation(s, states) : OK;
 }
 
-/* ---- temporary memory, and the data ---- */
+/* ---- temporary memory and data ---- */
 
-/* Only dimensions and type are looked at. */
+/* Only dimensions and dtype are read. */
 static struct tensor shape_2d(const struct estimate *s, int64_t rows, int64_t columns)
 {
     return tensor_2d(NULL, recipe_working_dtype(s->run->recipe), rows, columns);
@@ -352,8 +352,8 @@ static int64_t of_attention(const struct estimate *s)
     return most;
 }
 
-/* Whether a layer of this rank has this product in the working type. `linear` NULL: the head, which always
- * has. */
+/* True if a layer of this rank runs this matmul in the working dtype. `linear` NULL: the head, which always
+ * does. */
 static bool is_plain(const struct estimate *s, enum product product, const char *linear)
 {
     const struct run *run = s->run;
@@ -369,13 +369,13 @@ static bool is_plain(const struct estimate *s, enum product product, const char 
     return false;
 }
 
-/* What a linear layer of K inputs and N outputs needs to multiply: the library's workspace, or for numbers
- * that it does not take copies of its operands. tp_comm_overlap has the tokens in pieces, but for the
- * weights' gradient. */
+/* Matmul workspace of a linear layer with K inputs and N outputs: of the library, or copies of operands in
+ * dtypes that it does not support. With tp_comm_overlap tokens are split into pieces, except for the weight
+ * gradient. */
 static int64_t of_products(const struct estimate *s, const char *linear, int64_t inputs, int64_t outputs,
                            bool bias)
 {
-    float somewhere = 0.0f; // operands of no data are left out
+    float somewhere = 0.0f; // operands without data are ignored
     enum dtype dtype = recipe_working_dtype(s->run->recipe);
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t rows = s->shape.tp_comm_overlap ? tokens / s->shape.tp : tokens;
@@ -394,13 +394,13 @@ static int64_t of_products(const struct estimate *s, const char *linear, int64_t
     const struct gemm all[PRODUCT_COUNT] = {forward, input, gradient};
     for (enum product product = 0; product < PRODUCT_COUNT; product++) {
         struct op op = {.kind = OP_GEMM, .gemm = all[product]};
-        if (is_plain(s, product, linear) || s->on_gpu) // the operands of others are fp32
+        if (is_plain(s, product, linear) || s->on_gpu) // the operands of the others are fp32
             raise_to(&most, (int64_t)op_scratch_bytes(&op, &s->device));
     }
     return most;
 }
 
-/* The largest of the kernels' partial sums and pieces of scores: one buffer for all of them. */
+/* The largest buffer of partial sums and score tiles of any kernel; all kernels share it. */
 static int64_t of_kernels(const struct estimate *s)
 {
     const struct model_config *model = s->shape.model;
@@ -437,7 +437,8 @@ static int64_t of_kernels(const struct estimate *s)
     return most;
 }
 
-/* Of a microbatch: sample, i64; token, label, position, document, place and mask, four bytes each. */
+/* Adds the buffers of a microbatch: sample, i64; token, label, position, document, loss slot and mask, four
+ * bytes each. */
 static enum status put_data(struct estimate *s)
 {
     int64_t bytes = s->shape.batch * s->shape.sequence * (8 + 6 * 4);

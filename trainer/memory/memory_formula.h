@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a rank will hold while it trains, term by term, from the recipe alone: nothing is allocated, opened or
+/* The memory of a rank during training, term by term, from the recipe alone: nothing is allocated, opened or
  * run. Every term is bytes x count x slots and belongs to a part of the device's ledger (kernels/device.h);
- * the terms of a part add up to what the ledger says of a run, to the byte (tests/ranks/training/test_dry.c).
+ * the terms of a part add up exactly to the ledger of a run (tests/ranks/training/test_dry.c).
  *
  *     part         stage  bytes     count  slots  what
- *     activations  0      3145728   3      4      q, k, v           of 3 layers that keep them; 4 slots of
- * 1F1B workspace           9437184   1      1      temporary memory of the layers
+ *     activations  0      3145728   3      4      q, k, v           of 3 layers; 4 slots of 1F1B
+ *     workspace           9437184   1      1      scratch memory of the layers
  *
- * The dry device counts the same by rehearsing the program; this says what it is made of. The trap: a term
- * that is written down here as the program computes it proves nothing. Sizes come from the model's dimensions
- * and lives from the schedule, not from the layouts of layers/. */
+ * The dry device counts the same bytes by a dry run of the program; this formula explains them. The trap: a
+ * term written down as the program computes it proves nothing. Sizes are derived from the model's dimensions
+ * and lifetimes from the schedule, not from the declarations in layers/. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
@@ -26,11 +26,11 @@ struct memory_term {
 struct memory_table {
     struct memory_term *list;
     int count, room;
-    int64_t part_bytes[PART_COUNT], bytes; // sums; all but PART_HOST
-    struct slot_use *slots;                // [chunks][SLOT_KINDS], as stash_slots() has them
+    int64_t part_bytes[PART_COUNT], bytes; // sums; bytes: without PART_HOST
+    struct slot_use *slots;                // [chunks][SLOT_KINDS], as from stash_slots()
 };
 
-/* Of a rank of the world with `threads` compute threads, ranks being threads of one process. What sums
- * between GPUs work in (parallel/transports/nccl/comm_nccl_scratch.h) is left out. */
+/* Computes the terms of a rank with `threads` compute threads; ranks are threads of one process. Excludes the
+ * work buffers of reductions between GPUs (parallel/transports/nccl/comm_nccl_scratch.h). */
 MUST_USE enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out);
 void memory_table_free(struct memory_table *table);

@@ -38,7 +38,7 @@ static int64_t heads_of(const struct memory_shape *s)
     return s->model->num_attention_heads / s->tp;
 }
 
-/* The outputs of the first linear layer of each branch: q, k and v; and what the activation reads. */
+/* Outputs of the first linear layer of each branch: q, k and v; and the input of the activation function. */
 static int64_t fused_of(const struct memory_shape *s)
 {
     const struct model_config *model = s->model;
@@ -52,7 +52,7 @@ static int64_t before_of(const struct memory_shape *s)
     return s->model->ffn_hidden_size / s->tp * (s->model->activation == SWIGLU ? 2 : 1);
 }
 
-/* One more item, of `elements`. */
+/* Adds an item of `elements`. */
 static void add_bytes(const struct memory_shape *s, struct memory_items *items, enum lifetime lifetime,
                       unsigned module, const char *what, int64_t bytes)
 {
@@ -75,7 +75,7 @@ static void add_statistic(const struct memory_shape *s, struct memory_items *ite
     add_bytes(s, items, lifetime, module, what, elements * s->assume.statistic);
 }
 
-/* Two numbers for each token, and a microbatch's share of its weights' gradients. */
+/* Mean and deviation of each token, and a microbatch's contribution to the norm's weight gradients. */
 static void add_norm(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
@@ -87,7 +87,7 @@ static void add_norm(const struct memory_shape *s, struct memory_items *items)
     add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm: gradient of the bias", hidden);
 }
 
-/* The gradient of what a branch adds to the residual stream. */
+/* The gradient of a branch's output, which is added to the residual stream. */
 static void add_branch_end(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
@@ -114,7 +114,7 @@ static void add_attention(const struct memory_shape *s, struct memory_items *ite
         add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "attention: log-sum-exp",
                       heads_of(s) * tokens);
     }
-    // From stored probabilities its matrix multiplication is all that remains, and it is kept for W.
+    // With stored probabilities, attention is only their matmul, which is kept for W.
     add_item(s, items, KEEP_UNTIL_BACKWARD_WEIGHT, s->assume.unfused_attention ? 0 : core,
              "attention: output", tokens * width);
     add_item(s, items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of q, k, v", fused);
@@ -147,7 +147,7 @@ struct memory_items memory_of_block(const struct memory_shape *s)
     return items;
 }
 
-/* Parts and sums of tensor parallelism: a column layer's dx, and x of all tokens. */
+/* Partial results and sums of tensor parallelism: dx of a column-parallel layer, and x of all tokens. */
 static void add_column_scratch(const struct memory_shape *s, struct memory_items *items)
 {
     int64_t hidden = s->model->hidden_size;
@@ -168,7 +168,7 @@ static void add_row_scratch(const struct memory_shape *s, struct memory_items *i
         add_item(s, items, SCRATCH, 0, "partial outputs of other ranks", tokens_of(s) * hidden);
 }
 
-/* What lowering_declare() has: of K inputs and N outputs. */
+/* The scratch of quantization_declare() for a linear layer of K inputs and N outputs. */
 static void add_quantized(const struct memory_shape *s, struct memory_items *items, int64_t inputs,
                           int64_t outputs)
 {
@@ -193,7 +193,7 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         struct memory_items items = {.count = 0};
         add_column_scratch(s, &items);
         add_row_scratch(s, &items);
-        if (branch == 0 || s->model->activation == SWIGLU) // GELU's is made in place
+        if (branch == 0 || s->model->activation == SWIGLU) // GELU computes it in place
             add_item(s, &items, SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
         add_quantized(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
         add_quantized(s, &items, width, s->model->hidden_size);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* The rows of a rank, one after the other. */
+/* The rows of a rank in flat order. */
 struct flat {
     const struct run *run;
     const struct params *params;
@@ -25,7 +25,7 @@ static bool holds_stage(const struct flat *f, int stage)
     return schedule_holds(f->run->schedule, f->place.pp, stage);
 }
 
-/* A use of the embedding whose values this rank has already. */
+/* A second use of the embedding, whose values this rank already holds. */
 static bool is_second(const struct flat *f, const struct param *row)
 {
     return row->tie >= 0 && holds_stage(f, 0);
@@ -37,7 +37,7 @@ static bool is_tied(const struct flat *f, int index)
     return head->tie >= 0 && (index == head->tie || &f->params->rows[index] == head);
 }
 
-/* Rows that are one matrix lie without a gap; what comes behind them begins a cache line. */
+/* Rows of one matrix are stored without gaps; the next row begins at a cache line. */
 static void add_row(struct flat *f, int index)
 {
     const struct param *row = &f->params->rows[index];
@@ -68,7 +68,7 @@ static void add_layer(struct flat *f, int layer)
         add_row(f, i);
 }
 
-/* The last first, as gradients become ready. */
+/* Last layer first, the order in which gradients become ready. */
 static void add_layers(struct flat *f)
 {
     const struct run *run = f->run;
@@ -92,7 +92,7 @@ static int64_t common(int64_t a_begin, int64_t a_end, int64_t b_begin, int64_t b
     return begin < end ? end - begin : 0;
 }
 
-/* What of each bucket is this data rank's. */
+/* Adds the slices of this data rank in each bucket. */
 static void add_slices(struct flat *f, const struct bucket_plan *plan, int64_t *gradients)
 {
     int64_t slices = 0;
@@ -110,8 +110,8 @@ static void add_slices(struct flat *f, const struct bucket_plan *plan, int64_t *
     *gradients = slices;
 }
 
-/* Two layers that follow each other, or without overlap one. A layer reaches from its first row to its last.
- */
+/* The largest two consecutive layers, or without overlap the largest layer. A layer extends from its first
+ * row to its last. */
 static int64_t neighbours(const struct flat *f, bool overlap)
 {
     int64_t most = 0, before = 0;

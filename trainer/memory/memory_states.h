@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How many elements of weights, gradients and optimizer state a rank holds: the formula (memory_formula.h) of
- * what weights.h allocates, from the rows of the model and the schedule alone. With ZeRO a slice of
- * each bucket is what the rules of parallel/bucket_plan.h make of it; slices begin at cache lines. */
+/* Number of elements of weights, gradients and optimizer state on a rank: the formula (memory_formula.h) for
+ * the allocations of weights.h, from the rows of the model and the schedule alone. With ZeRO the slice of
+ * each bucket follows the rules of parallel/bucket_plan.h; slices begin at cache lines. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
 struct memory_states {
-    int64_t values, gradients; // whole, or with ZeRO 3, and 2, slices; gradients and the following are f32
-    int64_t gathered, opened;  // room for whole values, and gradients, of a layer and its neighbour
-    int64_t whole;             // f32: gradients before they are shared out
-    int messages;              // in which they are
-    int64_t moments;           // f32, of each of the two
+    int64_t values, gradients; // whole, or slices with ZeRO 3 (values) and 2 (gradients); f32 from gradients
+                               // on
+    int64_t gathered, opened;  // buffers for the whole values, and gradients, of a layer and its neighbour
+    int64_t whole;             // f32: gradients before the reduce-scatter
+    int messages;              // number of reduce-scatter messages
+    int64_t moments;           // f32, of each of m and v
     int64_t packed;            // f32: gradients that are partial over tp
-    int64_t blocks;            // f64: blocks whose squares are added up for the norm
+    int64_t blocks;            // f64: blocks for the squares of the norm
 };
 
 MUST_USE enum status memory_states_of(const struct run *run, const struct params *params, struct place place,
