@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ranks of one pipeline coordinate hold the same sizes: the first of each speaks for the others. */
+/* Ranks of one pipeline coordinate have equal sizes: only the first of each is planned. */
 static enum status plan_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
 {
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {

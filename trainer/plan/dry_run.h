@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The real program on a device that computes nothing: one rank of each pipeline coordinate is made and takes
- * one step, and what it allocated is what a run will allocate (rehearsal.h). Nothing is read but the recipe.
- */
+/* Dry run: the real program on a device that computes nothing. One rank of each pipeline coordinate is
+ * created and runs one step; its allocations are those of a run (memory_plan.h). Reads only the recipe. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
 #include <stdio.h>
 
-/* Prints the table of memory by part, and its terms. BAD_RECIPE and the like as a run would say them. */
+/* Prints the table of memory by part, and its terms. Returns the errors that a run would return (BAD_RECIPE,
+ * ...). */
 MUST_USE enum status dry_run(const struct run *run, FILE *to);
 
-/* The table alone, for a run that begins. */
+/* Prints the table alone, at the start of a run. */
 MUST_USE enum status dry_run_table(const struct run *run, FILE *to);

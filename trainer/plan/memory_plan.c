@@ -3,7 +3,7 @@
 
 #include "kernels/device_plan.h"
 
-/* The run with its device left out. */
+/* The run with its device replaced. */
 struct stand_in {
     struct run run;
     struct slot_use *slots;
@@ -31,7 +31,7 @@ enum status memory_plan_make(const struct run *run, int rank, struct slot_use *s
     s.run.is_planning = true;
     s.run.data = NULL;
     s.run.hooks = (struct hooks){0};
-    const struct who before = *who_am_i(); // no rank yet, and not in the step that is played
+    const struct who before = *who_am_i(); // no rank yet, and not in the simulated step
     enum status status = world_run_dry(run->mesh.world, rank, play, &s);
     *who_am_i() = before;
     return status;
@@ -74,7 +74,7 @@ void memory_plan_largest(const int64_t *bytes, struct text *out)
     }
 }
 
-/* Pinned memory, and whatever else of a rank lies there. */
+/* Pinned memory and other host memory of a rank. */
 static void advise_of_host(const struct recipe *recipe, struct text *out)
 {
     text_add(out, "; less of it is taken with ");
@@ -86,7 +86,7 @@ static void advise_of_host(const struct recipe *recipe, struct text *out)
                   "has the rest");
 }
 
-/* What does not come out of the plan's memory is asked of CUDA while others use the GPU too. */
+/* Memory outside the plan's pool is allocated from CUDA, in competition with other users of the GPU. */
 static void say_held(const struct rank_state *w, struct text *out)
 {
     char size[NUMBER_CHARS];

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a rank will take, found by rehearsing it: the real program on a device that computes nothing is made
- * and takes one step. Nothing is read but the recipe, and nothing of the size of the model is allocated.
+/* Memory planning pass: the memory of a rank, measured by a dry run. The real program is created on a device
+ * that computes nothing and runs one step. Reads only the recipe, and allocates nothing of the size of the
+ * model.
  *
  *     recipe ── rank r on dry: rank_create, rank_step ──> bytes by part, and the size of r's pool
  *
- * `cluster.device: dry` prints it; a GPU's rank asks for so much at its start, so that a device that is too
- * small is told there, and a step asks for nothing. */
+ * `cluster.device: dry` prints the plan; a rank on a GPU allocates its pool at the start, so that a lack of
+ * memory is reported before training, and a step allocates nothing. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
 struct memory_plan {
     struct memory_use use;
-    size_t pool_bytes; // a pool of this size is enough for every buffer and the gaps between them
+    size_t pool_bytes; // sufficient for every buffer and the gaps between them
 };
 
-/* Of a rank of run's world. slots: [chunks][SLOT_KINDS], or NULL. On a recipe whose device computes, its dry
- * stand-in is rehearsed; hooks are left out. BAD_RECIPE and the like as a run would say them. */
+/* Plans a rank of the run's world. slots: [chunks][SLOT_KINDS], or NULL. If the recipe's device computes, its
+ * dry counterpart is used, without hooks. Returns the errors that a run would return (BAD_RECIPE, ...). */
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 
-/* "less is taken with memory.recompute_granularity full, ...": the keys by which this recipe could take less
- * memory of a device. */
+/* Appends the keys that reduce the device memory of this recipe: "less is taken with
+ * memory.recompute_granularity full, ...". */
 void memory_plan_advise(const struct recipe *recipe, struct text *out);
 
-/* What memory is for, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
+/* Lists the parts, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
 void memory_plan_largest(const int64_t *bytes, struct text *out);
 
-/* Of a run on a GPU that has no memory left, of the GPU or of the host: adds to what was said where this rank
- * stands, what it has, and the keys with which it would take less; what opening the GPU has said says that
- * already. Returns `status`; any other one is left as it is. */
+/* On NO_MEMORY of a GPU or of the host in a run on a GPU, appends this rank's coordinates, its allocations
+ * and the keys that would reduce them, unless opening the GPU already reported them. Returns `status` in all
+ * cases. */
 MUST_USE enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
                                          enum status status);

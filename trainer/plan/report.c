@@ -50,7 +50,7 @@ static void print_stage(const struct run *run, int stage, FILE *to)
     text_free(&ranks);
 }
 
-/* What sharing out costs where it costs more than once a step. */
+/* The cost of ZeRO if it communicates more than once per step. */
 static void print_zero(const struct run *run, FILE *to)
 {
     const struct recipe *recipe = run->recipe;
@@ -64,7 +64,7 @@ static void print_zero(const struct run *run, FILE *to)
         status = memory_states_of(run, &params, (struct place){0}, &states);
     params_free(&params);
     if (status != OK)
-        return; // a run says why before long
+        return; // a run reports it anyway
     bytes_text(states.whole * (int64_t)sizeof(float), bytes);
     fprintf(
         to,
@@ -107,7 +107,7 @@ void report_layout(const struct run *run, FILE *to)
     fflush(to);
 }
 
-/* A column is as wide as its name, and as a number at least; a part that no rank has gets none. */
+/* Width of a column: its name, and at least one value; 0 for a part that no rank has. */
 static int part_width(const struct part_row *rows, int count, int part)
 {
     bool any = false;
@@ -135,7 +135,7 @@ static void print_parts(const struct part_row *rows, int count, FILE *to)
     }
 }
 
-/* "4 x 24.00 KiB": what is kept of a microbatch, and of how many at once. */
+/* "4 x 24.00 KiB": number of slots, and bytes of one microbatch. */
 static void print_slots(const struct run *run, const struct part_row *rows, int count, FILE *to)
 {
     fprintf(to, "activations, slots x bytes of a microbatch:\n%5s %6s %6s", "rank", "pp", "stage");
@@ -163,7 +163,7 @@ void report_parts(const struct run *run, const struct part_row *rows, int count,
     print_slots(run, rows, count, to);
 }
 
-/* Whether the schedule leaves any rank the time to send something away and fetch it. */
+/* True if the schedule leaves time for an offload on some rank. */
 static enum status anything_leaves(const struct run *run, bool *out)
 {
     *out = false;
@@ -219,7 +219,7 @@ enum status report_formula(const struct run *run, FILE *to)
     return status;
 }
 
-/* The sum of the terms from the i-th on that are called as it is; 0 where one before it is. */
+/* Sum of the terms from the i-th on with the same name; 0 if an earlier term has it. */
 static int64_t bytes_called(const struct memory_table *table, int i)
 {
     int64_t bytes = 0;
@@ -257,7 +257,7 @@ void report_resident(int ranks, int64_t allocated_bytes, FILE *to)
     char resident[NUMBER_CHARS], allocated[NUMBER_CHARS];
     if (getrusage(RUSAGE_SELF, &usage) != 0)
         return;
-    // Linux counts kibibytes.
+    // ru_maxrss is in KiB on Linux.
     bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
     bytes_text(allocated_bytes, allocated);
     if (ranks == 1)

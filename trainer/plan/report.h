@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a person wants to see before and after: which rank holds which layers, and what memory is for. */
+/* Reports before and after a run: the layers and the memory of each rank. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
 #include <stdio.h>
 
-/* Model, layout, and the layer -> rank table. */
+/* Prints model, layout, and the layer -> rank table. */
 void report_layout(const struct run *run, FILE *to);
-/* The table of memory by part that the formula gives (memory_formula.h), a line for the first rank of each
- * pipeline coordinate. */
+/* Prints the table of memory by part according to the formula (memory_formula.h), one line for the first rank
+ * of each pipeline coordinate. */
 MUST_USE enum status report_formula(const struct run *run, FILE *to);
-/* What a rank's bytes are, under names; those of several stages together. */
+/* Prints the named memory terms of a rank, summed over its stages. */
 MUST_USE enum status report_terms(const struct run *run, int rank, FILE *to);
-/* A line of such a table. */
+/* A line of the memory table. */
 struct part_row {
     int rank, pp;
     int64_t part_bytes[PART_COUNT], bytes;
     struct slot_use *slots; // [chunks][SLOT_KINDS]
 };
-/* The table, and below it what the slots of activations are: of each stage how many, and what a microbatch
- * has in one. */
+/* Prints the table, then for each stage the number of activation slots and the bytes per microbatch. */
 void report_parts(const struct run *run, const struct part_row *rows, int count, FILE *to);
-/* Warns where memory.offload_activations has nothing to offload. */
+/* Warns if memory.offload_activations has nothing to offload. */
 MUST_USE enum status report_offload(const struct run *run, FILE *to);
-/* The process's peak resident size beside what its ranks have allocated at most, together. */
+/* Prints the peak resident size of the process next to the total peak allocation of its ranks. */
 void report_resident(int ranks, int64_t allocated_bytes, FILE *to);
