@@ -28,7 +28,7 @@ struct data {
     int64_t seq_length, vocab_size;
     int32_t end_of_document;
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
-    char split[64]; // as it was given, for messages; "" with a list for validation
+    char split[64]; // as configured, for messages; "" with a validation list
     struct data_list train, valid;
     struct data_mix mixes[DATA_SPLITS];
     struct text fingerprint;
@@ -94,7 +94,7 @@ static enum status check_config(const struct data_config *c)
     return OK;
 }
 
-/* What is wrong with a source goes to `wrong`, and the next one is looked at. */
+/* Errors of a source are appended to `wrong`, and opening continues with the next one. */
 static enum status open_list(const struct data_source_config *sources, int count, const char *key,
                              struct data_list *out, struct text *wrong)
 {
@@ -144,9 +144,9 @@ static void close_list(struct data_list *list)
     free(list->weights);
 }
 
-/* The documents between two shares of each source; boundaries are rounded as Megatron rounds them, half
- * to even. Sources are keyed by their place in the list, so the same file twice is shuffled twice, and
- * a file may move to another folder. */
+/* Selects the documents of each source between two cumulative shares; boundaries are rounded half to even, as
+ * in Megatron. Sources are keyed by their position in the list, so the same file listed twice is shuffled
+ * differently, and a file may be moved to another folder. */
 static enum status make_mix(struct data_mix *mix, const struct data_list *list, enum data_split split,
                             double from, double to, const struct data_config *config)
 {
@@ -158,7 +158,7 @@ static enum status make_mix(struct data_mix *mix, const struct data_list *list, 
         int64_t first = llrint(from * documents), end = llrint(to * documents);
         struct text name = {0};
         text_add(&name, "data.%s[%d]", split_names[split], i);
-        // Only training follows the seed: validation losses of different runs stay comparable.
+        // Only training depends on the seed: validation losses of different runs are comparable.
         uint64_t seed = split == DATA_TRAIN ? config->seed : 0;
         part_init(&mix->parts[i], list->datasets[i], first, end - first, config->seq_length, seed,
                   name.chars);
@@ -231,7 +231,7 @@ void data_close(struct data *data)
     free(data);
 }
 
-/* What would work, for a part that has not one sample. */
+/* Reports valid values for a part without samples. */
 static enum status refuse_part(const struct data *d, enum data_split split, int source)
 {
     const struct part *part = &d->mixes[split].parts[source];
@@ -328,7 +328,7 @@ enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *
     struct batch_tokens batch = {
         .rows = rows,
         .seq_length = seq_length,
-        .tokens = calloc(count + 1, sizeof(int32_t)), // room for the sample's last label
+        .tokens = calloc(count + 1, sizeof(int32_t)), // with space for the last label of the sample
         .labels = calloc(count, sizeof(int32_t)),
         .positions = calloc(count, sizeof(int32_t)),
         .documents = calloc(count, sizeof(int32_t)),
@@ -362,9 +362,9 @@ uint64_t batch_first_sample(const struct batch_place *place)
     return place->step * (uint64_t)place->global_batch_size + slot * (uint64_t)place->micro_batch_size;
 }
 
-/* Megatron's get_ltor_masks_and_position_ids: the token that ends a document still belongs to it, at its
- * position; the next token begins another one. The loss is left out where that token is the *input*, since
- * what follows it is another document's first token. */
+/* Megatron's get_ltor_masks_and_position_ids: the end-of-document token belongs to its document, at its
+ * position; the next token begins another document. The loss is masked if the end-of-document token is the
+ * *input*, since its label is the first token of another document. */
 static void mark_row(const struct data *d, const int32_t *tokens, struct batch_tokens *batch, int64_t row)
 {
     const int64_t at = row * batch->seq_length;
@@ -388,7 +388,7 @@ enum status data_batch(struct data *data, enum data_split split, const struct ba
     const size_t row_bytes = (size_t)batch->seq_length * sizeof(int32_t);
     uint64_t first = batch_first_sample(place);
     for (int64_t row = 0; row < batch->rows; row++) {
-        // Row after row, so that the token too many of one row is overwritten by the next.
+        // Rows in order, so that the extra token of one row is overwritten by the next.
         int32_t *tokens = batch->tokens + row * batch->seq_length;
         batch->samples[row] = first + (uint64_t)row;
         TRY(data_sample(data, split, batch->samples[row], tokens));

@@ -9,12 +9,12 @@ enum { EXACT_PERIODS = 1 << 16, ROUNDED_PERIOD = 1 << 20 };
 struct blend {
     int count;
     int64_t period;
-    int64_t *share;   // [count] samples of each source in a period
+    int64_t *share;   // [count] samples of each source per period
     uint16_t *source; // [period]
-    uint32_t *turn;   // [period] how many samples the source gave before, in this period
+    uint32_t *turn;   // [period] previous samples of the same source in this period
 };
 
-/* Whether every weight, of sum 1, is a whole number of parts of `period`; and those numbers. */
+/* Tests whether every weight (sum 1) is a multiple of 1/period, and returns the multiples. */
 static bool weights_fit(const double *weights, int count, int64_t period, int64_t *share)
 {
     for (int k = 0; k < count; k++) {
@@ -26,8 +26,8 @@ static bool weights_fit(const double *weights, int count, int64_t period, int64_
     return true;
 }
 
-/* The nearest whole numbers of sum `period`, none below 1: round down, then give what is left, one
- * part at a time, to the source that lost most (or take it from the one that gained most). */
+/* The nearest integers of sum `period`, each at least 1: rounds down, then adds the remainder one by one to
+ * the sources with the largest rounding loss (or subtracts it from those with the largest gain). */
 static void round_weights(const double *weights, int count, int64_t period, int64_t *share)
 {
     int64_t left = period;
@@ -50,7 +50,7 @@ static void round_weights(const double *weights, int count, int64_t period, int6
     }
 }
 
-/* One period of choices. lag[k] is weight_k * max(i, 1) - c_k, times the period: whole numbers. */
+/* Computes the choices of one period. lag[k] is (weight_k * max(i, 1) - c_k) * period, an integer. */
 static void fill_period(struct blend *b, int64_t *lag, uint32_t *given)
 {
     for (int k = 0; k < b->count; k++)
@@ -66,7 +66,7 @@ static void fill_period(struct blend *b, int64_t *lag, uint32_t *given)
         b->turn[i] = given[next]++;
     }
     for (int k = 0; k < b->count; k++)
-        CHECK(given[k] == (uint64_t)b->share[k]); // else the next period would not begin like this one
+        CHECK(given[k] == (uint64_t)b->share[k]); // otherwise the next period would begin differently
 }
 
 static enum status make_table(struct blend *b, const double *weights)
@@ -105,7 +105,7 @@ enum status blend_create(const double *weights, int count, struct blend **out)
             largest = fmax(largest, weights[k]);
         }
         for (int k = 0; k < count; k++)
-            sum += weights[k] / largest; // no overflow, however large they are
+            sum += weights[k] / largest; // cannot overflow, for any weights
         for (int k = 0; k < count; k++)
             normal[k] = weights[k] / largest / sum;
         b->count = count;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which source gives sample i, when several are mixed by weight: the one that lags most behind its share,
- * as Megatron's build_blending_indices has it. Before sample i, source k should have given weight_k * i
- * samples and has given c_k; the largest weight_k * max(i, 1) - c_k is next, the first of equals.
+/* Blending of sources by weight: sample i is taken from the source that is furthest behind its share, as in
+ * Megatron's build_blending_indices. Before sample i, source k should have contributed weight_k * i samples
+ * and has contributed c_k; the source with the largest weight_k * max(i, 1) - c_k is next, the first one if
+ * equal.
  *
  *     weights 0.7 0.3:   0 1 0 0 1 0 0 1 0 0   0 1 0 0 ...
  *
- * A run may ask for any sample, so the choices of one period are kept in a table: with weights that are
- * whole numbers w_k of sum P, every source has given exactly w_k after P samples. (A choice leaves no source
- * a full sample ahead, since the largest lag is never negative; so after P samples every lag is a whole
- * number above -1, and they add up to 0.) The P used is the smallest that writes the weights exactly, which
- * for weights typed by people is small; weights without one are rounded to parts of 2^20. */
+ * A run may ask for any sample, so the choices of one period are stored in a table: with integer weights w_k
+ * of sum P, every source has contributed exactly w_k after P samples. (The choice never puts a source a full
+ * sample ahead, since the largest lag is never negative; so after P samples every lag is an integer above -1,
+ * and their sum is 0.) P is the smallest period that represents the weights exactly, which is small for
+ * weights written by people; other weights are rounded to multiples of 2^-20. */
 #pragma once
 
 #include "base/status.h"
@@ -18,13 +19,12 @@
 
 struct blend;
 
-/* `weights` are finite and positive; `count` is at least 1, at most 65535 (CHECKed: the caller knows their
- * names). */
+/* Creates a blend. The caller guarantees finite positive weights and a count of 1 to 65535 (CHECKed). */
 MUST_USE enum status blend_create(const double *weights, int count, struct blend **out);
-void blend_destroy(struct blend *blend); // takes NULL
+void blend_destroy(struct blend *blend); // accepts NULL
 
-/* Sample `sample` of the whole is sample `*ordinal` of source `*source`. */
+/* Sample `sample` of the blend is sample `*ordinal` of source `*source`. */
 void blend_at(const struct blend *blend, uint64_t sample, int *source, uint64_t *ordinal);
 
-/* The samples that a source gives in a period, and the period. */
+/* Samples of a source in one period, and the period. */
 int64_t blend_share(const struct blend *blend, int source, int64_t *period);

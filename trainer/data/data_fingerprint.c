@@ -24,7 +24,7 @@ static int source_count(const struct data *data, enum data_split list)
     return count;
 }
 
-/* The checksum of one block of the ids; `room` is FINGERPRINT_BLOCK_BYTES long. */
+/* Checksum of one block of the ids; `room` has FINGERPRINT_BLOCK_BYTES bytes. */
 static enum status sum_block(const struct dataset *source, int64_t at, int64_t bytes, void *room,
                              uint64_t *out)
 {
@@ -42,7 +42,7 @@ static enum status add_blocks(const struct dataset *source, int64_t most, void *
     text_add(out, "\"blocks\": [");
     for (int64_t i = 0; i < count; i++) {
         uint64_t sum = 0;
-        // Evenly from the first byte to the last; in two steps, so that no product overflows.
+        // Evenly spaced from the first byte to the last; two steps, so that no product overflows.
         int64_t rest = size - block;
         int64_t at = all ? i * block : rest / (count - 1) * i + rest % (count - 1) * i / (count - 1);
         int64_t bytes = size - at < block ? size - at : block;
@@ -107,7 +107,7 @@ enum status data_fingerprint(struct data *data, const struct text **out)
     return status;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
 static int64_t integer_of(const json_t *object, const char *key)
 {
@@ -134,7 +134,7 @@ static void add_number(const char *what, int64_t then, int64_t now, struct text 
         text_add(out, "%s%s %" PRId64 " then, %" PRId64 " now", out->length > 0 ? ", " : "", what, then, now);
 }
 
-/* The blocks that lie in both files; sizes are compared elsewhere. */
+/* Compares the blocks that exist in both files; sizes are compared elsewhere. */
 static enum status compare_blocks(const struct dataset *source, const json_t *then, void *room,
                                   struct text *out)
 {

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Documents looked up at a time: where all are, and at most where a sample is read. */
+/* Documents per lookup: for a whole epoch, and at most for one sample. */
 enum { RUN = 32 * PART_BLOCK, SAMPLE_RUN = 8 * PART_BLOCK };
 
 static struct philox order_named(uint64_t seed, const char *name, const char *what)
@@ -45,7 +45,7 @@ void part_fini(struct part *part)
     *part = (struct part){0};
 }
 
-/* The documents at `count` places of an epoch, fewer where it ends; returns how many they are. */
+/* Looks up the documents at `count` positions of an epoch, fewer at its end; returns their number. */
 static int64_t documents_at(const struct part *part, int64_t epoch, int64_t begin, int64_t count,
                             int64_t *out)
 {
@@ -62,7 +62,8 @@ static int64_t block_count(const struct part *part)
     return (part->documents + PART_BLOCK - 1) / PART_BLOCK;
 }
 
-/* The places of an epoch, made now if neither of the two kept ones is it. The lock is held. */
+/* Returns the offsets of an epoch, computed now unless it is one of the two stored epochs. Called with the
+ * lock held. */
 static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **starts)
 {
     for (int e = 0; e < PART_EPOCHS; e++)
@@ -95,8 +96,8 @@ static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **
     return OK;
 }
 
-/* The last of starts[0..blocks) at or before `place`: the block that holds it, since blocks without tokens
- * begin where the next one does. */
+/* The last of starts[0..blocks) not after `place`: the block that contains it, since a block without tokens
+ * begins at the start of the next one. */
 static int64_t find_place(const int64_t *starts, int64_t blocks, int64_t place)
 {
     int64_t low = 0, high = blocks;
@@ -110,8 +111,8 @@ static int64_t find_place(const int64_t *starts, int64_t blocks, int64_t place)
     return low;
 }
 
-/* How many documents are looked up at once for `count` tokens: a whole number of blocks that nearly always is
- * enough, since the permutation is computed for many at less than the price of one each. */
+/* Number of documents to look up at once for `count` tokens: a multiple of the block size that is nearly
+ * always sufficient, since computing the permutation for many documents is cheaper per document. */
 static int64_t documents_for(const struct part *part, int64_t count)
 {
     double about = 0.75 * PART_BLOCK + (double)count * (double)part->documents / (double)part->tokens;
@@ -119,7 +120,7 @@ static int64_t documents_for(const struct part *part, int64_t count)
     return blocks * PART_BLOCK;
 }
 
-/* tokens[count] from `place` on, across documents. */
+/* Reads tokens[count] from token offset `place` on, across documents. */
 static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t place,
                             int64_t count, int64_t vocab_size, int32_t *tokens)
 {

@@ -19,12 +19,12 @@ struct reader {
     const struct text_sink *sink;
     bool json;
 
-    // Plain text: whether the document has any byte; how many line ends it ends with (far below 0 until
-    // a file's first line, so that empty lines before it are no document); its lines so far.
+    // Plain text: whether the document has any byte; the number of line ends at its end (far below 0 before
+    // the first line of a file, so that leading empty lines are no document); its lines so far.
     bool begun;
     int64_t line_ends, lines;
 
-    // JSON Lines: what is known of a line that goes on in the next chunk, and the number of the line.
+    // JSON Lines: the incomplete line at the end of the chunk, and the line number.
     struct text line;
     int64_t line_number;
 };
@@ -46,7 +46,7 @@ static enum status end_document(struct reader *r)
     return begun ? r->sink->end_document(r->sink->context) : OK;
 }
 
-/* A document ends before the first byte that follows two line ends; "\r" among them changes nothing. */
+/* A document ends before the first byte that follows two line ends; "\r" between them is ignored. */
 static enum status cut_at_blank_lines(struct reader *r, const char *bytes, int64_t length)
 {
     int64_t begin = 0, i = 0;
@@ -113,7 +113,7 @@ static enum status read_plain(struct reader *r, const char *bytes, int64_t lengt
     return fail(BAD_ARGUMENT, "%s: no rule cuts it into documents", r->name);
 }
 
-/* The text of a line that is JSON. */
+/* Emits the text of a parsed JSON line. */
 static enum status take_object(struct reader *r, const struct json_line *line)
 {
     if (line->found == LINE_NO_OBJECT)
@@ -136,7 +136,7 @@ static enum status take_object(struct reader *r, const struct json_line *line)
 
 static enum status read_json_line(struct reader *r, const char *bytes, int64_t length)
 {
-    // Some programs begin a file with a byte order mark, which JSON does not know.
+    // Some programs write a byte order mark, which JSON does not allow.
     if (++r->line_number == 1 && length >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0) {
         bytes += 3;
         length -= 3;
@@ -155,7 +155,7 @@ static enum status read_json_line(struct reader *r, const char *bytes, int64_t l
     return take_object(r, &line);
 }
 
-/* The beginning of a line whose end is in a later chunk. */
+/* Keeps the beginning of a line that continues in the next chunk. */
 static enum status keep_line(struct reader *r, const char *bytes, size_t length)
 {
     if (length > TEXT_MOST_LINE_BYTES - r->line.length)

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Text files as a stream of documents, in pieces, so that no file needs to fit in memory.
+/* Text files as a stream of documents, in pieces, so that no file has to fit in memory.
  *
- *     plain text   bytes as they are, UTF-8 or not, cut into documents by a rule of enum text_documents
- *     JSON Lines   one object a line, whose key "text" (or another) is a document; a byte order mark in
- *                  front of the first is skipped
+ *     plain text   unchanged bytes, UTF-8 or not, split into documents by a rule of enum text_documents
+ *     JSON Lines   one object per line, whose key "text" (or another) is a document; a byte order mark before
+ *                  the first line is skipped
  *
- * The trap: a piece is cut anywhere, even inside a character; who tokenizes pieces holds back the end of
- * each one (encoder_cut() in tokenizer.h). */
+ * The trap: a piece may end anywhere, even inside a character; a caller that tokenizes pieces must hold back
+ * the end of each one (encoder_cut() in tokenizer.h). */
 #pragma once
 
 #include "base/status.h"
 
 #include <stdint.h>
 
-enum { TEXT_MOST_LINE_BYTES = 1 << 30 }; // of JSON Lines: a line is held in memory, once
+enum { TEXT_MOST_LINE_BYTES = 1 << 30 }; // of JSON Lines: one line is held in memory
 
-enum text_format { TEXT_BY_NAME, TEXT_PLAIN, TEXT_JSON_LINES }; // by name: JSON for .jsonl, .ndjson and .json
+enum text_format {
+    TEXT_BY_NAME,
+    TEXT_PLAIN,
+    TEXT_JSON_LINES
+};  // by name: JSON Lines for .jsonl, .ndjson and
+    // .json
 
 enum text_documents {
-    TEXT_FILE,       // a file is a document
-    TEXT_BLANK_LINE, // a document ends with the empty lines after it, which stay in it
-    TEXT_FORM_FEED,  // form feeds stand between documents, and are left out
-    TEXT_LINES,      // a document is `lines` lines, with their line ends
+    TEXT_FILE,       // each file is a document
+    TEXT_BLANK_LINE, // a document ends after a series of empty lines, which belong to it
+    TEXT_FORM_FEED,  // form feeds separate documents, and are dropped
+    TEXT_LINES,      // a document is `lines` lines, including their line ends
     TEXT_DOCUMENTS_COUNT
 };
 
@@ -32,8 +37,8 @@ struct text_options {
     const char *json_key;
 };
 
-/* Who takes the pieces. `progress` is told the bytes read since it was told last. A status other than OK from
- * either ends the reading, and is passed on. */
+/* Consumer of the pieces. `progress` receives the number of bytes read since its last call. A status other
+ * than OK from either stops reading and is returned. */
 struct text_sink {
     enum status (*piece)(void *context, const char *bytes, int64_t length);
     enum status (*end_document)(void *context);
@@ -41,7 +46,6 @@ struct text_sink {
     void *context;
 };
 
-/* Reads `path` ("-" is standard input) to its end. IO_ERROR names the file, BAD_DATA the file and the line.
- */
+/* Reads `path` ("-": standard input) to its end. IO_ERROR names the file, BAD_DATA the file and the line. */
 MUST_USE enum status text_read(const char *path, const struct text_options *options,
                                const struct text_sink *sink);

@@ -13,16 +13,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TYPE_UINT16 = 8, READ_BYTES = 1 << 15 }; // at once, on the stack
+enum { TYPE_UINT16 = 8, READ_BYTES = 1 << 15 }; // per read, on the stack
 
 struct dataset {
     char *prefix;
-    int bin; // its descriptor
+    int bin; // file descriptor
     int64_t bin_bytes;
     struct dataset_index index;
 };
 
-/* More datasets than the soft limit on open files allows: up to the hard one it is ours to raise. */
+/* There may be more datasets than the soft limit on open files allows: raises it to the hard limit. */
 static bool raise_file_limit(void)
 {
     struct rlimit limit;
@@ -35,7 +35,7 @@ static bool raise_file_limit(void)
 static enum status open_file(const char *path, int *fd, int64_t *bytes)
 {
     struct stat info;
-    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK; // a pipe of that name must not block
+    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK; // O_NONBLOCK: opening a pipe must not block
     *fd = open(path, flags);
     if (*fd < 0 && errno == EMFILE && raise_file_limit())
         *fd = open(path, flags);
@@ -176,7 +176,7 @@ enum status dataset_read_bytes(const struct dataset *dataset, int64_t at, size_t
     return OK;
 }
 
-/* Id `i` of an array of ids as stored in the file. */
+/* Id `i` of an array in file format. */
 static int64_t load_id(const struct dataset_index *index, const void *ids, int64_t i)
 {
     int64_t value = 0;
@@ -193,13 +193,13 @@ static int64_t load_id(const struct dataset_index *index, const void *ids, int64
     }
 }
 
-/* ids[0..count) of the file into `out`; false when one of them is outside the vocabulary. One comparison an
- * id, and no branch: a wrong id is found again only when there is one. */
+/* Converts ids[0..count) from file format; returns false if one of them is outside the vocabulary. One
+ * comparison per id and no branch; the invalid id is searched again only in case of an error. */
 static bool widen(const struct dataset_index *index, const void *ids, int64_t count, int64_t vocab_size,
                   int32_t *out)
 {
     bool wrong = false;
-    if (index->type == TYPE_UINT16) { // nearly every dataset: a loop that the compiler can unroll
+    if (index->type == TYPE_UINT16) { // the usual type: a loop that the compiler can unroll
         const uint16_t *narrow = ids;
         for (int64_t i = 0; i < count; i++) {
             out[i] = narrow[i];

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Documents of token ids on disk: Megatron-LM's indexed dataset, two files beside each other.
+/* Token ids of documents on disk: Megatron-LM's indexed dataset, a pair of files.
  *
- *     PREFIX.bin   the ids of all documents, one after the other, nothing else
- *     PREFIX.idx   where each one lies. Little endian, and not aligned, because the magic has 9 bytes:
+ *     PREFIX.bin   the ids of all documents, concatenated, nothing else
+ *     PREFIX.idx   their index. Little endian, and not aligned, because the magic has 9 bytes:
  *
  *         byte 0    "MMIDIDX\0\0"
  *              9    u64  version, 1
  *             17    u8   type of an id: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16  (6 and 7 are floats)
  *             18    u64  number n of sequences
  *             26    u64  number d of document boundaries: documents + 1
- *             34    i32  length of each sequence, in ids    [n]
- *                   i64  where it begins in .bin, in bytes  [n]
- *                   i64  first sequence of each document    [d]   0, ..., n
- *                   i8   mode of each sequence              [n]   only in multimodal sets; not read
+ *             34    i32  length of each sequence, in ids      [n]
+ *                   i64  offset of each sequence in .bin, bytes [n]
+ *                   i64  first sequence of each document      [d]   0, ..., n
+ *                   i8   mode of each sequence                [n]   only in multimodal sets; not read
  *
- * A document is usually one sequence. Sequences lie in .bin without gaps, so a document is one run of
- * ids; that redundancy is checked in full when a dataset is opened, together with every count against
- * the real sizes of both files, so that later reads need no checks of places.
+ * A document is usually one sequence. Sequences are contiguous in .bin, so a document is one contiguous range
+ * of ids; this redundancy is checked in full when a dataset is opened, together with every count against the
+ * actual sizes of both files, so that later reads need no bounds checks.
  *
- * The index is read into memory when a dataset is opened, and ids are read from the open .bin file (pread): a
- * file that is truncated, or a disk that fails, is an error of that read and no signal. The trap: a file that
- * is rewritten in place while it is open gives other ids without an error; write a new dataset under a new
- * name, or through dataset_writer, which renames. */
+ * The index is read into memory when a dataset is opened, and ids are read from the open .bin file with
+ * pread: a truncated file or a failing disk is an error of that read, not a signal. The trap: a file that is
+ * rewritten in place while it is open returns other ids without an error; write a new dataset under a new
+ * name, or with dataset_writer, which renames. */
 #pragma once
 
 #include "base/status.h"
@@ -30,9 +30,10 @@
 
 struct dataset;
 
-/* `prefix` with or without ".bin" or ".idx". IO_ERROR or BAD_DATA names the file, the place and the value. */
+/* Opens a dataset; `prefix` with or without ".bin" or ".idx". IO_ERROR or BAD_DATA names the file, the byte
+ * offset and the value. */
 MUST_USE enum status dataset_open(const char *prefix, struct dataset **out);
-void dataset_close(struct dataset *dataset); // takes NULL
+void dataset_close(struct dataset *dataset); // accepts NULL
 
 const char *dataset_prefix(const struct dataset *dataset);
 const char *dataset_type_name(const struct dataset *dataset); // "uint16", "int32", ...
@@ -40,38 +41,38 @@ int64_t dataset_documents(const struct dataset *dataset);
 int64_t dataset_sequences(const struct dataset *dataset);
 int64_t dataset_tokens(const struct dataset *dataset);
 
-/* How many ids lie before `document`, which is in [0, documents]. */
+/* Number of ids before `document`, which is in [0, documents]. */
 int64_t dataset_start(const struct dataset *dataset, int64_t document);
 int64_t dataset_length(const struct dataset *dataset, int64_t document);
 
-/* ids [begin, begin + count) of a document into `out`. An id outside [0, vocab_size) is BAD_DATA, and the
- * text names the file, the document, the position in it and the id; IO_ERROR when the file cannot be read or
- * has been truncated. Threads may read at once. */
+/* Reads ids [begin, begin + count) of a document. An id outside [0, vocab_size) is BAD_DATA, with the file,
+ * the document, the position in it and the id; IO_ERROR if the file cannot be read or has been truncated.
+ * Thread-safe. */
 MUST_USE enum status dataset_read(const struct dataset *dataset, int64_t document, int64_t begin,
                                   int64_t count, int64_t vocab_size, int32_t *out);
 
-/* What the files were when they were opened: sizes, and the checksum of the whole .idx file. */
+/* Properties of the files when they were opened: sizes, and the checksum of the whole .idx file. */
 int64_t dataset_index_bytes(const struct dataset *dataset);
 uint64_t dataset_index_checksum(const struct dataset *dataset);
 int64_t dataset_bin_bytes(const struct dataset *dataset);
 
-/* `count` bytes of the .bin file from byte `at` on, inside its size. IO_ERROR names the file and the byte. */
+/* Reads `count` bytes of the .bin file from byte `at` on, within its size. IO_ERROR names the file and the
+ * byte. */
 MUST_USE enum status dataset_read_bytes(const struct dataset *dataset, int64_t at, size_t count, void *out);
 
-/* Writes a dataset without holding it in memory (4 bytes a document). Ids are written as uint16 when
- * vocab_size is below 65500, as int32 otherwise: Megatron's rule. Both files have temporary names
- * until dataset_writer_finish(), and the .idx gets its name last, so a dataset that can be opened is
- * complete. Makes the folder of `prefix`. */
+/* Writes a dataset without holding it in memory (4 bytes per document). Ids are uint16 if vocab_size is below
+ * 65500, else int32: Megatron's rule. Both files have temporary names until dataset_writer_finish(), which
+ * renames the .idx last, so a dataset that can be opened is complete. Creates the folder of `prefix`. */
 struct dataset_writer;
 MUST_USE enum status dataset_writer_create(const char *prefix, int64_t vocab_size,
                                            struct dataset_writer **out);
 
-/* A document is any number of adds, then an end; it may be empty. */
+/* Adds ids to the current document; a document is any number of adds, then an end, and may be empty. */
 MUST_USE enum status dataset_writer_add(struct dataset_writer *writer, const int32_t *ids, int64_t count);
 MUST_USE enum status dataset_writer_end_document(struct dataset_writer *writer);
 
-/* Syncs, then renames. A dataset without any id is BAD_DATA, as it would be for dataset_open(). */
+/* Syncs, then renames. A dataset without ids is BAD_DATA, as in dataset_open(). */
 MUST_USE enum status dataset_writer_finish(struct dataset_writer *writer);
 
-/* Takes NULL. Removes the temporary files of a writer that was not finished. */
+/* Accepts NULL. Removes the temporary files of an unfinished writer. */
 void dataset_writer_destroy(struct dataset_writer *writer);

@@ -14,26 +14,26 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little 
 enum { VERSION_AT = 9, TYPE_AT = 17, SEQUENCES_AT = 18, BOUNDARIES_AT = 26, HEADER_BYTES = 34 };
 enum { CHUNK_BYTES = 1 << 18 };
 
-/* One row for each type code of the format. */
+/* One row per type code of the format. */
 static const struct {
     const char *name;
-    int64_t bytes; // 0: not a type of ids
+    int64_t bytes; // 0: not an integer type
 } types[] = {
     [1] = {"uint8", 1}, [2] = {"int8", 1},    [3] = {"int16", 2},   [4] = {"int32", 4},
     [5] = {"int64", 8}, [6] = {"float64", 0}, [7] = {"float32", 0}, [8] = {"uint16", 2},
 };
 
-/* The file from its beginning to its end, once. */
+/* Reads the file once, from beginning to end. */
 struct reader {
     int fd;
     const char *path, *bin_path;
-    int64_t bytes, at; // of the file; read so far
+    int64_t bytes, at; // file size; bytes read so far
     int64_t bin_bytes;
     struct checksum *sum;
     unsigned char *chunk;
 };
 
-/* The next `count` bytes of the file. */
+/* Reads the next `count` bytes. */
 static enum status take(struct reader *r, void *out, size_t count)
 {
     for (size_t have = 0; have < count;) {
@@ -53,14 +53,14 @@ static enum status take(struct reader *r, void *out, size_t count)
     return OK;
 }
 
-/* How many of `left` elements are read at once. */
+/* Number of elements to read at once. */
 static int64_t chunk_elements(int64_t left, int64_t element_bytes)
 {
     int64_t most = CHUNK_BYTES / element_bytes;
     return left < most ? left : most;
 }
 
-/* The arrays of the file are not aligned, and neither are their elements in the chunk. */
+/* Neither the arrays of the file nor their elements in the chunk are aligned. */
 static int64_t load_i64(const unsigned char *array, int64_t i)
 {
     int64_t value;
@@ -68,7 +68,7 @@ static int64_t load_i64(const unsigned char *array, int64_t i)
     return value;
 }
 
-/* The fixed part; every count is checked against the file's size. */
+/* Reads the fixed part; checks every count against the file size. */
 static enum status read_header(struct reader *r, struct dataset_index *d)
 {
     unsigned char header[HEADER_BYTES];
@@ -117,8 +117,8 @@ static enum status read_header(struct reader *r, struct dataset_index *d)
     return OK;
 }
 
-/* Sequence `i`, of `length` ids from byte `begin` of the .bin file on, follows the one that ended at `*end`.
- */
+/* Checks that sequence `i`, of `length` ids from byte `begin` of the .bin file on, follows the one that ended
+ * at `*end`. */
 static enum status check_sequence(const struct reader *r, const struct dataset_index *d, int64_t i,
                                   int64_t length, int64_t begin, int64_t *end)
 {
@@ -131,7 +131,8 @@ static enum status check_sequence(const struct reader *r, const struct dataset_i
                     "%s, byte %" PRId64 ": sequence %" PRId64 " begins at byte %" PRId64
                     " of the .bin file; the one before it ended at %" PRId64 ": corrupt",
                     r->path, pointers_at + i * 8, i, begin, *end);
-    *end += length * d->id_bytes; // no overflow: it was at most the file's size, and this is below 2^34
+    *end += length * d->id_bytes; // cannot overflow: *end was at most the file size, and the sum is below
+                                  // 2^34
     if (*end > r->bin_bytes)
         return fail(BAD_DATA,
                     "%s: %" PRId64 " bytes, but sequence %" PRId64 " of %s ends at byte %" PRId64
@@ -140,7 +141,8 @@ static enum status check_sequence(const struct reader *r, const struct dataset_i
     return OK;
 }
 
-/* Every sequence begins where the one before it ended, and the last one ends with the .bin file. */
+/* Checks that every sequence begins at the end of the previous one, and that the last one ends with the .bin
+ * file. */
 static enum status read_pointers(struct reader *r, struct dataset_index *d, const int32_t *lengths)
 {
     int64_t end = 0;
@@ -159,7 +161,8 @@ static enum status read_pointers(struct reader *r, struct dataset_index *d, cons
     return OK;
 }
 
-/* Document `i` ends before sequence `next`: its length is that of the sequences from `*before` on. */
+/* Adds document `i`, which ends before sequence `next`: its length is that of the sequences from `*before`
+ * on. */
 static enum status add_document(const struct reader *r, struct dataset_index *d, int64_t i,
                                 const int32_t *lengths, int64_t before, int64_t next)
 {
@@ -174,7 +177,7 @@ static enum status add_document(const struct reader *r, struct dataset_index *d,
     return OK;
 }
 
-/* Boundaries go from 0 to the number of sequences and never back. */
+/* Checks that boundaries ascend from 0 to the number of sequences. */
 static enum status read_boundaries(struct reader *r, struct dataset_index *d, const int32_t *lengths)
 {
     const int64_t boundaries_at = HEADER_BYTES + d->sequences * 12;
@@ -198,7 +201,7 @@ static enum status read_boundaries(struct reader *r, struct dataset_index *d, co
     return OK;
 }
 
-/* The modes of a multimodal set: only for the checksum. */
+/* Reads the modes of a multimodal set, for the checksum only. */
 static enum status read_rest(struct reader *r)
 {
     while (r->at < r->bytes)

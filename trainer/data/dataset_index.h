@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The index of a dataset (the .idx file, whose format is in dataset.h), checked in full and kept in memory as
- * the length of each document. Nothing of the file is read again after that: a file that is truncated during
- * a run cannot hurt it.
+/* The index of a dataset (the .idx file; format in dataset.h), checked in full and stored in memory as the
+ * length of each document. The file is not read again, so truncating it during a run has no effect.
  *
- * Memory: 4.25 bytes a document; 4 bytes a sequence more while it is read. */
+ * Memory: 4.25 bytes per document; 4 more per sequence while it is read. */
 #pragma once
 
 #include "base/status.h"
 
 #include <stdint.h>
 
-enum { INDEX_BLOCK = 32 }; // documents for each stored start
+enum { INDEX_BLOCK = 32 }; // documents per stored start
 
 struct dataset_index {
-    int type;         // the code of the file
+    int type;         // type code in the file
     int64_t id_bytes; // of one id
     const char *type_name;
     int64_t sequences, documents, tokens;
@@ -23,8 +22,8 @@ struct dataset_index {
     uint64_t checksum; // of the whole file
 };
 
-/* Reads the index from `fd`, a regular file of `bytes` bytes. The names and the size of the .bin file are for
- * the checks and for messages. BAD_DATA names the file, the place and the value; NO_MEMORY; IO_ERROR. */
+/* Reads the index from `fd`, a regular file of `bytes` bytes. Names and size of the .bin file are for checks
+ * and messages. BAD_DATA names the file, the byte offset and the value; NO_MEMORY; IO_ERROR. */
 MUST_USE enum status index_read(int fd, const char *path, int64_t bytes, const char *bin_path,
                                 int64_t bin_bytes, struct dataset_index *out);
-void index_free(struct dataset_index *index); // takes {0}
+void index_free(struct dataset_index *index); // accepts {0}

@@ -15,12 +15,12 @@ enum { TYPE_I32 = 4, TYPE_U16 = 8, CHUNK = 4096 };
 struct dataset_writer {
     struct text bin_path, idx_path;
     struct file_temporary bin_file, idx_file;
-    FILE *bin, *idx; // of their descriptors' duplicates; NULL when not open
+    FILE *bin, *idx; // on duplicated descriptors; NULL if not open
     int type;
     int64_t vocab_size;
     int32_t *lengths; // of each document so far
     int64_t documents, capacity;
-    int64_t length, tokens; // of the document being added; of all
+    int64_t length, tokens; // of the current document; of all documents
 };
 
 static enum status io_failure(const struct text *path)
@@ -30,7 +30,7 @@ static enum status io_failure(const struct text *path)
                 why == ENOSPC || why == EDQUOT ? "; nothing was kept under the final name" : "");
 }
 
-/* Syncs and closes: only then is it known that every byte has a place on the disk. */
+/* Syncs and closes; only the sync guarantees that all bytes are on disk. */
 static enum status close_file(FILE **file, const struct text *path)
 {
     bool good = fflush(*file) == 0 && fsync(fileno(*file)) == 0;
@@ -95,7 +95,7 @@ enum status dataset_writer_create(const char *prefix, int64_t vocab_size, struct
     return status;
 }
 
-/* ids[0..count) in the type of the file, count at most CHUNK. */
+/* Writes ids[0..count) in the id type of the file; count is at most CHUNK. */
 static enum status write_chunk(struct dataset_writer *w, const int32_t *ids, int64_t count)
 {
     uint16_t narrow[CHUNK];
@@ -146,7 +146,7 @@ enum status dataset_writer_end_document(struct dataset_writer *writer)
     return OK;
 }
 
-/* The layout is in dataset.h. Errors are kept by the stream, and asked for once at the end. */
+/* The format is in dataset.h. The stream records errors; they are checked once at the end. */
 static enum status write_index(struct dataset_writer *w)
 {
     const uint64_t version = 1, sequences = (uint64_t)w->documents, boundaries = sequences + 1;
@@ -176,14 +176,14 @@ enum status dataset_writer_finish(struct dataset_writer *writer)
     TRY(close_file(&writer->bin, &writer->bin_path));
     TRY(close_file(&writer->idx, &writer->idx_path));
 
-    // An older pair loses its index first: at no moment can an index be opened with another's ids.
+    // Removes the index of an older pair first: an index can never be opened with the ids of another dataset.
     if (unlink(writer->idx_path.chars) != 0 && errno != ENOENT)
         return io_failure(&writer->idx_path);
     TRY(file_temporary_commit(&writer->bin_file, writer->bin_path.chars));
     enum status status = file_temporary_commit(&writer->idx_file, writer->idx_path.chars);
     if (status != OK)
         unlink(writer->bin_path.chars);
-    if (status != OK && writer->idx_file.path.length == 0) // it had its name already
+    if (status != OK && writer->idx_file.path.length == 0) // it was already renamed
         unlink(writer->idx_path.chars);
     return status;
 }
