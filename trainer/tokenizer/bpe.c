@@ -8,7 +8,7 @@
 
 enum { CACHE_SLOTS = 1 << 17, CACHE_WORDS = CACHE_SLOTS / 2, CACHED_BYTES = 48, CUT_REACH = 1 << 21 };
 
-/* The length of an apostrophe's ending at the beginning of the bytes, or 0. */
+/* Length of a contraction ('s, 're, ...) at the beginning of the bytes, or 0. */
 static int64_t ending_length(const char *bytes, int64_t length)
 {
     if (bytes[0] != '\'' || length < 2)
@@ -20,8 +20,8 @@ static int64_t ending_length(const char *bytes, int64_t length)
     return two ? 3 : 0;
 }
 
-/* Spaces up to something else give their last one away, since it may lead the next word; a single one
- * stays, and so do all of them at the end of the text. */
+/* Spaces before other text leave the last space to the next word; a single space and the spaces at the end of
+ * the text are kept whole. */
 static int64_t spaces_length(const char *bytes, int64_t length)
 {
     int64_t at = 0, before_last = 0;
@@ -52,7 +52,7 @@ int64_t bpe_word(const char *bytes, int64_t length)
 
 int64_t bpe_cut(const char *bytes, int64_t length)
 {
-    // What lies further back was looked at when it came.
+    // Text further back was searched by an earlier call.
     int64_t reach = length > CUT_REACH ? length - CUT_REACH : 0;
     for (int64_t at = length - 1; at > reach; at--) {
         if (bytes[at] != ' ' && bytes[at] != '\n')
@@ -66,8 +66,8 @@ int64_t bpe_cut(const char *bytes, int64_t length)
     return 0;
 }
 
-/* The ids of words seen before. Text repeats its words so much that little is merged twice. When either
- * the slots or the arenas are full, everything is forgotten and learned anew. */
+/* Cache of the ids of words: text repeats words so often that few are merged twice. When either the slots or
+ * the arenas are full, the cache is cleared. */
 struct cached {
     uint64_t hash; // 0: empty
     uint32_t bytes_at, ids_at;
@@ -78,7 +78,7 @@ struct encoder_state {
     struct bpe_scratch *scratch;
     struct cached *slots;
     char *bytes;  // [CACHE_WORDS * CACHED_BYTES]
-    int32_t *ids; // as many: a word has no more tokens than bytes
+    int32_t *ids; // [CACHE_WORDS * CACHED_BYTES] since a word has no more tokens than bytes
     uint32_t byte_count, id_count, words;
 };
 
@@ -126,7 +126,7 @@ static uint64_t hash_word(const char *word, int64_t length)
     return bpe_mix(hash ^ part) | 1; // 0 marks an empty slot
 }
 
-/* The slot that holds the word, or the empty one where it belongs. */
+/* The slot of the word, or the empty slot for it. */
 static struct cached *find_cached(struct encoder_state *state, uint64_t hash, const char *word,
                                   int64_t length)
 {

@@ -7,16 +7,16 @@
  *     merges H el l o -> H ell o -> Hell o -> Hello        the pair that merges.txt lists first, everywhere
  *                                                          in the word, until no pair is listed
  *
- * vocab.json numbers the tokens and merges.txt lists the pairs. Both write a byte as a character: the
- * printable ones of Latin-1 as themselves, the others as U+0100 and on, in order; so "Ġ" is a space. */
+ * vocab.json maps tokens to ids and merges.txt lists the pairs. Both write a byte as a character: the
+ * printable bytes of Latin-1 as themselves, the others as U+0100 and up, in order; so "Ġ" is a space. */
 #pragma once
 
 #include "trainer/tokenizer/tokenizer_kind.h"
 
 struct bpe_merge {
     uint64_t pair; // left << 32 | right; BPE_NO_PAIR in an empty slot
-    int32_t rank;  // the place in merges.txt: lower goes first
-    int32_t id;    // of the token that both become
+    int32_t rank;  // index in merges.txt: lower ranks are merged first
+    int32_t id;    // of the merged token
 };
 
 #define BPE_NO_PAIR UINT64_MAX
@@ -26,17 +26,17 @@ struct bpe {
     int32_t size;
     int32_t end_of_document;
     int32_t byte_ids[256];
-    char *bytes;              // of all tokens, one after the other
-    int64_t *starts;          // [size + 1] where each begins
+    char *bytes;              // of all tokens, concatenated
+    int64_t *starts;          // [size + 1] offset of each token
     struct bpe_merge *merges; // a hash table with linear probing, at most half full
     uint64_t merge_mask;
 };
 
-/* BAD_DATA or IO_ERROR names the file, the line or the token, and what is wrong there. */
+/* Loads both files. BAD_DATA or IO_ERROR names the file, the line or the token, and the problem. */
 MUST_USE enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe **out);
-void bpe_free(struct bpe *bpe); // takes NULL, and half a thing
+void bpe_free(struct bpe *bpe); // accepts NULL, and a partially loaded one
 
-/* Spreads keys over a table. */
+/* Hash function. */
 static inline uint64_t bpe_mix(uint64_t key)
 {
     key *= 0x9E3779B97F4A7C15U;
@@ -56,20 +56,21 @@ static inline const struct bpe_merge *bpe_find(const struct bpe *bpe, int32_t le
     }
 }
 
-/* The length of the first word of bytes[0..length), length at least 1: the first match of
- *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+                     */
+/* Length of the first word of bytes[0..length), length at least 1: the first match of
+ *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 int64_t bpe_word(const char *bytes, int64_t length);
 
-/* encoder_cut(): before a space or a line end that follows no other space. No word of the pattern holds a
- * space after anything else, and no word before such a place looks beyond it. */
+/* Implements encoder_cut(): cuts before a space or a line end that does not follow another space. No word
+ * of the pattern has a space after anything else, and no word before such a position depends on what
+ * follows it. */
 int64_t bpe_cut(const char *bytes, int64_t length);
 
-/* Scratch of one encoder. */
+/* Scratch memory of one encoder. */
 struct bpe_scratch;
 MUST_USE enum status bpe_scratch_create(struct bpe_scratch **out);
-void bpe_scratch_destroy(struct bpe_scratch *scratch); // takes NULL
+void bpe_scratch_destroy(struct bpe_scratch *scratch); // accepts NULL
 
-/* Adds the ids of one word to `out`. */
+/* Appends the ids of one word to `out`. */
 MUST_USE enum status bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word,
                                      int64_t length, struct tokens *out);
 

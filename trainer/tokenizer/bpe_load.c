@@ -8,18 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALPHABET = 512 }; // code points that may stand for a byte: below U+0144
+enum { ALPHABET = 512 }; // code points that may represent a byte: below U+0144
 
 #define END_OF_TEXT "<|endoftext|>"
 
 struct loader {
     const char *vocab_file, *merge_file;
     json_t *vocabulary;        // token text to id
-    int16_t byte_of[ALPHABET]; // the byte that a code point stands for, or -1
+    int16_t byte_of[ALPHABET]; // byte represented by a code point, or -1
     struct bpe *bpe;
 };
 
-/* Printable bytes of Latin-1 are their own characters; the others follow from U+0100 on. */
+/* Printable bytes of Latin-1 represent themselves; the others follow from U+0100 on. */
 static void make_alphabet(int16_t byte_of[ALPHABET])
 {
     for (int i = 0; i < ALPHABET; i++)
@@ -31,8 +31,8 @@ static void make_alphabet(int16_t byte_of[ALPHABET])
     }
 }
 
-/* The bytes that a token's characters stand for, into out[0..strlen(token)]; their number, or -1. jansson has
- * checked that the text is UTF-8, and the alphabet has no character above two bytes. */
+/* Decodes the bytes represented by a token's characters into out[0..strlen(token)]; returns their number, or
+ * -1. jansson guarantees valid UTF-8, and no character of the alphabet is longer than two bytes. */
 static int64_t token_bytes(const struct loader *l, const char *token, char *out)
 {
     int64_t count = 0;
@@ -50,7 +50,7 @@ static int64_t token_bytes(const struct loader *l, const char *token, char *out)
     return count;
 }
 
-/* Behind the byte order mark that some editors put in front of UTF-8. */
+/* Length of the byte order mark that some editors write before UTF-8. */
 static size_t mark_length(const struct text *file)
 {
     return file->length >= 3 && memcmp(file->chars, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
@@ -78,7 +78,8 @@ static enum status read_vocabulary_file(struct loader *l)
     return status;
 }
 
-/* Every id from 0 to size - 1 has one token: tokens[id] is its text, owned by the JSON object. */
+/* Checks that every id from 0 to size - 1 has exactly one token: tokens[id] is its text, owned by the JSON
+ * object. */
 static enum status number_tokens(struct loader *l, const char **tokens, int64_t size)
 {
     const char *token;
@@ -100,7 +101,7 @@ static enum status number_tokens(struct loader *l, const char **tokens, int64_t 
     return OK;
 }
 
-/* The bytes of every token, and which token each single byte is. */
+/* Decodes the bytes of every token, and finds the token of each single byte. */
 static enum status spell_tokens(struct loader *l, const char *const *tokens, int64_t size)
 {
     struct bpe *bpe = l->bpe;
@@ -159,7 +160,7 @@ static int32_t id_of(const struct loader *l, const char *token)
     return id != NULL ? (int32_t)json_integer_value(id) : -1;
 }
 
-/* Notes the merge of two tokens on line `number`; `pair` is the line, for messages. */
+/* Adds the merge of two tokens in line `number`; `pair` is the line, for messages. */
 static enum status add_merge(struct loader *l, const char *pair, const char *left, const char *right,
                              int64_t number, int32_t rank)
 {
@@ -183,7 +184,7 @@ static enum status add_merge(struct loader *l, const char *pair, const char *lef
     return OK;
 }
 
-/* line[0..length) is "LEFT RIGHT". */
+/* Parses "LEFT RIGHT" in line[0..length). */
 static enum status parse_merge(struct loader *l, const char *line, size_t length, int64_t number,
                                int32_t rank)
 {
@@ -205,7 +206,7 @@ static enum status parse_merge(struct loader *l, const char *line, size_t length
     return status;
 }
 
-/* Room for as many merges as the file has lines, half full at most. */
+/* Allocates a table for as many merges as the file has lines, at most half full. */
 static enum status make_table(struct loader *l, const struct text *file)
 {
     uint64_t lines = 1, slots = 16;
@@ -233,7 +234,7 @@ static enum status parse_merges(struct loader *l, const struct text *file)
         size_t length = (size_t)((line_end != NULL ? line_end : end) - line);
         if (length > 0 && line[length - 1] == '\r')
             length--;
-        // A comment on the first line only: "# #" is a merge.
+        // Only the first line can be a comment: "# #" is a merge.
         bool comment = number == 1 && length >= 8 && memcmp(line, "#version", 8) == 0;
         if (length > 0 && !comment)
             TRY(parse_merge(l, line, length, number, rank++));

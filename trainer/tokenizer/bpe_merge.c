@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Merging one word, exactly as GPT-2 does: in rounds, each of which takes the pair of lowest rank in the word
- * and joins every place where it stands, from left to right. Two ways that give the same ids:
+/* Merges one word exactly as GPT-2: in rounds, each of which selects the pair of lowest rank in the word and
+ * joins all of its occurrences, from left to right. Two algorithms with the same result:
  *
- *     short words  the rounds as written, over an array         at most SHORT tokens squared
- *     long words   a heap of places by (rank, position)         n log n, for a megabyte without spaces
+ *     short words  the rounds as described, over an array       O(n^2), n at most SHORT tokens
+ *     long words   a heap of pairs by (rank, position)          O(n log n), for a megabyte without spaces
  *
- * The trap is in the heap: a pair made in a round may rank below the round's own pair (merges.txt may be
- * anything), and must wait for the round to end; taken at once it would use up places of the round. */
+ * The trap in the heap version: a pair created in a round may have a lower rank than the pair of the round
+ * (merges.txt may be arbitrary), and must wait until the round ends; merged at once it would use up
+ * occurrences of the round's pair. */
 #include "trainer/tokenizer/bpe.h"
 
 #include <inttypes.h>
@@ -17,19 +18,19 @@ enum { SHORT = 128 };
 
 struct place {
     int32_t rank;
-    int32_t left, right; // the tokens, when the place was noted: it is stale when they changed
+    int32_t left, right; // the tokens when the entry was made; it is stale if they have changed
     int64_t position;
 };
 
-/* Places, the smallest first once they are a heap. */
+/* Heap entries, the smallest first once they are a heap. */
 struct places {
     struct place *list;
     int64_t count, capacity;
 };
 
-/* A doubly linked list over the word's bytes; a merged token stays where its left part was. */
+/* A doubly linked list over the bytes of the word; a merged token is stored at its left part. */
 struct link {
-    int32_t id; // -1: merged away
+    int32_t id; // -1: merged into another token
     int64_t previous, next;
 };
 
@@ -61,12 +62,12 @@ static int32_t rank_of(const struct bpe *bpe, int32_t left, int32_t right)
     return merge != NULL ? merge->rank : BPE_NO_RANK;
 }
 
-/* One round over ids[0..count): joins every pair of this rank. ranks[i] is of the pair (i, i + 1). Returns
- * the new count. */
+/* One round over ids[0..count): joins every pair of this rank. ranks[i] is the rank of the pair (i, i + 1).
+ * Returns the new count. */
 static int join_everywhere(const struct bpe *bpe, int32_t *ids, int32_t *ranks, int count, int32_t rank)
 {
     int kept = 0;
-    bool changed = false; // whether the last kept token was just made
+    bool changed = false; // whether the last kept token was just merged
     for (int i = 0; i < count; kept++) {
         bool joins = i + 1 < count && ranks[i] == rank;
         int32_t id = joins ? bpe_find(bpe, ids[i], ids[i + 1])->id : ids[i];
@@ -145,7 +146,8 @@ static struct place heap_pop(struct places *heap)
     return top;
 }
 
-/* Notes the pair that begins at `position`, if it is listed: in the heap, or for after this round. */
+/* Adds the pair that begins at `position`, if it is listed, to the heap or to the list for the end of this
+ * round. */
 static enum status note_pair(const struct bpe *bpe, struct bpe_scratch *s, int64_t position, int32_t round)
 {
     if (position < 0 || s->links[position].next < 0)

@@ -10,7 +10,7 @@
 
 enum { BYTE_END = 256 };
 
-/* Bytes are their own ids: nothing to make, nothing to remember. */
+/* Bytes are their own ids: there is no model. */
 static enum status byte_create(const struct tokenizer_config *config, void **model,
                                struct vocabulary *vocabulary)
 {

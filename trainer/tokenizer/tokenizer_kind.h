@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a kind of tokenizer brings: one const row. Only tokenizer.c calls through it, after its checks;
- * everybody else uses tokenizer.h. */
+/* Interface of a tokenizer type: one const row. Only tokenizer.c calls through it, after its checks; other
+ * code uses tokenizer.h. */
 #pragma once
 
 #include "trainer/tokenizer/tokenizer.h"
@@ -12,9 +12,9 @@ struct vocabulary {
 
 struct tokenizer_kind {
     const char *name;
-    const char *other_name; // accepted too
+    const char *other_name; // alias
     bool needs_files;
-    /* `model` is what the kind reads later; nothing is kept on failure. */
+    /* Creates the `model` passed to the other functions; leaves nothing allocated on failure. */
     enum status (*create)(const struct tokenizer_config *config, void **model, struct vocabulary *vocabulary);
     void (*destroy)(void *model);
     enum status (*encoder_create)(const void *model, void **state);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Decoded tokens for a terminal: any bytes at all, and nothing that a terminal would obey. */
+/* Prints decoded tokens on a terminal: arbitrary bytes, without terminal control sequences. */
 #pragma once
 
 #include "base/text.h"
 
-/* Printable characters as they are, the rest as \n, \\ or \xNN: one line, from which the bytes can be read
- * back. */
+/* Prints printable characters unchanged and all others as \n, \\ or \xNN: one line, reversible. */
 void tokenizer_print(FILE *to, const struct text *bytes);

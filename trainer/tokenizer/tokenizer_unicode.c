@@ -3,7 +3,7 @@
 
 #include <utf8proc.h>
 
-/* ASCII by table, because most text is: o other, l letter, n number, s space. */
+/* Table for ASCII, the most frequent case: o other, l letter, n number, s space. */
 static const unsigned char ascii[128] = {
 #define o CHARACTER_OTHER
 #define l CHARACTER_LETTER
@@ -41,7 +41,8 @@ static enum character kind_of(utf8proc_int32_t point)
     case UTF8PROC_CATEGORY_ZP:
         return CHARACTER_SPACE;
     default:
-        return point == 0x85 ? CHARACTER_SPACE : CHARACTER_OTHER; // "next line" is a control, and a space
+        return point == 0x85 ? CHARACTER_SPACE : CHARACTER_OTHER; // "next line" is a control character and a
+                                                                  // space
     }
 }
 

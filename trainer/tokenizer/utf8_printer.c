@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* How many bytes a character that begins like this has; 1 where none begins so. */
+/* Length of a character in bytes, from its first byte; 1 if the byte is invalid. */
 static size_t announced(unsigned char lead)
 {
     if (lead < 0xC2 || lead > 0xF4)
@@ -12,7 +12,7 @@ static size_t announced(unsigned char lead)
     return lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
 }
 
-/* True when bytes[0..length) are the beginning of a character that is not complete. */
+/* True if bytes[0..length) are the beginning of an incomplete character. */
 static bool unfinished(const char *bytes, size_t length)
 {
     if (length >= announced((unsigned char)bytes[0]))
@@ -32,7 +32,8 @@ static bool is_control(const char *at)
     return first < 0x20 || first == 0x7F || (first == 0xC2 && (unsigned char)at[1] < 0xA0);
 }
 
-/* The characters of bytes[0..length) into `out`; returns how many bytes they are. `bytes` is terminated. */
+/* Converts the characters of bytes[0..length) to `out`; returns the number of bytes consumed. `bytes` is
+ * null-terminated. */
 static size_t convert(const char *bytes, size_t length, bool all, struct text *out)
 {
     size_t at = 0;
