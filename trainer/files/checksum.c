@@ -8,7 +8,7 @@ uint64_t checksum_of(const void *bytes, size_t length)
     return XXH3_64bits(bytes, length);
 }
 
-/* `struct checksum` is the library's state under a name of ours. */
+/* `struct checksum` wraps the state of the library. */
 struct checksum *checksum_begin(void)
 {
     XXH3_state_t *state = XXH3_createState();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* XXH3 with 64 bits and seed 0, as `xxhsum -H3` and Python's xxhash.xxh3_64 compute it: it runs at the speed
- * of memory and finds torn and rotten files. It is no signature: two files of one checksum can be
+/* 64-bit XXH3 with seed 0, as computed by `xxhsum -H3` and Python's xxhash.xxh3_64: it runs at memory
+ * speed and detects truncated and corrupted files. It is not a cryptographic hash: collisions can be
  * constructed. */
 #pragma once
 
@@ -9,9 +9,9 @@
 
 uint64_t checksum_of(const void *bytes, size_t length);
 
-/* The same of a stream, in parts of any length. */
+/* The same for a stream, in parts of any length. */
 struct checksum;
-struct checksum *checksum_begin(void); // NULL when there is no memory
+struct checksum *checksum_begin(void); // NULL if out of memory
 void checksum_add(struct checksum *sum, const void *bytes, size_t length);
 uint64_t checksum_now(const struct checksum *sum);
-void checksum_free(struct checksum *sum); // takes NULL
+void checksum_free(struct checksum *sum); // accepts NULL

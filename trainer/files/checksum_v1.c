@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Odd, and with no pattern: digits of the golden ratio and of the roots of 2 and 3. */
+/* Odd, and without a pattern: digits of the golden ratio and of the roots of 2 and 3. */
 static const uint64_t odd = 0x9E3779B97F4A7C15U;
 static const uint64_t start[CHECKSUM_V1_LANES] = {0x6A09E667F3BCC908U, 0xBB67AE8584CAA73BU,
                                                   0xB504F333F9DE6484U, 0xDDB3D742C265539DU};
@@ -13,16 +13,16 @@ static uint64_t rotate(uint64_t word, int bits)
     return word << bits | word >> (64 - bits);
 }
 
-/* A multiplication propagates changes upwards only: one of the uppermost bit would stay a change of one bit,
- * which the next word could undo. Three rotations (an odd number of them is one-to-one) bring it down first,
- * and no change of fewer than 43 bits in a word comes out of this step as one of the uppermost bit alone. */
+/* A multiplication propagates changes upwards only: a change of the uppermost bit would remain a change of
+ * one bit, which the next word could undo. Three rotations (an odd number of them is bijective) move it down
+ * first, and a change of fewer than 43 bits in a word never becomes a change of the uppermost bit alone. */
 static uint64_t mix(uint64_t lane, uint64_t word)
 {
     lane ^= word;
     return (lane ^ rotate(lane, 23) ^ rotate(lane, 41)) * odd;
 }
 
-/* Words are read low byte first, as the files are written. */
+/* Words are little endian, as in the files. */
 static uint64_t word_at(const unsigned char *bytes)
 {
     _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -70,7 +70,7 @@ void checksum_v1_add(struct checksum_v1 *sum, const void *bytes, size_t length)
 
 uint64_t checksum_v1_end(const struct checksum_v1 *sum)
 {
-    // The last stripe is filled with zeros; the length tells those from zeros that were there.
+    // The last stripe is padded with zeros; the length distinguishes them from zeros in the data.
     struct checksum_v1 last = *sum;
     size_t waiting = (size_t)(sum->bytes % CHECKSUM_V1_STRIPE_BYTES);
     if (waiting > 0) {

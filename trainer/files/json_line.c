@@ -33,7 +33,7 @@ static char peek(const struct scanner *s)
     return s->at < s->end ? *s->at : 0;
 }
 
-/* utf8_length() at `at`, of bytes that need no end: a sequence that the end cuts is none. */
+/* utf8_length() at `at` for bytes without a terminator: a sequence truncated by the end is invalid. */
 static int sequence_length(const char *at, const char *end)
 {
     char bytes[5] = {0};
@@ -58,8 +58,8 @@ static int hex4(const char *at, const char *end)
     return value;
 }
 
-/* The code point of the escape that begins at `at` (the backslash), and the length of the escape;
- * -1 when it is none. Surrogates come in pairs. */
+/* Code point of the escape sequence at `at` (the backslash), and its length; -1 if it is invalid. Surrogates
+ * must be paired. */
 static int escape(const char *at, const char *end, int *length)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -80,7 +80,7 @@ static int escape(const char *at, const char *end, int *length)
     return second < 0xDC00 || second > 0xDFFF ? -1 : 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
 }
 
-/* A string, from its first quote to after its last. */
+/* Scans a string, from its opening to after its closing quote. */
 static bool scan_string(struct scanner *s, const char **begin, const char **end)
 {
     if (peek(s) != '"')
@@ -142,7 +142,7 @@ static bool scan_word(struct scanner *s, const char *word)
     return true;
 }
 
-/* A string, a number or a word. */
+/* Scans a string, a number or a literal. */
 static bool scan_scalar(struct scanner *s)
 {
     const char *begin, *end;
@@ -163,7 +163,7 @@ static bool scan_scalar(struct scanner *s)
     }
 }
 
-/* The name of a member and its colon. */
+/* Scans the name of a member and its colon. */
 static bool scan_name(struct scanner *s, const char **begin, const char **end)
 {
     skip_space(s);
@@ -177,8 +177,8 @@ static bool scan_name(struct scanner *s, const char **begin, const char **end)
     return true;
 }
 
-/* After a value inside closers[0..*depth): its commas and closing brackets, up to where the next value
- * begins. False for an error. */
+/* After a value inside closers[0..*depth): scans commas and closing brackets up to the next value. Returns
+ * false on error. */
 static bool scan_after(struct scanner *s, char *closers, int *depth)
 {
     const char *begin, *end;
@@ -199,7 +199,7 @@ static bool scan_after(struct scanner *s, char *closers, int *depth)
     return true;
 }
 
-/* One value of any kind; no recursion, so that no line overflows the stack. */
+/* Scans a value of any kind, without recursion, so that no line can overflow the stack. */
 static bool scan_value(struct scanner *s)
 {
     char closers[MOST_DEPTH];
@@ -227,7 +227,7 @@ static bool scan_value(struct scanner *s)
     return true;
 }
 
-/* Whether the name at [begin, end) is `key`. */
+/* Whether the name in [begin, end) is `key`. */
 static bool is_key(const char *begin, const char *end, const char *key)
 {
     struct json_line name = {.bytes = begin, .length = end - begin, .begin = 0, .end = end - begin};
@@ -241,7 +241,7 @@ static bool is_key(const char *begin, const char *end, const char *key)
     return *key == 0;
 }
 
-/* The members of the object; its opening bracket has been read. */
+/* Scans the members of the object, after its opening bracket. */
 static bool scan_members(struct scanner *s, const char *key, struct json_line *out)
 {
     skip_space(s);
@@ -318,7 +318,7 @@ int64_t json_line_decode(const struct json_line *line, int64_t *at, char *out, i
             *at += length;
             continue;
         }
-        // All bytes up to the next escape.
+        // Copies all bytes up to the next escape sequence.
         int64_t most = line->end - *at < capacity - count ? line->end - *at : capacity - count;
         const char *next = memchr(from, '\\', (size_t)most);
         int64_t plain = next != NULL ? next - from : most;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One line of JSON Lines: checks the whole line against RFC 8259, and finds the string under one key of the
- * object. The line is read in place and the string is decoded a piece at a time, so that a line of any length
- * takes no memory beyond its own bytes.
+/* Parses one line of JSON Lines: checks the whole line against RFC 8259, and finds the string under one key
+ * of the object. The line is parsed in place and the string is decoded piece by piece, so a line of any
+ * length needs no additional memory.
  *
  *     {"id": 7, "text": "a\u00e9\n", "meta": [1, 2]}       key "text" ->  a C3 A9 0A
  *
- * Of a key that is given twice the last one counts. Numbers are checked, not computed: any magnitude is good.
- */
+ * The last of duplicate keys counts. Numbers are checked, not converted: any magnitude is valid. */
 #pragma once
 
 #include "base/status.h"
@@ -19,14 +18,14 @@ struct json_line {
     const char *bytes;
     int64_t length;
     enum json_found found;
-    int64_t begin, end;  // the string between its quotes, not decoded yet
-    int64_t at;          // where the line is no JSON
-    const char *problem; // what is wrong there
+    int64_t begin, end;  // the string between its quotes, still encoded
+    int64_t at;          // position of a syntax error
+    const char *problem; // description of the error
 };
 
-/* False when the line is no JSON: see `at` and `problem`. `key` is UTF-8. */
+/* Returns false if the line is not JSON: see `at` and `problem`. `key` is UTF-8. */
 bool json_line_parse(const char *bytes, int64_t length, const char *key, struct json_line *out);
 
-/* The next decoded bytes of the string into out[0..capacity), and the position of the next in *at, which is
- * `begin` at first: returns how many, 0 at the end of the string. Capacity is at least 4. */
+/* Decodes the next bytes of the string into out[0..capacity) and advances *at, which is initially `begin`.
+ * Returns their number, 0 at the end of the string. Capacity is at least 4. */
 int64_t json_line_decode(const struct json_line *line, int64_t *at, char *out, int64_t capacity);

@@ -14,7 +14,7 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
-/* Before main(): ranks as threads parse at the same time. */
+/* Runs before main(), since ranks as threads parse concurrently. */
 __attribute__((constructor)) static void set_allocator(void)
 {
     json_set_alloc_funcs(allocate, free);

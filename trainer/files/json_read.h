@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Parses JSON with jansson. jansson reports a failed allocation as invalid JSON, or ignores it; here it ends
- * the program with status 1, as in base/text.h: a sound file must not be called corrupt. */
+ * the program with status 1, as in base/text.h, so that an intact file is never reported as corrupt. */
 #pragma once
 
 #include <stddef.h>
@@ -8,5 +8,5 @@
 struct json_t;
 struct json_error_t;
 
-/* json_loadb(); NULL means that the bytes are not JSON. */
+/* Wraps json_loadb(); NULL means that the bytes are not JSON. */
 struct json_t *json_read(const char *bytes, size_t length, size_t flags, struct json_error_t *error);
