@@ -28,8 +28,7 @@ void memory_plan_advise(const struct recipe *recipe, struct text *out);
 /* Lists the parts, largest first: "activations 3.1 GiB, moments 1.2 GiB, ...". bytes: [PART_COUNT]. */
 void memory_plan_largest(const int64_t *bytes, struct text *out);
 
-/* On NO_MEMORY of a GPU or of the host in a run on a GPU, appends this rank's coordinates, its allocations
- * and the keys that would reduce them, unless opening the GPU already reported them. Returns `status` in all
- * cases. */
+/* Extends the reason of NO_DEVICE_MEMORY on an open device, or of NO_MEMORY in a run on a GPU: adds the step
+ * and action, this rank's allocations, and the keys that reduce them. Returns `status` in all cases. */
 MUST_USE enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
                                          enum status status);
