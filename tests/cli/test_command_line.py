@@ -186,7 +186,7 @@ def test_settings_as_other_programs_have_them():
                         (["--train-iters", "5"], "--train-iters: keys have no dashes; use train.train_iters=5"),
                         (["tp", "2"], "tp is not key=value; use tp=2"),
                         (["lr"], "lr is not key=value; use optimizer.lr=VALUE"),
-                        (["data.train="], "data.train must be given, like data/quickstart")]:
+                        (["data.train="], "data.train is required, such as data/quickstart")]:
         done = run("recipe", QUICKSTART, *words)
         expect(f"{words}", (done.returncode, done.stderr) == (2, f"error: command line: {hint}\n"), done)
     says("float16", run("recipe", QUICKSTART, "precision.params_dtype=float16"), 2, err="fp16")

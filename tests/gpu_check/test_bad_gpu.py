@@ -169,7 +169,7 @@ class Machines(unittest.TestCase):
         self.refused(self.cuboid("cluster.matmul_algorithms=/dev/null/no", "optimizer.lr=-1", "model.attention_backend="
                                  "cudnn", FAIL="cudaGetDeviceCount"),
                      "cluster.matmul_algorithms: nothing can be kept at /dev/null/no (/dev/null: Not a directory)",
-                     "optimizer.lr -1", "model.attention_backend cudnn: it takes two-byte numbers", status=2, lines=3)
+                     "optimizer.lr -1", "model.attention_backend cudnn: it needs a two-byte type", status=2, lines=3)
 
     def test_warnings(self):
         for overrides, words in ((["parallel.nccl_ub=true"], "deterministic is true"),

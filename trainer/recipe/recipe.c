@@ -137,8 +137,8 @@ static void refuse_key(struct loader *loader, const char *where, const char *sec
     const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
     const char *dot = *section != 0 ? "." : "";
     if (strcmp(section, name) == 0) { // `model: {model: ...}`
-        problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s stand directly in it", where,
-                     section, name, name);
+        problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s are not nested", where, section,
+                     name, name);
         return;
     }
     // The right name in the wrong place; else a slip of the pen here; else one elsewhere.
@@ -151,9 +151,9 @@ static void refuse_key(struct loader *loader, const char *where, const char *sec
     if (feature != NULL)
         text_add(&hint, ": %s", feature);
     else if (near != NULL)
-        text_add(&hint, "; is %s%s%s meant?", section, dot, near);
+        text_add(&hint, "; did you mean %s%s%s?", section, dot, near);
     else if (row >= 0)
-        text_add(&hint, "; is %s meant?", recipe_rows[row].key);
+        text_add(&hint, "; did you mean %s?", recipe_rows[row].key);
     else if (*section != 0)
         add_keys_of(section, &hint);
     problems_add(loader->problems, "%s: unknown key %s%s%.*s%s", where, section, dot, SHOWN, name,
@@ -201,7 +201,7 @@ static void apply_keys(struct loader *loader, const char *file, const char *sect
         int row = row_find(section, key->text);
         bool is_section = is_section_name(key->text);
         if (row >= 0 && first_line[row] > 0) {
-            problems_add(loader->problems, "%s: %s is given twice, first in line %d; one of them must go",
+            problems_add(loader->problems, "%s: %s is given twice, first in line %d; remove one of them",
                          where, recipe_rows[row].key, first_line[row]);
             loader->bad[row] = true;
         } else if (row >= 0) {
@@ -209,11 +209,11 @@ static void apply_keys(struct loader *loader, const char *file, const char *sect
             set_row(loader, row, value, (struct recipe_origin){FROM_FILE, key->line, file}, where);
         } else if (*section == 0 && row_find_dotted(key->text) >= 0) {
             const struct recipe_row *meant = &recipe_rows[row_find_dotted(key->text)];
-            problems_add(loader->problems, "%s: unknown key %s; in a file it is written %.*s: {%s: ...}",
-                         where, key->text, (int)row_section_length(meant), meant->key, row_name(meant));
+            problems_add(loader->problems, "%s: unknown key %s; in a file, write %.*s: {%s: ...}", where,
+                         key->text, (int)row_section_length(meant), meant->key, row_name(meant));
         } else if (is_section && *section != 0 && value->kind == NODE_MAP &&
                    strcmp(section, key->text) != 0) {
-            problems_add(loader->problems, "%s: %s stands inside %s; it is a section of its own, beside that",
+            problems_add(loader->problems, "%s: %s is inside %s, but it is a top-level section; unindent it",
                          where, key->text, section);
         } else if (!is_section || *section != 0)
             refuse_key(loader, where, section, key->text);
@@ -233,12 +233,12 @@ static void apply_section(struct loader *loader, const char *file, const struct 
         if (strcmp(key->text, name) != 0)
             continue;
         if (first_line > 0)
-            problems_add(loader->problems, "%s:%d: %s is given twice, first in line %d; one of them must go",
+            problems_add(loader->problems, "%s:%d: %s is given twice, first in line %d; remove one of them",
                          file, key->line, name, first_line);
         else if (value->kind == NODE_MAP)
             apply_keys(loader, file, name, value);
         else if (!is_empty(value))
-            problems_add(loader->problems, "%s:%d: %s is a section; it wants keys and values below it", file,
+            problems_add(loader->problems, "%s:%d: %s is a section; expected keys and values below it", file,
                          key->line, name);
         if (first_line == 0)
             first_line = key->line;
@@ -249,8 +249,8 @@ static void apply_section(struct loader *loader, const char *file, const struct 
 static bool apply_layer(struct loader *loader, const struct layer *layer)
 {
     if (layer->root->kind != NODE_MAP) {
-        problems_add(loader->problems, "%s:%d: a recipe is keys and values, like `train: {train_iters: 100}`",
-                     layer->path, layer->root->line);
+        problems_add(loader->problems, "%s:%d: expected keys and values, such as `seed: 1`", layer->path,
+                     layer->root->line);
         return false;
     }
     apply_keys(loader, layer->path, "", layer->root);
@@ -285,7 +285,7 @@ static char *base_path(struct loader *loader, const struct layer *layer, int *li
              strcmp(value->text, "~") == 0))
             return NULL;
         if (value->kind != NODE_SCALAR || *value->text == 0 || !text_is_printable(value->text)) {
-            problems_add(loader->problems, "%s:%d: base wants the path of one recipe", layer->path, *line);
+            problems_add(loader->problems, "%s:%d: base expects the path of one recipe", layer->path, *line);
             return NULL;
         }
         const char *slash = strrchr(layer->path, '/');
@@ -313,7 +313,7 @@ static bool read_layer(struct loader *loader, char *path, const char *from, stru
     }
     for (size_t i = 0; i < count; i++)
         if (layers[i].device == layer->device && layers[i].inode == layer->inode) {
-            problems_add(loader->problems, "%s%s: is already being read; a recipe cannot be based on itself",
+            problems_add(loader->problems, "%s%s: is already being read; a recipe cannot be its own base",
                          from, path);
             text_free(&bytes);
             return false;
@@ -419,7 +419,7 @@ static void apply_override(struct loader *loader, const char *override, int firs
     } else if (recipe_rows[row].type == ROW_BASE) {
         problems_add(loader->problems, "command line: base can only be given in a file");
     } else if (first[row] > 0) {
-        problems_add(loader->problems, "command line: %s is given twice; one of them must go",
+        problems_add(loader->problems, "command line: %s is given twice; remove one of them",
                      recipe_rows[row].key);
     } else {
         first[row] = index + 1;
@@ -449,7 +449,7 @@ static void find_missing(struct loader *loader, const char *path)
         bool empty = row->type == ROW_SOURCES && loader->recipe->data.train.count == 0;
         if (row->fallback == NULL && row->derived == NULL && !loader->bad[i] && (!given || empty)) {
             bool here = loader->recipe->origin[i].kind == FROM_COMMAND_LINE; // emptied
-            problems_add(loader->problems, "%s: %s must be given, like %s", here ? "command line" : path,
+            problems_add(loader->problems, "%s: %s is required, such as %s", here ? "command line" : path,
                          row->key, row->example);
             loader->bad[i] = true;
         }
@@ -462,7 +462,7 @@ static void turn_off(struct loader *loader, const char *key, const char *reason)
     int row = row_of(key);
     struct text where = {0};
     origin_text(loader->recipe, row, &where);
-    problems_warn(loader->problems, "%s: %s is turned off: %s", text_chars(&where), key, reason);
+    problems_warn(loader->problems, "%s: %s is disabled: %s", text_chars(&where), key, reason);
     text_free(&where);
     loader->recipe->origin[row].kind = FROM_DERIVED;
 }
@@ -483,7 +483,7 @@ static void settle(struct loader *loader)
     }
     if (parallel->zero_stage > 0 && parallel->data_parallel_size == 1) {
         turn_off(loader, "parallel.zero_stage",
-                 "it shares out between data-parallel ranks, and parallel.data_parallel_size is 1");
+                 "parallel.data_parallel_size is 1, so there is nothing to shard");
         parallel->zero_stage = 0;
     }
 }

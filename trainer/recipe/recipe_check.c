@@ -215,7 +215,7 @@ static bool candidate_works(const struct check *check, int broken, int row, int6
     return true;
 }
 
-/* The nearest values of fix->key, at most one below and one above, that work: "; KEY 4 or 6 works". */
+/* The nearest values of fix->key, at most one below and one above, that are valid: "; use KEY=4 or 6". */
 static bool suggest(const struct check *check, int broken, const struct fix *fix, bool strict,
                     struct text *out)
 {
@@ -228,7 +228,7 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
     int64_t low = start - (start % grid + grid) % grid, found[2] = {0};
     bool has[2] = {false, false};
     if (fix->guess != NULL && candidate_works(check, broken, row, start, strict)) {
-        text_add(out, "; %s %lld works", fix->key, (long long)start);
+        text_add(out, "; use %s=%lld", fix->key, (long long)start);
         return true;
     }
     for (int side = 0; side < 2; side++)
@@ -237,9 +237,9 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
             has[side] = candidate_works(check, broken, row, found[side], strict);
         }
     if (has[0] && has[1])
-        text_add(out, "; %s %lld or %lld works", fix->key, (long long)found[0], (long long)found[1]);
+        text_add(out, "; use %s=%lld or %lld", fix->key, (long long)found[0], (long long)found[1]);
     else if (has[0] || has[1])
-        text_add(out, "; %s %lld works", fix->key, (long long)found[has[0] ? 0 : 1]);
+        text_add(out, "; use %s=%lld", fix->key, (long long)found[has[0] ? 0 : 1]);
     return has[0] || has[1];
 }
 

@@ -76,8 +76,8 @@ static void rederive(struct recipe *recipe, const char *key, char **field, char 
     if (strcmp(*field, derived) != 0) {
         origin_text(recipe, row_of(key), &where);
         problems_warn(problems,
-                      "%s: %s %s belongs to the %s of that file, which is another one now; %s is taken "
-                      "(set %s on the command line for another)",
+                      "%s: %s %s is derived from the %s of that file, which has changed; using %s (set %s "
+                      "on the command line to override)",
                       text_chars(&where), key, *field, source, derived, key);
         text_free(&where);
         recipe->origin[row_of(key)].kind = FROM_DERIVED;

@@ -74,8 +74,8 @@ static void scaling_say(const struct view *v, struct text *out)
     struct linear_precision precision = recipe_linear_precision(v->recipe);
     int product = with_own_scales(&precision);
     text_add(out,
-             "precision.scaling %s is for e4m3, e5m2 and hybrid, and %s %s has scales of its own; "
-             "precision.scaling auto works",
+             "precision.scaling %s applies to e4m3, e5m2 and hybrid, but %s %s has its own scales; use "
+             "precision.scaling=auto",
              names[v->recipe->precision.scaling], key_of(v->recipe, product),
              format_names[precision.format[product]]);
 }
@@ -89,9 +89,9 @@ static bool delay_holds(const struct view *v)
 static void delay_say(const struct view *v, struct text *out)
 {
     (void)v;
-    text_add(out, "precision.scaling delayed has new scales before each step, and "
-                  "pipeline.optimizer_post_validation true begins it before they are known; "
-                  "pipeline.optimizer_post_validation false works");
+    text_add(out, "precision.scaling delayed updates scales before each step, but "
+                  "pipeline.optimizer_post_validation true starts the step before they are known; use "
+                  "pipeline.optimizer_post_validation=false");
 }
 
 /* ---- names ---- */
@@ -122,11 +122,13 @@ static void names_say(const struct view *v, struct text *out)
 {
     text_add(out, "precision.high_precision_layers: ");
     text_add_clean(out, first_stranger(v->recipe));
-    text_add(out, " is no linear layer of this model; layers.0 to layers.%lld work, with or without one of",
+    text_add(out,
+             " is not a linear layer of this model; use layers.0 to layers.%lld, alone or followed "
+             "by one of",
              (long long)v->recipe->model.num_layers - 1);
     for (int i = 0; i < LINEARS_OF_LAYER; i++)
         text_add(out, "%s %s", i > 0 ? "," : "", linear_names[i]);
-    text_add(out, " behind it (layers.0.mlp.fc2), and each of these alone");
+    text_add(out, " (layers.0.mlp.fc2), or one of these alone");
 }
 
 /* ---- where tensor parallelism cuts ---- */
@@ -189,7 +191,7 @@ static void cuts_say(const struct view *v, struct text *out)
     struct linear_precision precision = recipe_linear_precision(r);
     text_add(
         out,
-        "parallel.tensor_parallel_size %d leaves each rank %lld channels of the %s, which are not blocks of "
+        "parallel.tensor_parallel_size %d gives each rank %lld channels of the %s, not a multiple of the "
         "%lld that share a scale in %s %s%s",
         r->parallel.tensor_parallel_size, (long long)share->size, share->what,
         (long long)largest_block(r, &product), key_of(r, product), format_names[precision.format[product]],
@@ -233,7 +235,8 @@ static void least_scale_say(const struct view *v, struct text *out)
 {
     const struct recipe_precision *p = &v->recipe->precision;
     text_add(out,
-             "precision.min_loss_scale %.9g is above precision.initial_loss_scale %.9g; at most %.9g works",
+             "precision.min_loss_scale %.9g is above precision.initial_loss_scale %.9g; use "
+             "precision.min_loss_scale=%.9g",
              p->min_loss_scale, p->initial_loss_scale, p->initial_loss_scale);
 }
 
@@ -247,11 +250,10 @@ static bool main_holds(const struct view *v)
 
 static void main_say(const struct view *v, struct text *out)
 {
-    text_add(
-        out,
-        "precision.main_params_dtype bf16 is for weights without an fp32 copy, and precision.params_dtype "
-        "is %s; precision.params_dtype bf16 or precision.main_params_dtype fp32 works",
-        v->recipe->precision.params_dtype == RECIPE_FP32 ? "fp32" : "fp16");
+    text_add(out,
+             "precision.main_params_dtype bf16 requires precision.params_dtype bf16, not %s; use "
+             "precision.params_dtype=bf16 or precision.main_params_dtype=fp32",
+             v->recipe->precision.params_dtype == RECIPE_FP32 ? "fp32" : "fp16");
 }
 
 #define FORMATS                                                                     \

@@ -43,7 +43,7 @@ static bool rope_holds(const struct view *v)
 
 static void rope_say(const struct view *v, struct text *out)
 {
-    text_add(out, "model.kv_channels %lld%s must be even and positive: rope turns pairs of channels",
+    text_add(out, "model.kv_channels %lld%s must be even and positive: rope rotates pairs of channels",
              (long long)v->recipe->model.kv_channels,
              v->said[SAID_KV] ? "" : " (hidden_size / num_attention_heads)");
 }
@@ -124,11 +124,10 @@ static bool sequence_holds(const struct view *v)
 static void sequence_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
-    text_add(
-        out,
-        "parallel.sequence_parallel cuts train.micro_batch_size %lld x model.seq_length %lld tokens, which "
-        "are not divisible by parallel.tensor_parallel_size %lld",
-        (long long)r->train.micro_batch_size, (long long)r->model.seq_length, (long long)tp_of(r));
+    text_add(out,
+             "parallel.sequence_parallel shards train.micro_batch_size %lld x model.seq_length %lld tokens, "
+             "which are not divisible by parallel.tensor_parallel_size %lld",
+             (long long)r->train.micro_batch_size, (long long)r->model.seq_length, (long long)tp_of(r));
 }
 
 /* ---- stages ---- */
@@ -155,7 +154,7 @@ static void enough_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out,
-             "model.num_layers %lld cannot fill the %lld stages of parallel.pipeline_parallel_size %d x "
+             "model.num_layers %lld is less than the %lld stages of parallel.pipeline_parallel_size %d x "
              "pipeline.virtual_stages %d (a pipeline.layout may have zeros)",
              (long long)r->model.num_layers, (long long)stages_of(r), r->parallel.pipeline_parallel_size,
              r->pipeline.virtual_stages);
@@ -179,24 +178,23 @@ static void layout_say(const struct view *v, struct text *out)
     int64_t stages = stages_of(r), sum = layout_sum(r);
     size_t count = r->pipeline.layout.count;
     if ((int64_t)count != stages)
-        text_add(
-            out,
-            "pipeline.layout has %zu entries; parallel.pipeline_parallel_size %d x pipeline.virtual_stages "
-            "%d makes %lld stages",
-            count, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages, (long long)stages);
+        text_add(out,
+                 "pipeline.layout has %zu entries; parallel.pipeline_parallel_size %d x "
+                 "pipeline.virtual_stages %d is %lld stages",
+                 count, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages, (long long)stages);
     if (sum != r->model.num_layers)
-        text_add(out, "%s %lld, and model.num_layers is %lld",
-                 (int64_t)count != stages ? ", its sum is" : "pipeline.layout adds up to", (long long)sum,
+        text_add(out, "%s %lld, but model.num_layers is %lld",
+                 (int64_t)count != stages ? ", its sum is" : "pipeline.layout sums to", (long long)sum,
                  (long long)r->model.num_layers);
     if (stages > SHOWN_STAGES) {
-        text_add(out, "; without pipeline.layout they are spread evenly");
+        text_add(out, "; remove pipeline.layout to distribute them evenly");
         return;
     }
     int64_t layers = r->model.num_layers;
     for (int64_t s = 0; s < stages; s++)
-        text_add(out, "%s%lld", s == 0 ? "; pipeline.layout [" : ", ",
+        text_add(out, "%s%lld", s == 0 ? "; use pipeline.layout=[" : ", ",
                  (long long)(layers / stages + (s < layers % stages ? 1 : 0)));
-    text_add(out, "] works");
+    text_add(out, "]");
 }
 
 /* The layers that there would be. */
@@ -219,9 +217,11 @@ static void per_stage_say(const struct view *v, struct text *out)
     int p = r->parallel.pipeline_parallel_size;
     text_add(out, PER_STAGE " %lld ", each);
     if (layers_said(r) == layers)
-        text_add(out, "and pipeline.layout exclude each other; pipeline.layout [] works");
+        text_add(out, "and pipeline.layout are mutually exclusive; use pipeline.layout=[]");
     else if (v->said[SAID_VIRTUAL])
-        text_add(out, "x " PP " %d x pipeline.virtual_stages %d is %lld layers, and model.num_layers is %lld",
+        text_add(out,
+                 "x " PP " %d x pipeline.virtual_stages %d is %lld layers, but model.num_layers is "
+                 "%lld",
                  p, r->pipeline.virtual_stages, (long long)layers_said(r), layers);
     else
         text_add(out, "x " PP " %d is %lld layers, which do not divide model.num_layers %lld", p, each * p,
@@ -252,8 +252,8 @@ static void one_schedule_say(const struct view *v, struct text *out)
         text_add(out, "pipeline.schedule file needs a pipeline.schedule_file");
     else
         text_add(out,
-                 "pipeline.schedule %s and pipeline.schedule_file %s exclude each other; "
-                 "pipeline.schedule_file none works, and so does pipeline.schedule file",
+                 "pipeline.schedule %s and pipeline.schedule_file %s are mutually exclusive; use "
+                 "pipeline.schedule_file=none or pipeline.schedule=file",
                  p->schedule, p->schedule_file);
 }
 
@@ -292,7 +292,7 @@ static void file_say(const struct view *v, struct text *out)
              p->schedule_file, p->file.p, p->file.m, p->file.m == 1 ? "" : "es", p->file.v,
              r->parallel.pipeline_parallel_size, (long long)recipe_microbatches(r), p->virtual_stages);
     if (p->microbatch_group_size > 0)
-        text_add(out, "; it takes no pipeline.microbatch_group_size %d", p->microbatch_group_size);
+        text_add(out, "; it does not support pipeline.microbatch_group_size %d", p->microbatch_group_size);
 }
 
 static struct schedule_options options_of(const struct recipe *r)
@@ -319,15 +319,13 @@ static bool fits_holds(const struct view *v)
 static void fits_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
-    text_add(
-        out,
-        "train.global_batch_size %lld makes %lld microbatches of train.micro_batch_size %lld on each data "
-        "rank, and with parallel.pipeline_parallel_size %d and pipeline.virtual_stages %d at most %lld fit "
-        "in "
-        "memory",
-        (long long)r->train.global_batch_size, (long long)recipe_microbatches(r),
-        (long long)r->train.micro_batch_size, r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages,
-        (long long)most_microbatches(r));
+    text_add(out,
+             "train.global_batch_size %lld gives %lld microbatches of train.micro_batch_size %lld per "
+             "data-parallel rank; with parallel.pipeline_parallel_size %d and pipeline.virtual_stages %d at "
+             "most %lld fit in memory",
+             (long long)r->train.global_batch_size, (long long)recipe_microbatches(r),
+             (long long)r->train.micro_batch_size, r->parallel.pipeline_parallel_size,
+             r->pipeline.virtual_stages, (long long)most_microbatches(r));
 }
 
 static int64_t largest_batch(const struct recipe *r)
@@ -349,17 +347,17 @@ static void takes_say(const struct view *v, struct text *out)
     const struct recipe *r = v->recipe;
     struct schedule_options options = options_of(r);
     text_add(out,
-             "pipeline.schedule %s cannot take parallel.pipeline_parallel_size %d, %d microbatches and "
-             "pipeline.virtual_stages %d",
+             "pipeline.schedule %s does not support parallel.pipeline_parallel_size %d, %d microbatches "
+             "and pipeline.virtual_stages %d",
              options.name, options.p, options.m, options.v);
     if (options.microbatch_group_size > 0)
         text_add(out, " with pipeline.microbatch_group_size %d", options.microbatch_group_size);
-    text_add(out, ": %s; it takes %s", schedule_refusal(&options), schedule_takes(options.name));
+    text_add(out, ": %s; it supports %s", schedule_refusal(&options), schedule_takes(options.name));
     int others = 0;
     for (int i = 0; schedule_about(i) != NULL; i++) {
         options.name = schedule_about(i)->name;
         if (schedule_refusal(&options) == NULL)
-            text_add(out, "%s%s", others++ == 0 ? "; these would take it: " : ", ", options.name);
+            text_add(out, "%s%s", others++ == 0 ? "; schedules that support it: " : ", ", options.name);
     }
 }
 
@@ -373,9 +371,8 @@ static void limit_say(const struct view *v, struct text *out)
 {
     char number[NUMBER_CHARS];
     text_add(out,
-             "pipeline.auto_memory_limit %s: a rank must hold the activations of a whole microbatch; 1 "
-             "works, and 0 "
-             "for no limit",
+             "pipeline.auto_memory_limit %s: a rank must hold the activations of a whole microbatch (0: "
+             "no limit); use 1",
              number_text(v->recipe->pipeline.search.memory_limit, number));
 }
 
@@ -388,9 +385,8 @@ static bool times_hold(const struct view *v)
 static void times_say(const struct view *v, struct text *out)
 {
     (void)v;
-    text_add(out,
-             "pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0, and something must take time: "
-             "pipeline.auto_f 1 works");
+    text_add(out, "pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0; set at least one of them, "
+                  "such as pipeline.auto_f=1");
 }
 
 /* ---- post-validation ---- */
@@ -409,8 +405,8 @@ static int64_t two(const struct recipe *r)
 static void validated_pipeline_say(const struct view *v, struct text *out)
 {
     text_add(out,
-             "pipeline.optimizer_post_validation lets stages run on while others are behind, and "
-             "parallel.pipeline_parallel_size %d has no other stage",
+             "pipeline.optimizer_post_validation overlaps the steps of several stages, but "
+             "parallel.pipeline_parallel_size is %d",
              v->recipe->parallel.pipeline_parallel_size);
 }
 
@@ -422,12 +418,11 @@ static bool validated_schedule_holds(const struct view *v)
 
 static void validated_schedule_say(const struct view *v, struct text *out)
 {
-    text_add(
-        out,
-        "pipeline.optimizer_post_validation gains nothing with pipeline.schedule %s: every stage lies on "
-        "two ranks, the first and the last among them, and these add their gradients before either can "
-        "step; pipeline.optimizer_post_validation false works",
-        v->recipe->pipeline.file.stage_replicas ? v->recipe->pipeline.schedule_file : "dualpipe");
+    text_add(out,
+             "pipeline.optimizer_post_validation gains nothing with pipeline.schedule %s: every stage has "
+             "replicas on two ranks, which reduce their gradients before either can step; use "
+             "pipeline.optimizer_post_validation=false",
+             v->recipe->pipeline.file.stage_replicas ? v->recipe->pipeline.schedule_file : "dualpipe");
 }
 
 /* ---- ranks and batches ---- */
@@ -460,7 +455,7 @@ static void world_say(const struct view *v, struct text *out)
     else if (fixed)
         text_add(out, " is %.0f ranks, but there are %d", product_of_degrees(v->recipe), v->world);
     else
-        text_add(out, " does not divide the %d ranks there are", v->world);
+        text_add(out, " does not divide the %d ranks", v->world);
 }
 
 static bool batch_holds(const struct view *v)
@@ -492,9 +487,9 @@ static void graphs_say(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
     text_add(out,
-             "cluster.cuda_graphs true is for passes without messages or copies of their own: with "
-             "parallel.tensor_parallel_size %d, parallel.zero_stage %d and memory.offload_activations %s "
-             "layers have some; 1, at most 1, and false work, or cluster.cuda_graphs false",
+             "cluster.cuda_graphs true does not support messages or copies inside layers: "
+             "parallel.tensor_parallel_size is %d, parallel.zero_stage %d and memory.offload_activations "
+             "%s; use 1, at most 1, and false, or cluster.cuda_graphs=false",
              p->tensor_parallel_size, p->zero_stage,
              v->recipe->memory.offload_activations ? "true" : "false");
 }

@@ -82,7 +82,7 @@ static void min_lr_say(const struct view *v, struct text *out)
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
     number_text(v->recipe->optimizer.min_lr, low);
     number_text(v->recipe->optimizer.lr, high);
-    text_add(out, "optimizer.min_lr %s is more than optimizer.lr %s; optimizer.min_lr %s works", low, high,
+    text_add(out, "optimizer.min_lr %s is more than optimizer.lr %s; use optimizer.min_lr=%s", low, high,
              high);
 }
 
@@ -101,7 +101,7 @@ static void vocab_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     if (r->tokenizer.tokenizer_type == TOKENIZER_NONE)
-        text_add(out, "model.vocab_size must be given with tokenizer.tokenizer_type none");
+        text_add(out, "model.vocab_size is required with tokenizer.tokenizer_type none");
     else
         text_add(out, "model.vocab_size %lld is smaller than the tokenizer's %lld",
                  (long long)r->model.vocab_size, (long long)rule_tokenizer_vocab(r));
@@ -123,11 +123,11 @@ static void files_say(const struct view *v, struct text *out)
 {
     const struct recipe_tokenizer *t = &v->recipe->tokenizer;
     if (t->tokenizer_type == TOKENIZER_GPT2_BPE)
-        text_add(out, "tokenizer.%s is given without tokenizer.%s; GPT2BPE reads both",
+        text_add(out, "tokenizer.%s is given without tokenizer.%s; GPT2BPE needs both",
                  t->vocab_file != NULL ? "vocab_file" : "merge_file",
                  t->vocab_file != NULL ? "merge_file" : "vocab_file");
     else
-        text_add(out, "tokenizer.%s is given, but tokenizer.tokenizer_type %s reads no file; %s none works",
+        text_add(out, "tokenizer.%s is given, but tokenizer.tokenizer_type %s reads no file; use %s=none",
                  t->vocab_file != NULL ? "vocab_file" : "merge_file",
                  t->tokenizer_type == TOKENIZER_BYTE ? "byte" : "none",
                  t->vocab_file != NULL ? "tokenizer.vocab_file" : "tokenizer.merge_file");
@@ -149,8 +149,8 @@ static bool documents_hold(const struct view *v)
 static void documents_say(const struct view *v, struct text *out)
 {
     text_add(out,
-             "%s needs to know which id ends a document, and tokenizer.tokenizer_type none does not say; %s "
-             "false works",
+             "%s needs the end-of-document id, which tokenizer.tokenizer_type none does not define; use "
+             "%s=false",
              document_key(v->recipe), document_key(v->recipe));
 }
 
@@ -162,11 +162,10 @@ static bool eval_holds(const struct view *v)
 
 static void eval_say(const struct view *v, struct text *out)
 {
-    text_add(
-        out,
-        "train.eval_interval %lld evaluates, but data.split leaves nothing for validation and data.valid is "
-        "not given; data.split 969, 30, 1 works",
-        (long long)v->recipe->train.eval_interval);
+    text_add(out,
+             "train.eval_interval %lld needs validation data, but data.split has no validation part and "
+             "data.valid is not set; use data.split=969,30,1",
+             (long long)v->recipe->train.eval_interval);
 }
 
 static bool split_holds(const struct view *v)
@@ -177,8 +176,7 @@ static bool split_holds(const struct view *v)
 static void split_say(const struct view *v, struct text *out)
 {
     (void)v;
-    text_add(out,
-             "data.split keeps a part for validation, but data.valid is given; data.split 1, 0, 0 works");
+    text_add(out, "data.split has a validation part, but data.valid is set; use data.split=1,0,0");
 }
 
 static bool save_holds(const struct view *v)
@@ -191,8 +189,8 @@ static bool save_holds(const struct view *v)
 static void save_say(const struct view *v, struct text *out)
 {
     text_add(out,
-             "checkpoint.save_interval %lld saves, but checkpoint.save is none; checkpoint.save_interval 0 "
-             "works",
+             "checkpoint.save_interval %lld needs a folder, but checkpoint.save is none; use "
+             "checkpoint.save_interval=0",
              (long long)v->recipe->checkpoint.save_interval);
 }
 
@@ -207,7 +205,7 @@ static void name_say(const struct view *v, struct text *out)
     const char *base = strrchr(v->recipe->name, '/');
     base = base != NULL ? base + 1 : v->recipe->name;
     bool dots = *base == 0 || strcmp(base, ".") == 0 || strcmp(base, "..") == 0;
-    text_add(out, "name %s cannot name a folder; name %s works", v->recipe->name, dots ? "run" : base);
+    text_add(out, "name %s is not a valid folder name; use name=%s", v->recipe->name, dots ? "run" : base);
 }
 
 static bool profile_holds(const struct view *v)
@@ -222,10 +220,10 @@ static void profile_say(const struct view *v, struct text *out)
 {
     const struct recipe_profile *p = &v->recipe->profile;
     if (p->profile_step_start > v->recipe->train.train_iters)
-        text_add(out, "profile.profile_step_start %lld comes after train.train_iters %lld",
+        text_add(out, "profile.profile_step_start %lld is after train.train_iters %lld",
                  (long long)p->profile_step_start, (long long)v->recipe->train.train_iters);
     else
-        text_add(out, "profile.profile_step_end %lld comes before profile.profile_step_start %lld",
+        text_add(out, "profile.profile_step_end %lld is before profile.profile_step_start %lld",
                  (long long)p->profile_step_end, (long long)p->profile_step_start);
 }
 
@@ -240,8 +238,8 @@ static void timed_say(const struct view *v, struct text *out)
 {
     text_add(
         out,
-        "profile.timeline takes the time of each action by the host's clock, and on cluster.device %s a call "
-        "returns before its work is done; profile.timeline false or cluster.device %s works",
+        "profile.timeline measures actions with the host's clock, but cluster.device %s is asynchronous; "
+        "use profile.timeline=false or cluster.device=%s",
         v->recipe->cluster.device, device_kind(0)->name);
 }
 
@@ -286,10 +284,9 @@ static void order_say(const struct view *v, struct text *out)
 {
     struct text meant = {0};
     order_meant(v->recipe->parallel.rank_order, &meant);
-    text_add(
-        out,
-        "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; parallel.rank_order %s works",
-        v->recipe->parallel.rank_order, meant.chars);
+    text_add(out,
+             "parallel.rank_order %.60s is not tp, cp, ep, dp and pp, each once; use parallel.rank_order=%s",
+             v->recipe->parallel.rank_order, meant.chars);
     text_free(&meant);
 }
 
@@ -305,7 +302,7 @@ static void built_say(const struct view *v, struct text *out)
     text_add(out, "cluster.device %s is not in this build, which has", v->recipe->cluster.device);
     for (size_t i = 0; device_kind(i) != NULL; i++)
         text_add(out, "%s %s", i > 0 ? "," : "", device_kind(i)->name);
-    text_add(out, "; meson setup -Dcuda=enabled, where nvcc is, builds cuda; cluster.device %s works",
+    text_add(out, "; build cuda with meson setup -Dcuda=enabled (needs nvcc), or use cluster.device=%s",
              device_kind(0)->name);
 }
 
@@ -361,20 +358,18 @@ static void transport_say(const struct view *v, struct text *out)
     long long ranks = (long long)ranks_of(v->recipe);
     int others = 0;
     if (transport_is_built(transport))
-        text_add(out, "cluster.transport %s does not move the memory of cluster.device %s;", transport,
-                 device);
+        text_add(out, "cluster.transport %s does not support cluster.device %s; use", transport, device);
     else
         text_add(out,
-                 "%s %s: %lld rank%s, and cluster.transport %s is not in this build (meson setup "
-                 "-Dcuda=enabled -Dmpi=enabled, where nvcc, nccl.h and MPI are);",
+                 "%s %s: %lld rank%s, but cluster.transport %s is not in this build (meson setup "
+                 "-Dcuda=enabled -Dmpi=enabled; needs nvcc, nccl.h and MPI); use",
                  "cluster.device", device, ranks, ranks == 1 ? "" : "s", transport);
     for (size_t i = 0; transport_at(i) != NULL; i++)
         if (goes_with(transport_at(i)->name, device))
-            text_add(out, "%s %s", others++ > 0 ? ", or cluster.transport" : " cluster.transport",
-                     transport_at(i)->name);
+            text_add(out, "%s%s",
+                     others++ > 0 ? " or cluster.transport=" : " cluster.transport=", transport_at(i)->name);
     if (others == 0)
-        text_add(out, " one rank, or cluster.device %s", device_kind(0)->name);
-    text_add(out, " works");
+        text_add(out, " one rank, or cluster.device=%s", device_kind(0)->name);
 }
 
 static bool sharing_holds(const struct view *v)
@@ -385,8 +380,8 @@ static bool sharing_holds(const struct view *v)
 static void sharing_say(const struct view *v, struct text *out)
 {
     text_add(out,
-             "cluster.ranks_per_gpu %d is for ranks with a GPU each: with cluster.transport %s and "
-             "cluster.device %s, 1 works",
+             "cluster.ranks_per_gpu %d needs cluster.transport nccl, not %s with cluster.device %s; use "
+             "cluster.ranks_per_gpu=1",
              v->recipe->cluster.ranks_per_gpu, recipe_transport(v->recipe), v->recipe->cluster.device);
 }
 
@@ -399,8 +394,9 @@ static bool rollback_holds(const struct view *v)
 static void rollback_say(const struct view *v, struct text *out)
 {
     (void)v;
-    text_add(out, "memory.offload_optimizer keeps the moments away from the device, and "
-                  "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works");
+    text_add(out, "memory.offload_optimizer and pipeline.optimizer_post_validation are mutually "
+                  "exclusive: the latter keeps a copy of the moments on the device; set one of them to "
+                  "false");
 }
 
 static bool tf32_holds(const struct view *v)
@@ -412,12 +408,12 @@ static bool tf32_holds(const struct view *v)
 
 static void tf32_say(const struct view *v, struct text *out)
 {
-    text_add(out, "precision.allow_tf32 true is for matrix multiplications of fp32 on a GPU:");
+    text_add(out, "precision.allow_tf32 true needs fp32 on a GPU:");
     if (!device_named_has_matmul_options(v->recipe->cluster.device))
         text_add(out, " cluster.device %s has no TF32;", v->recipe->cluster.device);
     if (v->recipe->precision.params_dtype != RECIPE_FP32)
-        text_add(out, " with precision.params_dtype %s there are none;", recipe_dtype_name(v->recipe));
-    text_add(out, " precision.allow_tf32 false works");
+        text_add(out, " precision.params_dtype is %s;", recipe_dtype_name(v->recipe));
+    text_add(out, " use precision.allow_tf32=false");
 }
 
 static bool algorithms_hold(const struct view *v)
@@ -428,11 +424,10 @@ static bool algorithms_hold(const struct view *v)
 
 static void algorithms_say(const struct view *v, struct text *out)
 {
-    text_add(
-        out,
-        "cluster.matmul_algorithms is for libraries that have several on a GPU, and cluster.device %s has "
-        "one; cluster.matmul_algorithms none works",
-        v->recipe->cluster.device);
+    text_add(out,
+             "cluster.matmul_algorithms needs a GPU, but cluster.device is %s; use "
+             "cluster.matmul_algorithms=none",
+             v->recipe->cluster.device);
 }
 
 static bool kept_holds(const struct view *v)
@@ -457,12 +452,12 @@ static bool epilogues_hold(const struct view *v)
 static void epilogues_say(const struct view *v, struct text *out)
 {
     text_add(out,
-             "cluster.matmul_epilogues is for a GPU's library, and cluster.device %s multiplies without; "
-             "cluster.matmul_epilogues apart works",
+             "cluster.matmul_epilogues needs a GPU, but cluster.device is %s; use "
+             "cluster.matmul_epilogues=apart",
              v->recipe->cluster.device);
 }
 
-/* Adds why cuDNN's attention cannot be had, each reason with what works; false: it can. */
+/* Adds why cuDNN's attention cannot be had, each reason with its fix; false: it can. */
 static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
     bool takes = device_named_takes_cudnn(r->cluster.device);
@@ -471,19 +466,18 @@ static bool cudnn_obstacles(const struct recipe *r, struct text *out)
         bool there;
         const char *why;
     } obstacles[] = {
-        {!takes, "cuDNN computes on GPUs; cluster.device cuda"},
+        {!takes, "cuDNN needs a GPU: use cluster.device=cuda"},
         {r->model.attention_dropout > 0.0,
-         "the weights that cuDNN drops are not those that another layout drops; "
-         "model.attention_dropout 0"},
-        {r->data.reset_attention_mask, "its graph knows no documents; data.reset_attention_mask false"},
+         "its dropout mask depends on the layout: use model.attention_dropout=0"},
+        {r->data.reset_attention_mask, "it does not support documents: use data.reset_attention_mask=false"},
         {r->precision.params_dtype == RECIPE_FP32,
-         "it takes two-byte numbers; precision.params_dtype bf16 or fp16"},
-        {!fits, "it takes heads of at most 128 columns by eights; model.kv_channels 64 or 128"},
+         "it needs a two-byte type: use precision.params_dtype=bf16 or fp16"},
+        {!fits, "it supports head sizes up to 128 in multiples of 8: use model.kv_channels=64 or 128"},
     };
     size_t length = out->length;
     for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++)
         if (obstacles[i].there)
-            text_add(out, "%s%s", out->length > length ? ", and " : "", obstacles[i].why);
+            text_add(out, "%s%s", out->length > length ? "; " : "", obstacles[i].why);
     return out->length > length;
 }
 
@@ -499,7 +493,7 @@ static void backend_say(const struct view *v, struct text *out)
 {
     text_add(out, "model.attention_backend cudnn: ");
     cudnn_obstacles(v->recipe, out);
-    text_add(out, ", or model.attention_backend own works");
+    text_add(out, "; or use model.attention_backend=own");
 }
 
 static bool assumption_holds(const struct view *v)
@@ -509,11 +503,10 @@ static bool assumption_holds(const struct view *v)
 
 static void assumption_say(const struct view *v, struct text *out)
 {
-    text_add(
-        out,
-        "assume papers is for counting bytes, and cluster.device %s computes; cluster.device dry or assume "
-        "program works",
-        v->recipe->cluster.device);
+    text_add(out,
+             "assume papers only counts memory, but cluster.device is %s; use cluster.device=dry or "
+             "assume=program",
+             v->recipe->cluster.device);
 }
 
 /* ---- the rules ---- */

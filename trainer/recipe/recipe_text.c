@@ -183,7 +183,7 @@ static void add_resolved_row(const struct recipe *recipe, int row, struct text *
 
 void recipe_resolved_text(const struct recipe *recipe, struct text *out)
 {
-    text_add(out, "# The recipe as it was understood: every key, its value, and where that came from.\n");
+    text_add(out, "# The resolved recipe: every key, its value and its origin.\n");
     for (int s = 0; s < RECIPE_SECTIONS; s++) {
         const char *section = recipe_sections[s].name;
         if (*section != 0)

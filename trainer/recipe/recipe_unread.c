@@ -137,38 +137,37 @@ static const struct unread {
     const char *wanted;  // ... and what behind "and" would be otherwise
 } rows[] = {
     {"parallel.overlap_param_gather", weights_are_whole, "parallel.zero_stage",
-     "only 3 gathers weights for each layer"},
+     "only 3 gathers weights per layer"},
     {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
-     "it is about the messages of that"},
-    {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "only a GPU has graphs"},
-    {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry stands for another"},
-    {"parallel.nccl_ub", not_on_gpus, "cluster.device", "it is about NCCL, which joins GPUs"},
+     "it overlaps the communication of sequence parallelism"},
+    {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "CUDA graphs need a GPU"},
+    {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry simulates another device"},
+    {"parallel.nccl_ub", not_on_gpus, "cluster.device", "NCCL needs GPUs"},
     {"parallel.nccl_ub", slices_are_kept, "parallel.zero_stage",
-     "from 1 on sums come by memory that is not registered"},
-    {"parallel.nccl_ub", adds_in_order, "deterministic",
-     "NCCL then adds nothing, and what is added comes by memory that is not registered"},
+     "from 1 on gradients are reduced through unregistered memory"},
+    {"parallel.nccl_ub", adds_in_order, "deterministic", "NCCL then performs no reductions"},
     {"cluster.matmul_epilogues", never_timed, "deterministic",
-     "auto is then apart: only with false, or a file in cluster.matmul_algorithms, are the two timed"},
+     "auto then equals apart; set it to false, or set cluster.matmul_algorithms, to time both"},
     {"parallel.bucket_size_mb", layers_are_buckets, "parallel.zero_stage",
      "from 2 on each layer is a bucket"},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",
-     not_searched, "pipeline.schedule", "only auto looks at it"},
-    {"model.rotary_base", not_rotary, "model.position_embedding_type", "only rope looks at it"},
+     not_searched, "pipeline.schedule", "only auto uses it"},
+    {"model.rotary_base", not_rotary, "model.position_embedding_type", "only rope uses it"},
     {"optimizer.lr_wsd_decay_iters optimizer.lr_wsd_decay_style", not_wsd, "optimizer.lr_decay_style",
-     "only WSD looks at it"},
-    {"optimizer.min_lr", constant_rate, "optimizer.lr_decay_style", "the rate never falls"},
+     "only WSD uses it"},
+    {"optimizer.min_lr", constant_rate, "optimizer.lr_decay_style", "the learning rate never decays"},
     {"precision.scaling precision.high_precision_layers precision.high_precision_first_layers "
      "precision.high_precision_last_layers",
-     not_quantized, "precision.matmul_format", "no multiplication has another format"},
-    {"precision.mxfp8_scale_rounding", not_mxfp8, "precision.matmul_format", "only mxfp8 looks at it"},
+     not_quantized, "precision.matmul_format", "no matrix multiplication is quantized"},
+    {"precision.mxfp8_scale_rounding", not_mxfp8, "precision.matmul_format", "only mxfp8 uses it"},
     {"precision.amax_history_len precision.amax_compute_algo precision.margin", not_delayed,
-     "precision.scaling", "only delayed looks at it"},
+     "precision.scaling", "only delayed uses it"},
     {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
      "only fp16 scales the loss"},
-    {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 looks for another"},
+    {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 (dynamic loss scaling) uses it"},
     {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
-     "only full looks at it"},
-    {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective looks at it"},
+     "only full uses it"},
+    {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective uses it"},
     {"checkpoint.keep_last", never_saved, "checkpoint.save", "there is nothing to remove"},
     {"checkpoint.save_minutes", never_saved, "checkpoint.save", "nothing is saved"},
     {"profile.profile_step_start profile.profile_step_end", not_timed, "profile.timeline",
@@ -236,13 +235,13 @@ static void warn_of_modules(const struct recipe *recipe, struct problems *proble
     if (not_selective(recipe))
         return;
     if (names->count == 0)
-        warn_at(recipe, "memory.recompute_modules", "is empty: nothing is computed again; [core_attn] works",
+        warn_at(recipe, "memory.recompute_modules", "is empty: nothing is recomputed; use [core_attn]",
                 problems);
     for (size_t i = 0; i < names->count; i++)
         for (size_t k = i + 1; k < names->count; k++)
             if (strcmp(names->list[i], names->list[k]) == 0) {
                 struct text what = {0};
-                text_add(&what, "names %s twice; once is enough", names->list[i]);
+                text_add(&what, "names %s twice; remove one", names->list[i]);
                 warn_at(recipe, "memory.recompute_modules", text_chars(&what), problems);
                 text_free(&what);
                 return;

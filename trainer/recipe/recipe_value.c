@@ -2,7 +2,7 @@
 /* One value of a recipe: text to field and field to text.
  *
  * A refusal is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
- * number; 1 or 2 works`. What it proposes is inside the row's range; whether it also fits the other keys
+ * number; use 1 or 2`. What it proposes is inside the row's range; whether it also fits the other keys
  * is for recipe_check.c. The trap: a value is stored only when all of it is good, so that a list with one
  * bad entry leaves the field as it was. */
 #include "trainer/recipe/recipe_table.h"
@@ -120,9 +120,9 @@ static bool is_word(const struct node *node, const char *word)
 static bool refuse(const struct recipe_row *row, const struct node *node, struct text *why)
 {
     if (node->kind != NODE_SCALAR)
-        text_add(why, "is a %s; it wants ", node->kind == NODE_LIST ? "list" : "mapping");
+        text_add(why, "is a %s; expected ", node->kind == NODE_LIST ? "list" : "mapping");
     else if (is_null(node))
-        text_add(why, "is empty; it wants ");
+        text_add(why, "is empty; expected ");
     else
         text_add(why, "\"%.*s\" is not ", SHOWN, node->text);
     value_expected(row, why);
@@ -143,14 +143,13 @@ static bool refuse_range(const struct recipe_row *row, const struct node *node, 
 {
     bool too_low = !(value > row->low);
     bool open = too_low ? row->above : row->below;
-    text_add(why, "%.*s is %s; it wants ", SHOWN, node->text, what);
+    text_add(why, "%.*s is %s; expected ", SHOWN, node->text, what);
     value_expected(row, why);
     if (!open) {
-        text_add(why, "; ");
+        text_add(why, "; use ");
         text_add_real(why, too_low ? row->low : row->high);
-        text_add(why, " works");
     } else if (row->example != NULL)
-        text_add(why, "; %s works", row->example);
+        text_add(why, "; use %s", row->example);
     return false;
 }
 
@@ -167,7 +166,7 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
     if (node->kind != NODE_SCALAR || !number_parse(node->text, &value))
         return refuse(row, node, why);
     if (!node->plain) {
-        text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
+        text_add(why, "\"%.*s\" is text; remove the quotes", SHOWN, node->text);
         return false;
     }
     // Most numbers end in fp32. 1e-400 is 0 already, with a digit other than 0 before the exponent.
@@ -181,15 +180,15 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
     return true;
 }
 
-/* "; 1 or 2 works" for 1.5, "; 1000 works" for 1e3, and the bound for what lies beyond it. */
+/* "; use 1 or 2" for 1.5, "; use 1000" for 1e3, and the bound for what lies beyond it. */
 static void add_whole_neighbours(const struct recipe_row *row, double value, struct text *why)
 {
     double below = fmin(fmax(floor(value), row->low), row->high);
     double above = fmin(fmax(ceil(value), row->low), row->high);
     if (below < above)
-        text_add(why, "; %.0f or %.0f works", below, above);
+        text_add(why, "; use %.0f or %.0f", below, above);
     else
-        text_add(why, "; %.0f works", below);
+        text_add(why, "; use %.0f", below);
 }
 
 static bool parse_integer(const struct recipe_row *row, const struct node *node, int64_t *out,
@@ -204,7 +203,7 @@ static bool parse_integer(const struct recipe_row *row, const struct node *node,
         return false;
     }
     if (!node->plain) {
-        text_add(why, "\"%.*s\" is text; without the quotes it is a number", SHOWN, node->text);
+        text_add(why, "\"%.*s\" is text; remove the quotes", SHOWN, node->text);
         return false;
     }
     if (!in_range(row, (double)value))
@@ -234,7 +233,7 @@ static bool parse_text(const struct recipe_row *row, const struct node *node, ch
                         : !text_is_printable(node->text) ? "has a character that cannot be printed"
                                                          : NULL;
     if (wrong != NULL) {
-        text_add(why, "%s; it wants ", wrong);
+        text_add(why, "%s; expected ", wrong);
         value_expected(row, why);
         return false;
     }
@@ -250,7 +249,7 @@ static bool parse_choice(const struct recipe_row *row, const struct node *node, 
     for (const struct choice *c = row->choices; c->name != NULL; c++) {
         if (node->kind == NODE_SCALAR && strcmp(node->text, c->name) == 0) {
             if (c->unbuilt) {
-                text_add(why, "%s is not built yet; only ", c->name);
+                text_add(why, "%s is not implemented yet; use ", c->name);
                 add_choices(row, why);
                 return false;
             }
@@ -263,7 +262,7 @@ static bool parse_choice(const struct recipe_row *row, const struct node *node, 
     refuse(row, node, why);
     const char *near = node->kind == NODE_SCALAR ? recipe_near_choice(node->text, names, count) : NULL;
     if (near != NULL)
-        text_add(why, "; is %s meant?", near);
+        text_add(why, "; did you mean %s?", near);
     return false;
 }
 
@@ -362,12 +361,13 @@ static bool parse_source_map(const struct node *node, struct recipe_source *out,
         int k = strcmp(key, "path") == 0 ? 0 : strcmp(key, "weight") == 0 ? 1 : 2;
         if (k == 2) {
             const char *near = nearest_name(key, keys, 2);
-            text_add(why, "unknown key %.*s; %s%s", SHOWN, key, near != NULL ? near : "path and weight",
-                     near != NULL ? " is meant?" : " are known");
+            text_add(why, "unknown key %.*s; %s%s%s", SHOWN, key,
+                     near != NULL ? "did you mean " : "the keys are ",
+                     near != NULL ? near : "path and weight", near != NULL ? "?" : "");
             return false;
         }
         if (seen[k]) {
-            text_add(why, "%s is given twice; one of them must go", key);
+            text_add(why, "%s is given twice; remove one of them", key);
             return false;
         }
         seen[k] = true;
@@ -375,7 +375,7 @@ static bool parse_source_map(const struct node *node, struct recipe_source *out,
             return false;
     }
     if (!seen[0])
-        text_add(why, "path is missing, like {path: data/quickstart}");
+        text_add(why, "path is missing; use {path: data/quickstart}");
     return seen[0];
 }
 
@@ -430,7 +430,7 @@ static bool parse_shares(const struct recipe_row *row, const struct node *list, 
     double split[3] = {0};
     struct text inner = {0};
     if (list->count < 1 || list->count > 3) {
-        text_add(why, "has %zu numbers; it wants ", list->count);
+        text_add(why, "has %zu numbers; expected ", list->count);
         value_expected(row, why);
         return false;
     }
@@ -438,7 +438,7 @@ static bool parse_shares(const struct recipe_row *row, const struct node *list, 
         if (!parse_real(&entry, list->child[i], &split[i], &inner))
             return refuse_inside("entry", i, &inner, why);
     if (!(split[0] > 0)) {
-        text_add(why, "leaves nothing to train on: the first share is 0; 969, 30, 1 works");
+        text_add(why, "has no training part: the first share is 0; use 969,30,1");
         return false;
     }
     memcpy(out, split, sizeof split);
@@ -545,7 +545,7 @@ bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct
     bool good = parse_field(scratch, row, node, why);
     if (good && row->unbuilt && !is_default(scratch, row)) {
         value_text(scratch, row, why);
-        text_add(why, " is not built yet; only %s", row->fallback);
+        text_add(why, " is not implemented yet; use %s", row->fallback);
         good = false;
     }
     if (good) {

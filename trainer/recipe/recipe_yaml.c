@@ -114,9 +114,9 @@ static void refuse_decoration(struct reader *reader, const yaml_event_t *event, 
 {
     if (anchor != NULL)
         refuse(reader, event->start_mark,
-               "anchors (&name) are not part of a recipe; `base: other.yaml` shares settings");
+               "anchors (&name) are not supported; use `base: other.yaml` to share settings");
     else if (tag != NULL)
-        refuse(reader, event->start_mark, "tags (!name) are not part of a recipe; leave it out");
+        refuse(reader, event->start_mark, "tags (!name) are not supported; remove it");
 }
 
 static struct node *build(struct reader *reader, const yaml_event_t *event, int depth);
@@ -142,7 +142,7 @@ static void build_children(struct reader *reader, struct node *node, int depth)
                 refuse(reader, event.start_mark, "a key that is itself a list or a mapping");
             else if (child->plain && strcmp(child->text, "<<") == 0)
                 refuse(reader, event.start_mark,
-                       "merge keys (<<) are not part of a recipe; `base: other.yaml` shares settings");
+                       "merge keys (<<) are not supported; use `base: other.yaml` to share settings");
         }
         yaml_event_delete(&event);
         if (child != NULL)
@@ -158,12 +158,12 @@ static struct node *build(struct reader *reader, const yaml_event_t *event, int 
     struct node *node = allocate(sizeof *node);
     node->line = (int)event->start_mark.line + 1;
     if (depth > YAML_MAX_DEPTH)
-        refuse(reader, event->start_mark, "nested deeper than any recipe (16 levels)");
+        refuse(reader, event->start_mark, "nested too deeply (more than 16 levels)");
     else if (++reader->nodes > YAML_MAX_NODES)
-        refuse(reader, event->start_mark, "more keys and values than any recipe (20000)");
+        refuse(reader, event->start_mark, "too many keys and values (more than 20000)");
     else if (event->type == YAML_ALIAS_EVENT)
         refuse(reader, event->start_mark,
-               "aliases (*name) are not part of a recipe; `base: other.yaml` shares settings");
+               "aliases (*name) are not supported; use `base: other.yaml` to share settings");
     else if (event->type == YAML_SCALAR_EVENT)
         build_scalar(reader, event, node);
     else if (event->type == YAML_SEQUENCE_START_EVENT) {
@@ -191,7 +191,7 @@ static struct node *build_stream(struct reader *reader)
         if (event.type == YAML_STREAM_END_EVENT)
             end = true;
         else if (event.type == YAML_DOCUMENT_START_EVENT && ++documents > 1)
-            refuse(reader, event.start_mark, "a second document; a recipe is one");
+            refuse(reader, event.start_mark, "a second document; a recipe is a single document");
         else if (root == NULL && event.type != YAML_STREAM_START_EVENT &&
                  event.type != YAML_DOCUMENT_START_EVENT && event.type != YAML_DOCUMENT_END_EVENT)
             root = build(reader, &event, 0);
@@ -230,7 +230,7 @@ static bool bytes_are_text(struct reader *reader, const char *bytes, size_t leng
         const char *c = bytes + i;
         int size = utf8_length(c);
         if (indenting && *c == '\t')
-            refuse(reader, mark, "a tab in the indentation; YAML wants spaces");
+            refuse(reader, mark, "a tab in the indentation; use spaces");
         else if (size == 0)
             refuse(reader, mark, "a byte that is not UTF-8");
         else if (is_control(c) && *c != '\t' && *c != '\n' && *c != '\r')
@@ -262,11 +262,11 @@ struct node *yaml_parse(const char *name, const char *bytes, size_t length, stru
         length -= 3;
     }
     if (length >= 2 && (memcmp(bytes, "\xFF\xFE", 2) == 0 || memcmp(bytes, "\xFE\xFF", 2) == 0)) {
-        problems_add(problems, "%s: is UTF-16; a recipe is UTF-8: save it as that", name);
+        problems_add(problems, "%s: is UTF-16; save it as UTF-8", name);
         return NULL;
     }
     if (length > YAML_MAX_BYTES) {
-        problems_add(problems, "%s: larger than any recipe (1 MiB)", name);
+        problems_add(problems, "%s: larger than 1 MiB, the limit of a recipe", name);
         return NULL;
     }
     if (!bytes_are_text(&reader, bytes, length))

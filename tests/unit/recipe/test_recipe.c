@@ -104,27 +104,28 @@ Test(recipe, layers_are_spread_evenly_and_none_is_lost)
 
 Test(recipe, unknown_keys_name_the_nearest)
 {
-    SAYS(SMALL "sede: 1\n", "R:5: unknown key sede; is seed meant?\n");
+    SAYS(SMALL "sede: 1\n", "R:5: unknown key sede; did you mean seed?\n");
     SAYS(SMALL "parallel: {tensor_paralel_size: 2}\n",
-         "R:5: unknown key parallel.tensor_paralel_size; is parallel.tensor_parallel_size meant?\n");
-    SAYS(SMALL "modle: {num_layers: 2}\n", "R:5: unknown key modle; is model meant?\n");
-    SAYS(SMALL "train_iters: 5\n", "R:5: unknown key train_iters; is train.train_iters meant?\n");
+         "R:5: unknown key parallel.tensor_paralel_size; did you mean parallel.tensor_parallel_size?\n");
+    SAYS(SMALL "modle: {num_layers: 2}\n", "R:5: unknown key modle; did you mean model?\n");
+    SAYS(SMALL "train_iters: 5\n", "R:5: unknown key train_iters; did you mean train.train_iters?\n");
     SAYS(MODEL TRAIN "optimizer: {lr: 1, train_iters: 5}\n" DATA,
-         "R:3: unknown key optimizer.train_iters; is train.train_iters meant?\n");
+         "R:3: unknown key optimizer.train_iters; did you mean train.train_iters?\n");
     SAYS(SMALL "train.train_iters: 5\n",
-         "R:5: unknown key train.train_iters; in a file it is written train: {train_iters: ...}\n");
+         "R:5: unknown key train.train_iters; in a file, write train: {train_iters: ...}\n");
     SAYS(SMALL "zzzzzz: 5\n", "R:5: unknown key zzzzzz\n");
     SAYS(
         "model: {model: {num_layers: 4}, num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: "
         "32}\n" TRAIN OPTIMIZER DATA,
-        "R:1: unknown key model.model; the keys of model stand directly in it\n");
+        "R:1: unknown key model.model; the keys of model are not nested\n");
     SAYS(SMALL "parallel: {pipeline: {schedule: gpipe}}\n",
-         "R:5: pipeline stands inside parallel; it is a section of its own, beside that\n");
+         "R:5: pipeline is inside parallel, but it is a top-level section; unindent it\n");
     OVERRIDE_SAYS("train.train_iter=5",
-                  "command line: unknown key train.train_iter; is train.train_iters meant?\n");
-    OVERRIDE_SAYS("train_iters=5", "command line: unknown key train_iters; is train.train_iters meant?\n");
+                  "command line: unknown key train.train_iter; did you mean train.train_iters?\n");
+    OVERRIDE_SAYS("train_iters=5", "command line: unknown key train_iters; did you mean "
+                                   "train.train_iters?\n");
     OVERRIDE_SAYS("model.model=5",
-                  "command line: unknown key model.model; the keys of model stand directly in it\n");
+                  "command line: unknown key model.model; the keys of model are not nested\n");
     OVERRIDE_SAYS("model=5", "command line: model is a section; write model.KEY=value\n");
     OVERRIDE_SAYS("model.num_experts=8",
                   "command line: unknown key model.num_experts: mixture of experts is not implemented\n");
@@ -139,123 +140,122 @@ Test(recipe, unknown_keys_name_the_nearest)
 Test(recipe, a_key_given_twice_names_both_lines)
 {
     SAYS(SMALL "seed: 1\nname: x\nseed: 2\n",
-         "R:7: seed is given twice, first in line 5; one of them must go\n");
+         "R:7: seed is given twice, first in line 5; remove one of them\n");
     SAYS(SMALL "parallel:\n  tp: 1\n  tensor_parallel_size: 2\n",
-         "R:7: parallel.tensor_parallel_size is given twice, first in line 6; one of them must go\n");
-    SAYS(SMALL DATA, "R:5: data is given twice, first in line 4; one of them must go\n");
+         "R:7: parallel.tensor_parallel_size is given twice, first in line 6; remove one of them\n");
+    SAYS(SMALL DATA, "R:5: data is given twice, first in line 4; remove one of them\n");
     says(SMALL, (const char *const[]){"tp=1", "parallel.tp=2", NULL}, 0,
-         "command line: parallel.tensor_parallel_size is given twice; one of them must go\n", __LINE__);
+         "command line: parallel.tensor_parallel_size is given twice; remove one of them\n", __LINE__);
 }
 
 Test(recipe, wrong_types)
 {
     OVERRIDE_SAYS("model.num_layers=abc",
                   "command line: model.num_layers \"abc\" is not an integer from 1 to 100000\n");
-    OVERRIDE_SAYS(
-        "model.num_layers=1.5",
-        "command line: model.num_layers \"1.5\" is not an integer from 1 to 100000; 1 or 2 works\n");
+    OVERRIDE_SAYS("model.num_layers=1.5",
+                  "command line: model.num_layers \"1.5\" is not an integer from 1 to 100000; use 1 or 2\n");
     OVERRIDE_SAYS("model.num_layers=1e1",
-                  "command line: model.num_layers \"1e1\" is not an integer from 1 to 100000; 10 works\n");
+                  "command line: model.num_layers \"1e1\" is not an integer from 1 to 100000; use 10\n");
     OVERRIDE_SAYS("model.num_layers=\"4\"",
-                  "command line: model.num_layers \"4\" is text; without the quotes it is a number\n");
+                  "command line: model.num_layers \"4\" is text; remove the quotes\n");
     OVERRIDE_SAYS("model.num_layers=",
-                  "command line: model.num_layers is empty; it wants an integer from 1 to 100000\n");
+                  "command line: model.num_layers is empty; expected an integer from 1 to 100000\n");
     OVERRIDE_SAYS("model.num_layers=[1]",
-                  "command line: model.num_layers is a list; it wants an integer from 1 to 100000\n");
-    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; it wants an integer from 0 to "
+                  "command line: model.num_layers is a list; expected an integer from 1 to 100000\n");
+    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; expected an integer from 0 to "
                                  "9000000000000000\n");
     OVERRIDE_SAYS("model.add_bias_linear=yes",
                   "command line: model.add_bias_linear \"yes\" is not true or false\n");
     OVERRIDE_SAYS("model.normalization=layernorm",
-                  "command line: model.normalization \"layernorm\" is not LayerNorm or RMSNorm; is LayerNorm "
-                  "meant?\n");
+                  "command line: model.normalization \"layernorm\" is not LayerNorm or RMSNorm; did you "
+                  "mean LayerNorm?\n");
     OVERRIDE_SAYS("optimizer.lr=fast", "command line: optimizer.lr \"fast\" is not a number above 0\n");
     OVERRIDE_SAYS("optimizer.weight_decay=1e-400",
                   "command line: optimizer.weight_decay 1e-400 is too small for fp32, which ends at "
-                  "1.2e-38; it wants a number, 0 or more; 0 works\n");
+                  "1.2e-38; expected a number, 0 or more; use 0\n");
     OVERRIDE_SAYS("optimizer.weight_decay=0e-400", "");
-    OVERRIDE_SAYS("name=", "command line: name is empty; it wants text\n");
+    OVERRIDE_SAYS("name=", "command line: name is empty; expected text\n");
     OVERRIDE_SAYS("name=\"a\\nb\"",
-                  "command line: name has a character that cannot be printed; it wants text\n");
-    OVERRIDE_SAYS("name=a\xff", "command line: name has a character that cannot be printed; it wants text\n");
+                  "command line: name has a character that cannot be printed; expected text\n");
+    OVERRIDE_SAYS("name=a\xff", "command line: name has a character that cannot be printed; expected "
+                                "text\n");
     OVERRIDE_SAYS("pipeline.layout=4",
                   "command line: pipeline.layout \"4\" is not a list of integers, like [3, 3, 2]\n");
     OVERRIDE_SAYS("pipeline.layout=[4, x]",
                   "command line: pipeline.layout entry 2: \"x\" is not an integer from 0 to "
                   "100000\n");
-    OVERRIDE_SAYS("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing, like "
+    OVERRIDE_SAYS("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing; use "
                                               "{path: data/quickstart}\n");
     OVERRIDE_SAYS("data.train=[a, {path: b, wieght: 1}]",
-                  "command line: data.train source 2: unknown key wieght; weight is meant?\n");
+                  "command line: data.train source 2: unknown key wieght; did you mean weight?\n");
     OVERRIDE_SAYS("data.train=[a, {path: b, x: 1}]",
-                  "command line: data.train source 2: unknown key x; path and weight are known\n");
+                  "command line: data.train source 2: unknown key x; the keys are path and weight\n");
     OVERRIDE_SAYS("data.valid=[{path: b, path: c}]",
-                  "command line: data.valid source 1: path is given twice; one of them must go\n");
+                  "command line: data.valid source 1: path is given twice; remove one of them\n");
     OVERRIDE_SAYS("data.train=[{path: b, weight: 1}, {path: b, weight: 0}]",
-                  "command line: data.train source 2: weight 0 is out of range; it wants a number "
-                  "above 0; 1 works\n");
+                  "command line: data.train source 2: weight 0 is out of range; expected a number above "
+                  "0; use 1\n");
     OVERRIDE_SAYS(
         "data.train=[{weight: 1}, a, {path: b, wieght: 1}]",
-        "command line: data.train source 1: path is missing, like {path: data/quickstart}; source 3: "
-        "unknown key wieght; weight is meant?\n");
+        "command line: data.train source 1: path is missing; use {path: data/quickstart}; source 3: "
+        "unknown key wieght; did you mean weight?\n");
     OVERRIDE_SAYS("data.train={path: b, weight: 0}",
-                  "command line: data.train weight 0 is out of range; it wants a number "
-                  "above 0; 1 works\n");
+                  "command line: data.train weight 0 is out of range; expected a number above 0; use 1\n");
     SAYS(MODEL TRAIN OPTIMIZER "data: d\n",
-         "R:4: data is a section; it wants keys and values below it\nR: data.train must be given, like "
+         "R:4: data is a section; expected keys and values below it\nR: data.train is required, such as "
          "data/quickstart\n");
 }
 
 Test(recipe, numbers_out_of_range)
 {
     OVERRIDE_SAYS("model.num_layers=0",
-                  "command line: model.num_layers 0 is out of range; it wants an integer "
-                  "from 1 to 100000; 1 works\n");
+                  "command line: model.num_layers 0 is out of range; expected an integer from 1 to "
+                  "100000; use 1\n");
     OVERRIDE_SAYS("model.num_layers=200000",
-                  "command line: model.num_layers 200000 is out of range; it wants an "
-                  "integer from 1 to 100000; 100000 works\n");
+                  "command line: model.num_layers 200000 is out of range; expected an integer from 1 to "
+                  "100000; use 100000\n");
     OVERRIDE_SAYS(
         "model.num_layers=99999999999999999999",
-        "command line: model.num_layers \"99999999999999999999\" is not an integer from 1 to 100000; "
-        "100000 works\n");
+        "command line: model.num_layers \"99999999999999999999\" is not an integer from 1 to 100000; use "
+        "100000\n");
     OVERRIDE_SAYS("optimizer.lr=0",
-                  "command line: optimizer.lr 0 is out of range; it wants a number above 0; 3e-4 works\n");
+                  "command line: optimizer.lr 0 is out of range; expected a number above 0; use 3e-4\n");
     OVERRIDE_SAYS("optimizer.lr=nan",
-                  "command line: optimizer.lr nan is out of range; it wants a number above 0; 3e-4 works\n");
+                  "command line: optimizer.lr nan is out of range; expected a number above 0; use 3e-4\n");
     OVERRIDE_SAYS("optimizer.lr=inf",
-                  "command line: optimizer.lr inf is out of range; it wants a number above 0; 3e-4 works\n");
+                  "command line: optimizer.lr inf is out of range; expected a number above 0; use 3e-4\n");
     OVERRIDE_SAYS("model.hidden_dropout=1",
-                  "command line: model.hidden_dropout 1 is out of range; it wants a number "
-                  "from 0 to below 1; 0.1 works\n");
+                  "command line: model.hidden_dropout 1 is out of range; expected a number from 0 to "
+                  "below 1; use 0.1\n");
     OVERRIDE_SAYS("optimizer.adam_beta2=1.2",
-                  "command line: optimizer.adam_beta2 1.2 is out of range; it wants a "
-                  "number from 0 to below 1; 0.999 works\n");
+                  "command line: optimizer.adam_beta2 1.2 is out of range; expected a number from 0 to "
+                  "below 1; use 0.999\n");
     OVERRIDE_SAYS("pipeline.layout=[5, -1]",
-                  "command line: pipeline.layout entry 2: -1 is out of range; it wants an integer from 0 "
-                  "to 100000; 0 works\n");
+                  "command line: pipeline.layout entry 2: -1 is out of range; expected an integer from 0 "
+                  "to 100000; use 0\n");
     OVERRIDE_SAYS("seed=10000000000000000",
-                  "command line: seed 10000000000000000 is out of range; it wants an integer from 0 to "
-                  "9000000000000000; 9000000000000000 works\n");
+                  "command line: seed 10000000000000000 is out of range; expected an integer from 0 to "
+                  "9000000000000000; use 9000000000000000\n");
     OVERRIDE_SAYS("parallel.bucket_size_mb=1e7",
-                  "command line: parallel.bucket_size_mb 1e7 is out of range; it wants a number from "
-                  "0.0001 to 1000000; 1000000 works\n");
+                  "command line: parallel.bucket_size_mb 1e7 is out of range; expected a number from "
+                  "0.0001 to 1000000; use 1000000\n");
 }
 
 /* A range holds for what is computed with: fp32. What is below 1 stays so, and what is above 0. */
 Test(recipe, numbers_out_of_range_in_fp32)
 {
     static const char below[] =
-        " is out of range when rounded to fp32; it wants a number from 0 to below 1; ";
-    static const char *const shares[][3] = {{"model.hidden_dropout", "0.99999998", "0.1 works\n"},
-                                            {"model.attention_dropout", "0.99999999", "0.1 works\n"},
-                                            {"optimizer.adam_beta1", "0.99999999999", "0.9 works\n"},
-                                            {"optimizer.adam_beta2", "0.99999999999", "0.999 works\n"}};
-    static const char *const positive[][3] = {{"optimizer.lr", "1e-300", "above 0; 3e-4 works\n"},
-                                              {"optimizer.adam_eps", "1e-60", "above 0; 1e-8 works\n"},
-                                              {"optimizer.clip_grad", "1.1e-38", ", 0 or more; 0 works\n"},
-                                              {"optimizer.min_lr", "1e-46", ", 0 or more; 0 works\n"},
-                                              {"model.init_method_std", "1e-300", "above 0; 0.02 works\n"},
-                                              {"model.norm_epsilon", "1e-60", "above 0; 1e-5 works\n"}};
+        " is out of range when rounded to fp32; expected a number from 0 to below 1; use ";
+    static const char *const shares[][3] = {{"model.hidden_dropout", "0.99999998", "0.1\n"},
+                                            {"model.attention_dropout", "0.99999999", "0.1\n"},
+                                            {"optimizer.adam_beta1", "0.99999999999", "0.9\n"},
+                                            {"optimizer.adam_beta2", "0.99999999999", "0.999\n"}};
+    static const char *const positive[][3] = {{"optimizer.lr", "1e-300", "above 0; use 3e-4\n"},
+                                              {"optimizer.adam_eps", "1e-60", "above 0; use 1e-8\n"},
+                                              {"optimizer.clip_grad", "1.1e-38", ", 0 or more; use 0\n"},
+                                              {"optimizer.min_lr", "1e-46", ", 0 or more; use 0\n"},
+                                              {"model.init_method_std", "1e-300", "above 0; use 0.02\n"},
+                                              {"model.norm_epsilon", "1e-60", "above 0; use 1e-5\n"}};
     char override[100], expected[200];
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         snprintf(override, sizeof override, "%s=%s", shares[i][0], shares[i][1]);
@@ -269,60 +269,60 @@ Test(recipe, numbers_out_of_range_in_fp32)
         bool open = *positive[i][2] == 'a';
         snprintf(override, sizeof override, "%s=%s", positive[i][0], positive[i][1]);
         snprintf(expected, sizeof expected,
-                 "command line: %s %s is too small for fp32, which ends at 1.2e-38; it wants a number%s%s",
+                 "command line: %s %s is too small for fp32, which ends at 1.2e-38; expected a number%s%s",
                  positive[i][0], positive[i][1], open ? " " : "", positive[i][2]);
         OVERRIDE_SAYS(override, expected);
     }
     OVERRIDE_SAYS("optimizer.clip_grad=1.2e-38", "");
     OVERRIDE_SAYS("optimizer.lr=1e39",
-                  "command line: optimizer.lr 1e39 is out of range when rounded to fp32; "
-                  "it wants a number above 0; 3e-4 works\n");
-    OVERRIDE_SAYS("model.rotary_base=0.5", "command line: model.rotary_base 0.5 is out of range; it wants a "
-                                           "number, 1 or more; 1 works\n");
+                  "command line: optimizer.lr 1e39 is out of range when rounded to fp32; expected a "
+                  "number above 0; use 3e-4\n");
+    OVERRIDE_SAYS("model.rotary_base=0.5", "command line: model.rotary_base 0.5 is out of range; expected "
+                                           "a number, 1 or more; use 1\n");
 }
 
 /* One to three shares; those that are left out are 0. */
 Test(recipe, splits)
 {
     OVERRIDE_SAYS("data.split=-1, 2",
-                  "command line: data.split entry 1: -1 is out of range; it wants a number, 0 or more; 0 "
-                  "works\n");
+                  "command line: data.split entry 1: -1 is out of range; expected a number, 0 or more; "
+                  "use 0\n");
     OVERRIDE_SAYS("data.split=1,x", "command line: data.split entry 2: \"x\" is not a number, 0 or more\n");
     OVERRIDE_SAYS("data.split=969 30, 1",
                   "command line: data.split entry 1: \"969 30\" is not a number, 0 or more\n");
     OVERRIDE_SAYS("data.split=[9, y]",
                   "command line: data.split entry 2: \"y\" is not a number, 0 or more\n");
     OVERRIDE_SAYS("data.split=9,",
-                  "command line: data.split entry 2: is empty; it wants a number, 0 or more\n");
+                  "command line: data.split entry 2: is empty; expected a number, 0 or more\n");
     OVERRIDE_SAYS("data.split=4,3,2,1",
-                  "command line: data.split has 4 numbers; it wants one to three numbers, like 969, 30, 1\n");
-    OVERRIDE_SAYS(
-        "data.split=0, 1",
-        "command line: data.split leaves nothing to train on: the first share is 0; 969, 30, 1 works\n");
+                  "command line: data.split has 4 numbers; expected one to three numbers, like 969, 30, "
+                  "1\n");
+    OVERRIDE_SAYS("data.split=0, 1",
+                  "command line: data.split has no training part: the first share is 0; use 969,30,1\n");
 }
 
 Test(recipe, what_is_not_built_is_refused_by_name)
 {
-    OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not built yet; only 1\n");
-    OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not built yet; only 1\n");
+    OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not implemented yet; use 1\n");
+    OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not implemented yet; use 1\n");
     OVERRIDE_SAYS("precision.params_dtype=bf16", "");
     OVERRIDE_SAYS("precision.params_dtype=fp16", "");
     OVERRIDE_SAYS("checkpoint.async_save=true",
-                  "command line: checkpoint.async_save true is not built yet; only false\n");
+                  "command line: checkpoint.async_save true is not implemented yet; use false\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
-                  "command line: logging.tensorboard_dir tb is not built yet; only none\n");
+                  "command line: logging.tensorboard_dir tb is not implemented yet; use none\n");
     // Its default may be said, and a value out of range is told first.
     OVERRIDE_SAYS("ep=1", "");
-    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; it wants an "
-                          "integer from 1 to 65536; 1 works\n");
+    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; expected an "
+                          "integer from 1 to 65536; use 1\n");
 }
 
 Test(recipe, zero_has_four_stages)
 {
     OVERRIDE_SAYS("parallel.zero_stage=0", "");
     OVERRIDE_SAYS("parallel.zero_stage=4",
-                  "command line: parallel.zero_stage 4 is out of range; it wants an integer from 0 to 3; "
-                  "3 works\n");
+                  "command line: parallel.zero_stage 4 is out of range; expected an integer from 0 to 3; "
+                  "use 3\n");
 }
 
 /* Editors put one in front of UTF-8; lines and columns are counted behind it. */
@@ -334,12 +334,12 @@ Test(recipe, a_byte_order_mark_is_skipped)
          "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
          "line? put the value in quotes\n");
     SAYS("\xEF\xBB\xBF\xEF\xBB\xBF" SMALL, "R:1:1: a control character\n");
-    SAYS("\xFF\xFEs\n", "R: is UTF-16; a recipe is UTF-8: save it as that\n");
+    SAYS("\xFF\xFEs\n", "R: is UTF-16; save it as UTF-8\n");
 }
 
 Test(recipe, yaml_that_does_not_parse_names_line_and_column)
 {
-    SAYS("model:\n\tnum_layers: 4\n", "R:2:1: a tab in the indentation; YAML wants spaces\n");
+    SAYS("model:\n\tnum_layers: 4\n", "R:2:1: a tab in the indentation; use spaces\n");
     SAYS("seed: [1, 2\nname: x\n",
          "R:2:5: not YAML: did not find expected ',' or ']'; a list that is not closed? "
          "(while parsing a flow sequence from line 1)\n");
@@ -365,30 +365,28 @@ Test(recipe, yaml_that_does_not_parse_names_line_and_column)
 Test(recipe, yaml_that_a_recipe_does_not_use)
 {
     SAYS("a: &x 1\nb: *x\n",
-         "R:1:4: anchors (&name) are not part of a recipe; `base: other.yaml` shares settings\n");
-    SAYS("a: *x\n", "R:1:4: aliases (*name) are not part of a recipe; `base: other.yaml` shares settings\n");
+         "R:1:4: anchors (&name) are not supported; use `base: other.yaml` to share settings\n");
+    SAYS("a: *x\n", "R:1:4: aliases (*name) are not supported; use `base: other.yaml` to share settings\n");
     SAYS("<<: {a: 1}\n",
-         "R:1:1: merge keys (<<) are not part of a recipe; `base: other.yaml` shares settings\n");
-    SAYS("a: !!int 1\n", "R:1:4: tags (!name) are not part of a recipe; leave it out\n");
-    SAYS("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a recipe is one\n");
-    SAYS("- seed\n", "R:1: a recipe is keys and values, like `train: {train_iters: 100}`\n");
-    SAYS("seed\n", "R:1: a recipe is keys and values, like `train: {train_iters: 100}`\n");
+         "R:1:1: merge keys (<<) are not supported; use `base: other.yaml` to share settings\n");
+    SAYS("a: !!int 1\n", "R:1:4: tags (!name) are not supported; remove it\n");
+    SAYS("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a recipe is a single document\n");
+    SAYS("- seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
+    SAYS("seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
     SAYS("? [a]\n: 1\n", "R:1:3: a key that is itself a list or a mapping\n");
 }
 
 Test(recipe, what_must_be_given)
 {
-    const char *all = "R: model.num_layers must be given, like 12\n"
-                      "R: model.hidden_size must be given, like 768\n"
-                      "R: model.num_attention_heads must be given, like 12\n"
-                      "R: model.seq_length must be given, like 1024\n"
-                      "R: train.global_batch_size must be given, like 32\n"
-                      "R: train.train_iters must be given, like 1000\n"
-                      "R: optimizer.lr must be given, like 3e-4\n"
-                      "R: data.train must be given, like data/quickstart\n";
+    const char *all = "R: model.num_layers is required, such as 12\nR: model.hidden_size is required, "
+                      "such as 768\nR: model.num_attention_heads is required, such as 12\nR: "
+                      "model.seq_length is required, such as 1024\nR: train.global_batch_size is "
+                      "required, such as 32\nR: train.train_iters is required, such as 1000\nR: "
+                      "optimizer.lr is required, such as 3e-4\nR: data.train is required, such as "
+                      "data/quickstart\n";
     SAYS("", all);
     SAYS("# nothing\n---\nmodel:\n", all);
-    OVERRIDE_SAYS("data.train=[]", "command line: data.train must be given, like data/quickstart\n");
+    OVERRIDE_SAYS("data.train=[]", "command line: data.train is required, such as data/quickstart\n");
 }
 
 Test(recipe, all_problems_are_reported_at_once)
@@ -397,18 +395,14 @@ Test(recipe, all_problems_are_reported_at_once)
         "sede: 1\nmodel: {num_layers: x, hidden_size: 64, num_attention_heads: 5, seq_length: 32}\n" OPTIMIZER
         "train: {global_batch_size: 9, micro_batch_size: 2}\nparallel: {expert_parallel_size: 2}\n",
         (const char *const[]){"optimizer.min_lr=1", "nonsense", NULL}, 0,
-        "R:1: unknown key sede; is seed meant?\n"
-        "R:2: model.num_layers \"x\" is not an integer from 1 to 100000\n"
-        "R:5: parallel.expert_parallel_size 2 is not built yet; only 1\n"
-        "command line: nonsense is not key=value\n"
-        "R: train.train_iters must be given, like 1000\n"
-        "R: data.train must be given, like data/quickstart\n"
-        "R:2: model.hidden_size 64 is not divisible by model.num_attention_heads 5; model.hidden_size 60 or "
-        "65 "
-        "works\n"
-        "R:4: train.global_batch_size 9 is not divisible by train.micro_batch_size 2 x "
-        "parallel.data_parallel_size 1; train.global_batch_size 8 or 10 works\n"
-        "command line: optimizer.min_lr 1 is more than optimizer.lr 0.001; optimizer.min_lr 0.001 works\n",
+        "R:1: unknown key sede; did you mean seed?\nR:2: model.num_layers \"x\" is not an integer from 1 "
+        "to 100000\nR:5: parallel.expert_parallel_size 2 is not implemented yet; use 1\ncommand line: "
+        "nonsense is not key=value\nR: train.train_iters is required, such as 1000\nR: data.train is "
+        "required, such as data/quickstart\nR:2: model.hidden_size 64 is not divisible by "
+        "model.num_attention_heads 5; use model.hidden_size=60 or 65\nR:4: train.global_batch_size 9 is "
+        "not divisible by train.micro_batch_size 2 x parallel.data_parallel_size 1; use "
+        "train.global_batch_size=8 or 10\ncommand line: optimizer.min_lr 1 is more than optimizer.lr "
+        "0.001; use optimizer.min_lr=0.001\n",
         __LINE__);
 }
 
@@ -418,14 +412,14 @@ Test(recipe, huge_and_deep_input_is_refused)
     char *huge = malloc(HUGE_BYTES + 1);
     memset(huge, '\n', HUGE_BYTES);
     huge[HUGE_BYTES] = 0;
-    SAYS(huge, "R: larger than any recipe (1 MiB)\n");
+    SAYS(huge, "R: larger than 1 MiB, the limit of a recipe\n");
     memset(huge, '[', HUGE_BYTES);
     huge[1 << 19] = 0;
-    SAYS(huge, "R:1:18: nested deeper than any recipe (16 levels)\n");
+    SAYS(huge, "R:1:18: nested too deeply (more than 16 levels)\n");
     for (int i = 0; i < 30000; i++)
         memcpy(huge + 2 * i, i == 0 ? "[1" : ",1", 2);
     huge[60000] = 0;
-    SAYS(huge, "R:1:40000: more keys and values than any recipe (20000)\n");
+    SAYS(huge, "R:1:40000: too many keys and values (more than 20000)\n");
     free(huge);
 }
 
@@ -511,11 +505,11 @@ Test(recipe, bases_that_do_not_work)
         {"bad.yaml", "seed: 1\nseed: x: y\n"}, {"sub", NULL},
         {"folder.yaml", "base: sub\n"},        {NULL, NULL}};
     files_say(files, "a.yaml",
-              "F/b.yaml:2: base F/./a.yaml: is already being read; a recipe cannot be based on itself\n");
+              "F/b.yaml:2: base F/./a.yaml: is already being read; a recipe cannot be its own base\n");
     files_say(files, "self.yaml",
-              "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be based on itself\n");
+              "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be its own base\n");
     files_say(files, "lost.yaml", "F/lost.yaml:1: base F/nowhere.yaml: No such file or directory\n");
-    files_say(files, "list.yaml", "F/list.yaml:1: base wants the path of one recipe\n");
+    files_say(files, "list.yaml", "F/list.yaml:1: base expects the path of one recipe\n");
     files_say(files, "broken.yaml",
               "F/bad.yaml:2:8: not YAML: mapping values are not allowed in this context; a "
               "second \": \" in one line? put the value in quotes\n");

@@ -12,34 +12,29 @@
 
 Test(recipe_check, heads)
 {
-    WITH("command line: model.hidden_size 100 is not divisible by model.num_attention_heads 12; "
-         "model.hidden_size 96 "
-         "or 108 "
-         "works\n",
+    WITH("command line: model.hidden_size 100 is not divisible by model.num_attention_heads 12; use "
+         "model.hidden_size=96 or 108\n",
          "model.hidden_size=100", "model.num_attention_heads=12");
     WITH("", "model.hidden_size=100", "model.num_attention_heads=12", "model.kv_channels=8");
-    WITH("command line: model.kv_channels 15 must be even and positive: rope turns pairs of channels; "
-         "model.kv_channels 14 or 16 works\n",
+    WITH("command line: model.kv_channels 15 must be even and positive: rope rotates pairs of channels; "
+         "use model.kv_channels=14 or 16\n",
          "model.kv_channels=15", "model.position_embedding_type=rope");
-    WITH("command line: model.kv_channels 15 (hidden_size / num_attention_heads) must be even and positive: "
-         "rope "
-         "turns pairs "
-         "of channels; model.hidden_size 56 or 64 works\n",
+    WITH("command line: model.kv_channels 15 (hidden_size / num_attention_heads) must be even and "
+         "positive: rope rotates pairs of channels; use model.hidden_size=56 or 64\n",
          "model.hidden_size=60", "model.position_embedding_type=rope");
-    WITH("command line: model.num_attention_heads 4 is not divisible by model.num_query_groups 3; "
-         "model.num_query_groups 2 or 4 works\n",
+    WITH("command line: model.num_attention_heads 4 is not divisible by model.num_query_groups 3; use "
+         "model.num_query_groups=2 or 4\n",
          "model.num_query_groups=3");
 }
 
 Test(recipe_check, post_validation)
 {
-    WITH("command line: pipeline.optimizer_post_validation lets stages run on while others are behind, and "
-         "parallel.pipeline_parallel_size 1 has no other stage; parallel.pipeline_parallel_size 2 works\n",
+    WITH("command line: pipeline.optimizer_post_validation overlaps the steps of several stages, but "
+         "parallel.pipeline_parallel_size is 1; use parallel.pipeline_parallel_size=2\n",
          "pipeline.optimizer_post_validation=true");
     WITH("command line: pipeline.optimizer_post_validation gains nothing with pipeline.schedule dualpipe: "
-         "every "
-         "stage lies on two ranks, the first and the last among them, and these add their gradients before "
-         "either can step; pipeline.optimizer_post_validation false works\n",
+         "every stage has replicas on two ranks, which reduce their gradients before either can step; use "
+         "pipeline.optimizer_post_validation=false\n",
          "pp=2", "pipeline.optimizer_post_validation=true", "pipeline.schedule=dualpipe");
     WITH("", "pp=2", "pipeline.enable_optimizer_post_validation=true", "pipeline.schedule=zb-v");
 }
@@ -48,64 +43,59 @@ Test(recipe_check, tensor_parallel_cuts)
 {
     const char *const model[] = {"model.num_attention_heads=12", "model.hidden_size=768"};
     WITH("command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5; "
-         "parallel.tensor_parallel_size 4 or 6 works\n"
-         "command line: model.ffn_hidden_size 3072 is not divisible by parallel.tensor_parallel_size 5; "
-         "parallel.tensor_parallel_size 4 or 6 works\n",
+         "use parallel.tensor_parallel_size=4 or 6\ncommand line: model.ffn_hidden_size 3072 is not "
+         "divisible by parallel.tensor_parallel_size 5; use parallel.tensor_parallel_size=4 or 6\n",
          model[0], model[1], "tp=5");
     // 6 divides the heads and not the MLP, so 6 is not proposed; nor is it accepted.
     WITH("command line: model.ffn_hidden_size 1000 is not divisible by parallel.tensor_parallel_size 6; "
-         "parallel.tensor_parallel_size 4 works\n",
+         "use parallel.tensor_parallel_size=4\n",
          model[0], model[1], "tp=6", "model.ffn_hidden_size=1000");
-    WITH("command line: model.num_query_groups 2 and parallel.tensor_parallel_size 3: neither is divisible "
-         "by the "
-         "other; parallel.tensor_parallel_size 2 or 4 works\n",
+    WITH("command line: model.num_query_groups 2 and parallel.tensor_parallel_size 3: neither is "
+         "divisible by the other; use parallel.tensor_parallel_size=2 or 4\n",
          model[0], model[1], "tp=3", "model.num_query_groups=2");
     // However far away.
-    WITH(
-        "command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 65536; "
-        "parallel.tensor_parallel_size 12 works\n"
-        "command line: model.ffn_hidden_size 3072 is not divisible by parallel.tensor_parallel_size 65536; "
-        "parallel.tensor_parallel_size 12 works\n",
-        model[0], model[1], "tp=65536");
+    WITH("command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size "
+         "65536; use parallel.tensor_parallel_size=12\ncommand line: model.ffn_hidden_size 3072 is not "
+         "divisible by parallel.tensor_parallel_size 65536; use parallel.tensor_parallel_size=12\n",
+         model[0], model[1], "tp=65536");
     // Fewer key/value heads than ranks are replicated.
     WITH("", model[0], model[1], "tp=4", "model.num_query_groups=2");
 }
 
 Test(recipe_check, sequence_parallel)
 {
-    WITH("command line: parallel.sequence_parallel cuts train.micro_batch_size 1 x model.seq_length 33 "
-         "tokens, which "
-         "are not divisible by parallel.tensor_parallel_size 2; parallel.tensor_parallel_size 1 works\n",
+    WITH("command line: parallel.sequence_parallel shards train.micro_batch_size 1 x model.seq_length 33 "
+         "tokens, which are not divisible by parallel.tensor_parallel_size 2; use "
+         "parallel.tensor_parallel_size=1\n",
          "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33");
     WITH("", "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33", "train.micro_batch_size=2");
     struct loaded l = load(SMALL "parallel: {sequence_parallel: true}\n", NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said), "warning: R:5: parallel.sequence_parallel is turned off: it needs "
+    cr_assert_str_eq(text_chars(&l.said), "warning: R:5: parallel.sequence_parallel is disabled: it needs "
                                           "parallel.tensor_parallel_size 2 or more\n");
     cr_assert(l.errors == 0 && !l.recipe->parallel.sequence_parallel);
     loaded_free(&l);
     WITH("", "tp=2", "parallel.sequence_parallel=true", "parallel.tp_comm_overlap=true");
     l = load(SMALL "parallel: {tensor_parallel_size: 2, tp_comm_overlap: true}\n", NULL, 0);
     cr_assert_str_eq(text_chars(&l.said),
-                     "warning: R:5: parallel.tp_comm_overlap has no effect: "
-                     "parallel.sequence_parallel is false, and it is about the messages of that\n");
+                     "warning: R:5: parallel.tp_comm_overlap has no effect: parallel.sequence_parallel is "
+                     "false, and it overlaps the communication of sequence parallelism\n");
     cr_assert_eq(l.errors, 0);
     loaded_free(&l);
-    WITH(
-        "warning: command line: parallel.nccl_ub has no effect: cluster.device is cpu, and it is about NCCL, "
-        "which joins GPUs\n",
-        "dp=2", "parallel.nccl_ub=true");
+    WITH("warning: command line: parallel.nccl_ub has no effect: cluster.device is cpu, and NCCL needs "
+         "GPUs\n",
+         "dp=2", "parallel.nccl_ub=true");
     l = load(SMALL "parallel: {zero_stage: 1}\n", NULL, 0);
     cr_assert_str_eq(text_chars(&l.said),
-                     "warning: R:5: parallel.zero_stage is turned off: it shares out "
-                     "between data-parallel ranks, and parallel.data_parallel_size is 1\n");
+                     "warning: R:5: parallel.zero_stage is disabled: parallel.data_parallel_size is 1, so "
+                     "there is nothing to shard\n");
     cr_assert(l.errors == 0 && l.recipe->parallel.zero_stage == 0);
     loaded_free(&l);
     WITH("", "dp=2", "parallel.zero_stage=3", "parallel.overlap_param_gather=true");
     WITH("", "dp=2", "parallel.zero_stage=1");
     l = load(SMALL "parallel: {data_parallel_size: 2, zero_stage: 2, overlap_param_gather: true}\n", NULL, 0);
     cr_assert_str_eq(text_chars(&l.said),
-                     "warning: R:5: parallel.overlap_param_gather has no effect: "
-                     "parallel.zero_stage is 2, and only 3 gathers weights for each layer\n");
+                     "warning: R:5: parallel.overlap_param_gather has no effect: parallel.zero_stage is "
+                     "2, and only 3 gathers weights per layer\n");
     cr_assert_eq(l.errors, 0);
     loaded_free(&l);
 }
@@ -118,29 +108,27 @@ Test(recipe_check, recomputation)
     WITH("command line: memory.recompute_modules entry 2: \"softmax\" is not core_attn, norm or activation\n",
          "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, softmax]");
     // What works, and is pointless.
-    WITH("warning: command line: memory.recompute_num_layers has no effect: memory.recompute_granularity is "
-         "none, "
-         "and only full looks at it\n",
+    WITH("warning: command line: memory.recompute_num_layers has no effect: memory.recompute_granularity "
+         "is none, and only full uses it\n",
          "memory.recompute_num_layers=2");
     WITH("warning: command line: memory.recompute_method has no effect: memory.recompute_granularity is "
-         "selective, and only full looks at it\n",
+         "selective, and only full uses it\n",
          "memory.recompute_granularity=selective", "memory.recompute_method=block");
     WITH("warning: command line: memory.recompute_modules has no effect: memory.recompute_granularity is "
-         "full, "
-         "and only selective looks at it\n",
+         "full, and only selective uses it\n",
          "memory.recompute_granularity=full", "memory.recompute_modules=[norm]");
     WITH("warning: command line: memory.recompute_num_layers 5 is more than the 2 layers of any stage\n",
          "pp=2", "memory.recompute_granularity=full", "memory.recompute_num_layers=5");
-    WITH("warning: command line: memory.recompute_modules is empty: nothing is computed again; [core_attn] "
-         "works\n",
+    WITH("warning: command line: memory.recompute_modules is empty: nothing is recomputed; use "
+         "[core_attn]\n",
          "memory.recompute_granularity=selective", "memory.recompute_modules=[]");
 }
 
 Test(recipe_check, offload)
 {
     WITH("", "memory.offload_activations=true", "memory.offload_optimizer=true", "pp=2");
-    WITH("command line: memory.offload_optimizer keeps the moments away from the device, and "
-         "pipeline.optimizer_post_validation keeps a copy of them there; one of them false works\n",
+    WITH("command line: memory.offload_optimizer and pipeline.optimizer_post_validation are mutually "
+         "exclusive: the latter keeps a copy of the moments on the device; set one of them to false\n",
          "memory.offload_optimizer=true", "pipeline.optimizer_post_validation=true", "pp=2");
 }
 
@@ -148,20 +136,18 @@ Test(recipe_check, stages)
 {
     WITH("", "pp=3");
     WITH("", "pp=3", "pipeline.layout=[0, 4, 0]");
-    WITH("command line: model.num_layers 4 cannot fill the 6 stages of parallel.pipeline_parallel_size 6 x "
-         "pipeline.virtual_stages 1 (a pipeline.layout may have zeros); parallel.pipeline_parallel_size 4 "
-         "works\n",
+    WITH("command line: model.num_layers 4 is less than the 6 stages of parallel.pipeline_parallel_size 6 "
+         "x pipeline.virtual_stages 1 (a pipeline.layout may have zeros); use "
+         "parallel.pipeline_parallel_size=4\n",
          "pp=6");
     WITH("command line: pipeline.layout has 3 entries; parallel.pipeline_parallel_size 2 x "
-         "pipeline.virtual_stages 1 "
-         "makes 2 stages; pipeline.layout [2, 2] works\n",
+         "pipeline.virtual_stages 1 is 2 stages; use pipeline.layout=[2, 2]\n",
          "pp=2", "pipeline.layout=[2, 1, 1]");
-    WITH("command line: pipeline.layout adds up to 5, and model.num_layers is 4; pipeline.layout [2, 2] "
-         "works\n",
+    WITH("command line: pipeline.layout sums to 5, but model.num_layers is 4; use pipeline.layout=[2, 2]\n",
          "pp=2", "pipeline.layout=[3, 2]");
     WITH("command line: pipeline.layout has 1 entries; parallel.pipeline_parallel_size 3 x "
-         "pipeline.virtual_stages 1 "
-         "makes 3 stages, its sum is 9, and model.num_layers is 4; pipeline.layout [2, 1, 1] works\n",
+         "pipeline.virtual_stages 1 is 3 stages, its sum is 9, but model.num_layers is 4; use "
+         "pipeline.layout=[2, 1, 1]\n",
          "pp=3", "pipeline.layout=[9]");
 }
 
@@ -173,25 +159,23 @@ Test(recipe_check, schedules)
     WITH("", "pp=1", "pipeline.schedule=zb-h1", "pipeline.virtual_stages=4");
     WITH("", "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[4, 0, 0, 0]");
     WITH("command line: pipeline.layout has 2 entries; parallel.pipeline_parallel_size 2 x "
-         "pipeline.virtual_stages 2 makes 4 stages; pipeline.layout [1, 1, 1, 1] works\n",
+         "pipeline.virtual_stages 2 is 4 stages; use pipeline.layout=[1, 1, 1, 1]\n",
          "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[2, 2]");
-    WITH("command line: pipeline.schedule zb-v cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
-         "and pipeline.virtual_stages 1: each rank holds two stages, the ends of a V; it takes any p, any m, "
-         "v = 2; these "
-         "would take it: gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, dualpipe, auto; "
-         "pipeline.virtual_stages 2 works\n",
+    WITH("command line: pipeline.schedule zb-v does not support parallel.pipeline_parallel_size 2, 8 "
+         "microbatches and pipeline.virtual_stages 1: each rank holds two stages, the ends of a V; it "
+         "supports any p, any m, v = 2; schedules that support it: gpipe, looped-bfs, 1f1b, interleaved, "
+         "zb-h1, zb-h2, dualpipe, auto; use pipeline.virtual_stages=2\n",
          "pp=2", "pipeline.schedule=zb-v", "pipeline.virtual_stages=1");
-    WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 1, 8 microbatches "
-         "and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 4: it has no "
-         "microbatch_group_size; it takes any p, any m, v = 1; these would take it: interleaved, zb-h1; "
-         "pipeline.microbatch_group_size 0 works\n",
+    WITH("command line: pipeline.schedule 1f1b does not support parallel.pipeline_parallel_size 1, 8 "
+         "microbatches and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 4: it has no "
+         "microbatch_group_size; it supports any p, any m, v = 1; schedules that support it: interleaved, "
+         "zb-h1; use pipeline.microbatch_group_size=0\n",
          "pipeline.microbatch_group_size=4");
-    WITH(
-        "command line: pipeline.schedule zb-h1 cannot take parallel.pipeline_parallel_size 4, 8 microbatches "
-        "and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 3: a microbatch_group_size below "
-        "p leaves the ranks waiting for each other; it takes any p, any m, any v; "
-        "pipeline.microbatch_group_size 0 or 4 works\n",
-        "pp=4", "pipeline.schedule=zb-h1", "pipeline.microbatch_group_size=3");
+    WITH("command line: pipeline.schedule zb-h1 does not support parallel.pipeline_parallel_size 4, 8 "
+         "microbatches and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 3: a "
+         "microbatch_group_size below p leaves the ranks waiting for each other; it supports any p, any m, "
+         "any v; use pipeline.microbatch_group_size=0 or 4\n",
+         "pp=4", "pipeline.schedule=zb-h1", "pipeline.microbatch_group_size=3");
 }
 
 #define ZB_V SOURCE_ROOT "/tests/fixtures/zb_v_p2_m4.csv"
@@ -211,24 +195,25 @@ Test(recipe_check, layers_of_a_virtual_stage)
     loaded_free(&again);
     loaded_free(&l);
     WITH("", twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.num_virtual_stages_per_pipeline_rank=3");
-    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 4 x parallel.pipeline_parallel_size 2 "
-         "is 8 layers, which do not divide model.num_layers 12; "
-         "pipeline.num_layers_per_virtual_pipeline_stage 3 or 6 works\n",
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 4 x "
+         "parallel.pipeline_parallel_size 2 is 8 layers, which do not divide model.num_layers 12; use "
+         "pipeline.num_layers_per_virtual_pipeline_stage=3 or 6\n",
          twelve[0], twelve[1], twelve[2], "pipeline.num_layers_per_virtual_pipeline_stage=4");
-    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x parallel.pipeline_parallel_size 2 "
-         "is 4 layers, which do not divide model.num_layers 7; "
-         "pipeline.num_layers_per_virtual_pipeline_stage 0 works\n",
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x "
+         "parallel.pipeline_parallel_size 2 is 4 layers, which do not divide model.num_layers 7; use "
+         "pipeline.num_layers_per_virtual_pipeline_stage=0\n",
          "model.num_layers=7", twelve[1], twelve[2], twelve[3]);
-    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x parallel.pipeline_parallel_size 2 "
-         "x pipeline.virtual_stages 2 is 8 layers, and model.num_layers is 12; "
-         "pipeline.num_layers_per_virtual_pipeline_stage 0 or 3 works\n",
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 x "
+         "parallel.pipeline_parallel_size 2 x pipeline.virtual_stages 2 is 8 layers, but model.num_layers "
+         "is 12; use pipeline.num_layers_per_virtual_pipeline_stage=0 or 3\n",
          twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.virtual_stages=2");
-    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 and pipeline.layout exclude each "
-         "other; pipeline.layout [] works\n",
+    WITH("command line: pipeline.num_layers_per_virtual_pipeline_stage 2 and pipeline.layout are mutually "
+         "exclusive; use pipeline.layout=[]\n",
          twelve[0], twelve[1], twelve[2], twelve[3], "pipeline.layout=[1,3,2,2,2,2]");
-    WITH("command line: pipeline.schedule 1f1b cannot take parallel.pipeline_parallel_size 2, 8 microbatches "
-         "and pipeline.virtual_stages 3: each rank holds one stage; it takes any p, any m, v = 1; these "
-         "would take it: looped-bfs, interleaved, zb-h1, auto; parallel.pipeline_parallel_size 6 works\n",
+    WITH("command line: pipeline.schedule 1f1b does not support parallel.pipeline_parallel_size 2, 8 "
+         "microbatches and pipeline.virtual_stages 3: each rank holds one stage; it supports any p, any "
+         "m, v = 1; schedules that support it: looped-bfs, interleaved, zb-h1, auto; use "
+         "parallel.pipeline_parallel_size=6\n",
          twelve[0], twelve[1], twelve[3]); // 1F1B takes no virtual stages
 }
 
@@ -251,23 +236,27 @@ Test(recipe_check, schedule_files)
     WITH("", "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=file");
     WITH("command line: pipeline.schedule file needs a pipeline.schedule_file\n", "pipeline.schedule=file");
     WITH("command line: pipeline.schedule zb-v and pipeline.schedule_file " ZB_V
-         " exclude each other; pipeline.schedule_file none works, and so does pipeline.schedule file\n",
+         " are mutually exclusive; use pipeline.schedule_file=none or pipeline.schedule=file\n",
          "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=zb-v");
     WITH("command line: pipeline.schedule 1f1b and pipeline.schedule_file " ZB_V // whose sizes, nobody knows
-         " exclude each other; pipeline.schedule_file none works, and so does pipeline.schedule file\n",
+         " are mutually exclusive; use pipeline.schedule_file=none or pipeline.schedule=file\n",
          "pipeline.schedule_file=" ZB_V, "pipeline.schedule=1f1b");
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
-         "microbatches and pipeline.virtual_stages 2, not for 2, 8 and 2; train.global_batch_size 4 works\n",
+         "microbatches and pipeline.virtual_stages 2, not "
+         "for 2, 8 and 2; use train.global_batch_size=4\n",
          "pp=2", "pipeline.schedule_file=" ZB_V);
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
-         "microbatches and pipeline.virtual_stages 2, not for 1, 4 and 2; parallel.pipeline_parallel_size 2 "
-         "works\n",
+         "microbatches and pipeline.virtual_stages 2, not "
+         "for 1, 4 and 2; use "
+         "parallel.pipeline_parallel_size=2\n",
          "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V);
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
-         "microbatches and pipeline.virtual_stages 2, not for 2, 4 and 1; pipeline.virtual_stages 2 works\n",
+         "microbatches and pipeline.virtual_stages 2, not "
+         "for 2, 4 and 1; use pipeline.virtual_stages=2\n",
          "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.virtual_stages=1");
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
-         "microbatches and pipeline.virtual_stages 2, not for 2, 4 and 2; it takes no "
+         "microbatches and pipeline.virtual_stages 2, not "
+         "for 2, 4 and 2; it does not support "
          "pipeline.microbatch_group_size 3\n",
          "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V,
          "pipeline.microbatch_group_size=3");
@@ -281,20 +270,16 @@ Test(recipe_check, the_search_for_a_schedule)
 {
     WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0.5", "pipeline.auto_memory_limit=1.5");
     WITH("command line: pipeline.auto_memory_limit 0.5: a rank must hold the activations of a whole "
-         "microbatch; "
-         "1 works, and 0 for no limit\n",
+         "microbatch (0: no limit); use 1\n",
          "pp=2", "pipeline.schedule=auto", "pipeline.auto_memory_limit=0.5");
-    WITH("command line: pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0, and something must "
-         "take "
-         "time: pipeline.auto_f 1 works\n",
+    WITH("command line: pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0; set at least one "
+         "of them, such as pipeline.auto_f=1\n",
          "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=0", "pipeline.auto_i=0", "pipeline.auto_w=0");
     WITH("", "pp=2", "pipeline.schedule=auto", "pipeline.auto_i=0", "pipeline.auto_w=0");
-    WITH("command line: pipeline.auto_f 1e308 is out of range; it wants a number from 0 to 1000000000000; "
-         "1000000000000 works\n"
-         "command line: pipeline.auto_comm 1e13 is out of range; it wants a number from 0 to "
-         "1000000000000; 1000000000000 works\n"
-         "command line: pipeline.auto_memory_limit 1e10 is out of range; it wants a number from 0 to "
-         "1000000000; 1000000000 works\n",
+    WITH("command line: pipeline.auto_f 1e308 is out of range; expected a number from 0 to 1000000000000; "
+         "use 1000000000000\ncommand line: pipeline.auto_comm 1e13 is out of range; expected a number "
+         "from 0 to 1000000000000; use 1000000000000\ncommand line: pipeline.auto_memory_limit 1e10 is "
+         "out of range; expected a number from 0 to 1000000000; use 1000000000\n",
          "pp=2", "pipeline.schedule=auto", "pipeline.auto_f=1e308", "pipeline.auto_comm=1e13",
          "pipeline.auto_memory_limit=1e10");
 }
@@ -306,30 +291,27 @@ Test(recipe_check, ranks)
     WITH_RANKS(
         8,
         "command line: parallel.tensor_parallel_size 2 x parallel.pipeline_parallel_size 2 x "
-        "parallel.data_parallel_size 4 is 16 ranks, but there are 8; parallel.data_parallel_size 2 works\n",
+        "parallel.data_parallel_size 4 is 16 ranks, but there are 8; use parallel.data_parallel_size=2\n",
         "tp=2", "pp=2", "dp=4");
-    WITH_RANKS(
-        8,
-        "command line: parallel.tensor_parallel_size 1 x parallel.pipeline_parallel_size 3 does not divide "
-        "the 8 ranks there are; parallel.pipeline_parallel_size 2 or 4 works\n",
-        "pp=3");
+    WITH_RANKS(8,
+               "command line: parallel.tensor_parallel_size 1 x parallel.pipeline_parallel_size 3 does not "
+               "divide the 8 ranks; use parallel.pipeline_parallel_size=2 or 4\n",
+               "pp=3");
     WITH("", "tp=4", "pp=4", "dp=65536", "train.global_batch_size=65536");
     WITH("command line: parallel.tensor_parallel_size 4 x parallel.pipeline_parallel_size 5 x "
-         "parallel.data_parallel_size 65536 is 1310720 ranks; at most 1048576 are possible; "
-         "parallel.tensor_parallel_size 2 works\n",
+         "parallel.data_parallel_size 65536 is 1310720 ranks; at most 1048576 are possible; use "
+         "parallel.tensor_parallel_size=2\n",
          "tp=4", "pp=5", "dp=65536", "train.global_batch_size=65536", "model.num_layers=5");
 }
 
 Test(recipe_check, batch)
 {
     WITH("command line: train.global_batch_size 30 is not divisible by train.micro_batch_size 4 x "
-         "parallel.data_parallel_size 2; train.global_batch_size 24 or 32 works\n",
+         "parallel.data_parallel_size 2; use train.global_batch_size=24 or 32\n",
          "dp=2", "train.micro_batch_size=4", "train.global_batch_size=30");
-    WITH("command line: train.global_batch_size 100000000 makes 50000000 microbatches of "
-         "train.micro_batch_size "
-         "1 on each data rank, and with parallel.pipeline_parallel_size 2 and pipeline.virtual_stages 1 at "
-         "most "
-         "33554432 fit in memory; train.global_batch_size 67108864 works\n",
+    WITH("command line: train.global_batch_size 100000000 gives 50000000 microbatches of "
+         "train.micro_batch_size 1 per data-parallel rank; with parallel.pipeline_parallel_size 2 and "
+         "pipeline.virtual_stages 1 at most 33554432 fit in memory; use train.global_batch_size=67108864\n",
          "dp=2", "pp=2", "train.global_batch_size=100000000");
     struct loaded l = load(SMALL, (const char *const[]){"dp=2", "train.micro_batch_size=2", NULL}, 0);
     cr_assert_eq(recipe_microbatches(l.recipe), 2);
@@ -339,72 +321,65 @@ Test(recipe_check, batch)
 Test(recipe_check, learning_rate)
 {
     WITH("command line: optimizer.lr_warmup_iters 20 is more than optimizer.lr_decay_iters 10, by default "
-         "train.train_iters; optimizer.lr_warmup_iters 10 works\n",
+         "train.train_iters; use optimizer.lr_warmup_iters=10\n",
          "optimizer.lr_warmup_iters=20");
     WITH("", "optimizer.lr_warmup_iters=20", "optimizer.lr_decay_iters=21"); // train.train_iters is 10
-    WITH("command line: optimizer.lr_warmup_iters 8 is more than optimizer.lr_decay_iters 5; "
-         "optimizer.lr_warmup_iters 5 works\n",
+    WITH("command line: optimizer.lr_warmup_iters 8 is more than optimizer.lr_decay_iters 5; use "
+         "optimizer.lr_warmup_iters=5\n",
          "optimizer.lr_warmup_iters=8", "optimizer.lr_decay_iters=5");
     WITH("command line: optimizer.lr_wsd_decay_iters 9: WSD needs at least 1 and at most "
-         "optimizer.lr_decay_iters 10 - "
-         "optimizer.lr_warmup_iters 4; optimizer.lr_wsd_decay_iters 6 works\n",
+         "optimizer.lr_decay_iters 10 - optimizer.lr_warmup_iters 4; use optimizer.lr_wsd_decay_iters=6\n",
          "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=9", "optimizer.lr_warmup_iters=4");
-    WITH("command line: optimizer.min_lr 0.5 is more than optimizer.lr 0.001; optimizer.min_lr 0.001 works\n",
+    WITH("command line: optimizer.min_lr 0.5 is more than optimizer.lr 0.001; use optimizer.min_lr=0.001\n",
          "optimizer.min_lr=0.5");
 }
 
 Test(recipe_check, tokenizer_and_data)
 {
-    WITH("command line: model.vocab_size 256 is smaller than the tokenizer's 257; model.vocab_size 257 "
-         "works\n",
+    WITH("command line: model.vocab_size 256 is smaller than the tokenizer's 257; use "
+         "model.vocab_size=257\n",
          "model.vocab_size=256");
-    WITH("command line: model.vocab_size must be given with tokenizer.tokenizer_type none; model.vocab_size "
-         "50257 "
-         "works\n",
+    WITH("command line: model.vocab_size is required with tokenizer.tokenizer_type none; use "
+         "model.vocab_size=50257\n",
          "tokenizer.tokenizer_type=none");
-    WITH("command line: tokenizer.vocab_file is given without tokenizer.merge_file; GPT2BPE reads both\n",
+    WITH("command line: tokenizer.vocab_file is given without tokenizer.merge_file; GPT2BPE needs both\n",
          "tokenizer.tokenizer_type=GPT2BPE", "tokenizer.vocab_file=v.json");
     WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte reads no file; "
-         "tokenizer.vocab_file none works\n",
+         "use tokenizer.vocab_file=none\n",
          "tokenizer.vocab_file=v.json");
-    WITH("command line: data.eod_mask_loss needs to know which id ends a document, and "
-         "tokenizer.tokenizer_type none "
-         "does not say; data.eod_mask_loss false works\n",
+    WITH("command line: data.eod_mask_loss needs the end-of-document id, which tokenizer.tokenizer_type "
+         "none does not define; use data.eod_mask_loss=false\n",
          "tokenizer.tokenizer_type=none", "model.vocab_size=99", "data.eod_mask_loss=true");
-    WITH("command line: train.eval_interval 5 evaluates, but data.split leaves nothing for validation and "
-         "data.valid "
-         "is not given; data.split 969, 30, 1 works\n",
+    WITH("command line: train.eval_interval 5 needs validation data, but data.split has no validation "
+         "part and data.valid is not set; use data.split=969,30,1\n",
          "train.eval_interval=5", "data.split=1,0,0");
-    WITH("command line: data.split keeps a part for validation, but data.valid is given; data.split 1, 0, 0 "
-         "works\n",
+    WITH("command line: data.split has a validation part, but data.valid is set; use data.split=1,0,0\n",
          "data.valid=v", "data.split=9,1");
     WITH("", "data.valid=v", "train.eval_interval=5");
-    WITH("command line: checkpoint.save_interval 5 saves, but checkpoint.save is none; "
-         "checkpoint.save_interval 0 "
-         "works\n",
+    WITH("command line: checkpoint.save_interval 5 needs a folder, but checkpoint.save is none; use "
+         "checkpoint.save_interval=0\n",
          "checkpoint.save_interval=5", "checkpoint.save=none");
 }
 
 Test(recipe_check, names_and_orders)
 {
-    WITH("command line: name a/b cannot name a folder; name b works\n", "name=a/b");
-    WITH("command line: name .. cannot name a folder; name run works\n", "name=..");
+    WITH("command line: name a/b is not a valid folder name; use name=b\n", "name=a/b");
+    WITH("command line: name .. is not a valid folder name; use name=run\n", "name=..");
     WITH("", "parallel.rank_order=pp-dp-tp-ep-cp");
-    WITH("command line: parallel.rank_order dp-tp is not tp, cp, ep, dp and pp, each once; "
-         "parallel.rank_order "
-         "dp-tp-cp-ep-pp works\n",
+    WITH("command line: parallel.rank_order dp-tp is not tp, cp, ep, dp and pp, each once; use "
+         "parallel.rank_order=dp-tp-cp-ep-pp\n",
          "parallel.rank_order=dp-tp");
     WITH("command line: parallel.rank_order tp-tp-cp-ep-dp-pp is not tp, cp, ep, dp and pp, each once; "
-         "parallel.rank_order tp-cp-ep-dp-pp works\n",
+         "use parallel.rank_order=tp-cp-ep-dp-pp\n",
          "parallel.rank_order=tp-tp-cp-ep-dp-pp");
-    WITH("command line: parallel.rank_order PP-DP-TP-CP-EP is not tp, cp, ep, dp and pp, each once; "
-         "parallel.rank_order pp-dp-tp-cp-ep works\n",
+    WITH("command line: parallel.rank_order PP-DP-TP-CP-EP is not tp, cp, ep, dp and pp, each once; use "
+         "parallel.rank_order=pp-dp-tp-cp-ep\n",
          "parallel.rank_order=PP-DP-TP-CP-EP");
-    WITH("command line: parallel.rank_order pp, dp, tp is not tp, cp, ep, dp and pp, each once; "
-         "parallel.rank_order pp-dp-tp-cp-ep works\n",
+    WITH("command line: parallel.rank_order pp, dp, tp is not tp, cp, ep, dp and pp, each once; use "
+         "parallel.rank_order=pp-dp-tp-cp-ep\n",
          "parallel.rank_order=pp, dp, tp");
-    WITH("command line: parallel.rank_order - is not tp, cp, ep, dp and pp, each once; parallel.rank_order "
-         "tp-cp-ep-dp-pp works\n",
+    WITH("command line: parallel.rank_order - is not tp, cp, ep, dp and pp, each once; use "
+         "parallel.rank_order=tp-cp-ep-dp-pp\n",
          "parallel.rank_order=-");
 }
 
@@ -412,21 +387,19 @@ Test(recipe_check, profiled_steps)
 {
     const char *const short_run[] = {"train.train_iters=10", "profile.timeline=true"};
     WITH("", short_run[0], short_run[1]);
-    WITH("command line: profile.profile_step_start 50 comes after train.train_iters 10; "
-         "profile.profile_step_start 10 works\n",
+    WITH("command line: profile.profile_step_start 50 is after train.train_iters 10; use "
+         "profile.profile_step_start=10\n",
          short_run[0], short_run[1], "profile.profile_step_start=50");
-    WITH("command line: profile.profile_step_end 4 comes before profile.profile_step_start 5; "
-         "profile.profile_step_end 5 works\n",
+    WITH("command line: profile.profile_step_end 4 is before profile.profile_step_start 5; use "
+         "profile.profile_step_end=5\n",
          short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=4");
     WITH("", short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=5");
     WITH("warning: command line: profile.profile_step_start has no effect: profile.timeline is false, and no "
          "timeline is written\n",
          short_run[0], "profile.profile_step_start=50"); // no timeline, no rule
-    WITH(
-        "command line: profile.timeline takes the time of each action by the host's clock, and on "
-        "cluster.device "
-        "strict a call returns before its work is done; profile.timeline false or cluster.device cpu works\n",
-        short_run[0], short_run[1], "cluster.device=strict");
+    WITH("command line: profile.timeline measures actions with the host's clock, but cluster.device strict "
+         "is asynchronous; use profile.timeline=false or cluster.device=cpu\n",
+         short_run[0], short_run[1], "cluster.device=strict");
     WITH("", short_run[0], short_run[1], "cluster.device=dry"); // a rehearsal writes none
 }
 
@@ -504,19 +477,18 @@ static int key_index(const char *name, size_t length)
     return -1;
 }
 
-/* The key and values of "...; KEY A or B works" or "WHERE: KEY ...; A works". Returns how many values. */
+/* The key and values of "...; use KEY=A or B" or "WHERE: KEY ...; use A". Returns how many values. */
 static int read_suggestion(char *line, int *key, const char *out[2])
 {
-    char *works = strstr(line, " works"), *start = NULL;
-    if (works == NULL)
+    static const char use[] = "; use ";
+    char *start = NULL;
+    for (char *at = line; (at = strstr(at, use)) != NULL; at++)
+        start = at + strlen(use);
+    if (start == NULL)
         return 0;
-    *works = 0;
-    for (char *at = line; (at = strstr(at, "; ")) != NULL; at += 2)
-        start = at + 2;
-    cr_assert_not_null(start, "no suggestion in %s", line);
-    *key = key_index(start, strcspn(start, " "));
+    *key = key_index(start, strcspn(start, "="));
     if (*key >= 0)
-        start += strcspn(start, " ") + 1;
+        start += strcspn(start, "=") + 1;
     else {
         const char *name = strstr(line, ": ") + 2;
         *key = key_index(name, strcspn(name, " "));
@@ -527,7 +499,7 @@ static int read_suggestion(char *line, int *key, const char *out[2])
     out[1] = or != NULL ? or +4 : NULL;
     if (or != NULL)
         * or = 0;
-    return or != NULL ? 2 : 1;
+    return or != NULL && strchr(out[1], '=') == NULL ? 2 : 1; // another key's is not tried
 }
 
 /* Each value that a line of `said` proposes makes at least this problem go away and brings no other. */

@@ -12,34 +12,30 @@ Test(recipe_precision, formats_take_their_scaling)
 {
     WITH("", "precision.matmul_format=mxfp8");
     WITH("", HYBRID, "precision.scaling=blockwise");
-    WITH("command line: precision.scaling blockwise is for e4m3, e5m2 and hybrid, and "
-         "precision.matmul_format mxfp8 "
-         "has scales of its own; precision.scaling auto works\n",
+    WITH("command line: precision.scaling blockwise applies to e4m3, e5m2 and hybrid, but "
+         "precision.matmul_format mxfp8 has its own scales; use precision.scaling=auto\n",
          "precision.matmul_format=mxfp8", "precision.scaling=blockwise");
-    WITH("command line: precision.scaling tensorwise is for e4m3, e5m2 and hybrid, and "
-         "precision.grad_weight_format "
-         "nvfp4 has scales of its own; precision.scaling auto works\n",
+    WITH("command line: precision.scaling tensorwise applies to e4m3, e5m2 and hybrid, but "
+         "precision.grad_weight_format nvfp4 has its own scales; use precision.scaling=auto\n",
          HYBRID, "precision.grad_weight_format=nvfp4", "precision.scaling=tensorwise");
     WITH("", HYBRID, "precision.scaling=delayed", "precision.fp8_amax_history_len=16",
          "precision.fp8_amax_compute_algo=most_recent", "precision.fp8_margin=1");
-    WITH("command line: precision.scaling delayed has new scales before each step, and "
-         "pipeline.optimizer_post_validation true begins it before they are known; "
-         "pipeline.optimizer_post_validation false works\n",
+    WITH("command line: precision.scaling delayed updates scales before each step, but "
+         "pipeline.optimizer_post_validation true starts the step before they are known; use "
+         "pipeline.optimizer_post_validation=false\n",
          HYBRID, "precision.scaling=delayed", "pp=2", "pipeline.optimizer_post_validation=true");
     WITH("", HYBRID, "precision.params_dtype=bf16");
     WITH("command line: precision.matmul_format \"fp4\" is not none, e4m3, e5m2, hybrid, mxfp8, nvfp4 or "
-         "ternary; is "
-         "nvfp4 meant?\n",
+         "ternary; did you mean nvfp4?\n",
          "precision.fp8_format=fp4");
 }
 
 Test(recipe_precision, layers_kept_in_high_precision_are_there)
 {
     WITH("", HYBRID, "precision.high_precision_layers=[layers.0, layers.-1.mlp, fc2, attention.qkv]");
-    WITH("command line: precision.high_precision_layers: layers.4 is no linear layer of this model; layers.0 "
-         "to "
-         "layers.3 work, with or without one of attention.qkv, attention.proj, mlp.fc1, mlp.fc2 behind it "
-         "(layers.0.mlp.fc2), and each of these alone\n",
+    WITH("command line: precision.high_precision_layers: layers.4 is not a linear layer of this model; "
+         "use layers.0 to layers.3, alone or followed by one of attention.qkv, attention.proj, mlp.fc1, "
+         "mlp.fc2 (layers.0.mlp.fc2), or one of these alone\n",
          "precision.high_precision_layers=[layers.3, layers.4]");
     static const char *const strangers[] = {
         "head",           "layers",     "layers.", "layers.1x",
@@ -57,21 +53,20 @@ Test(recipe_precision, layers_kept_in_high_precision_are_there)
 Test(recipe_precision, blocks_are_not_cut)
 {
     WITH("", "precision.matmul_format=mxfp8", "tp=2", "model.kv_channels=32");
-    WITH("command line: parallel.tensor_parallel_size 4 leaves each rank 16 channels of the heads, which are "
-         "not blocks "
-         "of 32 that share a scale in precision.matmul_format mxfp8; parallel.tensor_parallel_size 2 works\n",
+    WITH("command line: parallel.tensor_parallel_size 4 gives each rank 16 channels of the heads, not a "
+         "multiple of the 32 that share a scale in precision.matmul_format mxfp8; use "
+         "parallel.tensor_parallel_size=2\n",
          "precision.matmul_format=mxfp8", "tp=4");
-    WITH("command line: parallel.tensor_parallel_size 2 leaves each rank 32 channels of the heads, which are "
-         "not blocks "
-         "of 128 that share a scale in precision.forward_format e4m3 with precision.scaling blockwise; "
-         "parallel.tensor_parallel_size 1 works\n",
+    WITH("command line: parallel.tensor_parallel_size 2 gives each rank 32 channels of the heads, not a "
+         "multiple of the 128 that share a scale in precision.forward_format e4m3 with precision.scaling "
+         "blockwise; use parallel.tensor_parallel_size=1\n",
          "precision.forward_format=e4m3", "precision.scaling=blockwise", "tp=2");
-    WITH("command line: parallel.tensor_parallel_size 2 leaves each rank 72 channels of the MLP, which are "
-         "not blocks of "
-         "16 that share a scale in precision.matmul_format nvfp4; parallel.tensor_parallel_size 1 works\n",
+    WITH("command line: parallel.tensor_parallel_size 2 gives each rank 72 channels of the MLP, not a "
+         "multiple of the 16 that share a scale in precision.matmul_format nvfp4; use "
+         "parallel.tensor_parallel_size=1\n",
          "precision.matmul_format=nvfp4", "tp=2", "model.ffn_hidden_size=144");
     WITH("command line: model.seq_length 40 is not divisible by 16, the tokens of a Hadamard transform in "
-         "precision.matmul_format nvfp4; model.seq_length 32 or 48 works\n",
+         "precision.matmul_format nvfp4; use model.seq_length=32 or 48\n",
          "precision.matmul_format=nvfp4", "model.seq_length=40");
     WITH("", "precision.matmul_format=nvfp4", "precision.grad_weight_format=none", "model.seq_length=40");
 }
@@ -86,20 +81,20 @@ Test(recipe_precision, a_loss_scale_is_for_fp16)
     WITH("warning: command line: precision.loss_scale has no effect: precision.params_dtype is bf16, and "
          "only fp16 scales the loss\n",
          "precision.params_dtype=bf16", "precision.loss_scale=1024");
-    WITH("warning: command line: precision.hysteresis has no effect: precision.loss_scale is 1024, and only "
-         "0 looks for another\n",
+    WITH("warning: command line: precision.hysteresis has no effect: precision.loss_scale is 1024, and "
+         "only 0 (dynamic loss scaling) uses it\n",
          "precision.params_dtype=fp16", "precision.loss_scale=1024", "precision.hysteresis=4");
-    WITH("command line: precision.min_loss_scale 128 is above precision.initial_loss_scale 64; at most 64 "
-         "works\n",
+    WITH("command line: precision.min_loss_scale 128 is above precision.initial_loss_scale 64; use "
+         "precision.min_loss_scale=64\n",
          "precision.params_dtype=fp16", "precision.initial_loss_scale=64", "precision.min_loss_scale=128");
-    WITH("command line: precision.initial_loss_scale 0 is out of range; it wants a number from 1e-06 to "
-         "1000000000000000000; 1e-06 works\n",
+    WITH("command line: precision.initial_loss_scale 0 is out of range; expected a number from 1e-06 to "
+         "1000000000000000000; use 1e-06\n",
          "precision.initial_loss_scale=0");
-    WITH("command line: precision.loss_scale -1 is out of range; it wants a number from 0 to "
-         "1000000000000000000; 0 works\n",
+    WITH("command line: precision.loss_scale -1 is out of range; expected a number from 0 to "
+         "1000000000000000000; use 0\n",
          "precision.loss_scale=-1");
-    WITH("command line: precision.hysteresis 0 is out of range; it wants an integer from 1 to "
-         "1000000000000; 1 works\n",
+    WITH("command line: precision.hysteresis 0 is out of range; expected an integer from 1 to "
+         "1000000000000; use 1\n",
          "precision.hysteresis=0");
     WITH("", HYBRID, "precision.params_dtype=fp16");
     WITH("", "precision.params_dtype=fp16", "dp=2", "parallel.zero_stage=3");
@@ -112,8 +107,7 @@ Test(recipe_precision, main_params_dtype_is_the_layers_own_or_fp32)
     WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=fp32");
     WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=bf16", "dp=2",
          "parallel.zero_stage=3");
-    WITH("command line: precision.main_params_dtype bf16 is for weights without an fp32 copy, and "
-         "precision.params_dtype is fp32; precision.params_dtype bf16 or precision.main_params_dtype fp32 "
-         "works\n",
+    WITH("command line: precision.main_params_dtype bf16 requires precision.params_dtype bf16, not fp32; "
+         "use precision.params_dtype=bf16 or precision.main_params_dtype=fp32\n",
          "precision.main_params_dtype=bf16");
 }

@@ -141,9 +141,9 @@ Test(recipe_text, a_saved_recipe_writes_into_no_other_run)
                               "checkpoint: {save: runs/base/checkpoints}\n";
     starts_in(old, nothing, "runs/base", "runs/base/checkpoints", "");
     starts_in(old, again, "runs/again", "runs/again/checkpoints",
-              "checkpoint.save runs/base/checkpoints belongs to the logging.run_dir of that file");
+              "checkpoint.save runs/base/checkpoints is derived from the logging.run_dir of that file");
     starts_in(old, renamed, "runs/again", "runs/again/checkpoints",
-              "logging.run_dir runs/base belongs to the name of that file");
+              "logging.run_dir runs/base is derived from the name of that file");
     starts_in(old, kept, "runs/again", "runs/base/checkpoints", "");
     // A folder of its own stays.
     static const char own[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"

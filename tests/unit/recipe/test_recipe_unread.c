@@ -9,7 +9,7 @@
     "pipeline.auto_f=2", "pipeline.auto_i=3", "pipeline.auto_w=4", "pipeline.auto_comm=0.5", \
         "pipeline.auto_memory_limit=9"
 #define SEARCHED(key) \
-    LINE("pipeline.auto_" key " has no effect: pipeline.schedule is 1f1b, and only auto looks at it")
+    LINE("pipeline.auto_" key " has no effect: pipeline.schedule is 1f1b, and only auto uses it")
 
 Test(recipe_unread, a_schedule_that_is_not_searched_for)
 {
@@ -18,7 +18,7 @@ Test(recipe_unread, a_schedule_that_is_not_searched_for)
     WITH("", "pipeline.auto_f=1", "pipeline.auto_comm=0"); // the defaults are nobody's wish
 }
 
-#define NO_FORMAT      "precision.matmul_format is none, and no multiplication has another format"
+#define NO_FORMAT      "precision.matmul_format is none, and no matrix multiplication is quantized"
 #define QUANTIZED(key) LINE("precision." key " has no effect: " NO_FORMAT)
 #define HIGH                                                                                 \
     "precision.high_precision_layers=[layers.0]", "precision.high_precision_first_layers=1", \
@@ -30,15 +30,15 @@ Test(recipe_unread, formats_that_are_not_there)
              QUANTIZED("high_precision_last_layers"),
          "precision.scaling=blockwise", HIGH);
     WITH("", "precision.matmul_format=e4m3", "precision.scaling=blockwise", HIGH);
-    WITH(LINE("precision.amax_history_len has no effect: precision.scaling is auto, and only delayed looks "
-              "at it"),
+    WITH(LINE("precision.amax_history_len has no effect: precision.scaling is auto, and only delayed uses "
+              "it"),
          "precision.matmul_format=e4m3", "precision.amax_history_len=4");
     WITH("", "precision.matmul_format=e4m3", "precision.amax_history_len=4", "precision.scaling=delayed");
     // Of three products one may have a format where matmul_format is none.
     WITH("", "precision.forward_format=ternary", HIGH);
 }
 
-#define NO_WSD       " has no effect: optimizer.lr_decay_style is cosine, and only WSD looks at it"
+#define NO_WSD       " has no effect: optimizer.lr_decay_style is cosine, and only WSD uses it"
 #define NOT_WSD(key) LINE("optimizer.lr_wsd_decay_" key NO_WSD)
 
 Test(recipe_unread, the_learning_rate)
@@ -47,10 +47,9 @@ Test(recipe_unread, the_learning_rate)
          "optimizer.lr_wsd_decay_style=linear");
     WITH("", "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=2",
          "optimizer.lr_wsd_decay_style=linear");
-    WITH(
-        LINE(
-            "optimizer.min_lr has no effect: optimizer.lr_decay_style is constant, and the rate never falls"),
-        "optimizer.min_lr=1e-5", "optimizer.lr_decay_style=constant");
+    WITH(LINE("optimizer.min_lr has no effect: optimizer.lr_decay_style is constant, and the learning rate "
+              "never decays"),
+         "optimizer.min_lr=1e-5", "optimizer.lr_decay_style=constant");
     WITH("", "optimizer.min_lr=1e-5");
 }
 
@@ -59,15 +58,13 @@ Test(recipe_unread, the_learning_rate)
 
 Test(recipe_unread, one_key_of_a_kind)
 {
-    WITH(LINE("model.rotary_base has no effect: model.position_embedding_type is learned_absolute, and only "
-              "rope "
-              "looks at it"),
+    WITH(LINE("model.rotary_base has no effect: model.position_embedding_type is learned_absolute, and "
+              "only rope uses it"),
          "model.rotary_base=500000");
     WITH("", "model.rotary_base=500000", "model.position_embedding_type=rope");
-    WITH(
-        LINE("precision.mxfp8_scale_rounding has no effect: precision.matmul_format is nvfp4, and only mxfp8 "
-             "looks at it"),
-        "precision.mxfp8_scale_rounding=down", "precision.matmul_format=nvfp4");
+    WITH(LINE("precision.mxfp8_scale_rounding has no effect: precision.matmul_format is nvfp4, and only "
+              "mxfp8 uses it"),
+         "precision.mxfp8_scale_rounding=down", "precision.matmul_format=nvfp4");
     WITH("", "precision.mxfp8_scale_rounding=down", "precision.grad_input_format=mxfp8");
     WITH(NOT_TIMED("start") NOT_TIMED("end"), "profile.profile_step_start=3", "profile.profile_step_end=4");
     WITH("", "profile.profile_step_start=3", "profile.profile_step_end=4", "profile.timeline=true");
@@ -83,9 +80,8 @@ Test(recipe_unread, one_key_of_a_kind)
 
 Test(recipe_unread, a_choice_by_timing_that_nothing_times)
 {
-    WITH(LINE("cluster.matmul_epilogues has no effect: deterministic is true, and auto is then apart: only "
-              "with "
-              "false, or a file in cluster.matmul_algorithms, are the two timed"),
+    WITH(LINE("cluster.matmul_epilogues has no effect: deterministic is true, and auto then equals apart; "
+              "set it to false, or set cluster.matmul_algorithms, to time both"),
          "cluster.device=dry", "cluster.matmul_epilogues=auto");
     WITH("", "cluster.device=dry", "cluster.matmul_epilogues=auto", "deterministic=false");
     WITH("", "cluster.device=dry", "cluster.matmul_epilogues=auto", "cluster.matmul_algorithms=/tmp/none");
@@ -94,7 +90,7 @@ Test(recipe_unread, a_choice_by_timing_that_nothing_times)
 
 Test(recipe_unread, a_module_that_is_named_twice)
 {
-    WITH(LINE("memory.recompute_modules names norm twice; once is enough"),
+    WITH(LINE("memory.recompute_modules names norm twice; remove one"),
          "memory.recompute_granularity=selective",
          "memory.recompute_modules=[norm, core_attn, layernorm, norm]");
     WITH("", "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, core_attn]");

@@ -152,8 +152,8 @@ Test(memory, of_papers_in_a_recipe)
                  "nothing else is counted");
     memory_table_free(&table);
     SAYS(SMALL "assume: papers\n",
-         "R:5: assume papers is for counting bytes, and cluster.device cpu computes; "
-         "cluster.device dry or assume program works\n");
+         "R:5: assume papers only counts memory, but cluster.device is cpu; "
+         "use cluster.device=dry or assume=program\n");
 }
 
 /* What this program keeps in fp32: no masks, no scores, and the small things. docs/memory.md says the same.
