@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The arithmetic and the traffic of each op, from its shapes alone. Matrix multiplications and attention
- * are exact counts; the others do a few operations per element and are bound by memory, so their
- * factor only has to be about right. */
+/* Arithmetic and memory traffic of each op, from its shapes alone. Matrix multiplications and attention are
+ * exact counts; the others do a few operations per element and are memory-bound, so an approximate factor
+ * suffices. */
 #include "kernels/dry/dry.h"
 
 static double count(struct tensor t)
@@ -22,7 +22,7 @@ static struct op_cost gemm_cost(const struct gemm *g)
                                      (g->accumulate ? 2.0 : 1.0) * bytes(g->c)};
 }
 
-/* Pairs of a query and a key that it may see, over all heads; documents are not known here. */
+/* Unmasked pairs of query and key, over all heads; documents are not known here. */
 static double attention_pairs(const struct attention_forward *a)
 {
     double heads = (double)(a->q.dim[1] / a->head_dim), sequence = (double)a->sequence;
@@ -64,14 +64,14 @@ static struct op_cost norm_backward_cost(const struct norm_backward *n)
     return elementwise(n->x, 14.0, 3.0 * bytes(n->x) + bytes(n->dresidual));
 }
 
-/* Two ops of which the second need not fetch what the first has made. */
+/* Two fused ops: the second does not reload the output of the first. */
 static struct op_cost both(struct op_cost a, struct op_cost b, struct tensor between)
 {
     return (struct op_cost){.flops = a.flops + b.flops,
                             .bytes = a.bytes + b.bytes - (b.bytes > 0.0 ? bytes(between) : 0.0)};
 }
 
-/* Of a list: the sum. */
+/* Sum over a list. */
 static struct op_cost squares_cost(const struct squares_list *all)
 {
     struct op_cost cost = {0};
@@ -143,7 +143,7 @@ struct op_cost op_cost(const struct op *op)
         return (struct op_cost){.flops = attention_pairs(&op->attention_forward) *
                                          (4.0 * (double)op->attention_forward.head_dim + 4.0),
                                 .bytes = attention_bytes(&op->attention_forward)};
-    case OP_ATTENTION_BACKWARD: // q k^T again, dout v^T, and dq, dk, dv
+    case OP_ATTENTION_BACKWARD: // q k^T recomputed, dout v^T, and dq, dk, dv
         return (struct op_cost){.flops = attention_pairs(&op->attention_backward.forward) *
                                          (10.0 * (double)op->attention_backward.forward.head_dim + 8.0),
                                 .bytes = 2.0 * attention_bytes(&op->attention_backward.forward)};
@@ -181,7 +181,7 @@ struct op_cost op_cost(const struct op *op)
         return adamw_cost(&op->adamw);
     case OP_MAGNITUDE:
         return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
-    case OP_QUANTISE: // read once more where scales are found here
+    case OP_QUANTISE: // read again if scales are computed here
         return elementwise(op->quantize.in, 6.0,
                            (op->quantize.block_rows > 0 ? 2.0 : 1.0) * bytes(op->quantize.in) +
                                bytes(op->quantize.out));

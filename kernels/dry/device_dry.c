@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The dry device: the program runs, and nothing is computed. Allocation hands out addresses that no
- * memory is behind, ops are counted, reading gives zeros. So the plan of a run is the run itself, and cannot
- * drift from it. Scratch that the device which it stands for would take is taken here too: the cpu's one
- * piece for all streams, or the cuda device's for each, and for its sums of messages. Addresses are handed
- * out by the rule of the cuda device's pool, so what was reached is what that pool must have.
+/* The dry device: the program runs, but nothing is computed. Allocation returns addresses without backing
+ * memory, ops are counted, reads return zeros. The plan of a run is therefore the run itself, and cannot
+ * drift from it. It also allocates the scratch memory of the simulated device: the cpu's one buffer for all
+ * streams, or the cuda device's per stream, and that of its message reductions. Addresses follow the
+ * allocation rule of the cuda device's pool, so the high-water mark is the required pool size.
  *
- * The trap: an address from here may be moved along (a view of rows), never followed. They begin where no
- * processor maps a program, so following one ends the program at once. */
+ * The trap: an address from here can be offset (a view of rows), but never dereferenced. They begin in a
+ * range that no processor maps, so dereferencing one ends the program at once. */
 #include "kernels/dry/device_dry.h"
 
 #include "kernels/device_plan.h"
@@ -17,12 +17,12 @@
 #include <string.h>
 
 #define FIRST_ADDRESS ((uintptr_t)1 << (sizeof(uintptr_t) * 8 - 8))
-#define MOST_BYTES    ((size_t)FIRST_ADDRESS / 4) // of the device, and behind them as many of the host
+#define MOST_BYTES    ((size_t)FIRST_ADDRESS / 4) // of the device; the same amount follows for the host
 #define HOST_ADDRESS  (FIRST_ADDRESS + 2 * MOST_BYTES)
 
 struct dry_device {
     struct device_options options;
-    bool is_gpu; // stands for one: scratch belongs to a stream
+    bool is_gpu; // simulates one: scratch is per stream
     struct first_fit *memory, *host;
     struct dry_counts counts;
     struct buffer scratch; // grows as the cpu's does
@@ -133,7 +133,7 @@ static void dry_stream_close(struct stream *stream)
     free(s);
 }
 
-/* The old piece goes before the new one comes, as on the devices that it stands for. */
+/* Frees the old buffer before allocating the new one, as the simulated devices do. */
 static enum status grow(struct device *device, enum part part, size_t bytes, struct buffer *buffer)
 {
     if (bytes <= buffer->bytes)
@@ -142,8 +142,8 @@ static enum status grow(struct device *device, enum part part, size_t bytes, str
     return buffer_alloc(device, part, bytes, buffer);
 }
 
-/* Where the fastest algorithm is looked for, trials have results of their own (cuda/gemm_choose.c); where the
- * fastest way to what comes behind is, those that are added to (cuda/gemm_epilogue.c). */
+/* Tuning of algorithms uses a separate output buffer (cuda/gemm_choose.c); tuning of epilogues, a separate
+ * buffer for accumulated outputs (cuda/gemm_epilogue.c). */
 static enum status count_trial(struct device *device, const struct op *op)
 {
     struct buffer result = {0};
@@ -180,8 +180,7 @@ enum status stream_plan_message(struct stream *stream, size_t bytes)
     return grow(stream->device, PART_COMMUNICATION, bytes, &s->message);
 }
 
-/* Where the time of both ways is taken, an epilogue is worth knowing of; it is counted as the ops that it
- * stands for. */
+/* With timed epilogues, the op is valid as a fused op, but counted as its separate ops. */
 static enum status count_in_parts(struct stream *stream, const struct op *op)
 {
     struct gemm alone = op->gemm;
@@ -243,7 +242,7 @@ const struct device_ops device_dry = {
     .what = "computes nothing: counts every op, byte and message, for plans",
     .computes = false,
     .takes_cudnn = true,
-    .has_matmul_options = true, // of the device that it stands for
+    .has_matmul_options = true, // as the simulated device
     .open = dry_open,
     .close = dry_close,
     .alloc = dry_alloc,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a dry device has counted: every op by its kind, with its arithmetic and its memory traffic.
- * A cost model turns these into time; nothing here knows a machine. */
+/* Counters of a dry device: ops by kind, with arithmetic and memory traffic. A cost model converts them to
+ * time; nothing here depends on a machine. */
 #pragma once
 
 #include "kernels/ops.h"
 
 struct op_cost {
     double flops; // a multiply-add is two; an exponential, a root or a division is one
-    double bytes; // every operand once, read or written; an accumulated output twice
+    double bytes; // each operand once, read or written; an accumulated output twice
 };
 struct op_cost op_cost(const struct op *op);
 
@@ -17,7 +17,7 @@ struct dry_count {
 };
 struct dry_counts {
     struct dry_count op[OP_KIND_COUNT];
-    int64_t works; // messages put on streams
+    int64_t works; // messages submitted to streams
 };
-/* Of this device since it opened; NULL when it is not a dry one. */
+/* Since the device opened; NULL unless it is a dry device. */
 const struct dry_counts *dry_counts(const struct device *device);

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The strict device: the cpu with its comforts removed, so that mistakes which a GPU punishes now and
- * then are punished here always.
+/* The strict device: the cpu device with maximal asynchrony, so that errors which a GPU shows only sometimes
+ * are reproducible here.
  *
- *   - A stream is a list of entries (ops, works, waits) that run as late as allowed: when the host
- *     synchronises, and then only what it waits for. A forgotten stream_wait reads what was there before.
- *   - What was there before is NaN: memory is all ones bits when it is fresh, when it is freed, and after
- *     poison(). Freed memory stays away until every stream is empty, so a late op reads NaN, not luck.
- *   - copy_to_device reads the host's memory late, so a host buffer that is reused too early is seen.
+ *   - A stream is a list of entries (ops, works, waits) that run as late as permitted: when the host
+ *     synchronizes, and then only those that it waits for. A missing stream_wait reads the previous contents.
+ *   - The previous contents are NaN: fresh memory is all one bits, and so is freed memory, and memory after
+ *     poison(). Freed memory is not reused until every stream is empty, so a late op reliably reads NaN.
+ *   - copy_to_device reads host memory late, which detects a host buffer that is reused too early.
  *
  *     host:     op a on X; record e; wait(Y, e); work b on Y; op c on X; event_sync(Y) -> runs a, b; not c
  *
- * Why this cannot deadlock where a GPU would not. On a GPU everything that was put on streams runs
- * without the host, so a right program may count on this: while a host blocks, all its streams go on as
- * far as their own order and their waits let them. Strict gives that guarantee, but only when it must:
- * drive() first runs only what is wanted; when all of that stands behind works that are not done (a partner
- * is late, or itself blocked on a message that sits later in another stream of ours), it wants every stream
- * up to its last work. What lies behind the last works can help no partner and stays put off. Then every
- * message that this rank has put anywhere gets posted as soon as its own predecessors are done. So if ranks
- * are stuck for ever, follow "is not done because" from any blocked entry: a work needs its partner's work,
- * that one needs the entries before it, a wait needs the entries before its event. If the chain ends, it ends
- * at an entry that some host has not yet put anywhere, because that host is blocked in a sync (the chain goes
- * on from there); so it closes, and a closed chain is a deadlock on a GPU as well. A wait alone cannot close
- * it: events are recorded before they are waited for. */
+ * Absence of deadlocks that a GPU would not have. On a GPU, submitted work runs without the host, so a
+ * correct program may rely on this: while a host blocks, all its streams progress as far as their own order
+ * and their waits permit. strict gives that guarantee, but only when necessary: drive() first runs only the
+ * wanted entries; when all of those depend on incomplete works (a peer is late, or itself blocked on a
+ * message that is later in another stream of ours), it wants every stream up to its last work. Entries after
+ * the last works cannot help a peer and remain deferred. Every message that this rank has submitted is
+ * therefore posted as soon as its own predecessors are complete. Suppose ranks are stuck forever, and follow
+ * the dependencies of any blocked entry: a work depends on its peer's work, which depends on the entries
+ * before it; a wait depends on the entries before its event. If the chain ends, it ends at an entry that some
+ * host has not yet submitted, because that host is blocked in a sync (and the chain continues from there); so
+ * it is a cycle, and a cycle is a deadlock on a GPU as well. A wait alone cannot close it: events are
+ * recorded before they are waited for. */
 #include "kernels/strict/device_strict.h"
 
 #include "kernels/cpu/cpu.h"
@@ -46,22 +46,22 @@ struct entry {
 };
 
 struct strict_stream {
-    struct strict_stream *next; // of the device's streams
-    struct entry *entries;      // those of number [done, put), the first at index `begin`
+    struct strict_stream *next; // list of the device's streams
+    struct entry *entries;      // entries [done, put), the first at index `begin`
     int64_t begin, capacity;
     uint64_t done, put;
-    uint64_t wanted;    // entries below this number are to run now
-    uint64_t last_work; // one past the number of the last work put here
+    uint64_t wanted;    // entries below this number are wanted: run now
+    uint64_t last_work; // one past the number of the last work submitted
 };
 
-/* Memory that was freed while something was still on a stream. */
+/* Memory freed while entries were pending on a stream. */
 struct freed {
     struct freed *next;
     void *data;
 };
 
 struct strict_device {
-    struct cpu_state cpu; // first: cpu_parallel() looks for it
+    struct cpu_state cpu; // first: cpu_parallel() relies on it
     struct strict_stream *streams;
     struct freed *freed;
 };
@@ -71,7 +71,7 @@ static struct strict_device *device_of(struct stream *stream)
     return stream->device->state;
 }
 
-/* All ones is a NaN in fp32 and fp64, and -1 in an index. */
+/* All one bits are NaN in fp32 and fp64, and -1 as an index. */
 static void make_nan(void *data, size_t bytes)
 {
     memset(data, 0xff, bytes);
@@ -127,7 +127,7 @@ static enum status run_work(struct entry *entry, bool *done)
     return entry->work->poll(entry->work, done);
 }
 
-/* Runs the first entry of `s` if it can run now. An error ends the entry too. */
+/* Runs the first entry of `s` if it is ready. An error also ends the entry. */
 static enum status run_first(struct device *device, struct strict_stream *s, bool *done)
 {
     struct entry *entry = &s->entries[s->begin];
@@ -160,7 +160,7 @@ static enum status run_first(struct device *device, struct strict_stream *s, boo
     return status;
 }
 
-/* Runs what is wanted of `s`, as far as it goes. */
+/* Runs the wanted entries of `s`, up to the first that is not ready. */
 static enum status run_wanted(struct device *device, struct strict_stream *s, bool *moved)
 {
     bool done = true;
@@ -171,7 +171,7 @@ static enum status run_wanted(struct device *device, struct strict_stream *s, bo
     return OK;
 }
 
-/* Wants every message of the device; false when that was so already. */
+/* Wants every message of the device; false if that was already so. */
 static bool want_all_works(struct strict_device *d)
 {
     bool more = false;
@@ -182,7 +182,7 @@ static bool want_all_works(struct strict_device *d)
     return more;
 }
 
-/* Sleeps until a message of this rank may have moved. */
+/* Sleeps until a message of this rank may have progressed. */
 static void rest(struct strict_device *d)
 {
     for (struct strict_stream *s = d->streams; s != NULL; s = s->next) {
@@ -208,20 +208,20 @@ static enum status drive_until(struct device *device, struct strict_stream *targ
         for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
             wanted_after += s->wanted;
 
-        // A wait that now wants another stream is a step too: run that stream before asking for more.
+        // A wait that made another stream wanted is progress: run that stream before wanting more.
         if (!moved && wanted_after == wanted_before && !want_all_works(d))
             rest(d);
     }
     return OK;
 }
 
-/* Blocks until the first `at` entries of `target` are done. */
+/* Blocks until the first `at` entries of `target` are complete. */
 static enum status drive(struct device *device, struct strict_stream *target, uint64_t at)
 {
     struct strict_device *d = device->state;
     enum status status = drive_until(device, target, at);
 
-    // What was wanted for this call's sake is put off again.
+    // Entries wanted for this call only are deferred again.
     for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
         s->wanted = 0;
     if (all_streams_empty(d))
@@ -249,7 +249,7 @@ static void put(struct strict_stream *s, struct entry entry)
         s->last_work = s->put;
 }
 
-/* The table */
+/* The ops table */
 
 static enum status strict_open(struct device *device, const struct device_options *options)
 {
@@ -276,7 +276,7 @@ static void strict_close(struct device *device)
 static enum status strict_alloc(struct device *device, size_t bytes, void **out)
 {
     (void)device;
-    void *data = aligned_alloc(64, bytes); // a multiple of 64 already
+    void *data = aligned_alloc(64, bytes); // already a multiple of 64
     if (data == NULL)
         return NO_MEMORY;
     make_nan(data, bytes);
@@ -316,7 +316,7 @@ static void strict_stream_close(struct stream *stream)
         link = &(*link)->next;
     *link = s->next;
 
-    // Left over only after an error. Waits elsewhere for this stream's events cannot be kept.
+    // Pending only after an error. Waits for this stream's events can no longer be satisfied.
     for (uint64_t i = s->done; i < s->put; i++) {
         struct entry *entry = &s->entries[s->begin + (int64_t)(i - s->done)];
         if (entry->kind == ENTRY_OP)
@@ -336,7 +336,7 @@ static void strict_stream_close(struct stream *stream)
 static enum status strict_submit(struct stream *stream, const struct op *op)
 {
     size_t bytes = 0;
-    struct op *copy = op_copy(op, &bytes); // the caller's list is gone when it runs
+    struct op *copy = op_copy(op, &bytes); // the caller's list may be gone when it runs
     if (copy == NULL)
         return fail(NO_MEMORY, "no memory for an op on stream %s", stream->name);
     put(stream->state, (struct entry){.kind = ENTRY_OP, .op = copy});

@@ -20,7 +20,7 @@ enum { PATH_CHARS = 4096, MOST_BYTES = 16 << 20 };
 struct entry {
     char key[ALGORITHM_KEY_CHARS];
     struct algorithm algorithm;
-    bool asked, ours; // somebody has found it; and it was not there when somebody first asked
+    bool asked, ours; // asked: looked up by some rank; ours: absent at the first lookup
 };
 
 struct algorithms {
@@ -39,7 +39,7 @@ static struct entry *find(const struct algorithms *a, const char *key)
     return NULL;
 }
 
-/* The first of a key stays. */
+/* The first entry of a key wins. */
 static enum status add(struct algorithms *a, const char *key, const struct algorithm *algorithm)
 {
     if (find(a, key) != NULL)
@@ -60,7 +60,7 @@ static enum status add(struct algorithms *a, const char *key, const struct algor
 
 /* ---- as text ---- */
 
-/* FNV-1a: a line that was cut, or mixed with another, is not taken for whole. */
+/* FNV-1a: rejects lines that are truncated or interleaved. */
 static uint64_t checksum(const char *text, size_t length)
 {
     uint64_t sum = 0xcbf29ce484222325U;
@@ -79,7 +79,7 @@ static void write_entry(const struct entry *entry, struct text *out)
     text_add(out, "|%016" PRIx64 "\n", sum);
 }
 
-/* Sixteen digits as write_entry() has them. */
+/* Sixteen digits, as written by write_entry(). */
 static bool read_word(const char *digits, uint64_t *out)
 {
     uint64_t word = 0;
@@ -93,7 +93,7 @@ static bool read_word(const char *digits, uint64_t *out)
     return true;
 }
 
-/* line: without its end. */
+/* line: without its newline. */
 static bool read_entry(const char *line, size_t length, struct entry *out)
 {
     enum { TAIL = 1 + 16 * ALGORITHM_WORDS + 1 + 16 };
@@ -158,8 +158,8 @@ static enum status write_file(const struct algorithms *a)
     return status;
 }
 
-/* One writer at a time, of threads and of processes. The lock is on a file of its own, for the other one is
- * replaced. Where locks are not to be had (-1), two ranks may differ, and nothing worse. */
+/* One writer at a time, of threads and of processes. The lock is on a separate file, because the data file is
+ * replaced. Without locks (-1), two ranks may choose differently, and nothing worse. */
 static int lock(const struct algorithms *a)
 {
     char path[PATH_CHARS + 8];
@@ -201,20 +201,20 @@ static enum status find_path(const char *said, char out[PATH_CHARS])
     return length < PATH_CHARS ? OK : fail(BAD_ARGUMENT, KEY ": a path of %d characters", length);
 }
 
-/* The folders above `path`, one after the other. */
+/* Creates the folders above `path`. */
 static void make_folders(const char *path)
 {
     char folder[PATH_CHARS];
     snprintf(folder, sizeof folder, "%s", path);
     for (char *slash = strchr(folder + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        mkdir(folder, 0777); // whether there is one now, opening says
+        mkdir(folder, 0777); // a failure shows when the file is opened
         *slash = '/';
     }
 }
 
-/* Whether a file can be kept there. Folders that are missing are made for auto; of a path that somebody wrote
- * down they are more likely a mistake. */
+/* Whether the file can be created. Missing folders are created for auto; in an explicit path they are more
+ * likely a mistake. */
 static enum status check_reachable(const struct algorithms *a, bool makes_folders)
 {
     char at[PATH_CHARS];
@@ -239,7 +239,7 @@ static enum status check_reachable(const struct algorithms *a, bool makes_folder
     }
 }
 
-/* Said before anything was timed in vain. */
+/* Checked before any time is spent on tuning. */
 static enum status check_writable(const struct algorithms *a)
 {
     char path[PATH_CHARS + 8];
@@ -297,7 +297,7 @@ enum status algorithms_find(struct algorithms *a, const char *key, struct algori
 {
     struct entry *entry = find(a, key);
     if (entry == NULL) {
-        TRY(read_file(a)); // replaced as a whole: what is there is complete
+        TRY(read_file(a)); // replaced atomically, so the contents are complete
         entry = find(a, key);
     }
     *found = entry != NULL;

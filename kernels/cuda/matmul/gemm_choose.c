@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which of cuBLASLt's algorithms multiplies: its heuristic orders them by what it estimates; the first ones
- * are run and timed where the choice is kept (algorithms.h).
+/* Choice of a cuBLASLt algorithm: the heuristic sorts them by estimated time; with a cache (algorithms.h),
+ * the first ones are run and timed.
  *
- *     key of the shape ─ in the file? ─ yes: that one, if the library takes it
- *                                     └ no: time CANDIDATES, keep the fastest
+ *     key of the shape ─ in the file? ─ yes: that one, if the library accepts it
+ *                                     └ no: time CANDIDATES, cache the fastest
  *
- * The trap: a trial must change nothing. Its result goes to memory of its own, also where c is added to. */
+ * The trap: trials must have no side effects. Their result goes to a separate buffer, also when c is
+ * accumulated into. */
 #include "kernels/cuda/matmul/cublaslt.h"
 
 #include <inttypes.h>
@@ -15,11 +16,11 @@
 enum { CANDIDATES = 8, WARM_UP = 1, REPEATS = 3 };
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(struct algorithm), "kept as it is");
 
-/* ---- what the heuristic offers ---- */
+/* ---- candidates from the heuristic ---- */
 
-/* The preference's alignments are those of their operands: theirs come in the other order. A product whose K
- * is cut may be added up from parts in the type of the result (the schemes "in place" and "output type"),
- * which for two bytes would round each of them. */
+/* The preference's alignments are those of the library's operands, in its order. Split-K may reduce partial
+ * results in the type of the result (the schemes "in place" and "output type"), which would round each of
+ * them for a 16-bit type; these are excluded. */
 static enum status prefer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
                           const struct shape *shape)
 {
@@ -49,7 +50,7 @@ static enum status prefer(const struct cuda_library *lt, const struct cuda_queue
     return OK;
 }
 
-/* *found is 0 only where that is allowed: where the library has no such product. */
+/* *found is 0 only if that is permitted: the library has no algorithm for this matmul. */
 static enum status offer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
                          const struct shape *shape, int wanted, bool or_none,
                          cublasLtMatmulHeuristicResult_t out[CANDIDATES], int *found)
@@ -123,7 +124,7 @@ static enum status multiply_once(void *context)
                           "cublasLtMatmul");
 }
 
-/* The index of the fastest; the first, if none can be timed: the library may refuse what it has offered. */
+/* The index of the fastest; the first, if none can be timed: the library may reject its own candidates. */
 static enum status time_all(struct trial *t, const cublasLtMatmulHeuristicResult_t *candidates, int count,
                             int *fastest)
 {
@@ -161,11 +162,11 @@ static enum status find_fastest(const struct cuda_library *lt, struct cuda_queue
     TRY(cuda_workspace(queue, cublaslt_bytes_spanned(call->out), &d));
     t.d = d.data;
     enum status status = time_all(&t, candidates, count, fastest);
-    buffer_free(&d); // every trial is past its last event
+    buffer_free(&d); // all trials have completed
     return status;
 }
 
-/* ---- what is kept ---- */
+/* ---- cache ---- */
 
 void cublaslt_write_key(const struct cuda_library *lt, const struct shape *s, char out[ALGORITHM_KEY_CHARS])
 {
@@ -182,7 +183,7 @@ void cublaslt_write_key(const struct cuda_library *lt, const struct shape *s, ch
                  s->epilogue, s->aux_stride, s->aux_alignment);
 }
 
-/* Whether the library takes what came from a file. */
+/* Whether the library accepts an algorithm from the file. */
 static bool is_taken(const struct cuda_library *lt, const struct call *call,
                      const cublasLtMatmulAlgo_t *algorithm)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrix multiplication through cuBLASLt: fp32 exactly, or in TF32 where the recipe allows it; bf16 and f16
- * with sums in fp32, to their own type or to fp32, which is how gradients of weights are added up (beta = 1);
- * bias in the epilogue, and what else comes behind a product where it may be there (gemm_epilogue.c).
+/* Matrix multiplication with cuBLASLt: fp32 exactly, or in TF32 if the recipe permits it; bf16 and f16 with
+ * fp32 accumulation, to their own type or to fp32, as for accumulated weight gradients (beta = 1); the bias
+ * in the epilogue, and other epilogues where supported (gemm_epilogue.c).
  *
- * cuBLASLt thinks in columns. A row-major c[M, N] is its N x M matrix, so it is asked for c^T = op(b)^T
- * op(a)^T: the operands change places, nothing is moved.
+ * cuBLASLt is column-major. A row-major c[M, N] is its N x M matrix, so it computes c^T = op(b)^T op(a)^T:
+ * the operands are exchanged, no data is moved.
  *
- * An algorithm is chosen once for each shape (gemm_choose.c) and kept for the run: which one decides the
- * order of a sum, so the bits of a run depend on the library's version, the GPU and the file of choices where
- * there is one, and on nothing in the run. */
+ * An algorithm is chosen once per shape (gemm_choose.c) and used for the rest of the run. It determines the
+ * order of a sum, so the bits of a run depend on the library's version, the GPU and the algorithm cache, if
+ * any, and on nothing in the run. */
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/runtime/scratch.h"
 
@@ -44,7 +44,7 @@ enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_op
         status = algorithms_open(options->matmul_algorithms, &lt->algorithms);
     lt->gpu = *gpu;
     lt->epilogues = options->epilogues;
-    // A choice by timing that nobody keeps is another one tomorrow.
+    // Without a cache, a choice by timing would be irreproducible.
     if (options->epilogues == EPILOGUES_AUTO && options->matmul_algorithms == NULL && !options->any_order)
         lt->epilogues = EPILOGUES_APART;
     if (status == OK)
@@ -95,9 +95,8 @@ static bool is_tf32(const struct cuda_queue *queue, const struct gemm *op)
     return queue->tf32 && op->a.dtype == F32;
 }
 
-/* What the library is asked for. Its view is of columns, in which our b comes first and our a second: so a
- * gradient of a bias, the sum of the rows of our transposed a, is BGRADB. It comes behind the workspace,
- * whose end it takes. */
+/* The library's view of the op: column-major, with our b first and our a second. The gradient of a bias, the
+ * row sum of our transposed a, is therefore BGRADB. Its vector is at the end of the workspace. */
 static struct call call_of(const struct gemm *op, char *workspace)
 {
     enum { ALIGNED = 256 };
@@ -121,8 +120,8 @@ static struct call call_of(const struct gemm *op, char *workspace)
     return call;
 }
 
-/* Operands: up to the widest access there is, for where else a tensor lies is not to change the choice. Of
- * bias and aux the library sees the pointers themselves, and may rely on all that they promise. */
+/* Operand alignments are capped at the widest access, so that the address has no further influence on the
+ * choice. For bias and aux the library sees the pointers themselves, and may rely on their full alignment. */
 static struct shape shape_of(const struct cuda_queue *queue, const struct call *call)
 {
     const struct gemm *op = call->op;
@@ -173,8 +172,8 @@ static cudaDataType_t data_type(enum dtype dtype)
     return dtype == F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* Which transposes, and what comes behind: their bias is a column of N numbers, which is our row, and an aux
- * lies as their D does. Its type, which is not said, is D's. */
+/* Sets transposes and the epilogue: the library's bias is a column of N elements, which is our row, and aux
+ * has the layout of D. Its type defaults to D's. */
 static cublasStatus_t describe(const struct cuda_library *lt, struct call *call, bool tf32)
 {
     const struct gemm *op = call->op;
@@ -232,7 +231,7 @@ static struct plan *find_plan(struct cuda_library *lt, const struct shape *shape
         if (!plan->known || memcmp(&plan->shape, shape, sizeof *shape) == 0)
             return plan;
     }
-    plan->known = false; // the last of the row is forgotten
+    plan->known = false; // evicts the last of the row
     return plan;
 }
 
@@ -247,7 +246,7 @@ cublasStatus_t cublaslt_multiply(const struct cuda_library *lt, const struct cud
                               call->workspace_bytes, queue->stream);
 }
 
-/* As much as the op may need in all ways, so that no step finds out later. */
+/* The maximum that the op may need in any variant, so that no later step runs out. */
 static enum status scratch_of(struct cuda_queue *queue, char **out)
 {
     void *scratch;
@@ -276,12 +275,12 @@ enum status cublaslt_run(struct cuda_queue *queue, const struct gemm *op,
     if (status == OK)
         status = launch(queue, &call, workspace, algorithm);
     call_free(queue->library, &call);
-    if (status == OK && sum.data != NULL) // the library overwrites, and ours is added to
+    if (status == OK && sum.data != NULL) // the library overwrites, but the gradient is accumulated
         status = cuda_add(queue, &(struct add){.in = call.vector, .out = sum});
     return status;
 }
 
-/* Once for each shape. */
+/* Once per shape. */
 static enum status make_plan(struct cuda_queue *queue, struct call *call, const struct shape *shape,
                              char *workspace, struct plan *out)
 {
@@ -317,9 +316,9 @@ enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *op, cubla
     return OK;
 }
 
-/* No products it does not take, nor a bias of another type than c's. And it reads a bias in pieces of 16
- * bytes: what it is told of alignments does not include where that lies, and a kernel that meets it elsewhere
- * ends the process ("misaligned address"). */
+/* Whether the library supports the op: no empty matmul, no bias of another type than c's, and no unaligned
+ * bias. It reads a bias in 16-byte pieces, but the preference has no alignment for it, and a kernel that
+ * finds it unaligned ends the process ("misaligned address"). */
 static bool is_for_library(const struct gemm *op)
 {
     enum { BIAS_ALIGNMENT = 16 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuBLASLt is opened when the first device opens, and not linked: it has half a gigabyte, and every start of
- * every program, those for the CPU too, would map it. It stays then: to map it again for the next device
- * takes 0.15 s. */
+/* cuBLASLt is loaded when the first device opens, not linked: every start of every program, including those
+ * for the CPU, would map its half gigabyte. It is never unloaded: loading it again for the next device takes
+ * 0.15 s. */
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/runtime/library.h"
 

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What comes behind a product (struct epilogue, ops.h): by the library where the product is made, or by a
- * kernel of its own.
+/* GEMM epilogues (struct epilogue, ops.h): fused by the library, or as separate kernels.
  *
- *     apart    never the library: the device says that it has no epilogues, and the doors make two ops of one
- *     fused    the library, wherever it has an algorithm for the shape
- *     auto     the faster of the two, timed once for each shape and kept like an algorithm (algorithms.h)
+ *     apart    never fused: the device reports no epilogues, and the entry points submit two ops
+ *     fused    fused, if the library has an algorithm for the shape
+ *     auto     the faster of the two, timed once per shape and cached like an algorithm (algorithms.h)
  *
- * What cuBLASLt documents (cublasLt.h): its GELU is the tanh form; the aux matrix of GELU_AUX and DGELU, of
- * D's type, has a leading dimension by eights; BGRADB's vector has D's type and is overwritten. Whatever else
- * it has no kernel for, its heuristic refuses. Between the product and what comes behind it nothing is
- * rounded.
+ * Documented constraints (cublasLt.h): GELU is the tanh approximation; the aux matrix of GELU_AUX and DGELU,
+ * of D's type, has a leading dimension that is a multiple of 8; BGRADB's vector has D's type and is
+ * overwritten. The heuristic rejects any other unsupported case. There is no rounding between the matmul and
+ * its epilogue.
  *
- * The trap: a trial must change nothing that is added to. What is only overwritten may be, for the real call
- * comes behind the trials. */
+ * The trap: trials must not change accumulated outputs. They may write outputs that are only overwritten,
+ * since the real call follows the trials. */
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/runtime/scratch.h"
 
@@ -33,7 +32,7 @@ bool cublaslt_has_epilogue(const struct gemm *op)
         return false;
     if (e->bias_gradient.data != NULL)
         return op->c.dtype == F32 && op->bias.data == NULL &&
-               (size_t)op->c.dim[0] * sizeof(float) <= GEMM_WORKSPACE_BYTES / 2; // whose end it takes
+               (size_t)op->c.dim[0] * sizeof(float) <= GEMM_WORKSPACE_BYTES / 2; // at the workspace's end
     if (e->activation != ACTIVATION_GELU_TANH || op->c.dtype != op->a.dtype)
         return false;
     return e->after.data != NULL ? is_aux(op->c) : is_aux(e->before) && op->bias.data == NULL;
@@ -57,7 +56,7 @@ enum status cublaslt_parts(struct cuda_queue *queue, const struct gemm *op)
     return cuda_column_sum(queue, &(struct column_sum){.in = op->a, .out = e->bias_gradient});
 }
 
-/* ---- which is said ---- */
+/* ---- reporting ---- */
 
 static bool has_choice(const struct plan *plan)
 {
@@ -82,7 +81,7 @@ void cublaslt_say_epilogues(const struct cuda_library *lt, struct text *out)
     }
 }
 
-/* ---- which is faster ---- */
+/* ---- timing ---- */
 
 struct ways {
     struct cuda_queue *queue;
@@ -111,7 +110,7 @@ static enum status time_both(struct ways *ways, bool *slower)
     return OK;
 }
 
-/* What is added to is memory of the trials' own, and the sum goes to its beginning. */
+/* The trials accumulate into a buffer of their own, with the sum at its beginning. */
 static enum status time_with_bias_gradient(struct ways *ways, bool *slower)
 {
     struct tensor *c = &ways->op.c, *sum = &ways->op.epilogue.bias_gradient;
@@ -119,7 +118,7 @@ static enum status time_with_bias_gradient(struct ways *ways, bool *slower)
     TRY(cuda_workspace(ways->queue, cublaslt_bytes_spanned(*c), &d));
     c->data = sum->data = d.data;
     enum status status = time_both(ways, slower);
-    buffer_free(&d); // every trial is past its last event
+    buffer_free(&d); // all trials have completed
     return status;
 }
 
@@ -129,7 +128,7 @@ enum status cublaslt_is_slower(struct cuda_queue *queue, const struct gemm *op, 
     static const char question[] = "apart? ";
     struct algorithms *file = queue->library->algorithms;
     char key[ALGORITHM_KEY_CHARS], key_of_shape[ALGORITHM_KEY_CHARS];
-    struct algorithm kept = {{0}}; // its first word: 1 is yes
+    struct algorithm kept = {{0}}; // its first word: 1 means slower
     bool found = false;
     cublaslt_write_key(queue->library, shape, key_of_shape);
     snprintf(key, sizeof key, "%s%.*s", question, (int)(sizeof key - sizeof question), key_of_shape);
@@ -141,7 +140,7 @@ enum status cublaslt_is_slower(struct cuda_queue *queue, const struct gemm *op, 
         cublasLtMatmulAlgo_t ignored;
         bool apart;
         alone.epilogue = (struct epilogue){0};
-        TRY(cublaslt_plan(queue, &alone, &ignored, &apart)); // has its trials before the memory of these
+        TRY(cublaslt_plan(queue, &alone, &ignored, &apart)); // runs its trials before these allocate
         TRY(op->epilogue.bias_gradient.data != NULL ? time_with_bias_gradient(&ways, slower)
                                                     : time_both(&ways, slower));
         kept.word[0] = *slower;

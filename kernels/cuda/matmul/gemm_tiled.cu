@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* An own matrix multiplication, for where cuBLASLt is not: a block computes 64 x 64 of c, a thread 4 x 4 of
+/* Our own matrix multiplication, for use without cuBLASLt: a block computes 64 x 64 of c, a thread 4 x 4 of
  * that, over slices of 16 of K in shared memory. Each element is one chain of K multiply-adds, in order. */
 #include "kernels/cuda/memory_bound/rows.h"
 
@@ -16,7 +16,7 @@ static __device__ void load_slice(const struct numbers &from, bool rows_are_k, i
                                   int64_t first_k, int64_t k_count, float *slice)
 {
     for (int i = static_cast<int>(threadIdx.x); i < SIDE * SLICE; i += THREADS) {
-        // Neighbouring threads read neighbouring columns.
+        // Coalesced: neighbouring threads read neighbouring columns.
         const int k = rows_are_k ? i / SIDE : i % SLICE, r = rows_are_k ? i % SIDE : i / SLICE;
         const bool inside = first + r < count && first_k + k < k_count;
         const int64_t row = rows_are_k ? first_k + k : first + r,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How large the numbers of a matrix are, and the random Hadamard transform: what goes before rounding to a
- * small format (quantize.cu). Magnitudes are compared as integers, with infinity and NaN on top, and summed
- * in whole units of 2^-24: no order of the threads shows in either. */
+/* Magnitudes of a matrix, and the random Hadamard transform: the steps before quantization (quantize.cu).
+ * Magnitudes are compared as integers, with infinity and NaN largest, and summed in units of 2^-24: neither
+ * result depends on the order of the threads. */
 #define NUMBER_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/memory_bound/reduce.h"
 
@@ -21,7 +21,7 @@ static __device__ uint32_t magnitude_bits(float x)
     return bits_of_float(x) & 0x7FFFFFFFU;
 }
 
-/* What is looked for: how one number counts, and how two results become one. */
+/* The reduction: the value of one element, and the combination of two results. */
 struct find_largest {
     using type = uint32_t;
     using op = larger_bits;
@@ -58,7 +58,7 @@ struct find_sum {
     }
 };
 
-/* Of the columns of one row, by a whole block. */
+/* Over the columns of one row, by one block. */
 template <class F, class T>
 static __device__ typename F::type of_row(const rows<T> &in, int64_t row, int64_t columns)
 {
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* No more than have several pieces each. */
+/* At most as many threads as have several pieces each. */
 static int threads_of_row(const struct magnitude *op)
 {
     return threads_for(blocks_of(op->in.dim[1], EACH * PIECES_AT_ONCE), THREADS);
@@ -148,10 +148,10 @@ enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op)
 /* ---- the Hadamard transform ---- */
 
 struct signs {
-    float at[HADAMARD_ROWS]; // with the factor 1/4, which rounds nothing
+    float at[HADAMARD_ROWS]; // includes the factor 1/4, which is exact
 };
 
-/* A column of 16 rows to a thread: neighbours read neighbours. */
+/* One thread per column of 16 rows: accesses are coalesced. */
 static __global__ void __launch_bounds__(TRANSFORM_THREADS)
     transform(struct numbers in, rows<float> out, int64_t blocks, int64_t columns, struct signs sign)
 {

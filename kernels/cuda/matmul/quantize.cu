@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rounding to a small format and back, with the cpu's bits: the same operations on every element, in the same
- * order. With blocks, a thread block takes a tile of 128 columns, which every width of a block divides, and
- * the rows of one block (or of eight, where each is a single row):
+/* Quantization and dequantization, bit-identical to the cpu: the same operations on every element, in the
+ * same order. With scale blocks, a thread block processes a tile of 128 columns, which every block width
+ * divides, and the rows of one block (or of eight, if each is a single row):
  *
  *     16 threads x 8 columns    the largest magnitude of each column over its rows, to shared memory;
- *     8 such lines of threads   then of each block; then the tile once more, rounded
+ *     8 such lines of threads   then of each block; then the tile again, rounded
  *
- * Without blocks an element's factor is one for all, or its row's. The factor is found by every thread that
- * needs it: a division is cheaper than a message. */
+ * Without blocks, all elements share a factor, or those of a row do. Every thread that needs the factor
+ * computes it: a division is cheaper than communication. */
 #define NUMBER_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/memory_bound/random.h"
 #include "kernels/cuda/memory_bound/rows.h"
@@ -26,7 +26,8 @@ enum {
 };
 constexpr uint32_t INFINITE_BITS = 0x7F800000U;
 
-/* A number that is scaled by `into` and rounded stands for itself times `back` times the op's `whole`. */
+/* An element is scaled by `into` and rounded; multiplying by `back` and by the op's `whole` dequantizes
+ * it. */
 struct factor {
     float into, back;
 };
@@ -37,11 +38,11 @@ struct formatting {
     int largest_exponent;         // floor(log2(largest))
     struct rounder rounder, scale_rounder;
     const void *magnitude;
-    bool wide, each_row; // magnitude: f64; one for each row
+    bool wide, each_row; // magnitude: f64; one per row
     double divisor;
     int64_t block_rows, block_columns, period; // 0: no blocks
     struct philox generator;
-    const int64_t *sample; // NULL: to the nearest
+    const int64_t *sample; // NULL: round to nearest
     const int32_t *place;
     int64_t columns, column_begin;
 
@@ -54,13 +55,13 @@ struct formatting {
     }
 };
 
-/* 2^e, e from -127 on, where it has no leading one any more. */
+/* 2^e, e >= -127, where it is subnormal. */
 static __device__ float power(int e)
 {
     return float_of_bits(e >= -126 ? static_cast<uint32_t>(e + 127) << 23 : 1U << 22);
 }
 
-/* floor(log2(a)) of a number that is not 0, and its bits behind the leading one. */
+/* floor(log2(a)) of a nonzero number, and its fraction bits. */
 static __device__ int exponent_of(float a, uint32_t *fraction)
 {
     const bool small = bits_of_float(a) < 1U << 23;
@@ -69,7 +70,7 @@ static __device__ int exponent_of(float a, uint32_t *fraction)
     return static_cast<int>(bits >> 23) - 127 - (small ? 24 : 0);
 }
 
-/* up: of SCALE_E4M3, what a block's scale is scaled by itself. */
+/* up: for SCALE_E4M3, the scale of the block scales. */
 static __device__ struct factor factor_of(const struct formatting &f, float a, float up)
 {
     if (bits_of_float(a) >= INFINITE_BITS)
@@ -107,7 +108,7 @@ static __device__ float up_of(const struct formatting &f)
     return up > FLT_MAX ? FLT_MAX : up;
 }
 
-/* Columns [column, column + EACH) of a row, rounded. */
+/* Quantizes columns [column, column + EACH) of a row. */
 static __device__ void round_piece(const struct formatting &f, int64_t row, int64_t column, float whole,
                                    const struct factor factor[EACH], piece<float> &x)
 {
@@ -148,7 +149,7 @@ template <class T> struct round_all {
 
 /* ---- with blocks ---- */
 
-/* The rows of one block: strip `strip` of all, which begin anew every period. */
+/* The rows of one block: strip `strip`; blocks restart every period. */
 struct strips {
     int64_t rows, columns, down, period, in_period, count;
 
@@ -164,14 +165,14 @@ struct strips {
     }
 };
 
-/* What shares a scale with each of a thread's columns; `line` has the largest magnitudes of 128 columns. */
+/* The factors of a thread's columns; `line` has the largest magnitudes of 128 columns. */
 static __device__ void factors_of(const struct formatting &f, const uint32_t *line, int column, float up,
                                   struct factor factor[EACH])
 {
     const int across = static_cast<int>(f.block_columns);
     for (int i = 0; i < EACH; i++) {
         const int begin = (column + i) / across * across;
-        if (i > 0 && begin < column + i) { // of the same block
+        if (i > 0 && begin < column + i) { // the same block
             factor[i] = factor[i - 1];
             continue;
         }
@@ -205,11 +206,11 @@ static __global__ void __launch_bounds__(TILE_THREADS)
                 most[i] = a > most[i] ? a : most[i];
             }
         }
-        __syncthreads(); // of the group before, all have read
+        __syncthreads(); // all have read the previous group
         for (int i = 0; i < EACH; i++)
             largest[line * TILE + column + i] = most[i];
         __syncthreads();
-        for (int l = 1; l < LINES && !single; l++) // one thread for each column
+        for (int l = 1; l < LINES && !single; l++) // one thread per column
             if (largest[l * TILE + threadIdx.x] > largest[threadIdx.x])
                 largest[threadIdx.x] = largest[l * TILE + threadIdx.x];
         __syncthreads();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What each step asks of CUDA that makes the host wait, for tools/gpu_check: a program that is linked with
- * this and with --wrap for the calls below (meson.build) says it behind each step, on a GPU as on the
- * emulator.
+/* Counts the blocking CUDA calls of each step, for tools/gpu_check: a program that is linked with this and
+ * with --wrap for the calls below (meson.build) prints them after each step, on a GPU as on the emulator.
  *
- *     load ─ 0F0 ─ 0B0 ─ ... ─ reduce ─ update | loss, norm, what ranks tell each other | load ─ ...
- *     inside: nobody may wait                  | at its end: here one is meant
+ *     load ─ 0F0 ─ 0B0 ─ ... ─ reduce ─ update | loss, norm, statistics of the ranks | load ─ ...
+ *     inside: the host must not block          | at the end: one wait is intended
  *
- * A step begins where a profiler's range "load" does, and the ranges say which action a call was in. To wait
- * is also to ask again for what was not ready, and to copy from or to memory that CUDA has not given this
- * program.
+ * A step begins at the profiler range "load", and the ranges tell which action made a call. Querying again
+ * after not-ready, and copying from or to memory that CUDA did not allocate in this program, also count as
+ * blocking.
  *
- * The trap: waits within cuBLASLt, cuDNN and the driver are no calls of ours. So with COUNT_HOLD_S=2 all
- * streams are held from the third step on, until the host has put the whole step there: who waits for them
- * inside, for whatever reason, stands until the hold gives up after so many seconds, and that is said. (A GPU
- * takes a thousand launches ahead, and then the host waits anyway: only for steps of fewer.) */
+ * The trap: waits inside cuBLASLt, cuDNN and the driver are not calls of ours. With COUNT_HOLD_S=2, all
+ * streams are therefore held from the third step on, until the host has submitted the whole step: a wait
+ * for them inside the step blocks until the hold times out after so many seconds, which is reported. (A
+ * GPU queues about a thousand launches, beyond which the host blocks anyway: use it only for steps with
+ * fewer.) */
 #include "kernels/cuda/runtime/cuda.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ enum place { BEFORE, INSIDE, AT_THE_END, PLACES };
 struct call {
     const char *name;
     int count;
-    char range[RANGE_CHARS]; // in or behind which it was first made
+    char range[RANGE_CHARS]; // in or after which it was first made
 };
 
 struct piece {
@@ -40,17 +40,17 @@ struct count {
     int step;
     enum place place;
     struct call call[PLACES][MOST_CALLS];
-    const void *not_ready; // that was asked for last
+    const void *not_ready; // last event queried that was not ready
     struct piece piece[MOST_PIECES];
     cudaStream_t stream[MOST_STREAMS];
-    // Under the lock: the GPU's streams look at it.
+    // Guarded by the lock: accessed by the GPU's streams.
     pthread_mutex_t lock;
     pthread_cond_t let_go;
     bool holds;
-    char range[RANGE_CHARS], stood[RANGE_CHARS]; // begun last; begun when a hold gave up
+    char range[RANGE_CHARS], stood[RANGE_CHARS]; // current range; range in which a hold timed out
 };
 
-/* A rank's, which is a thread. */
+/* Per rank, which is a thread. */
 static _Thread_local struct count mine = {.lock = PTHREAD_MUTEX_INITIALIZER,
                                           .let_go = PTHREAD_COND_INITIALIZER};
 
@@ -72,7 +72,7 @@ static double hold_s(void)
     return seconds != NULL ? strtod(seconds, NULL) : 0.0;
 }
 
-/* On a stream: nothing behind it runs until the host lets go. */
+/* Runs on a stream: blocks it until the host releases the hold. */
 static void hold(void *context)
 {
     struct count *count = context;
@@ -102,7 +102,7 @@ static void say_step(void)
 {
     size_t left = 0, all = 0;
     MUST(cuda_check(NULL, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"));
-    pthread_mutex_lock(&mine.lock); // `stood`
+    pthread_mutex_lock(&mine.lock); // guards `stood`
     printf("step %d asks of CUDA: inside", mine.step);
     if (mine.stood[0] != '\0')
         printf(" a wait of others (%s)", mine.stood);
@@ -130,7 +130,7 @@ static void begin_step(void)
             MUST(cuda_check(NULL, cudaLaunchHostFunc(mine.stream[i], hold, &mine), "cudaLaunchHostFunc"));
 }
 
-/* A call of the program, which comes here, and the real one. */
+/* A wrapper of a CUDA call, and the real one. */
 #define CALL(name, returns, parameters)                         \
     returns real_##name parameters __asm__("__real_" #name);    \
     returns counted_##name parameters __asm__("__wrap_" #name); \

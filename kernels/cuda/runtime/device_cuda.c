@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cuda device: an op is put on a CUDA stream and the call returns; the GPU does it later, in order.
+/* The cuda device: ops are enqueued on a CUDA stream, and the GPU executes them asynchronously, in order.
  *
  *     host:   gemm(X) ─ record e ─ wait(Y, e) ─ add(Y) ─ copy_to_host(Y) ─ event_sync(Y)
  *     GPU X:      gemm ─ e
  *     GPU Y:             e ─ add ─ copy into a pinned slot            then the slot goes to the host's memory
  *
- * Messages of a CPU transport (struct work) are the host's doing, as on the cpu device: one starts when the
- * GPU has passed everything before it, and an op that is put behind one waits, on the host, until it is done.
- * So the GPU never waits for the host, and whatever has been put on its streams ends by itself.
+ * Messages of a CPU transport (struct work) are driven by the host, as on the cpu device: one starts when the
+ * GPU has completed everything before it, and an op submitted after one waits, on the host, for its
+ * completion. The GPU therefore never waits for the host, and all work on its streams completes on its own.
  *
- * An event is two numbers: so many works of its stream are done, and the GPU has passed that mark. Marks are
- * CUDA events in a ring; one that has been overwritten stands for a later one of the same stream, which was
- * put there before whoever asks now, so waiting for it is longer and never circular. Works are counted
- * exactly: a later one may need a partner that needs us first. */
+ * An event is a pair of counts: works of its stream completed, and a mark that the GPU has passed. Marks are
+ * CUDA events in a ring; an overwritten mark is replaced by a later one of the same stream, which was
+ * recorded before the current query, so the wait is longer but never circular. Works are counted exactly: a
+ * later one may need a peer that needs ours first. */
 #include "kernels/cuda/runtime/device_cuda.h"
 
 #include "base/text.h"
@@ -31,8 +31,8 @@
 enum {
     MARKS = 64,
     MESSAGES = 64,
-    LOOKS = CUDA_IS_EMULATED ? 20 : 2000, // of a host that waits, before it sleeps between them
-    SLEEP_NS = 20000,                     // and how long
+    LOOKS = CUDA_IS_EMULATED ? 20 : 2000, // polls by a waiting host before it sleeps between them
+    SLEEP_NS = 20000,                     // sleep between polls
     OLDEST_MAJOR = 8,
     OLDEST_MINOR = 0
 };
@@ -40,22 +40,22 @@ enum {
 struct pending {
     struct work *work;
     bool started;
-    uint32_t mark; // behind which it starts
+    uint32_t mark; // it starts after this mark
 };
 
 struct cuda_stream {
     struct cuda_queue queue;  // first
-    struct cuda_stream *next; // of the device's streams
+    struct cuda_stream *next; // list of the device's streams
     cudaEvent_t mark[MARKS];
-    uint32_t marks;          // made, ever
-    uint32_t finished;       // works, ever
-    struct pending *pending; // [begin, end) are not finished; only the first can be started
+    uint32_t marks;          // recorded, in total
+    uint32_t finished;       // works, in total
+    struct pending *pending; // [begin, end) are incomplete; only the first can have started
     int64_t begin, end, capacity;
-    struct op last; // put here, for messages of what went wrong later
+    struct op last; // last op submitted, for messages about later errors
     struct buffer message_scratch;
 };
 
-/* One that the GPU sends by itself, and may not have passed yet. */
+/* A message sent by the GPU itself, possibly still in flight. */
 struct message_mark {
     struct cuda_stream *stream; // NULL: closed since
     uint32_t mark;
@@ -72,7 +72,7 @@ struct cuda_device {
     cuda_tensor_encoder encode;
     int most_blocks;
     struct cuda_stream *streams;
-    struct message_mark message[MESSAGES]; // [first, last) are not known to be passed, modulo MESSAGES
+    struct message_mark message[MESSAGES]; // [first, last) may be in flight, modulo MESSAGES
     uint32_t first_message, last_message;
 };
 
@@ -200,7 +200,7 @@ static void cuda_free(struct device *device, void *data, size_t bytes)
     cuda_pool_give(((struct cuda_device *)device->state)->pool, data);
 }
 
-/* What leaves the device for a while: pinned memory, to which copies go without the host (staging.h). */
+/* Offload memory: pinned, so that copies need no host (staging.h). */
 static enum status cuda_host_alloc(struct device *device, size_t bytes, void **out)
 {
     return cuda_staging_pin(((struct cuda_device *)device->state)->staging, bytes, out);
@@ -212,7 +212,7 @@ static void cuda_host_free(struct device *device, void *data, size_t bytes)
     cuda_staging_unpin(((struct cuda_device *)device->state)->staging, data);
 }
 
-/* It is pinned to stay. */
+/* Pinned memory stays resident. */
 static void cuda_host_rest(void *data, size_t bytes)
 {
     (void)data;
@@ -273,11 +273,11 @@ static void cuda_stream_close(struct stream *stream)
     free_stream(s);
 }
 
-/* Marks: where the GPU was when somebody asked. */
+/* Marks: recorded GPU progress. */
 
 static uint32_t make_mark(struct cuda_stream *s)
 {
-    // A failure is one of the whole context, and whoever synchronises is told.
+    // An error affects the whole context, and the next synchronization reports it.
     cudaError_t ignored = cudaEventRecord(s->mark[s->marks % MARKS], s->queue.stream);
     (void)ignored;
     return s->marks++;
@@ -286,24 +286,25 @@ static uint32_t make_mark(struct cuda_stream *s)
 static cudaEvent_t mark_event(const struct cuda_stream *s, uint32_t mark)
 {
     if (s->marks - mark > MARKS)
-        mark = s->marks - MARKS; // overwritten: the oldest that is left is later, and will do
+        mark = s->marks - MARKS; // overwritten: the oldest left is later, and sufficient
     return s->mark[mark % MARKS];
 }
 
-/* The works of `s` so far, those that are not finished too. */
+/* The number of works of `s` so far, including incomplete ones. */
 static uint32_t works_of(const struct cuda_stream *s)
 {
     return s->finished + (uint32_t)(s->end - s->begin);
 }
 
-/* Messages that the GPU sends by itself */
+/* Messages sent by the GPU itself */
 
 static bool is_passed(const struct message_mark *m)
 {
     return m->stream == NULL || cudaEventQuery(mark_event(m->stream, m->mark)) == cudaSuccess;
 }
 
-/* The first that the GPU may stand at, or NULL. They are passed in almost the order of their calls. */
+/* The first message that the GPU may be blocked on, or NULL. They complete approximately in order of
+ * submission. */
 static const struct message_mark *first_message(struct cuda_device *d)
 {
     while (d->first_message != d->last_message && is_passed(&d->message[d->first_message % MESSAGES]))
@@ -311,8 +312,7 @@ static const struct message_mark *first_message(struct cuda_device *d)
     return d->first_message != d->last_message ? &d->message[d->first_message % MESSAGES] : NULL;
 }
 
-/* Blocks until the GPU has passed `event`. CUDA's own waiting is for where no partner can keep it from that.
- */
+/* Blocks until the GPU has passed `event`. Uses CUDA's own waiting only if no peer can prevent that. */
 static enum status block(struct cuda_device *d, const struct cuda_queue *queue, cudaEvent_t event)
 {
     if (first_message(d) == NULL)
@@ -354,7 +354,7 @@ static enum status start_if_due(struct cuda_stream *s, struct pending *p)
     return p->work->start(p->work);
 }
 
-/* Moves the first works of `s` on, as far as they go. */
+/* Makes progress on the first works of `s`. */
 static enum status advance(struct cuda_stream *s)
 {
     while (s->begin < s->end) {
@@ -376,8 +376,8 @@ static enum status advance(struct cuda_stream *s)
     return OK;
 }
 
-/* Sleeps until a work may have moved: until the GPU has reached one that is not started, for that takes no
- * partner; else until a message of this rank has moved. */
+/* Sleeps until a work may progress: until the GPU has reached one that has not started, which needs no peer;
+ * else until a message of this rank progresses. */
 static enum status rest(struct cuda_device *d)
 {
     struct pending *started = NULL;
@@ -394,7 +394,7 @@ static enum status rest(struct cuda_device *d)
     return OK;
 }
 
-/* Blocks until `s` has finished its first `works` works. */
+/* Blocks until `s` has completed its first `works` works. */
 static enum status finish_works(struct cuda_device *d, struct cuda_stream *s, uint32_t works)
 {
     while ((int32_t)(works - s->finished) > 0) {
@@ -448,14 +448,14 @@ static enum status cuda_submit(struct stream *stream, const struct op *op)
         TRY(cuda_staging_copy(d->staging, &s->queue, op->kind, &op->transfer));
     else
         TRY(cuda_run(&s->queue, op));
-    if (s->queue.is_captured) // which forbids to ask
+    if (s->queue.is_captured) // capture forbids queries
         return OK;
     for (struct cuda_stream *one = d->streams; one != NULL; one = one->next)
         TRY(advance(one));
     return OK;
 }
 
-/* Both numbers run over after 2^32, and are only compared with near ones. */
+/* Both counters wrap at 2^32, and are only compared with nearby ones. */
 static uint64_t cuda_record(struct stream *stream)
 {
     struct cuda_stream *s = stream->state;
@@ -475,7 +475,7 @@ static enum status cuda_sync(struct event event)
     struct cuda_stream *s = event.stream->state;
     struct cuda_device *d = device_of(event.stream);
     TRY(finish_works(d, s, (uint32_t)(event.at >> 32)));
-    // What went wrong on the GPU is said here, by the op that was put there last or one before it.
+    // Asynchronous GPU errors surface here, and are reported with the op submitted last.
     TRY(block(d, &s->queue, mark_event(s, (uint32_t)event.at)));
     return cuda_staging_deliver(d->staging);
 }
@@ -496,7 +496,7 @@ enum status cuda_message_end(struct cuda_queue *queue, const char *name, struct 
     struct cuda_device *d = queue->device->state;
     struct cuda_stream *s = (struct cuda_stream *)queue; // its first member
     if (d->last_message - d->first_message == MESSAGES)
-        d->first_message++; // one less that could be named
+        d->first_message++; // one less that a message could name
     struct message_mark *m = &d->message[d->last_message++ % MESSAGES];
     *m = (struct message_mark){.stream = s, .mark = make_mark(s), .guard = guard};
     snprintf(m->name, sizeof m->name, "%s", name);
@@ -507,7 +507,7 @@ enum status cuda_message_scratch(struct cuda_queue *queue, size_t bytes, void **
 {
     struct cuda_stream *s = (struct cuda_stream *)queue;
     if (s->message_scratch.bytes < bytes) {
-        // What was put on the stream before may still use the old piece.
+        // Work submitted earlier may still use the old buffer.
         TRY(cuda_block(queue, mark_event(s, make_mark(s))));
         buffer_free(&s->message_scratch);
         TRY(buffer_alloc(queue->device, PART_COMMUNICATION, bytes, &s->message_scratch));

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Work that is replayed, as a CUDA graph: captured from the stream when it comes for the second time, and
- * launched whole from then on, one call instead of hundreds.
+/* Replayed work as a CUDA graph: captured from the stream the second time, and from then on launched as one
+ * call instead of hundreds.
  *
- *     first      body: kernels find their memory, algorithms are chosen, modules are loaded
+ *     first      body: scratch is allocated, algorithms are chosen, modules are loaded
  *     second     capture ─ body ─ instantiate ─ upload ─ launch
  *     then       launch
  *
- * A graph keeps what its kernels were given: every pointer and number of it. Whatever may change has to be
- * read from the device's memory (kernels/device.h says what a body may do), and what the device itself gives
- * to kernels is their temporary memory: where that has moved since, the work is captured again.
+ * A graph freezes its kernels' arguments, every pointer and scalar. Changing values must be read from device
+ * memory (kernels/device.h states the rules for a body). The device itself provides only scratch memory: if
+ * that has moved, the work is captured again.
  *
- * The capture is this thread's alone (cudaStreamCaptureModeThreadLocal), for other threads are other ranks,
- * which allocate and wait meanwhile. The trap: a replay cannot see that a body would do something else today.
- * So on the emulator every replay captures the body again and compares, call by call, byte by byte. */
+ * Capture is thread-local (cudaStreamCaptureModeThreadLocal), because other threads are other ranks, which
+ * allocate and wait meanwhile.
+ *
+ * The trap: a replay cannot detect that the body would now submit something else. On the emulator every
+ * replay therefore captures the body again and compares the two graphs, call by call, byte by byte. */
 #include "kernels/cuda/runtime/graph.h"
 
 #include "kernels/cuda/runtime/message.h"
@@ -23,7 +25,7 @@
 struct cuda_graph {
     cudaGraph_t graph;
     cudaGraphExec_t executable;
-    const void *scratch; // of the stream when it was captured
+    const void *scratch; // the stream's scratch at the time of capture
 };
 
 static enum status refuse(enum status status)
@@ -42,7 +44,7 @@ static enum status capture(struct cuda_queue *queue, enum status (*body)(void *c
     enum status status = body(context);
     queue->is_captured = false;
     cudaGraph_t graph = NULL;
-    cudaError_t error = cudaStreamEndCapture(queue->stream, &graph); // also behind a body that failed
+    cudaError_t error = cudaStreamEndCapture(queue->stream, &graph); // also after a failed body
     queue->op = NULL;
     if (status == OK)
         status = cuda_check(queue, error, "cudaStreamEndCapture");
@@ -72,7 +74,7 @@ static enum status make(struct cuda_graph *g, struct cuda_queue *queue, enum sta
 }
 
 #if CUDA_IS_EMULATED
-/* That the body would put there today what was captured. */
+/* Checks that the body would now submit exactly the captured work. */
 static enum status compare(const struct cuda_graph *g, struct cuda_queue *queue,
                            enum status (*body)(void *context), void *context)
 {
@@ -104,7 +106,7 @@ enum status cuda_replay(struct stream *stream, void **state, enum status (*body)
         *state = g = calloc(1, sizeof *g);
     if (g == NULL)
         return fail(NO_MEMORY, "no memory for a graph");
-    TRY(cuda_message_begin(stream, &queue)); // works of the host's before it are done
+    TRY(cuda_message_begin(stream, &queue)); // completes earlier works of the host
     if (g->executable != NULL && g->scratch != queue->scratch.data)
         forget(g);
     enum status status =

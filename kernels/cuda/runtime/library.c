@@ -15,8 +15,8 @@ static void *open_one(const char *path, char message[MESSAGE_CHARS])
     return module;
 }
 
-/* glibc begins with the name that it was given where nothing of that name was found, and with the path, or
- * the name of another library, where that is what is wrong. */
+/* glibc's message begins with the requested name if no such file was found, and otherwise with the path, or
+ * the name of a dependency, that is at fault. */
 static enum status say_missing(const char *file, const char *folder, const char *message)
 {
     size_t length = strlen(file);

@@ -28,7 +28,7 @@ enum status cuda_look(int index, struct text *out)
     return OK;
 }
 
-/* Of a library that says its version in a size_t: major, minor and patch in decimal. */
+/* For a library that returns its version in a size_t: major, minor and patch in decimal. */
 static void add_library(struct text *out, const char *what, const char *file, const char *function,
                         size_t major)
 {

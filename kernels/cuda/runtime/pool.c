@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#define PIECE_BYTES ((size_t)(CUDA_IS_EMULATED ? 1 : 64) << 20) // the least that is asked of CUDA at a time
+#define PIECE_BYTES ((size_t)(CUDA_IS_EMULATED ? 1 : 64) << 20) // minimum size of a segment
 
 struct piece {
     struct piece *next;
@@ -24,7 +24,7 @@ static enum status allocate(size_t bytes, void **out)
     cudaError_t error = cudaMalloc(out, bytes);
     if (error == cudaSuccess)
         return OK;
-    (void)cudaGetLastError(); // it would be found again after the next launch
+    (void)cudaGetLastError(); // clear it: the check after the next launch would report it
     char wanted[NUMBER_CHARS], left[CUDA_FREE_CHARS];
     return fail(NO_DEVICE_MEMORY, "cuda: cudaMalloc of %s: %s; %s", bytes_text((int64_t)bytes, wanted),
                 cudaGetErrorString(error), cuda_free_text(left));
@@ -82,7 +82,8 @@ enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out)
     if (*out != NULL)
         return OK;
     enum status status = add_piece(pool, room > PIECE_BYTES ? room : PIECE_BYTES);
-    if (status == NO_DEVICE_MEMORY && room < PIECE_BYTES) // so much more than is needed is not to be had
+    if (status == NO_DEVICE_MEMORY && room < PIECE_BYTES) // no room for a full segment: allocate only the
+                                                          // bytes needed
         status = add_piece(pool, room);
     TRY(status);
     return first_fit_take(pool->fit, bytes, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* NVTX is headers only: without a profiler a range costs a test of a pointer, and no library is asked for. */
+/* NVTX is header-only: without a profiler a range costs one pointer test, and no library is loaded. */
 #include "kernels/cuda/runtime/cuda.h"
 
 #ifdef HAVE_NVTX

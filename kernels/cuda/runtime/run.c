@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The one switch over the kinds of op, and what an error says. */
+/* The one switch over op kinds, and error messages. */
 #include "base/text.h"
 #include "kernels/cuda/runtime/cuda.h"
 
 #include <stdio.h>
 
-/* The tensor that says the op's size. */
+/* The tensor that represents the op's size. */
 static struct tensor main_tensor(const struct op *op)
 {
     switch (op->kind) {
@@ -104,7 +104,7 @@ enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const 
     enum status status = memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
     char text[CUDA_OP_CHARS], left[CUDA_FREE_CHARS];
     if (memory)
-        (void)cudaGetLastError(); // it would be found again after the next launch
+        (void)cudaGetLastError(); // clear it: the check after the next launch would report it
     const char *more = memory ? "; " : "", *room = memory ? cuda_free_text(left) : "";
     if (queue == NULL || queue->op == NULL)
         return fail(status, "cuda: %s: %s%s%s", call, cudaGetErrorString(error), more, room);
@@ -116,7 +116,7 @@ const char *cuda_free_text(char out[CUDA_FREE_CHARS])
 {
     size_t left = 0, total = 0;
     char free_now[NUMBER_CHARS], all[NUMBER_CHARS];
-    if (cudaMemGetInfo(&left, &total) != cudaSuccess) { // not even for a context
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess) { // there may be no memory even for a context
         (void)cudaGetLastError();
         snprintf(out, CUDA_FREE_CHARS, "how much is free CUDA does not say");
         return out;
@@ -142,7 +142,7 @@ enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **
         if (queue->is_captured)
             return fail(NO_MEMORY, "cuda: %s wants more temporary memory than it did when it ran first",
                         queue->op != NULL ? op_name(queue->op->kind) : "a library");
-        // What was put on the stream before may still use the old piece.
+        // Work submitted earlier may still use the old buffer.
         TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));
         buffer_free(&queue->scratch);
         TRY(cuda_workspace(queue, bytes, &queue->scratch));

@@ -3,7 +3,7 @@
 
 #include "kernels/ops.h"
 
-/* A line of `columns` for each block of `rows` rows and each sum. */
+/* A line of `columns` per block of `rows` rows and per sum. */
 static size_t of_sums(struct tensor t, int64_t sums, int64_t rows)
 {
     int64_t blocks = (t.dim[0] + rows - 1) / rows;
@@ -12,7 +12,7 @@ static size_t of_sums(struct tensor t, int64_t sums, int64_t rows)
 
 static size_t of_gemm(const struct gemm *op)
 {
-    // What cuBLASLt does not take, an own kernel multiplies (gemm_cublaslt.c).
+    // Cases that cuBLASLt does not support run on our own kernel (gemm_cublaslt.c).
     bool none = op->a.dim[op->transpose_a ? 0 : 1] == 0;
     bool own = none || (op->bias.data != NULL && op->bias.dtype != op->c.dtype);
     size_t product = own ? 0 : GEMM_WORKSPACE_BYTES;
@@ -33,8 +33,8 @@ static int64_t heads_of(const struct attention_forward *op)
     return op->q.dim[1] / op->head_dim;
 }
 
-/* dout . out, of each head and token; where two-byte numbers go through tiles, also the log of sums, and
- * documents, all of it for sequences of whole tiles (attention_wgmma_back.cu). */
+/* dout . out per head and token; for 16-bit types on tensor cores also lse, and documents, all padded to full
+ * tiles (attention_wgmma_back.cu). */
 static size_t of_attention_backward(const struct attention_forward *op)
 {
     const int64_t tiles = (op->sequence + ATTENTION_TILE - 1) / ATTENTION_TILE,
@@ -55,7 +55,7 @@ size_t cuda_scratch_bytes(const struct op *op)
         return of_sums(op->norm_backward.x, 2, NORM_ROW_BLOCK);
     case OP_RESIDUAL_NORM_BACKWARD:
         return of_sums(op->residual_norm_backward.norm.x, 2, NORM_ROW_BLOCK);
-    case OP_EMBEDDING_BACKWARD: // the order of its tokens
+    case OP_EMBEDDING_BACKWARD: // its sorted tokens
         return (size_t)op->embedding_backward.dout.dim[0] * SORTED_TOKEN_BYTES;
     case OP_ATTENTION_BACKWARD:
         return of_attention_backward(&op->attention_backward.forward);
@@ -66,14 +66,14 @@ size_t cuda_scratch_bytes(const struct op *op)
     }
 }
 
-/* Backward: dout . out and sums of dq, or, where these are added in one order, a matrix of S x S for each
- * head in two bytes (attention_cudnn.h); and what else it wants. */
+/* Backward: dout . out and sums of dq, or, for deterministic sums, an S x S matrix per head in 16 bits
+ * (attention_cudnn.h); and the remaining workspace. */
 static size_t of_cudnn(const struct attention_forward *op, bool backward, bool any_order)
 {
     enum { ELSE = 1 << 20 };
     const size_t rows = (size_t)(op->batch * heads_of(op) * op->sequence);
     const size_t row = (size_t)op->head_dim * sizeof(float);
-    const bool shares = op->k.dim[1] < op->q.dim[1]; // dk and dv of each head, before they are added up
+    const bool shares = op->k.dim[1] < op->q.dim[1];             // dk and dv per head, before their reduction
     const size_t lse = op->batch > 1 ? rows * sizeof(float) : 0; // packed
     if (!backward)
         return lse + ELSE;

@@ -10,12 +10,12 @@
 enum { SLOTS = 32, SLOT_BYTES = CUDA_IS_EMULATED ? 1 << 12 : 1 << 20 };
 
 struct slot {
-    cudaEvent_t event; // passed when the GPU is done with the slot
-    void *to;          // host memory that waits for it, or NULL
+    cudaEvent_t event; // complete when the GPU has released the slot
+    void *to;          // destination in host memory, or NULL
     size_t bytes;
 };
 
-/* What PART_HOST has of the host's memory; a handful. */
+/* PART_HOST buffers; a handful. */
 struct pinned {
     struct pinned *next;
     char *data;
@@ -29,7 +29,7 @@ struct cuda_staging {
     uint64_t begin, end; // slots in use, in order, modulo SLOTS
 };
 
-/* What Linux could still give, pages of its caches too; 0: it does not say. */
+/* Memory that Linux can still provide, including page cache; 0: unknown. */
 static int64_t host_left(void)
 {
     long long kib = 0;
@@ -43,14 +43,14 @@ static int64_t host_left(void)
     return 1024 * kib;
 }
 
-/* Memory that cannot be swapped out, and what it is for. NO_MEMORY: the host's. */
+/* Pinned memory, and its purpose for the error. NO_MEMORY: host memory is exhausted. */
 static enum status pin(size_t bytes, const char *what, void **out)
 {
     cudaError_t error = cudaMallocHost(out, bytes);
     if (error == cudaSuccess)
         return OK;
     char size[NUMBER_CHARS], left[NUMBER_CHARS];
-    (void)cudaGetLastError(); // it would be found again after the next launch
+    (void)cudaGetLastError(); // clear it: the check after the next launch would report it
     return fail(NO_MEMORY, "cuda: cudaMallocHost of %s for %s: %s; %s of the host's memory are free",
                 bytes_text((int64_t)bytes, size), what, cudaGetErrorString(error),
                 bytes_text(host_left(), left));
@@ -141,7 +141,7 @@ static void finish(struct cuda_staging *s, uint64_t number)
     slot->to = NULL;
 }
 
-/* Slots of several streams are passed in any order: all are asked, and the ring gives back its front. */
+/* Slots of several streams complete in any order: all are polled, and the ring frees from its front. */
 enum status cuda_staging_deliver(struct cuda_staging *s)
 {
     for (uint64_t n = s->begin; n < s->end; n++) {
@@ -176,7 +176,7 @@ static enum status copy_slot(struct cuda_staging *s, struct cuda_queue *queue, e
     bool to_device = kind == OP_TO_DEVICE;
     if (to_device)
         memcpy(memory, from, bytes);
-    // Which way it goes CUDA sees by the addresses: the device's end may be pinned memory of the host.
+    // CUDA infers the direction from the addresses: the device end may be pinned host memory.
     cudaError_t error = cudaMemcpyAsync(to_device ? to : memory, to_device ? memory : from, bytes,
                                         cudaMemcpyDefault, queue->stream);
     TRY(cuda_check(queue, error, "cudaMemcpyAsync"));
