@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention in plain fp32, block by block (2205.14135), from and to every type: the reference on the GPU, and
- * what runs where tensor cores do not (attention_mma.cu, to which the ops here go where it can do them). A
- * faster forward must leave out and lse as here; a faster backward reads only those.
+/* Generic blockwise attention in fp32 (2205.14135), for every type and shape: the reference on the GPU, and
+ * the fallback for shapes that tensor cores do not support (attention_mma.cu, to which the ops here dispatch
+ * otherwise). Other forward kernels must produce out and lse in this layout; other backward kernels read only
+ * those.
  *
- * A tile is 32 queries by 32 keys. A warp has four queries; in the scores a lane is a key, in everything that
- * is as wide as a head a lane is every 32nd column:
+ * A tile is 32 queries by 32 keys. A warp has four queries; in the scores a lane is a key, in everything of a
+ * head's width a lane is every 32nd column:
  *
  *     scores[4][lane = key] = scale q k^T        out[4][columns lane, lane + 32, ...] += p v
  *
- * backward has no atomics: one kernel walks, for each block of keys, all queries that see it (dk, dv);
- * another, for each block of queries, all keys that it sees (dq). Both make the probabilities again from lse.
- * What is computed for a sequence and a head depends on them alone. */
+ * The backward pass has no atomics: one kernel loops, for each block of keys, over all queries that attend to
+ * it (dk, dv); another, for each block of queries, over all its keys (dq). Both recompute the probabilities
+ * from lse. The results of a sequence and head depend on their own inputs alone. */
 #include "kernels/cuda/attention/attention.h"
 
 enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, MINE = TILE / WARPS, MOST_COLUMNS = 256 };
@@ -42,13 +43,13 @@ static __device__ float pair_factor(const struct attention &a, const struct plac
     return keeps(a.dropout, sample, element) ? a.dropout.rule.scale : 0.0F;
 }
 
-/* An odd distance between rows: lanes that read one column of 32 rows meet 32 different banks. */
+/* An odd row pitch: lanes that read one column of 32 rows hit 32 different banks. */
 static __host__ __device__ int pitch_of(int head_dim)
 {
     return head_dim | 1;
 }
 
-/* Rows [first, first + TILE) of one head into shared memory, zeros past the sequence's end. */
+/* Loads rows [first, first + TILE) of one head to shared memory, zeros past the sequence's end. */
 static __device__ void load_tile(const struct numbers &from, const struct place &at, int64_t column,
                                  int64_t first, const struct attention &a, float *tile)
 {
@@ -95,18 +96,18 @@ __device__ void store_line(const struct numbers &to, int64_t row, int64_t column
             to.store(row, column + lane + i * WARP, line[i] * factor);
 }
 
-/* What a query carries from tile to tile: the maximum, the sum, and the unnormalised row of out. */
+/* A query's running state across tiles: the maximum, the sum, and the unnormalized row of out. */
 template <int CHUNKS> struct running {
     float most, sum, out[CHUNKS];
 };
 
-/* One query's scores of one tile become weights in `p`, and what was there before shrinks. */
+/* Converts a query's scores of one tile to weights in `p`, and rescales the running state. */
 template <int CHUNKS>
 __device__ void soften(struct running<CHUNKS> &r, float score, const struct attention &a,
                        const struct place &at, int64_t query, int64_t key, float *p)
 {
     const float most = fmaxf(r.most, warp_reduce(score, larger()));
-    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
     const float base = most == -INFINITY ? 0.0F : most, shrink = expf(r.most - base),
                 weight = expf(score - base);
     r.most = most;
@@ -120,7 +121,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
 {
     DYNAMIC_SHARED(float, memory);
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
-    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE; // the first of this warp's queries
+    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE; // this warp's first query
     float *const q = memory, *const k = q + TILE * pitch, *const v = k + TILE * pitch,
                  *const p = v + TILE * pitch;
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
@@ -137,7 +138,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
     }
     load_tile(a.q, at, column, first, a, q);
     for (int64_t key = 0; key <= first; key += TILE) {
-        __syncthreads(); // the last tile is done with
+        __syncthreads(); // the previous tile is no longer in use
         load_tile(a.k, at, shared_column, key, a, k);
         load_tile(a.v, at, shared_column, key, a, v);
         __syncthreads();
@@ -147,7 +148,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
             soften(state[j], sees(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query, key + lane,
                    p + (mine + j) * TILE);
         }
-        __syncwarp(); // a warp reads its own rows of p only
+        __syncwarp(); // a warp reads only its own rows of p
         for (int j = 0; j < MINE; j++)
             add_weighed_rows<CHUNKS>(state[j].out, p + (mine + j) * TILE, 1, v, a.head_dim);
         __syncwarp();
@@ -162,14 +163,14 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
     }
 }
 
-/* delta[h, t] = dout . out, a block for each token. 2^shift threads, a warp at most, take a head, EACH
- * columns each; so neighbours read neighbours, whatever the heads. */
+/* delta[h, t] = dout . out, one block per token. 2^shift threads, at most a warp, handle a head, EACH columns
+ * each, so accesses are coalesced for any number of heads. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     dot_out_and_gradient(rows<T> out, rows<T> dout, int heads, int head_dim, int shift, float *delta)
 {
     const int64_t token = blockIdx.x, tokens = gridDim.x;
-    const int end = ((heads << shift) + WARP - 1) / WARP * WARP; // whole warps: they shuffle
+    const int end = ((heads << shift) + WARP - 1) / WARP * WARP; // full warps, because of the shuffles
     for (int i = static_cast<int>(threadIdx.x); i < end; i += static_cast<int>(blockDim.x)) {
         const int head = i >> shift, column = EACH * (i - (head << shift));
         const int64_t at = static_cast<int64_t>(head) * head_dim + column,
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* The four tiles that backward works on, and its two matrices [query][key]. */
+/* The four tiles of the backward pass, and its two matrices [query][key]. */
 struct desk {
     float *q, *dout, *k, *v, *p, *ds;
 };
@@ -210,7 +211,8 @@ static size_t desk_bytes(int head_dim)
     return static_cast<size_t>(4 * TILE * pitch_of(head_dim) + 2 * TILE * PAIR_PITCH) * sizeof(float);
 }
 
-/* p = e^(scale q k - lse) with dropout's factor, ds = p (dp factor - delta) scale; this warp's queries. */
+/* p = e^(scale q k - lse) with the dropout factor, ds = p (dp factor - delta) scale; for this warp's
+ * queries. */
 static __device__ void make_pairs(const struct attention &a, const struct place &at, int64_t first_query,
                                   int64_t first_key, const struct desk &d)
 {
@@ -288,7 +290,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
         load_tile(a.v, at, shared_column, key, a, d.v);
         __syncthreads();
         make_pairs(a, at, first, key, d);
-        __syncwarp(); // a warp reads its own rows of ds only
+        __syncwarp(); // a warp reads only its own rows of ds
         for (int j = 0; j < MINE; j++)
             add_weighed_rows<CHUNKS>(dq[j], d.ds + (mine + j) * PAIR_PITCH, 1, d.k, a.head_dim);
     }
@@ -369,7 +371,7 @@ static enum status make_delta(struct cuda_queue *queue, const struct attention &
     return with_type(out.dtype, [=](auto number) {
         using T = decltype(number);
         rows<T> x = rows_of<T>(out), y = rows_of<T>(dout);
-        x.wide = x.wide && a.head_dim % EACH == 0; // so does every head
+        x.wide = x.wide && a.head_dim % EACH == 0; // so is every head
         y.wide = y.wide && a.head_dim % EACH == 0;
         return LAUNCH(queue, dot_out_and_gradient<T>, dim3(static_cast<unsigned>(a.tokens)),
                       threads_for(static_cast<int64_t>(a.heads) << shift, THREADS), 0, x, y, a.heads,
@@ -397,9 +399,9 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
                                   : backward<8>(queue, a, op->forward.batch);
 }
 
-/* ---- lse as cuDNN has it ---- */
+/* ---- conversion of lse to cuDNN's layout ---- */
 
-/* Elements from one sequence to the next, and from one head. */
+/* Strides in elements between sequences, and between heads. */
 struct lse_steps {
     int64_t sequence, head;
 };

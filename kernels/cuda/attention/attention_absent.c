@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* In place of attention_choice.c where cuDNN's header was not found when this was built. */
+/* Replaces attention_choice.c in builds without cuDNN's header. */
 #include "kernels/cuda/runtime/cuda.h"
 
 enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Whose attention a call takes: our own kernels' (attention.cu), or cuDNN's (attention_cudnn.h).
+/* Choice of the attention implementation per call: our own kernels (attention.cu), or cuDNN
+ * (attention_cudnn.h).
  *
  *     own      our own
- *     cudnn    cuDNN's for whatever it takes, and that it is there is seen when the device opens
- *     auto     where sums may run in any order, the faster of the two, timed at the first call of each shape;
- *              else our own, for a choice by timing is another one tomorrow
+ *     cudnn    cuDNN wherever it supports the call; its availability is checked when the device opens
+ *     auto     if nondeterminism is permitted, the faster of the two, timed at the first call of each shape;
+ *              else our own, because a choice by timing is not reproducible
  *
- * Dropout, documents and what else cuDNN does not take is always our own. */
+ * Dropout, documents and other calls that cuDNN does not support always run on our own kernels. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include "base/clock.h"
@@ -18,21 +19,21 @@
 #include <time.h>
 
 enum { WHY_CHARS = 300 };
-enum { RUNS = 3 }; // of each, timed together, after one that is not
+enum { RUNS = 3 }; // timed runs of each, after a warm-up
 
 struct verdict {
     struct cudnn_shape shape;
-    bool cudnn;            // is faster
-    double own_s, cudnn_s; // of one call; 0: not timed
-    char why[WHY_CHARS];   // it was not
+    bool cudnn;            // cuDNN is faster
+    double own_s, cudnn_s; // seconds per call; 0: not timed
+    char why[WHY_CHARS];   // why it was not timed
 };
 
 struct cuda_attention {
     enum attention_backend asked;
-    bool any_order, tried; // to open cuDNN
-    bool suited;           // there was a call that cuDNN could have taken
-    struct cudnn *cudnn;   // NULL: not there, or not wanted yet
-    char why[WHY_CHARS];   // it is not there
+    bool any_order, tried; // tried: to open cuDNN
+    bool suited;           // cuDNN could have run some call
+    struct cudnn *cudnn;   // NULL: not available, or not needed yet
+    char why[WHY_CHARS];   // why it is not available
     struct verdict *verdict;
     int verdicts, capacity;
 };
@@ -81,7 +82,7 @@ static enum status run(struct cuda_queue *queue, const struct call *call, bool c
                  : cuda_own_attention_backward(queue, call->backward);
 }
 
-/* Seconds of a call, the mean of RUNS. They overwrite what the call would, and read nothing of that. */
+/* Seconds per call, mean of RUNS. They write only outputs of the call, and read none of them. */
 static enum status time_runs(struct cuda_queue *queue, const struct call *call, bool cudnn, double *out)
 {
     TRY(run(queue, call, cudnn));
@@ -108,7 +109,7 @@ static enum status keep(struct cuda_attention *a, struct verdict verdict)
     return OK;
 }
 
-/* The faster one. What cuDNN has no engine for is our own. */
+/* Times both. Shapes without a cuDNN engine run on our own kernels. */
 static enum status is_cudnn_faster(struct cuda_queue *queue, const struct call *call, bool *out)
 {
     struct cuda_attention *a = queue->attention;
@@ -139,7 +140,7 @@ static enum status attend(struct cuda_queue *queue, const struct call *call, boo
     a->suited = a->suited || suits;
     if (a->asked == ATTENTION_AUTO && a->any_order && suits) {
         if (!a->tried && cudnn_open(false, NULL, &a->cudnn) != OK) {
-            a->cudnn = NULL; // there is none on this machine
+            a->cudnn = NULL; // not available on this machine
             snprintf(a->why, sizeof a->why, "%.*s", WHY_CHARS - 1, fail_text());
         }
         a->tried = true;

@@ -190,7 +190,7 @@ static struct cudnn_addresses addresses_of(const struct attention_forward *op)
     };
 }
 
-/* Of lse, packed; 0 where op's is. */
+/* Bytes of a packed lse; 0 if the op's own layout is packed. */
 static size_t packed_bytes(const struct attention_forward *op)
 {
     if (op->batch == 1 && op->lse.stride[0] == op->sequence)

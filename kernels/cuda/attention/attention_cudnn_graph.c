@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The operations of causal attention, as cuDNN's flash kernels want to see them, and the plan that cuDNN
- * makes of them.
+/* The operation graph of causal attention in the form that cuDNN's flash-attention engines recognize, and its
+ * plan.
  *
  *     forward     scores = q k^T scale, hidden past the diagonal; lse = max + log sum e^(scores - max);
  *                 out = e^(scores - max) / sum . v
  *     backward    delta = dout . out; p = e^(scores - lse); dv = p^T dout; ds = p (dout v^T - delta) scale;
  *                 dk = ds^T q; dq = ds k
  *
- * Both are tables: which operation takes which tensors to which. Nothing of S x S exists: such tensors are
- * virtual, and the engine keeps their tiles in registers. The trap is that engines recognise a pattern, and
- * not its meaning: order, transposition (k and, going back, v come as their transposes; a reshape turns) and
- * types of what lies between are part of it (the patterns are those of NVIDIA's cudnn-frontend, 1.x).
+ * Both are tables of operations with their input and output tensors. No S x S tensor is materialized: such
+ * tensors are virtual, and the engine keeps their tiles in registers.
  *
- * dq is a sum over blocks of keys. Blocks add to an fp32 buffer in the order in which they come, and
- * the sum is cast behind; a graph without that buffer asks for an engine that adds in a fixed order. */
+ * The trap: engines match a pattern, not its meaning. The order, the transposition (k and, in the backward
+ * pass, v are passed as transposes; a reshape transposes) and the types of the intermediates are part of it
+ * (the patterns are those of NVIDIA's cudnn-frontend, 1.x).
+ *
+ * dq is a sum over blocks of keys. Blocks accumulate into an fp32 buffer in nondeterministic order, and a
+ * cast follows; a graph without that buffer requests an engine with a fixed order. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* Name, dimensions, type, whose memory. B sequences, A heads, G groups, S tokens, D columns of a head. */
+/* Name, dimensions, type, storage. B sequences, A heads, G groups, S tokens, D columns of a head. */
 #define TENSORS(X)                                    \
     X(Q, "BASD", NARROW, CUDNN_Q)                     \
     X(K_TURNED, "BGDS", NARROW, CUDNN_K)              \
@@ -68,7 +70,7 @@ enum tensor_name {
         TENSOR_COUNT
 };
 
-/* Where a tensor lies, beside the matrices of the op. */
+/* Storage of tensors other than the op's matrices. */
 enum { OWN_MEMORY = CUDNN_MATRICES, BY_VALUE, VIRTUAL, VIRTUAL_TURNED, VIRTUAL_K };
 enum number { NARROW, FLOATS, INTEGERS, TRUTHS };
 enum { RANK = 4, MOST_NODES = 32, MOST_CONFIGS = 16 };
@@ -84,11 +86,10 @@ static const struct row {
 };
 
 enum kind { PRODUCT, POINT, REDUCE, TURN };
-/* For which shapes a node is there: heads of a group share k and v, or not; dq is summed in a buffer, or not.
- */
+/* Condition for a node: heads of a group share k and v, or not; dq is accumulated in a buffer, or not. */
 enum when { ALWAYS, GROUPED, ALONE, IN_ANY_ORDER, IN_ONE_ORDER };
 
-/* y = x (how) b; a select takes its condition in t. */
+/* y = x (op) b; a select takes its condition in t. */
 struct node {
     enum kind kind;
     int how;
@@ -104,7 +105,7 @@ struct node {
     {                                                  \
         REDUCE, CUDNN_REDUCE_TENSOR_##how, __VA_ARGS__ \
     }
-/* What lies past the diagonal becomes minus infinity. */
+/* The causal mask: sets scores past the diagonal to minus infinity. */
 #define HIDE(from, to)                                                                 \
     POINT_(GEN_INDEX, .x = from, .y = ROW), POINT_(GEN_INDEX, .x = from, .y = COLUMN), \
         POINT_(CMP_GE, .x = ROW, .b = COLUMN, .y = SEEN),                              \
@@ -213,7 +214,7 @@ static int64_t size_of(const struct cudnn_shape *s, char letter)
     }
 }
 
-/* Of a matrix of the op: [T, heads D] with rows of their distance. */
+/* Stride of a matrix of the op: [T, heads D] with its own row stride. */
 static int64_t distance_of(const struct cudnn_shape *s, int matrix, char letter)
 {
     switch (letter) {
@@ -261,7 +262,7 @@ static cudnnDataType_t data_type(const struct cudnn_shape *s, enum number type)
     return CUDNN_DATA_BOOLEAN;
 }
 
-/* The first time that a node names it. */
+/* Created at its first use by a node. */
 static enum status add_tensor(struct graph *g, enum tensor_name name)
 {
     const struct row *row = &tensors[name];
@@ -422,7 +423,8 @@ static enum status is_ordered(struct graph *g, cudnnBackendDescriptor_t config, 
     return OK;
 }
 
-/* The first of the heuristic's engines that cuDNN can make a plan of; plan->plan stays NULL if none. */
+/* The first of the heuristic's engines for which cuDNN finalizes a plan; plan->plan stays NULL if there is
+ * none. */
 static enum status choose(struct graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
 {
     const struct cudnn_library *cudnn = &g->cudnn->library;
@@ -435,7 +437,7 @@ static enum status choose(struct graph *g, cudnnBackendDescriptor_t graph, cudnn
     if (g->cudnn->handle == NULL)
         TRY(set_part(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->cudnn->gpu));
     if (cudnn->cudnnBackendFinalize(heuristic) != CUDNN_STATUS_SUCCESS)
-        return OK; // it has no engine, and says so when nobody has
+        return OK; // no engine: reported if no heuristic has one
     for (int i = 0; i < MOST_CONFIGS; i++)
         TRY(make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]));
     TRY(cudnn_check(g->cudnn, g->queue,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuDNN is opened when somebody asks for its attention, and not linked: with the parts that it opens by
- * itself it has half a gigabyte. Once open it stays. */
+/* cuDNN is loaded when its attention is requested, not linked: including the sublibraries that it loads
+ * itself it has half a gigabyte. It is never unloaded. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/runtime/library.h"
 

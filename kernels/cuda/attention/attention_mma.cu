@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention on tensor cores (2307.08691), for bf16 and f16, heads of 64 and 128, sm_80 and newer.
+/* Attention on tensor cores (2307.08691), for bf16 and f16, head dimensions 64 and 128, sm_80 and newer.
  *
- * A warp has some rows of scores, and never gives them away: a product's result is the next one's left
- * operand, lane by lane (mma.h), so weights and their gradients live in registers only. Shared memory has
- * tiles of q, k, v and dout (tile.h).
+ * Each warp owns some rows of scores throughout: the accumulator of one matmul is the left operand of the
+ * next, lane by lane (mma.h), so weights and their gradients stay in registers. Tiles of q, k, v and dout are
+ * in shared memory (tile.h).
  *
  * Forward:  rows are queries.    s = q k^T     p = e^(scale s - most)     out += p v
  *
- * Backward has one kernel for two passes, which differ in what are rows:
+ * The backward pass uses one kernel for two passes, which differ in their rows:
  *
  *                       rows   x  y      columns   u  w        s = x u^T       first  += ds u
  *     for dk and dv     keys   k  v      queries   q  dout     dp = y w^T      second += p w
  *     for dq            queries q dout   keys      k  v        ds = p (dp - delta)
  *
- * Each makes s and dp again, seven products instead of five: so nothing is added up across blocks, there are
- * no atomics, and the order of every sum is that of the heads and columns.
+ * Each recomputes s and dp, seven matmuls instead of five. In return there is no reduction across blocks and
+ * no atomics, and every sum has the order of heads and columns.
  *
- * The trap: all lanes of a warp go through every product; a warp may leave out a tile, and no barrier. */
+ * The trap: all lanes of a warp must execute every mma; a warp may skip a tile, but no barrier. */
 #include "kernels/cuda/attention/attention_pairs.h"
 #include "kernels/cuda/tensor_core/tile.h"
 
-/* M rows of 16 for each warp, N tiles of 8 columns for a tile of the others. More rows to a warp means fewer
- * reads of shared memory for each product; what limits them is 255 registers to a thread, and the 99 KiB that
- * a block has on GPUs of 8.6 and 8.9. */
+/* M tiles of 16 rows per warp, N tiles of 8 columns per column tile. More rows per warp need fewer reads of
+ * shared memory per mma; limits are 255 registers per thread, and the 99 KiB of shared memory per block on
+ * compute capability 8.6 and 8.9. */
 enum { FORWARD, TO_KEYS, TO_QUERIES }; // passes
 template <int D, int PASS> struct plan;
 template <> struct plan<64, FORWARD> {
@@ -50,12 +50,12 @@ template <int D, int PASS> struct sizes : plan<D, PASS> {
                          THREADS = is::WARPS * WARP;
 };
 
-/* What a query carries from tile to tile: the largest score, this lane's share of the sum, the row of out. */
+/* A query's running state across tiles: the largest score, this lane's share of the sum, the row of out. */
 template <int D, int M> struct running {
     float out[M][D / 8][4], most[M][2], sum[M][2];
 };
 
-/* Scores become weights e^(scale (s - most)), and what was there before shrinks. */
+/* Converts scores to weights e^(scale (s - most)), and rescales the running state. */
 template <int D, int M, int N>
 __device__ void soften(struct running<D, M> &state, float s[M][N][4], int m, int half, float scale_log2)
 {
@@ -65,7 +65,7 @@ __device__ void soften(struct running<D, M> &state, float s[M][N][4], int m, int
         most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
     most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
     most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-    // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+    // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
     const float base = most == -INFINITY ? 0.0F : most * scale_log2;
     const float shrink = exp2_fast(fmaf(state.most[m][half], scale_log2, -base));
     float sum = state.sum[m][half] * shrink;
@@ -95,7 +95,7 @@ template <int M, int N> __device__ void drop_weights(float s[M][N][4], int m, ui
         s[m][n][i] = (kept >> (4 * n + i) & 1) != 0 ? s[m][n][i] : 0.0F;
 }
 
-/* out and lse of this warp's queries. */
+/* Stores out and lse of this warp's queries. */
 template <class T, int D, int M>
 __device__ void finish_queries(const operands<T> &a, const struct place &at, int first, int mine,
                                struct running<D, M> &state, const tile<T, D> &q)
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     const tile<T, D> q = {memory}, k = {memory + is::ROWS * D}, v = {k.data + is::COLUMNS * D};
     int32_t *const document = reinterpret_cast<int32_t *>(v.data + is::COLUMNS * D);
     const int lane = static_cast<int>(threadIdx.x % WARP), warp = static_cast<int>(threadIdx.x / WARP);
-    const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * is::ROWS; // the long ones begin first
+    const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * is::ROWS; // longest first
     const int mine = warp * is::MINE, head = static_cast<int>(blockIdx.y),
               group = head / (a.heads / a.groups);
     const int end = first + is::ROWS < a.sequence ? first + is::ROWS : a.sequence;
@@ -149,9 +149,9 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     for (int key = 0; key < end; key += is::COLUMNS) {
         float s[is::M][is::N][4];
         const int row = first + mine + lane / 4;
-        const bool seen = key < first + mine + is::MINE; // by one of this warp's queries
+        const bool seen = key < first + mine + is::MINE; // attended to by any of this warp's queries
         cp_async_wait<0>();
-        __syncthreads(); // these keys are there, and nobody reads the last values any more
+        __syncthreads(); // these keys have arrived, and the previous values are no longer in use
         start_rows<T, D, is::COLUMNS, is::THREADS>(v, a.v, at.row, shared_column, key, a.sequence);
         cp_async_commit();
         if (seen) {
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
                                                  document);
         }
         cp_async_wait<0>();
-        __syncthreads(); // the values are there, and nobody reads these keys any more
+        __syncthreads(); // the values have arrived, and these keys are no longer in use
         if (key + is::COLUMNS < end)
             start_keys(key + is::COLUMNS);
         if (!seen)
@@ -179,13 +179,13 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     finish_queries<T, D, is::M>(a, at, first, mine, state, q);
 }
 
-/* The columns of a tile, twice: the next ones come while these are worked on. */
+/* The columns of a tile, double-buffered: the next ones are loaded during the computation. */
 template <class T, int D, int PASS> struct stage {
     tile<T, D> u, w;
-    float *lse, *delta; // of queries that are columns
+    float *lse, *delta; // for columns that are queries
     int32_t *document;
 
-    /* T numbers from one stage to the next; what is for each column takes four bytes. */
+    /* Elements of T per stage; per-column values take four bytes each. */
     static constexpr int NUMBERS = 2 * sizes<D, PASS>::COLUMNS * D + 3 * 2 * sizes<D, PASS>::COLUMNS;
 
     __device__ explicit stage(T *memory)
@@ -215,14 +215,14 @@ template <class T, int D, int PASS> struct stage {
     }
 };
 
-/* What a warp of a backward pass knows and adds up. */
+/* A warp's operands and accumulators in a backward pass. */
 template <class T, int D, int PASS> struct gradient {
     using is = sizes<D, PASS>;
     static constexpr bool KEYS = PASS == TO_KEYS;
     float first[is::M][D / 8][4], second[KEYS ? is::M : 1][KEYS ? D / 8 : 1][4];
-    struct of_query row_query[is::M][2]; // where queries are rows
+    struct of_query row_query[is::M][2]; // if rows are queries
 
-    /* One tile of columns. `row` is this lane's first. */
+    /* Processes one tile of columns. `row` is this lane's first. */
     __device__ void add_tile(const operands<T> &a, const struct place &at, const tile<T, D> &x,
                              const tile<T, D> &y, const stage<T, D, PASS> &c, int mine, int row, int column)
     {
@@ -278,11 +278,11 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
     constexpr bool KEYS = PASS == TO_KEYS;
     DYNAMIC_SHARED(T, memory);
     const tile<T, D> x = {memory}, y = {memory + is::ROWS * D};
-    T *const stages = y.data + is::ROWS * D; // two
+    T *const stages = y.data + is::ROWS * D; // two stages
     using columns = stage<T, D, PASS>;
     const int lane = static_cast<int>(threadIdx.x % WARP),
               mine = static_cast<int>(threadIdx.x / WARP) * is::MINE;
-    // The long ones begin first.
+    // Longest first.
     const int begin = static_cast<int>(KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * is::ROWS;
     const int row = begin + mine + lane / 4, each = a.heads / a.groups, of = static_cast<int>(blockIdx.y);
     struct place at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, KEYS ? of * each : of,
@@ -297,17 +297,17 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
             sum.row_query[i / 2][i % 2] = {a.lse.row(at.head)[at.row + query] * LOG2_E,
                                            a.delta[at.head * a.tokens + at.row + query]};
     }
-    // Queries from these keys on, for each head of the group; keys up to these queries.
+    // Queries from these keys on, for each head of the group; or keys up to these queries.
     const int from = KEYS ? begin : 0,
               to = KEYS || begin + is::ROWS > a.sequence ? a.sequence : begin + is::ROWS;
     const int steps = (to - from + is::COLUMNS - 1) / is::COLUMNS * (KEYS ? each : 1);
     int column = from;
     columns(stages + steps % 2 * columns::NUMBERS).start(a, at, at.head, column);
     for (int left = steps; left > 0; left--) {
-        const bool wraps = column + is::COLUMNS >= to; // to the group's next head
+        const bool wraps = column + is::COLUMNS >= to; // continues with the group's next head
         const int next = wraps ? from : column + is::COLUMNS;
         cp_async_wait<0>();
-        __syncthreads(); // this step's columns are there, and nobody reads those of the last any more
+        __syncthreads(); // this step's columns have arrived, and the previous ones are no longer in use
         if (left > 1)
             columns(stages + (left - 1) % 2 * columns::NUMBERS).start(a, at, at.head + (wraps ? 1 : 0), next);
         if (KEYS ? column + is::COLUMNS > begin + mine : column < begin + mine + is::MINE)
@@ -353,7 +353,7 @@ static enum status backward(struct cuda_queue *queue, const struct attention_bac
     return differentiate<T, D, TO_QUERIES>(queue, a, op->forward.batch);
 }
 
-/* Rows that begin on 16 bytes. */
+/* 16-byte aligned rows. */
 static bool is_aligned(const struct tensor &t)
 {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride[0] % 8 == 0;

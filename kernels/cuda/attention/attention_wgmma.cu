@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention's forward on products of warpgroups (2407.08608), for bf16 and f16, heads of 64 and 128, on GPUs
- * of compute capability 9.0.
+/* Attention forward with wgmma (2407.08608), for bf16 and f16, head dimensions 64 and 128, on compute
+ * capability 9.0.
  *
- * A block has some hundred queries of one head: a warpgroup of consumers for each 64 of them, and one thread,
- * the producer, that copies their keys and values, tile by tile, from the diagonal to the first:
+ * A work tile is a few hundred queries of one head. The kernel is warp-specialized: one consumer warpgroup
+ * per 64 queries, and a producer thread that copies their keys and values, tile by tile, from the diagonal to
+ * the first:
  *
- *     producer:    k3 v3 | k2 v2 | k1 v1 ...                          as places in shared memory fall empty
+ *     producer:    k3 v3 | k2 v2 | k1 v1 ...                          as pipeline stages are released
  *     consumer 0:  q k3 | q k2, p3 v3 | weights p2 | q k1, p2 v2 | weights p1 ...
  *     consumer 1:         weights p3  | q k2, p3 v3 | weights p2 | ...
  *
- * There are as many blocks as multiprocessors, and each goes through its share of all portions of queries:
- * while consumers write one's result, the next one's keys come, and the other consumers may have begun with
- * it.
+ * The kernel is persistent, with one block per multiprocessor, each looping over its share of the work tiles:
+ * while a consumer stores one tile's result, the next tile's keys are loaded, and the other consumers may
+ * already process it.
  *
- * Tensor cores rest nowhere: the next tile's scores are begun before this tile's values, so that a consumer's
- * exponentials run beside its own product; and consumers take turns to begin theirs, so that they run beside
- * those of the others, too. Scores, weights and sums live in registers, in the layout of attention_pairs.h.
+ * To keep the tensor cores busy, the next tile's scores are issued before this tile's values, so that a
+ * consumer's exponentials overlap its own matmuls; and consumers issue theirs in turns (ping-pong), so that
+ * the exponentials also overlap the other consumers' matmuls. Scores, weights and sums are in registers, in
+ * the layout of attention_pairs.h.
  *
- * The trap: consumers take the same number of turns, so all go through all tiles of a portion, also through
- * those that hide everything from them. */
+ * The trap: consumers must take the same number of turns, so all of them process all column tiles of a work
+ * tile, including tiles that are fully masked for them. */
 #include "kernels/cuda/attention/attention_order.h"
 #include "kernels/cuda/attention/attention_pairs.h"
 #include "kernels/cuda/tensor_core/tile.h"
@@ -28,8 +30,7 @@ extern "C" {
 #include "kernels/cuda/tensor_core/tensor_map.h"
 }
 
-/* STAGES tiles of keys and of values at a time; registers for each thread of the consumers, and what is left.
- */
+/* STAGES: pipeline stages of keys and values; registers per consumer thread, and the producer's. */
 template <int D> struct plan;
 template <> struct plan<64> {
     static constexpr int CONSUMERS = 3, STAGES = 4, REGISTERS = 160, LEFT = 32;
@@ -38,7 +39,7 @@ template <> struct plan<128> {
     static constexpr int CONSUMERS = 2, STAGES = 2, REGISTERS = 240, LEFT = 24;
 };
 
-/* Tiles in shared memory are 64 columns wide; those of a head's halves follow each other. */
+/* Shared-memory tiles are 64 columns wide; the tiles of a head's halves are adjacent. */
 constexpr int PART = 64, QUERIES = 64, KEYS = 128;
 
 template <int D> struct sizes : plan<D> {
@@ -51,7 +52,7 @@ template <int D> struct sizes : plan<D> {
                                  (2 * is::CONSUMERS + 4 * is::STAGES) * static_cast<int>(sizeof(uint64_t));
 };
 
-/* What is copied, and in which order portions come. */
+/* The copies, and the order of work tiles. */
 template <class T> struct job {
     CUtensorMap q, k, v;
     operands<T> a;
@@ -62,7 +63,7 @@ template <class T> struct job {
 template <class T, int D> struct desk {
     using is = sizes<D>;
     T *q, *k, *v;
-    uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty; // of each consumer, of each stage
+    uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty; // per consumer, per stage
 
     __device__ explicit desk(unsigned char *memory)
     {
@@ -78,7 +79,7 @@ template <class T, int D> struct desk {
         v_empty = v_full + is::STAGES;
     }
 
-    /* Every warp of the consumers says that it is done with a tile. */
+    /* Every consumer warp arrives when it has released a tile. */
     __device__ void open() const
     {
         for (int i = 0; i < is::CONSUMERS; i++) {
@@ -95,7 +96,7 @@ template <class T, int D> struct desk {
     }
 };
 
-/* The i-th tile's place, and the parity of the phase in which it is there. */
+/* The stage of the i-th tile, and the phase parity in which it is loaded. */
 template <int STAGES> struct turn {
     int place;
     unsigned parity;
@@ -105,7 +106,7 @@ template <int STAGES> struct turn {
     }
 };
 
-/* Queries [first, first + ROWS) of a head, tiles [0, tiles) of its keys. */
+/* A work tile: queries [first, first + ROWS) of a head, column tiles [0, tiles) of its keys. */
 struct portion {
     struct place at;
     int first, tiles;
@@ -126,7 +127,7 @@ template <class T, int D> __device__ __forceinline__ struct portion portion_of(c
     return w;
 }
 
-/* A box of keys or values into their place, when that is empty. */
+/* Loads a box of keys or values to its stage, once that is released. */
 template <class T, int D>
 __device__ __forceinline__ void copy_keys(T *places, uint64_t *full, uint64_t *empty,
                                           const turn<plan<D>::STAGES> &t, const CUtensorMap *map, int group,
@@ -139,7 +140,7 @@ __device__ __forceinline__ void copy_keys(T *places, uint64_t *full, uint64_t *e
         tensor_load(place + part * KEYS * PART, map, full + t.place, part * PART, group, key, number);
 }
 
-/* The queries of all consumers, each when its last ones are done with. */
+/* Loads the queries of each consumer, once its previous ones are released. */
 template <class T, int D>
 __device__ __forceinline__ void copy_queries(const job<T> &j, const desk<T, D> &d, const struct portion &w,
                                              unsigned parity)
@@ -157,7 +158,7 @@ __device__ __forceinline__ void copy_queries(const job<T> &j, const desk<T, D> &
 
 template <class T, int D> __device__ __forceinline__ void produce(const job<T> &j, const desk<T, D> &d)
 {
-    int begun = 0; // tiles
+    int begun = 0; // column tiles so far
     UNROLL(1)
     for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
         const struct portion w = portion_of<T, D>(j, j.order.dealt(round));
@@ -167,20 +168,21 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
             const turn<plan<D>::STAGES> t(begun);
             const int key = (w.tiles - 1 - i) * KEYS;
             copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &j.k, w.at.group, key, number);
-            if (i == 0) // before any values: so nobody takes a turn before all are done with the last portion
+            if (i == 0) // before any values: no consumer takes a turn until all have finished the previous
+                        // work tile
                 copy_queries<T, D>(j, d, w, static_cast<unsigned>(round % 2));
             copy_keys<T, D>(d.v, d.v_full, d.v_empty, t, &j.v, w.at.group, key, number);
         }
     }
 }
 
-/* One of the warpgroups that multiply, and a portion. PAIRS: there are documents, or dropout, or both. */
+/* A consumer warpgroup and its work tile. PAIRS: with documents, dropout, or both. */
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
     const job<T> &j;
     const desk<T, D> &d;
     const struct portion w;
-    const int number, row; // of the consumer; of this lane's first query
+    const int number, row; // consumer index; row of this lane's first query
     float s[1][KEYS / 8][4], out[1][D / 8][4], most[2], sum[2], shrink[2];
     uint32_t p[KEYS / 16][4];
 
@@ -226,7 +228,7 @@ template <class T, int D, bool PAIRS> struct consumer {
             mbarrier_arrive(empty);
     }
 
-    /* Scores become weights e^(scale (s - most)); by how much what was there before shrinks. */
+    /* Converts scores to weights e^(scale (s - most)), and computes the rescaling factor. */
     __device__ __forceinline__ void soften(int half)
     {
         const float scale_log2 = j.a.scale_log2;
@@ -236,7 +238,7 @@ template <class T, int D, bool PAIRS> struct consumer {
             larger = fmaxf(larger, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
         larger = fmaxf(larger, __shfl_xor_sync(ALL_LANES, larger, 1));
         larger = fmaxf(larger, __shfl_xor_sync(ALL_LANES, larger, 2));
-        // A query that has seen nothing yet has no maximum: 0 in its place keeps inf - inf out.
+        // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
         const float base = larger == -INFINITY ? 0.0F : larger * scale_log2;
         shrink[half] = exp2_fast(fmaf(most[half], scale_log2, -base));
         most[half] = larger;
@@ -283,7 +285,7 @@ template <class T, int D, bool PAIRS> struct consumer {
     __device__ __forceinline__ void weigh(int i)
     {
         const int key = (w.tiles - 1 - i) * KEYS;
-        if ((PAIRS && j.a.document != nullptr) || key + KEYS > (row & ~15)) // a warp's rows begin there
+        if ((PAIRS && j.a.document != nullptr) || key + KEYS > (row & ~15)) // first row of this warp
             hide(key);
         soften(0);
         soften(1);
@@ -291,7 +293,7 @@ template <class T, int D, bool PAIRS> struct consumer {
             drop(key);
     }
 
-    /* The weights that the next product takes. */
+    /* Rounds the weights to operands of the next wgmma. */
     __device__ __forceinline__ void round_weights()
     {
         UNROLL_ALL
@@ -313,8 +315,8 @@ template <class T, int D, bool PAIRS> struct consumer {
         wgmma_hold(p);
     }
 
-    /* Consumers begin their products one after the other. The first's first turn is nobody's to give, and the
-     * last's last nobody's to take. */
+    /* Consumers issue their matmuls in turn. The first consumer's first turn needs no signal, and the last's
+     * last sends none. */
     __device__ __forceinline__ void take_turn() const
     {
         named_barrier(1 + number, 2 * WARPGROUP);
@@ -327,7 +329,7 @@ template <class T, int D, bool PAIRS> struct consumer {
             named_barrier_arrive(1 + next, 2 * WARPGROUP);
     }
 
-    /* `begun`: tiles of the block's earlier portions. */
+    /* `begun`: column tiles of the block's previous work tiles. */
     __device__ __forceinline__ void run(int begun, unsigned parity)
     {
         turn<is::STAGES> before(begun);
@@ -358,8 +360,8 @@ template <class T, int D, bool PAIRS> struct consumer {
             wgmma_hold(s[0]);
             release(d.k_empty + t.place);
             weigh(i);
-            // The next values; and a branch, across which ptxas moves no wait: else it waits before it
-            // weighs.
+            // Waits for the next values; also a branch, across which ptxas does not move the wait: it would
+            // otherwise wait before the softmax.
             mbarrier_wait(d.v_full + t.place, t.parity);
             wgmma_wait<0>(); // the values
             wgmma_hold(out[0]);
@@ -378,7 +380,7 @@ template <class T, int D, bool PAIRS> struct consumer {
         release(d.v_empty + before.place);
     }
 
-    /* out and lse, by way of the queries' own place in shared memory. */
+    /* Stores out and lse, staged through the queries' shared memory. */
     __device__ __forceinline__ void finish()
     {
         const int first = w.first + number * QUERIES, mine = (row & ~15) - first;
@@ -393,10 +395,10 @@ template <class T, int D, bool PAIRS> struct consumer {
             if (threadIdx.x % 4 == 0 && query < j.a.sequence)
                 j.a.lse.row(w.at.head)[w.at.row + query] = most[half] * j.a.scale + logf(all);
         }
-        named_barrier(1 + is::CONSUMERS + number, WARPGROUP); // all its warps are done with the queries
+        named_barrier(1 + is::CONSUMERS + number, WARPGROUP); // all its warps have finished with the queries
         store_rows<1>(j.a.out, w.at.row, static_cast<int64_t>(w.at.head) * D, first, mine, j.a.sequence, out,
                       factor, tile<T, D>{d.q + number * is::QUERY_NUMBERS});
-        async_fence(); // copies come after these accesses
+        async_fence(); // orders these accesses before the copies
         __syncwarp();
         release(d.q_empty + number);
     }
@@ -408,7 +410,7 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
     using is = sizes<D>;
     DYNAMIC_SHARED(unsigned char, memory);
     const desk<T, D> d(memory);
-    // The same in all lanes, and the compiler knows it.
+    // Uniform across the warp, and known to the compiler as such.
     const int group = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x / WARPGROUP), 0);
     if (threadIdx.x == 0) {
         tensor_prefetch(&j.q);

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention's backward for sm_90a: products of warpgroups, and tiles that one thread copies (wgmma.h).
+/* Attention backward for sm_90a: wgmma, and TMA copies by one producer thread (wgmma.h).
  *
- * The two passes are those of attention_mma.cu, and for the same reason: each makes the scores again, seven
- * products instead of five, so that nothing is added up across blocks and every sum has one order. One pass
- * of five products would have to add dq up in turn, block after block of keys, and wait: that costs
- * FlashAttention-3 up to 38 % of its rate (2601.21824), and two products of seven are 29 %.
+ * The two passes are those of attention_mma.cu, for the same reason: each recomputes the scores, seven
+ * matmuls instead of five, so that there is no reduction across blocks and every sum has a fixed order. A
+ * single pass of five matmuls would have to accumulate dq in a fixed sequence of key blocks, and wait: that
+ * costs FlashAttention-3 up to 38 % of its rate (2601.21824), and two matmuls of seven are 29 %.
  *
  *                       rows   x  y      columns   u  w        s = x u^T       first  += ds u
  *     for dk and dv     keys   k  v      queries   q  dout     dp = y w^T      second += p w
  *     for dq            queries q dout   keys      k  v        ds = p (dp - delta)
  *
- * A portion has 128 rows, 64 for each of a block's two warpgroups, which know nothing of each other: while
- * one makes weights, the other has the tensor cores. A third has one thread that works, and fetches columns
- * ahead:
+ * A work tile has 128 rows, 64 for each of a block's two consumer warpgroups, which do not synchronize with
+ * each other: while one computes weights, the other uses the tensor cores. A third warpgroup has one active
+ * thread, the producer, which prefetches columns:
  *
- *     producer   empty? | announce bytes to full, begin copies of u, w, lse, delta
+ *     producer   empty? | announce bytes to full, start copies of u, w, lse, delta
  *     consumers  full?  | s, dp | p | second += p w, and meanwhile ds | first += ds u | arrive at empty
  *
- * There are as many blocks as multiprocessors, and each goes through its share of the portions: while results
- * of one are written, columns of the next come, and the other warpgroup may have begun with it.
+ * The kernel is persistent, with one block per multiprocessor, each looping over its share of the work tiles:
+ * while results of one are stored, columns of the next are loaded, and the other warpgroup may already
+ * process it.
  *
- * Weights and their gradients go from the registers of one product to those of the next. The products s and
- * dp read u and w along their rows, the sums read the same tiles across.
+ * Weights and their gradients stay in registers from one wgmma to the next. s and dp read u and w along their
+ * rows (K-major), the sums read the same tiles across them (MN-major).
  *
- * The trap: every warp arrives at empty once for each tile, also for those that its warpgroup leaves out. */
+ * The trap: every warp must arrive at empty once per column tile, also for tiles that its warpgroup skips. */
 #include "kernels/cuda/attention/attention_wgmma_back.h"
 
-/* Which weights dropout keeps: bit 4 n + i of word n / 8 for [n][i]. */
+/* Dropout mask of the weights: bit 4 n + i of word n / 8 for [n][i]. */
 template <int N> struct kept {
     uint32_t word[N / 8];
 
@@ -36,7 +37,7 @@ template <int N> struct kept {
     }
 };
 
-/* What a product has left, rounded, as the next one's operand. */
+/* Rounds an accumulator to an operand of the next wgmma. */
 template <class T, int N>
 __device__ __forceinline__ void narrow_all(uint32_t (&to)[N / 2][4], const float (&from)[N][4])
 {
@@ -63,25 +64,25 @@ struct alignas(8) two {
     float at[2];
 };
 
-/* What a warpgroup knows and adds up. RARE: there may be documents or dropout, whose registers others need
- * not pay for. */
+/* A warpgroup's operands and accumulators. RARE: documents or dropout are possible; the other instances are
+ * spared their registers. */
 template <class T, int D, int PASS, bool RARE> struct gradient {
     using is = back_sizes<D, PASS>;
     static constexpr bool KEYS = is::KEYS;
     static constexpr int N = is::N;
     float first[D / 8][4], second[KEYS ? D / 8 : 1][4];
-    struct two lse, delta; // of this lane's rows, where those are queries
+    struct two lse, delta; // of this lane's rows, if those are queries
 
-    /* Those of queries that are columns, for the four numbers of tile n; x is what is known of rows. */
+    /* lse or delta of columns that are queries, for the four elements of tile n; x is that of the rows. */
     static __device__ __forceinline__ struct two of_tile(const float *columns, int n, const struct two &x)
     {
         const int in_group = static_cast<int>(threadIdx.x % 4);
         return KEYS ? *reinterpret_cast<const struct two *>(columns + 8 * n + 2 * in_group) : x;
     }
 
-    /* Scores become weights. `row` is this lane's first. What is hidden becomes 0 in the end, and not
-     * -infinity first: so a branch follows the exponentials, across which ptxas moves no wait. Else it waits
-     * for dp before them. */
+    /* Converts scores to weights. `row` is this lane's first. Masked weights are set to 0 afterwards, instead
+     * of the scores to -infinity before: so a branch follows the exponentials, across which ptxas does not
+     * move the wait for dp. Otherwise it would wait before them. */
     __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a,
                                           const struct measures &of, const struct place &at,
                                           const float *of_columns, int row, int column) const
@@ -101,7 +102,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
                                     documents ? of.document + at.number * of.padded + column : nullptr);
     }
 
-    /* dp becomes ds; p are weights that no dropout has touched. */
+    /* dp becomes ds; p are weights before dropout. */
     __device__ __forceinline__ void differentiate(float (&dp)[N][4], const float (&p)[N][4],
                                                   const operands<T> &a, const float *of_columns,
                                                   const kept<N> &mask) const
@@ -119,7 +120,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         }
     }
 
-    /* Begins second += p w. */
+    /* Issues second += p w. */
     __device__ __forceinline__ void add_weighed(uint32_t (&weights)[N / 2][4], const float (&p)[N][4],
                                                 const operands<T> &a, const kept<N> &mask,
                                                 const panels<T, D, is::COLUMNS> &w)
@@ -132,7 +133,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         add_product<T, D, is::COLUMNS>(second, weights, w);
     }
 
-    /* One tile of columns. Rows of x and y from `mine` on are this warpgroup's. */
+    /* Processes one tile of columns. Rows of x and y from `mine` on are this warpgroup's. */
     __device__ __forceinline__ void add_tile(const operands<T> &a, const struct measures &of,
                                              const struct place &at, const back_desk<T, D, PASS> &desk,
                                              const back_stage<T, D, PASS> &c, int mine, int row, int column)
@@ -140,7 +141,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         float s[1][N][4], dp[N][4];
         uint32_t weights[KEYS ? N / 2 : 1][4], ds[N / 2][4];
         kept<N> mask = {};
-        if (RARE && a.dropout.drops) // first, while there are registers for it
+        if (RARE && a.dropout.drops) // first, while there are free registers
             for (int i = 0; i < N / 8; i++)
                 mask.word[i] = kept_weights<8, KEYS>(a.dropout, at, row, column + 64 * i);
         wgmma_fence();
@@ -149,7 +150,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         wgmma_wait<1>();
         wgmma_hold(s[0]);
         weigh(s, a, of, at, c.lse, row, column);
-        if constexpr (KEYS && !RARE) // beside it dp becomes ds; RARE has no registers for that
+        if constexpr (KEYS && !RARE) // overlaps with dp becoming ds; RARE lacks the registers for that
             add_weighed(weights, s[0], a, mask, c.w);
         wgmma_wait<KEYS && !RARE ? 1 : 0>(); // for dp
         wgmma_hold(dp);
@@ -169,8 +170,8 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     }
 };
 
-/* A sum, times `factor`, rounded, to rows [first + mine, ...) of `to`, by way of the warp's own 16 rows of a
- * tile that is done with: so whole lines of 16 bytes are written. */
+/* Stores a sum, scaled by `factor` and rounded, to rows [first + mine, ...) of `to`, staged through the
+ * warp's own 16 rows of a released tile so that global stores are full 16-byte chunks. */
 template <class T, int D>
 __device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64_t column, int first,
                                            int mine, int sequence, const float (&sum)[D / 8][4], float factor,
@@ -192,7 +193,7 @@ __device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64
     }
 }
 
-/* Columns that are there already may be worked on while others wait for their rows. */
+/* Interleaves the copies: columns that have arrived can be processed while others wait for their rows. */
 template <class T, int D, int PASS>
 __device__ __forceinline__ void produce(const struct maps &maps, const operands<T> &a,
                                         const struct measures &of, const struct order &order,
@@ -214,7 +215,7 @@ __device__ __forceinline__ void produce(const struct maps &maps, const operands<
     }
 }
 
-/* A portion, of which `consumer` has 64 rows. `round`: which of the block's. */
+/* A work tile, of which `consumer` has 64 rows. `round`: its index within the block. */
 template <class T, int D, int PASS, bool RARE>
 __device__ __forceinline__ void consume(const operands<T> &a, const struct measures &of,
                                         back_portion<D, PASS> p, const back_desk<T, D, PASS> &desk,
@@ -241,14 +242,14 @@ __device__ __forceinline__ void consume(const operands<T> &a, const struct measu
         if (lane == 0)
             mbarrier_arrive(desk.empty + t.stage);
     }
-    named_barrier(1 + consumer, WARPGROUP); // nobody reads this warpgroup's rows of x and y any more
+    named_barrier(1 + consumer, WARPGROUP); // this warpgroup has finished reading its rows of x and y
     const int64_t column = static_cast<int64_t>(p.head()) * D;
     store_rows<T, D>(KEYS ? a.dk : a.dq, p.at.row, column, p.begin, warp_row, a.sequence, sum.first, a.scale,
                      desk.x);
     if constexpr (KEYS)
         store_rows<T, D>(a.dv, p.at.row, column, p.begin, warp_row, a.sequence, sum.second,
                          RARE && a.dropout.drops ? a.dropout.rule.scale : 1.0F, desk.y);
-    async_fence(); // copies of the next rows come behind these accesses
+    async_fence(); // orders these accesses before the copies of the next rows
     __syncwarp();
     if (lane == 0)
         mbarrier_arrive(desk.done + consumer);
@@ -261,11 +262,11 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
     DYNAMIC_SHARED(unsigned char, memory);
     const back_desk<T, D, PASS> desk(memory);
-    // The same in all lanes, and the compiler knows it.
+    // Uniform across the warp, and known to the compiler as such.
     const int warpgroup = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
     desk.prepare(maps);
     if (warpgroup == 0) {
-        give_registers<PRODUCER_REGISTERS>(); // first: the others wait for them
+        give_registers<PRODUCER_REGISTERS>(); // first: the consumers wait for them
         if (threadIdx.x == 0)
             produce(maps, a, of, order, desk);
     } else {
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Eight numbers of a head to a thread. */
+/* Eight elements of a head per thread. */
 template <class T, int D>
 __global__ void __launch_bounds__(2 * WARPGROUP) weigh_queries(operands<T> a, const struct measures of)
 {

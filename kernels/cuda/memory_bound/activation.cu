@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The functions between a block's two matrix multiplications, each x times a smooth step, as on the cpu
- * (kernels/cpu/memory_bound/activation.c says why in these forms):
+/* Activation functions, each x times a smooth step, as on the cpu (kernels/cpu/memory_bound/activation.c
+ * explains these forms):
  *
  *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
  *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
  *     silu       x sigmoid(x)                              slope  s + x s'
  *
- * A GPU brings four numbers of two bytes to a multiprocessor in a cycle, and takes them away, in which it can
- * begin 128 operations of a thread: some 30 for each number. erfc and a division take more, so here are none.
+ * Per cycle, a multiprocessor loads and stores four 16-bit elements and can issue 128 thread instructions:
+ * about 30 per element. erfc and division take more, so neither is used.
  *
- * In the slopes x is held within +-SLOPE_LIMIT: the step's slope is 0 long before, and 0 times an overflow
- * would be NaN. */
+ * In the slopes x is clamped to +-SLOPE_LIMIT: the step's slope is 0 well before that, and 0 times an
+ * overflow would be NaN. */
 #include "kernels/cuda/memory_bound/rows.h"
 
 #define SLOPE_LIMIT    1e3F
 #define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
 #define GELU_TANH_CUBE 0.044715F
-#define DENSITY_0      0.39894228040143268F // of the normal distribution: 1 / sqrt(2 pi)
-#define HALF_LOG2_E    0.72134752044448170F // e^(-x^2/2) is 2 to the power of minus this times x^2
+#define DENSITY_0      0.39894228040143268F // normal density at 0: 1 / sqrt(2 pi)
+#define HALF_LOG2_E    0.72134752044448170F // e^(-x^2/2) = 2^(-HALF_LOG2_E x^2)
 
 static __device__ float sigmoid(float x)
 {
     return reciprocal_fast(1.0F + expf(-x));
 }
 
-/* The same, and s (1 - s), from one exponential and one division, and without the cancellation where s is
- * near 1: with e = e^-|x| and r = 1 / (1 + e) they are r or e r, and e r r. */
+/* The same, and s (1 - s), from one exponential and one division, without cancellation for s near 1: with e =
+ * e^-|x| and r = 1 / (1 + e) they are r or e r, and e r r. */
 static __device__ float sigmoid_and_slope(float x, float *slope)
 {
     const float e = expf(-fabsf(x)), r = reciprocal_fast(1.0F + e);
@@ -34,9 +34,9 @@ static __device__ float sigmoid_and_slope(float x, float *slope)
 }
 
 /* The cumulative distribution of the standard normal. With a = |x|, cdf(-a) = 2^-(1 + a q(a)): q of degree 9,
- * fitted on [0, 7] so that the tail is off by at most 3e-9, and by 1e-4 of itself; beyond, it only falls.
- * With all roundings and exp2_fast's 2^-22 that is 3.1 units of 2^-24, of the cpu's four; near 0, where a
- * quotient times an exponential would be worst, q hardly counts. */
+ * fitted on [0, 7] with an error of the tail of at most 3e-9 absolute and 1e-4 relative; beyond 7 it
+ * decreases monotonically. With all roundings and exp2_fast's 2^-22 the error is 3.1 units of 2^-24, against
+ * the cpu's four; near 0, where a quotient times an exponential would be worst, q contributes little. */
 static __device__ float normal_cdf(float x)
 {
     const float q_of[] = {2.57173145e-8F, -8.03759747e-7F, 1.06025191e-5F, -7.52914784e-5F, 2.77514104e-4F,
@@ -128,7 +128,7 @@ template <enum activation_kind KIND, class T> struct activate_back {
     }
 };
 
-/* The second half of a gated row; nothing for the other kinds. */
+/* The second half of a gated row; absent for the other kinds. */
 template <class T> static rows<T> second_half(struct tensor t, int64_t columns)
 {
     return t.dim[1] == columns ? rows<T>{nullptr, 0, false}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* AdamW in one pass over all that a rank owns: the cpu's arithmetic in the cpu's order, rounded
- * stochastically with its bits.
+/* AdamW in one pass over all parameters that a rank owns: the cpu's arithmetic in the cpu's order, with the
+ * same bits of stochastic rounding.
  *
- * A thread has four neighbours and then another four, so that what a warp writes at once lies side by side.
- * Eight floats of one thread (rows.h) are written in two accesses, each of half of every sector of 32 bytes;
- * and nearly all that is written here is fp32. */
+ * A thread handles four neighbouring elements and then another four, so that a warp's stores are contiguous.
+ * Eight floats per thread (rows.h) would be stored in two accesses, each writing half of every 32-byte
+ * sector; and nearly all stores here are fp32. */
 #include "kernels/cuda/memory_bound/members.h"
 #include "kernels/cuda/memory_bound/random.h"
 #include "kernels/cuda/memory_bound/rows.h"
@@ -38,7 +38,7 @@ template <class T> struct vector {
     T *data;
     bool wide; // quads are aligned to their size
 
-    /* Elements [first, first + QUAD), of which `left` are there; 0 in place of the others. */
+    /* Loads elements [first, first + QUAD); only the first `left` exist, the others are 0. */
     __device__ quad load(int64_t first, int64_t left) const
     {
         stored_quad<T> p = {};
@@ -85,7 +85,7 @@ static __device__ inline void adamw_step(const struct adamw_hyper &h, float weig
     }
 }
 
-/* bf16_of_stochastic(), in fp32: what the store then makes of it is exact, or the nearest. */
+/* bf16_of_stochastic(), in fp32: the conversion when storing is then exact, or round-to-nearest. */
 static __device__ inline float round_stochastic(float x, uint32_t half)
 {
     uint32_t bits;
@@ -96,7 +96,7 @@ static __device__ inline float round_stochastic(float x, uint32_t half)
     return x;
 }
 
-/* What a weight becomes: fp32, with a rounded one for the layers. */
+/* Stores an fp32 weight, with a rounded copy for the layers. */
 template <class T> struct keep_in_fp32 {
     using weight_type = float;
     vector<T> working;
@@ -114,7 +114,7 @@ template <class T> struct keep_in_fp32 {
     }
 };
 
-/* Without masters. */
+/* Without master weights. */
 struct round_to_bf16 {
     using weight_type = bf16;
     struct stochastic at;
@@ -172,7 +172,7 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t begin = QUAD * (static_cast<int64_t>(mine) * QUADS * THREADS + threadIdx.x);
     quad w[QUADS], g[QUADS], m[QUADS], v[QUADS];
     UNROLL_ALL
-    for (int k = 0; k < QUADS; k++) { // all are under way before the first is waited for
+    for (int k = 0; k < QUADS; k++) { // all loads are in flight before the first is used
         const int64_t first = begin + k * QUAD * THREADS, left = op.count - first;
         w[k] = op.weight.load(first, left);
         g[k] = op.gradient.load(first, left);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The plain ops on memory. fill and copy move words of 4 bytes, whatever the type: an element of 8 is two; or
- * of 2 bytes, for bf16 and f16. */
+/* The elementary memory ops. fill and copy move 4-byte words, whatever the type: an 8-byte element is two; or
+ * 2-byte words, for bf16 and f16. */
 #define NORMAL_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/memory_bound/random.h"
 #include "kernels/cuda/memory_bound/reduce.h"
@@ -22,7 +22,7 @@ template <class W> static int64_t word_columns(const struct tensor &t)
 
 struct fill_words {
     rows<uint32_t> out;
-    uint32_t word[2]; // in turn
+    uint32_t word[2]; // alternating
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
@@ -33,7 +33,7 @@ struct fill_words {
     }
 };
 
-/* A number of 4 bytes, or of 8. */
+/* A 4-byte or 8-byte element. */
 template <class N>
 static enum status fill_with_number(struct cuda_queue *queue, const struct tensor &out, N value)
 {
@@ -79,7 +79,7 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
     });
 }
 
-/* Bits that are the same of both, or numbers that are rounded. */
+/* Copies the bits if the types are equal, else rounds. */
 template <class From, class To> struct copy_to {
     rows<From> from;
     rows<To> to;

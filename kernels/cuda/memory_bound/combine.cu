@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What ranks have brought, added up in the order of the ranks: the bits of a sum do not depend on who sends
- * to whom first, nor on how the ranks are wired. Two-byte numbers are added in fp32, and rounded once. */
+/* Reduces the ranks' contributions in rank order: the bits of a sum depend neither on arrival order nor on
+ * the topology. 16-bit types are added in fp32, and rounded once. */
 #include "kernels/cuda/memory_bound/rows.h"
 
 extern "C" {
@@ -13,7 +13,7 @@ template <class T> struct combine_parts {
     int rank, ranks;
     bool maximum;
 
-    static __device__ number larger(number a, number b) // a NaN is kept
+    static __device__ number larger(number a, number b) // NaN propagates
     {
         return !(b <= a) && a == a ? b : a;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rows of a table by id, rotary positions, and the gradients of the table.
+/* Embedding lookup, rotary position embedding, and the gradient of the embedding table.
  *
- * backward: several tokens may have the same id, and their gradients are added in token order, whoever comes
- * first. So tokens are sorted by id, by counting for each how many come before it (T^2 comparisons of
- * integers, of no account beside T rows of gradients at the lengths of a microbatch), and the block of the
- * first token of each id walks all of that id:
+ * backward: several tokens may have the same id, and their gradients are added in token order. Tokens are
+ * therefore sorted by id, by counting the predecessors of each (T^2 integer comparisons, negligible next to T
+ * rows of gradients at the lengths of a microbatch), and the block of the first token of each id loops over
+ * all tokens with that id:
  *
  *     id     7 2 7 5 2      position of each: 3 0 4 2 1      order: 1 4 | 3 | 0 2 */
 #include "kernels/cuda/memory_bound/reduce.h"
@@ -57,7 +57,7 @@ enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedd
 
 constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
 
-/* A token in the order of (id, token), and how many from it on have its id. */
+/* A token in the order of (id, token), and the number of tokens with its id from it on. */
 struct sorted {
     int32_t token, alike;
 };
@@ -86,7 +86,7 @@ static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sort
         order[before] = {static_cast<int32_t>(t), alike};
 }
 
-/* The rows of an id one after the other, several of them under way: a frequent one has hundreds. */
+/* Adds the rows of an id in order, with several loads in flight: a frequent id has hundreds. */
 template <class T>
 __global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *id,
                                const struct sorted *order, int64_t begin, int64_t row_count, int64_t columns)
@@ -135,9 +135,9 @@ enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embed
     });
 }
 
-/* Rotary positions: the sines and cosines of a token serve all its heads, so a block takes some tokens, makes
- * their tables in shared memory, and turns every head by them. Angles are taken in double precision, rounded
- * once; what a power costs is shared by the tokens of a block. */
+/* Rotary position embedding: all heads of a token share its sines and cosines, so a block handles several
+ * tokens, computes their tables in shared memory, and rotates every head. Angles are computed in double
+ * precision and rounded once; the tokens of a block share the cost of each power. */
 enum { ROPE_THREADS = 128, ROPE_TOKENS = 4 };
 
 /* table[token][cosines, then sines]; all threads of the block. */
@@ -169,7 +169,7 @@ static __device__ void turn(const piece<T> was[2], const float *table, int half,
     }
 }
 
-/* Columns i and i + half of a head turn each other; those of several tokens are under way. */
+/* Rotates columns i and i + half of a head; loads of several tokens are in flight. */
 template <class T>
 __global__ void __launch_bounds__(ROPE_THREADS)
     rotate(rows<T> x, const int32_t *position, int64_t tokens, int heads, int half, double base, bool inverse)
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(ROPE_THREADS)
     const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
     const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
     make_tables(position + first, here, half, base, inverse, frequency, table);
-    const int pieces = (half + EACH - 1) / EACH; // of half a head
+    const int pieces = (half + EACH - 1) / EACH; // per half head
     for (int p = static_cast<int>(threadIdx.x); p < heads * pieces; p += static_cast<int>(blockDim.x)) {
         const int head = p / pieces, i = (p - head * pieces) * EACH, left = half - i;
         const int64_t column = static_cast<int64_t>(head) * 2 * half + i;
@@ -209,7 +209,7 @@ enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
     return with_type(op->x.dtype, [=](auto number) {
         using T = decltype(number);
         rows<T> x = rows_of<T>(op->x);
-        x.wide = x.wide && half % EACH == 0; // so do halves of heads
+        x.wide = x.wide && half % EACH == 0; // so is every half head
         return LAUNCH(queue, rotate<T>, dim3(static_cast<unsigned>(blocks_of(tokens, ROPE_TOKENS))),
                       threads_for(heads * blocks_of(half, EACH), ROPE_THREADS),
                       static_cast<size_t>(half) * (sizeof(double) + 2 * ROPE_TOKENS * sizeof(float)), x,

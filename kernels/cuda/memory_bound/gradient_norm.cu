@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The sums of squares for the global norm; and the clip factor, with the cpu's arithmetic in the cpu's order.
- */
+/* Sums of squares for the global norm, and the clip coefficient, with the cpu's arithmetic in the cpu's
+ * order. */
 #include "kernels/cuda/memory_bound/members.h"
 #include "kernels/cuda/memory_bound/reduce.h"
 
 enum { THREADS = 256 };
 
-/* x[0] + x[1] + ... in index order: the block brings them in, one thread adds. */
+/* x[0] + x[1] + ... in index order: the block loads them, one thread adds. */
 static __device__ double sum_in_order(const double *x, int64_t count)
 {
     SHARED(double, tile, THREADS);
@@ -19,16 +19,16 @@ static __device__ double sum_in_order(const double *x, int64_t count)
         for (int64_t i = 0; threadIdx.x == 0 && i < THREADS && first + i < count; i++)
             sum += tile[i];
     }
-    return sum; // of thread 0
+    return sum; // valid in thread 0
 }
 
 struct squared {
     rows<float> x;
-    int64_t count, each, blocks; // `each` elements of a block of squares
+    int64_t count, each, blocks; // `each` elements per block of squares
     double *out;
 };
 
-/* A warp to a block of squares: those are small, and threads of a warp need not wait for those of another. */
+/* One warp per block of squares: these are small, and warps need not wait for each other. */
 static __global__ void __launch_bounds__(THREADS) square_blocks(const __grid_constant__ members<squared> all)
 {
     enum { AT_ONCE = 4, LINE = EACH * WARP };
@@ -61,9 +61,9 @@ struct summed {
     double *out;
 };
 
-/* A thread adds up every SUM_THREADS-th (in smaller blocks it has one at most), and the threads' sums go up a
- * tree: in index order one thread would add for as long as a microbatch takes, where a tensor has a hundred
- * thousand blocks. */
+/* Each thread adds every SUM_THREADS-th element (in smaller blocks it has at most one), and the threads' sums
+ * are reduced in a tree: a single thread in index order would take as long as a microbatch for a tensor with
+ * a hundred thousand blocks. */
 enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS) add_blocks(const __grid_constant__ members<summed> all)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Cross entropy, a block for each row; what separates the steps is the caller's reduction over ranks. */
+/* Cross entropy, one block per row; between the steps the caller reduces over ranks. */
 #include "kernels/cuda/memory_bound/reduce.h"
 
 #define LOG2_E 1.4426950408889634F
@@ -33,7 +33,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_r
     float sum = 0.0F;
     walk_row(op.logits, row, op.columns, -INFINITY, [&](const piece<float> &q) {
         for (int i = 0; i < EACH; i++)
-            sum += exp2_fast(LOG2_E * (q.at[i] - max)); // expf's instructions take as long as memory
+            sum += exp2_fast(LOG2_E * (q.at[i] - max)); // expf's instructions would take as long as memory
+                                                        // access
     });
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
@@ -76,8 +77,7 @@ enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op)
     });
 }
 
-/* A block for each sequence. A token that does not count may have no label anywhere, and so no finite loss.
- */
+/* One block per sequence. A masked token may have no label on any rank, and so no finite loss. */
 static __global__ void __launch_bounds__(THREADS)
     finish_samples(const float *sum, const float *target, const float *mask, int64_t sequence,
                    double *sample_loss, double *sample_tokens)
@@ -120,7 +120,7 @@ template <class T> struct loss_gradient {
         return logits.read(row, column, left);
     }
 
-    /* A token that does not count has 0, whatever was read. Few pieces have a target or end a row. */
+    /* A masked token has 0, whatever was loaded. Few pieces contain a target or the end of a row. */
     __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         const float weight = scale != nullptr ? mask[row] * *scale : mask[row];

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* LayerNorm and RMSNorm, alone and with the residual op beside them, in one kernel each way.
+/* LayerNorm and RMSNorm, alone and fused with the residual op, in one kernel per direction.
  *
- * A block takes a row, a thread eight columns of it, which stay in its registers; only rows of more than
- * 8 x THREADS columns have others, which are read again (from the cache). Mean and variance are each taken
- * plainly, in two passes over the registers.
+ * A block handles a row, a thread eight columns of it, in registers; only rows of more than 8 x THREADS
+ * columns have further columns, which are read again (from cache). Mean and variance are computed in two
+ * passes over the registers.
  *
  *     dx = dresidual + rstd * (g - mean(g) - xhat * mean(g * xhat)),
  *     g = dy * weight,  xhat = (x - mean) * rstd
  *
- * Backward, a block goes through NORM_ROW_BLOCK rows, and adds up on the way what they bring to the weights'
- * gradients: dy and x, half of all bytes, would otherwise come once more for those. */
+ * Backward, a block processes NORM_ROW_BLOCK rows and accumulates their contributions to the weight gradients
+ * in the same pass: a separate pass would read dy and x, half of all bytes, again. */
 #include "kernels/cuda/memory_bound/reduce.h"
 #include "kernels/cuda/memory_bound/residual.h"
 
@@ -28,9 +28,9 @@ template <class T> struct norm_rows {
     float *mean, *rstd;
 };
 
-/* A block takes two rows at once, so that its threads have enough under way; or one, where each of them
- * brings several pieces. ADDS: x is what `before` makes first. FITS: a row is one wide piece for each thread.
- */
+/* A block handles two rows at once, so that its threads have enough loads in flight; or one, if each
+ * thread has several pieces. ADDS: x is computed by `before`. FITS: a row is one 16-byte aligned piece per
+ * thread. */
 template <bool ADDS> constexpr int rows_at_once = ADDS ? 1 : 2;
 
 template <class T, bool FITS>
@@ -126,7 +126,7 @@ static enum status launch_forward(struct cuda_queue *queue, const norm_rows<T> &
                 : LAUNCH(queue, (norm_forward_rows<T, ADDS, false>), grid, threads, 0, op, before);
 }
 
-/* before: NULL, or what makes x. */
+/* before: NULL, or the op that computes x. */
 static enum status forward(struct cuda_queue *queue, const struct norm_forward *op,
                            const struct residual_forward *before)
 {
@@ -153,8 +153,8 @@ template <class T> struct norm_back {
     int64_t row_count, columns;
     rows<T> dy, x, weight, dresidual, dx;
     const float *mean, *rstd;
-    rows<float> sums; // lines 2 b and 2 b + 1: dweight and dbias of block b of rows
-    rows<T> branch;   // where dx goes through the mask, too
+    rows<float> sums; // lines 2 b and 2 b + 1: dweight and dbias of row block b
+    rows<T> branch;   // receives dx with the dropout mask, if present
     struct mask mask;
 };
 
@@ -163,7 +163,7 @@ struct norm_row {
     float mean, rstd, mean_of[2];
 };
 
-/* What the gradients of the weights have of a block of rows. */
+/* A row block's contribution to the weight gradients. */
 struct weight_sums {
     piece<float> dweight, dbias;
 };
@@ -192,7 +192,7 @@ template <class T, bool FITS> struct norm_back_piece {
         }
     }
 
-    /* Adds to `sums`, and gives dx. */
+    /* Accumulates into `sums`, and returns dx. */
     __device__ piece<T> add_gradients(const piece<float> &weight, const struct norm_row &row,
                                       struct weight_sums &sums) const
     {
@@ -207,7 +207,7 @@ template <class T, bool FITS> struct norm_back_piece {
         return rows<T>::narrowed(dx);
     }
 
-    /* Where it goes, and through the mask to the branch. */
+    /* Stores it, and the masked copy for the branch. */
     __device__ void write(const norm_back<T> &op, int64_t row, int64_t column, const piece<T> &dx) const
     {
         const int64_t left = op.columns - column;
@@ -238,8 +238,9 @@ template <class T> static __device__ struct weight_sums get_sums(const norm_back
     return sums;
 }
 
-/* FITS: a row is one wide piece for each thread, which keeps it and the sums of its columns in registers.
- * Otherwise it is read again, and the sums lie in memory from row to row: the same arithmetic. */
+/* FITS: a row is one 16-byte aligned piece per thread, which keeps it and the sums of its columns in
+ * registers. Otherwise it is read again, and the sums are kept in memory between rows: the same
+ * arithmetic. */
 template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
 {
     const int64_t n = op.columns, first = EACH * threadIdx.x, stride = FITS ? n : EACH * blockDim.x;
@@ -279,7 +280,7 @@ template <class T> static bool fits(const norm_back<T> &op)
            op.dresidual.are_whole(n) && op.dx.are_whole(n) && op.branch.are_whole(n);
 }
 
-/* then: NULL, or what goes on with dx. */
+/* then: NULL, or the op that follows on dx. */
 static enum status backward(struct cuda_queue *queue, const struct norm_backward *op,
                             const struct residual_backward *then)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* out = residual + dropout(x + bias), in one pass, and its way back. An element is read before it is written,
- * by the same thread, so out may be x or residual. */
+/* out = residual + dropout(x + bias), in one pass, and its backward pass. Each element is read before it is
+ * written, by the same thread, so out may alias x or residual. */
 #include "kernels/cuda/memory_bound/residual.h"
 
 enum status cuda_residual_forward(struct cuda_queue *queue, const struct residual_forward *op)
