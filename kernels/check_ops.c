@@ -44,7 +44,7 @@ static const char *const names[] = {
     [OP_QUANTISE] = "quantize",
     [OP_HADAMARD] = "hadamard",
 };
-_Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name for each kind of op");
+_Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name per kind of op");
 
 const char *op_name(enum op_kind kind)
 {
@@ -104,7 +104,7 @@ enum status check_wants(enum op_kind kind, const struct want *wants, int count)
     if (bad == NULL)
         return OK;
     if (bad->kind == WANT_POINTER)
-        return fail(BAD_ARGUMENT, "%s: %s is NULL, and there are %lld rows", op_name(kind), bad->name,
+        return fail(BAD_ARGUMENT, "%s: %s is NULL, but there are %lld rows", op_name(kind), bad->name,
                     (long long)bad->rows);
 
     char shape[TENSOR_TEXT_CHARS];

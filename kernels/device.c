@@ -38,7 +38,7 @@ static const char *const part_names[] = {
     [PART_DATA] = "data",
     [PART_HOST] = "host",
 };
-_Static_assert(sizeof part_names / sizeof *part_names == PART_COUNT, "one name for each part");
+_Static_assert(sizeof part_names / sizeof *part_names == PART_COUNT, "one name per part");
 
 const char *part_name(enum part part)
 {
@@ -87,7 +87,7 @@ enum status device_open_with(const struct device_ops *ops, const struct device_o
 {
     TRY(check_table(ops));
     if (options->threads < 1)
-        return fail(BAD_ARGUMENT, "device \"%s\" wants at least one thread, not %d", ops->name,
+        return fail(BAD_ARGUMENT, "device \"%s\" needs at least one thread, not %d", ops->name,
                     options->threads);
     struct device *device = calloc(1, sizeof *device);
     if (device == NULL)
@@ -250,7 +250,7 @@ static void count_memory(struct device *device, enum part part, int64_t bytes)
 enum status buffer_alloc(struct device *device, enum part part, size_t bytes, struct buffer *out)
 {
     if ((int)part < 0 || part >= PART_COUNT)
-        return fail(BAD_ARGUMENT, "buffer_alloc: %d is no part", (int)part);
+        return fail(BAD_ARGUMENT, "buffer_alloc: %d is not a part", (int)part);
     char size[NUMBER_CHARS];
     void *data = NULL;
     bool possible = bytes <= PTRDIFF_MAX - 64;
@@ -385,7 +385,7 @@ enum status stream_replay(struct stream *stream, struct graph **graph, enum stat
     device->replaying = NULL;
     if (device->not_replayable == NULL)
         return status;
-    return fail(BAD_ARGUMENT, "stream %s: what is to be replayed has %s, which a replay would not do",
+    return fail(BAD_ARGUMENT, "stream %s: the body to be replayed has %s, which a replay would skip",
                 stream->name, device->not_replayable);
 }
 
@@ -456,7 +456,7 @@ enum status copy_to_host(struct stream *stream, void *host, const void *device_d
 enum status stream_submit_work(struct stream *stream, struct work *work)
 {
     if (work == NULL || work->start == NULL || work->poll == NULL || work->rest == NULL || work->name == NULL)
-        return fail(BAD_ARGUMENT, "stream %s: a work wants start, poll, rest and a name", stream->name);
+        return fail(BAD_ARGUMENT, "stream %s: a work needs start, poll, rest and a name", stream->name);
     // Ownership passes even on failure.
     enum status status = stream->device->ops->submit_work(stream, work);
     return spoils_replay(stream->device, "a message") ? BAD_ARGUMENT : status;

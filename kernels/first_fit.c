@@ -124,7 +124,7 @@ void first_fit_give(struct first_fit *fit, void *data)
         }
         return;
     }
-    die(__FILE__, __LINE__, "first_fit_give", "%p is not of this pool", data);
+    die(__FILE__, __LINE__, "first_fit_give", "%p does not belong to this pool", data);
 }
 
 size_t first_fit_reached(const struct first_fit *fit)

@@ -13,7 +13,7 @@ static const struct number_facts facts[] = {
     [NUMBER_INT8] = {"int8", 0, 6, 0, 127.0F, 6, 6},
     [NUMBER_TERNARY] = {"ternary", 0, 0, 0, 1.0F, 0, 0},
 };
-_Static_assert(sizeof facts / sizeof *facts == NUMBER_FORMAT_COUNT, "facts of each format");
+_Static_assert(sizeof facts / sizeof *facts == NUMBER_FORMAT_COUNT, "one row per format");
 
 const struct number_facts *number_facts(enum number_format format)
 {

@@ -25,8 +25,7 @@ static enum status check_epilogue(const struct gemm *args, int64_t m, int64_t n)
         return fail(BAD_ARGUMENT, "gemm: more than one of after, before and bias_gradient");
     if (activates && (args->accumulate || e->activation == ACTIVATION_SWIGLU))
         return fail(BAD_ARGUMENT, "gemm: %s",
-                    args->accumulate ? "no activation of what is added to c"
-                                     : "its activation is not swiglu");
+                    args->accumulate ? "no activation with accumulate" : "its activation is not swiglu");
     if (e->bias_gradient.data != NULL && !args->transpose_a)
         return fail(BAD_ARGUMENT, "gemm: bias_gradient sums over the rows of a, which is not transposed");
     return OK;
@@ -65,7 +64,7 @@ enum status gemm(struct stream *stream, struct gemm args)
     };
     CHECK_WANTS(OP_GEMM, wants);
     if (args.accumulate && out != F32)
-        return fail(BAD_ARGUMENT, "gemm: c is %s, and only f32 is added to", dtype_name(out));
+        return fail(BAD_ARGUMENT, "gemm: c is %s, but only f32 can be accumulated into", dtype_name(out));
     TRY(check_epilogue(&args, m, n));
     if (m == 0 || n == 0)
         return gemm_epilogue(stream, args);
@@ -127,8 +126,7 @@ enum status cast(struct stream *stream, struct cast args)
     char in[TENSOR_TEXT_CHARS], out[TENSOR_TEXT_CHARS];
     if (!dtype_is_working(args.in.dtype) || !dtype_is_working(args.out.dtype) ||
         !tensor_same_shape(args.in, args.out))
-        return fail(BAD_ARGUMENT,
-                    "cast: in is %s and out is %s; one shape, and f32, bf16 or f16, is what can be cast",
+        return fail(BAD_ARGUMENT, "cast: in is %s and out is %s; cast takes equal shapes of f32, bf16 or f16",
                     tensor_text(args.in, in), tensor_text(args.out, out));
     if (tensor_count(args.out) == 0)
         return OK;
@@ -153,7 +151,7 @@ enum status add_parts(struct stream *stream, struct add_parts args)
                                  vector("out", args.out, working_type(args.parts), args.parts.dim[1])};
     CHECK_WANTS(OP_ADD_PARTS, wants);
     if (args.parts.dim[0] < 1)
-        return fail(BAD_ARGUMENT, "add_parts: there are no parts");
+        return fail(BAD_ARGUMENT, "add_parts: no parts");
     if (tensor_count(args.out) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_ADD_PARTS, .add_parts = args});
@@ -260,7 +258,7 @@ static enum status check_stochastic(const struct adamw *args)
     if (args->weight.dtype != BF16)
         return OK;
     if (args->working.data != NULL)
-        return fail(BAD_ARGUMENT, "adamw: a bf16 weight is what the layers compute with, and working is too");
+        return fail(BAD_ARGUMENT, "adamw: a bf16 weight cannot have a working copy");
     if (s->width < 1 || s->columns < s->width || s->begin < 0 || s->first < 0)
         return fail(BAD_ARGUMENT, "adamw: from %lld on, element %lld of rows of %lld of %lld",
                     (long long)s->begin, (long long)s->first, (long long)s->width, (long long)s->columns);

@@ -107,7 +107,7 @@ enum status rope(struct stream *stream, struct rope args)
     int64_t rows = args.x.dim[0], columns = args.x.dim[1];
     if (args.head_dim < 2 || args.head_dim > ROPE_HEAD_DIM_MAX || args.head_dim % 2 != 0 ||
         columns % args.head_dim != 0)
-        return fail(BAD_ARGUMENT, "rope: %lld columns are not heads of an even size %lld, at most %d",
+        return fail(BAD_ARGUMENT, "rope: %lld columns are not heads of even size %lld, at most %d",
                     (long long)columns, (long long)args.head_dim, (int)ROPE_HEAD_DIM_MAX);
     const struct want wants[] = {per_row("position", args.position, rows)};
     CHECK_WANTS(OP_ROPE, wants);

@@ -28,7 +28,7 @@ static enum status check_scales(const struct quantize *q)
     int64_t rows = q->in.dim[0], down = q->block_rows, across = q->block_columns;
     bool blocks = down != 0 || across != 0;
     if ((int)q->format < 0 || q->format >= NUMBER_FORMAT_COUNT || (int)q->scale < 0 || q->scale > SCALE_FULL)
-        return fail(BAD_ARGUMENT, "quantize: format %d with scale %d is none", (int)q->format, (int)q->scale);
+        return fail(BAD_ARGUMENT, "quantize: no format %d with scale rule %d", (int)q->format, (int)q->scale);
     if (blocks && (down < 1 || down > QUANTIZE_BLOCK_MAX || across < 1 || across > QUANTIZE_BLOCK_MAX ||
                    QUANTIZE_BLOCK_MAX % across != 0 || q->period < 0))
         return fail(
@@ -38,7 +38,7 @@ static enum status check_scales(const struct quantize *q)
             (long long)down, (long long)across, (long long)q->period, (int)QUANTIZE_BLOCK_MAX,
             (int)QUANTIZE_BLOCK_MAX);
     if (!blocks && q->scale == SCALE_E4M3)
-        return fail(BAD_ARGUMENT, "quantize: e4m3 scales are those of blocks");
+        return fail(BAD_ARGUMENT, "quantize: e4m3 scales require blocks");
     if (blocks && q->scale != SCALE_E4M3)
         return OK;
     bool wide = q->magnitude.dtype == F64, each = !blocks && q->magnitude.dim[0] != 1;

@@ -198,7 +198,7 @@ static enum status cpu_submit_work(struct stream *stream, struct work *work)
 
 const struct device_ops device_cpu = {
     .name = "cpu",
-    .what = "the processor: BLAS and own kernels, a stream runs at once",
+    .what = "the processor: BLAS and own kernels, synchronous streams",
     .computes = true,
     .of_host = true,
     .runs_at_once = true,

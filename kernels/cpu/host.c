@@ -36,7 +36,7 @@ enum status cpu_host_alloc(struct device *device, size_t bytes, void **out)
     int fd = open_nameless(folder);
     if (fd < 0)
         return fail(IO_ERROR,
-                    "no file can be made in %s for %s that leave the device: %s; TMPDIR names another "
+                    "cannot create a file in %s for %s of offloaded memory: %s; set TMPDIR to another "
                     "folder",
                     folder, size, strerror(errno));
     // Allocate now: on a full disk, writing to an unallocated page would raise SIGBUS.
@@ -45,7 +45,7 @@ enum status cpu_host_alloc(struct device *device, size_t bytes, void **out)
     error = error == 0 && data == MAP_FAILED ? errno : error;
     close(fd);
     if (error != 0)
-        return fail(NO_MEMORY, "%s has no room for %s that leave the device: %s; TMPDIR names another folder",
+        return fail(NO_MEMORY, "%s has no space for %s of offloaded memory: %s; set TMPDIR to another folder",
                     folder, size, strerror(error));
     *out = data;
     return OK;

@@ -153,8 +153,7 @@ enum status cpu_pool_create(int threads, struct cpu_pool **out)
 {
     int workers = threads - 1;
     if (threads < 1 || workers >= GATE_INSIDE)
-        return fail(BAD_ARGUMENT, "a cpu device wants between 1 and %d threads, not %d", GATE_INSIDE,
-                    threads);
+        return fail(BAD_ARGUMENT, "a cpu device takes 1 to %d threads, not %d", GATE_INSIDE, threads);
     struct cpu_pool *pool = calloc(1, sizeof *pool + (size_t)workers * sizeof pool->thread[0]);
     if (pool == NULL)
         return fail(NO_MEMORY, "no memory for a pool of %d threads", threads);
@@ -167,7 +166,7 @@ enum status cpu_pool_create(int threads, struct cpu_pool **out)
             cpu_pool_destroy(pool);
             return fail(
                 NO_MEMORY,
-                "only %d of %d compute threads could be started; a smaller cluster.threads_per_rank works",
+                "only %d of %d compute threads could be started; use a smaller cluster.threads_per_rank",
                 started, threads);
         }
     }

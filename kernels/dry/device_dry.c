@@ -104,7 +104,7 @@ static void dry_free(struct device *device, void *data, size_t bytes)
 static enum status dry_host_alloc(struct device *device, size_t bytes, void **out)
 {
     TRY(first_fit_take(dry_of(device)->host, bytes, out));
-    return *out != NULL ? OK : fail(NO_MEMORY, "no host has %zu bytes", bytes);
+    return *out != NULL ? OK : fail(NO_MEMORY, "%zu bytes exceed any host's memory", bytes);
 }
 
 static void dry_host_free(struct device *device, void *data, size_t bytes)
@@ -239,7 +239,7 @@ static enum status dry_sync(struct event event)
 
 const struct device_ops device_dry = {
     .name = "dry",
-    .what = "computes nothing: counts every op, byte and message, for plans",
+    .what = "computes nothing: counts every op, byte and message, for planning",
     .computes = false,
     .takes_cudnn = true,
     .has_matmul_options = true, // as the simulated device

@@ -191,7 +191,7 @@ static void rest(struct strict_device *d)
             return;
         }
     }
-    die(__FILE__, __LINE__, "strict", "every stream waits for another one, and no message is under way");
+    die(__FILE__, __LINE__, "strict", "every stream waits for another one, and no message is in flight");
 }
 
 static enum status drive_until(struct device *device, struct strict_stream *target, uint64_t at)
@@ -368,7 +368,7 @@ static enum status strict_sync(struct event event)
 
 const struct device_ops device_strict = {
     .name = "strict",
-    .what = "the cpu made cruel: unset memory is NaN and streams run as late as allowed",
+    .what = "the cpu for debugging: fresh memory is NaN and streams run as late as permitted",
     .computes = true,
     .of_host = true,
     .open = strict_open,

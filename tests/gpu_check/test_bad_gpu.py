@@ -52,12 +52,12 @@ class Machines(unittest.TestCase):
 
     def test_no_gpu_or_one_that_will_not_do(self):
         self.refused(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU here", "8.0 or newer")
-        self.refused(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver here; it takes one, and an "
-                     "NVIDIA GPU of compute capability 8.0 or newer; cluster.device cpu takes neither")
+        self.refused(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver here; it requires one, and an "
+                     "NVIDIA GPU of compute capability 8.0 or newer; use cluster.device cpu")
         self.refused(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and "
-                     "this build wants 13.0")
+                     "this build requires 13.0")
         self.refused(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "
-                     "7.5, and this build wants 8.0 or newer")
+                     "7.5, and this build requires 8.0 or newer")
         self.refused(self.cuboid(FAIL="cudaMalloc"), "cudaMalloc of ", "out of memory", "less is taken with ",
                      "memory.offload_optimizer true")
 
@@ -154,13 +154,13 @@ class Machines(unittest.TestCase):
     def test_libraries(self):
         self.refused(self.cuboid("precision.params_dtype=bf16", "model.attention_backend=cudnn", FAIL="cudnn"),
                      "model.attention_backend cudnn: libcudnn.so.9", "cuDNN 9.15.1 or newer",
-                     "model.attention_backend own works")
+                     "use model.attention_backend own")
 
     def test_a_folder_that_is_not_there(self):
         """It is not made: more likely it was meant to be another."""
         self.refused(self.cuboid(f"cluster.matmul_algorithms={self.folder}/missing/file"),
-                     f"cluster.matmul_algorithms: nothing can be kept at {self.folder}/missing/file "
-                     f"({self.folder}/missing: No such file or directory); another path or none works", status=2)
+                     f"cluster.matmul_algorithms: cannot write {self.folder}/missing/file "
+                     f"({self.folder}/missing: No such file or directory); use another path or none", status=2)
         self.assertFalse(os.path.exists(f"{self.folder}/missing"))
         self.assertFalse(os.path.exists(self.run_dir))
 
@@ -168,7 +168,7 @@ class Machines(unittest.TestCase):
         """All of it at once, before a GPU is looked for."""
         self.refused(self.cuboid("cluster.matmul_algorithms=/dev/null/no", "optimizer.lr=-1", "model.attention_backend="
                                  "cudnn", FAIL="cudaGetDeviceCount"),
-                     "cluster.matmul_algorithms: nothing can be kept at /dev/null/no (/dev/null: Not a directory)",
+                     "cluster.matmul_algorithms: cannot write /dev/null/no (/dev/null: Not a directory)",
                      "optimizer.lr -1", "model.attention_backend cudnn: it needs a two-byte type", status=2, lines=3)
 
     def test_warnings(self):
@@ -184,9 +184,9 @@ class Machines(unittest.TestCase):
         done = self.cuboid("precision.params_dtype=bf16", "deterministic=false",
                            f"cluster.matmul_algorithms={self.folder}/algorithms")
         self.assertEqual(done.returncode, 0, done.stderr)
-        said = [line for line in done.stdout.splitlines() if line.startswith(("attention: ", "matrix products: "))]
+        said = [line for line in done.stdout.splitlines() if line.startswith(("attention: ", "matmul: "))]
         self.assertEqual([line.split(",")[0] for line in said[:2]], ["attention: forward", "attention: backward"])
-        self.assertRegex(said[2], r"^matrix products: 0 algorithms taken from .*, [1-9][0-9]* timed and kept there$")
+        self.assertRegex(said[2], r"^matmul: 0 algorithms from .*, [1-9][0-9]* timed and added to it$")
         with open(f"{self.run_dir}/choices.txt", encoding="utf-8") as text:
             kept = text.read().splitlines()
         self.assertEqual([line for line in kept if not line.startswith("  ")], said)

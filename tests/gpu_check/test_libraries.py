@@ -19,9 +19,9 @@ SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_dec
          "cluster.transport=nccl", "dp=2", "precision.params_dtype=bf16", "checkpoint.save=none",
          "model.make_vocab_size_divisible_by=8"]
 FILES = {"libcublasLt.so.13": CUBLASLT, "libcudnn.so.9": CUDNN, "libnccl.so.2": NCCL}
-WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it wants cuBLASLt 13.0 or newer", "cluster.device cpu"],
-          "libcudnn.so.9": ["model.attention_backend cudnn: ", "it wants cuDNN 9.15.1 or newer",
-                            "model.attention_backend own works"],
+WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 13.0 or newer", "cluster.device cpu"],
+          "libcudnn.so.9": ["model.attention_backend cudnn: ", "it requires cuDNN 9.15.1 or newer",
+                            "use model.attention_backend own"],
           "libnccl.so.2": ["cluster.transport nccl: ", "it wants NCCL 2.26 or newer", "one rank takes none"]}
 
 
@@ -69,7 +69,7 @@ class Libraries(unittest.TestCase):
             return
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn(f"attention: our own kernels; {found}", done.stdout)
-        self.assertIn("it wants cuDNN 9.15.1 or newer", done.stdout)
+        self.assertIn("it requires cuDNN 9.15.1 or newer", done.stdout)
 
     def test_all_there(self):
         done = self.train("model.attention_backend=cudnn")
@@ -81,7 +81,7 @@ class Libraries(unittest.TestCase):
             with self.subTest(name=name):
                 if any(name in files for place in ("/lib", "/usr/lib") for _, _, files in os.walk(place)):
                     self.skipTest("it is among the system's own")
-                self.refused(name, f"there is no {name}, neither on LD_LIBRARY_PATH or the system's, nor in /usr/")
+                self.refused(name, f"no {name} on LD_LIBRARY_PATH, in the system's folders or in /usr/")
             os.symlink(path, f"{self.libraries}/{name}")
 
     def test_torn(self):

@@ -322,10 +322,10 @@ static enum status check_size(const struct attention &a, int64_t batch)
 {
     if (a.head_dim > MOST_COLUMNS)
         return fail(NOT_SUPPORTED,
-                    "cuda: attention takes heads of at most %d columns, not %d (model.kv_channels)",
+                    "cuda: attention supports head dimensions up to %d, not %d (model.kv_channels)",
                     static_cast<int>(MOST_COLUMNS), a.head_dim);
     if (a.heads > MAX_GRID_Y || batch > MAX_GRID_Y)
-        return fail(NOT_SUPPORTED, "cuda: attention takes at most %d heads and sequences, not %d and %lld",
+        return fail(NOT_SUPPORTED, "cuda: attention supports at most %d heads and sequences, not %d and %lld",
                     static_cast<int>(MAX_GRID_Y), a.heads, static_cast<long long>(batch));
     return OK;
 }

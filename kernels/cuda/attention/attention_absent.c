@@ -8,7 +8,7 @@ enum status cuda_attention_open(const struct device_options *options, struct cud
     if (options->attention != ATTENTION_CUDNN)
         return OK;
     return fail(NOT_SUPPORTED, "model.attention_backend cudnn: this build was made without cudnn_graph.h; "
-                               "model.attention_backend own works");
+                               "use model.attention_backend own");
 }
 
 void cuda_attention_close(struct cuda_attention *attention)

@@ -56,8 +56,7 @@ enum status cuda_attention_open(const struct device_options *options, struct cud
         char why[512];
         snprintf(why, sizeof why, "%s", fail_text());
         free(a);
-        return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; model.attention_backend own works",
-                    why);
+        return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; use model.attention_backend own", why);
     }
     *out = a;
     return OK;
@@ -169,7 +168,7 @@ static void say_verdict(const struct verdict *v, struct text *out)
              s->backward ? "backward" : "forward", dtype_name((enum dtype)s->dtype), (long long)s->batch,
              (long long)s->sequence, (long long)s->heads, (long long)s->head_dim, (long long)s->groups);
     if (v->why[0] != '\0')
-        text_add(out, "our own kernels, for cuDNN has none: %s\n", v->why);
+        text_add(out, "our own kernels; cuDNN has none: %s\n", v->why);
     else
         text_add(out, "%s (cuDNN's %.4g ms, our own %.4g ms)\n", v->cudnn ? "cuDNN's" : "our own kernels",
                  1e3 * v->cudnn_s, 1e3 * v->own_s);
@@ -180,7 +179,7 @@ void cuda_attention_choices(const struct cuda_attention *a, struct text *out)
     if (a->asked != ATTENTION_AUTO || !a->suited)
         return;
     if (!a->any_order)
-        text_add(out, "attention: our own kernels; deterministic true chooses nothing by timing\n");
+        text_add(out, "attention: our own kernels; deterministic true disables choice by timing\n");
     else if (a->cudnn == NULL)
         text_add(out, "attention: our own kernels; %s\n", a->why);
     for (int i = 0; i < a->verdicts; i++)

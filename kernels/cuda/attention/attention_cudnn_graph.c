@@ -475,8 +475,8 @@ static enum status make_plan(struct graph *g)
     if (g->plan->plan == NULL)
         return cudnn_check(g->cudnn, g->queue, CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize",
                            g->cudnn->deterministic
-                               ? "no engine that adds in one order; model.attention_backend own works"
-                               : "no engine; model.attention_backend own works");
+                               ? "no deterministic engine; use model.attention_backend own"
+                               : "no engine; use model.attention_backend own");
     return cudnn_check(
         g->cudnn, g->queue,
         g->cudnn->library.cudnnBackendGetAttribute(g->plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,

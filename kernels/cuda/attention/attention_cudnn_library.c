@@ -31,7 +31,8 @@ enum status cudnn_library_open(struct cudnn_library *out)
     snprintf(why, sizeof why, "%s", fail_text());
     cudnn_library_close(&cudnn);
     return fail(NOT_SUPPORTED,
-                "%s; it wants cuDNN " CUDNN_OLDEST_TEXT " or newer: put its folder on LD_LIBRARY_PATH", why);
+                "%s; it requires cuDNN " CUDNN_OLDEST_TEXT " or newer: put its folder on LD_LIBRARY_PATH",
+                why);
 }
 
 void cudnn_library_close(struct cudnn_library *library)

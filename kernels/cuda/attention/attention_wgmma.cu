@@ -45,7 +45,7 @@ constexpr int PART = 64, QUERIES = 64, KEYS = 128;
 template <int D> struct sizes : plan<D> {
     using is = plan<D>;
     static constexpr int ROWS = is::CONSUMERS * QUERIES, THREADS = (1 + is::CONSUMERS) * WARPGROUP;
-    static_assert(registers_suffice(is::CONSUMERS, is::REGISTERS, is::LEFT), "consumers would wait for ever");
+    static_assert(registers_suffice(is::CONSUMERS, is::REGISTERS, is::LEFT), "consumers would wait forever");
     static constexpr int QUERY_NUMBERS = QUERIES * D, KEY_NUMBERS = KEYS * D;
     static constexpr int BYTES = OPERAND_ATOM_BYTES +
                                  (is::CONSUMERS * QUERY_NUMBERS + 2 * is::STAGES * KEY_NUMBERS) * 2 +

@@ -27,7 +27,7 @@ constexpr int CONSUMERS = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
 constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                // per warpgroup, per block
 constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240; // 168 on average
 static_assert(registers_suffice(CONSUMERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS),
-              "consumers would wait for ever");
+              "consumers would wait forever");
 constexpr int BOX_ROWS = 64, PANEL = 64, PANEL_CHUNKS = PANEL / 8; // rows per copy; columns of an operand
 
 /* ROWS rows of D elements in shared memory, as wgmma operands: D / 64 panels of 64 columns each. */

@@ -122,7 +122,7 @@ static enum status read_lines(struct algorithms *a, const struct text *text)
     const char *at = text_chars(text), *end = at + text->length;
     if (text->length < head || memcmp(at, first_line, head) != 0)
         return fail(BAD_DATA,
-                    KEY ": %s is no file of algorithms, and is left as it is; another path or none works",
+                    KEY ": %s is not a file of algorithms, and is left unchanged; use another path or none",
                     a->path);
     for (at += head; at < end;) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -196,8 +196,9 @@ static enum status find_path(const char *said, char out[PATH_CHARS])
     else if (home != NULL && home[0] == '/')
         length = snprintf(out, PATH_CHARS, "%s/.cache/cuboid/matmul-algorithms", home);
     else
-        return fail(BAD_ARGUMENT, KEY ": auto is in $XDG_CACHE_HOME or in $HOME, and neither is set; a path "
-                                      "or none works");
+        return fail(BAD_ARGUMENT,
+                    KEY ": auto uses $XDG_CACHE_HOME or $HOME, and neither is set; set one, or use a path "
+                        "or none");
     return length < PATH_CHARS ? OK : fail(BAD_ARGUMENT, KEY ": a path of %d characters", length);
 }
 
@@ -223,7 +224,7 @@ static enum status check_reachable(const struct algorithms *a, bool makes_folder
     if (stat(at, &found) == 0)
         return S_ISREG(found.st_mode)
                    ? OK
-                   : fail(BAD_ARGUMENT, KEY ": %s is no file; another path or none works", at);
+                   : fail(BAD_ARGUMENT, KEY ": %s is not a file; use another path or none", at);
     for (;;) {
         char *slash = strrchr(at, '/');
         if (slash == NULL)
@@ -234,8 +235,8 @@ static enum status check_reachable(const struct algorithms *a, bool makes_folder
         if (there && S_ISDIR(found.st_mode) && access(at, W_OK | X_OK) == 0)
             return OK;
         if (there || errno != ENOENT || slash == NULL || slash == at || !makes_folders)
-            return fail(IO_ERROR, KEY ": nothing can be kept at %s (%s: %s); another path or none works",
-                        a->path, at, strerror(there && !S_ISDIR(found.st_mode) ? ENOTDIR : errno));
+            return fail(IO_ERROR, KEY ": cannot write %s (%s: %s); use another path or none", a->path, at,
+                        strerror(there && !S_ISDIR(found.st_mode) ? ENOTDIR : errno));
     }
 }
 
@@ -246,7 +247,7 @@ static enum status check_writable(const struct algorithms *a)
     snprintf(path, sizeof path, "%s.lock", a->path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
-        return fail(IO_ERROR, KEY ": nothing can be kept at %s (%s); another path or none works", a->path,
+        return fail(IO_ERROR, KEY ": cannot write %s (%s); use another path or none", a->path,
                     strerror(errno));
     close(fd);
     return OK;
@@ -332,9 +333,9 @@ void algorithms_say(const struct algorithms *a, struct text *out)
     for (size_t i = 0; i < a->count; i++)
         if (a->list[i].ours || a->list[i].asked)
             count[a->list[i].ours]++;
-    text_add(out, "matrix products: %d algorithms taken from %s, %d timed and kept there\n", count[false],
-             a->path, count[true]);
+    text_add(out, "matmul: %d algorithms from %s, %d timed and added to it\n", count[false], a->path,
+             count[true]);
     for (size_t i = 0; i < a->count; i++)
         if (a->list[i].ours || a->list[i].asked)
-            text_add(out, "  %s: %s\n", a->list[i].ours ? "timed" : "taken", a->list[i].key);
+            text_add(out, "  %s: %s\n", a->list[i].ours ? "timed" : "cached", a->list[i].key);
 }

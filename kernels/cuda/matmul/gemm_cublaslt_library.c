@@ -28,11 +28,10 @@ enum status cublaslt_library_open(struct cuda_library *lt)
     if (open_checked(lt) == OK)
         return OK;
     snprintf(why, sizeof why, "%s", fail_text());
-    return fail(
-        NOT_SUPPORTED,
-        "cluster.device cuda: %s; it wants cuBLASLt 13.0 or newer, which comes with the CUDA toolkit: put "
-        "its folder on LD_LIBRARY_PATH; cluster.device cpu takes none",
-        why);
+    return fail(NOT_SUPPORTED,
+                "cluster.device cuda: %s; it requires cuBLASLt 13.0 or newer, from the CUDA toolkit: put "
+                "its folder on LD_LIBRARY_PATH, or use cluster.device cpu",
+                why);
 }
 
 void cublaslt_library_close(struct cuda_library *lt)

@@ -71,7 +71,7 @@ void cublaslt_say_epilogues(const struct cuda_library *lt, struct text *out)
     for (int i = 0; i < PLANS; i++)
         if (has_choice(&lt->plan[i]))
             count[lt->plan[i].apart]++;
-    text_add(out, "what comes behind products: %d shapes in cuBLASLt's epilogues, %d apart\n", count[false],
+    text_add(out, "matmul epilogues: %d shapes fused in cuBLASLt, %d as separate kernels\n", count[false],
              count[true]);
     for (int i = 0; i < PLANS; i++) {
         if (!has_choice(&lt->plan[i]))

@@ -71,7 +71,7 @@ enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op)
                         op->transpose_b,
                         op->accumulate};
     if (blocks_of(p.m, SIDE) > MAX_GRID_Y)
-        return fail(NOT_SUPPORTED, "cuda: the own matrix multiplication takes at most %lld rows, not %lld",
+        return fail(NOT_SUPPORTED, "cuda: our own matrix multiplication supports at most %lld rows, not %lld",
                     static_cast<long long>(MAX_GRID_Y * SIDE), static_cast<long long>(p.m));
     dim3 grid(static_cast<unsigned>(blocks_of(p.n, SIDE)), static_cast<unsigned>(blocks_of(p.m, SIDE)));
     return LAUNCH(queue, multiply, grid, THREADS, 0, p);

@@ -93,22 +93,23 @@ enum status cuda_gpu_count(int *out)
     if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
         driver = runtime = 0;
     if (error == cudaErrorInsufficientDriver && driver > 0)
-        return fail(NOT_SUPPORTED,
-                    "cluster.device cuda: the driver is too old: it knows CUDA %d.%d, and this build wants "
-                    "%d.%d; a newer "
-                    "driver works, or cluster.device cpu",
-                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return fail(
+            NOT_SUPPORTED,
+            "cluster.device cuda: the driver is too old: it knows CUDA %d.%d, and this build requires "
+            "%d.%d; install a newer driver, or use cluster.device cpu",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (error == cudaErrorInsufficientDriver)
-        return fail(NOT_SUPPORTED,
-                    "cluster.device cuda: no NVIDIA driver here; it takes one, and an NVIDIA GPU of compute "
-                    "capability %d.%d or newer; cluster.device cpu takes neither",
-                    OLDEST_MAJOR, OLDEST_MINOR);
+        return fail(
+            NOT_SUPPORTED,
+            "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
+            "capability %d.%d or newer; use cluster.device cpu",
+            OLDEST_MAJOR, OLDEST_MINOR);
     return fail(
         NOT_SUPPORTED,
         "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "
         "this "
-        "build wants %d.%d); it takes an NVIDIA GPU of compute capability %d.%d or newer and its driver; "
-        "cluster.device cpu takes neither",
+        "build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or newer and its driver; "
+        "use cluster.device cpu",
         error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
         runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
 }
@@ -120,7 +121,8 @@ enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
     struct cudaDeviceProp properties;
     TRY(cuda_gpu_count(&count));
     if (index < 0 || index >= count)
-        return fail(NOT_SUPPORTED, "cluster.device cuda: this rank wants GPU %d, and there are %d", index,
+        return fail(NOT_SUPPORTED,
+                    "cluster.device cuda: this rank needs GPU %d, but this process sees only %d", index,
                     count);
     TRY(cuda_check(NULL, cudaSetDevice(index), "cudaSetDevice"));
     TRY(cuda_check(NULL, cudaDeviceGetAttribute(&gpu.major, cudaDevAttrComputeCapabilityMajor, index),
@@ -129,11 +131,12 @@ enum status cuda_gpu_choose(int index, struct cuda_gpu *out)
                    "cudaDeviceGetAttribute"));
     TRY(cuda_check(NULL, cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
     if (gpu.major < OLDEST_MAJOR)
-        return fail(NOT_SUPPORTED,
-                    "cluster.device cuda: GPU %d, %.60s, has compute capability %d.%d, and this build wants "
-                    "%d.%d or newer; "
-                    "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none",
-                    index, properties.name, gpu.major, gpu.minor, OLDEST_MAJOR, OLDEST_MINOR);
+        return fail(
+            NOT_SUPPORTED,
+            "cluster.device cuda: GPU %d, %.60s, has compute capability %d.%d, and this build requires "
+            "%d.%d or newer; "
+            "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device cpu",
+            index, properties.name, gpu.major, gpu.minor, OLDEST_MAJOR, OLDEST_MINOR);
     TRY(cuda_check(NULL, cudaDeviceGetPCIBusId(gpu.bus_id, sizeof gpu.bus_id, index),
                    "cudaDeviceGetPCIBusId"));
     snprintf(gpu.name, sizeof gpu.name, "%.*s", (int)sizeof gpu.name - 1, properties.name);
@@ -518,7 +521,7 @@ enum status cuda_message_scratch(struct cuda_queue *queue, size_t bytes, void **
 
 const struct device_ops device_cuda = {
     .name = "cuda",
-    .what = "an NVIDIA GPU: cuBLASLt and own kernels, streams run beside the host",
+    .what = "an NVIDIA GPU: cuBLASLt and own kernels, asynchronous streams",
     .computes = true,
     .of_host = CUDA_IS_EMULATED,
     .takes_cudnn = true,

@@ -32,7 +32,7 @@ static enum status refuse(enum status status)
 {
     char why[800];
     snprintf(why, sizeof why, "%s", fail_text());
-    return fail(status, "cluster.cuda_graphs true: %s; cluster.cuda_graphs false works", why);
+    return fail(status, "cluster.cuda_graphs true: %s; use cluster.cuda_graphs false", why);
 }
 
 static enum status capture(struct cuda_queue *queue, enum status (*body)(void *context), void *context,
@@ -83,7 +83,7 @@ static enum status compare(const struct cuda_graph *g, struct cuda_queue *queue,
     TRY(capture(queue, body, context, &today));
     bool differs = emulator_graphs_differ(g->graph, today, why, sizeof why);
     cudaGraphDestroy(today);
-    return differs ? fail(BAD_ARGUMENT, "what is replayed is not what was captured: %s", why) : OK;
+    return differs ? fail(BAD_ARGUMENT, "a replay differs from the captured graph: %s", why) : OK;
 }
 #else
 static enum status compare(const struct cuda_graph *g, struct cuda_queue *queue,

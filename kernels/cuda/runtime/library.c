@@ -21,8 +21,8 @@ static enum status say_missing(const char *file, const char *folder, const char 
 {
     size_t length = strlen(file);
     if (strncmp(message, file, length) == 0 && message[length] == ':')
-        return fail(NOT_SUPPORTED, "there is no %s, neither on LD_LIBRARY_PATH or the system's, nor in %s",
-                    file, folder);
+        return fail(NOT_SUPPORTED, "no %s on LD_LIBRARY_PATH, in the system's folders or in %s", file,
+                    folder);
     return fail(NOT_SUPPORTED, "%s", message);
 }
 

@@ -77,7 +77,7 @@ enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out)
 {
     size_t room = first_fit_room(bytes);
     if (room == 0)
-        return fail(NO_MEMORY, "cuda: %zu bytes are no size", bytes);
+        return fail(NO_MEMORY, "cuda: %zu bytes is not a valid size", bytes);
     TRY(first_fit_take(pool->fit, bytes, out));
     if (*out != NULL)
         return OK;

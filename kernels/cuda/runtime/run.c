@@ -118,7 +118,7 @@ const char *cuda_free_text(char out[CUDA_FREE_CHARS])
     char free_now[NUMBER_CHARS], all[NUMBER_CHARS];
     if (cudaMemGetInfo(&left, &total) != cudaSuccess) { // there may be no memory even for a context
         (void)cudaGetLastError();
-        snprintf(out, CUDA_FREE_CHARS, "how much is free CUDA does not say");
+        snprintf(out, CUDA_FREE_CHARS, "free memory unknown (cudaMemGetInfo failed)");
         return out;
     }
     snprintf(out, CUDA_FREE_CHARS, "%s of the GPU's %s are free", bytes_text((int64_t)left, free_now),
@@ -140,7 +140,7 @@ enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **
 {
     if (queue->scratch.data == NULL || queue->scratch.bytes < bytes) {
         if (queue->is_captured)
-            return fail(NO_MEMORY, "cuda: %s wants more temporary memory than it did when it ran first",
+            return fail(NO_MEMORY, "cuda: %s needs more scratch memory than in its first run",
                         queue->op != NULL ? op_name(queue->op->kind) : "a library");
         // Work submitted earlier may still use the old buffer.
         TRY(cuda_check(queue, cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize"));

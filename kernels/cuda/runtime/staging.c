@@ -94,7 +94,7 @@ enum status cuda_staging_pin(struct cuda_staging *s, size_t bytes, void **out)
     void *data = NULL;
     if (pinned == NULL)
         return fail(NO_MEMORY, "no memory for a list of pinned memory");
-    enum status status = pin(bytes, "what is offloaded", &data);
+    enum status status = pin(bytes, "offloaded memory", &data);
     if (status != OK) {
         free(pinned);
         return status;

@@ -24,7 +24,7 @@ enum status tensor_map_open(const struct cuda_gpu *gpu, cuda_tensor_encoder *out
                        cudaGetDriverEntryPointByVersion(name, &found, SINCE_CUDA, cudaEnableDefault, &answer),
                        "cudaGetDriverEntryPointByVersion"));
         if (answer != cudaDriverEntryPointSuccess || found == NULL)
-            return fail(NOT_SUPPORTED, "cluster.device cuda: the driver has no %s, which is CUDA %d.%d's",
+            return fail(NOT_SUPPORTED, "cluster.device cuda: the driver lacks %s, which CUDA %d.%d added",
                         name, SINCE_CUDA / 1000, SINCE_CUDA % 1000 / 10);
         memcpy(&encode, &found, sizeof encode);
     }

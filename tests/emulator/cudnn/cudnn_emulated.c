@@ -6,7 +6,7 @@ enum status cudnn_library_open(struct cudnn_library *out)
 {
     if (emulator_fails("cudnn"))
         return fail(NOT_SUPPORTED,
-                    "libcudnn.so.9: no such file; it wants cuDNN " CUDNN_OLDEST_TEXT " or newer: put its "
+                    "libcudnn.so.9: no such file; it requires cuDNN " CUDNN_OLDEST_TEXT " or newer: put its "
                     "folder on LD_LIBRARY_PATH");
     *out = (struct cudnn_library){
 #define ROW(name) .name = name,

@@ -156,17 +156,18 @@ Test(algorithms, what_is_refused)
     snprintf(path, sizeof path, "%s/a/b", place.folder);
     cr_assert_eq(file_write_atomic(path, "my thesis\n", 10), OK);
     cr_assert_eq(algorithms_open(path, &a), BAD_DATA);
-    snprintf(text, sizeof text,
-             "cluster.matmul_algorithms: %s is no file of algorithms, and is left as it is; another path or "
-             "none works",
-             path);
+    snprintf(
+        text, sizeof text,
+        "cluster.matmul_algorithms: %s is not a file of algorithms, and is left unchanged; use another path or "
+        "none",
+        path);
     cr_expect_str_eq(fail_text(), text);
     cr_assert_eq(file_read(path, &thesis), OK);
     cr_expect_str_eq(text_chars(&thesis), "my thesis\n");
     text_free(&thesis);
     snprintf(path, sizeof path, "%s/a/b/file", place.folder);
     cr_assert_eq(algorithms_open(path, &a), IO_ERROR, "below a file");
-    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: nothing can be kept at "));
+    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: cannot write "));
     remove_place(&place);
 }
 
@@ -252,14 +253,13 @@ Test(algorithms, what_can_be_seen_before)
     fputs("somebody else's", file);
     fclose(file);
     cr_expect_eq(algorithms_check(other), BAD_DATA);
-    cr_expect_not_null(strstr(fail_text(), "is no file of algorithms, and is left as it is"), "%s",
+    cr_expect_not_null(strstr(fail_text(), "is not a file of algorithms, and is left unchanged"), "%s",
                        fail_text());
     cr_expect_eq(algorithms_check(below), IO_ERROR);
-    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: nothing can be kept at "), "%s",
-                       fail_text());
+    cr_expect_not_null(strstr(fail_text(), "cluster.matmul_algorithms: cannot write "), "%s", fail_text());
     cr_expect_not_null(strstr(fail_text(), "Not a directory"), "%s", fail_text());
     cr_expect_eq(algorithms_check(place.folder), BAD_ARGUMENT);
-    cr_expect_not_null(strstr(fail_text(), " is no file; another path or none works"), "%s", fail_text());
+    cr_expect_not_null(strstr(fail_text(), "is not a file; use another path or none"), "%s", fail_text());
     if (geteuid() != 0) { // who may do everything
         cr_assert_eq(chmod(place.folder, 0500), 0);
         cr_expect_eq(algorithms_check(place.path), IO_ERROR);
@@ -279,8 +279,8 @@ Test(algorithms, no_folder_is_made_of_a_mistake)
     snprintf(missing, sizeof missing, "%s/a", place.folder);
     snprintf(below, sizeof below, "%s/file", missing);
     snprintf(text, sizeof text,
-             "cluster.matmul_algorithms: nothing can be kept at %s (%s: No such file or directory); another "
-             "path or none works",
+             "cluster.matmul_algorithms: cannot write %s (%s: No such file or directory); use another "
+             "path or none",
              below, missing);
     cr_expect_eq(algorithms_check(below), IO_ERROR);
     cr_expect_str_eq(fail_text(), text);
@@ -307,10 +307,9 @@ Test(algorithms, what_is_said)
     cr_assert_eq(algorithms_keep(a, "two", &second), OK);
     cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
     algorithms_say(a, &said);
-    snprintf(
-        expected, sizeof expected,
-        "matrix products: 1 algorithms taken from %s, 1 timed and kept there\n  taken: one\n  timed: two\n",
-        place.path);
+    snprintf(expected, sizeof expected,
+             "matmul: 1 algorithms from %s, 1 timed and added to it\n  cached: one\n  timed: two\n",
+             place.path);
     cr_expect_str_eq(text_chars(&said), expected);
     text_free(&said);
     algorithms_close(a);

@@ -65,10 +65,9 @@ Test(attention_backend, an_error_names_the_call_the_shape_and_what_cudnn_says)
               "says; stream compute, attention_forward(bf16[16, 128])");
     call_says("cudnnBackendFinalize", "cuda: cudnnBackendFinalize (Q): CUDNN_STATUS_INTERNAL_ERROR: as "
                                       "EMULATOR_FAIL says; stream compute, attention_forward(bf16[16, 128])");
-    call_says(
-        "engines",
-        "cuda: cudnnBackendFinalize (no engine that adds in one order; model.attention_backend own works): "
-        "CUDNN_STATUS_NOT_SUPPORTED; stream compute, attention_forward(bf16[16, 128])");
+    call_says("engines",
+              "cuda: cudnnBackendFinalize (no deterministic engine; use model.attention_backend own): "
+              "CUDNN_STATUS_NOT_SUPPORTED; stream compute, attention_forward(bf16[16, 128])");
 }
 
 Test(attention_backend, a_machine_without_cudnn)
@@ -78,13 +77,13 @@ Test(attention_backend, a_machine_without_cudnn)
     cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(
         fail_text(),
-        "model.attention_backend cudnn: libcudnn.so.9: no such file; it wants cuDNN 9.15.1 or newer: "
-        "put its folder on LD_LIBRARY_PATH; model.attention_backend own works");
+        "model.attention_backend cudnn: libcudnn.so.9: no such file; it requires cuDNN 9.15.1 or newer: "
+        "put its folder on LD_LIBRARY_PATH; use model.attention_backend own");
     setenv("EMULATOR_FAIL", "cudnnCreate", 1);
     cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(),
                      "model.attention_backend cudnn: cuda: cudnnCreate: CUDNN_STATUS_INTERNAL_ERROR: "
-                     "as EMULATOR_FAIL says; model.attention_backend own works");
+                     "as EMULATOR_FAIL says; use model.attention_backend own");
 }
 
 static void choices_are(struct device *device, const char *expected)
@@ -102,7 +101,7 @@ Test(attention_backend, auto_says_what_it_chose)
     cr_assert_eq(bench_open(&b, ATTENTION_AUTO, false), OK, "%s", fail_text());
     choices_are(b.device, "");
     cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
-    choices_are(b.device, "attention: our own kernels; deterministic true chooses nothing by timing\n");
+    choices_are(b.device, "attention: our own kernels; deterministic true disables choice by timing\n");
     bench_close(&b);
 
     setenv("EMULATOR_FAIL", "cudnn", 1);
@@ -110,7 +109,7 @@ Test(attention_backend, auto_says_what_it_chose)
     cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
     choices_are(
         b.device,
-        "attention: our own kernels; libcudnn.so.9: no such file; it wants cuDNN 9.15.1 or newer: put its "
+        "attention: our own kernels; libcudnn.so.9: no such file; it requires cuDNN 9.15.1 or newer: put its "
         "folder on LD_LIBRARY_PATH\n");
     bench_close(&b);
 

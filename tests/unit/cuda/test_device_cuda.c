@@ -39,28 +39,28 @@ static void open_says(const char *failing, int index, const char *expected)
 
 Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
 {
-    open_says("cudaGetDeviceCount", 0,
-              "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"no CUDA-capable device is "
-              "detected\" (the "
-              "driver knows CUDA 13.0, this build wants 13.0); it takes an NVIDIA GPU of compute capability "
-              "8.0 or newer "
-              "and its driver; cluster.device cpu takes neither");
+    open_says(
+        "cudaGetDeviceCount", 0,
+        "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"no CUDA-capable device is "
+        "detected\" (the "
+        "driver knows CUDA 13.0, this build requires 13.0); it requires an NVIDIA GPU of compute capability "
+        "8.0 or newer "
+        "and its driver; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "0", 1);
     open_says(
         "", 0,
-        "cluster.device cuda: no NVIDIA driver here; it takes one, and an NVIDIA GPU of compute capability "
-        "8.0 or newer; cluster.device cpu takes neither");
+        "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute capability "
+        "8.0 or newer; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "12040", 1);
     open_says("", 0,
-              "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build wants 13.0; a "
-              "newer driver "
-              "works, or cluster.device cpu");
+              "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build requires 13.0; "
+              "install a newer driver, or use cluster.device cpu");
     unsetenv("EMULATOR_DRIVER");
     open_says("cudaDeviceGetAttribute", 0,
-              "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build wants "
+              "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build requires "
               "8.0 or newer; "
-              "CUDA_VISIBLE_DEVICES chooses another, cluster.device cpu takes none");
-    open_says("", 3, "cluster.device cuda: this rank wants GPU 3, and there are 1");
+              "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device cpu");
+    open_says("", 3, "cluster.device cuda: this rank needs GPU 3, but this process sees only 1");
 }
 
 /* Of the host's there is no more, and nothing that takes less of a GPU's would help. */
@@ -79,7 +79,7 @@ Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
     device = open_device();
     setenv("EMULATOR_FAIL", "cudaMallocHost", 1);
     cr_assert_eq(buffer_alloc(device, PART_HOST, 4096, &buffer), NO_MEMORY);
-    cr_expect_eq(strncmp(fail_text(), "cuda: cudaMallocHost of 4.00 KiB for what is offloaded: out of ", 62),
+    cr_expect_eq(strncmp(fail_text(), "cuda: cudaMallocHost of 4.00 KiB for offloaded memory: out of ", 61),
                  0, "%s", fail_text());
     unsetenv("EMULATOR_FAIL");
 
@@ -97,7 +97,7 @@ Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
     setenv("EMULATOR_LARGEST", "100000", 1);
     cr_assert_eq(buffer_alloc(device, PART_DATA, 100001, &buffer), NO_DEVICE_MEMORY);
     cr_expect_str_eq(fail_text(), "device \"cuda\" has no memory for 97.66 KiB of data: cuda: cudaMalloc of "
-                                  "97.75 KiB: out of memory; how much is free CUDA does not say");
+                                  "97.75 KiB: out of memory; free memory unknown (cudaMemGetInfo failed)");
     // A piece for more than this is not to be had, and no reason to do without.
     cr_assert_eq(buffer_alloc(device, PART_DATA, 99000, &buffer), OK, "%s", fail_text());
     unsetenv("EMULATOR_FAIL");
@@ -131,7 +131,7 @@ Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
     op.lse = tensor_2d(buffer.data, F32, 1, 1);
     cr_assert_eq(attention_forward(stream, op), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(),
-                     "cuda: attention takes heads of at most 256 columns, not 300 (model.kv_channels)");
+                     "cuda: attention supports head dimensions up to 256, not 300 (model.kv_channels)");
     buffer_free(&buffer);
     stream_destroy(stream);
     device_close(device);

@@ -214,8 +214,8 @@ static struct layer train(enum matmul_epilogues epilogues, const char *algorithm
         before = x;
     }
     device_choices(device, &choices);
-    const char *said[] = {[EPILOGUES_FUSED] = "3 shapes in cuBLASLt's epilogues, 0 apart",
-                          [EPILOGUES_AUTO] = "2 shapes in cuBLASLt's epilogues, 1 apart"};
+    const char *said[] = {[EPILOGUES_FUSED] = "3 shapes fused in cuBLASLt, 0 as separate kernels",
+                          [EPILOGUES_AUTO] = "2 shapes fused in cuBLASLt, 1 as separate kernels"};
     cr_expect(epilogues == EPILOGUES_APART || strstr(text_chars(&choices), said[epilogues]) != NULL, "%s",
               text_chars(&choices));
     text_free(&choices);

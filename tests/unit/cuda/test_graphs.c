@@ -112,13 +112,12 @@ static void keeps_the_rules(const char *device)
 {
     struct desk d;
     open_desk(&d, device);
-    refused(&d, records, "stream compute: what is to be replayed has an event, which a replay would not do");
-    refused(&d, waits, "stream compute: what is to be replayed has a wait, which a replay would not do");
+    refused(&d, records, "stream compute: the body to be replayed has an event, which a replay would skip");
+    refused(&d, waits, "stream compute: the body to be replayed has a wait, which a replay would skip");
     refused(&d, sends,
-            "stream compute: what is to be replayed has copy_to_device, which a replay would not do");
-    refused(
-        &d, strays,
-        "stream compute: what is to be replayed has an op on another stream, which a replay would not do");
+            "stream compute: the body to be replayed has copy_to_device, which a replay would skip");
+    refused(&d, strays,
+            "stream compute: the body to be replayed has an op on another stream, which a replay would skip");
     close_desk(&d);
 }
 
@@ -211,7 +210,7 @@ static void fails_at(enum status (*body)(void *context), int time, const char *f
         cr_assert_eq(stream_replay(d.stream, &d.graph, body, &d), OK, "%s", fail_text());
     cr_expect_neq(stream_replay(d.stream, &d.graph, body, &d), OK);
     cr_expect_eq(strncmp(fail_text(), first, strlen(first)), 0, "%s", fail_text());
-    cr_expect_not_null(strstr(fail_text(), "; cluster.cuda_graphs false works"), "%s", fail_text());
+    cr_expect_not_null(strstr(fail_text(), "; use cluster.cuda_graphs false"), "%s", fail_text());
     // The stream is not left captured.
     cr_expect_eq(fill(d.stream, (struct fill){.out = tensor_1d(d.out.data, F32, COLUMNS), .value = 2.0F}),
                  OK);
@@ -222,12 +221,12 @@ static void fails_at(enum status (*body)(void *context), int time, const char *f
 Test(graphs, what_a_capture_cannot_have_is_said)
 {
     fails_at(grows, 2,
-             "cluster.cuda_graphs true: cuda: column_sum wants more temporary memory than it did when it ran "
-             "first");
+             "cluster.cuda_graphs true: cuda: column_sum needs more scratch memory than in its first "
+             "run");
     fails_at(allocates, 2, "cluster.cuda_graphs true: device \"cuda\" has no memory for 64.00 MiB of data");
     if (EMULATOR_COMPARES)
         fails_at(changes, 3,
-                 "cluster.cuda_graphs true: what is replayed is not what was captured: call 1 of 2: ");
+                 "cluster.cuda_graphs true: a replay differs from the captured graph: call 1 of 2: ");
 }
 
 /* The emulator is as strict as CUDA with the thread that captures. */

@@ -127,7 +127,7 @@ Test(checks, epilogues)
     REFUSES(gemm(d.stream, bad), "its activation is not swiglu");
     bad = before;
     bad.accumulate = true;
-    REFUSES(gemm(d.stream, bad), "no activation of what is added to c");
+    REFUSES(gemm(d.stream, bad), "no activation with accumulate");
     bad.epilogue.after = bad.epilogue.before;
     REFUSES(gemm(d.stream, bad), "more than one of after, before and bias_gradient");
     bad = gradient;

@@ -234,7 +234,7 @@ Test(gemm_narrow, the_check_names_what_does_not_fit)
     g.c = matrix(&s, "c", BF16, 4, 4, 0);
     g.accumulate = true;
     cr_expect_eq(gemm(s.stream, g), BAD_ARGUMENT);
-    cr_expect_str_eq(fail_text(), "gemm: c is bf16, and only f32 is added to");
+    cr_expect_str_eq(fail_text(), "gemm: c is bf16, but only f32 can be accumulated into");
     g.accumulate = false;
     g.b.dtype = F16;
     cr_expect_eq(gemm(s.stream, g), BAD_ARGUMENT);

@@ -240,7 +240,7 @@ Test(ops_sums, add_parts)
     float *none = fixture_floats(&fixture, 4);
     struct add_parts op = {tensor_2d(none, F32, 0, 4), tensor_1d(none, F32, 4)};
     cr_expect_eq(add_parts(fixture.stream, op), BAD_ARGUMENT);
-    cr_expect_str_eq(fail_text(), "add_parts: there are no parts");
+    cr_expect_str_eq(fail_text(), "add_parts: no parts");
     fixture_close(&fixture);
 }
 
