@@ -91,7 +91,7 @@ class Machines(unittest.TestCase):
                 ("cudnn memory", 3, [*own, "model.attention_backend=cudnn"], 0,
                  ["cudnnBackendExecute", "DEVICE_ALLOCATION_FAILED", "attention_forward(bf16["]),
                 ("cudaGraphInstantiate", 2, graphs, 0,
-                 ["cudaGraphInstantiate: out of memory", "cluster.cuda_graphs false works"]),
+                 ["cudaGraphInstantiate: out of memory", "use cluster.cuda_graphs false"]),
                 ("cublasLtMatmul", 3, two, 1, ["rank 1: step 3", "CUBLAS_STATUS_ALLOC_FAILED", "gemm("]),
                 ("ncclAllGather", 3, two, 1, ["ncclAllGather", "Cuda failure 2 'out of memory'"]),
                 ("ncclSend", 3, ["pp=2", "cluster.transport=nccl"], 0, ["ncclSend", "'out of memory'"])):

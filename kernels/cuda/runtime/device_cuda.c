@@ -107,9 +107,8 @@ enum status cuda_gpu_count(int *out)
     return fail(
         NOT_SUPPORTED,
         "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "
-        "this "
-        "build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or newer and its driver; "
-        "use cluster.device cpu",
+        "this build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or newer and "
+        "its driver; use cluster.device cpu",
         error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
         runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
 }

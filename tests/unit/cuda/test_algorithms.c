@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The file of algorithms: what is kept stays, whoever comes at once gets the same, and any bytes in it do no
- * harm. */
+/* The algorithm cache file: entries are permanent, concurrent ranks agree, and corrupted bytes are
+ * harmless. */
 #include "kernels/cuda/matmul/algorithms.h"
 
 #include "base/text.h"
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A new folder, and a file in it that is not there yet. */
+/* A new folder, and the path of a file in it that does not exist yet. */
 struct place {
     char folder[40], path[100];
 };
@@ -87,7 +87,7 @@ Test(algorithms, the_first_stays)
     struct algorithms *a = open_file(place.path), *b = open_file(place.path);
     cr_expect(is_absent(a, "one"));
     keep(a, "one", 1);
-    keep(b, "two", 2); // b has not seen one, and does not lose it
+    keep(b, "two", 2); // b has not read the first one, and must not lose it
     cr_expect(is_kept(a, "two", 2));
     struct algorithm mine = numbered(9), theirs = numbered(1);
     cr_assert_eq(algorithms_keep(b, "one", &mine), OK);
@@ -100,8 +100,8 @@ Test(algorithms, the_first_stays)
     remove_place(&place);
 }
 
-/* Cut at every byte, and with every byte changed: each entry is as it was or not there; only a file that does
- * not begin like one of ours is refused. */
+/* Truncated at every byte, and with every byte changed: each entry is intact or absent; only a file with
+ * another first line is rejected. */
 Test(algorithms, any_bytes)
 {
     struct place place = make_place();
@@ -158,8 +158,8 @@ Test(algorithms, what_is_refused)
     cr_assert_eq(algorithms_open(path, &a), BAD_DATA);
     snprintf(
         text, sizeof text,
-        "cluster.matmul_algorithms: %s is not a file of algorithms, and is left unchanged; use another path or "
-        "none",
+        "cluster.matmul_algorithms: %s is not a file of algorithms, and is left unchanged; use another path "
+        "or none",
         path);
     cr_expect_str_eq(fail_text(), text);
     cr_assert_eq(file_read(path, &thesis), OK);
@@ -190,7 +190,7 @@ Test(algorithms, where_auto_is)
     remove_place(&place);
 }
 
-/* ---- many at once ---- */
+/* ---- concurrency ---- */
 
 enum { THREADS = 6, KEYS = 12 };
 
@@ -235,7 +235,7 @@ Test(algorithms, ranks_agree)
     remove_place(&place);
 }
 
-/* Before anything is made: the same words, and no folder or file that was not there. */
+/* The check before opening: the same errors, and it creates neither folders nor files. */
 Test(algorithms, what_can_be_seen_before)
 {
     struct place place = make_place();
@@ -260,7 +260,7 @@ Test(algorithms, what_can_be_seen_before)
     cr_expect_not_null(strstr(fail_text(), "Not a directory"), "%s", fail_text());
     cr_expect_eq(algorithms_check(place.folder), BAD_ARGUMENT);
     cr_expect_not_null(strstr(fail_text(), "is not a file; use another path or none"), "%s", fail_text());
-    if (geteuid() != 0) { // who may do everything
+    if (geteuid() != 0) { // root may do everything
         cr_assert_eq(chmod(place.folder, 0500), 0);
         cr_expect_eq(algorithms_check(place.path), IO_ERROR);
         cr_expect_not_null(strstr(fail_text(), "Permission denied"), "%s", fail_text());
@@ -270,7 +270,7 @@ Test(algorithms, what_can_be_seen_before)
     remove_place(&place);
 }
 
-/* A path with a folder that is not there is somebody's mistake, and not to be made true. */
+/* A path with a missing folder is a mistake, and the folder must not be created. */
 Test(algorithms, no_folder_is_made_of_a_mistake)
 {
     struct place place = make_place();
@@ -289,7 +289,7 @@ Test(algorithms, no_folder_is_made_of_a_mistake)
     remove_place(&place);
 }
 
-/* What of the file is in use, and what was made for it. */
+/* The number of entries used, and added. */
 Test(algorithms, what_is_said)
 {
     struct place place = make_place();

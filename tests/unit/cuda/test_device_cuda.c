@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cuda device on the emulator's GPU, which runs late: memory, copies, events, messages, and what each
- * error says. EMULATOR_FAIL names the call that fails. */
+/* The cuda device on the emulated GPU, in late mode: memory, copies, events, messages, and error messages.
+ * EMULATOR_FAIL names the failing call. */
 #include "kernels/cuda/runtime/device_cuda.h"
 #include "kernels/ops.h"
 #include "tests/unit/schedules/fake_work.h"
@@ -49,8 +49,8 @@ Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
     setenv("EMULATOR_DRIVER", "0", 1);
     open_says(
         "", 0,
-        "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute capability "
-        "8.0 or newer; use cluster.device cpu");
+        "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
+        "capability 8.0 or newer; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "12040", 1);
     open_says("", 0,
               "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build requires 13.0; "
@@ -63,7 +63,7 @@ Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
     open_says("", 3, "cluster.device cuda: this rank needs GPU 3, but this process sees only 1");
 }
 
-/* Of the host's there is no more, and nothing that takes less of a GPU's would help. */
+/* If host memory is exhausted, using less GPU memory would not help. */
 Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
 {
     struct device *device = NULL;
@@ -98,7 +98,7 @@ Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
     cr_assert_eq(buffer_alloc(device, PART_DATA, 100001, &buffer), NO_DEVICE_MEMORY);
     cr_expect_str_eq(fail_text(), "device \"cuda\" has no memory for 97.66 KiB of data: cuda: cudaMalloc of "
                                   "97.75 KiB: out of memory; free memory unknown (cudaMemGetInfo failed)");
-    // A piece for more than this is not to be had, and no reason to do without.
+    // A full segment is not available; a smaller allocation must still succeed.
     cr_assert_eq(buffer_alloc(device, PART_DATA, 99000, &buffer), OK, "%s", fail_text());
     unsetenv("EMULATOR_FAIL");
     unsetenv("EMULATOR_LARGEST");
@@ -137,8 +137,8 @@ Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
     device_close(device);
 }
 
-/* Pieces of odd sizes, given back in another order and taken again: none overlaps another, all are aligned,
- * and in the end the pool is whole again. */
+/* Blocks of odd sizes, freed and allocated again in another order: none overlap, all are aligned, and in the
+ * end the pool is one free block again. */
 Test(device_cuda, the_pool_hands_out_what_nobody_else_has)
 {
     enum { PIECES = 200, ROUNDS = 20 };
@@ -167,7 +167,7 @@ Test(device_cuda, the_pool_hands_out_what_nobody_else_has)
     device_close(device);
 }
 
-/* A copy that is larger than the ring of pinned slots, there and back, between two streams. */
+/* A copy larger than the ring of pinned slots, to the device and back, between two streams. */
 Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
 {
     enum { COUNT = 100000 };
@@ -200,8 +200,8 @@ Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
     free(received);
 }
 
-/* To CUDA "not ready" is an error like others, which cudaGetLastError() tells whoever asks next: here a
- * launch, behind a host that has looked at a copy which is not done yet. */
+/* To CUDA "not ready" is an error like others, which cudaGetLastError() returns to the next caller: here a
+ * launch, after the host has queried an incomplete copy. */
 Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
 {
     struct device *device = open_device();
@@ -212,7 +212,7 @@ Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
     struct fill seven = {.out = tensor_1d(there.data, I32, 1), .value = 7.0F};
     cr_assert_eq(fill(second, seven), OK, "%s", fail_text());
     cr_assert_eq(copy_to_host(second, &received, there.data, sizeof received), OK);
-    cr_assert_eq(stream_sync(first), OK, "%s", fail_text()); // delivers what has come: nothing
+    cr_assert_eq(stream_sync(first), OK, "%s", fail_text()); // delivers completed copies: none
     cr_expect_eq(received, 0);
     cr_expect_eq(fill(first, seven), OK, "%s", fail_text());
     cr_expect_eq(stream_sync(second), OK, "%s", fail_text());
@@ -224,7 +224,7 @@ Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
     device_close(device);
 }
 
-/* What keeps the trainer honest: under EMULATOR_MEMORY=guarded the host cannot follow a device's address. */
+/* Under EMULATOR_MEMORY=guarded the host cannot dereference a device address, as on a GPU. */
 Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
 {
     setenv("EMULATOR_MEMORY", "guarded", 1);
@@ -237,12 +237,12 @@ Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
     cr_assert_eq(copy_to_host(stream, &out, buffer.data, sizeof out), OK);
     cr_assert_eq(stream_sync(stream), OK);
     cr_assert_eq(out, 2.0F);
-    signal(SIGSEGV, SIG_DFL); // a sanitizer would make a report and an exit of it
+    signal(SIGSEGV, SIG_DFL); // a sanitizer would turn it into a report and an exit
     out = *(volatile float *)buffer.data;
     cr_assert_fail("the host has read %g from the device", (double)out);
 }
 
-/* More records than the ring of marks holds: an old event is still in order, and a new one. */
+/* More records than the ring of marks holds: both old and new events keep their order. */
 Test(device_cuda, an_event_that_is_long_past)
 {
     struct device *device = open_device();
@@ -267,7 +267,7 @@ Test(device_cuda, an_event_that_is_long_past)
     device_close(device);
 }
 
-/* A message starts when the GPU has passed what lies before it, and what lies behind it waits. */
+/* A message starts when the GPU has completed everything before it, and everything after it waits. */
 Test(device_cuda, a_message_takes_its_turn)
 {
     struct device *device = open_device();
@@ -299,7 +299,7 @@ Test(device_cuda, blocking_serves_every_stream)
     device_close(device);
 }
 
-/* An event recorded before a message that never comes waits for what lies before it only. */
+/* An event recorded before a message that never arrives waits only for work before it. */
 Test(device_cuda, an_old_event_does_not_wait_for_later_messages)
 {
     struct device *device = open_device();

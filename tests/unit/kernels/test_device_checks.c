@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The doors refuse what a backend may not see, name the op and the shapes, and let pass what is right. The
- * device is dry: it counts what came through. */
+/* The entry points reject invalid arguments, name the op and the shapes, and accept valid ones. The device is
+ * dry: it counts the submitted ops. */
 #include "kernels/dry/dry.h"
 
 #include <criterion/criterion.h>
@@ -27,7 +27,7 @@ static void dry_close(struct dry *d)
     device_close(d->device);
 }
 
-/* An address: nobody follows it here. */
+/* An address that is never dereferenced. */
 static void *nowhere(void)
 {
     return (void *)(uintptr_t)4096; // NOLINT
@@ -100,7 +100,7 @@ Test(checks, gemm)
     dry_close(&d);
 }
 
-/* A device that has no epilogues runs the parts. */
+/* A device without epilogues runs separate ops. */
 Test(checks, epilogues)
 {
     struct dry d = dry_open();
@@ -184,12 +184,12 @@ Test(checks, memory_ops)
     step.stochastic = (struct stochastic){.width = 3, .columns = 4};
     LETS_IN(adamw(d.stream, step));
     step.working = step.weight;
-    REFUSES(adamw(d.stream, step), "adamw: a bf16 weight is what the layers compute with");
+    REFUSES(adamw(d.stream, step), "adamw: a bf16 weight cannot have a working copy");
     dry_close(&d);
 }
 
-/* One op for a list, with what all its members cost; none for a list of nothing; and each member is looked
- * at. */
+/* One op per list, with the total cost of its members; none for an empty list; and each member is
+ * validated. */
 Test(checks, lists)
 {
     struct dry d = dry_open();
@@ -293,7 +293,7 @@ Test(checks, attention)
                                      .out = f32(12, 32),
                                      .lse = f32(4, 12)};
     LETS_IN(attention_forward(d.stream, good));
-    // 3 sequences of 4 heads: 10 pairs each, two products of 8 multiply-adds and 4 more operations.
+    // 3 sequences of 4 heads: 10 pairs each, two dot products of 8 multiply-adds and 4 more operations.
     cr_assert_eq(dry_counts(d.device)->op[OP_ATTENTION_FORWARD].flops, 3.0 * 4 * 10 * (4 * 8 + 4));
     struct attention_forward bad = good;
     bad.sequence = 5;
