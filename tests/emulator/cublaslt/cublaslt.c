@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuBLASLt on the emulator's GPU: column-major, d = alpha op(a) op(b) + beta c, with a bias for each row of
- * d, and the epilogues of GELU and of a bias's gradient, computed from sums that nobody has rounded.
+/* cuBLASLt for the emulated GPU: column-major, d = alpha op(a) op(b) + beta c, with a bias per row of d, and
+ * the GELU and bias-gradient epilogues, applied to unrounded sums.
  *
- * It has four algorithms, which add the products in different orders, so that another choice is other bits,
- * and which take different times by the GPU's clock. Where the result is of two bytes its heuristic prefers a
- * fifth, whose sums of parts of K are rounded to that type before they are added: it is there unless the
- * preference's reduction schemes say no. It minds what the real one minds, and ends the program
- * where that would read what is not there or fault: a leading dimension below the rows, shapes that do not
- * fit, types that do not go together, pointers less aligned than the algorithm was asked for with, a
- * workspace that is missing, an aux matrix whose leading dimension is not by eights. Epilogues other than a
- * bias it has for matrices by eights only, and refuses the others; that of GELU's gradient is slow. */
+ * It has four algorithms, which add the products in different orders, so that different choices give
+ * different bits, and which take different times on the GPU's clock. For a 16-bit result its heuristic
+ * prefers a fifth (split-K), which rounds partial sums to that type before adding them, unless the
+ * preference's reduction schemes exclude it. It enforces the real library's requirements, and ends the
+ * program where the real one would read out of bounds or fault: a leading dimension below the rows,
+ * mismatched shapes, unsupported type combinations, pointers less aligned than the algorithm was requested
+ * for, a missing workspace, an aux matrix whose leading dimension is not a multiple of 8. Epilogues other
+ * than a bias are supported only for dimensions that are multiples of 8; that of GELU's gradient is slow. */
 #include "tests/emulator/include/cublasLt.h"
 
 #include "kernels/narrow.h"
@@ -26,7 +26,7 @@ struct cublasLtMatmulDesc {
     cublasComputeType_t compute;
     cublasOperation_t a, b;
     cublasLtEpilogue_t epilogue;
-    void *vector; // a bias, or a bias's gradient
+    void *vector; // bias or bias gradient
     void *aux;
     int64_t aux_ld;
     cudaDataType_t vector_type;
@@ -37,11 +37,11 @@ struct cublasLtMatrixLayout {
 };
 struct cublasLtMatmulPreference {
     uint64_t workspace;
-    uint32_t reductions;   // cublasLtReductionScheme_t that may be
+    uint32_t reductions;   // permitted cublasLtReductionScheme_t
     uint32_t alignment[4]; // of a, b, c, d
 };
 
-/* What lies in the words of an algorithm. Of vector and aux, in the lower and the upper half. */
+/* The words of an algorithm. Those of vector and aux are in the lower and the upper half. */
 enum { WORD_MAGIC, WORD_ORDER, WORD_WORKSPACE, WORD_A, WORD_B, WORD_C, WORD_D, WORD_POINTERS };
 
 size_t cublasLtGetVersion(void)
@@ -178,7 +178,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return put(&p->alignment[which], sizeof p->alignment[which], value, bytes);
 }
 
-/* ---- what goes together ---- */
+/* ---- consistency checks ---- */
 
 static bool is_biased(const struct cublasLtMatmulDesc *what)
 {
@@ -200,14 +200,14 @@ static bool has_vector(const struct cublasLtMatmulDesc *what)
     return is_biased(what) || what->epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
 
-/* What a real kernel would read or write is there. */
+/* Checks the memory that a real kernel would access. */
 static void check_epilogue(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *d)
 {
     CHECK(!has_vector(what) || what->vector != NULL);
     CHECK(!has_aux(what) || (what->aux != NULL && what->aux_ld % 8 == 0 && what->aux_ld >= d->rows));
 }
 
-/* Of the epilogues, those that there is a kernel for. */
+/* Whether there is a kernel for the epilogue. */
 static bool is_supported(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
                          const struct cublasLtMatrixLayout *d)
 {
@@ -216,7 +216,8 @@ static bool is_supported(const struct cublasLtMatmulDesc *what, const struct cub
     return what->epilogue != CUBLASLT_EPILOGUE_BGRADB || (d->rows % 8 == 0 && d->columns % 8 == 0);
 }
 
-/* Sums in fp32: fp32 of fp32; of two-byte numbers their own type or fp32. TF32 is for fp32. */
+/* fp32 accumulation: fp32 operands give fp32; 16-bit types give their own type or fp32. TF32 requires
+ * fp32. */
 static bool types_fit(const struct cublasLtMatmulDesc *what, const struct cublasLtMatrixLayout *a,
                       const struct cublasLtMatrixLayout *b, const struct cublasLtMatrixLayout *c,
                       const struct cublasLtMatrixLayout *d)
@@ -242,7 +243,7 @@ static bool shapes_fit(const struct cublasLtMatmulDesc *what, const struct cubla
            layout_fits(c, false, d->rows, d->columns) && d->ld >= d->rows;
 }
 
-/* ---- choosing ---- */
+/* ---- algorithm choice ---- */
 
 /* The largest power of two up to 256. */
 static uint64_t alignment_of(const void *data)
@@ -312,9 +313,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- multiplying ---- */
+/* ---- execution ---- */
 
-/* Copies: the descriptors may be gone when the stream runs. */
+/* Copies: the descriptors may be destroyed before the stream runs. */
 struct product {
     struct cublasLtMatmulDesc what;
     struct cublasLtMatrixLayout a_layout, b_layout, c_layout, d_layout;
@@ -351,7 +352,7 @@ static void gather(const struct product *p, const void *data, const struct cubla
     }
 }
 
-/* The products with stride 1 + order, one pass after the other. */
+/* Adds the products with stride 1 + order, one pass after another. */
 static float add_up(const float *a, const float *b, int64_t count, uint64_t order)
 {
     int64_t stride = 1 + (int64_t)order;
@@ -362,11 +363,11 @@ static float add_up(const float *a, const float *b, int64_t count, uint64_t orde
     return sum;
 }
 
-/* In four parts of K, each sum of which is rounded to the result's type. */
+/* Split-K in four parts, each rounded to the result's type. */
 static float add_up_parts(const float *a, const float *b, int64_t count, cudaDataType_t type)
 {
     float sum = 0.0F;
-    uint32_t rounded = 0; // room for any type
+    uint32_t rounded = 0; // holds any type
     for (int64_t part = 0; part < 4; part++) {
         int64_t begin = count * part / 4, end = count * (part + 1) / 4;
         store(&rounded, type, 0, add_up(a + begin, b + begin, end - begin, 0));
@@ -376,7 +377,7 @@ static float add_up_parts(const float *a, const float *b, int64_t count, cudaDat
     return sum;
 }
 
-/* GELU's tanh form, and its slope. */
+/* GELU's tanh approximation, and its derivative. */
 static double gelu(double x, double *slope)
 {
     const double c = 0.79788456080286535588, cube = 0.044715; // sqrt(2/pi)
@@ -385,7 +386,7 @@ static double gelu(double x, double *slope)
     return 0.5 * x * (1.0 + t);
 }
 
-/* What becomes of element (i, j), which is x so far. */
+/* Applies the epilogue to element (i, j), which is x so far. */
 static float finish(const struct product *p, int64_t i, int64_t j, float x)
 {
     const struct cublasLtMatmulDesc *what = &p->what;
@@ -423,7 +424,7 @@ static void run(cudaStream_t stream, void *context)
             float x = p->alpha * (p->order == IN_ROUNDED_PARTS
                                       ? add_up_parts(row + i * k, column, k, p->d_layout.type)
                                       : add_up(row + i * k, column, k, p->order));
-            if (p->beta != 0.0F) // what is not asked for may be NaN
+            if (p->beta != 0.0F) // c may be NaN if beta is 0
                 x += p->beta * load(p->c, p->c_layout.type, j * p->c_layout.ld + i);
             store(p->d, p->d_layout.type, j * p->d_layout.ld + i, finish(p, i, j, x));
         }
@@ -464,7 +465,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     CHECK(is_aligned(a, word[WORD_A]) && is_aligned(b, word[WORD_B]) && is_aligned(c, word[WORD_C]) &&
           is_aligned(d, word[WORD_D]) &&
           (!has_vector(what) || (is_aligned(what->vector, word[WORD_POINTERS] & UINT32_MAX) &&
-                                 is_aligned(what->vector, 16))) && // whatever it was asked for with
+                                 is_aligned(what->vector, 16))) && // whatever alignment was requested
           (!has_aux(what) || is_aligned(what->aux, word[WORD_POINTERS] >> 32)));
     struct product *p = malloc(sizeof *p);
     CHECK(p != NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cuda device's cuBLASLt where that is the emulated one. */
+/* Library loading of cuBLASLt, linked to the emulated one. */
 #include "kernels/cuda/matmul/cublaslt.h"
 
 enum status cublaslt_library_open(struct cuda_library *lt)

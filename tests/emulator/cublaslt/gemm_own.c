@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* In place of cuBLASLt: the own matrix multiplication, for the tests of that. */
+/* Replaces cuBLASLt by our own matrix multiplication, for its tests. */
 #include "kernels/cuda/runtime/cuda.h"
 
 #include <stdlib.h>

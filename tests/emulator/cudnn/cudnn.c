@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuDNN's backend interface for the emulator's GPU.
+/* cuDNN's backend API for the emulated GPU.
  *
- * Like the real one: descriptors are set, finalised, and then fixed; who names one that is not finalised, an
- * attribute that a descriptor does not have, another type or count is refused; a heuristic has engines, of
- * which one may add in any order and says so; a plan runs on the handle's stream. Unlike it: any graph of
- * these operations will do, and it is computed operation by operation (cudnn_run.c), in double precision,
- * with S x S matrices, rounded where a tensor is: so a graph is held to what it says, and not to what its
- * pattern is taken for. */
+ * As in the real one: descriptors are set, finalized, and then immutable; using a descriptor that is not
+ * finalized, an unknown attribute, or a wrong type or count is rejected; a heuristic returns engines, one of
+ * which has nondeterministic sums and reports it; a plan runs on the handle's stream. Unlike it: every graph
+ * of these operations is supported, and is computed operation by operation (cudnn_run.c), in double
+ * precision, with S x S matrices, rounded to each tensor's type: so a graph is checked for its meaning, not
+ * matched as a pattern. */
 #include "tests/emulator/cudnn/cudnn_parts.h"
 
 #include "base/status.h"
@@ -28,14 +28,14 @@ cudnnStatus_t cudnn_refuse(cudnnStatus_t status, const char *format, ...)
 
 #define PART CUDNN_TYPE_BACKEND_DESCRIPTOR
 
-/* Every attribute, the descriptor that has it, its type, how many values, and whether it must be set. */
+/* Every attribute: its descriptor, type, number of values, and whether it is required. */
 static const struct rule {
     cudnnBackendDescriptorType_t of;
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
     int64_t least, most;
     bool required;
-    cudnnBackendDescriptorType_t part; // of PART
+    cudnnBackendDescriptorType_t part; // type of PART
 } rules[] = {
 #define ROW(of, name, ...)                                              \
     {                                                                   \
@@ -316,7 +316,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
     return status;
 }
 
-/* Asking */
+/* ---- Queries ---- */
 
 /* Two engines, the faster first. */
 static int64_t give_engines(const struct part *heuristic, int64_t room, struct part **configs)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the emulated cuDNN asks of an operation and of a graph. */
+/* Validation of operations and graphs in the emulated cuDNN. */
 #include "tests/emulator/cudnn/cudnn_parts.h"
 
 static const struct {
@@ -115,7 +115,8 @@ cudnnStatus_t cudnn_check_operation(const struct part *operation)
     }
 }
 
-/* How many of the first `count` operations write `tensor`; one with its id that is another ends it. */
+/* The number of writers of `tensor` among the first `count` operations; another tensor with its id ends
+ * it. */
 static int writers(const struct part *const *operation, int64_t count, const struct part *tensor)
 {
     int found = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuDNN where that is the emulated one. */
+/* Library loading of cuDNN, linked to the emulated one. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 enum status cudnn_library_open(struct cudnn_library *out)

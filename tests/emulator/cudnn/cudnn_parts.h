@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The emulated cuDNN's descriptors: what has been set, until somebody finalises it. */
+/* The emulated cuDNN's descriptors: the attributes set before finalization. */
 #pragma once
 
 #include "tests/emulator/include/cudnn_graph.h"
@@ -17,8 +17,8 @@ struct part {
     bool finished;
     struct value value[PART_VALUES];
     int values;
-    struct part *graph; // of a heuristic's result, and of what is made from it
-    int engine;         // of those too: 0 adds in any order, 1 in one
+    struct part *graph; // of a heuristic's result, and of objects created from it
+    int engine;         // likewise: 0 is nondeterministic, 1 deterministic
     int runs;           // of a plan
 };
 
@@ -26,11 +26,11 @@ struct cudnnContext {
     cudaStream_t stream;
 };
 
-/* Keeps the sentence for cudnnGetLastErrorString, and returns `status`. */
+/* Stores the message for cudnnGetLastErrorString, and returns `status`. */
 cudnnStatus_t cudnn_refuse(cudnnStatus_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* What has been set; NULL: nothing. */
+/* The value of an attribute; NULL: not set. */
 const struct value *part_value(const struct part *part, cudnnBackendAttributeName_t name);
 struct part *part_of(const struct part *part, cudnnBackendAttributeName_t name); // NULL: none
 int64_t part_integer(const struct part *part, cudnnBackendAttributeName_t name);
@@ -45,10 +45,10 @@ struct operands {
 };
 struct operands operation_operands(const struct part *operation);
 
-/* Shapes and types of an operation and what it is made of. */
+/* Checks shapes and types of an operation and its tensors. */
 cudnnStatus_t cudnn_check_operation(const struct part *operation);
-/* Who writes what, once, and before it is read. */
+/* Checks that every tensor is written once, before it is read. */
 cudnnStatus_t cudnn_check_graph(const struct part *graph);
-/* What a plan's workspace is: no kernel here needs it, so it is overwritten. */
+/* Workspace of a plan: no kernel here needs it, so it is overwritten with garbage. */
 enum { CUDNN_WORKSPACE = 1000 };
 cudnnStatus_t cudnn_execute(cudaStream_t stream, struct part *plan, const struct part *pack);

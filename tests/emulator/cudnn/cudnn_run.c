@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A graph, operation by operation: each tensor is a whole array of doubles, rounded to its type when it is
- * written; what is in memory is read and written where its strides say. Numbers by value are read when the
- * call is made, the rest when the stream comes to it. */
+/* Executes a graph, operation by operation: each tensor is an array of doubles, rounded to its type when
+ * written; tensors in memory are accessed through their strides. Scalars by value are read at the time of the
+ * call, the rest when the stream executes it. */
 #include "tests/emulator/cudnn/cudnn_parts.h"
 
 #include "base/status.h"
@@ -15,15 +15,15 @@ enum { MOST_TENSORS = 64 };
 
 struct array {
     const struct part *tensor;
-    double *x;    // while it runs
+    double *x;    // during execution
     void *memory; // NULL: virtual, or by value
-    double value; // of one by value
+    double value; // if passed by value
 };
 
 struct execution {
     struct part *plan;
     const struct part *graph;
-    int64_t disturbed; // by the order in which blocks came
+    int64_t disturbed; // by the order of the blocks
     char *workspace;
     struct array array[MOST_TENSORS];
     int64_t arrays;
@@ -41,8 +41,8 @@ static int type_of(const struct part *tensor)
     return part_choice(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE);
 }
 
-/* Element i of the array, in memory. What a row has one of (the log of sums) is taken to be packed before
- * 9.26, whatever its strides say (NVIDIA's cudnn-frontend, pull request 304). */
+/* The memory offset of element i. A tensor with one value per row (lse) is assumed packed before 9.26,
+ * whatever its strides (NVIDIA's cudnn-frontend, pull request 304). */
 static int64_t place_of(const struct part *tensor, int64_t i)
 {
     const int64_t *dim = tensor_dims(tensor), *stride = part_value(tensor, CUDNN_ATTR_TENSOR_STRIDES)->data;
@@ -104,8 +104,8 @@ static struct array *find(struct execution *e, const struct part *tensor)
 
 /* Operations */
 
-/* Where element i of an array of `of`'s shape is in one of x's, which may be 1 wide, or be shared by heads.
- */
+/* The index, in x, of element i of an array of `of`'s shape; x may be broadcast along columns, or shared by
+ * heads. */
 static int64_t shared_place(const struct part *of, const struct part *x, int64_t i)
 {
     const int64_t *wide = tensor_dims(of), *dim = tensor_dims(x);

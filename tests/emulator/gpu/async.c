@@ -22,16 +22,16 @@ enum {
 };
 
 struct mbarrier {
-    uint64_t *at; // holds MARK
+    uint64_t *at; // contains MARK
     int arrivals, pending;
-    int64_t bytes; // announced, less those that have come
+    int64_t bytes; // expected bytes, less those that have arrived
     uint64_t phase;
     bool fenced;
 };
 
 struct load {
     char *to;
-    const char *from; // of a copy without a map; else NULL
+    const char *from; // for a copy without a map; else NULL
     struct emulated_map map;
     struct mbarrier *barrier;
     int at[EMULATED_RANK];
@@ -40,21 +40,21 @@ struct load {
 
 struct named {
     int threads, arrived;
-    uint64_t round, went_on[MOST_WARPS]; // a bit for each lane that has arrived and did not wait
+    uint64_t round, went_on[MOST_WARPS]; // a bit per lane that has arrived without waiting
 };
 
-/* Of one warp: products [begin, end) are under way, counted from the block's first. */
+/* Per warp: wgmma [begin, end) are in flight, counted from the block's first. */
 struct warp {
     int begin, end, waits;
-    uint64_t begun;                                 // a digest of all: the warps of a warpgroup want the same
+    uint64_t begun;                                 // digest of all: the warps of a warpgroup must agree
     struct emulator_product product[MOST_PRODUCTS]; // modulo
     struct {
-        int begun, groups, waits, registers; // 0: those that it began with
+        int begun, groups, waits, registers; // 0: the initial number
         bool fenced;
     } lane[EMULATOR_LANES];
 };
 
-/* Of a product of a warpgroup: what the first of its warps has read as a. */
+/* For a warpgroup's wgmma: what its first warp has read as a. */
 struct left_read {
     int number, warps;
     uint64_t digest;
@@ -68,11 +68,11 @@ struct async {
     struct warp *warp[MOST_WARPS];
     int barriers, loads;
     struct emulator_piece memory; // dynamic shared memory
-    char *seen;                   // the same, as products and copies see it
-    bool fenced[MOST_WARPS];      // by a lane, and not settled yet
+    char *seen;                   // the same, as seen by the async proxy
+    bool fenced[MOST_WARPS];      // by a lane, not yet settled
 };
 
-/* This block's. */
+/* The state of this block. */
 static struct async *here(void)
 {
     struct async **slot = emulator_async();
@@ -104,8 +104,8 @@ _Noreturn static void refuse(const char *file, int line, const char *why)
     die(file, line, emulator_kernel(), "thread %u: %s", thread(), why);
 }
 
-/* Shared memory. A kernel must not count on where it begins: it does not on a multiple of 1024, and an
- * address in it is not a pointer's lowest bits. */
+/* Shared memory. A kernel must not assume its base address: it is not a multiple of 1024, and a shared-memory
+ * address differs from the low bits of a pointer. */
 
 enum { FIRST_ADDRESS = 1024 + 16 };
 _Static_assert((FIRST_ADDRESS - EMULATOR_SHARED_SHIFT) % 1024 != 0,
@@ -134,7 +134,7 @@ void emulator_async_fence(void)
     here()->fenced[thread() / EMULATOR_LANES] = true;
 }
 
-/* One copy for all lanes of a warp that fence before they meet. */
+/* One copy for all lanes of a warp that fence before they synchronize. */
 void async_settle(struct async *a, unsigned of_thread)
 {
     const unsigned warp = of_thread / EMULATOR_LANES;
@@ -256,7 +256,7 @@ void emulator_named_barrier(int number, int threads, bool waits, const char *fil
 
 /* Copies of boxes */
 
-/* Its barrier and its place, which is NaN until it arrives. */
+/* The destination, NaN until arrival, and the barrier. */
 static void begin_load(struct async *a, struct load *load, void *to, uint64_t *barrier, size_t alignment,
                        const char *file, int line)
 {
@@ -306,7 +306,7 @@ void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const in
     begin_load(a, load, to, barrier, LINE, file, line);
 }
 
-/* The chunk at `offset` of the box: of which row of the tensor, from which number on. NULL: outside. */
+/* The chunk at `offset` of the box: its row of the tensor, and first element. NULL: out of bounds. */
 static const char *chunk_of(const struct load *l, size_t offset, int64_t *number)
 {
     const struct emulated_map *m = &l->map;
@@ -391,7 +391,7 @@ static bool same_product(const struct emulator_product *a, const struct emulator
            a->accumulate == b->accumulate && a->line == b->line && a->group == b->group;
 }
 
-/* What the warps of a warpgroup must want alike. */
+/* The parameters in which the warps of a warpgroup must agree. */
 static uint64_t digest(uint64_t before, const struct emulator_product *p)
 {
     const uint64_t word[] = {p->a,
@@ -405,7 +405,7 @@ static uint64_t digest(uint64_t before, const struct emulator_product *p)
     return before;
 }
 
-/* Whether an earlier product into d is under way; d is then its business. */
+/* Whether an earlier wgmma into d is in flight, which then owns d. */
 static bool is_under_way(const struct warp *w, const struct emulator_product *p, unsigned lane, int number)
 {
     for (int i = w->begin; i < number; i++) {
@@ -484,7 +484,7 @@ void emulator_product_left(const struct emulator_product *p, const void *rows, s
     read->warps = (read->warps + 1) % WARPGROUP_WARPS;
 }
 
-/* All lanes have come here; the first that goes on does it for all. */
+/* All lanes have arrived; the first to continue does it for all. */
 void emulator_product_wait(int groups, const char *file, int line)
 {
     struct warp *w = my_warp();
@@ -507,7 +507,7 @@ void emulator_registers(int count)
     my_warp()->lane[thread() % EMULATOR_LANES].registers = count;
 }
 
-/* All of a warpgroup set the same, and all together no more than there are. */
+/* All threads of a warpgroup set the same number, and the total fits the register file. */
 static void expect_registers(const struct async *a)
 {
     int all = 0;

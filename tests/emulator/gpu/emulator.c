@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Fibers: each thread that has to wait keeps a stack of its own; one that never waits gives its stack to the
- * next. Switching is the ABI's callee-saved registers and the stack pointer, nothing else: a switch by
- * swapcontext() asks the kernel for the signal mask and takes fifty times as long.
+/* Fibers: each thread that has to wait keeps its own stack; one that never waits passes its stack to the
+ * next. A switch saves the ABI's callee-saved registers and the stack pointer only: swapcontext() makes a
+ * system call for the signal mask and takes fifty times as long.
  *
- * A turn lets every thread that can run do so, in the order that was asked for. Then those that wait for
- * their warp, and whose warp is complete, may run again, and those whose condition holds. When nobody may,
- * one of the copies that are under way arrives (async.h); when all wait for the block, all may go on. In an
- * order from a seed a warp or a warpgroup of each block is slow: it goes on only when nothing else can
- * happen. */
+ * A turn runs every ready thread, in the requested order. Afterwards, threads of complete warps and threads
+ * whose condition holds become ready. If there are none, one of the copies in flight arrives (async.h); when
+ * all wait for the block's barrier, all become ready. In a random order, one warp or warpgroup of each block
+ * is slow: it proceeds only when nothing else can. */
 #include "tests/emulator/gpu/emulator.h"
 
 #include "base/philox.h"
@@ -45,9 +44,9 @@ struct shared_piece {
     size_t bytes;
 };
 
-/* What a thread has begun to copy, oldest first. */
+/* The copies in flight of a thread, oldest first. */
 struct copies {
-    int count, group; // group: the number of the one that is not committed yet
+    int count, group; // group: the number of the open one
     struct {
         void *to;
         const void *from; // NULL: zeros
@@ -58,7 +57,7 @@ struct copies {
 
 struct stack {
     char *memory;
-    void *pointer; // while it does not run
+    void *pointer; // while suspended
 #if !defined(__x86_64__)
     ucontext_t context;
 #endif
@@ -70,7 +69,7 @@ struct emulator {
     int free_stack[MOST_THREADS], free_stacks, stacks;
     unsigned order[MOST_THREADS];
     struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
-    struct copies *copies; // of each thread; NULL: no kernel has begun any
+    struct copies *copies; // per thread; NULL: no kernel has started any
     struct async *async;
     struct shared_piece shared[SHARED_SITES];
     int shared_pieces;
@@ -81,7 +80,7 @@ struct emulator {
 #endif
     struct fiber *now;
     struct emulator_index block, grid, threads;
-    unsigned slow_begin, slow_end; // threads that are held back
+    unsigned slow_begin, slow_end; // threads that are delayed
     void (*body)(const void *context);
     const void *context;
     const char *kernel;
@@ -89,7 +88,7 @@ struct emulator {
     uint64_t seed, launches, bank_conflicts;
 };
 
-/* The one that runs on this thread of the CPU, as threadIdx belongs to the thread on a GPU. */
+/* The one that runs on this CPU thread, as threadIdx belongs to a GPU thread. */
 static _Thread_local struct emulator *current;
 
 struct emulator *emulator_create(void)
@@ -127,7 +126,7 @@ void emulator_order(struct emulator *e, const char *order)
 static void run_threads(void);
 
 #if defined(__x86_64__)
-/* Only assembler may stand in a naked function: the arguments are rdi and rsi. */
+/* Naked functions may contain assembler only: the arguments are rdi and rsi. */
 __attribute__((naked, noinline)) static void switch_stack(__attribute__((unused)) void **leave,
                                                           __attribute__((unused)) void *enter)
 {
@@ -140,7 +139,8 @@ __attribute__((naked, noinline)) static void switch_stack(__attribute__((unused)
 
 static void stack_begin(struct stack *stack)
 {
-    // As after a call: the stack pointer is 8 past a multiple of 16, and points to a caller, which is none.
+    // As after a call: the stack pointer is 8 past a multiple of 16, and points to a (missing) return
+    // address.
     void **top = (void **)(void *)(stack->memory + STACK_BYTES - 64 - 8);
     memset(top - 7, 0, 8 * sizeof *top);
     top[-1] = (void *)(uintptr_t)run_threads;
@@ -182,7 +182,7 @@ static void give_way(struct emulator *e)
     leave_stack(e, &e->stack[e->now->stack]);
 }
 
-/* What a stack runs: the thread it was given; then, when that is done, the next one. */
+/* Runs on a stack: the assigned thread; after its end, the next one. */
 static void run_threads(void)
 {
     for (;;) {
@@ -218,7 +218,7 @@ static void run_fiber(struct emulator *e, struct fiber *fiber)
     enter_stack(e, &e->stack[fiber->stack]);
 }
 
-/* Meeting points. */
+/* Synchronization points. */
 
 _Noreturn static void refuse(const struct emulator *e, const struct fiber *a, const struct fiber *b,
                              const char *why)
@@ -235,12 +235,12 @@ static bool same_place(const struct fiber *a, const struct fiber *b)
     return a->line == b->line && (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
-/* A warp goes on when all its lanes stand at the same operation. True if it did. */
+/* Releases a warp when all its lanes have reached the same operation. Returns whether it did. */
 static bool release_warp(struct emulator *e, unsigned first)
 {
     unsigned end = first + LANES < e->threads.x ? first + LANES : e->threads.x, waiting = 0;
     const struct fiber *one = NULL;
-    bool late = false; // a lane may still come
+    bool late = false; // a lane may still arrive
     for (unsigned i = first; i < end; i++) {
         if (e->fiber[i].state == AT_WARP) {
             one = &e->fiber[i];
@@ -263,7 +263,7 @@ static bool release_warp(struct emulator *e, unsigned first)
     return true;
 }
 
-/* The block goes on when all its threads stand at the same barrier. True if it did; false: all are done. */
+/* Releases the block when all its threads have reached the same barrier. False also when all have ended. */
 static bool release_block(struct emulator *e)
 {
     struct fiber *one = NULL;
@@ -271,7 +271,7 @@ static bool release_block(struct emulator *e)
         if (e->fiber[i].state == AT_BARRIER)
             one = &e->fiber[i];
         if (e->fiber[i].state == AT_CONDITION)
-            return false; // it may still come
+            return false; // it may still arrive
     }
     if (one == NULL)
         return false;
@@ -285,7 +285,7 @@ static bool release_block(struct emulator *e)
     return true;
 }
 
-/* Whoever's condition holds goes on. True if someone does. */
+/* Releases threads whose condition holds. Returns whether there were any. */
 static bool release_ready(struct emulator *e)
 {
     bool any = false;
@@ -319,7 +319,7 @@ static void expect_all_done(const struct emulator *e)
     }
 }
 
-/* Which of the copies under way arrives next. */
+/* Chooses the next copy to arrive. */
 static uint32_t draw(const struct emulator *e, uint64_t number)
 {
     if (e->direction == SHUFFLED)
@@ -347,7 +347,7 @@ static void choose_slow(struct emulator *e, uint64_t block)
     e->slow_end = e->direction == SHUFFLED ? e->slow_begin + each : 0;
 }
 
-/* Those who can, of the slow ones or of the others. True: someone did. */
+/* Runs the ready threads, slow ones or others. Returns whether there were any. */
 static bool run_ready(struct emulator *e, bool slow)
 {
     bool any = false;
@@ -404,7 +404,7 @@ void emulator_launch(struct emulator *e, const char *kernel, struct emulator_ind
     make_order(e, threads);
     current = e;
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
-    uint64_t stride = 1; // of a walk that meets every block once, for a random order
+    uint64_t stride = 1; // of a walk that visits every block once, in random order
     if (e->direction == SHUFFLED)
         for (stride = e->seed % blocks + 1; blocks % stride != 0 || stride == 0;)
             stride--;
@@ -420,7 +420,7 @@ void emulator_launch(struct emulator *e, const char *kernel, struct emulator_ind
     current = NULL;
 }
 
-/* For the running thread. */
+/* Of the running thread. */
 
 const struct emulator_index *emulator_thread_index(void)
 {
@@ -444,7 +444,7 @@ const struct emulator_index *emulator_grid_size(void)
 
 static void wait_at(struct emulator *e, enum fiber_state state, const char *file, int line)
 {
-    if (state != AT_WARP) // there all lanes settle at once
+    if (state != AT_WARP) // at a warp operation, all lanes settle at once
         async_settle(e->async, e->now->index.x);
     e->now->state = state;
     e->now->file = file;
@@ -467,7 +467,7 @@ void emulator_barrier(const char *file, int line)
     wait_at(current, AT_BARRIER, file, line);
 }
 
-/* A lane can be one operation ahead of another, not two: two lines of deposits are enough. */
+/* A lane can be one operation ahead of another, not two: double buffering suffices. */
 const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line)
 {
     struct emulator *e = current;
@@ -549,7 +549,7 @@ void emulator_copy(void *to, const void *from, size_t bytes, bool present, const
         die(file, line, e->kernel, "thread %u: copy %d, of %zu bytes from %p", e->now->index.x, c->count,
             bytes, from);
     if (present)
-        memcpy(to, from, bytes); // so that who reads beside an array is seen here
+        memcpy(to, from, bytes); // lets AddressSanitizer detect reads out of bounds
     memset(to, 0xff, bytes);
     c->copy[c->count].to = to;
     c->copy[c->count].from = present ? from : NULL;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which calls fail, by the environment:
- *     EMULATOR_FAIL=CALL        this one, of whatever library, each time
- *     EMULATOR_FAIL_WHEN=FILE   once there is such a file: in the middle of a run, when it has come so far
- *     EMULATOR_FAIL_GPU=NUMBER  on this one of a machine's GPUs, which is one rank's
- *     EMULATOR_LARGEST=BYTES    more is not to be had of cudaMalloc at a time */
+/* Fault injection, by environment variable:
+ *     EMULATOR_FAIL=CALL        this call, of any library, each time
+ *     EMULATOR_FAIL_WHEN=FILE   only once this file exists: in the middle of a run
+ *     EMULATOR_FAIL_GPU=NUMBER  only on this GPU of a machine, which is one rank's
+ *     EMULATOR_LARGEST=BYTES    limit of a single cudaMalloc */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "tests/emulator/gpu/emulator.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* CUDA graphs: while a stream is captured nothing of it runs, and what was put there can be run again and
- * again. Strict: a call that CUDA calls unsafe during a capture (cudaStreamCaptureModeThreadLocal), by the
- * thread that captures, spoils the capture, and so does a wait for an event from outside it. */
+/* CUDA graphs: work on a stream in capture is recorded instead of run, and can be replayed. Strict: a call
+ * that CUDA calls unsafe during capture (cudaStreamCaptureModeThreadLocal), by the capturing thread,
+ * invalidates the capture, and so does a wait for an event from outside it. */
 #include "tests/emulator/gpu/graph.h"
 
 #include "base/status.h"
@@ -13,7 +13,7 @@
 struct CUgraph_st {
     struct emulator_node *list;
     int count, capacity;
-    int held; // by its owner, by what was made of it, and by launches
+    int held; // references: owner, instances, launches
 };
 
 static _Thread_local cudaStream_t capturing;
@@ -66,7 +66,7 @@ cudaError_t emulator_forbid(void)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    // In the other modes threads that are other ranks would be forbidden things, or nobody anything.
+    // The other modes would restrict threads of other ranks, or none at all.
     CHECK(mode == cudaStreamCaptureModeThreadLocal);
     if (capturing != NULL)
         return emulator_returns(cudaErrorIllegalState);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A library that has next to nothing of what is looked for in it, as an old one lacks something. */
+/* A library that lacks nearly all required functions, as an old version would. */
 #include <stddef.h>
 
 size_t cublasLtGetVersion(void);

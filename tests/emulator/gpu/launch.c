@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What CUDA refuses to launch, and what it remembers of the calls that failed. The limits are those of
- * EMULATOR_CAPABILITY (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). */
+/* Launch validation, and the last error. The limits are those of EMULATOR_CAPABILITY (CUDA C++ Programming
+ * Guide, "Technical Specifications per Compute Capability"). */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "base/status.h"
@@ -26,7 +26,7 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
-/* What was asked for of this thread's GPU: of another, a kernel has to be asked for again. */
+/* cudaFuncSetAttribute() calls for this thread's GPU: they are per GPU. */
 static _Thread_local struct {
     const void *kernel;
     int device;
@@ -71,12 +71,12 @@ cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid
                 threads.z == 1;
     if (!good)
         return emulator_returns(cudaErrorInvalidConfiguration);
-    if (emulator_fails("cudaLaunchKernelEx")) // code is loaded when it is first launched
+    if (emulator_fails("cudaLaunchKernelEx")) // code is loaded at the first launch
         return emulator_returns(cudaErrorMemoryAllocation);
     return emulator_returns(shared_bytes <= shared_bytes_of(kernel) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-/* A call of the host's, in its turn. */
+/* A host function in stream order. */
 struct host_call {
     void (*function)(void *context);
     void *context;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A driver of no GPU, as libcuda.so.1, for the real cuDNN: it loads whatever kernel cuDNN has compiled, and
- * runs none. So a machine without a GPU shows whether cuDNN has an engine for a graph
- * (test_attention_cudnn.c). The numbers are the driver interface's: 34 is what a library that stands for the
- * driver says. */
+/* A driver without a GPU, as libcuda.so.1, for the real cuDNN: it loads any kernel that cuDNN has compiled,
+ * and runs none. A machine without a GPU can thus test whether cuDNN has an engine for a graph
+ * (test_attention_cudnn.c). The numbers are from the driver API: 34 is returned by stub libraries. */
 enum { STANDS_FOR_IT = 34, NO = 801 };
 
 int cuInit(unsigned flags)
@@ -35,7 +34,7 @@ int cuLibraryUnload(void *library)
     return 0;
 }
 
-/* cuDNN wants to find these, and a plan takes none. */
+/* Symbols that cuDNN resolves but a plan does not call. */
 #define NEVER(name) \
     int name(void)  \
     {               \

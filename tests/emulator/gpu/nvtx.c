@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* NVTX's ranges, for a test to read as text: "<F" where one of this thread's is opened, ">" where one ends.
- * Nobody listens at first, as without a profiler. */
+/* NVTX ranges, recorded as text for tests: "<F" at the beginning of this thread's range F, ">" at its end.
+ * Recording is off at first, as without a profiler. */
 #include "tests/emulator/include/nvtx3/nvToolsExt.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A kernel that writes one word past its shared memory: a build with AddressSanitizer must end it. */
+/* A kernel that writes one word past its shared memory: a build with AddressSanitizer must detect it. */
 #include "kernels/cuda/runtime/launch.h"
 
 static void overrun(unsigned by)

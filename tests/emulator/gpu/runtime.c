@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* CUDA's runtime for the emulated GPU: a stream is a list of what was put on it. It runs at once, or with
- * EMULATOR_STREAMS=late when somebody waits for it, asks for it, or stands still himself.
+/* The CUDA runtime for the emulated GPU: a stream is a queue. It runs at once, or with EMULATOR_STREAMS=late
+ * when it is synchronized, queried, or blocked on itself.
  *
- * The trap: a GPU is one thread's, and so is everything here. Other GPUs are met in messages only (NCCL's),
- * so a thread that waits runs whatever of its own can run, and rests when nothing can until there is news. */
+ * The trap: a GPU belongs to one thread, and so does everything here. Other GPUs are reached by messages only
+ * (NCCL's), so a waiting thread runs any ready work of its own, and sleeps until there is news. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "base/status.h"
@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What is on a stream: a call, a message, the record of an event, or a wait for one. */
+/* An entry of a stream: a call, a message, an event record, or a wait for an event. */
 struct entry {
     struct entry *next;
     void (*run)(cudaStream_t stream, void *context);
@@ -32,19 +32,19 @@ struct entry {
 };
 
 struct CUstream_st {
-    struct CUstream_st *next; // of this thread's
+    struct CUstream_st *next; // list of this thread's streams
     struct emulator *emulator;
     bool late;
     int64_t clock_ns;
     struct entry *first, **last;
-    cudaGraph_t captured; // what is put here goes into it; NULL: on the stream
+    cudaGraph_t captured; // new work is added to it; NULL: to the stream
 };
 struct CUevent_st {
     cudaStream_t stream; // of the last record
     uint64_t recorded, passed;
-    int64_t passed_ns;    // by the clock of its stream
-    bool timed, captured; // the second: the last record was while its stream was captured
-    int held;             // by its owner, and by waits on streams
+    int64_t passed_ns;    // on the clock of its stream
+    bool timed, captured; // captured: the last record was during capture
+    int held;             // references: owner, waits on streams
 };
 
 struct emulator *emulator_of(cudaStream_t stream)
@@ -52,11 +52,11 @@ struct emulator *emulator_of(cudaStream_t stream)
     return stream->emulator;
 }
 
-/* Device memory under EMULATOR_MEMORY=guarded: whole pages, in a list that starts each of them. One thread's
- * devices at a time use it. */
+/* Device memory under EMULATOR_MEMORY=guarded: full pages, in a list whose links are in their first bytes.
+ * Used by one thread's devices at a time. */
 struct guarded {
     struct guarded *next;
-    size_t bytes; // whole pages, this head's too
+    size_t bytes; // full pages, including this header
 };
 enum { PAGE_BYTES = 4096 };
 
@@ -105,9 +105,9 @@ static bool give_guarded(void *data)
 
 static _Thread_local cudaStream_t streams;
 static _Thread_local int device;
-static _Thread_local int64_t moved_ns, rested_ns; // when anything last did; when this thread last rested
+static _Thread_local int64_t moved_ns, rested_ns; // last progress; last sleep of this thread
 static _Thread_local struct emulator_calls calls;
-static _Thread_local cudaEvent_t not_ready; // asked for last, and not passed
+static _Thread_local cudaEvent_t not_ready; // last queried, incomplete
 
 static atomic_uint news;
 
@@ -140,7 +140,7 @@ void emulator_rest(void)
     int64_t limit_ms = patience != NULL ? strtoll(patience, NULL, 10) : 60000;
     struct timespec moment = {.tv_nsec = 1000000};
     int64_t now = now_ns();
-    if (now - rested_ns > 1000000000) // it has done other things meanwhile
+    if (now - rested_ns > 1000000000) // it was busy with other things meanwhile
         moved_ns = now;
     rested_ns = now;
     if (now - moved_ns > limit_ms * 1000000) {
@@ -158,7 +158,7 @@ static void let_go(cudaEvent_t event)
         free(event);
 }
 
-/* The message in front has moved, or is done and can go. */
+/* The first message has progressed, or is complete and can be removed. */
 static bool move_message(struct emulator_message *message, bool *done)
 {
     bool moved = false;
@@ -170,7 +170,7 @@ static bool move_message(struct emulator_message *message, bool *done)
     return moved;
 }
 
-/* Runs the first entry of a stream, or before it what it waits for. False: it waits for a message. */
+/* Runs the first entry of a stream, or first its dependency. False: it waits for a message. */
 static bool run_first(cudaStream_t stream)
 {
     struct entry *entry = stream->first;
@@ -204,7 +204,7 @@ static bool run_first(cudaStream_t stream)
     return true;
 }
 
-/* One thing more; where this stream stands still, of any other: a partner may need it first. */
+/* Runs one entry; if this stream is blocked, of any other: a peer may need it first. */
 static void run_more(cudaStream_t stream)
 {
     bool moved = run_first(stream);
@@ -230,7 +230,7 @@ static void put(cudaStream_t stream, struct entry what)
     *stream->last = entry;
     stream->last = &entry->next;
     if (!stream->late)
-        while (run_first(stream)) // as far as it goes
+        while (run_first(stream)) // as far as possible
             moved_ns = now_ns();
 }
 
@@ -263,7 +263,7 @@ void emulator_pass_time(cudaStream_t stream, int64_t ns)
 
 void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
 {
-    CHECK(stream->captured == NULL); // not built here: NCCL's could be captured
+    CHECK(stream->captured == NULL); // not implemented: NCCL's can be captured
     put(stream, (struct entry){.message = message});
 }
 
@@ -283,7 +283,7 @@ static cudaError_t check_device(int number)
     return emulator_returns(number >= 0 && number < gpus() ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-/* As the driver knows CUDA, 1000 x major + 10 x minor; 0: there is none. */
+/* The driver's CUDA version, 1000 x major + 10 x minor; 0: no driver. */
 static int driver(void)
 {
     const char *version = getenv("EMULATOR_DRIVER");
@@ -323,9 +323,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int number)
     return check_device(number);
 }
 
-/* Few unless EMULATOR_PROCESSORS says how many, so that blocks which share out work have several pieces of
- * it.
- */
+/* Few unless EMULATOR_PROCESSORS is set, so that persistent blocks have several work tiles. */
 static int processors(void)
 {
     const char *count = getenv("EMULATOR_PROCESSORS");
@@ -340,7 +338,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     if (attribute == cudaDevAttrMultiProcessorCount)
         *value = processors();
     else if (result_of("cudaDeviceGetAttribute", cudaErrorNoDevice) != cudaSuccess)
-        *value = 7; // an old one
+        *value = 7; // too old
     return check_device(number);
 }
 
@@ -470,10 +468,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         (void)emulator_forbid();
         return emulator_returns(cudaErrorStreamCaptureIsolation);
     }
-    if (event->captured) // in CUDA another stream would join the capture: not built here
+    if (event->captured) // in CUDA the other stream would join the capture: not implemented
         return emulator_returns(stream->captured != NULL ? cudaSuccess : cudaErrorCapturedEvent);
     if (event->recorded == 0)
-        return emulator_returns(cudaErrorInvalidValue); // CUDA would not wait, which is never meant
+        return emulator_returns(cudaErrorInvalidValue); // CUDA would not wait, which is never intended
     event->held++;
     put(stream, (struct entry){.wait = event, .number = event->recorded});
     return cudaSuccess;
@@ -492,7 +490,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     if (emulator_forbid() != cudaSuccess)
         return cudaErrorStreamCaptureUnsupported;
-    while (event->passed < event->recorded) // it could no more be asked for
+    while (event->passed < event->recorded) // afterwards it could not be queried
         run_more(event->stream);
     let_go(event);
     return cudaSuccess;
@@ -504,14 +502,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     if (event->captured)
         return cudaSuccess;
     while (event->passed < event->recorded && event->stream != stream)
-        run_more(event->stream); // a record on another stream replaces this one: let it not overtake
+        run_more(event->stream); // a record on another stream replaces this one, but must not overtake it
     event->stream = stream;
     event->recorded++;
     put(stream, (struct entry){.record = event});
     return cudaSuccess;
 }
 
-/* Whoever asks gives the GPU time for one more thing. */
+/* A query gives the GPU time for one entry. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (emulator_forbid() != cudaSuccess)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuTensorMapEncodeTiled for the emulated GPU: it refuses what the driver interface's documentation forbids.
- */
+/* cuTensorMapEncodeTiled for the emulated GPU: rejects arguments that the documentation of the driver API
+ * forbids. */
 #include "base/status.h"
 #include "tests/emulator/include/cuda.h"
 #include "tests/emulator/include/cuda_runtime_api.h"

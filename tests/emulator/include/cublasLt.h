@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of cuBLASLt that the cuda device uses, for the emulator's GPU. Names and values are cuBLASLt's, so
- * that gemm_cublaslt.c is compiled as it is; what it does and what it minds says cublaslt.c. */
+/* The subset of cuBLASLt that the cuda device uses, for the emulated GPU. Names and values are cuBLASLt's, so
+ * that gemm_cublaslt.c compiles unchanged; cublaslt.c documents its behaviour and checks. */
 #pragma once
 
 #include "tests/emulator/include/cuda_runtime_api.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of CUDA's driver interface that makes tensor maps, with its names and values. The emulator's maps
- * hold what was asked for (struct emulated_map); whatever the documentation of cuTensorMapEncodeTiled forbids
- * is refused (tensor_map.c). */
+/* The subset of the CUDA driver API for tensor maps, with its names and values. The emulator's maps store the
+ * arguments (struct emulated_map); arguments that the documentation of cuTensorMapEncodeTiled forbids are
+ * rejected (tensor_map.c). */
 #pragma once
 
 #include <stdint.h>
@@ -40,13 +40,13 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill);
 
-/* What stands in a map of the emulator's. */
+/* The contents of an emulated map. */
 enum { EMULATED_MAP = 0x3a9d17e5, EMULATED_RANK = 5 };
 struct emulated_map {
     uint32_t magic, rank, number_bytes;
     cuuint32_t box[EMULATED_RANK];
     const char *data;
-    cuuint64_t dim[EMULATED_RANK], stride[EMULATED_RANK - 1]; // numbers; bytes
+    cuuint64_t dim[EMULATED_RANK], stride[EMULATED_RANK - 1]; // elements; bytes
 };
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The functions of mma.h in software. What each lane holds of a matrix is said there; here it is
- * written down a second time, and test_mma.cpp compares both with plain matrix products. */
+/* The functions of mma.h in software. The fragment layout documented there is implemented here a second time,
+ * independently, and test_mma.cpp compares both with plain matrix multiplication. */
 #pragma once
 
 #include "tests/emulator/gpu/async.h"
@@ -27,8 +27,7 @@ inline float widen(f16 x)
 
 template <class T> T narrow(float x);
 
-/* The upper half is rounded by adding half a unit of its last place, less one where that leaves a tie even.
- */
+/* Rounds the upper half by adding half a unit of its last place, less one where that leaves a tie even. */
 template <> inline bf16 narrow<bf16>(float x)
 {
     uint32_t bits;
@@ -52,7 +51,7 @@ template <> inline f16 narrow<f16>(float x)
     const float units = isinf(x) ? 65536.0F : rintf(ldexpf(fabsf(x), -last));
     if (isinf(x) || ldexpf(units, last) > 65504.0F)
         return {static_cast<uint16_t>(sign | 0x7c00)};
-    // Units from 1024 on carry the leading one, which adds to the exponent.
+    // 1024 units and more include the leading one, which adds to the exponent.
     return {static_cast<uint16_t>(sign | (static_cast<unsigned>(units) + ((last + 24) << 10)))};
 }
 
@@ -83,7 +82,7 @@ inline unsigned shared_address(const void *data, CALLED_FROM)
     return emulator_shared_address(data, file, line);
 }
 
-/* One row of 16 bytes, and where it was. */
+/* One row of 16 bytes, and its address. */
 struct emulated_row {
     uint16_t at[8];
     uint64_t address;
@@ -98,7 +97,7 @@ inline const emulator_deposit *emulated_rows(const void *row, const char *file, 
     const emulator_deposit *all = emulator_exchange(&mine, sizeof mine, file, line);
     if (threadIdx.x % 8 != 0)
         return all;
-    // The first lane of each matrix looks at its eight rows: 16 bytes are four of the 32 banks.
+    // The first lane of each matrix checks its eight rows: 16 bytes are four of the 32 banks.
     unsigned banks = 0;
     for (unsigned r = 0; r < 8; r++)
         banks |= 1U << (all[threadIdx.x % 32 + r].word[2] / 16 % 8);
@@ -132,7 +131,7 @@ inline void ldmatrix_x4_trans(uint32_t out[4], const void *row, CALLED_FROM)
         out[i] = emulated_pair(all, 8 * i + 2 * t, g, 8 * i + 2 * t + 1, g);
 }
 
-/* The two numbers in register `index` of a lane. */
+/* The two elements in register `index` of a lane. */
 template <class T>
 void emulated_widen(const emulator_deposit *all, unsigned lane, unsigned index, float out[2])
 {
@@ -142,8 +141,8 @@ void emulated_widen(const emulator_deposit *all, unsigned lane, unsigned index, 
     out[1] = widen(T{bits[1]});
 }
 
-/* Terms in the order of k, each product exact in fp32. (A tensor core's order, and how it rounds on the way,
- * are not documented.) */
+/* Terms in the order of k, each product exact in fp32. (A tensor core's order and intermediate rounding are
+ * not documented.) */
 template <class T> void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], CALLED_FROM)
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of CUDA C++ that kernels/cuda/ uses, for a compiler of C++. */
+/* The subset of CUDA C++ that kernels/cuda/ uses, for a C++ compiler. */
 #pragma once
 
 #include "tests/emulator/gpu/emulator.h"
@@ -53,7 +53,7 @@ template <class T> T emulated_shuffle(T value, unsigned from, const char *file, 
     type *const name = static_cast<type *>(emulator_shared(&name##_site, sizeof(type) * (count)))
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulator_shared(nullptr, 0))
 
-/* A launch that lies on a stream: where, and what a thread does. */
+/* A launch in a stream: its configuration and thread function. */
 template <class Body> struct emulated_launch {
     const char *name;
     dim3 grid;
@@ -75,7 +75,7 @@ template <class Body> struct emulated_launch {
     }
 };
 
-/* The fields have names of their own: CUDA's are macros here. */
+/* The field names differ: CUDA's are macros here. */
 struct cudaLaunchConfig_t {
     dim3 grid, block;
     size_t shared_bytes;
@@ -84,7 +84,7 @@ struct cudaLaunchConfig_t {
     unsigned attribute_count;
 };
 
-/* In CUDA a launch has no name: here it is that of launch_kernel() in launch.h. */
+/* In CUDA a launch has no name: here it is the argument of launch_kernel() in launch.h. */
 #define cudaLaunchKernelEx(config, kernel, ...) emulated_launch_kernel(name, config, kernel, __VA_ARGS__)
 
 template <class... Parameters, class... Arguments>
@@ -99,7 +99,7 @@ cudaError_t emulated_launch_kernel(const char *name, const cudaLaunchConfig_t *c
         return error;
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     using launch = emulated_launch<decltype(body)>;
-    void *memory = nullptr; // tensor maps among the arguments lie on 64 bytes
+    void *memory = nullptr; // tensor maps among the arguments are 64-byte aligned
     CHECK(posix_memalign(&memory, alignof(launch) > sizeof(void *) ? alignof(launch) : sizeof(void *),
                          sizeof(launch)) == 0);
     auto *made = new (memory) launch{name, grid, block.x, config->shared_bytes, body};

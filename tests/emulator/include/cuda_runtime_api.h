@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of CUDA's runtime that the cuda device uses, for a GPU that is the emulator: its memory is the
- * host's, and a stream runs at once, or, with the environment variable EMULATOR_STREAMS=late, as far as
- * somebody synchronises or asks. Names and values are CUDA's, so that kernels/cuda/ is compiled as it is.
+/* The subset of the CUDA runtime that the cuda device uses, for the emulated GPU: its memory is host memory,
+ * and a stream runs at once, or, with the environment variable EMULATOR_STREAMS=late, when it is synchronized
+ * or queried. Names and values are CUDA's, so that kernels/cuda/ compiles unchanged.
  *
- * With EMULATOR_MEMORY=guarded device memory can be reached only while something of a stream runs: a host
- * that follows a device's address ends at once, as on a GPU. (CPU transports do follow it: for one rank.)
+ * With EMULATOR_MEMORY=guarded, device memory is accessible only while a stream runs: a host that
+ * dereferences a device address fails at once, as on a GPU. (CPU transports do so: one rank only.)
  *
- * EMULATOR_GPUS=N gives the machine N GPUs; a thread has one at a time, as a rank does. What is on its
- * streams moves while that thread calls: a stream stands still at a message of NCCL's (nccl.c)
- * until its partners have come to theirs.
+ * EMULATOR_GPUS=N gives the machine N GPUs; a thread has one at a time, as a rank does. Its streams progress
+ * during calls of that thread: a stream blocks at an NCCL message (nccl.c) until its peers have reached
+ * theirs.
  *
- * EMULATOR_CAPABILITY=8.0 makes them such GPUs; without it they are of 9.0, with the instructions of wgmma.h.
+ * EMULATOR_CAPABILITY=8.0 sets their compute capability; the default is 9.0, with the instructions of
+ * wgmma.h.
  *
- * The environment variable EMULATOR_FAIL=CALL makes that call fail (faults.c), for tests of
- * messages: cudaMalloc, cudaGetDeviceCount for a machine without a GPU (EMULATOR_DRIVER=12040: with a driver
- * of CUDA 12.4, or 0: with none), or cudaGetDeviceProperties for one whose last is another.
- */
+ * The environment variable EMULATOR_FAIL=CALL makes that call fail (faults.c), to test error messages:
+ * cudaMalloc, cudaGetDeviceCount for a machine without a GPU (EMULATOR_DRIVER=12040: with a driver for CUDA
+ * 12.4, or 0: without), or cudaGetDeviceProperties for a machine whose last GPU is of another kind. */
 #pragma once
 
 #include <stdbool.h>
@@ -74,7 +74,7 @@ struct cudaDeviceProp {
 };
 
 const char *cudaGetErrorString(cudaError_t error);
-/* As in CUDA, the last of this thread's calls that returned anything but success, "not ready" too. */
+/* As in CUDA, the last unsuccessful status of this thread's calls, including "not ready". */
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
@@ -117,13 +117,13 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 
 struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
-/* Puts run(stream, context) on the stream; `context` is malloc's, and is freed after it. `name` is a literal.
- * The first `bytes` of the context, which have no padding that is unset, say what it does; 0: they do not. */
+/* Enqueues run(stream, context); `context` is from malloc, and is freed afterwards. `name` is a literal. The
+ * first `bytes` of the context, without uninitialized padding, identify the call; 0: they do not. */
 void emulator_put(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
                   void *context, size_t bytes);
-/* Whether two graphs are not the same calls with the same arguments, and in what they differ. */
+/* Whether two graphs differ in calls or arguments, and in which. */
 bool emulator_graphs_differ(cudaGraph_t a, cudaGraph_t b, char *why, size_t chars);
-/* Sets the padding of *object to zero where the compiler can; bytes of it that can be compared then. */
+/* Zeroes the padding of *object if the compiler can; returns the number of comparable bytes. */
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
 #define EMULATOR_COMPARES           true
@@ -135,41 +135,41 @@ bool emulator_graphs_differ(cudaGraph_t a, cudaGraph_t b, char *why, size_t char
 #define EMULATOR_COMPARABLE(object) ((void)(object), (size_t)0)
 #endif
 
-/* What CUDA refuses: a grid or a block that is empty or too large, and more dynamic shared memory than this
- * thread's GPU was asked for with cudaFuncSetAttribute(). */
+/* Checks what CUDA rejects: an empty or too large grid or block, and more dynamic shared memory than
+ * cudaFuncSetAttribute() has set for this thread's GPU. */
 struct emulator_index;
 cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid,
                                   struct emulator_index threads, size_t shared_bytes);
 
-/* By a stream's own clock, which cudaEventElapsedTime() reads: what is running now took so long. */
+/* Advances a stream's clock, which cudaEventElapsedTime() reads, by the duration of the current entry. */
 void emulator_pass_time(cudaStream_t stream, int64_t ns);
 
-/* Something that needs partners: it is asked to move on, says whether it has, and returns true when it is
- * done; the stream stands still until then. say() writes what it waits for. */
+/* An entry that needs peers: it is polled for progress, and returns true when it is complete; the stream
+ * blocks until then. say() describes what it waits for. */
 struct emulator_message {
     bool (*move)(struct emulator_message *message, bool *moved);
     void (*say)(const struct emulator_message *message, FILE *to);
 };
-/* Takes `message`, which is freed after it. */
+/* Takes ownership of `message`. */
 void emulator_put_message(cudaStream_t stream, struct emulator_message *message);
-/* Something has happened that another thread may wait for; and sleeping until then, or for a moment. Whoever
- * sees nothing move for EMULATOR_PATIENCE_MS (60000) ends the program, and says what its streams wait for. */
+/* Signals an event that another thread may wait for; and sleeps until then, or briefly. A thread without
+ * progress for EMULATOR_PATIENCE_MS (60000) ends the program, and prints what its streams wait for. */
 void emulator_news(void);
 void emulator_rest(void);
-int emulator_device(void); // this thread's
+int emulator_device(void); // of this thread
 
-/* What this thread has asked of its GPU that makes a host wait, ever. */
+/* Total number of this thread's blocking calls. */
 struct emulator_calls {
     int syncs;       // of a stream or an event
-    int polls;       // times it has asked for an event again that was not passed when it asked last
-    int allocations; // of memory, pinned too, and its giving back
-    int pieces;      // of device memory that were asked for
-    int launches;    // of kernels, libraries and copies, each by itself
+    int polls;       // repeated queries of an event that was not ready before
+    int allocations; // allocating and freeing memory, including pinned
+    int pieces;      // allocations of device memory
+    int launches;    // individual launches of kernels, libraries and copies
     int graphs;      // of graphs
 };
 struct emulator_calls emulator_calls(void);
-bool emulator_fails(const char *call); // as EMULATOR_FAIL says
-/* `error`, which cudaGetLastError() will know of. */
+bool emulator_fails(const char *call); // according to EMULATOR_FAIL
+/* Records `error` for cudaGetLastError(), and returns it. */
 cudaError_t emulator_returns(cudaError_t error);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The functions of wgmma.h in software, strict: an operand's descriptor is taken apart as the
- * PTX ISA says, and read where it says, when the product is waited for (async.h); test_wgmma.cpp compares
- * with plain products. */
+/* The functions of wgmma.h in software, strict: an operand's descriptor is decoded as specified in the PTX
+ * ISA, and the operand is read at its address when the wgmma is waited for (async.h); test_wgmma.cpp compares
+ * with plain matrix multiplication. */
 #pragma once
 
-/* Eight numbers of 16 bytes of an operand: `along` chunks of the row's direction and `across` rows further.
- */
+/* Eight 16-bit elements of an operand: `along` chunks in the row direction and `across` rows further. */
 inline const uint16_t *emulated_chunk(const emulator_product *p, uint64_t operand, bool transpose, int row,
                                       int chunk)
 {
@@ -44,7 +43,7 @@ void emulated_operand(const emulator_product *p, uint64_t operand, bool transpos
     }
 }
 
-/* a of registers: this warp's 16 rows. */
+/* a from registers: this warp's 16 rows. */
 template <class T> void emulated_left(const emulator_product *p, float (*out)[16])
 {
     for (int lane = 0; lane < 32; lane++) {
@@ -56,7 +55,7 @@ template <class T> void emulated_left(const emulator_product *p, float (*out)[16
     }
 }
 
-/* d of all lanes, as a matrix: in, or back. */
+/* d of all lanes, as a matrix: gathers, or scatters. */
 template <int COLUMNS> void emulated_sums(const emulator_product *p, bool in, float (&sums)[16][COLUMNS])
 {
     for (int lane = 0; lane < 32; lane++) {
@@ -77,7 +76,7 @@ template <int COLUMNS> void emulated_sums(const emulator_product *p, bool in, fl
 /* One warp's rows; terms in the order of k, as mma_m16n8k16 does. */
 template <class T> void emulated_multiply(const emulator_product *p)
 {
-    enum { MOST_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler adds up side by side
+    enum { MOST_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler vectorizes
     float all[64][16], b[MOST_COLUMNS][16], across[16][MOST_COLUMNS], sums[16][MOST_COLUMNS];
     float(*const a)[16] = all + p->warp % 4 * 16; // this warp's rows
     if (p->left[0] != nullptr)

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of cuDNN's backend interface that attention uses, on the emulator's GPU. Names and values are
- * cuDNN's, so that kernels/cuda/attention_cudnn*.c are compiled as they are; what is like the real one says
- * cudnn.c.
+/* The subset of cuDNN's backend API that attention uses, on the emulated GPU. Names and values are cuDNN's,
+ * so that kernels/cuda/attention/attention_cudnn*.c compile unchanged; cudnn.c documents its behaviour.
  *
- * EMULATOR_FAIL=cudnnCALL makes that call fail, EMULATOR_FAIL=cudnn is a machine without cuDNN,
- * "cudnn memory" one whose GPU has no room for what a plan loads when it first runs, and
- * EMULATOR_FAIL=engines a cuDNN that has no engine for a graph. */
+ * EMULATOR_FAIL=cudnnCALL makes that call fail, EMULATOR_FAIL=cudnn simulates a machine without cuDNN, "cudnn
+ * memory" a GPU without memory for what a plan loads at its first execution, and EMULATOR_FAIL=engines a
+ * cuDNN without an engine for a graph. */
 #pragma once
 
 #include "tests/emulator/include/cuda_runtime_api.h"

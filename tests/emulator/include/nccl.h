@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of NCCL that the nccl transport uses, between the emulator's GPUs: of threads, and of processes of
- * one machine, for what a unique id names is a file in shared memory. Names and values are NCCL's, so that
- * parallel/comm_nccl*.c are compiled as they are; what is like the real one and what is not says nccl.c.
+/* The subset of NCCL that the nccl transport uses, between emulated GPUs: of threads, and of processes on one
+ * machine, since a unique id names a file in shared memory. Names and values are NCCL's, so that
+ * parallel/transports/nccl/ compiles unchanged; nccl.c documents similarities and differences.
  *
- * EMULATOR_SUMS=ranks adds in the order of the ranks, which NCCL does not. EMULATOR_FAIL=ncclCALL makes that
- * call fail; ncclCommGetAsyncError says then that a partner is gone. */
+ * EMULATOR_SUMS=ranks adds in rank order, which NCCL does not. EMULATOR_FAIL=ncclCALL makes that call fail;
+ * ncclCommGetAsyncError then reports a failed peer. */
 #pragma once
 
 #include "tests/emulator/include/cuda_runtime_api.h"
@@ -63,7 +63,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, nc
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
-/* How many first letters this thread has had: to another rank or from it, for each comm anew. */
+/* The number of first point-to-point messages of this thread: per peer, direction and comm. */
 int emulated_nccl_meetings(void);
-/* Of the emulator: how often memory was registered in this process. */
+/* For the emulator: the number of memory registrations in this process. */
 int emulated_nccl_registrations(void);

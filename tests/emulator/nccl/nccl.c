@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /* NCCL between emulated GPUs. Ranks are threads or processes; a comm is a file in shared memory with a slot
- * for what each rank has to say, and one for each pair:
+ * per rank, and one per pair:
  *
- * - a collective: everyone posts a piece into its slot; when all have, everyone takes from all slots
- * - a letter: the sender posts a piece into the pair's slot when the last was taken; sent is what was taken
+ * - a collective: every rank posts a piece into its slot; when all have, every rank reads all slots
+ * - a point-to-point message: the sender posts a piece into the pair's slot once the last was read; it is
+ *   sent when it has been read
  *
- * Like the real one: messages of one comm run one after the other in the order of the calls; with
- * NCCL_LAUNCH_ORDER_IMPLICIT=1, which it insists on, those of all comms of a GPU start in the order of the
- * calls; letters of one group move together, and a send outside a group waits for its receiver; sums go round
- * a ring, so each slice begins with another rank; a maximum drops a NaN; two ranks on one GPU of one host are
- * refused, and two of one process that load kernels or connect in the middle of it; a comm that is aborted
- * lets its messages go, and those of its partners never end; to abort it waits for what its GPU does for
- * other comms, which only one group of aborts ends.
+ * Like the real one: messages of one comm run one after another in the order of the calls; with
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1, which is required, those of all comms of a GPU start in the order of the
+ * calls; point-to-point messages of one group progress together, and a send outside a group waits for its
+ * receiver; sums go around a ring, so each slice begins with another rank; a maximum drops a NaN; two ranks
+ * on one GPU of one host are rejected, and so are two of one process that load kernels or connect in the
+ * middle of it; aborting a comm cancels its messages, and those of its peers never complete; abort waits for
+ * the GPU's work for other comms, which only one group of aborts resolves.
  *
- * Crueler: ranks that call for different things, in types or counts, end the program with what each wanted.
- * What a message writes is garbage until it is done, unless it is read too. */
+ * Stricter: ranks with different calls, types or counts end the program with both sides' arguments. The
+ * output of a message is garbage until it is complete, unless it is also its input. */
 #include "base/status.h"
 #include "tests/emulator/nccl/nccl_wire.h"
 
@@ -24,15 +25,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A thread's, as a GPU is: the order of its calls, and the group that is open. */
+/* Per thread, as a GPU is: the order of its calls, and the open group. */
 struct thread_state {
     uint64_t tickets, started;
     bool disorder; // a comm was aborted
-    int meetings;  // of this rank with another, in each comm and direction
+    int meetings;  // first contacts between this rank and another, per comm and direction
     int depth, letter_count;
     bool spoiled;    // a call of the open group has failed
-    bool aborts;     // so has a comm been aborted in it
-    int comms_stand; // that have a message under way
+    bool aborts;     // a comm was aborted in it
+    int comms_stand; // comms with a message in flight
     struct ncclComm *comm;
     cudaStream_t stream;
     struct letter letters[MOST_LETTERS];
@@ -57,7 +58,7 @@ static void comm_release(struct ncclComm *c)
     free(c);
 }
 
-/* Garbage where it writes and does not read. */
+/* Garbage in output that is not input. */
 static void spoil(const struct message *m)
 {
     size_t each = nccl_bytes_of(m->wish.type), out = m->wish.count * each;
@@ -132,7 +133,8 @@ static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct wish wis
 {
     struct message *m = calloc(1, sizeof *m + (size_t)letter_count * sizeof *letters);
     CHECK(m != NULL);
-    wish.call = wish.kind == LETTERS ? 0 : c->collectives++; // which some of the ranks exchange alone
+    wish.call = wish.kind == LETTERS ? 0 : c->collectives++; // point-to-point calls are not counted by all
+                                                             // ranks
     wish.known = is_known(c, in) | is_known(c, out) << 1;
     *m = (struct message){.base = {move, say},
                           .comm = c,
@@ -188,7 +190,7 @@ ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType
     return collective("ncclBroadcast", comm, stream, wish, in, out);
 }
 
-/* ---- groups of letters ---- */
+/* ---- groups of point-to-point messages ---- */
 
 static ncclResult_t send_group(void)
 {
@@ -199,7 +201,7 @@ static ncclResult_t send_group(void)
     return put(mine.comm, mine.stream, (struct wish){.kind = LETTERS}, NULL, NULL, mine.letters, count);
 }
 
-/* Of one comm and one stream at a time, which is all that is used. */
+/* One comm and one stream at a time: no other use exists. */
 static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream_t stream)
 {
     if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv")) {
@@ -224,7 +226,7 @@ static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream
 ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    char *data = (char *)(uintptr_t)in; // it is only read
+    char *data = (char *)(uintptr_t)in; // only read
     return add_letter((struct letter){.send = true, .data = data, .count = count, .type = type, .peer = peer},
                       comm, stream);
 }
@@ -241,7 +243,7 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-/* What an aborted comm has of CUDA is freed, and that waits for the GPU: for messages of other comms too. */
+/* Freeing the CUDA resources of an aborted comm waits for the GPU, including messages of other comms. */
 static void free_aborted(void)
 {
     if (mine.comms_stand > 0)
@@ -397,15 +399,15 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    CHECK(comm->calls == comm->finished); // the transport waits for its messages before,
-    CHECK(comm->known == NULL);           // and takes back what it registered
+    CHECK(comm->calls == comm->finished); // the transport waits for its messages first,
+    CHECK(comm->known == NULL);           // and deregisters its memory
     comm_release(comm);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    CHECK(mine.depth <= 1); // of a group that somebody has forgotten to end it would be put off for good
+    CHECK(mine.depth <= 1); // in a group that is never ended, it would be deferred forever
     comm->aborted = true;
     mine.disorder = true;
     stand(comm, false);

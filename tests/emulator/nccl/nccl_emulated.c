@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The nccl transport's library where that is the emulated one. */
+/* Library loading of NCCL, linked to the emulated one. */
 #include "parallel/transports/nccl/comm_nccl.h"
 
 enum status nccl_library_open(struct nccl_library *out)

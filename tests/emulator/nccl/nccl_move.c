@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The emulated NCCL's messages, moved through shared memory a piece at a time. */
+/* Message progress of the emulated NCCL, through shared memory, a piece at a time. */
 #include "base/status.h"
 #include "kernels/narrow.h"
 #include "tests/emulator/nccl/nccl_wire.h"
@@ -19,7 +19,7 @@ const char *nccl_kind_name(int kind)
     return names[kind];
 }
 
-/* ---- what ranks want of each other ---- */
+/* ---- agreement between ranks ---- */
 
 /* "if any rank in a communicator passes registered buffers [...] all other ranks in the same communicator
  * must pass their registered buffers" (NCCL's guide, User Buffer Registration); else it may do anything. */
@@ -102,7 +102,7 @@ static void combine(int type, char *acc, const char *x, bool maximum)
     die(__FILE__, __LINE__, "the emulated NCCL", "adds no type %d", type);
 }
 
-/* Element `i` of the message, whose parts lie `at` bytes into every slot: first + first + 1 + ... round the
+/* Element `i` of the message, with its parts `at` bytes into every slot: first + first + 1 + ... around the
  * ring. */
 static void add_ring(const struct message *m, size_t at, int first, char *out)
 {
@@ -193,7 +193,7 @@ bool nccl_move_collective(struct message *m, bool *moved)
     return true;
 }
 
-/* ---- letters ---- */
+/* ---- point-to-point ---- */
 
 static bool move_send(struct message *m, struct letter *l)
 {
@@ -232,7 +232,7 @@ static bool move_receive(struct message *m, struct letter *l)
     return true;
 }
 
-/* Those between two ranks in one direction in their order. */
+/* Messages between two ranks in one direction are in order. */
 static bool may_move(const struct message *m, int letter)
 {
     const struct letter *l = &m->letters[letter];

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the files of the emulated NCCL share (nccl.c says how it works): the file that is a comm, and a
- * message.
- */
+/* Shared declarations of the emulated NCCL (documented in nccl.c): the file of a comm, and a message. */
 #pragma once
 
 #include "tests/emulator/include/nccl.h"
@@ -14,11 +12,11 @@ enum { SLOT_BYTES = 64 << 10, MOST_LETTERS = 64, GPU_CHARS = 96 };
 
 enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, LETTERS };
 
-/* What must be the same on all ranks; of a letter, on two. */
+/* Arguments that must agree on all ranks; for point-to-point, on two. */
 struct wish {
     int32_t kind, type, how, root;
     uint64_t count, call;
-    int32_t known, unused; // 1: it comes out of registered memory; 2: it goes into such. Of a letter 1
+    int32_t known, unused; // 1: input in registered memory; 2: output in it. For point-to-point 1
 };
 
 /* Registered memory. */
@@ -31,12 +29,12 @@ struct known {
 struct slot {
     atomic_uint_fast64_t posted, taken; // pieces
     struct wish wish;
-    int64_t bytes; // of a letter's piece
+    int64_t bytes; // of a point-to-point piece
     char data[SLOT_BYTES];
 };
 
-/* The file. Slots [n] of ranks, whose `taken` is what that rank has taken of everyone's; then [n][n] of
- * pairs. */
+/* The file. Slots [n] of ranks, whose `taken` is the number of pieces that rank has read from all; then
+ * [n][n] of pairs. */
 struct shared {
     atomic_int joined, left;
     char gpu[64][GPU_CHARS];
@@ -45,12 +43,12 @@ struct shared {
 };
 
 struct ncclComm {
-    int rank, ranks, held; // held: by its owner, and by messages on streams
+    int rank, ranks, held; // held: references of owner and queued messages
     uint64_t calls, finished;
     uint64_t collectives, pieces; // of them
-    bool aborted, stands;         // a message of it has begun and is not done
+    bool aborted, stands;         // stands: a message has started and is incomplete
     struct known *known;
-    uint64_t met[2]; // a bit for each rank that has been sent to, and been received from
+    uint64_t met[2]; // a bit per rank sent to, and received from
     struct shared *shared;
     size_t bytes;
 };
@@ -71,7 +69,7 @@ struct message {
     const char *in;
     char *out;
     uint64_t at;             // elements done
-    uint64_t number, ticket; // among the messages of the comm; of this GPU
+    uint64_t number, ticket; // index in the comm; on this GPU
     bool started, posted;
     int letter_count;
     struct letter letters[];
@@ -82,6 +80,6 @@ const char *nccl_kind_name(int kind);
 
 struct slot *nccl_slot(const struct ncclComm *comm, int rank);
 
-/* Move the message on as far as it goes, and say whether it is done. */
+/* Makes progress on a message, and returns whether it is complete. */
 bool nccl_move_collective(struct message *message, bool *moved);
 bool nccl_move_letters(struct message *message, bool *moved);
