@@ -55,7 +55,7 @@ static void fill(struct table *t, int most_p, int most_m)
         .name = "auto", .p = p, .m = m, .v = v, .costs = &t->costs[v == 0 ? 1 : v], .memory_limit = limit};
 }
 
-/* Makespan and peak of whatever the options ask for; 0 and no error where a family does not take them. */
+/* Makespan and peak of the requested schedule; 0 and no error if a family does not support the options. */
 static enum status measure(const struct table *t, const struct schedule_options *options, int *v,
                            double *makespan, double *peak)
 {
@@ -97,7 +97,7 @@ static enum status try_named(const struct table *t, int v, struct auto_outcome *
     return OK;
 }
 
-/* The least over both placements: auto chooses. */
+/* The minimum over both placements, since auto chooses one. */
 static enum status find_bound(const struct table *t, int v, struct auto_outcome *out)
 {
     static const struct family *const placements[] = {&family_1f1b, &family_zb_v};

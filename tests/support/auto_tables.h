@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Random cost tables for `auto`, and what it makes of them beside the named families and the bound. A table
- * has
+/* Random cost tables for `auto`, and its results compared with the named families and the bound. A table has
  *
  *     p from 2 to most_p, m from 1 to most_m, v 1, 2 or open
  *     f, i, w of a whole rank from 0.5 to 1.5; in half of the tables each stage differs by up to 30 %
  *     a message: none in a quarter of the tables, else up to 0.3
- *     memory: no limit in a quarter of the tables, else from p/2 + 1 microbatches to 2p, whole in most
+ *     memory: no limit in a quarter of the tables, else from p/2 + 1 microbatches to 2p, an integer in most
  *
- * The same number gives the same table on every machine. */
+ * The same index gives the same table on every machine. */
 #pragma once
 
 #include "base/status.h"
@@ -15,13 +14,13 @@
 #include <stdint.h>
 
 struct auto_outcome {
-    int p, m, v;          // as asked for; v 0: open
+    int p, m, v;          // as requested; v 0: open
     int chosen_v;         // of auto
     double limit;         // 0: none
     double makespan;      // of auto
-    double peak;          // of auto, in whole microbatches
-    double named;         // of the shortest named schedule within the limit; 0 where there is none
-    const char *shortest; // what that one is called
+    double peak;          // of auto, in full microbatches
+    double named;         // of the shortest named schedule within the limit; 0 if there is none
+    const char *shortest; // its name
     double bound;
 };
 

@@ -6,7 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* PROGRAM FOLDER FAMILY COMMON LAYOUT HOW OUT; HOW has a g where it goes on, an s where it is synchronous. */
+/* PROGRAM FOLDER FAMILY COMMON LAYOUT HOW OUT; HOW contains g if the run is resumed, s if it is
+ * synchronous. */
 enum { PROGRAM, FOLDER, FAMILY, COMMON, LAYOUT, HOW, OUT, WORDS };
 
 static enum status world_of(const struct launch *what, int *ranks)
@@ -18,8 +19,9 @@ static enum status world_of(const struct launch *what, int *ranks)
     return OK;
 }
 
-/* Open MPI's files go into the folder: in the one that all runs of a user share, a run that begins while
- * another makes or removes it fails now and then ("unable to create the desired directory: File exists"). */
+/* Open MPI's session files go into the folder: in the default one, shared by all runs of a user, a run that
+ * starts while another creates or removes it occasionally fails ("unable to create the desired directory:
+ * File exists"). */
 static enum status run_words(const char *const *words, int ranks, const char *folder)
 {
     int status = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A traced run of a tiny model whose ranks are processes: the test starts its own program under mpirun, once
- * for each rank, and these leave the trace in a file.
+/* A traced run of a tiny model with processes as ranks: the test starts its own executable under mpirun, once
+ * per rank, and these write the trace to a file.
  *
  *     int main(int argc, char **argv)
  *     {
@@ -20,10 +20,10 @@ struct launch {
     bool goes_on, synchronous; // as in trace_options
 };
 
-/* PEER_LOST when mpirun ends with another status than 0. */
+/* PEER_LOST if mpirun's exit status is not 0. */
 MUST_USE enum status launch(const struct launch *what, struct trace *out);
 
-/* Whether this process is one of launch(). */
+/* Whether this process was started by launch(). */
 bool launched_is_rank(int argc);
 /* Its exit status. */
 int launched_rank(char **argv);

@@ -11,12 +11,12 @@ enum { LOANS = 512, OPENED = 16 };
 struct loan {
     char *host;
     size_t bytes;
-    struct buffer copy; // {0}: no op has named it yet
+    struct buffer copy; // {0}: not used by an op yet
 };
 
 /* A device that this process has opened for a mirror. Opening a GPU takes a context, libraries and 32 MiB of
- * pinned memory, and a test opens hundreds of mirrors: so it stays open until the process ends, for those
- * after it. */
+ * pinned memory, and a test opens hundreds of mirrors: so it stays open, for later mirrors, until the process
+ * ends. */
 static struct opened {
     struct device_options options;
     char name[16];         // of the options
@@ -43,7 +43,7 @@ static bool same_options(const struct device_options *a, const struct device_opt
            a->epilogues == b->epilogues && a->most_blocks == b->most_blocks;
 }
 
-/* The device with these options: open already, or opened now. */
+/* The device with these options: reused, or newly opened. */
 static enum status find_device(const struct device_options *options, struct opened **out)
 {
     CHECK(strlen(options->name) < sizeof opened->name && options->matmul_algorithms == NULL &&
@@ -112,7 +112,7 @@ static void close_stream(struct stream *stream)
     (void)stream;
 }
 
-/* A word that is a lent address becomes the device's, and the array is brought there. */
+/* If a word is the address of a lent array, replaces it by the device address and copies the array. */
 static enum status translate(struct mirror *m, void *at, bool named[LOANS])
 {
     uint64_t word = 0;
@@ -168,7 +168,7 @@ static enum status wait(struct stream *stream, struct event event)
 {
     (void)stream;
     (void)event;
-    return OK; // every op is done when its call returns
+    return OK; // synchronous: every op is complete when its call returns
 }
 
 static enum status sync_event(struct event event)

@@ -36,7 +36,7 @@ uint16_t narrow_nearest(enum dtype dtype, float x)
         return (uint16_t)(sign | infinite);
     frexp((double)x, &exponent); // x = fraction * 2^exponent, the fraction from 1/2 to 1
     if (x == 0.0F || exponent - 1 < 1 - bias)
-        exponent = 2 - bias; // no leading one: steps of the smallest exponent
+        exponent = 2 - bias; // subnormal: steps of the smallest exponent
     // rint() rounds to nearest even; steps of 2^(exponent - 1 - fraction_bits).
     double steps = rint(ldexp(fabs((double)x), f.fraction_bits + 1 - exponent));
     double encoded = steps + ldexp(exponent - 2 + bias, f.fraction_bits);

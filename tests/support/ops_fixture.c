@@ -9,7 +9,7 @@
 
 enum { GUARD = 80 }; // floats on either side; more than a vector, and a multiple of its alignment
 
-#ifdef FIXTURE_EMULATED // the cuda device, with the emulator for a GPU
+#ifdef FIXTURE_EMULATED // the cuda device, on the emulated GPU
 #include "kernels/cuda/runtime/device_cuda.h"
 #endif
 

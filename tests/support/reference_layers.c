@@ -65,7 +65,7 @@ static void linear_of_layer(const struct reference_model *r, int layer, const ch
     reference_linear(r, full, bias, x, y);
 }
 
-/* Dropout's factors of all pairs, or NULL without dropout. */
+/* Dropout factors of all pairs, or NULL without dropout. */
 static double *core_factors(const struct reference_model *r, int layer)
 {
     const struct model_config *m = r->model;
@@ -141,7 +141,7 @@ void reference_mlp(const struct reference_model *r, int layer, const double *x, 
     free(after);
 }
 
-/* y *= the hidden dropout's factors of a site. */
+/* y *= the hidden dropout factors of a site. */
 static void drop(const struct reference_model *r, const char *site, double *y)
 {
     int64_t h = r->model->hidden_size;

@@ -53,7 +53,7 @@ void reference_norm_forward(const struct reference_norm *op, double *y)
     free(rstd);
 }
 
-/* d y[j] / d x[i], summed against dy: every pair of columns, so no shortcut can be wrong.
+/* d y[j] / d x[i], contracted with dy: over every pair of columns, without algebraic simplification.
  * xhat[j] = (x[j] - mean) rstd;  d mean/d x[i] = 1/n;  d rstd/d x[i] = -rstd^2 xhat[i] / n. */
 void reference_norm_backward(const struct reference_norm *op, const double *mean, const double *rstd,
                              const double *dy, double *dx, double *dweight, double *dbias)
@@ -183,7 +183,7 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* The four indices of a pair run through by the callers; `pair` is their place in [b][h][s][r]. */
+/* The callers loop over the four indices of a pair; `pair` is the offset in [b][h][s][r]. */
 static int64_t pair_index(const struct reference_attention *op, int64_t b, int64_t h, int64_t s, int64_t r)
 {
     return ((b * op->heads + h) * op->sequence + s) * op->sequence + r;
@@ -246,7 +246,7 @@ void reference_attention_forward(const struct reference_attention *op, double *o
     free(weights);
 }
 
-/* One query's share of all gradients. */
+/* One query's contribution to all gradients. */
 static void backward_row(const struct reference_attention *op, const double *weights, const double *dout,
                          int64_t b, int64_t h, int64_t s, double *dq, double *dk, double *dv)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the ops mean, written down a second time: double precision, one loop per index, dense arrays, no
- * care for speed, no line shared with kernels/. The backward functions are themselves proven, by finite
+/* A second, independent implementation of the ops: double precision, one loop per index, dense arrays, no
+ * optimization, no code shared with kernels/. The backward functions are themselves checked against finite
  * differences of the forward ones (tests/unit/kernels/test_ops_reference.c).
  *
- * Gradients are overwritten here, also where an op adds. Letters as in kernels/ops.h. */
+ * Gradients are overwritten here, also where an op accumulates. Letters as in kernels/ops.h. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -34,14 +34,14 @@ void reference_activation_backward(enum activation_kind kind, int64_t rows, int6
 void reference_rope(int64_t rows, int64_t heads, int64_t head_dim, const int32_t *position, double base,
                     bool inverse, double *x);
 
-/* Attention as S x S matrices. factor[b][h][s][r]: dropout's, or NULL. */
+/* Attention with S x S matrices. factor[b][h][s][r]: dropout factors, or NULL. */
 struct reference_attention {
     int64_t batch, sequence, heads, groups, head_dim;
     double scale;
     const int32_t *document;
     const double *q, *k, *v, *factor;
 };
-/* The softmax, [b][h][s][r], 0 where s does not see r; lse[h][b * S + s], or NULL. */
+/* The softmax, [b][h][s][r], 0 for masked pairs; lse[h][b * S + s], or NULL. */
 void reference_attention_weights(const struct reference_attention *op, double *weights, double *lse);
 void reference_attention_forward(const struct reference_attention *op, double *out);
 void reference_attention_backward(const struct reference_attention *op, const double *dout, double *dq,

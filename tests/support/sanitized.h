@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Whether a sanitizer watches this build. Code runs ten to thirty times as long under one, and what it looks
- * for does not hide in the tenth repetition: tests may do less there. */
+/* Whether this build has a sanitizer. Code then runs ten to thirty times slower, and repetitions find nothing
+ * more: tests may do fewer. */
 #pragma once
 
 #if !defined(__has_feature)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What both families have in common; warm-up is short, and clipping is at work in the first steps. */
+/* Settings of both families; warm-up is short, and clipping is active in the first steps. */
 static const char common_format[] =
     "train: {micro_batch_size: 2, global_batch_size: 8, train_iters: %d, eval_interval: %d, eval_iters: 2}\n"
     "optimizer: {lr: 5.0e-3, min_lr: 5.0e-4, lr_warmup_iters: 3, lr_decay_style: cosine, weight_decay: 0.1, "
@@ -41,7 +41,8 @@ static const char *const data_names[] = {[TINY_GPT] = "bytes", [TINY_LLAMA] = "s
 
 /* ---- the folder ---- */
 
-/* 120 documents of 5 to 40 ids below `below`, small ones often, each ended by `end` where that is not -1. */
+/* 120 documents of 5 to 40 ids below `below`, small ones more frequent, each terminated by `end` unless that
+ * is -1. */
 static enum status write_documents(const char *prefix, int32_t below, int32_t end)
 {
     enum { DOCUMENTS = 120, LONGEST = 40 };
@@ -128,10 +129,10 @@ struct overrides {
     const char *list[MOST_OVERRIDES];
     size_t count;
     char storage[OVERRIDES_CHARS];
-    char path[TINY_FOLDER_CHARS + 40]; // what "data.train=bytes" becomes
+    char path[TINY_FOLDER_CHARS + 40]; // replaces "data.train=bytes"
 };
 
-/* Splits at spaces. A dataset's name is taken for the one in the folder. */
+/* Splits at spaces. Dataset names become paths in the folder. */
 static void split(struct overrides *o, const struct tiny *tiny, const char *common, const char *layout)
 {
     int length = snprintf(o->storage, sizeof o->storage, "%s %s", common, layout);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models small enough to be trained on sixteen ranks in the blink of an eye, with every dimension that can be
- * cut awkwardly cut awkwardly: a vocabulary that no tp divides, five layers, heads that are not H wide.
+/* Models that train on sixteen ranks in well under a second, with awkward sizes in every dimension that is
+ * sharded: a vocabulary that no tp divides, five layers, head dimensions other than H / heads.
  *
  *   TINY_GPT    LayerNorm, GELU, biases, learned positions, tied; V 257, documents that end with 256
  *   TINY_LLAMA  RMSNorm, SwiGLU, RoPE, 2 key/value groups for 12 heads, untied; V 37, no documents
  *
- * A folder holds two recipes and two small datasets made of random ids. Layouts are overrides in one string,
+ * A folder holds two recipes and two small datasets of random ids. Layouts are overrides in one string,
  * separated by spaces: "tp=2 pp=4 pipeline.layout=[2,0,3,0]". */
 #pragma once
 
@@ -20,10 +20,10 @@ struct tiny {
     char folder[TINY_FOLDER_CHARS];
 };
 
-/* Makes a new temporary folder and fills it. tiny_destroy removes it with all that lies in it. */
+/* Creates and fills a temporary folder. tiny_destroy removes it with its contents. */
 MUST_USE enum status tiny_create(struct tiny *out);
 void tiny_destroy(struct tiny *tiny);
-/* A folder with all that lies in it. */
+/* Removes a folder with its contents. */
 void remove_tree(const char *folder);
 
 /* The family's recipe with overrides: `common`, then `layout`; either may be "". world: the launcher's number
@@ -31,7 +31,7 @@ void remove_tree(const char *folder);
 MUST_USE enum status tiny_recipe(const struct tiny *tiny, enum tiny_family family, const char *common,
                                  const char *layout, int world, struct recipe **out);
 
-/* Overrides that make Llama's recipe read the dataset with documents. */
+/* Overrides that select the dataset with documents for Llama's recipe. */
 #define TINY_DOCUMENTS                                             \
     " data.reset_attention_mask=true data.reset_position_ids=true" \
     " data.eod_mask_loss=true "

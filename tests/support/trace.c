@@ -11,8 +11,8 @@
 
 static const int64_t SUM_BITS = ((int64_t)1 << 56) - 1;
 
-/* Of one element: which one, and its bits. 56 bits, and sums are taken of 56 bits: the addition of a few
- * ranks' sums stays within an i64. */
+/* Hash of one element: its index and its bits. 56 bits, and sums are modulo 2^56: adding a few ranks' sums
+ * fits in an i64. */
 static uint64_t mix(uint64_t row, uint64_t index, uint32_t bits)
 {
     uint64_t x = (row << 40 ^ index) * 0x9e3779b97f4a7c15U + bits;
@@ -41,7 +41,7 @@ static enum status hash_tensor(struct rank_state *w, const struct owned *owned, 
     return status;
 }
 
-/* Each element by one rank: the first owner of its share. */
+/* Each element is hashed by one rank: the first owner of its shard. */
 static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MOST_ROWS])
 {
     struct buffer sums = {0};
@@ -131,10 +131,10 @@ static enum status rank_main(struct world *world, void *argument)
         TRY(resume(&state));
     enum status status = train_steps(&state, job->options, &trace);
     if (status == OK)
-        status = group_barrier(state.groups->world, state.compute); // everyone has copied job->out
+        status = group_barrier(state.groups->world, state.compute); // all have copied job->out
     if (status == OK && world->rank == 0)
         *job->out = trace;
-    if (status == OK || status == NOT_FINITE) // which all ranks say together
+    if (status == OK || status == NOT_FINITE) // on which all ranks agree
         rank_destroy(&state);
     return status;
 }
