@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A queue without a device, whose threads take their turns in a named order: enough to launch kernels on. */
+/* A queue without a device, with a chosen thread order: enough to launch kernels. */
 #pragma once
 
 #include "kernels/cuda/runtime/launch.h"

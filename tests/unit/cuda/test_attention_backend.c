@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the cuda device says when cuDNN's attention is asked for and cannot be had: on the emulator's GPU and
- * with the emulator's cuDNN, whose calls EMULATOR_FAIL makes fail. */
+/* The cuda device's errors if cuDNN's attention is requested but not available: on the emulated GPU with the
+ * emulated cuDNN, whose calls fail by EMULATOR_FAIL. */
 #include "base/text.h"
 #include "kernels/cuda/runtime/device_cuda.h"
 #include "kernels/ops.h"
@@ -94,7 +94,7 @@ static void choices_are(struct device *device, const char *expected)
     text_free(&said);
 }
 
-/* What auto has chosen, and why: a line for each shape and direction, however often it came. */
+/* auto reports its choices with reasons: one line per shape and direction, however often it is called. */
 Test(attention_backend, auto_says_what_it_chose)
 {
     struct bench b;
@@ -140,7 +140,7 @@ Test(attention_backend, auto_says_what_it_chose)
     bench_close(&b);
 }
 
-/* auto asks nobody where the order is fixed, and does without what is not there. */
+/* auto does not try cuDNN with deterministic sums, and works without cuDNN. */
 Test(attention_backend, auto_does_without)
 {
     const char *const failing[] = {"cudnn", "cudnnCreate", "engines"};

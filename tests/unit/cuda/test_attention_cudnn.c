@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention's graphs before the real cuDNN, for GPUs that are not here: it chooses an engine, compiles its
- * kernel and says how much workspace that takes. (What a graph computes, the emulated cuDNN shows, and in
- * what order and how fast, a GPU.) Without cuDNN on the machine there is nothing to test. */
+/* Attention graphs on the real cuDNN, for GPUs that are not present: it selects an engine, compiles its
+ * kernel and reports the workspace. (The results of a graph are tested on the emulated cuDNN; order and
+ * speed, on a GPU.) Without cuDNN on the machine there is nothing to test. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The properties of a GPU as cuDNN writes them down. */
+/* GPU properties in cuDNN's format. */
 #define GPU(name, version, processors, memory, shared)                                                \
     "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"cudaDeviceId\":0,"   \
     "\"deviceVer\":" version ",\"regsPerBlock\":65536,\"multiProcessorCount\":" processors            \
@@ -69,14 +69,14 @@ static void plan(const char *gpu, bool deterministic, const struct sizes *cases,
     cudnn_library_close(&library);
 }
 
-/* Nothing of S x S: of Llama's 2 x 32 heads that would be 2 GiB. */
+/* No S x S tensor: for Llama's 2 x 32 heads it would be 2 GiB. */
 Test(attention_cudnn, an_h200_has_engines)
 {
     const struct sizes cases[] = {{2, 4096, 32, 8, 128, BF16, false}, {2, 4096, 32, 8, 128, BF16, true}};
     plan(H200, false, cases, 2, 1 << 28);
 }
 
-/* In one order dq's sums take a matrix of S x S. */
+/* Deterministic sums of dq need an S x S matrix. */
 Test(attention_cudnn, and_one_that_adds_in_one_order)
 {
     const struct sizes cases[] = {{4, 1024, 12, 12, 64, BF16, true}};
@@ -89,7 +89,7 @@ Test(attention_cudnn, so_has_an_a100_for_lengths_that_fit_no_tile)
     plan(A100, false, cases, 2, 1 << 22);
 }
 
-/* What no engine takes is said with cuDNN's own words. */
+/* A missing engine is reported with cuDNN's message. */
 Test(attention_cudnn, a_refusal_says_why)
 {
     struct cudnn *cudnn;
@@ -97,7 +97,7 @@ Test(attention_cudnn, a_refusal_says_why)
     struct cudnn_shape shape = shape_of((struct sizes){1, 64, 2, 2, 64, BF16, false});
     if (cudnn_open(false, H200, &cudnn) != OK)
         return;
-    shape.head_dim = 60; // no multiple of 8
+    shape.head_dim = 60; // not a multiple of 8
     cr_expect_eq(cudnn_plan_of(cudnn, NULL, &shape, &made), NOT_SUPPORTED);
     cr_expect_neq(strstr(fail_text(), "cuda: cudnnBackendFinalize (no engine; use model.attention_backend "
                                       "own): CUDNN_STATUS_NOT_SUPPORTED: "),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The emulator's own proof: what it runs comes out right in every order, and what a GPU would punish with
- * luck or a hang is found. The planted faults are kernels with a barrier missing, or one too many. */
+/* Tests of the emulator: correct kernels give correct results in every order, and errors that a GPU shows
+ * only sometimes, or as a hang, are detected. The injected faults are kernels with a barrier too few, or too
+ * many. */
 #include "kernels/cuda/memory_bound/reduce.h"
 #include "tests/unit/cuda/emulator_bench.h"
 
@@ -34,7 +35,7 @@ static void sum_block(const float *x, int count, float *out)
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
         sum += x[i];
     sum = block_sum(sum);
-    float again = block_sum(sum); // at once: the second must not meet the first's memory
+    float again = block_sum(sum); // immediately: the second sum must not overwrite the first's memory
     if (threadIdx.x == 7)
         *out = sum + again;
 }
@@ -46,7 +47,7 @@ static void nothing(int)
         abort();
 }
 
-/* Which CUDA says no to, and what cudaGetLastError() then knows, once. */
+/* Launches that CUDA rejects, and cudaGetLastError() afterwards, which reports it once. */
 Test(emulator, launches_that_cuda_refuses)
 {
     bench b("forward");
@@ -83,7 +84,7 @@ Test(emulator, barriers_and_shuffles_make_a_sum)
     }
 }
 
-/* Who has done all its rounds before one of four warps has begun. */
+/* Counts threads that complete all rounds before one of four warps has started. */
 static void run_ahead(int *ahead)
 {
     SHARED(int, begun, 4);
@@ -133,7 +134,7 @@ Test(emulator, a_missing_barrier_is_seen)
     }
 }
 
-/* The first warp adds up what the others wrote: forward hides it, reverse does not. */
+/* The first warp adds the others' results: the error is hidden in forward order, and shows in reverse. */
 static void late_reader(int *out)
 {
     SHARED(int, word, 64);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How an algorithm is chosen, with the emulator's cuBLASLt: of its four, which add with strides 1, 2, 3 and
- * 4, the heuristic names the first and the third is the fastest. */
+/* Choice of an algorithm, with the emulated cuBLASLt: of its four, which add with strides 1, 2, 3 and 4, the
+ * heuristic prefers the first, and the third is the fastest. */
 #include "kernels/cuda/runtime/device_cuda.h"
 #include "kernels/ops.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
@@ -18,7 +18,7 @@ enum { M = 5, N = 7, K = 33 };
 
 struct numbers {
     float a[M * K], b[K * N], c[M * N];
-    _Alignas(16) float bias[N]; // elsewhere it is not for the library
+    _Alignas(16) float bias[N]; // unaligned, it would not use the library
 };
 
 struct place {
@@ -28,7 +28,7 @@ struct place {
 static struct place make_place(void)
 {
     struct place place = {.path = "/tmp/choose-XXXXXX"};
-    int fd = mkstemp(place.path); // an empty file is a beginning
+    int fd = mkstemp(place.path); // an empty file is valid
     cr_assert_geq(fd, 0);
     close(fd);
     return place;
@@ -50,7 +50,7 @@ static void draw(struct numbers *x)
     philox_normal(philox_named(3, "bias"), 0, 0, N, x->bias);
 }
 
-/* c + a b + bias, as the algorithm with this stride does it. */
+/* c + a b + bias, as computed by the algorithm with this stride. */
 static void expect(const struct numbers *x, int stride, float out[M * N])
 {
     for (int i = 0; i < M; i++)
@@ -63,7 +63,7 @@ static void expect(const struct numbers *x, int stride, float out[M * N])
         }
 }
 
-/* Twice on a device that keeps its choices at `algorithms`, the second time with how many waits. */
+/* Twice on a device with its cache at `algorithms`; *waits counts those of the second. */
 static struct numbers multiply(const char *algorithms, int *waits)
 {
     struct device *device = NULL;
@@ -114,7 +114,7 @@ Test(gemm_choose, the_heuristic_where_nothing_is_kept)
     expect_stride(NULL, 1);
 }
 
-/* The trials have not touched c, or the sum would be another. */
+/* The trials have not modified c, or the sum would differ. */
 Test(gemm_choose, the_fastest_is_kept)
 {
     struct place place = make_place();
@@ -131,7 +131,7 @@ Test(gemm_choose, the_fastest_is_kept)
     remove_place(&place);
 }
 
-/* An entry decides, also where it is not the fastest; one that the library refuses does not. */
+/* An entry decides, even if it is not the fastest; an entry that the library rejects is ignored. */
 Test(gemm_choose, what_is_in_the_file)
 {
     struct place place = make_place();
@@ -156,7 +156,7 @@ Test(gemm_choose, what_is_in_the_file)
     remove_place(&place);
 }
 
-/* ---- what comes behind a product: in it, or behind it ---- */
+/* ---- epilogues: fused or separate ---- */
 
 enum { ROWS = 16, COLUMNS = 8, SUMS = 24 };
 
@@ -165,7 +165,7 @@ struct layer {
     float dy[ROWS * SUMS], dx[ROWS * COLUMNS], gradient[SUMS * COLUMNS], sum[SUMS];
 };
 
-/* GELU behind a product, its gradient and a bias's gradient; how often the host waits for a choice. */
+/* A matmul with GELU, its gradient and a bias gradient; returns how often the host waits for a choice. */
 static int run_layer(struct stream *stream, struct layer *there)
 {
     int before = emulator_calls().syncs;
@@ -187,8 +187,8 @@ static int run_layer(struct stream *stream, struct layer *there)
     return emulator_calls().syncs - before;
 }
 
-/* Twice on one device, to the same bits: the first time, trials have left no trace. *first and *second: how
- * often the host waited. */
+/* Twice on one device, with identical bits: the trials of the first have no side effects. *first and *second:
+ * number of host waits. */
 static struct layer train(enum matmul_epilogues epilogues, const char *algorithms, int *first, int *second)
 {
     struct device *device = NULL;
@@ -227,8 +227,8 @@ static struct layer train(enum matmul_epilogues epilogues, const char *algorithm
 
 #define SAME(field) (memcmp(a.field, b.field, sizeof a.field) == 0)
 
-/* In the emulator's cuBLASLt GELU is for nothing, and its gradient slow; both are kept, and no trial has
- * added to a gradient. */
+/* In the emulated cuBLASLt, GELU takes no time, and its gradient is slow; both choices are cached, and no
+ * trial has accumulated into a gradient. */
 Test(gemm_choose, the_faster_of_fused_and_apart_is_kept)
 {
     struct place place = make_place();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* stream_replay(): what a body may do is the same on every device; and on the emulated GPU, which runs late,
- * that what was captured is what runs, wherever the temporary memory is by then. */
+/* stream_replay(): the rules for a body are the same on every device; and on the emulated GPU, in late mode,
+ * the captured work is what runs, even if the scratch memory has moved. */
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
@@ -16,10 +16,10 @@ struct desk {
     struct stream *stream, *other;
     struct buffer in, out;
     struct graph *graph;
-    struct event event; // of the other stream
+    struct event event; // on the other stream
     float host[COLUMNS];
     int calls;
-    size_t bytes; // that a body allocates
+    size_t bytes; // allocated by a body
 };
 
 static void open_desk(struct desk *d, const char *device)
@@ -55,7 +55,7 @@ static enum status sum_rows(struct desk *d, struct stream *stream, int64_t rows)
                                                   .out = tensor_1d(d->out.data, F32, COLUMNS)});
 }
 
-/* out += ROWS, by way of temporary memory. */
+/* out += ROWS, using scratch memory. */
 static enum status adds(void *context)
 {
     struct desk *d = context;
@@ -146,7 +146,7 @@ Test(graphs, one_inside_another_is_refused)
     close_desk(&d);
 }
 
-/* The third and later times the emulator calls the body once more, to compare. */
+/* From the third time on, the emulator calls the body again, to compare. */
 Test(graphs, every_time_the_work_is_done)
 {
     const char *const devices[] = {"cpu", "strict", "cuda"};
@@ -156,7 +156,7 @@ Test(graphs, every_time_the_work_is_done)
         struct emulator_calls before = emulator_calls();
         for (int i = 1; i <= 5; i++) {
             cr_assert_eq(stream_replay(d.stream, &d.graph, adds, &d), OK, "%s", fail_text());
-            if (i != 4) // two are on the stream at once
+            if (i != 4) // two launches are on the stream at once
                 cr_expect_float_eq(sum_of(&d), (float)(i * ROWS), 0.0F, "%s, time %d", devices[k], i);
         }
         cr_expect_eq(d.calls, 5);
@@ -178,7 +178,7 @@ Test(graphs, temporary_memory_that_has_moved_since_is_found)
     close_desk(&d);
 }
 
-/* More at the second time than at the first. */
+/* More the second time than the first. */
 static enum status grows(void *context)
 {
     struct desk *d = context;
@@ -205,13 +205,13 @@ static void fails_at(enum status (*body)(void *context), int time, const char *f
 {
     struct desk d;
     open_desk(&d, "cuda");
-    d.bytes = (size_t)64 << 20; // the pool has no such piece
+    d.bytes = (size_t)64 << 20; // the pool has no block of this size
     for (int i = 1; i < time; i++)
         cr_assert_eq(stream_replay(d.stream, &d.graph, body, &d), OK, "%s", fail_text());
     cr_expect_neq(stream_replay(d.stream, &d.graph, body, &d), OK);
     cr_expect_eq(strncmp(fail_text(), first, strlen(first)), 0, "%s", fail_text());
     cr_expect_not_null(strstr(fail_text(), "; use cluster.cuda_graphs false"), "%s", fail_text());
-    // The stream is not left captured.
+    // The stream is no longer capturing.
     cr_expect_eq(fill(d.stream, (struct fill){.out = tensor_1d(d.out.data, F32, COLUMNS), .value = 2.0F}),
                  OK);
     cr_expect_float_eq(sum_of(&d), 2.0F, 0.0F);
@@ -229,7 +229,7 @@ Test(graphs, what_a_capture_cannot_have_is_said)
                  "cluster.cuda_graphs true: a replay differs from the captured graph: call 1 of 2: ");
 }
 
-/* The emulator is as strict as CUDA with the thread that captures. */
+/* The emulator is as strict as CUDA about the capturing thread. */
 Test(graphs, calls_that_are_not_permitted_spoil_a_capture)
 {
     cudaStream_t stream, other;
@@ -254,7 +254,7 @@ Test(graphs, calls_that_are_not_permitted_spoil_a_capture)
         cr_expect_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
         cr_expect_null(graph);
     }
-    // Recorded inside, it is none outside.
+    // Recorded during capture, it is not valid outside.
     cr_assert_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     cr_expect_eq(cudaEventRecord(event, stream), cudaSuccess);
     cr_expect_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tests of ops on a GPU (tests/support/mirror.h) open hundreds of fixtures: the GPU itself is opened once in
- * a process. The emulator counts the calls. */
+/* Op tests on a GPU (tests/support/mirror.h) open hundreds of fixtures: the GPU itself is opened once per
+ * process. The emulator counts the calls. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/support/mirror.h"
 #include "tests/support/ops_fixture.h"
@@ -24,12 +24,12 @@ static void add_once(const char *attention)
     fixture_close(&fixture);
 }
 
-/* Neither pinned memory nor device memory is asked for again. */
+/* Neither pinned nor device memory is allocated again. */
 Test(mirror, a_gpu_is_opened_once)
 {
     add_once("own");
     const struct emulator_calls first = emulator_calls();
-    setenv("EMULATOR_FAIL", "cudaMallocHost", 1); // it would not open again
+    setenv("EMULATOR_FAIL", "cudaMallocHost", 1); // opening it again would fail
     for (int i = 0; i < 100; i++)
         add_once("own");
     unsetenv("EMULATOR_FAIL");
@@ -37,7 +37,7 @@ Test(mirror, a_gpu_is_opened_once)
     cr_expect_eq(emulator_calls().pieces, first.pieces);
 }
 
-/* Other options are another device; the first one stays. */
+/* Other options use another device; the first stays open. */
 Test(mirror, options_have_a_device_each)
 {
     add_once("own");
@@ -48,7 +48,7 @@ Test(mirror, options_have_a_device_each)
     unsetenv("EMULATOR_FAIL");
 }
 
-/* Two at a time do not see each other's arrays, and closing one leaves the other. */
+/* Two open at a time do not share arrays, and closing one leaves the other intact. */
 Test(mirror, fixtures_share_a_device)
 {
     setenv("CUBOID_TEST_DEVICE", "cuda", 1);

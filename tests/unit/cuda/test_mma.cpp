@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The software that stands for tensor cores (tests/emulator/include/cuda_mma.h), against plain products
- * and the layouts as the PTX ISA gives them, element by element; copies that nobody waited for; rounding.
- * Numbers are small whole ones where they can be, so that sums are exact and every comparison is to the bit.
- */
+/* The software tensor cores (tests/emulator/include/cuda_mma.h), compared with plain matrix multiplication
+ * and the layouts of the PTX ISA, element by element; copies without a wait; rounding. Values are small
+ * integers where possible, so that sums are exact and every comparison is bitwise. */
 #include "kernels/cuda/tensor_core/tile.h"
 #include "tests/unit/cuda/emulator_bench.h"
 
@@ -15,7 +14,7 @@ static int whole(int i)
     return static_cast<int>(static_cast<unsigned>(i) * 2654435761U >> 13) % 9 - 4;
 }
 
-/* Lines 16 bytes apart by one more than the pitch: 8 rows of a matrix meet 8 different banks. */
+/* Rows are an odd number of 16-byte chunks apart: 8 rows of a matrix fall into 8 different banks. */
 enum { PITCH = 24 };
 
 template <class T> static void fill_tile(T *tile, const int *from, int rows, int columns)
@@ -24,8 +23,8 @@ template <class T> static void fill_tile(T *tile, const int *from, int rows, int
         tile[i / columns * PITCH + i % columns] = narrow<T>(static_cast<float>(from[i]));
 }
 
-/* d = a b, the operands laid into registers by the ISA's formulas; then e = round(d) c with d as an operand,
- * 16 x 16 of it made of two d; c is read by ldmatrix, transposed. */
+/* d = a b, with operands in registers according to the ISA's formulas; then e = round(d) c with d as an
+ * operand, 16 x 16 of it made of two d; c is loaded by ldmatrix, transposed. */
 template <class T> static void two_products(const int *a, const int *b, const int *c, float *d, float *e)
 {
     SHARED(T, tile, 16 * PITCH);
@@ -108,7 +107,7 @@ static void read_matrices(uint32_t *plain, uint32_t *transposed, int pitch)
     ldmatrix_x4_trans(transposed + 4 * lane, tile + lane * pitch);
 }
 
-/* Matrix i is rows 8 i to 8 i + 7, and holds 100 row + column. */
+/* Matrix i is rows 8 i to 8 i + 7, with elements 100 row + column. */
 Test(mma, ldmatrix_gives_each_lane_its_pair)
 {
     bench bench("7");
@@ -132,7 +131,7 @@ Test(mma, bank_conflicts_are_counted)
     bench bench("7");
     uint32_t plain[128], transposed[128];
     cr_assert_eq(LAUNCH(&bench.queue, read_matrices, dim3(1), 32, 32 * 64 * sizeof(uint16_t), plain,
-                        transposed, 64), // 128 bytes from row to row
+                        transposed, 64), // row stride of 128 bytes
                  OK);
     cr_expect_eq(emulator_bank_conflicts(emulator_of(bench.queue.stream)), 8, "of 8 matrices");
 }
@@ -221,7 +220,7 @@ Test(mma, a_copy_that_nobody_waits_for_is_refused, .exit_code = 1)
     cr_assert_eq(LAUNCH(&bench.queue, forget, dim3(1), 32, 0, static_cast<const float *>(from)), OK);
 }
 
-/* Whatever lies between two neighbours goes to the nearer one, and from the middle to the even one. */
+/* A value between two neighbours rounds to the nearer one, and from the middle to the even one. */
 template <class T> static int wrong_roundings()
 {
     int wrong = 0;
@@ -254,7 +253,7 @@ Test(mma, rounding_is_to_the_nearest)
     cr_expect_eq(narrow_pair<bf16>(1.0F, -2.0F), 0xc0003f80U);
 }
 
-/* s = x u^T and sum = round(s) u, from tiles of shared memory that cp.async fills; 2 warps of 16 rows. */
+/* s = x u^T and sum = round(s) u, from shared-memory tiles filled by cp.async; 2 warps of 16 rows. */
 template <class T>
 static void multiply_tiles(rows<T> x, rows<T> u, int row_count, float *s_out, float *sum_out)
 {
@@ -294,7 +293,7 @@ Test(mma, products_of_tiles_are_plain_products)
     for (int r = 0; r < 32; r++) {
         float line[64] = {};
         for (int c = 0; c < 16; c++) {
-            float dot = 0.0F; // exact: whole numbers
+            float dot = 0.0F; // exact: integers
             for (int k = 0; k < 64; k++)
                 dot += r < ROWS ? widen(x[r * 64 + k]) * widen(u[c * 64 + k]) : 0.0F;
             cr_assert_eq(s[r * 16 + c], dot, "row %d, column %d", r, c);

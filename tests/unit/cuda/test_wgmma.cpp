@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The software that stands for sm_90a's instructions (tests/emulator/include/cuda_wgmma.h), against plain
- * products and the definitions of the PTX ISA; and that it sees what a GPU would answer with luck: what was
- * not waited for, not fenced, not aligned, not alike in all lanes. Numbers are small whole ones, so every
- * comparison is to the bit. */
+/* The software sm_90a instructions (tests/emulator/include/cuda_wgmma.h), compared with plain matrix
+ * multiplication and the definitions of the PTX ISA; and detection of errors that a GPU shows only sometimes:
+ * missing waits, missing fences, misalignment, lanes that disagree. Values are small integers, so every
+ * comparison is bitwise. */
 #include "kernels/cuda/tensor_core/wgmma.h"
 
 extern "C" {
@@ -26,10 +26,10 @@ template <class T> static T *aligned(T *memory)
     return memory + (-shared_address(memory) & 1023U) / sizeof(T);
 }
 
-/* K numbers of both operands; shared memory: 64 rows of a tile are 8 KiB. */
+/* K elements of both operands; shared memory: 64 rows of a tile are 8 KiB. */
 enum { M = 64, K = 64, MOST_N = 128, TILE = 64 * 64, MEMORY = (1 + 2) * TILE * 2 + 1024 };
 
-/* matrix[rows][columns] as tiles of 64 columns side by side. */
+/* matrix[rows][columns] as adjacent tiles of 64 columns. */
 template <class T> static void write_tiles(T *to, const int *matrix, int rows, int columns)
 {
     for (int i = static_cast<int>(threadIdx.x); i < rows * columns; i += WARPGROUP) {
@@ -42,7 +42,7 @@ template <class T> static void write_tiles(T *to, const int *matrix, int rows, i
 /* d = a b + c: a[M][K], or as [K][M]; b[K][N], or as [N][K]. */
 struct product {
     const int *a, *b;
-    float *d; // [M][N], c on the way in
+    float *d; // [M][N], c as input
 };
 
 template <class T, int N, bool TRANSPOSE_A, bool TRANSPOSE_B, bool FROM_REGISTERS>
@@ -129,7 +129,7 @@ Test(wgmma, products_are_plain_products)
     expect_products<f16, 64>("7");
 }
 
-/* What goes wrong, one each. */
+/* The injected faults. */
 enum fault {
     NONE,
     SUMS_READ_EARLY,
@@ -162,7 +162,7 @@ static void go_wrong(enum fault fault, float *out)
     if (fault == WARP_MISSING && threadIdx.x >= 96)
         return;
     const bool first = fault != LANES_DIFFER || threadIdx.x != 5;
-    const bool other = fault == WARPS_DIFFER && threadIdx.x >= 96; // the next of k: sums are the same
+    const bool other = fault == WARPS_DIFFER && threadIdx.x >= 96; // the next slice of k: sums are the same
     const int far = fault == OPERAND_OUTSIDE ? MEMORY : fault == OPERAND_MISPLACED ? 128 : other ? 32 : 0;
     wgmma<bf16, 64>(d, operand, operand_after(operand, far), !first);
     wgmma_commit();
@@ -237,7 +237,7 @@ Test(wgmma, all_four_warps_want_the_same, .exit_code = 1)
     sum_with(WARPS_DIFFER);
 }
 
-/* Registers: of three warpgroups one gives what the others take. */
+/* Registers: one of three warpgroups releases the registers that the others acquire. */
 enum register_fault { REGISTERS_WELL, GIVEN_BY_ONE_WARP, TOO_MANY_TAKEN };
 
 static void share_registers(enum register_fault fault)
@@ -313,7 +313,7 @@ static void copy_box(const CUtensorMap map, enum copy_fault fault, int head, int
         if (fault != NOT_FENCED)
             mbarrier_init_fence();
         mbarrier_arrive_expecting(barrier, fault == TOO_LITTLE_EXPECTED ? BOX_BYTES - 2 : BOX_BYTES);
-        box[1] = 1; // before the copy, if it is fenced
+        box[1] = 1; // visible to the copy, if fenced
         if (fault != WRITTEN_BEFORE)
             async_fence();
         tensor_load(fault == MISALIGNED ? box + 8 : box, &map, barrier, 0, head, row, number);
@@ -346,7 +346,7 @@ static int wrong_copies(enum copy_fault fault, int head, int row, int number, co
     cr_assert_eq(LAUNCH(&bench.queue, copy_box, dim3(1), 32, BOX_BYTES + 1024, map, fault, head, row, number,
                         out, &early),
                  OK);
-    wrong += early != 0xffff; // not there before it is waited for
+    wrong += early != 0xffff; // must not arrive before the wait
     for (int r = 0; r < BOX_ROWS; r++) {
         for (int c = 0; c < 64; c++) {
             const bool inside = row + r >= 0 && row + r < SEQUENCE && head < HEADS && number < 2;
@@ -408,7 +408,7 @@ Test(wgmma, a_copy_is_waited_for, .exit_code = 1)
     wrong_copies(LEFT_ALONE, 0, 0, 0, "7");
 }
 
-/* Numbers without a map. */
+/* Elements without a map. */
 enum bulk_fault { BULK_WELL, BULK_TO_8, BULK_FROM_8, BULK_OF_8 };
 
 static void copy_numbers(const float *from, enum bulk_fault fault, float *out, float *early)
@@ -462,7 +462,7 @@ Test(wgmma, numbers_are_copied_by_16_bytes, .exit_code = 1)
     expect_numbers(BULK_OF_8);
 }
 
-/* Each of these breaks one rule of cuTensorMapEncodeTiled's documentation. */
+/* Each of these violates one rule of cuTensorMapEncodeTiled's documentation. */
 Test(wgmma, maps_that_a_gpu_does_not_take_are_refused)
 {
     alignas(16) uint16_t data[64] = {};
@@ -493,7 +493,7 @@ Test(wgmma, other_gpus_have_no_encoder)
     cr_expect(strstr(fail_text(), "cuTensorMapEncodeTiled") != nullptr, "%s", fail_text());
 }
 
-/* A producer and three consumers pass numbers on, through two places, for several phases. */
+/* A producer and three consumers pass values, through two stages, for several phases. */
 enum { ROUNDS = 7, PLACES = 2 };
 
 static void pass_on(int *out, int consumers, int arrivals)
@@ -546,7 +546,7 @@ Test(wgmma, an_arrival_that_never_comes_is_said, .exit_code = 1)
     cr_assert_eq(LAUNCH(&bench.queue, pass_on, dim3(1), 32, 0, out, 3, 4), OK);
 }
 
-/* Two warps take turns; the second may not begin. */
+/* Two warps take turns; the second must not start. */
 static void take_turns(int *turn, int *out, int threads, bool leaves_early)
 {
     const int me = static_cast<int>(threadIdx.x / 32), other = 1 - me;
@@ -586,7 +586,7 @@ Test(wgmma, an_arrival_at_a_named_barrier_is_met, .exit_code = 1)
     cr_assert_eq(LAUNCH(&bench.queue, take_turns, dim3(1), 64, 0, &turn, out, 64, true), OK);
 }
 
-/* Who runs ahead stands for somebody else, who has not come. */
+/* A thread that runs ahead arrives in place of another that has not. */
 static void arrive_twice(int)
 {
     named_barrier_arrive(1, 64);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A product's left operand in shared memory belongs to all four warps until each has waited for the product:
- * which warp reads which rows CUDA does not say. The emulator ends the program where one of them overwrites
- * rows too early. */
+/* The left operand of a wgmma in shared memory is in use by all four warps until each has waited: CUDA does
+ * not specify which warp reads which rows. The emulator ends the program if one of them overwrites rows too
+ * early. */
 #include "kernels/cuda/tensor_core/wgmma.h"
 #include "tests/unit/cuda/emulator_bench.h"
 
