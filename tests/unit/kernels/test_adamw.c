@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* AdamW over many steps against float64, with the scalars that a run gives it (optimizer_hyper). A constant
- * that is a little off, such as a 1 - beta formed in fp32, is far below the rounding that one step of one
- * element may show, and so two questions are asked:
+/* AdamW over many steps against float64, with a run's scalars (optimizer_hyper). A slightly wrong constant,
+ * such as a 1 - beta computed in fp32, is far below the rounding error of one element in one step, so there
+ * are two tests:
  *
  *     the first 20 steps   weight, m and v of each element, within the rounding of the steps so far
- *     thousands of steps   the mean of v / exact v over elements, whose rounding errors average out: a decay
- *                          and a share that do not add up to 1 let it drift over 1 / (1 - beta) steps */
+ *     thousands of steps   the mean of v / exact v over elements, whose rounding errors average out: if decay
+ *                          and share do not add up to 1, it drifts over 1 / (1 - beta) steps */
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 #include "trainer/optimizer/optimizer.h"
@@ -47,7 +47,7 @@ static struct state state_of(struct fixture *fixture, struct adamw_hyper *hyper)
     return s;
 }
 
-/* Of either sign, and by element and step of other sizes: from 2^-19 to 2. */
+/* Of either sign, and of different sizes per element and step: from 2^-19 to 2. */
 static void draw_gradients(int64_t step, float *out)
 {
     struct philox generator = philox_named(7, "gradients");
@@ -84,7 +84,7 @@ static struct reference_adamw reference_of(const struct recipe_optimizer *o, int
                                     .weight_decay = o->weight_decay};
 }
 
-/* The bounds: each constant and each operation is off by UNIT of its result, to first order. */
+/* The bounds: each constant and each operation has a relative error of UNIT, to first order. */
 static void exact_step(struct exact *e, const struct reference_adamw *o, double g)
 {
     double r1 = 1.0 - o->beta1, r2 = 1.0 - o->beta2, m = e->m, v = e->v;
@@ -124,7 +124,7 @@ Test(adamw, twenty_steps_against_float64)
                 wrong += outside((double)s.weight[i], e->w, e->w_error);
                 wrong += outside((double)s.m[i], e->m, e->m_error);
                 wrong += outside((double)s.v[i], e->v, e->v_error);
-                // As far off as a 1 - beta2 from an fp32 0.999, in every step.
+                // The error of a 1 - beta2 from an fp32 0.999, in every step.
                 unnoticed +=
                     recipe.adam_beta2 > 0.5 && !outside((double)s.v[i] * (1.0 - 1.29e-5), e->v, e->v_error);
             }
@@ -154,9 +154,8 @@ static double drift(struct fixture *fixture, const struct recipe_optimizer *reci
     return sum / ELEMENTS;
 }
 
-/* The rounding errors of an element's v are independent from step to step: at most 2 UNIT each, 0.6 UNIT in
- * the root of their mean square, over 1 / (2 (1 - beta2)) steps; and of the mean over elements 1/16 of that.
- */
+/* The rounding errors of an element's v are independent between steps: at most 2 UNIT each, 0.6 UNIT root
+ * mean square, over 1 / (2 (1 - beta2)) steps; for the mean over elements 1/16 of that. */
 Test(adamw, does_not_drift)
 {
     const struct {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention in bf16 and f16 against S x S matrices in double precision, heads of 64 and 128: on the cuda
- * device these go over tensor cores, whose tiles are here full, cut and hidden: with the instructions of
- * sm_90a (kernels/cuda/attention_wgmma*.cu), where the GPU is one, and with mma.sync (attention_mma.cu). What
- * a bound is made of:
+/* Attention in bf16 and f16 against S x S matrices in double precision, head dimensions 64 and 128. On the
+ * cuda device these shapes use tensor cores, with full, partial and masked tiles: the wgmma kernels
+ * (kernels/cuda/attention/attention_wgmma*.cu), on a GPU that has them, and mma.sync (attention_mma.cu).
+ * Terms of a bound:
  *
- * - u: what one rounding to bf16 or f16 can do, 2^-8 or 2^-11 of a number: to weights and to their gradients,
- *   which tensor cores take in the type of the others, and to results
- * - TINY: the same for f16's numbers without a leading one, absolutely: 2^-25
- * - rest: all that is done in fp32; below u by so much that a simple bound will do */
+ * - u: one rounding to bf16 or f16, 2^-8 or 2^-11 relative: of weights and their gradients, which tensor
+ *   cores take in the operand type, and of results
+ * - TINY: the same for f16 subnormals, absolute: 2^-25
+ * - rest: all fp32 arithmetic; so far below u that a simple bound suffices */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
@@ -23,11 +23,11 @@
 
 struct shape {
     int64_t batch, sequence, heads, groups, head_dim;
-    int documents; // length of each, 0: none given
+    int documents; // length of each, 0: none
     float dropout;
 };
 
-/* 128 rows to a block, 32 to 128 columns to a tile, up to four tiles on their way at once. */
+/* 128 rows per block, 32 to 128 columns per tile, up to four tiles in flight. */
 static const struct shape shapes[] = {
     {1, 1, 1, 1, 128, 0, 0.0F},    {2, 64, 2, 1, 64, 0, 0.0F},    {1, 210, 2, 1, 64, 70, 0.0F},
     {1, 132, 2, 2, 128, 0, 0.25F}, {1, 130, 4, 2, 64, 50, 0.25F}, {2, 133, 2, 1, 128, 1, 0.0F},
@@ -39,14 +39,15 @@ struct trial {
     struct fixture fixture;
     struct shape shape;
     enum dtype dtype;
-    bool rounds_heads;                  // each head's dk and dv, before those of a group are added: cuDNN's
+    bool rounds_heads;                  // rounds each head's dk and dv before adding those of a group:
+                                        // cuDNN's
     int64_t tokens, width, group_width; // A*D, G*D
-    struct attention_backward op;       // and in it forward
+    struct attention_backward op;       // including forward
     struct reference_attention reference;
-    double *dout, *weights, *lse, *out, *dq, *dk, *dv; // the reference's
+    double *dout, *weights, *lse, *out, *dq, *dk, *dv; // of the reference
 };
 
-/* Normals, or NaN without a name. */
+/* Normally distributed, or NaN without a name. */
 static struct tensor matrix(struct trial *c, const char *name, int64_t rows, int64_t columns)
 {
     uint16_t *data = fixture_shorts(&c->fixture, rows * columns);
@@ -141,7 +142,7 @@ static void run_forward(struct trial *c)
     cr_assert_eq(stream_sync(c->fixture.stream), OK);
 }
 
-/* out and lse that backward reads are the reference's, rounded: forward's errors stay out of this. */
+/* The backward pass reads the reference's out and lse, rounded, which excludes forward's errors. */
 static void run_backward(struct trial *c)
 {
     for (int64_t i = 0; i < c->tokens * c->width; i++)
@@ -152,8 +153,8 @@ static void run_backward(struct trial *c)
     cr_assert_eq(stream_sync(c->fixture.stream), OK);
 }
 
-/* fp32's part, relatively, of a weight e^(s - lse): its score's D products, scaling and distance to lse, e^x
- * itself (4 units), and for forward the sum of S and its shrinking at every tile. */
+/* The relative fp32 error of a weight e^(s - lse): its score's D products, scaling and difference to lse, e^x
+ * itself (4 units), and for forward the sum of S and its rescaling at every tile. */
 static double rest(const struct trial *c, int64_t b, int64_t h, int64_t s, int64_t r)
 {
     const struct reference_attention *a = &c->reference;
@@ -190,7 +191,7 @@ static double *zeros(struct trial *c, int64_t count)
     return x;
 }
 
-/* out: each weight rounded, on its value; then out itself. */
+/* out: each weight rounded, times its value; then out itself. */
 static int64_t forward_outside(struct trial *c)
 {
     const struct reference_attention *a = &c->reference;
@@ -221,7 +222,7 @@ struct bounds {
     double *dq, *dk, *dv;
 };
 
-/* One pair's share. dq, dk: each ds rounded, and delta taken from out as it was rounded; dv: each weight
+/* One pair's contribution. dq, dk: each ds rounded, and delta computed from the rounded out; dv: each weight
  * rounded. */
 static void add_pair(const struct trial *c, const struct bounds *bound, int64_t b, int64_t h, int64_t s,
                      int64_t r)
@@ -257,7 +258,7 @@ static int64_t gradient_outside(struct trial *c, struct tensor got, const double
 {
     double u = narrow_unit(c->dtype);
     for (int64_t i = 0; i < got.dim[0] * got.dim[1]; i++)
-        if (bound[i] > 0.0) // a pair that is masked has no share at all
+        if (bound[i] > 0.0) // a masked pair contributes nothing
             bound[i] = (bound[i] + u * fabs(want[i])) * (1.0 + 4.0 * u) + TINY;
     return outside(c, got, want, bound, what);
 }
@@ -293,8 +294,8 @@ static void compare(struct shape s, enum dtype dtype)
     fixture_close(&c.fixture);
 }
 
-/* The kernels that a GPU of compute capability 9.0 takes, and those of every GPU; one kind elsewhere.
- * CUBOID_TEST_KIND names the only one to test: where one hangs, the other is still of interest. */
+/* The kernels that compute capability 9.0 selects, and those of every GPU; one kind elsewhere.
+ * CUBOID_TEST_KIND selects a single one: if one hangs, the other can still be tested. */
 static const char *const kinds[] = {"own", "mma"};
 static int kind_count(void)
 {
@@ -320,8 +321,8 @@ Test(attention_narrow, is_attention)
     }
 }
 
-/* So many tiles that their places in shared memory are filled again: what is told too early that a place is
- * empty shows when its copier is the first to go on, and who runs ahead when one of the others is slow. */
+/* So many tiles that pipeline stages are reused: a stage released too early shows when the producer runs
+ * first, and a missing wait when one of the others is slow. */
 Test(attention_narrow, long_sequences_go_round_and_round)
 {
     static const struct {
@@ -338,14 +339,13 @@ Test(attention_narrow, long_sequences_go_round_and_round)
     }
 }
 
-/* The kernels of sm_90a have as many blocks as multiprocessors, each of which loops over portions of the
- * work: at least 400 portions of every pass, for as many blocks as the GPU gives, of which each has a few,
- * and for so few that each has hundreds. Phases of barriers, stages, and the rows of the next portion, which
- * arrive while the last one's results are written, turn over in all ways; only some blocks have a last round.
- * The emulator takes about 5 ms of a core for a portion of heads of 64 and 10 ms for one of 128, minutes for
- * all of these. With 2 multiprocessors and a limit it has all cases with fewer sequences and heads, for
- * several rounds of each block; with 132 and no limit the first case as it is, of which blocks have 3 or 4
- * portions. */
+/* The sm_90a kernels launch one block per multiprocessor, each of which loops over work tiles: at least 400
+ * work tiles per pass, for as many blocks as the GPU has, with a few tiles each, and for so few that each has
+ * hundreds. This covers all combinations of barrier phases, stages, and loads of the next tile during stores
+ * of the previous; only some blocks have a last round. The emulator takes about 5 ms of a core per work tile
+ * with head dimension 64 and 10 ms with 128, minutes in all. With 2 multiprocessors and a limit it runs all
+ * cases with fewer sequences and heads, for several rounds per block; with 132 and no limit the first case
+ * unchanged, in which blocks have 3 or 4 work tiles. */
 Test(attention_narrow, blocks_loop_over_hundreds_of_portions)
 {
     static const struct {
@@ -354,10 +354,10 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_portions)
         const char *blocks, *order;
         int64_t batch, heads, groups; // of the emulator's case with 2 multiprocessors
     } runs[] = {
-        {{25, 5, 16, 16, 64, 0, 0.0F}, BF16, "3", "7", 4, 8, 8}, // one tile each, 400 portions
+        {{25, 5, 16, 16, 64, 0, 0.0F}, BF16, "3", "7", 4, 8, 8}, // one tile each, 400 work tiles
         {{1, 137, 8, 4, 128, 50, 0.25F}, BF16, "1", "reverse", 1, 8, 4},
         {{25, 9, 16, 16, 64, 0, 0.0F}, F16, "0", "7", 3, 8, 8},
-        {{1, 137, 202, 202, 64, 0, 0.0F}, F16, "3", "11", 1, 8, 8}, // two tiles of rows in backward
+        {{1, 137, 202, 202, 64, 0, 0.0F}, F16, "3", "11", 1, 8, 8}, // two tiles of rows in the backward pass
         {{67, 11, 12, 6, 64, 4, 0.25F}, BF16, "7", "7", 4, 12, 6},  // shared keys, documents, dropout
         {{25, 5, 16, 16, 128, 0, 0.0F}, F16, "1", "7", 2, 8, 8},
         {{67, 11, 12, 6, 128, 4, 0.25F}, BF16, "0", "7", 3, 6, 3},
@@ -378,7 +378,7 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_portions)
     unsetenv("CUBOID_TEST_BLOCKS");
 }
 
-/* A trial whose backward pass has run, and a copy of the output of its forward pass. */
+/* A trial after its backward pass, and a copy of its forward output. */
 struct computed {
     struct trial c;
     uint16_t *out;
@@ -403,7 +403,7 @@ static void expect_same_bits(const struct computed *a, const struct computed *b,
                  "%s", what);
 }
 
-/* A block that goes through all of the work gives the bits of many that have one portion each. */
+/* One block that runs all work tiles gives the same bits as one block per tile. */
 Test(attention_narrow, bits_do_not_depend_on_the_number_of_blocks)
 {
     static const char *const blocks[] = {"1", "2", "1000000"};
@@ -426,7 +426,7 @@ struct results {
     uint16_t out[ALONE * 64], gradient[ALONE * 3 * 64];
 };
 
-/* Where q, k and v are columns of a matrix with some more. */
+/* With q, k and v as columns of a wider matrix. */
 static void compute(struct results *to, int64_t more, const char *kind)
 {
     setenv("CUBOID_TEST_ATTENTION", kind, 1);
@@ -442,7 +442,7 @@ static void compute(struct results *to, int64_t more, const char *kind)
     fixture_close(&c.fixture);
 }
 
-/* Their sums differ in order, and so do their bits: they tell which of the two has run. */
+/* Their sums differ in order, and so in bits, which tells which of the two has run. */
 Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
 {
     struct results got, mma;
@@ -459,12 +459,12 @@ Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
     compute(&got, 0, "own");
     cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "a GPU of 10.0");
     unsetenv("EMULATOR_CAPABILITY");
-    compute(&got, 8, "own"); // rows are no whole heads apart
+    compute(&got, 8, "own"); // the row stride is not a multiple of a head
     compute(&mma, 8, "mma");
     cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "rows that no tensor map takes");
 }
 
-/* A block has 99 KiB of it on GPUs of 8.6 and 8.9. */
+/* Compute capability 8.6 and 8.9 have 99 KiB of shared memory per block. */
 Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
 {
     if (!FIXTURE_IS_EMULATED)
@@ -480,7 +480,7 @@ Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
     unsetenv("EMULATOR_CAPABILITY");
 }
 
-/* The same bits again; on the emulator in another order of threads and blocks. */
+/* Repeated runs are bit-identical; on the emulator in another order of threads and blocks. */
 Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
 {
     const char *const orders[] = {"forward", "reverse"};
@@ -498,7 +498,7 @@ Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
     }
 }
 
-/* The bounds tell these apart from attention. */
+/* The bounds detect these errors. */
 Test(attention_narrow, bounds_see_injected_faults)
 {
     for (int i = 0; i < 4 * kind_count(); i++) {
@@ -508,9 +508,9 @@ Test(attention_narrow, bounds_see_injected_faults)
         struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F}, BF16);
         if (fault == 0)
             c.op.forward.scale *= 1.05F;
-        if (fault == 1) // the mask of another head
+        if (fault == 1) // another head's mask
             c.op.forward.dropout.column_begin = 2;
-        if (fault == 2) // documents forgotten
+        if (fault == 2) // documents ignored
             c.op.forward.document = NULL;
         if (fault == 3) // the wrong group, for two of four heads
             c.op.forward.k.data = (uint16_t *)c.op.forward.k.data + 64;
@@ -522,8 +522,8 @@ Test(attention_narrow, bounds_see_injected_faults)
     }
 }
 
-/* cuDNN's attention, where there is one: the emulated, or a GPU's when CUBOID_TEST_CUDNN says so. What it
- * does not take is our own, so all of these are without documents and dropout. */
+/* cuDNN's attention: the emulated one, or a GPU's if CUBOID_TEST_CUDNN requests it. Unsupported cases use our
+ * own kernels, so none of these have documents or dropout. */
 static bool asks_cudnn(const char *how)
 {
     if (!FIXTURE_IS_EMULATED && getenv("CUBOID_TEST_CUDNN") == NULL)
@@ -532,7 +532,7 @@ static bool asks_cudnn(const char *how)
     return true;
 }
 
-/* Several sequences, so that lse's rows are not those of one; shared and unshared keys; the same bounds. */
+/* Several sequences, so that lse's strides matter; shared and unshared keys; the same bounds. */
 Test(attention_narrow, is_cudnns_too)
 {
     static const struct shape of_cudnn[] = {
@@ -551,7 +551,7 @@ Test(attention_narrow, is_cudnns_too)
     }
 }
 
-/* One engine's sums depend on who comes first; the emulated one disturbs every second run to show it. */
+/* One engine's sums are nondeterministic; the emulated one perturbs every second run to show it. */
 Test(attention_narrow, cudnn_repeats_its_bits_when_it_must)
 {
     const char *const ways[] = {"cudnn", "cudnn-any-order"};

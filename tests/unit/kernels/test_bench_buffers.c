@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What bench_ops measures with: operands that no cache holds, of random numbers. */
+/* The operands of bench_ops: larger than any cache, with random values. */
 #include "tools/benchmarks/bench_buffers.h"
 
 #include <criterion/criterion.h>
@@ -24,13 +24,13 @@ static void close_memory(struct bench_memory *m)
     device_close(m->device);
 }
 
-/* Enough for every cache of today's GPUs, twice. */
+/* Twice the size of every cache of today's GPUs. */
 Test(bench_buffers, the_default_is_larger_than_any_cache)
 {
     cr_expect_geq(1e6 * BENCH_ROTATE_MB, 2.0 * 126e6);
 }
 
-/* Between two calls with the same bytes of a matrix lie at least so many others of it. */
+/* Between two calls with the same bytes of a matrix there are at least so many other bytes of it. */
 Test(bench_buffers, calls_go_round)
 {
     struct bench_memory m = open_memory(10000000);
@@ -53,7 +53,7 @@ Test(bench_buffers, calls_go_round)
     close_memory(&m);
 }
 
-/* Two names of one matrix, and a column of it, stay together. */
+/* Two views of one matrix, and of a column of it, stay consistent. */
 Test(bench_buffers, views_move_with_their_matrix)
 {
     struct bench_memory m = open_memory(6000000);
@@ -66,7 +66,7 @@ Test(bench_buffers, views_move_with_their_matrix)
     close_memory(&m);
 }
 
-/* No copy is like another, and no number like its neighbour. */
+/* Copies differ, and so do neighbouring elements. */
 Test(bench_buffers, numbers_are_random)
 {
     struct bench_memory m = open_memory(4000000);
@@ -89,7 +89,7 @@ Test(bench_buffers, numbers_are_random)
     close_memory(&m);
 }
 
-/* What the caller gives is in every copy. */
+/* The caller's data is in every copy. */
 Test(bench_buffers, what_is_given_is_in_every_copy)
 {
     float *ones = malloc(400000 * sizeof *ones);

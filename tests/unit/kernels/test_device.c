@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tensors, the registry, the ledger, and streams of the cpu device. */
+/* Tensors, the registry, memory accounting, and streams of the cpu device. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
 #include "tests/unit/schedules/fake_work.h"
@@ -120,7 +120,7 @@ Test(device, closing_with_a_buffer_alive_is_a_broken_promise, .exit_code = 1)
     device_close(device);
 }
 
-/* The plain ops, on rows with gaps, against loops. */
+/* The elementary ops, on rows with gaps, against loops. */
 Test(device, plain_ops_respect_strides)
 {
     struct device *device = open_device("cpu", 3);
@@ -158,7 +158,8 @@ Test(device, plain_ops_respect_strides)
     device_close(device);
 }
 
-/* A slice draws what the whole draws, whatever the threads; one row longer than a task is cut. */
+/* A slice draws the same values as the full tensor, for any number of threads; a row longer than a task is
+ * divided. */
 Test(device, init_normal_is_layout_invariant)
 {
     struct device *device = open_device("cpu", 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cruel device must see what a GPU would punish. Each test plants one fault and shows that the right
- * program does not trip. */
+/* The strict device must detect errors that a GPU shows only sometimes. Each test injects one fault, and
+ * shows that the correct program passes. */
 #include "kernels/ops.h"
 #include "tests/unit/schedules/fake_work.h"
 
@@ -87,7 +87,7 @@ Test(strict, nothing_runs_before_the_host_asks)
     bench_close(&b);
 }
 
-/* compute must wait for the message before it reads what the message brings. */
+/* compute must wait for the message before it reads the received data. */
 static float receive_then_read(bool wait)
 {
     struct bench b = bench_open();
@@ -111,7 +111,8 @@ Test(strict, a_forgotten_wait_before_reading_reads_nan)
     cr_assert(isnan(receive_then_read(false)));
 }
 
-/* A message must wait for the op that makes what it sends. The fake "sends" by reading at its start. */
+/* A message must wait for the op that computes its data. The fake message "sends" by reading when it
+ * starts. */
 struct sender {
     struct work work;
     const float *from;
@@ -185,7 +186,7 @@ Test(strict, memory_that_is_freed_too_early_reads_nan)
     bench_close(&b);
 }
 
-/* A chain of waits through three streams, asked for at its end. */
+/* A chain of waits through three streams, synchronized at its end. */
 Test(strict, waits_pull_what_they_need_and_no_more)
 {
     struct bench b = bench_open();
@@ -208,7 +209,7 @@ Test(strict, waits_pull_what_they_need_and_no_more)
     bench_close(&b);
 }
 
-/* The stream that is waited for goes first; its event lives on in the one that waits. */
+/* The awaited stream is destroyed first; its event remains valid in the waiting one. */
 Test(strict, a_stream_may_go_before_one_that_waits_for_it)
 {
     struct bench b = bench_open();

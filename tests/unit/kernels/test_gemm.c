@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gemm against a product in double precision. The bound is derived: K products and K sums in fp32, in any
- * order, err by at most (K + 2) eps times the sum of the absolute values, to first order; what c held
- * and the bias are two more terms. */
+/* gemm against a matmul in double precision. The bound is derived: K products and K sums in fp32, in any
+ * order, have an error of at most (K + 2) eps times the sum of the absolute values, to first order; the
+ * accumulated c and the bias are two more terms. */
 #include "kernels/ops.h"
 #include "tests/support/mirror.h"
 #include "tests/support/ops_fixture.h"
@@ -20,7 +20,7 @@ struct product {
     int64_t offset;                    // of every operand, in elements: other alignments
 };
 
-/* A product with its operands in host memory, which is device memory on a CPU. */
+/* A gemm with its operands in host memory, which is device memory on a CPU. */
 struct trial {
     struct product what;
     float *a, *b, *c, *before, *bias;
@@ -79,7 +79,7 @@ static double element(struct tensor t, bool transpose, int64_t row, int64_t colu
     return (double)(transpose ? data[column * t.stride[0] + row] : data[row * t.stride[0] + column]);
 }
 
-/* From the first element to the last, gaps between rows too. */
+/* From the first element to the last, including gaps between rows. */
 static size_t bytes_spanned(struct tensor t)
 {
     int64_t elements = t.ndim == 2 ? (t.dim[0] - 1) * t.stride[0] + t.dim[1] : t.dim[0];
@@ -105,7 +105,7 @@ static void run(struct gemm args, int threads)
     run_on(fixture_device(threads), args);
 }
 
-/* The largest error over its bound. unit: how far the operands of a product may be off, relatively. */
+/* The largest error over its bound. unit: relative error of the operands. */
 static double worst_rounded(const struct trial *t, double unit)
 {
     const struct gemm *g = &t->args;
@@ -138,7 +138,7 @@ static double worst(const struct trial *t)
     return worst_rounded(t, 0.0);
 }
 
-/* What lies between the rows of c, and before them, is not c's. */
+/* The gaps before and between the rows of c must be unchanged. */
 static bool gaps_untouched(const struct trial *t)
 {
     for (int64_t i = 0; i < t->c_elements; i++) {
@@ -167,7 +167,7 @@ Test(gemm, every_form_and_odd_shapes)
                                  {33, 17, 65}, {48, 100, 31}, {130, 257, 100}};
     const size_t count = sizeof shapes / sizeof *shapes;
     for (size_t s = 0; s < count; s++) {
-        // Under a sanitizer the reference is slow: of the largest, each property with and without.
+        // Under a sanitizer the reference is slow: for the largest, each property on and off only.
         for (int form = 0; form < 32; form += UNDER_SANITIZER && s + 1 == count ? 5 : 1)
             check((struct product){.m = shapes[s][0],
                                    .n = shapes[s][1],
@@ -183,7 +183,7 @@ Test(gemm, every_form_and_odd_shapes)
     }
 }
 
-/* Shapes that are cut into many panels, whose last ones are small. */
+/* Shapes that are divided into many panels, the last ones small. */
 Test(gemm, many_panels)
 {
     for (int form = 0; form < (FIXTURE_IS_EMULATED || UNDER_SANITIZER ? 1 : 4); form++) {
@@ -194,8 +194,8 @@ Test(gemm, many_panels)
     }
 }
 
-/* TF32 keeps 10 bits of fraction: what it rounds, or cuts off, is below 2^-10 of each operand. And it does
- * so: the bound of fp32 is not kept. */
+/* TF32 has a 10-bit mantissa: rounding, or truncation, is below 2^-10 of each operand. It must also be in
+ * effect: the fp32 bound is violated. */
 Test(gemm, tf32)
 {
     struct device *device = fixture_tf32_device();
@@ -222,7 +222,7 @@ Test(gemm, tf32)
 
 Test(gemm, nothing_to_multiply)
 {
-    // K = 0: the sum of no products, and still the bias.
+    // K = 0: an empty sum, but still the bias.
     for (int form = 0; form < 4; form++)
         check(
             (struct product){.m = 9, .n = 5, .k = 0, .accumulate = (form & 1) != 0, .bias = (form & 2) != 0});
@@ -230,19 +230,19 @@ Test(gemm, nothing_to_multiply)
     check((struct product){.m = 4, .n = 0, .k = 3, .bias = true});
 }
 
-/* The reference has to be able to say no. */
+/* The reference must detect errors. */
 Test(gemm, the_bound_sees_a_wrong_product)
 {
     struct product p = {.m = 20, .n = 30, .k = 40, .accumulate = true, .bias = true};
     struct trial t = trial_of(p);
     run(t.args, 1);
     cr_assert_leq(worst(&t), 1.0);
-    t.c[77] += 1e-3F; // some thirty times the bound of an element here
+    t.c[77] += 1e-3F; // some thirty times an element's bound here
     cr_assert_gt(worst(&t), 1.0);
     trial_free(&t);
 
     t = trial_of(p);
-    t.args.accumulate = false; // forgot what c held
+    t.args.accumulate = false; // ignores the previous c
     run(t.args, 1);
     cr_assert_gt(worst(&t), 1.0);
     trial_free(&t);
@@ -259,7 +259,7 @@ static bool same_product_bits(const struct trial *x, const struct trial *y)
     return true;
 }
 
-/* The operands of one trial in the memory of another, whose offset differs. */
+/* Copies operands to a trial with another offset. */
 static void copy_rows(struct tensor from, struct tensor to)
 {
     for (int64_t r = 0; r < from.dim[0]; r++)
@@ -272,7 +272,7 @@ static const int64_t bit_shapes[][3] = {
 };
 enum {
     BIT_SHAPES = sizeof bit_shapes / sizeof *bit_shapes,
-    // The large ones say nothing more about memory, nor about a kernel whose blocks are all alike.
+    // Large shapes test nothing more about memory, or about a kernel with identical blocks.
     FIRST_BIT_SHAPE = FIXTURE_IS_EMULATED ? 5
                       : UNDER_SANITIZER   ? 3
                                           : 0

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What comes behind a product, against double precision of the same numbers, with and without a device that
- * does it where the product is made.
+/* GEMM epilogues against double precision on the same values, on devices with and without fusion.
  *
- * The product errs by e = (K + 2) eps times the sum of the absolute values (test_gemm.c), and by u of itself
- * where it was rounded on the way. GELU, whose slope is below 1.13, passes that on; what itself errs by is
- * test_ops_rows.c's. cuBLASLt does not say how it makes GELU: on a GPU a tanh of 11 bits is let pass, which
- * is what PTX has (tanh.approx.f32). */
+ * The matmul has an error of e = (K + 2) eps times the sum of the absolute values (test_gemm.c), plus u if it
+ * was rounded in between. GELU, whose slope is below 1.13, propagates that; its own error is derived in
+ * test_ops_rows.c. cuBLASLt does not document how it computes GELU: on a GPU a tanh of 11 bits is accepted,
+ * as PTX has (tanh.approx.f32). */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
@@ -30,7 +29,7 @@ struct trial {
     struct fixture fixture;
     struct what what;
     struct gemm args;
-    struct tensor out; // what comes behind
+    struct tensor out; // the epilogue's output
 };
 
 static double at(struct tensor t, int64_t row, int64_t column)
@@ -91,14 +90,14 @@ static void run(struct trial *t)
     cr_assert_eq(stream_sync(t->fixture.stream), OK);
 }
 
-/* Of the product: its value, and how far it may be off before and after it is rounded. */
+/* The matmul: its value, and its error before and after rounding. */
 struct near {
     double value, bound, rounded;
 };
 
 static double narrowing(enum dtype dtype, double size)
 {
-    return dtype == F32 ? 0.0 : narrow_unit(dtype) * size + 0x1p-25; // f16's smallest steps
+    return dtype == F32 ? 0.0 : narrow_unit(dtype) * size + 0x1p-25; // f16's subnormal step
 }
 
 static struct near product(const struct trial *t, double before, int64_t i, int64_t j)
@@ -118,7 +117,7 @@ static struct near product(const struct trial *t, double before, int64_t i, int6
     return (struct near){sum, bound, bound + narrowing(g->c.dtype, fabs(sum) + bound)};
 }
 
-/* Units by which GELU's step and its slope err at x; test_ops_rows.c says why. */
+/* Errors of GELU's step and slope at x, in units; derived in test_ops_rows.c. */
 static double step_units(const struct what *w, double x)
 {
     double two_u = 2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x), s = 1.0 / (1.0 + exp(-two_u));
@@ -169,7 +168,7 @@ static bool is_near(double got, struct near want)
     return fabs(got - want.value) <= want.rounded;
 }
 
-/* Elements outside their bounds: of c, and of what comes behind. */
+/* Counts the elements outside their bounds: of c, and of the epilogue's output. */
 static int64_t outside(const struct trial *t, const struct trial *fresh, double injected)
 {
     int64_t count = 0;
@@ -193,7 +192,7 @@ static int64_t outside(const struct trial *t, const struct trial *fresh, double 
     return count;
 }
 
-/* Whether the bytes between the rows of t are those of a tensor that no op has seen. */
+/* Whether the gaps between the rows of t equal those of an untouched tensor. */
 static bool gaps_are_untouched(struct tensor t, struct tensor fresh)
 {
     size_t size = dtype_bytes(t.dtype);
@@ -219,8 +218,8 @@ static void check(struct what w, enum matmul_epilogues epilogues, double injecte
     fixture_close(&fresh.fixture);
 }
 
-/* By eights, and what a library refuses: odd columns, a leading dimension that is not by eights, no products.
- */
+/* Multiples of 8, and shapes that a library rejects: odd columns, a leading dimension that is not a multiple
+ * of 8, K = 0. */
 static const int64_t shapes[][4] = {{24, 16, 40, 0}, {8, 8, 8, 8},   {16, 32, 5, 3},
                                     {9, 17, 33, 0},  {33, 24, 3, 0}, {5, 8, 0, 0}};
 
@@ -246,7 +245,7 @@ Test(gemm_epilogue, an_injected_fault_is_seen)
               getenv("CUBOID_TEST_DEVICE") != NULL ? 1e-2 : 1e-4);
 }
 
-/* The bits of the op that is named, run next. */
+/* Bit-identical to running the named op next. */
 static bool is_as_two_ops(struct what w, enum matmul_epilogues epilogues)
 {
     struct trial one = trial_of(w, epilogues), two = trial_of(w, EPILOGUES_APART);
@@ -267,11 +266,11 @@ static bool is_as_two_ops(struct what w, enum matmul_epilogues epilogues)
     return same;
 }
 
-/* Fused is other bits: nothing is rounded between the two, and a column's sum has another order. */
+/* Fused epilogues give other bits: there is no rounding in between, and a column sum has another order. */
 Test(gemm_epilogue, where_it_is_made)
 {
     for (int form = 0; form < FORMS; form++) {
-        const enum dtype dtype = makes_gradient((enum form)form) ? F32 : BF16; // a sum of few bf16 is exact
+        const enum dtype dtype = makes_gradient((enum form)form) ? F32 : BF16; // a short bf16 sum is exact
         const struct what w = {(enum form)form, dtype, ACTIVATION_GELU_TANH, 24, 16, 40, 0};
         struct what odd = w, erf = w, strided = w;
         odd.n = 17;
@@ -280,7 +279,7 @@ Test(gemm_epilogue, where_it_is_made)
         cr_expect(is_as_two_ops(w, EPILOGUES_APART), "form %d", form);
         cr_expect(is_as_two_ops(w, EPILOGUES_AUTO), "form %d: who may not choose by timing", form);
         if (!FIXTURE_IS_EMULATED)
-            continue; // which shapes a real library takes is its business
+            continue; // the shapes that a real library supports are not specified
         cr_expect_not(is_as_two_ops(w, EPILOGUES_FUSED), "form %d", form);
         cr_expect(is_as_two_ops(odd, EPILOGUES_FUSED), "form %d: a shape that is refused", form);
         cr_expect(makes_gradient(w.form) || is_as_two_ops(erf, EPILOGUES_FUSED), "form %d: another GELU",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gemm of bf16 and f16 against a product in double precision of the same two-byte numbers. As in test_gemm.c,
- * K products and K sums in fp32 err by at most (K + 2) eps times the sum of the absolute values; a narrow c
- * is rounded once more, by u of itself and of that error. bf16 runs on the library's own product where there
- * is one, f16 by way of fp32. */
+/* gemm of bf16 and f16 against a matmul in double precision of the same 16-bit values. As in test_gemm.c, K
+ * products and K sums in fp32 have an error of at most (K + 2) eps times the sum of the absolute values; a
+ * narrow c is rounded once more, by u of itself and of that error. bf16 uses the library's own gemm if it has
+ * one, f16 is computed in fp32. */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
@@ -67,7 +67,7 @@ static void run(struct trial *t)
     cr_assert_eq(stream_sync(t->fixture.stream), OK);
 }
 
-/* Before the op runs: it may add to c. */
+/* Before the op runs, since it may accumulate into c. */
 static void expect(struct trial *t)
 {
     const struct product *p = &t->what;
@@ -88,7 +88,7 @@ static void expect(struct trial *t)
             }
             double error = (double)(p->k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
             if (p->c_type != F32)
-                error += narrow_unit(p->dtype) * (fabs(sum) + error) + 0x1p-25; // f16's smallest steps
+                error += narrow_unit(p->dtype) * (fabs(sum) + error) + 0x1p-25; // f16's subnormal step
             t->want[i * p->n + j] = sum;
             t->bound[i * p->n + j] = error;
         }
@@ -105,7 +105,7 @@ static int64_t outside(const struct trial *t)
     return count;
 }
 
-/* What lies between the rows of c, against another c that no op has seen. */
+/* The gaps between the rows of c equal those of an untouched c. */
 static bool gaps_untouched(const struct trial *t, const struct trial *fresh)
 {
     struct tensor c = t->args.c, before = fresh->args.c;
@@ -131,7 +131,7 @@ static void check(struct product p)
     fixture_close(&fresh.fixture);
 }
 
-/* All that the door allows: c narrow or f32, and only f32 is added to. */
+/* All permitted combinations: c narrow or f32, and only f32 is accumulated into. */
 Test(gemm_narrow, every_form_and_odd_shapes)
 {
     const int64_t shapes[][3] = {{1, 1, 1}, {5, 1, 9}, {1, 7, 3}, {33, 17, 65}, {48, 100, 31}, {9, 5, 0}};
@@ -165,7 +165,7 @@ Test(gemm_narrow, many_panels)
     check((struct product){.dtype = F16, .c_type = F16, .m = 40, .n = 1803, .k = 20});
 }
 
-/* Off 16 bytes too, where cuBLASLt's epilogues could not read it. */
+/* Also not 16-byte aligned, where cuBLASLt's epilogues could not read it. */
 Test(gemm_narrow, a_bias_may_lie_anywhere)
 {
     for (int shift = 0; shift <= 8; shift++) {
@@ -190,7 +190,7 @@ Test(gemm_narrow, injected_faults_are_seen)
         if (fault == 1)
             t.args.bias.data = NULL;
         run(&t);
-        if (fault == 2) // the last place but one
+        if (fault == 2) // the second-lowest bit
             ((uint16_t *)t.args.c.data)[77] ^= 2;
         cr_expect_gt(outside(&t), 0, "fault %d was not seen", fault);
         fixture_close(&t.fixture);
@@ -244,8 +244,8 @@ Test(gemm_narrow, the_check_names_what_does_not_fit)
     fixture_close(&s);
 }
 
-/* f16 ends at 65504 and in steps of 2^-24; the sum behind it does neither, and a gradient in f32 shows that.
- */
+/* f16 overflows at 65504 and has steps of 2^-24; the fp32 sum before rounding does not, which an f32 gradient
+ * shows. */
 Test(gemm_narrow, f16_ends_where_it_ends)
 {
     enum { N = 5 };

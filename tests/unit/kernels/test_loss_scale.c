@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loss scaling: where the scale goes, against a model written down as Megatron-LM's DynamicGradScaler is
- * described; and the three ops that know of it. */
+/* Loss scaling: the sequence of scales, against a model written from the description of Megatron-LM's
+ * DynamicGradScaler; and the three ops that use it. */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 #include "trainer/optimizer/loss_scale.h"
@@ -19,7 +19,7 @@ static struct recipe recipe_of(double fixed, double initial, double least, int64
                                          .hysteresis = hysteresis}};
 }
 
-/* "x" overflows, "." does not: the scale behind each. */
+/* "x" overflows, "." does not: the scale after each. */
 Test(loss_scale, goes_where_it_is_written)
 {
     static const struct {
@@ -28,9 +28,9 @@ Test(loss_scale, goes_where_it_is_written)
         int64_t window, hysteresis;
         double scale[12]; // from 16
     } tables[] = {
-        {"x.x.x", 1, 3, 2, {16, 16, 8, 8, 4}},                 // the second one, and those behind it
-        {"...x..x", 1, 3, 2, {16, 16, 32, 32, 32, 32, 16}},    // whole again when it has risen
-        {"..x..x...", 1, 3, 1, {16, 16, 8, 8, 8, 4, 4, 4, 8}}, // in a row
+        {"x.x.x", 1, 3, 2, {16, 16, 8, 8, 4}},                 // the second one, and those after it
+        {"...x..x", 1, 3, 2, {16, 16, 32, 32, 32, 32, 16}},    // full patience again after growth
+        {"..x..x...", 1, 3, 1, {16, 16, 8, 8, 8, 4, 4, 4, 8}}, // consecutive
         {"xxxx.", 4, 3, 1, {8, 4, 4, 4, 4}},                   // no further
         {"xx", 3, 3, 1, {8, 4}},
         {"xxxx", 3, 3, 1, {8, 4, 3, 3}},
@@ -47,7 +47,7 @@ Test(loss_scale, goes_where_it_is_written)
     }
 }
 
-/* The trackers of DynamicGradScaler.update(), which know of no floor of their own. */
+/* The trackers of DynamicGradScaler.update(), which has no floor of its own. */
 struct model {
     double scale, least;
     int64_t growth, hysteresis, window, whole;
@@ -81,7 +81,7 @@ Test(loss_scale, is_the_models)
                 struct loss_scale state = loss_scale_of(&recipe);
                 struct model model = {0x1p20, 0.75, 0, hysteresis, window, hysteresis};
                 for (int step = 0; step < 300; step++, at++) {
-                    // Now seldom, now most of the time.
+                    // Alternately rare and frequent.
                     uint32_t bar = (uint32_t)(often * (step / 50 % 2 == 0 ? 200 : 700)) / 3;
                     bool overflow = model.scale > 0x1p40 || philox_word(dice, 0, (uint64_t)at) % 1000 < bar;
                     bool could_fall = model.scale > model.least || model.hysteresis > 1;
@@ -100,7 +100,7 @@ Test(loss_scale, fixed_stays_and_has_patience)
     struct recipe recipe = recipe_of(1000.0, 0x1p32, 1.0, 1, 1);
     struct loss_scale state = loss_scale_of(&recipe);
     for (int i = 1; i <= 3 * LOSS_SCALE_PATIENCE; i++) {
-        bool good = i == LOSS_SCALE_PATIENCE; // the row begins anew
+        bool good = i == LOSS_SCALE_PATIENCE; // the count restarts
         loss_scale_step(&state, !good);
         cr_assert_eq(state.scale, 1000.0);
         cr_assert_eq(state.stuck, i >= 2 * LOSS_SCALE_PATIENCE, "step %d", i);
@@ -117,9 +117,9 @@ Test(loss_scale, goes_on_and_not_below_its_least)
     struct loss_scale state = loss_scale_of(&recipe);
     loss_scale_resume(&state, 4096.0, 7, 1);
     cr_expect(state.scale == 4096.0 && state.good_steps == 7 && state.hysteresis == 1);
-    loss_scale_resume(&state, 64.0, 3, 2); // of a run whose least was less
+    loss_scale_resume(&state, 64.0, 3, 2); // from a run with a smaller minimum
     cr_expect_eq(state.scale, 512.0);
-    loss_scale_resume(&state, 0.0, 1, 1); // of a run with none
+    loss_scale_resume(&state, 0.0, 1, 1); // from a run without loss scaling
     cr_expect(state.scale == 512.0 && state.good_steps == 3 && state.hysteresis == 2);
     recipe = recipe_of(8.0, 1024.0, 1.0, 10, 2);
     state = loss_scale_of(&recipe);
@@ -140,7 +140,7 @@ Test(loss_scale, does_not_rise_for_ever)
 
 enum { N = 300, V = 40, T = 6 };
 
-/* Both of two samples, 5 tokens in all, squares 9 and 16 of gradients that come times `scale`. */
+/* Two samples, 5 tokens in all, squares 9 and 16 of gradients multiplied by `scale`. */
 static void clip_of(double limit, const float *scale, double squares_0, double result[4],
                     struct adamw_hyper *hyper)
 {
@@ -176,12 +176,12 @@ Test(loss_scale, clip_takes_it_away_and_sees_overflow)
     clip_of(0.0, &(float){8.0F}, 9.0, result, &hyper);
     cr_expect(result[0] == 2.0 && result[1] == 0.125 && result[2] == 5.0 && result[3] == 8.0);
     cr_expect(hyper.gradient_scale == 0.2F / 8.0F && hyper.skip == 0.0F);
-    clip_of(0.0625, &(float){8.0F}, 9.0, result, &hyper); // half of the norm, when it is unscaled
+    clip_of(0.0625, &(float){8.0F}, 9.0, result, &hyper); // half of the unscaled norm
     cr_expect_float_eq(hyper.gradient_scale, 0.2F / 16.0F, 1e-6F);
     for (int i = 0; i < 2; i++) {
         clip_of(1.0, &(float){8.0F}, overflows[i], result, &hyper);
         cr_expect(!isfinite(result[1]) && hyper.gradient_scale == 0.0F && hyper.skip != 0.0F);
-        clip_of(1.0, NULL, overflows[i], result, &hyper); // not a question of scale: the run ends
+        clip_of(1.0, NULL, overflows[i], result, &hyper); // not caused by the scale: the run ends
         cr_expect(!isfinite(result[1]) && hyper.skip == 0.0F);
     }
 }
@@ -210,7 +210,7 @@ Test(loss_scale, adamw_that_is_skipped_changes_nothing)
     for (int i = 0; i < 4; i++)
         cr_expect(same_bits(vectors[i], before[i], N));
     for (int i = 0; i < N; i++)
-        cr_assert_eq(working[i], 0xffff); // as fixture_shorts() leaves it
+        cr_assert_eq(working[i], 0xffff); // as initialized by fixture_shorts()
     fixture_close(&fixture);
 }
 
@@ -231,8 +231,8 @@ static struct loss_backward backward_of(struct fixture *fixture, struct tensor l
                                   .scale = scale};
 }
 
-/* A power of two times what it is without, to the bit; in f16, what is beyond 65504 is infinite, and what was
- * below 2^-24 is there. */
+/* Bitwise a power of two times the unscaled result; in f16, values above 65504 are infinite, and values below
+ * 2^-24 are preserved. */
 Test(loss_scale, begins_at_the_logits)
 {
     struct fixture fixture = fixture_open(2);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every code of every small format, and every place where rounding turns over.
+/* Every code of every low-precision format, and every rounding boundary.
  *
  * The reference shares nothing with kernels/number_format.c: it decodes by the tables of the specifications,
- * in double precision, and rounds by looking for the nearest of all codes. Between two neighbours there is
- * one place where the answer changes, their middle: so each number, each middle, and the floats beside them
- * decide for all 2^32 inputs, as long as rounding is monotone, which a walk through all exponents shows. */
+ * in double precision, and rounds by searching all codes for the nearest. Between two neighbours the result
+ * changes only at their midpoint: so each value, each midpoint, and the adjacent floats decide for all 2^32
+ * inputs, provided that rounding is monotonic, which a walk through all exponents tests. */
 #include "kernels/number_round.h"
 
 #include "base/philox.h"
@@ -15,12 +15,12 @@
 
 enum { CODES = 256 };
 
-/* What a format is, as its specification has it. */
+/* A format, from its specification. */
 struct format {
     enum number_format format;
     int bits;
-    double (*value)(int code); // NaN: the code stands for no number
-    int numbers;               // codes that are finite numbers
+    double (*value)(int code); // NaN: the code is not a number
+    int numbers;               // count of finite codes
     double largest, smallest;  // positive
 };
 
@@ -52,7 +52,7 @@ static double e2m1_value(int code)
 
 static double int8_value(int code)
 {
-    return code == 128 ? (double)NAN : (double)(code < 128 ? code : code - 256); // -128 is never made
+    return code == 128 ? (double)NAN : (double)(code < 128 ? code : code - 256); // -128 is never produced
 }
 
 static double ternary_value(int code)
@@ -68,7 +68,7 @@ static const struct format formats[] = {
 };
 _Static_assert(sizeof formats / sizeof *formats == NUMBER_FORMAT_COUNT, "each format");
 
-/* The nearest code, saturating; of two equally near ones that whose last bit is 0. */
+/* The nearest code, saturating; of two equally near, the one whose last bit is 0. */
 static int nearest(const struct format *f, double x)
 {
     int best = -1;
@@ -76,7 +76,7 @@ static int nearest(const struct format *f, double x)
     for (int code = 0; code < 1 << f->bits; code++) {
         double value = f->value(code), d = fabs(value - clamped);
         if (!isfinite(value) || (value == 0.0 && f->format < NUMBER_INT8 && signbit(value) != signbit(x)))
-            continue; // a zero keeps its sign, where there are two
+            continue; // a zero keeps its sign, if there are two
         if (d < distance || (d == distance && (code & 1) == 0)) {
             best = code;
             distance = d;
@@ -119,7 +119,7 @@ Test(number_format, every_code_means_what_the_specification_says)
             }
             double want = f->value(code);
             if (f->format == NUMBER_INT8 && code == 128)
-                want = -128.0; // means something, and is never made
+                want = -128.0; // a valid code that is never produced
             cr_expect((double)got == want || (isnan(want) && isnan(got)), "%s %d is %g, not %g",
                       number_facts(f->format)->name, code, (double)got, want);
             if (!isfinite(f->value(code)))
@@ -146,7 +146,7 @@ Test(number_format, rounds_to_the_nearest_at_every_turn)
             double value = f->value(code);
             if (!(value >= 0.0 && value <= f->largest) || (value == 0.0 && signbit(value)))
                 continue;
-            // The next larger number; behind the largest, where it would be.
+            // The next larger value; above the largest, the one that would follow.
             double above = INFINITY;
             for (int other = 0; other < 1 << f->bits; other++)
                 if (f->value(other) > value && f->value(other) < above)
@@ -173,7 +173,7 @@ Test(number_format, rounds_floats_of_every_exponent)
             float x = float_of_bits(philox_word(any, 0, (uint64_t)n));
             wrong += isnan(x) ? !isnan(number_round(r, x)) : mistakes(&formats[i], x);
         }
-        // Monotone over each exponent: only the middles decide.
+        // Monotonic over each exponent: only the midpoints decide.
         float before = 0.0F;
         for (uint32_t bits = 0; bits < 0x7F800000U; bits += 0x20000U) {
             float now = number_round(r, float_of_bits(bits));
@@ -197,7 +197,7 @@ Test(number_format, infinities_saturate_and_nan_stays)
     cr_expect(number_encode(NUMBER_E2M1, NAN) == 7 && number_encode(NUMBER_INT8, NAN) == 0);
 }
 
-/* x is so many 64ths of the way from one number to the next: so many 64ths of all words must go up. */
+/* x is so many 64ths of the way from one value to the next: so many 64ths of all words must round up. */
 Test(number_format, stochastic_rounding_goes_up_as_often_as_it_should)
 {
     for (size_t i = 0; i < NUMBER_FORMAT_COUNT; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention against S x S matrices in double precision: odd heads, groups, documents, dropout, sequences
- * on either side of a block. */
+/* Attention against S x S matrices in double precision: odd heads, groups, documents, dropout, sequence
+ * lengths on either side of a block. */
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
@@ -10,7 +10,7 @@
 
 struct shape {
     int64_t batch, sequence, heads, groups, head_dim;
-    int documents; // length of each, 0: none given
+    int documents; // length of each, 0: none
     float dropout;
 };
 
@@ -30,7 +30,7 @@ struct attention_case {
     struct attention_forward op;
     struct attention_backward backward;
     struct reference_attention reference;
-    double *weights, *lse, *out; // the reference's
+    double *weights, *lse, *out; // of the reference
     float *dout;
 };
 
@@ -149,8 +149,8 @@ static double sizes_dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* A score's error: its D products and their sum, the scaled query, and its distance to the maximum or lse
- * (one rounding of a number no larger than both sizes): (D + 3) of sum |q k| scale, and |s| + |lse|. */
+/* A score's error: its D products and their sum, the scaled query, and its difference to the maximum or lse
+ * (one rounding of a number no larger than the sum of both): (D + 3) of sum |q k| scale, and |s| + |lse|. */
 static double score_error(const struct attention_case *c, int64_t b, int64_t h, int64_t s, int64_t r)
 {
     const struct reference_attention *a = &c->reference;
@@ -162,8 +162,8 @@ static double score_error(const struct attention_case *c, int64_t b, int64_t h, 
 }
 
 /* The relative error of a weight p / l before its own arithmetic: its score's, and the mean of all scores'
- * through l; e^x is good to 2 ulp (4 units), for p, for l, and once more for each block's shrinking (with a
- * product); l adds S terms. */
+ * through l; e^x is accurate to 2 ulp (4 units), for p, for l, and again for each block's rescaling (with a
+ * multiplication); l adds S terms. */
 static double row_error(const struct attention_case *c, int64_t b, int64_t h, int64_t s,
                         const double *weights)
 {
@@ -173,7 +173,8 @@ static double row_error(const struct attention_case *c, int64_t b, int64_t h, in
     return mean + UNIT * (8.0 + 10.0 * blocks + (double)c->shape.sequence + 4.0);
 }
 
-/* out: each weight's error on its value, dropout's factor (2), and a chain of S + blocks multiply-adds. */
+/* out: each weight's error times its value, the dropout factor (2), and a chain of S + blocks
+ * multiply-adds. */
 static int64_t forward_outside(struct attention_case *c, double *worst)
 {
     const struct shape *s = &c->shape;
@@ -216,8 +217,8 @@ struct gradients {
     double *dq, *dk, *dv, *dq_bound, *dk_bound, *dv_bound;
 };
 
-/* One pair's share of the bounds. ds = p (dp - delta) scale: p's relative error and three roundings; dp: D
- * products; delta: D products too, and out's own rounding. Then chains: over S keys for dq; over the
+/* One pair's contribution to the bounds. ds = p (dp - delta) scale: p's relative error and three roundings;
+ * dp: D products; delta: D products too, and out's own rounding. Then chains: over S keys for dq; over the
  * group's heads and S queries for dk and dv. */
 static void add_pair(const struct attention_case *c, const struct gradients *g, int64_t b, int64_t h,
                      int64_t s, int64_t r)
@@ -246,7 +247,7 @@ static void add_pair(const struct attention_case *c, const struct gradients *g, 
     }
 }
 
-/* out and lse that backward reads are the reference's, rounded: forward's own errors stay out of this. */
+/* The backward pass reads the reference's out and lse, rounded, which excludes forward's errors. */
 static struct gradients run_backward_alone(struct attention_case *c)
 {
     const struct shape *s = &c->shape;
@@ -280,7 +281,7 @@ static int64_t outside(struct tensor got, const double *want, const double *boun
         double row_worst, zero = 0.0;
         const float *row = (const float *)got.data + t * got.stride[0];
         for (int64_t i = 0; i < got.dim[1]; i++) {
-            // A pair that is masked has no share at all: its gradient must be 0 to the bit.
+            // A masked pair contributes nothing: its gradient must be exactly 0.
             const double *allowed = bound[t * got.dim[1] + i] > 0.0 ? &bound[t * got.dim[1] + i] : &zero;
             count += count_outside(row + i, &want[t * got.dim[1] + i], allowed, 1, &row_worst);
             *worst = fmax(*worst, row_worst);
@@ -311,17 +312,17 @@ Test(ops_attention, backward)
     }
 }
 
-/* The bounds must tell these apart from attention. */
+/* The bounds must detect these errors. */
 Test(ops_attention, bounds_see_injected_faults)
 {
     for (int fault = 0; fault < 5; fault++) {
         struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F});
         const struct reference_attention right = c.reference;
-        if (fault == 0) // a scale of D instead of its root is gross; this one is not
+        if (fault == 0) // a scale of D instead of its root would be gross; this is not
             c.op.scale *= 1.0001F;
-        if (fault == 1) // the mask of another head
+        if (fault == 1) // another head's mask
             c.op.dropout.column_begin = 2;
-        if (fault == 2) // documents forgotten
+        if (fault == 2) // documents ignored
             c.op.document = NULL;
         if (fault == 3) // one more key for one query
             ((int32_t *)c.op.document)[29] = 1;
@@ -340,9 +341,9 @@ Test(ops_attention, bounds_see_injected_faults)
     }
 }
 
-/* A finite difference knows nothing of the reference: the kernels' own forward, moved along a direction,
- * against the kernels' own backward. Uphill, so that the slope is |gradient| and no small remainder of
- * large terms; a step of 0.05 shared by 10000 numbers leaves the curve straight to 1e-3. */
+/* A finite difference, independent of the reference: the kernels' own forward, perturbed along a direction,
+ * against the kernels' own backward. The direction is the gradient, so that the slope is |gradient| and not a
+ * small remainder of large terms; a step of 0.05 over 10000 elements keeps the curve linear to 1e-3. */
 Test(ops_attention, forward_and_backward_belong_together)
 {
     struct attention_case c = attention_case((struct shape){1, 80, 2, 1, 32, 0, 0.2F});
@@ -371,7 +372,7 @@ Test(ops_attention, forward_and_backward_belong_together)
     fixture_close(&c.fixture);
 }
 
-/* Dropout keeps the mean: over 9248 pairs the factors average 1, within five standard errors. */
+/* Dropout preserves the mean: over 9248 pairs the factors average 1, within five standard errors. */
 Test(ops_attention, dropout_keeps_the_mean)
 {
     struct attention_case c = attention_case((struct shape){1, 68, 2, 2, 16, 0, 0.25F});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Bits: no element depends on the number of threads, on where an array lies, or on what rows are computed
- * beside it. Each case below runs its ops on arrays named by their content and returns a digest of all it
- * wrote; the digests must be one. */
+/* Bitwise invariance: no element depends on the number of threads, on an array's address, or on the other
+ * rows. Each case below runs its ops on arrays keyed by their content and returns a digest of all outputs;
+ * the digests must be equal. */
 #include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
@@ -143,7 +143,7 @@ static uint64_t losses(struct fixture *fixture)
 }
 
 /* Sequences [first, first + batch) of two, heads [head, head + heads) of three; q, k and v as columns of one
- * matrix of the whole. The results lie where the whole's would. */
+ * full matrix. The results are stored where the full ones would be. */
 static void run_attention(struct fixture *fixture, struct tensor qkv, struct tensor gradient,
                           struct tensor out, struct tensor lse, int first, int batch, int head, int heads)
 {
@@ -208,7 +208,8 @@ Test(ops_bits, threads_and_alignment)
     }
 }
 
-/* The same sequence's attention, whatever batch and heads surround it: dropout included, by its keys. */
+/* A sequence's attention is the same in any batch and with any other heads: including dropout, by its
+ * keys. */
 Test(ops_bits, attention_of_a_sequence_alone)
 {
     uint64_t sum[3];
@@ -222,7 +223,7 @@ Test(ops_bits, attention_of_a_sequence_alone)
     cr_expect_eq(sum[0], sum[2], "one head at a time");
 }
 
-/* Each row of the whole against the same row alone, in an array of its own. */
+/* Each row of the full tensor against the same row alone, in an array of its own. */
 Test(ops_bits, rows_alone)
 {
     struct fixture fixture = fixture_open(2);
@@ -256,7 +257,7 @@ Test(ops_bits, rows_alone)
     fixture_close(&fixture);
 }
 
-/* A digest that could not differ would prove nothing. */
+/* The digest must detect a difference. */
 Test(ops_bits, the_digest_sees_one_bit)
 {
     float x[3] = {1.0F, 2.0F, 3.0F};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* squares_each(), sum_each() and adamw_each() are their single ops one after the other, to the bit: lists of
- * more members than a launch has room for, of tensors of one element and of several blocks, and of none; and
- * they are one op each, also where the list is gone when it runs. */
+/* squares_each(), sum_each() and adamw_each() are bit-identical to their single ops in sequence: lists with
+ * more members than fit in a launch, of tensors with one element, several blocks, and none; and each is one
+ * op, also if the list is freed before it runs. */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 
@@ -12,13 +12,13 @@
 
 enum { MEMBERS = 330, ELEMENTS = 32000, BLOCKS = 400, BF16_ROW = 8 };
 
-/* Elements of each member: small ones, none at all, and some of more than a block of threads. */
+/* Elements per member: few, none, and more than a thread block handles. */
 static int64_t size_of(int i)
 {
     return i % 11 == 3 ? 0 : i % 100 == 7 ? 5000 - i : 1 + i * 7 % 67;
 }
 
-/* Members lie one behind the other, some aligned and some not. */
+/* Members are contiguous, some aligned and some not. */
 static int64_t elements_before(int member)
 {
     int64_t sum = 0;
@@ -33,7 +33,7 @@ static struct tensor part_of(const void *data, enum dtype dtype, int member)
     return tensor_1d(begin, dtype, size_of(member));
 }
 
-/* The list that a door was given may be gone at once. */
+/* The caller's list may be freed at once. */
 static enum status forget(void *list, size_t bytes, enum status status)
 {
     memset(list, 0xff, bytes);
@@ -107,7 +107,7 @@ Test(ops_lists, sums)
 
 struct vectors {
     float *weight, *gradient, *m, *v;
-    uint16_t *narrow; // the working weights, or those without masters
+    uint16_t *narrow; // the working weights, or bf16 weights without masters
 };
 
 static struct vectors vectors_of(struct fixture *fixture)
@@ -180,7 +180,7 @@ Test(ops_lists, adamw)
     }
 }
 
-/* A device that puts ops off has to keep the list. */
+/* A device that defers ops must copy the list. */
 Test(ops_lists, gone_before_it_runs)
 {
     struct device *device;

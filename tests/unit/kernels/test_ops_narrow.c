@@ -16,7 +16,7 @@ static struct tensor cast_of(struct fixture *fixture, struct tensor in, struct t
     return out;
 }
 
-/* Every pattern of two bytes is the number that its fields say, and comes back from fp32 as it was. */
+/* Every 16-bit code has the value of its fields, and survives the round trip through fp32. */
 Test(ops_narrow, every_pattern_there_and_back)
 {
     enum { PATTERNS = 65536 };
@@ -43,8 +43,8 @@ Test(ops_narrow, every_pattern_there_and_back)
     }
 }
 
-/* fp32 numbers on both sides of every place where rounding turns: representable ones, the middles between
- * neighbours, the fp32 numbers next to those, and the ends; and numbers from everywhere. */
+/* fp32 values on both sides of every rounding boundary: representable ones, the midpoints between neighbours,
+ * the fp32 values next to those, and the ends of the range; and random values. */
 Test(ops_narrow, rounds_to_nearest_even)
 {
     enum { MIDDLES = 0x8000, COUNT = 2 * MIDDLES * 4 };
@@ -57,7 +57,7 @@ Test(ops_narrow, rounds_to_nearest_even)
                    high = narrow_value(narrow_types[d], (uint16_t)(i + 1));
             if (isnan(low) || isnan(high) || isinf(low))
                 continue;
-            // Beyond the largest the steps go on, as if there were one more exponent.
+            // Above the largest the steps continue, as if there were one more exponent.
             float middle =
                 (float)(isinf(high) ? low + (low - narrow_value(narrow_types[d], (uint16_t)(i - 1))) / 2.0
                                     : low / 2.0 + high / 2.0);
@@ -112,12 +112,13 @@ Test(ops_narrow, cast_keeps_to_its_rows_and_refuses_the_rest)
 
 /* ---- ops ---- */
 
-/* What an op does on two-byte numbers is what it does on the same numbers in fp32, rounded once: to the bit,
- * for its sums run in the same order. fp32 itself is held against double precision in the other tests, so
- * this is all that is to be said; only gemm, which goes another way, has a bound of its own below.
+/* An op on 16-bit types equals the op on the same values in fp32, rounded once: bitwise, because its sums
+ * have the same order. fp32 itself is checked against double precision in the other tests, so this suffices;
+ * only gemm, which is computed differently, has its own bound below.
  *
- * A trial is an op of fp32 tensors whose numbers the narrow type has, and the list of those that will be of
- * that type. It is run, and then its twin: the same with narrow tensors, and copies of the others. */
+ * A trial is an op on fp32 tensors with values representable in the narrow type, and the list of those to be
+ * converted to that type. It is run, and then its twin: the same with narrow tensors, and copies of the
+ * others. */
 enum { OPERANDS = 12 };
 
 struct operands {
@@ -133,7 +134,7 @@ struct trial {
     float *mask;
 };
 
-/* Every row is followed by two elements that are not the tensor's. */
+/* Every row is followed by two elements outside of the tensor. */
 static struct tensor matrix_named(const struct trial *t, const char *name, int64_t rows, int64_t columns)
 {
     float *data = fixture_normals(t->fixture, name, rows * (columns + 2), 1.0);
@@ -178,7 +179,7 @@ static struct tensor twin_of(const struct trial *t, struct tensor x, enum dtype 
     return x;
 }
 
-/* How many elements of the twin are not what they must be, gaps between rows included. */
+/* Counts wrong elements of the twin, including gaps between rows. */
 static int64_t differences(struct tensor x, struct tensor twin)
 {
     int64_t count = 0;
@@ -193,7 +194,7 @@ static int64_t differences(struct tensor x, struct tensor twin)
     return count;
 }
 
-/* Runs `op` on what `operands` points to, which lies in the op itself, and its twin; true when they agree. */
+/* Runs `op` on the operands, which are fields of the op itself, and its twin; true when they agree. */
 static bool agrees_with_twin(const struct trial *t, struct operands operands,
                              enum status (*run)(void *, struct stream *), void *op)
 {
@@ -218,7 +219,7 @@ static bool agrees_with_twin(const struct trial *t, struct operands operands,
     return wrong == 0;
 }
 
-/* A door with its struct behind a pointer. */
+/* An entry point that takes its struct by pointer. */
 #define RUN(check)                                                  \
     static enum status run_##check(void *op, struct stream *stream) \
     {                                                               \
@@ -325,7 +326,7 @@ static bool tables_and_sums(const struct trial *t)
     struct column_sum c = {matrix(t, "in"), vector(t, "sum", t->columns)};
     struct add_parts p = {matrix(t, "in"), vector(t, "out", t->columns)};
     struct init_normal n = {matrix(t, "out"), philox_named(5, "weight"), 0.02F, 3, 2, t->columns + 5};
-    // Positions that neither narrow type has: they and their angles are never of it.
+    // Positions that no narrow type represents: positions and angles are never narrow.
     int32_t *position = fixture_ints(t->fixture, t->rows);
     for (int64_t i = 0; i < t->rows; i++)
         position[i] = 70001 + 1003 * (int32_t)i;
@@ -362,7 +363,7 @@ static bool losses(const struct trial *t)
            agrees_with_twin(t, (struct operands){{&b.logits}, {&b.max, &b.sum}}, run_loss_backward, &b);
 }
 
-/* Two heads to a group, sequences over one block and a bit. */
+/* Two heads per group, sequences slightly longer than a block. */
 static bool attention(const struct trial *t)
 {
     enum { BATCH = 2, S = 70 };
@@ -421,7 +422,7 @@ static struct trial trial_of(struct fixture *fixture, enum dtype dtype, int64_t 
 
 Test(ops_narrow, ops_are_fp32_rounded_once)
 {
-    // Rows of a part of a vector, of one piece, of several and a tail.
+    // Rows shorter than a vector, of one piece, of several and a tail.
     const int64_t shapes[][2] = {{1, 1}, {7, 17}, {70, 100}, {9, 1024}, {5, 2500}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int d = 0; d < 2; d++) {
@@ -437,7 +438,7 @@ Test(ops_narrow, ops_are_fp32_rounded_once)
     }
 }
 
-/* The copy that the layers compute with is the new weight, rounded, and fp32's step is what it is without. */
+/* The working copy is the new weight, rounded, and the fp32 step is the same as without it. */
 Test(ops_narrow, adamw_leaves_the_weight_rounded)
 {
     enum { N = 40001 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Quantising, to the bit: the reference finds an element's block by looking at every other element, its scale
- * by trying exponents, and its number by trying every code. Where a published recipe multiplies in fp32, so
- * does the reference, in that order. The Hadamard transform against its matrix in double precision. */
+/* Quantization, bitwise: the reference finds an element's block by testing every other element, its scale by
+ * trying exponents, and its value by trying every code. Where a published recipe multiplies in fp32, so does
+ * the reference, in that order. The Hadamard transform against its matrix in double precision. */
 #include "kernels/number_round.h"
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* How one element is scaled: x * into is rounded, and stands for itself * back * whole. */
+/* The scaling of one element: x * into is rounded; dequantization is * back * whole. */
 struct scaled {
     float into, back, whole;
 };
@@ -135,7 +135,7 @@ struct shape {
     int64_t block_rows, block_columns, period, rows, columns;
 };
 
-/* The same numbers in two bytes each. */
+/* The same values in 16 bits each. */
 static struct tensor narrowed(struct fixture *fixture, enum dtype dtype, struct tensor wide)
 {
     int64_t count = wide.dim[0] * wide.stride[0];
@@ -151,7 +151,7 @@ static struct tensor narrowed(struct fixture *fixture, enum dtype dtype, struct 
     return t;
 }
 
-/* Numbers of very different sizes, a column of zeros, and a block of nothing else. */
+/* Values of very different sizes, a column of zeros, and an all-zero block. */
 static float *uneven(struct fixture *fixture, int64_t rows, int64_t stride)
 {
     float *x = fixture_normals(fixture, "x", rows * stride, 1.0);
@@ -189,7 +189,7 @@ static void check_shape(const struct shape *s, int threads, int shift)
     for (int64_t r = 0; r < s->rows; r++)
         cr_expect(isnan(out[r * stride + s->columns]), "beside row %lld", (long long)r);
     cr_expect(fixture_is_guarded(out, s->rows * stride));
-    // Of two bytes: what they are in fp32, to the same bits.
+    // 16-bit types: bit-identical to their fp32 values.
     float *again = fixture_floats(&fixture, s->rows * stride), *joined = fixture_floats(&fixture, 1);
     struct quantize narrow = q;
     narrow.in = narrowed(&fixture, threads % 2 != 0 ? BF16 : F16, q.in);
@@ -203,7 +203,7 @@ static void check_shape(const struct shape *s, int threads, int shift)
     cr_expect_eq(given[0], joined[0]);
     for (int64_t r = 0; r < s->rows; r++)
         cr_expect(same_bits(again + r * stride, out + r * stride, s->columns));
-    // In place, to the same bits.
+    // In place, bit-identical.
     float *kept = fixture_copy(&fixture, x, s->rows * stride);
     q.out = q.in;
     MUST(quantize(fixture.stream, q));
@@ -281,7 +281,7 @@ Test(ops_numbers, bitnet_scales_are_of_a_row_and_of_a_mean)
     float *rows = fixture_floats(&fixture, ROWS);
     double *sum = fixture_doubles(&fixture, 1), want = 0.0;
     for (int c = 0; c < COLUMNS; c++)
-        x[c] = 0.0F; // a row of nothing
+        x[c] = 0.0F; // a zero row
     struct quantize q = {.in = tensor_2d(x, F32, ROWS, COLUMNS),
                          .out = tensor_2d(out, F32, ROWS, COLUMNS),
                          .format = NUMBER_INT8,
@@ -312,7 +312,7 @@ Test(ops_numbers, bitnet_scales_are_of_a_row_and_of_a_mean)
 Test(ops_numbers, magnitudes_join_what_was_there_and_lose_no_nan)
 {
     struct fixture fixture = fixture_open(3);
-    const int64_t rows = 400, columns = 1100; // more than a GPU looks at at once
+    const int64_t rows = 400, columns = 1100; // more than one pass of a GPU
     float *x = fixture_normals(&fixture, "m", rows * columns, 1.0), *out = fixture_floats(&fixture, rows);
     struct tensor in = tensor_2d(x, F32, rows, columns);
     x[317 * columns + 1003] = -77.0F;
@@ -375,7 +375,7 @@ Test(ops_numbers, what_is_not_finite_shows)
     fixture_close(&fixture);
 }
 
-/* The same elements of a wider matrix, wherever they lie and whoever has them. */
+/* The same elements of a wider matrix, at other addresses and on other ranks. */
 Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_place)
 {
     enum { ROWS = 40, COLUMNS = 300, BEGIN = 130 };
@@ -445,7 +445,7 @@ Test(ops_numbers, hadamard_is_its_matrix_and_keeps_products)
                 want += __builtin_popcount((unsigned)(r % 16 & j)) % 2 != 0 ? -term : term;
                 terms += fabs(term);
             }
-            // Four additions on the way, each of at most all terms.
+            // Four additions, each of at most all terms.
             outside += !(fabs((double)y[r * COLUMNS + c] - want) <= 4.1 * UNIT * terms);
         }
     }
@@ -513,7 +513,8 @@ Test(ops_numbers, checks_refuse_invalid_shapes)
     fixture_close(&fixture);
 }
 
-/* What rounding down costs: magnitudes above 448 of a scale saturate, by up to an eighth; up, none does. */
+/* Rounding down has a cost: magnitudes above 448 times the scale saturate, by up to an eighth; rounding up,
+ * none does. */
 Test(ops_numbers, an_mxfp8_scale_is_rounded_up_or_down)
 {
     struct fixture fixture = fixture_open(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Two ops in one: what the pair writes has the bits of one op after the other, gaps between rows and all that
- * an op must leave alone included. Each side works on memory of its own, filled alike. */
+/* Fused ops: the outputs are bit-identical to the two ops in sequence, including gaps between rows and all
+ * other memory that must be unchanged. Each side works on memory of its own, initialized alike. */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum place { APART, IN_PLACE }; // whether a result goes where an operand was
+enum place { APART, IN_PLACE }; // whether a result overwrites an operand
 
 struct trial {
     enum dtype dtype;
@@ -29,7 +29,7 @@ struct side {
     int count;
 };
 
-/* [rows, columns] of a type; unset where there is no name. */
+/* [rows, columns] of a type; uninitialized without a name. */
 static struct tensor numbers(struct side *s, enum dtype dtype, const char *name, int64_t rows,
                              int64_t columns)
 {
@@ -56,7 +56,7 @@ static struct tensor vector(struct side *s, enum dtype dtype, const char *name, 
     return tensor_1d(numbers(s, dtype, name, 1, count).data, dtype, count);
 }
 
-/* Of the layer norm only. */
+/* Layer norm only. */
 static struct tensor layer_vector(struct side *s, enum dtype dtype, const char *name, int64_t count)
 {
     return s->trial->kind == NORM_LAYER ? vector(s, dtype, name, count) : (struct tensor){0};
@@ -123,7 +123,7 @@ static void backward(struct side *s, bool pair)
     };
     both.norm.dx = watch(s, t->place == IN_PLACE ? both.norm.dresidual : matrix(s, NULL));
     both.residual.dout = both.norm.dx;
-    // Where nothing is dropped the branch may have its gradient where it is.
+    // Without dropout the branch may share its gradient's memory.
     both.residual.dx =
         watch(s, t->place == IN_PLACE && t->probability == 0.0F ? both.norm.dx : matrix(s, NULL));
     if (pair) {
@@ -134,7 +134,7 @@ static void backward(struct side *s, bool pair)
     cr_assert_eq(residual_backward(s->fixture.stream, both.residual), OK, "%s", fail_text());
 }
 
-/* Of all rows with what lies between them and behind the last. */
+/* All rows, including gaps between them and after the last. */
 static int64_t bytes_spanned(struct tensor t)
 {
     return t.dim[0] * (t.ndim == 2 ? t.stride[0] : 1) * (int64_t)dtype_bytes(t.dtype);
@@ -154,7 +154,8 @@ static const char *trial_text(const struct trial *t, char out[160])
     return out;
 }
 
-/* Both sides of one trial; `change` moves one number of the second side's results, which must show. */
+/* Both sides of one trial; `change` modifies one element of the second side's results, which must be
+ * detected. */
 static bool agree(const struct trial *trial, void (*run)(struct side *s, bool pair), bool change)
 {
     struct side side[SIDES] = {0};
@@ -176,8 +177,8 @@ static bool agree(const struct trial *trial, void (*run)(struct side *s, bool pa
     return same;
 }
 
-/* Rows of a part of a vector, of whole accesses, of several pieces, and more than a GPU's block holds at
- * once; blocks of rows cut and whole. */
+/* Rows shorter than a vector, of full accesses, of several pieces, and larger than a GPU's block handles at
+ * once; partial and full row blocks. */
 static const int64_t shapes[][3] = {{1, 1, 0},    {7, 17, 2},   {33, 104, 0}, {33, 104, 8},
                                     {5, 1024, 0}, {19, 768, 3}, {3, 2500, 0}, {18, 8208, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -196,7 +197,7 @@ static void check_all(void (*run)(struct side *s, bool pair))
                           .columns = shape[1],
                           .gap = shape[2]};
         if ((n / 24 == SHAPES - 1 || (FIXTURE_IS_EMULATED && UNDER_SANITIZER)) && n % 5 != 0)
-            continue; // the largest, and a slow build: of every kind, but not all of them together
+            continue; // the largest, in a slow build: each kind, but not all combinations
         cr_expect(agree(&t, run, false), "%s", trial_text(&t, text));
     }
 }
@@ -211,7 +212,7 @@ Test(ops_pairs, residual_norm_backward)
     check_all(backward);
 }
 
-/* Without anything down the residual stream dx is the gradient alone: what it is beside zeros. */
+/* Without a residual gradient, dx is the gradient alone: the same as with zeros. */
 Test(ops_pairs, norm_backward_with_nothing_beside_it)
 {
     const enum dtype types[] = {F32, BF16, F16};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The references' own proof: each backward function against finite differences of its forward function.
+/* Tests of the references: each backward function against finite differences of its forward function.
  *
- * With y's elements weighed by fixed random numbers c, f(x) = sum c y(x) is a number, and its gradient is
- * what backward gives for dy = c. Central differences with step h are off by h^2/6 f''' and by rounding,
- * about 1e-16 |f| / h. With h = 1e-4 and f''' up to some tens, 1e-7 relative to the gradient's size is
- * above both, and far below any mistake: the planted one is a hundredth of a per cent. */
+ * With fixed random weights c, f(x) = sum c y(x) is a scalar, and its gradient is the result of backward for
+ * dy = c. Central differences with step h have an error of h^2/6 f''' plus rounding, about 1e-16 |f| / h.
+ * With h = 1e-4 and f''' up to some tens, 1e-7 relative to the gradient's size is above both, and far below
+ * any mistake: the injected one is a hundredth of a per cent. */
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
@@ -15,7 +15,7 @@
 #define STEP      1e-4
 #define TOLERANCE 1e-7
 
-/* f of a case, at the values its arrays have now. */
+/* f of a case, at the current values of its arrays. */
 struct function {
     double (*value)(const void *context);
     const void *context;
@@ -127,7 +127,7 @@ Test(reference, activations)
     fixture_close(&fixture);
 }
 
-/* A rotation is linear and keeps lengths, so its gradient is its inverse. */
+/* A rotation is linear and preserves norms, so its gradient is its inverse. */
 Test(reference, rope_turns_and_turns_back)
 {
     struct fixture fixture = fixture_open(1);
@@ -212,7 +212,7 @@ Test(reference, loss)
     fixture_close(&fixture);
 }
 
-/* The first step from nothing goes lr against the gradient's sign, whatever its size, plus the decay:
+/* The first step from zero moments is lr against the gradient's sign, whatever its size, plus the decay:
  * m/correction1 = g and v/correction2 = g^2. */
 Test(reference, adamw_first_step)
 {

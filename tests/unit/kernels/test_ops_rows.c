@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The row-wise ops against the double-precision reference. Each bound is worked out beside its use, from
- * UNIT (one rounding, relatively) and the number of roundings a value goes through. */
+/* The row-wise ops against the double-precision reference. Each bound is derived next to its use, from UNIT
+ * (one rounding, relative) and the number of roundings of a value. */
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
@@ -11,14 +11,14 @@
 static const int64_t all_rows[] = {1, 7, 33, 130}, all_columns[] = {1, 3, 17, 64, 100, 768};
 enum { ROW_KINDS = 4, COLUMN_KINDS = 6 };
 
-/* Additions that a number goes through in a sum over a row, at most: two chains of vectors of four lanes
- * (the smallest processor's), their tree (2 + 4), and one division. */
+/* The maximum number of additions of a value in a sum over a row: two chains of vectors of four lanes (the
+ * smallest processor's), their tree (2 + 4), and one division. */
 static double row_roundings(int64_t columns)
 {
     return ceil((double)columns / 8.0) + 7.0;
 }
 
-/* And in a sum over tokens: a block of 64 rows, then the blocks. */
+/* The same for a sum over tokens: a block of 64 rows, then the blocks. */
 static double token_roundings(int64_t rows)
 {
     return fmin((double)rows, 64.0) + ceil((double)rows / 64.0) + 1.0;
@@ -45,7 +45,7 @@ static struct norm_case norm_case(enum norm_kind kind, int64_t rows, int64_t col
 {
     struct norm_case c = {
         .fixture = fixture_open(2), .rows = rows, .columns = columns, .kind = kind, .epsilon = 1e-5F};
-    c.x = fixture_normals(&c.fixture, "x", rows * columns, 0.01); // small, so that epsilon shows
+    c.x = fixture_normals(&c.fixture, "x", rows * columns, 0.01); // small, so that epsilon matters
     for (int64_t i = 0; i < rows * columns; i++)
         c.x[i] += 0.02F;
     c.weight = fixture_normals(&c.fixture, "weight", columns, 1.0);
@@ -77,9 +77,9 @@ static void run_norm_forward(struct norm_case *c)
     cr_assert_eq(norm_forward(c->fixture.stream, op), OK, "%s", fail_text());
 }
 
-/* mean: off by k units of the mean of |x|, call it e. The squares' sum: k + 3 relatively, and n e^2 more,
- * for a shifted mean adds nothing at first order; rstd: half of that, and three roundings of its own.
- * y = (x - mean) rstd weight + bias: four roundings, and what mean and rstd bring. */
+/* mean: error of k units of the mean of |x|, called e. The sum of squares: k + 3 relative, and n e^2 more,
+ * since a shifted mean adds nothing at first order; rstd: half of that, and three roundings of its own. y =
+ * (x - mean) rstd weight + bias: four roundings, and the errors of mean and rstd. */
 static int64_t norm_forward_outside(struct norm_case *c, double *worst)
 {
     int64_t n = c->columns, count = c->rows * n;
@@ -165,8 +165,8 @@ static struct norm_gradients run_norm_backward(struct norm_case *c)
     return g;
 }
 
-/* g = dy weight: one rounding; xhat: two. Their means: k and k + 4 (product, xhat). dx: what these bring,
- * five roundings of each part, one of the sum with what dx held. dweight: token roundings and three. */
+/* g = dy weight: one rounding; xhat: two. Their means: k and k + 4 (product, xhat). dx: the errors of these,
+ * five roundings of each part, one of the sum with the previous dx. dweight: token roundings and three. */
 static int64_t norm_backward_outside(struct norm_case *c, const struct norm_gradients *g, double *worst)
 {
     int64_t n = c->columns, count = c->rows * n;
@@ -230,12 +230,12 @@ Test(ops_rows, norm_backward_bounds_see_injected_faults)
         struct norm_case c = norm_case(NORM_LAYER, 7, 100);
         run_norm_forward(&c);
         struct norm_gradients g = run_norm_backward(&c);
-        if (fault == 0) // overwritten where it should be added to
+        if (fault == 0) // overwritten instead of accumulated
             memset(g.old_dx, 0, 700 * sizeof *g.old_dx);
         if (fault == 1) // a row missing from dbias
             for (int i = 0; i < 100; i++)
                 g.dbias[i] -= g.dy[i];
-        if (fault == 2) // the mean of g not taken off
+        if (fault == 2) // the mean of g not subtracted
             for (int i = 0; i < 100; i++)
                 g.dx[i] += c.rstd[0] * 1e-3F;
         if (fault == 3)
@@ -246,8 +246,8 @@ Test(ops_rows, norm_backward_bounds_see_injected_faults)
 }
 
 /* Roundings of an activation's parts, in units: the step (documented in vector_math.h: 4 units of 1 for the
- * normal's, 4 ulp = 8 units of itself for the sigmoid), its slope, and what an inexact argument of the
- * sigmoid brings: gelu-tanh's 2u has six roundings, all of one sign, and moves the step by slope * error. */
+ * normal's, 4 ulp = 8 units of itself for the sigmoid), its slope, and the effect of an inexact argument of
+ * the sigmoid: gelu-tanh's 2u has six roundings, all of one sign, and moves the step by slope * error. */
 struct activation_error {
     double step, slope; // of step(x), and of x times the step's slope
 };
@@ -325,7 +325,7 @@ Test(ops_rows, activations)
     }
 }
 
-/* The two gelus differ by up to 5e-4: neither passes for the other. */
+/* The two gelus differ by up to 5e-4: the bounds tell them apart. */
 Test(ops_rows, gelu_is_not_its_tanh_form)
 {
     double x = 1.0, exact, tanh_form;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Weights of two bytes without masters: what they are rounded to, how often, and by which bits. */
+/* bf16 weights without masters: rounding results, frequencies, and random bits. */
 #include "kernels/narrow.h"
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
@@ -12,7 +12,7 @@ enum { HALVES = 65536 };
 
 /* ---- one number ---- */
 
-/* How many of all halves round x to `pattern`. */
+/* How many of all 16-bit halves round x to `pattern`. */
 static int count_of(float x, uint16_t pattern)
 {
     int count = 0;
@@ -21,8 +21,8 @@ static int count_of(float x, uint16_t pattern)
     return count;
 }
 
-/* Up as often as x is near to what lies above, exactly, and down otherwise: the mean is x. Numbers of all
- * sizes, those without a leading one and those just below a power of two among them. */
+/* The frequency of rounding up is exactly the distance of x from the value below: the mean is x. Values of
+ * all sizes, including subnormals and those just below a power of two. */
 Test(ops_stochastic, as_often_as_it_is_near)
 {
     for (uint32_t k = 0; k < 200; k++) {
@@ -43,8 +43,8 @@ Test(ops_stochastic, as_often_as_it_is_near)
     }
 }
 
-/* What bf16 has is left alone, zeros with their signs; nothing finite that is nearer to the largest number
- * goes to infinity; and a NaN stays one. */
+/* Representable values are unchanged, signed zeros included; no finite value that is nearer to the largest
+ * number becomes infinite; NaN stays NaN. */
 Test(ops_stochastic, what_is_left_alone)
 {
     for (uint32_t pattern = 0; pattern < 65536; pattern++) {
@@ -64,8 +64,8 @@ Test(ops_stochastic, what_is_left_alone)
     }
 }
 
-/* Of two numbers, rounded by the same half, the larger does not become the smaller: verify's bound says so.
- */
+/* Monotonic: of two values, rounded with the same half, the larger does not become the smaller: verify's
+ * bound relies on it. */
 Test(ops_stochastic, monotone)
 {
     uint32_t words[4];
@@ -148,7 +148,7 @@ static struct adamw op_of(const struct state *s, const struct cut *cut, const st
                                          .first = first}};
 }
 
-/* The step in fp32 from the same numbers, by the same device; then rounded here, element by element. */
+/* The step in fp32 from the same values, by the same device; then rounded here, element by element. */
 static void expect_whole(struct fixture *fixture, uint64_t step, uint16_t *out)
 {
     const struct cut all = {0, ROWS, 0, COLUMNS};
@@ -169,7 +169,8 @@ static void expect_whole(struct fixture *fixture, uint64_t step, uint16_t *out)
     }
 }
 
-/* Every slice has the whole's bits: of rows, of columns, of both, in pieces, and off its alignment. */
+/* Every slice has the same bits as the full tensor: of rows, of columns, of both, in pieces, and
+ * unaligned. */
 Test(ops_stochastic, by_the_number_in_the_whole)
 {
     static const struct cut cuts[] = {
@@ -198,7 +199,7 @@ Test(ops_stochastic, by_the_number_in_the_whole)
         }
 }
 
-/* Another step draws other bits: of those weights whose update is not exact, many are rounded otherwise. */
+/* Another step draws other bits: of the weights with an inexact update, many are rounded differently. */
 Test(ops_stochastic, by_the_step)
 {
     uint16_t first[ALL];
@@ -213,14 +214,14 @@ Test(ops_stochastic, by_the_step)
     cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int e = 0; e < ALL; e++)
         differ += first[e] != s.weight[e];
-    // Two decisions of chance p differ with 2 p (1 - p), a third on average over p.
+    // Two decisions of probability p differ with 2 p (1 - p), a third on average over p.
     cr_expect(differ > ALL / 4 && differ < ALL * 5 / 12, "%d", differ);
     fixture_close(&fixture);
 }
 
-/* Updates of an eighth of a unit in the last place: rounded to the nearest, a weight would stand still for
- * ever. Stochastically each step moves one weight in eight, and after STEPS steps the mean is where fp32
- * would be: off by sqrt(STEPS / 8 * 7 / 8 / N) of a unit, one standard deviation; 5 of them are allowed. */
+/* Updates of an eighth of a unit in the last place: with round-to-nearest a weight would never change.
+ * Stochastically each step changes one weight in eight, and after STEPS steps the mean equals fp32's: within
+ * sqrt(STEPS / 8 * 7 / 8 / N) of a unit, one standard deviation; 5 of them are allowed. */
 Test(ops_stochastic, small_updates_arrive)
 {
     enum { N = 4096, STEPS = 32 };

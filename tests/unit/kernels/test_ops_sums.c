@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Residual and dropout, rope, embedding, column sums, loss, squares and AdamW against the reference. As in
- * test_ops_rows.c, a bound says how many roundings (UNIT each, relatively) a value goes through. */
+ * test_ops_rows.c, a bound states the number of roundings (UNIT each, relative) of a value. */
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
@@ -12,7 +12,7 @@
 static const int64_t all_rows[] = {1, 7, 33, 130}, all_columns[] = {1, 3, 17, 100, 768, 1100};
 enum { ROW_KINDS = 4, COLUMN_KINDS = 6 };
 
-/* Two samples' tokens, places running, one slice of a wider row. */
+/* Two samples' tokens, consecutive positions, one slice of a wider row. */
 static struct dropout dropout_of(struct fixture *fixture, int64_t rows, int64_t columns, float probability)
 {
     int64_t *sample = fixture_longs(fixture, rows);
@@ -57,7 +57,7 @@ static void check_residual(int64_t rows, int64_t columns, float probability, boo
         want_dx[i] = (double)kept[i] * factor;
         bound[i] =
             UNIT * (4.0 * fabs(inner * factor) + fabs(want[i])); // sum, product, scale's own two; the sum
-        bound_dx[i] = UNIT * 3.0 * fabs(want_dx[i]); // 0 where dropped: no rounding makes a kept element 0
+        bound_dx[i] = UNIT * 3.0 * fabs(want_dx[i]); // 0 if dropped: no rounding makes a kept element 0
     }
     cr_expect_eq(count_outside(out, want, bound, count, NULL), 0, "%ld x %ld, p %g", (long)rows,
                  (long)columns, (double)probability);
@@ -84,7 +84,7 @@ Test(ops_sums, residual_and_its_dropout)
     }
 }
 
-/* A threshold that lies exactly on a possible draw: uniform >= p keeps it. */
+/* A threshold that coincides with a possible draw: uniform >= p keeps it. */
 Test(ops_sums, dropout_threshold_is_exact)
 {
     struct fixture fixture = fixture_open(1);
@@ -139,8 +139,8 @@ Test(ops_sums, rope)
     }
 }
 
-/* Sums in token order are what a plain loop gives, to the bit. The table's padding rows and the ids of other
- * ranks are left alone. */
+/* Sums in token order are bit-identical to a plain loop. The table's padding rows are unchanged, and ids of
+ * other ranks ignored. */
 Test(ops_sums, embedding)
 {
     for (int n = 0; n < COLUMN_KINDS; n++) {
@@ -209,7 +209,7 @@ Test(ops_sums, column_sum)
     }
 }
 
-/* What a plain loop in the order of the rows gives, to the bit; another order has other bits. */
+/* Bit-identical to a plain loop in row order; another order gives other bits. */
 Test(ops_sums, add_parts)
 {
     for (int r = 0; r < ROW_KINDS; r++) {
@@ -253,7 +253,7 @@ struct loss_case {
     double *wide;
 };
 
-/* Padding columns are NaN: they may not be read. */
+/* Padding columns are NaN: they must not be read. */
 static struct loss_case loss_case(void)
 {
     struct loss_case c = {.fixture = fixture_open(2)};
@@ -277,7 +277,7 @@ static struct loss_case loss_case(void)
     return c;
 }
 
-/* The vocabulary cut in two at `cut`, as two ranks would hold it; reduced here by hand. */
+/* The vocabulary split in two at `cut`, as on two ranks; reduced here directly. */
 static void run_loss_forward(struct loss_case *c, int64_t cut)
 {
     float *max = fixture_floats(&c->fixture, T), *sum = fixture_floats(&c->fixture, T),
@@ -300,8 +300,8 @@ static void run_loss_forward(struct loss_case *c, int64_t cut)
     }
 }
 
-/* sum: each e^(x - max) is off by |x - max| (a rounded difference), 4 (2 ulp), and a chain of V/8 + 7 (two
- * vectors of four lanes at least). */
+/* sum: each e^(x - max) has an error of |x - max| (a rounded difference), 4 (2 ulp), and a chain of V/8 + 7
+ * (two vectors of four lanes at least). */
 Test(ops_sums, loss_forward)
 {
     for (int64_t cut = 0; cut < V; cut += 101) {
@@ -339,9 +339,8 @@ Test(ops_sums, loss_forward)
 }
 
 /* A token that does not count may be labelled with nonsense and have any logits. */
-/* So wide that a thread of a GPU has several pieces of a row under way, and then others. With e^0 everywhere
- * but at one place, where it is e^-inf, a sum is a count, to the bit, and one that leaves a piece out is not.
- */
+/* So wide that a thread of a GPU has several pieces of a row in flight, and then others. With e^0 everywhere
+ * except for one e^-inf, a sum is a count, exactly, and a sum that misses a piece is not. */
 Test(ops_sums, loss_of_wide_rows_counts_every_column)
 {
     enum { WIDE = 8203, PLACES = 6 };
@@ -400,7 +399,7 @@ Test(ops_sums, loss_of_tokens_that_do_not_count)
     fixture_close(&c.fixture);
 }
 
-/* e^(x - max) / sum: forward's errors of both, and three more; then the label's 1 off. */
+/* e^(x - max) / sum: forward's errors of both, and three more; then the label's 1 subtracted. */
 Test(ops_sums, loss_backward)
 {
     struct loss_case c = loss_case();
@@ -433,8 +432,8 @@ Test(ops_sums, loss_backward)
     fixture_close(&c.fixture);
 }
 
-/* fp64 throughout, and squares of floats are exact: n additions here, fewer there. A block that is alone has
- * the bits that it has in the whole, and the whole is the blocks added in order. */
+/* fp64 throughout, and squares of floats are exact: n additions here, fewer there. A single block has the
+ * same bits as in the full tensor, and the full sum is the blocks added in order. */
 Test(ops_sums, squares)
 {
     const struct tensor shapes[] = {
@@ -482,7 +481,7 @@ Test(ops_sums, squares)
     }
 }
 
-/* More numbers than a block of a GPU has threads: whole ones, so that every order has the same sum. */
+/* More elements than a GPU's block has threads: integers, so that every order has the same sum. */
 Test(ops_sums, sum_of_many)
 {
     enum { N = 5003 };

@@ -19,12 +19,12 @@ static double ulp(double value)
 struct function {
     vec (*lanes)(vec x);
     double (*exact)(double x);
-    double ulps;  // allowed where the result is above `floor`
+    double ulps;  // allowed if the result is above `floor`
     double floor; // below it, `absolute` is allowed
     double absolute;
 };
 
-/* The first float that is out of bounds, or the number of NaNs that were lost, goes to *where. */
+/* *where receives the first float that is out of bounds, or the number of lost NaNs. */
 static double worst_over_all_floats(const struct function *f, float *where)
 {
     double worst = 0.0;
@@ -135,7 +135,7 @@ Test(vector_math, an_injected_fault_is_seen)
     cr_expect_gt(worst_over_all_floats(&f, &where), 1.0);
 }
 
-/* f of one number; all lanes agree. */
+/* f of one value; all lanes agree. */
 static float at(vec (*lanes)(vec x), float x)
 {
     vec y = lanes(vec_all(x));
@@ -175,7 +175,7 @@ Test(vector_math, sines_and_cosines)
     }
 }
 
-/* Each length of a tail: the lanes that count are taken, the others are 0 and left alone. */
+/* Each tail length: the valid lanes are loaded, the others are 0 and not accessed. */
 Test(vector_math, tails)
 {
     float line[3 * LANES], out[LANES];
