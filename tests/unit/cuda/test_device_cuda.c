@@ -47,10 +47,9 @@ Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
         "8.0 or newer "
         "and its driver; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "0", 1);
-    open_says(
-        "", 0,
-        "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
-        "capability 8.0 or newer; use cluster.device cpu");
+    open_says("", 0,
+              "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
+              "capability 8.0 or newer; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "12040", 1);
     open_says("", 0,
               "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build requires 13.0; "
