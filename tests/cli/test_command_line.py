@@ -81,27 +81,27 @@ def test_version():
 
 
 def test_typing_mistakes():
-    says("trian", run("trian"), 2, err="no command trian (did you mean train?)")
-    says("help shedule", run("help", "shedule"), 2, err="no command shedule (did you mean schedule?)")
+    says("trian", run("trian"), 2, err="unknown command trian (did you mean train?)")
+    says("help shedule", run("help", "shedule"), 2, err="unknown command shedule (did you mean schedule?)")
     says("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
-    says("xyzzy", run("xyzzy"), 2, err="no command xyzzy; cuboid --help lists them")
+    says("xyzzy", run("xyzzy"), 2, err="unknown command xyzzy; run cuboid --help")
     says("only a recipe", run("a.yaml"), 2, err="cuboid train a.yaml")
     says("data prepair", run("data", "prepair"), 2, err="(did you mean prepare?)")
-    says("train --steps", run("train", "--steps", "3"), 2, err="there is no option --steps")
+    says("train --steps", run("train", "--steps", "3"), 2, err="unknown option --steps")
     says("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
-    says("an empty recipe", run("train", ""), 2, err="which recipe?")
+    says("an empty recipe", run("train", ""), 2, err="no recipe given")
     says("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
     for name in "gpt2", "GPT2BPE":
         says(f"{name} without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", name), 2,
-             err=f"--tokenizer {name} reads two files: --vocab-file vocab.json --merge-file merges.txt")
-    says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="compared; cluster.device cpu works")
+             err=f"--tokenizer {name} needs two files; use --vocab-file vocab.json --merge-file merges.txt")
+    says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="to compare; use cluster.device=cpu")
     says("verify of a format over nothing but tp",
          run("verify", QUICKSTART, "precision.matmul_format=mxfp8", "dp=1", "pp=1"), 2,
          err="cannot verify tp=2 with mxfp8: last-bit differences")
     once = run("verify", QUICKSTART, "tp=1", "parallel.sequence_parallel=false", "memory.recompute_num_layers=2",
                "data.train=nothing", "--steps=1")
     expect("verify warns once", once.stderr.count("has no effect") == 1, once)
-    says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="a whole number from 1 to 1000 works")
+    says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="use an integer from 1 to 1000")
 
 
 def test_doctor():
@@ -111,12 +111,16 @@ def test_doctor():
         said = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
         wanted = {"devices", "transports", "cpu", "launcher", "gpu", "measured", "gemm", "memory", "link", "profile"}
         expect("doctor", done.returncode == 0 and wanted <= said, done)
+        gpus = [line for line in done.stdout.splitlines() if line.startswith("gpu ")]
+        expect("doctor's GPUs", gpus and all(line.startswith("gpu         none (") and line.endswith(")") and
+                                             ";" not in line and "cluster.device" not in line
+                                             for line in gpus if " none" in line), done)
         with open(profile, encoding="utf-8") as file:
             rows = dict(line.split(": ", 1) for line in file if not line.startswith("#"))
         rate = float(rows["gemm_flops"].split("fp32: ")[1].split(",")[0])
         copied = float(rows["memory_bytes"])
         rates = [pair.split(": ")[0] for pair in rows["gemm_flops"].strip().strip("{}").split(", ")]
-        expect("doctor's types", rates == ["fp32", "bf16", "fp16"] and "gemm        tf32 none: it is a GPU's" in
+        expect("doctor's types", rates == ["fp32", "bf16", "fp16"] and "gemm        tf32 n/a (GPU only)" in
                done.stdout and "transport: local, ranks: 2" in rows["link"], done)
         expect("doctor's rates", 1e8 < rate < 1e18 and 1e7 < copied < 1e15 and "latency_s" in rows["link"], done)
         os.mkfifo(os.path.join(folder, "pipe"))
@@ -133,7 +137,8 @@ def test_numbers():
     """A whole number is written as one, however large."""
     done = run("schedule", "1f1b", "-p", "1", "-m", "500000")
     says("a long schedule", done, 0, out="\nmakespan 1500000, bubble 0 on rank 0")
-    says("--seed", run("generate", "x", "--prompt", "x", "--seed", "-1"), 2, err="from 0 to 1000000000000000000 works")
+    says("--seed", run("generate", "x", "--prompt", "x", "--seed", "-1"), 2,
+         err="use an integer from 0 to 1000000000000000000")
 
 
 def test_output_that_breaks():

@@ -8,43 +8,43 @@
 #include <string.h>
 
 static const char help_text[] =
-    "cuboid data prepare TEXT... -o PREFIX   text to token ids: PREFIX.bin and PREFIX.idx\n"
-    "cuboid data inspect PREFIX              what is in a dataset\n"
+    "cuboid data prepare TEXT... -o PREFIX   tokenize text into PREFIX.bin and PREFIX.idx\n"
+    "cuboid data inspect PREFIX              print statistics and the first documents of a dataset\n"
     "\n"
-    "TEXT is a plain text file, a JSON Lines file (.jsonl, .ndjson, .json: one object a line), or - for\n"
-    "standard input. The result is Megatron-LM's indexed dataset; recipes name it by its PREFIX:\n"
+    "TEXT is a plain text file, a JSON Lines file (.jsonl, .ndjson, .json: one object per line), or - for\n"
+    "standard input. The result is a Megatron-LM indexed dataset; recipes refer to it by its PREFIX:\n"
     "\n"
     "    cuboid data prepare book.txt more.jsonl -o data/books\n"
     "    data: {train: [{path: data/books}]}\n"
     "\n"
-    "What text becomes\n"
-    "  --tokenizer byte|gpt2    byte: 257 ids, any bytes, no file needed (default)\n"
+    "Tokenizer\n"
+    "  --tokenizer byte|gpt2    byte: 257 ids, any bytes, no files (default)\n"
     "                           gpt2: GPT-2's byte-level BPE, from the two files below\n"
     "  --vocab-file FILE        its vocab.json\n"
     "  --merge-file FILE        its merges.txt\n"
-    "  --no-append-eod          do not put the id that ends a document after each one (--append-eod: "
-    "default)\n"
+    "  --no-append-eod          do not append the end-of-document id to each document\n"
+    "                           (--append-eod: default)\n"
     "\n"
-    "What a document is\n"
-    "  --documents file         each plain text file is one (default)\n"
-    "  --documents blank-line   empty lines end one, and stay in it\n"
-    "  --documents form-feed    form feeds stand between them, and are left out\n"
-    "  --documents line         each line is one; --split-lines N: each N lines\n"
-    "  --json-key KEY           the key that holds the text (default \"text\")\n"
-    "  --format text|jsonl      whatever the file is called; standard input is text otherwise\n"
+    "Documents\n"
+    "  --documents file         each plain text file is one document (default)\n"
+    "  --documents blank-line   empty lines end a document, and are part of it\n"
+    "  --documents form-feed    form feeds separate documents, and are removed\n"
+    "  --documents line         each line is one document; --split-lines N: each N lines\n"
+    "  --json-key KEY           key of the text in JSON Lines (default \"text\")\n"
+    "  --format text|jsonl      overrides the file name; standard input is text by default\n"
     "\n"
-    "  A recipe's train/valid split cuts between documents, so one large document cannot be split.\n"
-    "  Plain text may hold any bytes: what is not UTF-8 is kept as it is, and so is a byte order mark.\n"
+    "  A recipe's train/valid split separates whole documents, so one large document cannot be split.\n"
+    "  Plain text may contain any bytes: invalid UTF-8 and byte order marks are kept.\n"
     "  In JSON Lines a byte order mark is skipped.\n"
     "\n"
-    "Where it goes\n"
-    "  -o, --output PREFIX      its folder is made, but not that one's; nothing has its final name before "
-    "all\n"
-    "                           of it is written\n"
-    "  --overwrite              replace a dataset that is there\n"
+    "Output\n"
+    "  -o, --output PREFIX      its folder is created, but not the parent of that; files get their final\n"
+    "                           names only when both are complete\n"
+    "  --overwrite              replace an existing dataset\n"
     "\n"
-    "inspect shows the first documents as text if a tokenizer is given, or if the ids look like bytes.\n"
-    "  --documents N            how many (default 3)\n"
+    "Inspect\n"
+    "  Shows the first documents as text if a tokenizer is given, or if the ids look like bytes.\n"
+    "  --documents N            number of documents (default 3)\n"
     "  --tokenizer, --vocab-file, --merge-file   as above\n";
 
 enum option_kind { TAKES_VALUE, SETS, CLEARS };
@@ -83,8 +83,9 @@ static enum status refuse_option(const char *name)
     for (size_t i = 0; i < ROW_COUNT; i++)
         names[i] = rows[i].name;
     const char *nearest = nearest_name(name, names, ROW_COUNT);
-    return fail(BAD_USAGE, "%s: no such option%s%s; cuboid data --help lists them", name,
-                nearest != NULL ? ", did you mean " : "", nearest != NULL ? nearest : "");
+    return fail(BAD_USAGE, "unknown option %s%s%s%s; run cuboid data --help", name,
+                nearest != NULL ? " (did you mean " : "", nearest != NULL ? nearest : "",
+                nearest != NULL ? "?)" : "");
 }
 
 /* One option at argv[*i], written "--name value", "--name=value" or "-o value"; moves *i to its last word. */
@@ -106,11 +107,12 @@ static enum status parse_option(int argc, char **argv, int *i, struct data_optio
         return OK;
     }
     if (equals == NULL && *i + 1 >= argc)
-        return fail(BAD_USAGE, "%s: it takes a value", argv[*i]);
+        return fail(BAD_USAGE, "%s needs a value", argv[*i]);
     const char **value = (const char **)((char *)o + row->at), *before = *value;
     *value = equals != NULL ? equals + 1 : argv[++*i];
     if (before != NULL)
-        return fail(BAD_USAGE, "%s is given twice: which of %s and %s?", row->name, before, *value);
+        return fail(BAD_USAGE, "%s is given twice (%s and %s); remove one of them", row->name, before,
+                    *value);
     return OK;
 }
 
@@ -138,7 +140,7 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
     bool files = options->vocab_file != NULL && options->merge_file != NULL;
     if (!files && (strcmp(config.type, "gpt2") == 0 || strcmp(config.type, "GPT2BPE") == 0))
         return fail(BAD_USAGE,
-                    "--tokenizer %s reads two files: --vocab-file vocab.json --merge-file merges.txt",
+                    "--tokenizer %s needs two files; use --vocab-file vocab.json --merge-file merges.txt",
                     config.type);
     enum status status = tokenizer_create(&config, out);
     return status == OK || status == NO_MEMORY ? status : BAD_USAGE; // with what it said
@@ -157,9 +159,9 @@ static enum status run(int argc, char **argv, struct data_options *o)
     if (strcmp(command, "inspect") == 0)
         return data_inspect(o);
     if (argc < 2)
-        return fail(BAD_USAGE, "prepare or inspect? cuboid data --help explains");
+        return fail(BAD_USAGE, "no command given; use prepare or inspect; run cuboid data --help");
     const char *near = nearest_name(command, (const char *const[]){"prepare", "inspect"}, 2);
-    return fail(BAD_USAGE, "%s: there are prepare and inspect%s%s%s; cuboid data --help explains", command,
+    return fail(BAD_USAGE, "unknown command %s%s%s%s; run cuboid data --help", command,
                 near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
 }
 

@@ -106,9 +106,9 @@ enum status data_inspect(const struct data_options *options)
 {
     int64_t shown = SHOWN_DOCUMENTS;
     if (options->input_count != 1)
-        return fail(BAD_USAGE, "inspect: it takes one PREFIX, not %d", options->input_count);
+        return fail(BAD_USAGE, "inspect: expected one PREFIX, not %d", options->input_count);
     if (options->documents != NULL && (!integer_parse(options->documents, &shown) || shown < 0))
-        return fail(BAD_USAGE, "--documents %s: inspect takes a number of documents to show, 0 or more",
+        return fail(BAD_USAGE, "--documents %s is invalid; use a number of documents, 0 or more",
                     options->documents);
     struct dataset *dataset = NULL;
     enum status status = dataset_open(options->inputs[0], &dataset);

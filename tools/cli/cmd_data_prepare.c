@@ -35,14 +35,16 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
         while (rule < TEXT_DOCUMENTS_COUNT && strcmp(o->documents, rules[rule]) != 0)
             rule++;
         if (rule == TEXT_DOCUMENTS_COUNT)
-            return fail(BAD_USAGE, "--documents %s: file, blank-line, form-feed and line work", o->documents);
+            return fail(BAD_USAGE, "--documents %s is invalid; use file, blank-line, form-feed or line",
+                        o->documents);
         out->documents = (enum text_documents)rule;
     }
     if (o->split_lines != NULL) {
         if (o->documents != NULL && out->documents != TEXT_LINES)
-            return fail(BAD_USAGE, "--split-lines and --documents %s exclude each other", o->documents);
+            return fail(BAD_USAGE, "--split-lines and --documents %s are mutually exclusive", o->documents);
         if (!integer_parse(o->split_lines, &out->lines) || out->lines < 1)
-            return fail(BAD_USAGE, "--split-lines %s: a number of lines, 1 or more, works", o->split_lines);
+            return fail(BAD_USAGE, "--split-lines %s is invalid; use a number of lines, 1 or more",
+                        o->split_lines);
         out->documents = TEXT_LINES;
     }
     if (o->format != NULL && strcmp(o->format, "text") == 0)
@@ -50,7 +52,7 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     else if (o->format != NULL && strcmp(o->format, "jsonl") == 0)
         out->format = TEXT_JSON_LINES;
     else if (o->format != NULL)
-        return fail(BAD_USAGE, "--format %s: text and jsonl work", o->format);
+        return fail(BAD_USAGE, "--format %s is invalid; use text or jsonl", o->format);
     return OK;
 }
 
@@ -162,7 +164,7 @@ static enum status refuse_overwriting(const char *prefix)
     text_add(&path, "%s.idx", prefix);
     enum status status = OK;
     if (access(path.chars, F_OK) == 0)
-        status = fail(BAD_USAGE, "%s is there already; --overwrite replaces it", path.chars);
+        status = fail(BAD_USAGE, "%s already exists; use --overwrite to replace it", path.chars);
     text_free(&path);
     return status;
 }
@@ -232,8 +234,8 @@ static enum status check_folder(const char *prefix, const char *folder)
     enum status status =
         access(folder, F_OK) == 0 || access(parent.chars, F_OK) == 0
             ? OK
-            : fail(BAD_USAGE, "-o %s: there is no folder %s to make %s in; mkdir -p %s makes both", prefix,
-                   parent.chars, folder, folder);
+            : fail(BAD_USAGE, "-o %s: folder %s does not exist, so %s cannot be created; run mkdir -p %s",
+                   prefix, parent.chars, folder, folder);
     text_free(&parent);
     return status;
 }
@@ -295,9 +297,9 @@ enum status data_prepare(const struct data_options *options)
 {
     struct text_options text;
     if (options->input_count == 0)
-        return fail(BAD_USAGE, "prepare: no TEXT is named; - is standard input");
+        return fail(BAD_USAGE, "prepare: no TEXT given; use - for standard input");
     if (options->output == NULL)
-        return fail(BAD_USAGE, "prepare: where to? -o PREFIX writes PREFIX.bin and PREFIX.idx");
+        return fail(BAD_USAGE, "prepare: no output given; use -o PREFIX to write PREFIX.bin and PREFIX.idx");
     TRY(text_options_of(options, &text));
     struct tokenizer *tokenizer = NULL;
     TRY(data_options_tokenizer(options, &tokenizer));

@@ -79,12 +79,20 @@ static void print_cpu(void)
     print_traps();
 }
 
+/* The reason without the key before it and the advice after it, which are for a run. */
+static void print_no_gpu(const char *why)
+{
+    static const char key[] = "cluster.device cuda: ";
+    why += strncmp(why, key, strlen(key)) == 0 ? strlen(key) : 0;
+    printf("gpu         none (%.*s)\n", (int)strcspn(why, ";"), why);
+}
+
 /* Returns how many there are. */
 static int print_gpus(void)
 {
     int count = 0;
     if (device_look_count("cuda", &count) != OK) {
-        printf("gpu         none: %s\n", fail_text());
+        print_no_gpu(fail_text());
         count = 0;
     }
     for (int i = 0; i < count; i++) {
@@ -108,7 +116,7 @@ static void print_rate(const char *what, const char *type, double flops, const c
     if (flops > 0.0)
         printf("%-11s %s %.1f GFLOP/s\n", what, type, flops * 1e-9);
     else
-        printf("%-11s %s none: %s\n", what, type, why);
+        printf("%-11s %s %s\n", what, type, why);
 }
 
 static void print_ceilings(const char *device, const char *transport, const struct ceilings *c)
@@ -118,7 +126,7 @@ static void print_ceilings(const char *device, const char *transport, const stru
         print_rate("gemm", rate_name(rate), c->flops[rate], c->why[rate]);
     printf("memory      %.1f GB/s read and written by a copy\n", c->copy_bytes_per_s * 1e-9);
     if (c->link_ranks == 0)
-        printf("link        none measured: %s\n", c->link_why);
+        printf("link        not measured: %s\n", c->link_why);
     else
         printf(
             "link        %d ranks, transport %s: %.1f us, %.2f GB/s to the next rank; all_reduce %.2f GB/s\n",
@@ -185,19 +193,20 @@ int cmd_doctor(int argc, char **argv)
     const struct option options[] = {{.name = "--profile", .type = OPTION_TEXT, .value = &profile}};
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         printf(
-            "cuboid doctor [--profile FILE]   what this machine has, and how fast it is: devices,\n"
-            "libraries, launchers, rates of matrix multiplications, memory and messages, in a few seconds.\n"
-            "FILE gets the figures as YAML. Measure on an idle machine.\n");
+            "cuboid doctor [--profile FILE]   report devices, libraries and launchers of this machine, and\n"
+            "measure matrix multiplication, memory and messages, in a few seconds. FILE gets the rates\n"
+            "as YAML. Measure on an idle machine.\n");
         return 0;
     }
     struct launcher launcher;
     enum status status = argc < 8 ? options_parse(argc, argv, options, 1, rest, &rest_count)
                                   : fail(BAD_USAGE, "cuboid doctor [--profile FILE]");
     if (status == OK && rest_count > 0)
-        status = fail(BAD_USAGE, "cuboid doctor takes no %s; cuboid doctor [--profile FILE]", rest[0]);
+        status = fail(BAD_USAGE, "doctor: unknown argument %s; use cuboid doctor [--profile FILE]", rest[0]);
     if (status == OK && launcher_find(&launcher) == OK && launcher.size > 1)
-        status = fail(BAD_USAGE, "cuboid doctor looks at one machine; %s started %d of it", launcher.name,
-                      launcher.size);
+        status = fail(BAD_USAGE,
+                      "doctor examines one machine, but %s started %d processes; run it without a launcher",
+                      launcher.name, launcher.size);
     // Before seconds of measuring: whether there is a place for the figures.
     const char *fault = status == OK && profile != NULL ? file_place_fault(profile) : NULL;
     if (fault != NULL)

@@ -15,25 +15,24 @@
 static const char help[] =
     "cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT\n"
     "\n"
-    "Continues a text with a trained model, on one rank, whatever layout trained it. The newest complete\n"
-    "checkpoint is taken: of the recipe's run, of the run in a folder, or the one that is named.\n"
+    "Generates text with a trained model, on one rank, whatever layout trained it. Uses the newest\n"
+    "complete checkpoint of the recipe's run or of the run folder, or the given checkpoint.\n"
     "\n"
     "  cuboid generate recipes/quickstart.yaml --prompt 'Ocean'\n"
     "  cuboid generate runs/quickstart --prompt 'Ocean' --tokens 500 --temperature 0.5\n"
     "  cuboid generate runs/quickstart/checkpoints/step-00000100 --prompt 'Ocean' --top-k 1\n"
     "\n"
-    "  --prompt TEXT      what to continue; empty: a document from its beginning; -: read standard input\n"
-    "  --tokens N         make at most N (default 256)\n"
-    "  --temperature T    below 1 the likely becomes likelier; 0 takes the most likely (default 0.8)\n"
-    "  --top-k K          draw from the K most likely tokens; 0 from all (default 0)\n"
-    "  --top-p P          draw from the fewest tokens that together have the probability P (default 1)\n"
-    "  --seed N           another seed, another text (default: the recipe's)\n"
-    "  --no-stop          go on when the model ends the document\n"
+    "  --prompt TEXT      text to continue; '': start a new document; -: read standard input\n"
+    "  --tokens N         maximum number of tokens to generate (default 256)\n"
+    "  --temperature T    sampling temperature; 0 = greedy (default 0.8)\n"
+    "  --top-k K          sample from the K most likely tokens; 0 = all (default 0)\n"
+    "  --top-p P          nucleus sampling: the fewest tokens whose probabilities add up to P (default 1)\n"
+    "  --seed N           random seed (default: the recipe's)\n"
+    "  --no-stop          continue after the end of the document\n"
     "\n"
-    "Prompt and text go to standard output, then a newline; a closing line with speed and checkpoint goes "
-    "to\n"
-    "standard error. A pipe or a file gets the bytes unchanged. On a terminal, control characters and bytes\n"
-    "that are not UTF-8 are shown as U+FFFD.\n";
+    "Prompt and text go to standard output, followed by a newline; speed and checkpoint go to standard\n"
+    "error. A pipe or a file gets the bytes unchanged. On a terminal, control characters and invalid\n"
+    "UTF-8 are shown as U+FFFD.\n";
 
 struct arguments {
     const char *prompt;
@@ -65,11 +64,11 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->help || out->short_help)
         return OK;
     if (out->rest_count == 0)
-        return fail(BAD_USAGE, "generate: which model? A recipe, a checkpoint or the folder of a run works: "
+        return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run folder: "
                                "cuboid generate runs/quickstart --prompt TEXT");
     if (out->prompt == NULL)
         return fail(BAD_USAGE,
-                    "generate: --prompt TEXT says what to continue; --prompt '' begins a document");
+                    "generate: no prompt given; use --prompt TEXT, or --prompt '' to start a document");
     return OK;
 }
 
@@ -103,11 +102,11 @@ static enum status find_of_recipe(const struct recipe *recipe, const char *path,
     const char *save = recipe->checkpoint.save;
     if (save == NULL)
         return fail(BAD_RECIPE,
-                    "checkpoint.save is none, so this recipe's runs leave no checkpoint; name one: cuboid "
+                    "checkpoint.save is none, so there is no checkpoint of this recipe; use cuboid "
                     "generate CHECKPOINT --prompt TEXT");
     TRY(checkpoint_find(save, checkpoint));
     if (*checkpoint == NULL)
-        return fail(BAD_CHECKPOINT, "%s: no complete checkpoint; cuboid train %s makes one", save, path);
+        return fail(BAD_CHECKPOINT, "%s: no complete checkpoint; run cuboid train %s first", save, path);
     return OK;
 }
 
@@ -211,7 +210,9 @@ static enum status run(const struct arguments *a, const struct text *prompt, con
     putchar('\n');
     fflush(stdout);
     char time[NUMBER_CHARS];
-    print_line(stderr, "made %lld token%s%s in %s (%.0f tokens/s), after a prompt of %lld; %s, seed %llu",
+    print_line(stderr,
+               "generated %lld token%s%s in %s (%.0f tokens/s), prompt of %lld tokens; %s, seed "
+               "%llu",
                (long long)result.tokens, result.tokens == 1 ? "" : "s",
                result.stopped ? ", to the end of the document," : "", seconds_text(result.seconds, time),
                result.seconds > 0.0 ? (double)result.tokens / result.seconds : 0.0,

@@ -43,9 +43,8 @@ int cmd_recipe(int argc, char **argv)
     if (argc < 2 || argv[1][0] == '-') {
         fprintf(
             wants_help ? stdout : stderr,
-            "cuboid recipe RECIPE [key=value ...]   checks a recipe, and prints every key with its value and "
-            "origin\n"
-            "cuboid recipe --reference              every key with its type, default, range and meaning\n");
+            "cuboid recipe RECIPE [key=value ...]  validate a recipe; print every key, its value and origin\n"
+            "cuboid recipe --reference             print every key with its values, default and meaning\n");
         return wants_help ? DONE : BAD_INPUT;
     }
     struct recipe *recipe = NULL;

@@ -11,21 +11,17 @@
 static const char help[] =
     "cuboid train RECIPE [key=value ...]\n"
     "\n"
-    "Trains the recipe's model. Alone, all ranks are threads of this process; under "
-    "mpirun or srun each process is a\n"
-    "rank. The losses are the same, bit for bit.\n"
+    "Trains the recipe's model. Without a launcher all ranks are threads of this process; under mpirun or\n"
+    "srun each process is one rank. Losses are bit-identical.\n"
     "\n"
     "  cuboid train recipes/quickstart.yaml\n"
     "  cuboid train recipes/quickstart.yaml tp=1 pp=4 dp=2 pipeline.schedule=zb-h1\n"
     "  mpirun -n 8 cuboid train recipes/quickstart.yaml\n"
     "\n"
-    "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with "
-    "every key and its origin,\n"
-    "metrics.jsonl with a line per step, and checkpoints: every 30 minutes and at the "
-    "end. Started again, it\n"
-    "continues from the newest complete checkpoint, or from step 1 where there is none "
-    "yet. SIGTERM or Ctrl-C\n"
-    "saves one and exits with 75; Ctrl-C twice ends at once.\n";
+    "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with every key and its\n"
+    "origin, metrics.jsonl with a line per step, and checkpoints, every 30 minutes and at the end.\n"
+    "The same command resumes from the newest complete checkpoint, or starts at step 1 if there is none.\n"
+    "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n";
 
 int cmd_train(int argc, char **argv)
 {

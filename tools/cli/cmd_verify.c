@@ -12,27 +12,20 @@
 static const char help[] =
     "cuboid verify RECIPE [key=value ...] [--steps N] [--all]\n"
     "\n"
-    "Runs the recipe's layout and one rank on the same data, as threads of this process, and compares every "
-    "loss,\n"
-    "gradient norm, gradient, weight and moment with a derived bound (docs/verify.md). Each step begins from "
-    "one "
-    "rank's\n"
-    "weights, so errors do not accumulate. One rank computes each step twice more in perturbed arithmetic, "
-    "to "
-    "measure\n"
-    "how far rounding errors are magnified.\n"
+    "Runs the recipe's layout and one rank on the same data, as threads of this process, and compares\n"
+    "every loss, gradient norm, gradient, weight and moment with a derived bound (docs/verify.md).\n"
+    "Each step begins from one rank's weights, so errors do not accumulate. One rank computes each step\n"
+    "twice more in perturbed arithmetic, to measure how far rounding errors are magnified.\n"
     "\n"
     "  --steps N   number of steps (default 3)\n"
     "  --all       print a line for every parameter\n"
     "\n"
     "The table is in the order of a forward pass; hints name what this layout cannot expose.\n"
     "\n"
-    "With a low-precision format (precision.matmul_format) and tp > 1, the layout is compared with the same "
-    "tp, dp=1 "
-    "and\n"
-    "pp=1, since last-bit differences between tp degrees change quantized values.\n"
+    "With a low-precision format (precision.matmul_format) and tp > 1, the layout is compared with the\n"
+    "same tp, dp=1 and pp=1, since last-bit differences between tp degrees change quantized values.\n"
     "\n"
-    "Exit status: 0 when all are within bounds, 1 when one is not, 2 for a recipe that cannot be verified.\n";
+    "Exit status: 0 if all are within bounds, 1 if one is not, 2 for a recipe that cannot be verified.\n";
 
 struct arguments {
     int64_t steps;
@@ -63,9 +56,9 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
         .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
     struct verify_report report = {0};
     if (!device_named_computes(layout->cluster.device))
-        return exit_status(fail(
-            BAD_RECIPE, "cluster.device %s computes nothing that could be compared; cluster.device cpu works",
-            layout->cluster.device));
+        return exit_status(fail(BAD_RECIPE,
+                                "cluster.device %s computes nothing to compare; use cluster.device=cpu",
+                                layout->cluster.device));
     int tp = one_rank->parallel.tensor_parallel_size;
     const char *key = NULL, *format = recipe_quantized_format(layout, &key);
     if (tp > 1 && recipe_world_size(layout) == tp)

@@ -151,7 +151,7 @@ static enum status measure_rate(const struct device_options *options, enum rate 
     struct device_options mine = *options;
     mine.tf32 = rates[rate].tf32;
     if (mine.tf32 && !device_named_is_gpu(mine.name))
-        return fail(NOT_SUPPORTED, "it is a GPU's");
+        return fail(NOT_SUPPORTED, "n/a (GPU only)");
     TRY(device_open(&mine, &device));
     enum status status = stream_create(device, "doctor", &stream);
     if (status == OK)
@@ -276,7 +276,7 @@ enum status doctor_measure(const char *device, const char *transport, int ranks,
     TRY(measure_device(device, out));
     struct world_options options = {.transport = transport, .size = ranks, .any_order = true};
     if (ranks < 2)
-        snprintf(out->link_why, sizeof out->link_why, "there is one device, and nobody to talk to");
+        snprintf(out->link_why, sizeof out->link_why, "only one device");
     else if (world_run_as(&options, link_rank, &link) != OK)
         snprintf(out->link_why, sizeof out->link_why, "%.290s", fail_text());
     return OK;

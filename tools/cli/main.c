@@ -24,16 +24,15 @@ static const struct command {
     const char *arguments;
     const char *help;
 } commands[] = {
-    {"train", cmd_train, "RECIPE [key=value ...]",
-     "trains a model; under mpirun or srun with one process per rank"},
+    {"train", cmd_train, "RECIPE [key=value ...]", "train a model (under a launcher: one process per rank)"},
     {"verify", cmd_verify, "RECIPE [key=value ...]",
-     "compares a layout with one rank: losses, gradients, weights"},
-    {"generate", cmd_generate, "RUN --prompt TEXT", "continues a text with a trained model"},
-    {"schedule", cmd_schedule, "NAME -p P -m M", "draws a pipeline schedule, with its bubble and its memory"},
-    {"data", cmd_data, "prepare | inspect", "turns text into datasets, and shows what one holds"},
+     "compare a layout with one rank: losses, gradients, weights"},
+    {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
+    {"schedule", cmd_schedule, "NAME -p P -m M", "simulate and draw a pipeline schedule"},
+    {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
-     "checks a recipe and prints every key with its value and origin"},
-    {"doctor", cmd_doctor, "[--profile FILE]", "what this machine has, and how fast it is"},
+     "validate a recipe; print every key with its value and origin"},
+    {"doctor", cmd_doctor, "[--profile FILE]", "report this machine's devices, libraries and speed"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
@@ -43,9 +42,9 @@ static void print_help(FILE *to)
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(to, "  cuboid %-9s %-25s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fputs(
-        "\ncuboid help COMMAND, or --help anywhere behind it, says more; cuboid --version, what was built.\n"
+        "\n'cuboid COMMAND --help' for details; 'cuboid --version' for build options.\n"
         "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"
-        "Exit status: 0 done, 1 failed while running, 2 bad usage, recipe or input, 75 stopped on request\n"
+        "Exit status: 0 success; 1 runtime failure; 2 invalid usage, recipe or input; 75 stopped on request\n"
         "with a complete checkpoint.\n",
         to);
 }
@@ -96,10 +95,10 @@ static int refuse_command(const char *name)
     const char *near = nearest_name(name, names, COMMAND_COUNT);
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
         (void)fail(BAD_USAGE,
-                   "%s is a recipe, not a command; use cuboid train %s; cuboid --help lists the commands",
+                   "%s is a recipe, not a command; use cuboid train %s; run cuboid --help for the commands",
                    name, name);
     else
-        (void)fail(BAD_USAGE, "there is no command %s%s%s%s; cuboid --help lists them", name,
+        (void)fail(BAD_USAGE, "unknown command %s%s%s%s; run cuboid --help", name,
                    near != NULL ? " (did you mean " : "", near != NULL ? near : "", near != NULL ? "?)" : "");
     fprintf(stderr, "cuboid: %s\n", fail_text());
     return 2;

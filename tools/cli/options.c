@@ -32,12 +32,11 @@ static enum status unknown(const char *command, const char *argument, const stru
     snprintf(key, sizeof key, "%.*s", (int)strcspn(bare, "="), bare);
     if (recipe_key(key) != NULL) {
         text_free(&list);
-        return fail(BAD_USAGE, "%s: %s is no option but a recipe key, which has no dashes: %s=VALUE", command,
-                    argument, key);
+        return fail(BAD_USAGE, "%s: %s is a recipe key, not an option; use %s=VALUE", command, argument, key);
     }
-    enum status status = fail(BAD_USAGE, "%s: there is no option %s%s%s%s; it takes %s", command, argument,
-                              near != NULL ? ", did you mean " : "", near != NULL ? near : "",
-                              near != NULL ? "?" : "", list.chars);
+    enum status status = fail(BAD_USAGE, "%s: unknown option %s%s%s%s; valid options: %s", command, argument,
+                              near != NULL ? " (did you mean " : "", near != NULL ? near : "",
+                              near != NULL ? "?)" : "", list.chars);
     text_free(&list);
     return status;
 }
@@ -68,8 +67,8 @@ static enum status store(const char *command, const struct option *option, const
         return OK;
     }
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
-    return fail(BAD_USAGE, "%s: %s %s: a%s number from %s to %s works", command, option->name, value,
-                option->type == OPTION_INTEGER ? " whole" : "", number_text(option->low, low),
+    return fail(BAD_USAGE, "%s: %s %s is invalid; use %s from %s to %s", command, option->name, value,
+                option->type == OPTION_INTEGER ? "an integer" : "a number", number_text(option->low, low),
                 number_text(option->high, high));
 }
 
@@ -92,13 +91,13 @@ enum status options_parse(int argc, char **argv, const struct option *options, i
         if (flag && value != NULL)
             return fail(BAD_USAGE, "%s: %s takes no value", argv[0], option->name);
         if (!flag && value == NULL && i + 1 == argc)
-            return fail(BAD_USAGE, "%s: %s wants a value", argv[0], option->name);
+            return fail(BAD_USAGE, "%s: %s needs a value", argv[0], option->name);
         if (!flag && value == NULL)
             value = argv[++i];
         const char **before = &given[option - options];
         if (*before != NULL)
-            return fail(BAD_USAGE, "%s: %s is given twice: which of %s and %s?", argv[0], option->name,
-                        *before, value);
+            return fail(BAD_USAGE, "%s: %s is given twice (%s and %s); remove one of them", argv[0],
+                        option->name, *before, value);
         *before = value;
         TRY(store(argv[0], option, value));
     }

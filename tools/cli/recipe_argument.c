@@ -33,12 +33,13 @@ static int load_argument(int argc, char **argv, bool alone, bool warns, struct r
             const char *name = argv[1] + strspn(argv[1], "-");
             char key[64];
             snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
-            (void)fail(BAD_USAGE, "there is no option %s%s%s%s", argv[1],
-                       recipe_key(key) != NULL ? "; recipe keys have no dashes, and follow the recipe: " : "",
+            (void)fail(BAD_USAGE, "unknown option %s%s%s%s", argv[1],
+                       recipe_key(key) != NULL ? "; recipe keys follow the recipe, without dashes: use " : "",
                        recipe_key(key) != NULL ? key : "", recipe_key(key) != NULL ? "=VALUE" : "");
             fprintf(stderr, "cuboid %s: %s\n", argv[0], fail_text());
         }
-        fprintf(stderr, "cuboid %s: which recipe? cuboid %s recipes/quickstart.yaml\n", argv[0], argv[0]);
+        fprintf(stderr, "cuboid %s: no recipe given; use cuboid %s recipes/quickstart.yaml\n", argv[0],
+                argv[0]);
         return 2;
     }
     struct launcher launcher = {.name = "none", .rank = -1};

@@ -89,15 +89,16 @@ Test(options, say_what_works)
     static const struct {
         const char *text, *said;
     } cases[] = {
-        {"c -n 11", "c: -n 11: a whole number from -5 to 10 works"},
-        {"c -n 1.5", "c: -n 1.5: a whole number from -5 to 10 works"},
-        {"c --x nan", "c: --x nan: a number from 0 to 1 works"},
-        {"c --x=", "c: --x : a number from 0 to 1 works"},
-        {"c --name", "c: --name wants a value"},
+        {"c -n 11", "c: -n 11 is invalid; use an integer from -5 to 10"},
+        {"c -n 1.5", "c: -n 1.5 is invalid; use an integer from -5 to 10"},
+        {"c --x nan", "c: --x nan is invalid; use a number from 0 to 1"},
+        {"c --x=", "c: --x  is invalid; use a number from 0 to 1"},
+        {"c --name", "c: --name needs a value"},
         {"c --flag=yes", "c: --flag takes no value"},
-        {"c -n 3 --flag --flag -n=4", "c: -n is given twice: which of 3 and 4?"},
-        {"c --flog", "c: there is no option --flog, did you mean --flag?; it takes -n, --x, --name, --flag"},
-        {"c -", "c: there is no option -, did you mean -n?; it takes -n, --x, --name, --flag"},
+        {"c -n 3 --flag --flag -n=4", "c: -n is given twice (3 and 4); remove one of them"},
+        {"c --flog", "c: unknown option --flog (did you mean --flag?); valid options: -n, --x, --name, "
+                     "--flag"},
+        {"c -", "c: unknown option - (did you mean -n?); valid options: -n, --x, --name, --flag"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct values v;
@@ -292,32 +293,27 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
     cr_assert_stderr_eq_str(
-        "cuboid: schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all\n"
-        "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
-        "cuboid: schedule: -p, the number of ranks, is missing: cuboid schedule 1f1b -p 4 -m 8\n"
-        "cuboid: schedule: one name at a time: 1f1b, or gpipe?\n"
-        "cuboid: schedule: --text, --times, --csv and --json exclude each other\n"
-        "cuboid: schedule: -p 0: a whole number from 1 to 65536 works\n"
-        "cuboid: schedule: --cost \"g=1\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it\n"
-        "cuboid: schedule: --cost f=-1: a time from 0 to 1e12 works\n"
-        "cuboid: schedule: --cost says f twice\n"
-        "cuboid: schedule: --cost \"\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it\n"
-        "cuboid: schedule: -p 65537: a whole number from 1 to 65536 works\n"
-        "cuboid: schedule: -p is given twice: which of 4 and 8?\n"
-        "cuboid: schedule: --cost f=0,i=0,w=0: something must take time\n"
-        "cuboid: no schedule is called 1f2b (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, interleaved, "
-        "zb-h1, "
-        "zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n"
-        "cuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, v = 1\n"
-        "cuboid: schedule: --critical is for --svg FILE; a chart says it in its last line\n"
-        "cuboid: schedule: compare makes a table or --json; --svg is for one schedule\n"
-        "cuboid: schedule: -m, the number of microbatches, is missing: cuboid schedule compare -p 4 -m 8\n"
-        "cuboid: schedule: --svg /dev/null: not a file; the name of a new one works\n"
-        "cuboid: ./nothing.csv: No such file or directory\n"
-        "cuboid: schedule: compare makes a table or --json; --csv is for one schedule\n"
-        "cuboid: schedule: --memory-limit 0.5: microbatches that a rank may hold, 1 to 1e9, or 0 for no "
-        "limit\n"
-        "cuboid: schedule: --memory-limit is for auto and compare; 1f1b holds what it holds\n");
+        "cuboid: schedule: no schedule given; use cuboid schedule 1f1b -p 4 -m 8, or --list for "
+        "all\ncuboid: schedule: -m, the number of microbatches, is missing; use cuboid schedule 1f1b -p 4 "
+        "-m 8\ncuboid: schedule: -p, the number of ranks, is missing; use cuboid schedule 1f1b -p 4 -m "
+        "8\ncuboid: schedule: expected one name, not 1f1b and gpipe\ncuboid: schedule: --text, --times, "
+        "--csv and --json are mutually exclusive\ncuboid: schedule: -p 0 is invalid; use an integer from "
+        "1 to 65536\ncuboid: schedule: --cost \"g=1\" is invalid; use f=1,i=1,w=1,b=2,comm=0 or a part of "
+        "it\ncuboid: schedule: --cost f=-1 is invalid; use a time from 0 to 1e12\ncuboid: schedule: "
+        "--cost has f twice\ncuboid: schedule: --cost \"\" is invalid; use f=1,i=1,w=1,b=2,comm=0 or a "
+        "part of it\ncuboid: schedule: -p 65537 is invalid; use an integer from 1 to 65536\ncuboid: "
+        "schedule: -p is given twice (4 and 8); remove one of them\ncuboid: schedule: --cost f=0,i=0,w=0: "
+        "all times are 0; set at least one\ncuboid: no schedule is called 1f2b (is it 1f1b?); there are "
+        "gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, "
+        "auto\ncuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, "
+        "v = 1\ncuboid: schedule: --critical needs --svg FILE; a chart prints the critical path in its "
+        "last line\ncuboid: schedule: compare prints a table or --json; --svg applies to one "
+        "schedule\ncuboid: schedule: -m, the number of microbatches, is missing; use cuboid schedule "
+        "compare -p 4 -m 8\ncuboid: schedule: --svg /dev/null: not a file; the name of a new one "
+        "works\ncuboid: ./nothing.csv: No such file or directory\ncuboid: schedule: compare prints a "
+        "table or --json; --csv applies to one schedule\ncuboid: schedule: --memory-limit 0.5: use a "
+        "number of microbatches from 1 to 1e9, or 0 for no limit\ncuboid: schedule: --memory-limit "
+        "applies to auto and compare, not to 1f1b\n");
 }
 
 static void in_folder(char *folder)
@@ -409,25 +405,19 @@ Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_s
     }
     cr_assert(unlink("t") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
     cr_assert_stderr_eq_str(
-        "cuboid: t, line 1: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9\n"
-        "cuboid: t, line 2: stage 0 comes a second time\n"
-        "cuboid: t, line 2: stage 2; 2 lines have the times of stages 0 to 1\n"
-        "cuboid: t, line 1: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9\n"
-        "cuboid: t: something must take time\n"
-        "cuboid: schedule: --cost-file t has the times of 3 stages; zb-v with p 2 and v 2 has 4\n"
-        "cuboid: schedule: --cost-file t has the times of 3 stages; auto with p 2 and v 1 has 2\n"
-        "cuboid: schedule: --cost f=1 and --cost-file both say what F, I and W take; with a file --cost "
-        "comm=0.1 works\n"
-        "cuboid: schedule: --cost-file is for one schedule; those of compare have stages of their own\n"
-        "cuboid: schedule: --svg ./t would take the place of the costs themselves; another name works\n"
-        "cuboid: t.csv: No such file or directory\n"
-        "cuboid: t: something must take time\n"
-        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
-        "too\n"
-        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
-        "too\n"
-        "cuboid: t, line 1: the columns are stage,f,i,w, in this order; a file without a heading has them "
-        "too\n");
+        "cuboid: t, line 1: use stage,f,i,w: a stage and three times from 0 to 1e12, such as "
+        "0,1,1.2,0.9\ncuboid: t, line 2: stage 0 is given twice\ncuboid: t, line 2: stage 2; 2 lines have "
+        "the times of stages 0 to 1\ncuboid: t, line 1: use stage,f,i,w: a stage and three times from 0 "
+        "to 1e12, such as 0,1,1.2,0.9\ncuboid: t: all times are 0; set at least one\ncuboid: schedule: "
+        "--cost-file t has the times of 3 stages; zb-v with p 2 and v 2 has 4\ncuboid: schedule: "
+        "--cost-file t has the times of 3 stages; auto with p 2 and v 1 has 2\ncuboid: schedule: --cost "
+        "f=1 and --cost-file both set the times of F, I and W; with a file, use only --cost "
+        "comm=0.1\ncuboid: schedule: --cost-file applies to one schedule, not to compare\ncuboid: "
+        "schedule: --svg ./t would overwrite the costs; use another name\ncuboid: t.csv: No such file or "
+        "directory\ncuboid: t: all times are 0; set at least one\ncuboid: t, line 1: the columns are "
+        "stage,f,i,w, in this order; a file without a heading has them too\ncuboid: t, line 1: the "
+        "columns are stage,f,i,w, in this order; a file without a heading has them too\ncuboid: t, line "
+        "1: the columns are stage,f,i,w, in this order; a file without a heading has them too\n");
 }
 
 /* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
@@ -461,17 +451,15 @@ Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stder
     cr_assert(unlink("a.csv") == 0 && unlink("hard.csv") == 0 && unlink("soft") == 0);
     cr_assert(chdir("..") == 0 && rmdir("here") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
     cr_assert_stderr_eq_str(
-        "cuboid: schedule: --svg a.csv would take the place of the schedule itself; another name works\n"
-        "cuboid: schedule: --trace ./a.csv would take the place of the schedule itself; another name works\n"
-        "cuboid: schedule: --svg soft: is a link; the name of the file itself works\n"
-        "cuboid: schedule: --svg new and --trace ../here/new are one file; two names work\n"
-        "cuboid: schedule: --svg - and --trace - both want standard output; a file for one of them works\n"
-        "cuboid: schedule: --csv and --svg - both want standard output; --svg FILE works\n"
-        "cuboid: schedule: --svg has an empty name; a file's works, and - is standard output\n"
-        "cuboid: schedule: --trace there/new: there is no such folder\n"
-        "cuboid: schedule: --svg is given twice: which of new and new?\n"
-        "cuboid: schedule: --svg ../here: not a file; the name of a new one works\n"
-        "cuboid: ../here/: is a folder; a file works\n");
+        "cuboid: schedule: --svg a.csv would overwrite the schedule; use another name\ncuboid: schedule: "
+        "--trace ./a.csv would overwrite the schedule; use another name\ncuboid: schedule: --svg soft: is "
+        "a link; the name of the file itself works\ncuboid: schedule: --svg new and --trace ../here/new "
+        "are the same file; use two names\ncuboid: schedule: --svg - and --trace - both write to standard "
+        "output; use a file for one of them\ncuboid: schedule: --csv and --svg - both write to standard "
+        "output; use --svg FILE\ncuboid: schedule: --svg has an empty name; use a file name, or - for "
+        "standard output\ncuboid: schedule: --trace there/new: there is no such folder\ncuboid: schedule: "
+        "--svg is given twice (new and new); remove one of them\ncuboid: schedule: --svg ../here: not a "
+        "file; the name of a new one works\ncuboid: ../here/: is a folder; a file works\n");
 }
 
 /* What a file is called, and what is in it, reaches the terminal as text. */
@@ -523,16 +511,14 @@ Test(generate_command, refuses, .init = cr_redirect_stderr)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_generate, lines[i]), expected[i], "%s", lines[i]);
     cr_assert_stderr_eq_str(
-        "cuboid: generate: which model? A recipe, a checkpoint or the folder of a run works: cuboid generate "
-        "runs/quickstart --prompt TEXT\n"
-        "cuboid: generate: --prompt TEXT says what to continue; --prompt '' begins a document\n"
-        "error: nothing.yaml: No such file or directory\n"
-        "cuboid: /: no checkpoint: it holds no manifest.json, and no complete step-... folder\n"
-        "cuboid: generate: --tokens 0: a whole number from 1 to 1000000 works\n"
-        "cuboid: generate: --top-p 1.5: a number from 1e-06 to 1 works\n"
-        "cuboid: generate: there is no option --temprature, did you mean --temperature?; it takes --prompt, "
-        "--tokens, --temperature, --top-k, --top-p, --seed, --no-stop, --help, -h\n"
-        "cuboid: generate: --prompt wants a value\n");
+        "cuboid: generate: no model given; use a recipe, a checkpoint or a run folder: cuboid generate "
+        "runs/quickstart --prompt TEXT\ncuboid: generate: no prompt given; use --prompt TEXT, or --prompt "
+        "'' to start a document\nerror: nothing.yaml: No such file or directory\ncuboid: /: no "
+        "checkpoint: it holds no manifest.json, and no complete step-... folder\ncuboid: generate: "
+        "--tokens 0 is invalid; use an integer from 1 to 1000000\ncuboid: generate: --top-p 1.5 is "
+        "invalid; use a number from 1e-06 to 1\ncuboid: generate: unknown option --temprature (did you "
+        "mean --temperature?); valid options: --prompt, --tokens, --temperature, --top-k, --top-p, "
+        "--seed, --no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
 }
 
 /* A run that was stopped before its first checkpoint says what to run. */
@@ -555,9 +541,9 @@ Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
     cr_assert_eq(chdir("/"), 0);
     cr_assert_eq(rmdir(folder), 0);
     cr_assert_stderr_eq_str(
-        "cuboid: run/checkpoints: no complete checkpoint; cuboid train run/recipe.yaml makes one\n"
-        "cuboid: checkpoint.save is none, so this recipe's runs leave no checkpoint; name one: "
-        "cuboid generate CHECKPOINT --prompt TEXT\n");
+        "cuboid: run/checkpoints: no complete checkpoint; run cuboid train run/recipe.yaml first\ncuboid: "
+        "checkpoint.save is none, so there is no checkpoint of this recipe; use cuboid generate "
+        "CHECKPOINT --prompt TEXT\n");
 }
 
 /* Whatever a recipe says of its layout, one rank can run it. */

@@ -15,13 +15,13 @@
 static const char help[] =
     "cuboid schedule NAME -p P -m M [-v V] [--text|--times|--csv|--json] [--svg FILE [--critical]]\n"
     "                [--trace FILE]\n"
-    "cuboid schedule FILE.csv [the same]\n"
+    "cuboid schedule FILE.csv [the same options]\n"
     "cuboid schedule auto -p P -m M [-v V] [--memory-limit A] ...\n"
     "cuboid schedule compare -p P -m M [-v V] [--json]\n"
     "cuboid schedule --list\n"
     "\n"
-    "Builds the actions of P pipeline ranks for M microbatches, checks that they are sound, and plays them\n"
-    "against a clock: the very lists that training runs.\n"
+    "Generates the actions of P pipeline ranks for M microbatches, validates them and simulates them: the\n"
+    "same lists that training runs.\n"
     "\n"
     "  cuboid schedule 1f1b -p 4 -m 8\n"
     "  cuboid schedule zb-h1 -p 4 -m 8 --cost f=1,i=1,w=1,comm=0.1 --svg zb-h1.svg --trace zb-h1.json\n"
@@ -29,53 +29,39 @@ static const char help[] =
     "  cuboid schedule auto -p 8 -m 32 --cost f=1,i=1.2,w=0.8,comm=0.1 --memory-limit 8\n"
     "  cuboid schedule zb-v -p 4 -m 8 --csv > mine.csv; cuboid schedule mine.csv\n"
     "\n"
-    "  FILE.csv a schedule in PyTorch's notation, which says p, m and v: a line per rank, 0F3,0B3,... A "
-    "name\n"
-    "           with a . or / in it is a file. `pipeline.schedule_file` trains with it\n"
-    "  -p P     pipeline ranks\n"
-    "  -m M     microbatches of a step\n"
-    "  -v V     virtual stages, chunks of the model on each rank (default: the schedule's own)\n"
-    "  --text   a chart, a row per rank (default). F forward, B backward; or I backward for the input and\n"
-    "           W backward for the weights. The digits are the microbatch's, in front of the letter the "
-    "stage's.\n"
-    "           Where they do not fit, the stage is left out first, then the letter (or, without colours, "
-    "the "
-    "digits)\n"
-    "  --times  a line per action: rank, place in its list, what it is, when it begins and ends\n"
-    "  --csv    the schedule as such a file, without its transfers\n"
-    "  --json   what --times has, with the totals\n"
-    "  --svg    a picture; with --critical, the actions that the makespan hangs on are outlined\n"
-    "  --trace  the file for ui.perfetto.dev or chrome://tracing, a unit of time as a millisecond. FILE - "
-    "is\n"
-    "           standard output, for one of the two\n"
-    "  --cost   f=1,i=1,w=1,comm=0 and any part of it: what F, I and W of a microbatch take on a whole rank, "
-    "and\n"
-    "           a message between ranks. A B takes I and W together, or what b=2 says; with b alone, for a "
-    "schedule\n"
-    "           without I and W of their own. A chunk takes 1/V of it, so that\n"
-    "           schedules with different V do the same work\n"
+    "  FILE.csv  schedule in PyTorch's notation, which defines p, m and v: a line per rank, 0F3,0B3,...\n"
+    "            A name with . or / in it is a file; pipeline.schedule_file trains with it\n"
+    "  -p P      number of pipeline ranks\n"
+    "  -m M      number of microbatches per step\n"
+    "  -v V      number of virtual stages (model chunks) per rank (default: the schedule's own)\n"
+    "  --text    chart with a row per rank (default). F forward, B backward; or I backward for the input,\n"
+    "            W backward for the weights. Digits after the letter are the microbatch, before it the\n"
+    "            stage. Without room for both, the stage is omitted first, then the letter (without\n"
+    "            colors, the digits)\n"
+    "  --times   a line per action: rank, index in its list, action, start and end\n"
+    "  --csv     the schedule in PyTorch's notation, without transfers\n"
+    "  --json    the data of --times, and the totals\n"
+    "  --svg     picture; with --critical, the critical path is outlined\n"
+    "  --trace   trace for ui.perfetto.dev or chrome://tracing, one unit of time as a millisecond.\n"
+    "            FILE - is standard output, for --svg or --trace\n"
+    "  --cost    f=1,i=1,w=1,comm=0 or a part of it: times of F, I and W of a microbatch on a whole rank,\n"
+    "            and of a message between ranks. B takes i + w, or b=2; b alone is for schedules without I\n"
+    "            and W. A chunk takes 1/V, so schedules with different V do the same work\n"
     "  --cost-file\n"
-    "           the times of each stage instead, for one schedule: a line for each, stage,f,i,w, as "
-    "0,1.5,1.4,1.1\n"
+    "            times of each stage instead, for one schedule: lines stage,f,i,w such as 0,1.5,1.4,1.1\n"
     "  --memory-limit\n"
-    "           of `auto`: for how many microbatches a rank may hold the activations of all its chunks at "
-    "once, "
-    "from\n"
-    "           F to W (1f1b holds P); 0: no limit. auto is searched for, for these costs. Without -v it "
-    "takes the\n"
-    "           better of 1 and 2\n"
-    "  --list   the schedules there are, what each is for, and what it takes\n"
-    "  compare  all schedules that take P, M and V (those that do not take V: with their own), the shortest\n"
-    "           first; auto with the best of 1, 2 and V. A * marks those that hold all weights twice, with\n"
-    "           which auto, that holds them once, does not compete\n"
+    "            with auto: number of microbatches whose activations (all chunks, from F to W) a rank may\n"
+    "            hold (1f1b: P); 0: no limit. auto searches for these costs; without -v it takes the\n"
+    "            better of 1 and 2\n"
+    "  --list    list all schedules, their purpose and supported sizes\n"
+    "  compare   all schedules that support P, M and V (V of their own if they do not take one), shortest\n"
+    "            first; auto with the best of 1, 2 and V. * marks schedules that hold all weights twice,\n"
+    "            with which auto, holding them once, does not compete\n"
     "\n"
-    "The bubble is the time a rank waits between its first action and its last, of the rank that waits "
-    "longest.\n"
-    "A rank's idle share is its bubble over that time.\n"
-    "The peak is how many microbatches' activations a rank holds at once: those of all its chunks; one "
-    "chunk's\n"
-    "count 1/V.\n"
-    "Colours go to a terminal alone, and not where NO_COLOR is set or TERM is dumb.\n";
+    "The bubble is the idle time between a rank's first and last action, of the rank with the longest.\n"
+    "A rank's idle share is its bubble divided by that time.\n"
+    "The peak is the number of microbatches whose activations a rank holds at once; a chunk counts 1/V.\n"
+    "Colors are used on a terminal only, unless NO_COLOR is set or TERM is dumb.\n";
 
 enum { SVG, TRACE, OUTPUTS };
 
@@ -99,13 +85,12 @@ static enum status parse_limit(struct arguments *a)
     if (a->limit_text == NULL)
         return OK;
     if (a->name != NULL && strcmp(a->name, "auto") != 0 && strcmp(a->name, "compare") != 0)
-        return fail(BAD_USAGE, "schedule: --memory-limit is for auto and compare; %s holds what it holds",
-                    a->name);
+        return fail(BAD_USAGE, "schedule: --memory-limit applies to auto and compare, not to %s", a->name);
     bool good =
         number_parse(a->limit_text, &a->limit) && (a->limit == 0.0 || (a->limit >= 1.0 && a->limit <= 1e9));
     return good ? OK
                 : fail(BAD_USAGE,
-                       "schedule: --memory-limit %s: microbatches that a rank may hold, 1 to 1e9, or 0 for "
+                       "schedule: --memory-limit %s: use a number of microbatches from 1 to 1e9, or 0 for "
                        "no limit",
                        a->limit_text);
 }
@@ -123,22 +108,23 @@ static enum status check(struct arguments *a)
     bool compare = a->name != NULL && strcmp(a->name, "compare") == 0;
     const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
     if (a->text + a->times + a->csv + a->json > 1)
-        return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json exclude each other");
+        return fail(BAD_USAGE, "schedule: --text, --times, --csv and --json are mutually exclusive");
     if (a->critical && svg->path == NULL)
-        return fail(BAD_USAGE, "schedule: --critical is for --svg FILE; a chart says it in its last line");
+        return fail(BAD_USAGE, "schedule: --critical needs --svg FILE; a chart prints the critical path "
+                               "in its last line");
     if (compare && a->cost_file != NULL)
-        return fail(BAD_USAGE,
-                    "schedule: --cost-file is for one schedule; those of compare have stages of their own");
+        return fail(BAD_USAGE, "schedule: --cost-file applies to one schedule, not to compare");
     if (compare && (a->times || a->csv || svg->path != NULL || trace->path != NULL))
-        return fail(BAD_USAGE, "schedule: compare makes a table or --json; %s is for one schedule",
+        return fail(BAD_USAGE, "schedule: compare prints a table or --json; %s applies to one schedule",
                     a->times            ? "--times"
                     : a->csv            ? "--csv"
                     : svg->path != NULL ? "--svg"
                                         : "--trace");
     if (a->name == NULL)
-        return fail(BAD_USAGE, "schedule: which one? cuboid schedule 1f1b -p 4 -m 8; --list shows all");
+        return fail(BAD_USAGE, "schedule: no schedule given; use cuboid schedule 1f1b -p 4 -m 8, or "
+                               "--list for all");
     if (!is_file(a->name) && (a->p == 0 || a->m == 0))
-        return fail(BAD_USAGE, "schedule: %s is missing: cuboid schedule %s -p 4 -m 8",
+        return fail(BAD_USAGE, "schedule: %s is missing; use cuboid schedule %s -p 4 -m 8",
                     a->p == 0 ? "-p, the number of ranks," : "-m, the number of microbatches,", a->name);
     const char *const inputs[] = {is_file(a->name) ? a->name : NULL, a->cost_file};
     return outputs_check(a->outputs, OUTPUTS, inputs, printing(a));
@@ -172,7 +158,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     enum status status = options_parse(argc, argv, options, sizeof options / sizeof *options, rest, &count);
     out->name = count > 0 ? rest[0] : NULL;
     if (status == OK && count > 1)
-        status = fail(BAD_USAGE, "schedule: one name at a time: %s, or %s?", rest[0], rest[1]);
+        status = fail(BAD_USAGE, "schedule: expected one name, not %s and %s", rest[0], rest[1]);
     free(rest);
     TRY(status);
     return out->help || out->short_help || out->list ? OK : check(out);
@@ -207,8 +193,8 @@ static enum status read_file(const struct arguments *a, struct schedule **out)
         *out = s;
         return OK;
     }
-    status = fail(BAD_USAGE, "schedule: %s has p %d, m %d, v %d; without -p, -m and -v they are its own",
-                  a->name, s->p, s->m, s->v);
+    status = fail(BAD_USAGE, "schedule: %s has p %d, m %d, v %d; remove -p, -m and -v to use them", a->name,
+                  s->p, s->m, s->v);
     schedule_destroy(s);
     return status;
 }

@@ -73,14 +73,14 @@ static enum status read_line(struct reader *r, int number, char *line)
         good = number_parse(fields[i], &times[i - 1]) && times[i - 1] >= 0.0 && times[i - 1] <= 1e12;
     if (!good)
         return fail(BAD_USAGE,
-                    "%s, line %d: stage,f,i,w works: a stage and three times from 0 to 1e12, as 0,1,1.2,0.9",
+                    "%s, line %d: use stage,f,i,w: a stage and three times from 0 to 1e12, such as "
+                    "0,1,1.2,0.9",
                     r->path, number);
     if (stage >= r->lines)
         return fail(BAD_USAGE, "%s, line %d: stage %lld; %d lines have the times of stages 0 to %d", r->path,
                     number, (long long)stage, r->lines, r->lines - 1);
     if (r->said[stage])
-        return fail(BAD_USAGE, "%s, line %d: stage %lld comes a second time", r->path, number,
-                    (long long)stage);
+        return fail(BAD_USAGE, "%s, line %d: stage %lld is given twice", r->path, number, (long long)stage);
     r->said[stage] = true;
     r->out->of_stage[stage] = (struct stage_cost){.f = times[0], .i = times[1], .w = times[2]};
     return OK;
@@ -113,7 +113,7 @@ static enum status check_sum(const struct stage_costs *costs, const char *path)
     double sum = 0.0;
     for (int stage = 0; stage < costs->count; stage++)
         sum += costs->of_stage[stage].f + costs->of_stage[stage].i + costs->of_stage[stage].w;
-    return sum > 0.0 ? OK : fail(BAD_USAGE, "%s: something must take time", path);
+    return sum > 0.0 ? OK : fail(BAD_USAGE, "%s: all times are 0; set at least one", path);
 }
 
 enum status read_stage_costs(const char *path, struct stage_costs *out)
@@ -125,7 +125,7 @@ enum status read_stage_costs(const char *path, struct stage_costs *out)
     if (status == IO_ERROR) // as a schedule file that is not there
         status = BAD_USAGE;
     if (status == OK && strlen(text_chars(&text)) != text.length)
-        status = fail(BAD_USAGE, "%s: has a byte 0, so it is no text", path);
+        status = fail(BAD_USAGE, "%s: contains a zero byte, so it is not text", path);
     if (status == OK)
         status = read_lines(&r, &text, true);
     if (status == OK) {

@@ -29,14 +29,15 @@ static enum status set_cost(struct cost_table *costs, const char *item, unsigned
         if (strlen(known[k].name) != length || strncmp(known[k].name, item, length) != 0)
             continue;
         if ((*set >> k & 1U) != 0)
-            return fail(BAD_USAGE, "schedule: --cost says %s twice", known[k].name);
+            return fail(BAD_USAGE, "schedule: --cost has %s twice", known[k].name);
         *set |= 1U << k;
         if (!number_parse(behind_blanks(equals + 1), &value) || !(value >= 0.0 && value <= 1e12))
-            return fail(BAD_USAGE, "schedule: --cost %s: a time from 0 to 1e12 works", item);
+            return fail(BAD_USAGE, "schedule: --cost %s is invalid; use a time from 0 to 1e12", item);
         *known[k].value = value;
         return OK;
     }
-    return fail(BAD_USAGE, "schedule: --cost \"%s\": f=1,i=1,w=1,b=2,comm=0 works, and any part of it", item);
+    return fail(BAD_USAGE, "schedule: --cost \"%s\" is invalid; use f=1,i=1,w=1,b=2,comm=0 or a part of it",
+                item);
 }
 
 /* The time of a B, as it was said, becomes a multiple of i + w. Where only the B was measured its halves are
@@ -82,12 +83,12 @@ enum status parse_costs(const char *text, bool with_file, struct cost_table *out
     TRY(settle_b(text, set, out));
     if (with_file && (set & ~(unsigned)COMM) != 0)
         return fail(BAD_USAGE,
-                    "schedule: --cost %s and --cost-file both say what F, I and W take; with a file --cost "
-                    "comm=0.1 works",
+                    "schedule: --cost %s and --cost-file both set the times of F, I and W; with a file, "
+                    "use only --cost comm=0.1",
                     text);
     return out->chunk.f + out->chunk.i + out->chunk.w > 0.0
                ? OK
-               : fail(BAD_USAGE, "schedule: --cost %s: something must take time", text);
+               : fail(BAD_USAGE, "schedule: --cost %s: all times are 0; set at least one", text);
 }
 
 struct cost_table costs_of_chunks(const struct cost_table *whole, int v)

@@ -51,7 +51,7 @@ bool outputs_print(const struct output *outputs, int count)
 static enum status check_place(const struct output *o)
 {
     if (o->path[0] == 0)
-        return fail(BAD_USAGE, "schedule: %s has an empty name; a file's works, and - is standard output",
+        return fail(BAD_USAGE, "schedule: %s has an empty name; use a file name, or - for standard output",
                     o->option);
     const char *fault = file_place_fault(o->path);
     return fault == NULL ? OK : fail(BAD_USAGE, "schedule: %s %s: %s", o->option, o->path, fault);
@@ -61,12 +61,14 @@ static enum status check_pair(const struct output *a, const struct output *b)
 {
     if (is_standard(a) && is_standard(b))
         return fail(BAD_USAGE,
-                    "schedule: %s - and %s - both want standard output; a file for one of them works",
+                    "schedule: %s - and %s - both write to standard output; use a file for one of them",
                     a->option, b->option);
     if (is_standard(a) || is_standard(b))
         return OK;
     struct place x = place_of(a->path), y = place_of(b->path);
-    return same_place(&x, &y) ? fail(BAD_USAGE, "schedule: %s %s and %s %s are one file; two names work",
+    return same_place(&x, &y) ? fail(BAD_USAGE,
+                                     "schedule: %s %s and %s %s are the same file; use two "
+                                     "names",
                                      a->option, a->path, b->option, b->path)
                               : OK;
 }
@@ -75,7 +77,7 @@ static enum status check_output(const struct output *o, const char *const inputs
 {
     struct stat printed;
     if (is_standard(o) && printing != NULL)
-        return fail(BAD_USAGE, "schedule: %s and %s - both want standard output; %s FILE works", printing,
+        return fail(BAD_USAGE, "schedule: %s and %s - both write to standard output; use %s FILE", printing,
                     o->option, o->option);
     if (is_standard(o))
         return OK;
@@ -84,13 +86,12 @@ static enum status check_output(const struct output *o, const char *const inputs
     for (int i = 0; i < 2; i++) {
         struct place input = place_of(inputs[i] != NULL ? inputs[i] : "");
         if (place.there && input.there && same_place(&place, &input))
-            return fail(BAD_USAGE, "schedule: %s %s would take the place of the %s; another name works",
-                        o->option, o->path, i == 0 ? "schedule itself" : "costs themselves");
+            return fail(BAD_USAGE, "schedule: %s %s would overwrite the %s; use another name", o->option,
+                        o->path, i == 0 ? "schedule" : "costs");
     }
     if (place.there && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == place.info.st_dev &&
         printed.st_ino == place.info.st_ino)
-        return fail(BAD_USAGE, "schedule: %s %s is where standard output goes; %s - writes it there",
-                    o->option, o->path, o->option);
+        return fail(BAD_USAGE, "schedule: %s %s is standard output; use %s -", o->option, o->path, o->option);
     return OK;
 }
 
