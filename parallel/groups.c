@@ -75,7 +75,7 @@ enum status groups_add_replicas(struct world *world, struct groups *g)
     int stages = g->mesh.degrees.pp, mine = g->place.pp, other = stages - 1 - mine;
     if (stages % 2 != 0)
         return fail(BAD_ARGUMENT, "a pipeline of %d ranks has one that is its own mirror image", stages);
-    return make_pair(world, g, "twins", GROUP_ID_REPLICAS, mine < other ? mine : other,
+    return make_pair(world, g, "stage replicas", GROUP_ID_REPLICAS, mine < other ? mine : other,
                      mine < other ? other : mine, &g->stage_replicas);
 }
 

@@ -211,7 +211,7 @@ static enum status put_sum(struct stream *stream, const void *context)
     return group_all_reduce(b->all, stream, b->data, REDUCE_SUM);
 }
 
-/* All ranks do the same number, so none waits in vain. */
+/* All ranks do the same number, so none waits for a message that never comes. */
 static enum status time_messages(struct stream *stream, const struct link_bench *b,
                                  enum status (*put)(struct stream *, const void *), int times, double *best)
 {

@@ -17,7 +17,8 @@ static enum status reduce_max(struct rank_state *w, const struct buffer *room, d
 
 enum status rank_agree_max(struct rank_state *w, double *values, int count)
 {
-    _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT, "remarks have room for what is agreed on");
+    _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT,
+                   "the step statistics have room for agreed values");
     CHECK(count <= AGREE_MAX_VALUES);
     // Between steps the statistics buffer is free: saving needs no additional memory.
     if (w->stats_buffer.data != NULL)

@@ -276,7 +276,7 @@ static enum status put_step(struct estimate *s, const struct memory_states *stat
     TRY(put_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
     if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
         TRY(put_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
-    TRY(put_buffer(s, PART_DATA, "remarks", STAT_COUNT * word));
+    TRY(put_buffer(s, PART_DATA, "step statistics", STAT_COUNT * word));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
         TRY(put_buffer(s, PART_DATA, "magnitudes for delayed scaling",
                        2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
@@ -451,7 +451,7 @@ static enum status put_all(struct estimate *s)
     TRY(memory_states_of(s->run, &s->params, s->place, &states));
     TRY(put_states(s, &states));
     TRY(put_activations(s));
-    TRY(put(s, PART_WORKSPACE, "what is computed again", s->recomputed));
+    TRY(put(s, PART_WORKSPACE, "recomputed activations", s->recomputed));
     TRY(put(s, PART_WORKSPACE, "temporary memory of the layers", s->scratch));
     int64_t kernels = of_kernels(s);
     if (kernels > 0)

@@ -488,7 +488,7 @@ static void settle(struct loader *loader)
     }
 }
 
-/* A rehearsal of what a file says of a GPU counts that GPU's memory. */
+/* A memory plan for a described GPU counts the memory of that GPU. */
 static void derive_dry_device(struct recipe *recipe, bool on_gpu)
 {
     int row = row_of("cluster.dry_device");

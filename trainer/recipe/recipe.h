@@ -26,7 +26,7 @@
 #include "layers/model_config.h"
 #include "layers/recompute.h"
 
-enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose memory a rehearsal counts
+enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose memory a plan counts
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum optimizer_kind { OPTIMIZER_ADAMW };

@@ -48,8 +48,8 @@ struct verify_report {
 };
 
 /* one_rank: the same recipe with all degrees 1; all degrees except tp if a low-precision format has no bound
- * between different tp. planted: fault injected into the layout's run; {0} for a real verification. progress:
- * destination of a line per step, or NULL. */
+ * between different tp. injected: the fault injected into the layout's run; {0} for a real verification.
+ * progress: destination of a line per step, or NULL. */
 struct verify_options {
     const struct recipe *layout, *one_rank;
     int steps;

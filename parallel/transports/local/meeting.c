@@ -323,7 +323,7 @@ static const char *const operation_names[] = {
     [OPERATION_BARRIER] = "barrier",
 };
 _Static_assert(sizeof operation_names / sizeof *operation_names == OPERATION_COUNT,
-               "one name for each errand");
+               "one name for each operation");
 
 /* Finds the open meeting of this operation; requires the hub's lock. */
 static struct meeting **open_find(struct hub *hub, const struct operation *operation)

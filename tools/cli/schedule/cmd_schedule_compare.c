@@ -15,7 +15,7 @@ enum { AUTO_SHARE = 8 }; // how many named families' time auto takes, which is t
 struct entry {
     const char *name;
     int v, chunks;
-    bool twins; // every stage's weights are on two ranks
+    bool replicas; // every stage's weights are on two ranks
     double makespan, bubble;
     int peak;      // activations of a chunk, of the rank that holds most
     double whole;  // the same in activations of everything a rank has
@@ -50,7 +50,7 @@ static void summarise(const struct schedule *s, const struct simulation *sim, st
 {
     out->v = s->v;
     out->chunks = s->chunks;
-    out->twins = schedule_has_replicas(s);
+    out->replicas = schedule_has_replicas(s);
     out->makespan = sim->makespan;
     out->bubble = bubble_fraction(sim);
     for (int rank = 0; rank < s->p; rank++) {
@@ -126,10 +126,10 @@ static void sort(struct entry *entries, int count)
 }
 
 /* With whom auto competes, and by which rules. */
-static void print_notes(const struct comparison *c, bool twins, bool searched)
+static void print_notes(const struct comparison *c, bool replicas, bool searched)
 {
     const char *before = "\n";
-    if (twins) {
+    if (replicas) {
         printf("%s* holds all weights twice%s\n", before,
                searched ? "; auto, which holds them once, does not compete with it" : "");
         before = "";
@@ -147,7 +147,7 @@ static void print_notes(const struct comparison *c, bool twins, bool searched)
 static void print_table(const struct comparison *c, const struct entry *entries, int count)
 {
     struct text title = {0};
-    bool twins = false, searched = false;
+    bool replicas = false, searched = false;
     add_costs(&c->whole, 0, &title);
     printf("p %d, m %d; %s\n\n", c->p, c->m, title.chars);
     text_free(&title);
@@ -159,11 +159,11 @@ static void print_table(const struct comparison *c, const struct entry *entries,
         char peak[NUMBER_CHARS];
         snprintf(peak, sizeof peak, "%.4g (%d)", e->whole, e->peak);
         printf("%s%-*s %2d %10.6g %7.1f %% %17s %12lld\n", e->name, 12 - (int)strlen(e->name),
-               e->twins ? "*" : "", e->v, e->makespan, 100.0 * e->bubble, peak, (long long)e->sends);
-        twins = twins || e->twins;
+               e->replicas ? "*" : "", e->v, e->makespan, 100.0 * e->bubble, peak, (long long)e->sends);
+        replicas = replicas || e->replicas;
         searched = searched || is_auto(e);
     }
-    print_notes(c, twins, searched);
+    print_notes(c, replicas, searched);
     for (int i = 0; i < count; i++)
         if (entries[i].refusal != NULL)
             printf("%s%s\n", i == 0 || entries[i - 1].refusal == NULL ? "\nleft out:\n" : "",
@@ -188,7 +188,7 @@ static void print_json(const struct comparison *c, const struct entry *entries, 
                    "\"peak_chunks\": %d, "
                    "\"peak_whole\": %s, "
                    "\"messages\": %lld}",
-                   e->v, e->twins ? 2 : 1, number_text(e->makespan, a), number_text(e->bubble, b), e->peak,
+                   e->v, e->replicas ? 2 : 1, number_text(e->makespan, a), number_text(e->bubble, b), e->peak,
                    number_text(e->whole, w), (long long)e->sends);
         text_free(&refusal);
     }
