@@ -349,7 +349,7 @@ struct graph {
 };
 
 /* Records that a replayed body did something that a replay would skip; false: no body is running. */
-static bool spoils_replay(struct device *device, const char *what)
+static bool violates_replay(struct device *device, const char *what)
 {
     if (device->replaying == NULL)
         return false;
@@ -400,7 +400,7 @@ void graph_destroy(struct graph *graph)
 
 struct event stream_record(struct stream *stream)
 {
-    if (spoils_replay(stream->device, "an event"))
+    if (violates_replay(stream->device, "an event"))
         return (struct event){0};
     return (struct event){.stream = stream, .at = stream->device->ops->record(stream)};
 }
@@ -412,7 +412,7 @@ enum status stream_wait(struct stream *stream, struct event event)
     if (event.stream->device != stream->device)
         return fail(BAD_ARGUMENT, "stream %s cannot wait for stream %s of another device", stream->name,
                     event.stream->name);
-    if (spoils_replay(stream->device, "a wait"))
+    if (violates_replay(stream->device, "a wait"))
         return BAD_ARGUMENT;
     return stream->device->ops->wait(stream, event);
 }
@@ -421,8 +421,9 @@ enum status event_sync(struct event event)
 {
     if (event.stream == NULL)
         return OK;
-    return spoils_replay(event.stream->device, "a wait of the host") ? BAD_ARGUMENT
-                                                                     : event.stream->device->ops->sync(event);
+    return violates_replay(event.stream->device, "a wait of the host")
+               ? BAD_ARGUMENT
+               : event.stream->device->ops->sync(event);
 }
 
 enum status stream_sync(struct stream *stream)
@@ -437,7 +438,7 @@ static enum status transfer(struct stream *stream, enum op_kind kind, void *to, 
         return OK;
     if (to == NULL || from == NULL)
         return fail(BAD_ARGUMENT, "%s: %zu bytes %s NULL", op_name(kind), bytes, to == NULL ? "to" : "from");
-    if (spoils_replay(stream->device, op_name(kind)))
+    if (violates_replay(stream->device, op_name(kind)))
         return BAD_ARGUMENT;
     const struct op op = {.kind = kind, .transfer = {.to = to, .from = from, .bytes = bytes}};
     return stream->device->ops->submit(stream, &op);
@@ -459,5 +460,5 @@ enum status stream_submit_work(struct stream *stream, struct work *work)
         return fail(BAD_ARGUMENT, "stream %s: a work needs start, poll, rest and a name", stream->name);
     // Ownership passes even on failure.
     enum status status = stream->device->ops->submit_work(stream, work);
-    return spoils_replay(stream->device, "a message") ? BAD_ARGUMENT : status;
+    return violates_replay(stream->device, "a message") ? BAD_ARGUMENT : status;
 }

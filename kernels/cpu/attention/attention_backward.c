@@ -15,7 +15,7 @@ struct backward {
 };
 
 /* One task's scratch memory. Rows of `width` floats, except for the transposed blocks. */
-struct desk {
+struct task_scratch {
     float *key, *dkey, *dvalue;        // [S][width]: this group's
     float *query_turned, *dout_turned; // [width][64]; queries scaled
     float *query, *dout, *dquery;      // [64][width]
@@ -24,51 +24,51 @@ struct desk {
     float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
 };
 
-static int64_t desk_floats(const struct attention_forward *op, int64_t width)
+static int64_t task_scratch_floats(const struct attention_forward *op, int64_t width)
 {
     int64_t block = ATTENTION_BLOCK * width;
     return 3 * op->sequence * width + 5 * block + 3 * ATTENTION_BLOCK * ATTENTION_BLOCK +
            block_room(op->q, block);
 }
 
-static void desk_lay(struct desk *desk, float *memory, int64_t sequence, int64_t width)
+static void task_scratch_init(struct task_scratch *scratch, float *memory, int64_t sequence, int64_t width)
 {
     const int64_t block = ATTENTION_BLOCK * width, square = ATTENTION_BLOCK * ATTENTION_BLOCK;
-    desk->key = memory;
-    desk->dkey = desk->key + sequence * width;
-    desk->dvalue = desk->dkey + sequence * width;
-    desk->query_turned = desk->dvalue + sequence * width;
-    desk->dout_turned = desk->query_turned + block;
-    desk->query = desk->dout_turned + block;
-    desk->dout = desk->query + block;
-    desk->dquery = desk->dout + block;
-    desk->p = desk->dquery + block;
-    desk->ds = desk->p + square;
-    desk->factor = desk->ds + square;
-    desk->room = desk->factor + square;
-    memset(desk->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
+    scratch->key = memory;
+    scratch->dkey = scratch->key + sequence * width;
+    scratch->dvalue = scratch->dkey + sequence * width;
+    scratch->query_turned = scratch->dvalue + sequence * width;
+    scratch->dout_turned = scratch->query_turned + block;
+    scratch->query = scratch->dout_turned + block;
+    scratch->dout = scratch->query + block;
+    scratch->dquery = scratch->dout + block;
+    scratch->p = scratch->dquery + block;
+    scratch->ds = scratch->p + square;
+    scratch->factor = scratch->ds + square;
+    scratch->room = scratch->factor + square;
+    memset(scratch->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
 }
 
 /* Converts p and dp of the queries of vector v to dropout(p) and ds. */
-static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
+static void softmax_lanes(const struct attention_tile *t, struct task_scratch *scratch, int64_t v)
 {
     const bool drops = t->op->dropout.probability > 0.0F;
     veci document = attention_tile_documents(t, v);
-    vec lse = vec_load(desk->lse + v * LANES), delta = vec_load(desk->delta + v * LANES);
+    vec lse = vec_load(scratch->lse + v * LANES), delta = vec_load(scratch->delta + v * LANES);
     const float scale = t->op->scale;
     for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
         int64_t at = k * ATTENTION_BLOCK + v * LANES;
-        vec p = vec_exp(vec_load(desk->p + at) - lse), dp = vec_load(desk->ds + at);
+        vec p = vec_exp(vec_load(scratch->p + at) - lse), dp = vec_load(scratch->ds + at);
         if (t->masked)
             p = vec_select(attention_tile_sees(t, v, k, document), p, vec_all(0.0F));
         vec kept = p;
         if (drops) {
-            vec factor = vec_load(desk->factor + at);
+            vec factor = vec_load(scratch->factor + at);
             dp *= factor;
             kept *= factor;
         }
-        vec_store(desk->p + at, kept);
-        vec_store(desk->ds + at, p * (dp - delta) * scale);
+        vec_store(scratch->p + at, kept);
+        vec_store(scratch->ds + at, p * (dp - delta) * scale);
     }
 }
 
@@ -110,71 +110,74 @@ static void key_product(const struct attention_tile *t, const float *score, cons
                                           .triangle = t->diagonal ? TERMS_FROM_ROW : WHOLE});
 }
 
-static void backward_tile(const struct backward *job, const struct attention_tile *t, struct desk *desk)
+static void backward_tile(const struct backward *job, const struct attention_tile *t,
+                          struct task_scratch *scratch)
 {
     int64_t group = t->head / (job->heads / job->groups), width = job->width;
-    score_product(t, t->op->k, group, desk->query_turned, desk->room, desk->p);
-    score_product(t, t->op->v, group, desk->dout_turned, desk->room, desk->ds);
+    score_product(t, t->op->k, group, scratch->query_turned, scratch->room, scratch->p);
+    score_product(t, t->op->v, group, scratch->dout_turned, scratch->room, scratch->ds);
     if (t->op->dropout.probability > 0.0F)
-        attention_tile_dropout(t, desk->factor);
+        attention_tile_dropout(t, scratch->factor);
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++)
-        softmax_lanes(t, desk, v);
+        softmax_lanes(t, scratch, v);
 
-    key_product(t, desk->p, desk->dout, width, desk->dvalue);
-    key_product(t, desk->ds, desk->query, width, desk->dkey);
+    key_product(t, scratch->p, scratch->dout, width, scratch->dvalue);
+    key_product(t, scratch->ds, scratch->query, width, scratch->dkey);
     block_product(&(struct block_product){.rows = t->queries,
                                           .columns = width,
                                           .terms = t->keys,
-                                          .a = desk->ds,
+                                          .a = scratch->ds,
                                           .a_row = 1,
                                           .a_term = ATTENTION_BLOCK,
-                                          .b = desk->key + t->key * width,
+                                          .b = scratch->key + t->key * width,
                                           .b_row = width,
-                                          .c = desk->dquery,
+                                          .c = scratch->dquery,
                                           .c_row = width,
                                           .accumulate = true,
                                           .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
 
 /* Loads a block of queries, its dout, lse and delta. */
-static void load_queries(const struct backward *job, const struct attention_tile *t, struct desk *desk)
+static void load_queries(const struct backward *job, const struct attention_tile *t,
+                         struct task_scratch *scratch)
 {
     const struct attention_forward *op = t->op;
     int64_t first = t->sequence * op->sequence + t->query, column = t->head * op->head_dim, d = op->head_dim;
-    struct block_rows q = block_rows(op->q, first, column, t->queries, d, desk->room);
-    block_transpose(q, t->queries, d, op->scale, desk->query_turned);
-    block_pad(q, t->queries, d, desk->query, job->width);
-    struct block_rows dout = block_rows(job->op->dout, first, column, t->queries, d, desk->room);
-    block_transpose(dout, t->queries, d, 1.0F, desk->dout_turned);
-    block_pad(dout, t->queries, d, desk->dout, job->width);
-    struct block_rows outs = block_rows(op->out, first, column, t->queries, d, desk->room);
-    memset(desk->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
+    struct block_rows q = block_rows(op->q, first, column, t->queries, d, scratch->room);
+    block_transpose(q, t->queries, d, op->scale, scratch->query_turned);
+    block_pad(q, t->queries, d, scratch->query, job->width);
+    struct block_rows dout = block_rows(job->op->dout, first, column, t->queries, d, scratch->room);
+    block_transpose(dout, t->queries, d, 1.0F, scratch->dout_turned);
+    block_pad(dout, t->queries, d, scratch->dout, job->width);
+    struct block_rows outs = block_rows(op->out, first, column, t->queries, d, scratch->room);
+    memset(scratch->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
 
     for (int64_t q_index = 0; q_index < ATTENTION_BLOCK; q_index++) {
-        desk->lse[q_index] = desk->delta[q_index] = 0.0F;
+        scratch->lse[q_index] = scratch->delta[q_index] = 0.0F;
         if (q_index >= t->queries)
             continue;
-        const float *out = outs.data + q_index * outs.stride, *line = desk->dout + q_index * job->width;
+        const float *out = outs.data + q_index * outs.stride, *line = scratch->dout + q_index * job->width;
         vec sum = {0};
         for (int64_t i = 0; i < d; i += LANES)
             sum = vec_fma(vec_load_part(out + i, min_i64(LANES, d - i)), vec_load(line + i), sum);
-        desk->delta[q_index] = vec_sum(sum);
-        desk->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
+        scratch->delta[q_index] = vec_sum(sum);
+        scratch->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
     }
 }
 
-static void backward_head(const struct backward *job, int64_t sequence, int64_t head, struct desk *desk)
+static void backward_head(const struct backward *job, int64_t sequence, int64_t head,
+                          struct task_scratch *scratch)
 {
     const struct attention_forward *op = &job->op->forward;
     for (int64_t query = 0; query < op->sequence; query += ATTENTION_BLOCK) {
         struct attention_tile t = attention_tile(op, sequence, head, query, query);
-        load_queries(job, &t, desk);
+        load_queries(job, &t, scratch);
         for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
             t = attention_tile(op, sequence, head, query, key);
             if (!attention_tile_is_empty(&t))
-                backward_tile(job, &t, desk);
+                backward_tile(job, &t, scratch);
         }
-        block_store(job->op->dq, sequence * op->sequence + query, head * op->head_dim, desk->dquery,
+        block_store(job->op->dq, sequence * op->sequence + query, head * op->head_dim, scratch->dquery,
                     job->width, t.queries, op->head_dim);
     }
 }
@@ -186,17 +189,17 @@ static void group_task(void *context, int64_t task)
     int64_t sequence = task / job->groups, group = task % job->groups, each = job->heads / job->groups;
     int64_t row = sequence * op->sequence, column = group * op->head_dim;
     int which;
-    struct desk desk;
-    desk_lay(&desk, slot_take(&job->slots, &which), op->sequence, job->width);
+    struct task_scratch scratch;
+    task_scratch_init(&scratch, slot_take(&job->slots, &which), op->sequence, job->width);
     for (int64_t key = 0; key < op->sequence; key += ATTENTION_BLOCK) {
         int64_t keys = min_i64(ATTENTION_BLOCK, op->sequence - key);
-        block_pad(block_rows(op->k, row + key, column, keys, op->head_dim, desk.room), keys, op->head_dim,
-                  desk.key + key * job->width, job->width);
+        block_pad(block_rows(op->k, row + key, column, keys, op->head_dim, scratch.room), keys, op->head_dim,
+                  scratch.key + key * job->width, job->width);
     }
     for (int64_t head = group * each; head < (group + 1) * each; head++)
-        backward_head(job, sequence, head, &desk);
-    block_store(job->op->dk, row, column, desk.dkey, job->width, op->sequence, op->head_dim);
-    block_store(job->op->dv, row, column, desk.dvalue, job->width, op->sequence, op->head_dim);
+        backward_head(job, sequence, head, &scratch);
+    block_store(job->op->dk, row, column, scratch.dkey, job->width, op->sequence, op->head_dim);
+    block_store(job->op->dv, row, column, scratch.dvalue, job->width, op->sequence, op->head_dim);
     slot_give(&job->slots, which);
 }
 
@@ -208,7 +211,7 @@ static int64_t head_width(const struct attention_backward *op)
 
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads)
 {
-    return slots_bytes(threads, desk_floats(&op->forward, head_width(op)));
+    return slots_bytes(threads, task_scratch_floats(&op->forward, head_width(op)));
 }
 
 void cpu_attention_backward(struct device *device, const struct attention_backward *op)
@@ -217,6 +220,6 @@ void cpu_attention_backward(struct device *device, const struct attention_backwa
                            .heads = op->forward.q.dim[1] / op->forward.head_dim,
                            .groups = op->forward.k.dim[1] / op->forward.head_dim,
                            .width = head_width(op)};
-    job.slots = slots_create(device, desk_floats(&op->forward, job.width));
+    job.slots = slots_create(device, task_scratch_floats(&op->forward, job.width));
     cpu_parallel(device, op->forward.batch * job.groups, group_task, &job);
 }

@@ -19,7 +19,7 @@ struct forward {
 };
 
 /* One task's scratch memory. */
-struct desk {
+struct task_scratch {
     float *query; // [width][64], transposed and scaled
     float *score; // [64 keys][64 queries]: s, then p
     float *value, *out, *factor;
@@ -27,34 +27,34 @@ struct desk {
     float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
 };
 
-static int64_t desk_floats(const struct attention_forward *op, int64_t width)
+static int64_t task_scratch_floats(const struct attention_forward *op, int64_t width)
 {
     return 3 * width * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK +
            block_room(op->q, width * ATTENTION_BLOCK);
 }
 
-static void desk_lay(struct desk *desk, float *memory, int64_t width)
+static void task_scratch_init(struct task_scratch *scratch, float *memory, int64_t width)
 {
-    desk->query = memory;
-    desk->value = desk->query + width * ATTENTION_BLOCK;
-    desk->out = desk->value + width * ATTENTION_BLOCK;
-    desk->score = desk->out + width * ATTENTION_BLOCK;
-    desk->factor = desk->score + ATTENTION_BLOCK * ATTENTION_BLOCK;
-    desk->room = desk->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
-    memset(desk->out, 0, (size_t)(width * ATTENTION_BLOCK) * sizeof(float));
+    scratch->query = memory;
+    scratch->value = scratch->query + width * ATTENTION_BLOCK;
+    scratch->out = scratch->value + width * ATTENTION_BLOCK;
+    scratch->score = scratch->out + width * ATTENTION_BLOCK;
+    scratch->factor = scratch->score + ATTENTION_BLOCK * ATTENTION_BLOCK;
+    scratch->room = scratch->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
+    memset(scratch->out, 0, (size_t)(width * ATTENTION_BLOCK) * sizeof(float));
     for (int q = 0; q < ATTENTION_BLOCK; q++) {
-        desk->most[q] = -INFINITY;
-        desk->sum[q] = 0.0F;
+        scratch->most[q] = -INFINITY;
+        scratch->sum[q] = 0.0F;
     }
 }
 
 /* Converts the scores of the queries of vector v to probabilities, relative to the new maximum. */
-static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int64_t v)
+static void softmax_lanes(const struct attention_tile *t, struct task_scratch *scratch, int64_t v)
 {
-    float *score = desk->score + v * LANES;
+    float *score = scratch->score + v * LANES;
     const int64_t keys = attention_tile_keys(t, v);
     veci document = attention_tile_documents(t, v);
-    vec old = vec_load(desk->most + v * LANES), most = old;
+    vec old = vec_load(scratch->most + v * LANES), most = old;
     for (int64_t k = 0; k < keys; k++) {
         vec s = vec_load(score + k * ATTENTION_BLOCK);
         if (t->masked) {
@@ -66,80 +66,83 @@ static void softmax_lanes(const struct attention_tile *t, struct desk *desk, int
 
     // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
     vec base = vec_select_less(vec_all(-INFINITY), most, most, vec_all(0.0F));
-    vec shrink = vec_exp(old - base), sum = vec_load(desk->sum + v * LANES) * shrink;
+    vec shrink = vec_exp(old - base), sum = vec_load(scratch->sum + v * LANES) * shrink;
     for (int64_t k = 0; k < keys; k++) {
         vec p = vec_exp(vec_load(score + k * ATTENTION_BLOCK) - base);
         sum += p;
         vec_store(score + k * ATTENTION_BLOCK, p);
     }
-    vec_store(desk->most + v * LANES, most);
-    vec_store(desk->sum + v * LANES, sum);
-    vec_store(desk->shrink + v * LANES, shrink);
+    vec_store(scratch->most + v * LANES, most);
+    vec_store(scratch->sum + v * LANES, sum);
+    vec_store(scratch->shrink + v * LANES, shrink);
 }
 
-static void drop_scores(const struct attention_tile *t, struct desk *desk)
+static void drop_scores(const struct attention_tile *t, struct task_scratch *scratch)
 {
-    attention_tile_dropout(t, desk->factor);
+    attention_tile_dropout(t, scratch->factor);
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++) {
         for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
-            float *at = desk->score + k * ATTENTION_BLOCK + v * LANES;
-            vec_store(at, vec_load(at) * vec_load(desk->factor + k * ATTENTION_BLOCK + v * LANES));
+            float *at = scratch->score + k * ATTENTION_BLOCK + v * LANES;
+            vec_store(at, vec_load(at) * vec_load(scratch->factor + k * ATTENTION_BLOCK + v * LANES));
         }
     }
 }
 
-static void forward_tile(const struct forward *job, const struct attention_tile *t, struct desk *desk)
+static void forward_tile(const struct forward *job, const struct attention_tile *t,
+                         struct task_scratch *scratch)
 {
     const struct attention_forward *op = job->op;
     int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)),
             row = t->sequence * op->sequence + t->key;
     int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim;
-    struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, desk->room);
+    struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, scratch->room);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = vectors * LANES,
                                           .terms = d,
                                           .a = keys.data,
                                           .a_row = keys.stride,
                                           .a_term = 1,
-                                          .b = desk->query,
+                                          .b = scratch->query,
                                           .b_row = ATTENTION_BLOCK,
-                                          .c = desk->score,
+                                          .c = scratch->score,
                                           .c_row = ATTENTION_BLOCK,
                                           .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
     for (int64_t v = 0; v < vectors; v++)
-        softmax_lanes(t, desk, v);
+        softmax_lanes(t, scratch, v);
     if (op->dropout.probability > 0.0F)
-        drop_scores(t, desk);
+        drop_scores(t, scratch);
 
-    block_pad(block_rows(op->v, row, group * d, t->keys, d, desk->room), t->keys, d, desk->value, job->width);
+    block_pad(block_rows(op->v, row, group * d, t->keys, d, scratch->room), t->keys, d, scratch->value,
+              job->width);
     for (int64_t q = 0; q < t->queries; q++)
         for (int64_t i = 0; i < job->width; i++)
-            desk->out[q * job->width + i] *= desk->shrink[q];
+            scratch->out[q * job->width + i] *= scratch->shrink[q];
     block_product(&(struct block_product){.rows = t->queries,
                                           .columns = job->width,
                                           .terms = t->keys,
-                                          .a = desk->score,
+                                          .a = scratch->score,
                                           .a_row = 1,
                                           .a_term = ATTENTION_BLOCK,
-                                          .b = desk->value,
+                                          .b = scratch->value,
                                           .b_row = job->width,
-                                          .c = desk->out,
+                                          .c = scratch->out,
                                           .c_row = job->width,
                                           .accumulate = true,
                                           .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
 
-static void write_results(const struct forward *job, const struct attention_tile *t, struct desk *desk)
+static void write_results(const struct forward *job, const struct attention_tile *t,
+                          struct task_scratch *scratch)
 {
     const struct attention_forward *op = job->op;
     int64_t first = t->sequence * op->sequence + t->query;
     for (int64_t q = 0; q < t->queries; q++) {
-        float *out = desk->out + q * job->width, share = 1.0F / desk->sum[q];
+        float *out = scratch->out + q * job->width, share = 1.0F / scratch->sum[q];
         for (int64_t i = 0; i < op->head_dim; i++)
             out[i] *= share;
-        f32_row(op->lse, t->head)[first + q] = desk->most[q] + logf(desk->sum[q]);
+        f32_row(op->lse, t->head)[first + q] = scratch->most[q] + logf(scratch->sum[q]);
     }
-    block_store(op->out, first, t->head * op->head_dim, desk->out, job->width, t->queries, op->head_dim);
+    block_store(op->out, first, t->head * op->head_dim, scratch->out, job->width, t->queries, op->head_dim);
 }
 
 static void forward_task(void *context, int64_t task)
@@ -147,8 +150,8 @@ static void forward_task(void *context, int64_t task)
     const struct forward *job = context;
     const struct attention_forward *op = job->op;
     int which;
-    struct desk desk;
-    desk_lay(&desk, slot_take(&job->slots, &which), job->width);
+    struct task_scratch scratch;
+    task_scratch_init(&scratch, slot_take(&job->slots, &which), job->width);
 
     // Later queries attend to more keys: long tasks are scheduled first, for load balance at the end.
     int64_t pairs = op->batch * job->heads, query_block = job->query_blocks - 1 - task / pairs;
@@ -156,14 +159,14 @@ static void forward_task(void *context, int64_t task)
     int64_t query = query_block * ATTENTION_BLOCK;
     struct attention_tile t = attention_tile(op, sequence, head, query, query);
     struct block_rows queries = block_rows(op->q, sequence * op->sequence + query, head * op->head_dim,
-                                           t.queries, op->head_dim, desk.room);
-    block_transpose(queries, t.queries, op->head_dim, op->scale, desk.query);
+                                           t.queries, op->head_dim, scratch.room);
+    block_transpose(queries, t.queries, op->head_dim, op->scale, scratch.query);
     for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
         t = attention_tile(op, sequence, head, query, key);
         if (!attention_tile_is_empty(&t))
-            forward_tile(job, &t, &desk);
+            forward_tile(job, &t, &scratch);
     }
-    write_results(job, &t, &desk);
+    write_results(job, &t, &scratch);
     slot_give(&job->slots, which);
 }
 
@@ -175,7 +178,7 @@ static int64_t head_width(const struct attention_forward *op)
 
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads)
 {
-    return slots_bytes(threads, desk_floats(op, head_width(op)));
+    return slots_bytes(threads, task_scratch_floats(op, head_width(op)));
 }
 
 void cpu_attention_forward(struct device *device, const struct attention_forward *op)
@@ -184,6 +187,6 @@ void cpu_attention_forward(struct device *device, const struct attention_forward
                           .heads = op->q.dim[1] / op->head_dim,
                           .query_blocks = blocks_of(op->sequence, ATTENTION_BLOCK),
                           .width = head_width(op)};
-    job.slots = slots_create(device, desk_floats(op, job.width));
+    job.slots = slots_create(device, task_scratch_floats(op, job.width));
     cpu_parallel(device, job.query_blocks * op->batch * job.heads, forward_task, &job);
 }

@@ -188,15 +188,15 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* The four tiles of the backward pass, and its two matrices [query][key]. */
-struct desk {
+struct smem {
     float *q, *dout, *k, *v, *p, *ds;
 };
 
 enum { PAIR_PITCH = TILE + 1 };
 
-static __device__ struct desk desk_of(float *memory, int pitch)
+static __device__ struct smem smem_of(float *memory, int pitch)
 {
-    struct desk d;
+    struct smem d;
     d.q = memory;
     d.dout = d.q + TILE * pitch;
     d.k = d.dout + TILE * pitch;
@@ -206,7 +206,7 @@ static __device__ struct desk desk_of(float *memory, int pitch)
     return d;
 }
 
-static size_t desk_bytes(int head_dim)
+static size_t smem_bytes(int head_dim)
 {
     return static_cast<size_t>(4 * TILE * pitch_of(head_dim) + 2 * TILE * PAIR_PITCH) * sizeof(float);
 }
@@ -214,7 +214,7 @@ static size_t desk_bytes(int head_dim)
 /* p = e^(scale q k - lse) with the dropout factor, ds = p (dp factor - delta) scale; for this warp's
  * queries. */
 static __device__ void make_pairs(const struct attention &a, const struct place &at, int64_t first_query,
-                                  int64_t first_key, const struct desk &d)
+                                  int64_t first_key, const struct smem &d)
 {
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
     for (int j = 0; j < MINE; j++) {
@@ -238,7 +238,7 @@ static __device__ void make_pairs(const struct attention &a, const struct place 
 template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(struct attention a)
 {
     DYNAMIC_SHARED(float, memory);
-    const struct desk d = desk_of(memory, pitch_of(a.head_dim));
+    const struct smem d = smem_of(memory, pitch_of(a.head_dim));
     const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, group = static_cast<int>(blockIdx.y);
     const int64_t first_key = static_cast<int64_t>(blockIdx.x) * TILE;
     const int64_t shared_column = static_cast<int64_t>(group) * a.head_dim;
@@ -274,7 +274,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(s
 template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients(struct attention a)
 {
     DYNAMIC_SHARED(float, memory);
-    const struct desk d = desk_of(memory, pitch_of(a.head_dim));
+    const struct smem d = smem_of(memory, pitch_of(a.head_dim));
     const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, head = static_cast<int>(blockIdx.y);
     const int group = head / (a.heads / a.groups);
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
@@ -355,7 +355,7 @@ static enum status backward(struct cuda_queue *queue, const struct attention &a,
 {
     const unsigned tiles = static_cast<unsigned>(blocks_of(a.sequence, TILE)),
                    sequences = static_cast<unsigned>(batch);
-    const size_t bytes = desk_bytes(a.head_dim);
+    const size_t bytes = smem_bytes(a.head_dim);
     dim3 keys(tiles, static_cast<unsigned>(a.groups), sequences),
         queries(tiles, static_cast<unsigned>(a.heads), sequences);
     TRY(LAUNCH(queue, key_gradients<CHUNKS>, keys, THREADS, bytes, a));

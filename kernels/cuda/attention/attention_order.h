@@ -11,7 +11,7 @@
 struct order {
     int heads, sequences, tiles, together;
 
-    __device__ __host__ int portions() const
+    __device__ __host__ int work_tiles() const
     {
         return heads * sequences * tiles;
     }
@@ -27,9 +27,9 @@ struct order {
         *tile = within / here;
     }
 
-    /* The tile of this block in a round; portions() or more: none. Tiles become shorter, so the direction of
+    /* The tile of this block in a round; none from work_tiles() on. Tiles become shorter, so the direction of
      * assignment alternates between rounds. */
-    __device__ int dealt(int round) const
+    __device__ int assigned(int round) const
     {
         const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
         return round * grid + (round % 2 == 0 ? block : grid - 1 - block);
@@ -58,7 +58,7 @@ static inline enum status blocks_for(const struct cuda_queue *queue, const struc
     TRY(cuda_check(queue, cudaGetDevice(&device), "cudaGetDevice"));
     TRY(cuda_check(queue, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                    "cudaDeviceGetAttribute"));
-    int blocks = order.portions() < processors ? order.portions() : processors;
+    int blocks = order.work_tiles() < processors ? order.work_tiles() : processors;
     if (queue->most_blocks > 0 && blocks > queue->most_blocks)
         blocks = queue->most_blocks;
     *out = dim3(static_cast<unsigned>(blocks));

@@ -60,12 +60,12 @@ template <class T> struct job {
 };
 
 /* Shared memory. */
-template <class T, int D> struct desk {
+template <class T, int D> struct smem {
     using is = sizes<D>;
     T *q, *k, *v;
     uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty; // per consumer, per stage
 
-    __device__ explicit desk(unsigned char *memory)
+    __device__ explicit smem(unsigned char *memory)
     {
         memory += -shared_address(memory) & (OPERAND_ATOM_BYTES - 1U);
         q = reinterpret_cast<T *>(memory);
@@ -107,15 +107,16 @@ template <int STAGES> struct turn {
 };
 
 /* A work tile: queries [first, first + ROWS) of a head, column tiles [0, tiles) of its keys. */
-struct portion {
+struct work_tile {
     struct place at;
     int first, tiles;
 };
 
-template <class T, int D> __device__ __forceinline__ struct portion portion_of(const job<T> &j, int number)
+template <class T, int D>
+__device__ __forceinline__ struct work_tile work_tile_of(const job<T> &j, int number)
 {
     using is = sizes<D>;
-    struct portion w;
+    struct work_tile w;
     int sequence, tile;
     j.order.find(number, &w.at.head, &sequence, &tile);
     w.at.number = sequence;
@@ -142,7 +143,7 @@ __device__ __forceinline__ void copy_keys(T *places, uint64_t *full, uint64_t *e
 
 /* Loads the queries of each consumer, once its previous ones are released. */
 template <class T, int D>
-__device__ __forceinline__ void copy_queries(const job<T> &j, const desk<T, D> &d, const struct portion &w,
+__device__ __forceinline__ void copy_queries(const job<T> &j, const smem<T, D> &d, const struct work_tile &w,
                                              unsigned parity)
 {
     using is = sizes<D>;
@@ -156,12 +157,12 @@ __device__ __forceinline__ void copy_queries(const job<T> &j, const desk<T, D> &
     }
 }
 
-template <class T, int D> __device__ __forceinline__ void produce(const job<T> &j, const desk<T, D> &d)
+template <class T, int D> __device__ __forceinline__ void produce(const job<T> &j, const smem<T, D> &d)
 {
     int begun = 0; // column tiles so far
     UNROLL(1)
-    for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
-        const struct portion w = portion_of<T, D>(j, j.order.dealt(round));
+    for (int round = 0; j.order.assigned(round) < j.order.work_tiles(); round++) {
+        const struct work_tile w = work_tile_of<T, D>(j, j.order.assigned(round));
         const int number = static_cast<int>(w.at.number);
         UNROLL(1)
         for (int i = 0; i < w.tiles; i++, begun++) {
@@ -180,15 +181,15 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
     const job<T> &j;
-    const desk<T, D> &d;
-    const struct portion w;
+    const smem<T, D> &d;
+    const struct work_tile w;
     const int number, row; // consumer index; row of this lane's first query
     float s[1][KEYS / 8][4], out[1][D / 8][4], most[2], sum[2], shrink[2];
     uint32_t p[KEYS / 16][4];
 
-    __device__ __forceinline__ consumer(const job<T> &job_, const desk<T, D> &desk_,
-                                        const struct portion &work_, int number_)
-        : j(job_), d(desk_), w(work_), number(number_),
+    __device__ __forceinline__ consumer(const job<T> &job_, const smem<T, D> &smem_,
+                                        const struct work_tile &work_, int number_)
+        : j(job_), d(smem_), w(work_), number(number_),
           row(work_.first + number_ * QUERIES +
               static_cast<int>(threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4))
     {
@@ -409,7 +410,7 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
 {
     using is = sizes<D>;
     DYNAMIC_SHARED(unsigned char, memory);
-    const desk<T, D> d(memory);
+    const smem<T, D> d(memory);
     // Uniform across the warp, and known to the compiler as such.
     const int group = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x / WARPGROUP), 0);
     if (threadIdx.x == 0) {
@@ -427,8 +428,8 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
         take_registers<is::REGISTERS>();
         int begun = 0;
         UNROLL(1)
-        for (int round = 0; j.order.dealt(round) < j.order.portions(); round++) {
-            consumer<T, D, PAIRS> c(j, d, portion_of<T, D>(j, j.order.dealt(round)), group - 1);
+        for (int round = 0; j.order.assigned(round) < j.order.work_tiles(); round++) {
+            consumer<T, D, PAIRS> c(j, d, work_tile_of<T, D>(j, j.order.assigned(round)), group - 1);
             c.run(begun, static_cast<unsigned>(round % 2));
             c.finish();
             begun += c.w.tiles;

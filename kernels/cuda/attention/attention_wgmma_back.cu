@@ -135,7 +135,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
 
     /* Processes one tile of columns. Rows of x and y from `mine` on are this warpgroup's. */
     __device__ __forceinline__ void add_tile(const operands<T> &a, const struct measures &of,
-                                             const struct place &at, const back_desk<T, D, PASS> &desk,
+                                             const struct place &at, const back_smem<T, D, PASS> &smem,
                                              const back_stage<T, D, PASS> &c, int mine, int row, int column)
     {
         float s[1][N][4], dp[N][4];
@@ -145,8 +145,8 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
             for (int i = 0; i < N / 8; i++)
                 mask.word[i] = kept_weights<8, KEYS>(a.dropout, at, row, column + 64 * i);
         wgmma_fence();
-        multiply_rows<T, D, is::COLUMNS>(s[0], desk.x, mine, c.u);
-        multiply_rows<T, D, is::COLUMNS>(dp, desk.y, mine, c.w);
+        multiply_rows<T, D, is::COLUMNS>(s[0], smem.x, mine, c.u);
+        multiply_rows<T, D, is::COLUMNS>(dp, smem.y, mine, c.w);
         wgmma_wait<1>();
         wgmma_hold(s[0]);
         weigh(s, a, of, at, c.lse, row, column);
@@ -197,19 +197,19 @@ __device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64
 template <class T, int D, int PASS>
 __device__ __forceinline__ void produce(const struct maps &maps, const operands<T> &a,
                                         const struct measures &of, const struct order &order,
-                                        const back_desk<T, D, PASS> &desk)
+                                        const back_smem<T, D, PASS> &smem)
 {
     ring<back_sizes<D, PASS>::STAGES> t;
     UNROLL(1)
-    for (int round = 0; order.dealt(round) < order.portions(); round++) {
-        back_portion<D, PASS> p(order, order.dealt(round), a.sequence, a.heads / a.groups);
+    for (int round = 0; order.assigned(round) < order.work_tiles(); round++) {
+        back_work_tile<D, PASS> p(order, order.assigned(round), a.sequence, a.heads / a.groups);
         bool rows = false;
         UNROLL(1)
         for (; p.left > 0; p.next(), t.next()) {
-            mbarrier_wait(desk.empty + t.stage, t.parity ^ 1);
-            desk.at(t.stage).start(maps, of, p.at, p.column, desk.full + t.stage);
+            mbarrier_wait(smem.empty + t.stage, t.parity ^ 1);
+            smem.at(t.stage).start(maps, of, p.at, p.column, smem.full + t.stage);
             if (!rows)
-                desk.start_rows(maps, p, static_cast<unsigned>(round % 2));
+                smem.start_rows(maps, p, static_cast<unsigned>(round % 2));
             rows = true;
         }
     }
@@ -218,7 +218,7 @@ __device__ __forceinline__ void produce(const struct maps &maps, const operands<
 /* A work tile, of which `consumer` has 64 rows. `round`: its index within the block. */
 template <class T, int D, int PASS, bool RARE>
 __device__ __forceinline__ void consume(const operands<T> &a, const struct measures &of,
-                                        back_portion<D, PASS> p, const back_desk<T, D, PASS> &desk,
+                                        back_work_tile<D, PASS> p, const back_smem<T, D, PASS> &smem,
                                         int consumer, int round, ring<back_sizes<D, PASS>::STAGES> &t)
 {
     using is = back_sizes<D, PASS>;
@@ -232,27 +232,27 @@ __device__ __forceinline__ void consume(const operands<T> &a, const struct measu
         sum.lse.at[i] = of.lse[query];
         sum.delta.at[i] = of.delta[query];
     }
-    mbarrier_wait(desk.ready + consumer, static_cast<unsigned>(round % 2));
+    mbarrier_wait(smem.ready + consumer, static_cast<unsigned>(round % 2));
     UNROLL(1)
     for (; p.left > 0; p.next(), t.next()) {
-        mbarrier_wait(desk.full + t.stage, t.parity);
+        mbarrier_wait(smem.full + t.stage, t.parity);
         if (!KEYS || p.column + is::COLUMNS > p.begin + mine)
-            sum.add_tile(a, of, p.at, desk, desk.at(t.stage), mine, row, p.column);
+            sum.add_tile(a, of, p.at, smem, smem.at(t.stage), mine, row, p.column);
         __syncwarp();
         if (lane == 0)
-            mbarrier_arrive(desk.empty + t.stage);
+            mbarrier_arrive(smem.empty + t.stage);
     }
     named_barrier(1 + consumer, WARPGROUP); // this warpgroup has finished reading its rows of x and y
     const int64_t column = static_cast<int64_t>(p.head()) * D;
     store_rows<T, D>(KEYS ? a.dk : a.dq, p.at.row, column, p.begin, warp_row, a.sequence, sum.first, a.scale,
-                     desk.x);
+                     smem.x);
     if constexpr (KEYS)
         store_rows<T, D>(a.dv, p.at.row, column, p.begin, warp_row, a.sequence, sum.second,
-                         RARE && a.dropout.drops ? a.dropout.rule.scale : 1.0F, desk.y);
+                         RARE && a.dropout.drops ? a.dropout.rule.scale : 1.0F, smem.y);
     async_fence(); // orders these accesses before the copies of the next rows
     __syncwarp();
     if (lane == 0)
-        mbarrier_arrive(desk.done + consumer);
+        mbarrier_arrive(smem.done + consumer);
 }
 
 template <class T, int D, int PASS, bool RARE>
@@ -261,22 +261,22 @@ __global__ void __launch_bounds__(THREADS, 1)
                         const struct measures of, const struct order order)
 {
     DYNAMIC_SHARED(unsigned char, memory);
-    const back_desk<T, D, PASS> desk(memory);
+    const back_smem<T, D, PASS> smem(memory);
     // Uniform across the warp, and known to the compiler as such.
     const int warpgroup = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
-    desk.prepare(maps);
+    smem.prepare(maps);
     if (warpgroup == 0) {
         give_registers<PRODUCER_REGISTERS>(); // first: the consumers wait for them
         if (threadIdx.x == 0)
-            produce(maps, a, of, order, desk);
+            produce(maps, a, of, order, smem);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         ring<back_sizes<D, PASS>::STAGES> t;
         UNROLL(1)
-        for (int round = 0; order.dealt(round) < order.portions(); round++)
+        for (int round = 0; order.assigned(round) < order.work_tiles(); round++)
             consume<T, D, PASS, RARE>(
-                a, of, back_portion<D, PASS>(order, order.dealt(round), a.sequence, a.heads / a.groups), desk,
-                warpgroup - 1, round, t);
+                a, of, back_work_tile<D, PASS>(order, order.assigned(round), a.sequence, a.heads / a.groups),
+                smem, warpgroup - 1, round, t);
     }
 }
 
@@ -318,7 +318,7 @@ static enum status differentiate(struct cuda_queue *queue, const struct attentio
     dim3 grid(1);
     TRY(blocks_for(queue, order, &grid));
     return LAUNCH(queue, (differentiate_wgmma<T, D, PASS, RARE>), grid, THREADS,
-                  (back_desk<T, D, PASS>::BYTES), maps, a, of, order);
+                  (back_smem<T, D, PASS>::BYTES), maps, a, of, order);
 }
 
 static enum status measures_of(struct cuda_queue *queue, const struct attention_forward *op, int64_t heads,

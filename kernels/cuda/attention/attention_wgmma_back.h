@@ -4,7 +4,7 @@
  *
  *     x and y of both consumers | stage: u, w, lse, delta | stage | ... | barriers
  *
- * The trap: the base must be 1024-byte aligned, which CUDA does not guarantee; back_desk aligns it. */
+ * The trap: the base must be 1024-byte aligned, which CUDA does not guarantee; back_smem aligns it. */
 #pragma once
 
 #include "kernels/cuda/attention/attention_order.h"
@@ -114,12 +114,12 @@ struct measures {
 
 /* A work tile, 128 rows of a head, and its loop over column tiles: keys up to these queries; or queries from
  * these keys on, for each head of the group. */
-template <int D, int PASS> struct back_portion {
+template <int D, int PASS> struct back_work_tile {
     using is = back_sizes<D, PASS>;
     struct place at; // `head` is that of the columns, or of the rows if the columns are keys
     int begin, from, to, left, column;
 
-    __device__ back_portion(const struct order &order, int number, int sequence, int each)
+    __device__ back_work_tile(const struct order &order, int number, int sequence, int each)
     {
         int one, of, tile;
         order.find(number, &one, &of, &tile);
@@ -196,7 +196,7 @@ template <class T, int D, int PASS> struct back_stage {
 };
 
 /* A block's shared memory. */
-template <class T, int D, int PASS> struct back_desk {
+template <class T, int D, int PASS> struct back_smem {
     using is = back_sizes<D, PASS>;
     using tile = panels<T, D, ROWS>;
     static constexpr size_t BYTES = OPERAND_ATOM_BYTES + 2 * tile::BYTES +
@@ -207,7 +207,7 @@ template <class T, int D, int PASS> struct back_desk {
     uint64_t *ready, *done; // barriers: rows of each consumer loaded, released
     uint64_t *full, *empty; // barriers: stage loaded, released
 
-    __device__ explicit back_desk(unsigned char *memory)
+    __device__ explicit back_smem(unsigned char *memory)
     {
         unsigned char *const begin = memory + (-shared_address(memory) & (OPERAND_ATOM_BYTES - 1U));
         x.data = reinterpret_cast<T *>(begin);
@@ -245,7 +245,8 @@ template <class T, int D, int PASS> struct back_desk {
     }
 
     /* One thread starts the copies of x and y, for each consumer once its previous rows are released. */
-    __device__ void start_rows(const struct maps &maps, const back_portion<D, PASS> &p, unsigned parity) const
+    __device__ void start_rows(const struct maps &maps, const back_work_tile<D, PASS> &p,
+                               unsigned parity) const
     {
         for (int i = 0; i < CONSUMERS; i++) {
             const int mine = i * MINE;

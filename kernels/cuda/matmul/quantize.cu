@@ -159,8 +159,8 @@ struct strips {
     }
     __device__ int64_t end(int64_t strip) const
     {
-        const int64_t behind = strip / in_period * period + period, last = begin(strip) + down;
-        const int64_t end = last < behind ? last : behind;
+        const int64_t next = strip / in_period * period + period, last = begin(strip) + down;
+        const int64_t end = last < next ? last : next;
         return end < rows ? end : rows;
     }
 };
