@@ -142,7 +142,7 @@ cudnnStatus_t cudnn_check_graph(const struct part *graph)
         for (int k = 0; k < 3; k++) {
             const int written = in[k] != NULL ? writers(operation, i, in[k]) : 1;
             if (written != 1 && (written != 0 || part_truth(in[k], CUDNN_ATTR_TENSOR_IS_VIRTUAL)))
-                return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "operation %lld: nobody has written tensor %lld",
+                return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "operation %lld: tensor %lld has no writer",
                                     (long long)i,
                                     (long long)part_integer(in[k], CUDNN_ATTR_TENSOR_UNIQUE_ID));
         }

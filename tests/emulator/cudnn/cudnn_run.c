@@ -288,7 +288,7 @@ static cudnnStatus_t add_tensor(struct execution *e, const struct part *tensor, 
     if (part_truth(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
         kept->value = (double)*(const float *)address;
     else if ((uintptr_t)address % (uintptr_t)part_integer(tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) != 0)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "tensor %lld lies askew", (long long)id);
+        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "tensor %lld is misaligned", (long long)id);
     else
         kept->memory = address;
     return CUDNN_STATUS_SUCCESS;

@@ -459,7 +459,7 @@ static void do_product(struct emulator_product *p)
             uint32_t bits;
             memcpy(&bits, p->d[lane] + i, sizeof bits);
             if (bits != 0xffffffffU)
-                emulator_product_die(p, "its sums were written to while it was under way");
+                emulator_product_die(p, "its sums were written to while it was in flight");
         }
         memcpy(p->d[lane], p->before + lane * numbers, numbers * sizeof *p->before);
     }

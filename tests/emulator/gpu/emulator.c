@@ -312,10 +312,10 @@ static void expect_all_done(const struct emulator *e)
     for (unsigned i = 0; i < e->threads.x; i++) {
         const struct fiber *f = &e->fiber[i];
         if (f->state == AT_CONDITION)
-            die(f->file, f->line, e->kernel, "block (%u, %u, %u): thread %u waits for %s for ever",
-                e->block.x, e->block.y, e->block.z, i, f->kind);
+            die(f->file, f->line, e->kernel, "block (%u, %u, %u): thread %u waits for %s forever", e->block.x,
+                e->block.y, e->block.z, i, f->kind);
         if (f->state != DONE)
-            refuse(e, f, f, "it waits for ever");
+            refuse(e, f, f, "it waits forever");
     }
 }
 

@@ -17,7 +17,7 @@ struct CUgraph_st {
 };
 
 static _Thread_local cudaStream_t capturing;
-static _Thread_local bool spoilt;
+static _Thread_local bool invalidated;
 static _Thread_local int executables;
 
 int emulator_graphs(void)
@@ -60,7 +60,7 @@ cudaStream_t emulator_capturing(void)
 
 cudaError_t emulator_forbid(void)
 {
-    spoilt = spoilt || capturing != NULL;
+    invalidated = invalidated || capturing != NULL;
     return emulator_returns(capturing != NULL ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
 
@@ -71,7 +71,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     if (capturing != NULL)
         return emulator_returns(cudaErrorIllegalState);
     capturing = stream;
-    spoilt = false;
+    invalidated = false;
     *emulator_graph_of(stream) = emulator_graph_create();
     return cudaSuccess;
 }
@@ -84,7 +84,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
     cudaGraph_t graph = *emulator_graph_of(stream);
     *emulator_graph_of(stream) = NULL;
     capturing = NULL;
-    if (spoilt || emulator_fails("cudaStreamEndCapture")) {
+    if (invalidated || emulator_fails("cudaStreamEndCapture")) {
         let_go(graph);
         return emulator_returns(cudaErrorStreamCaptureInvalidated);
     }

@@ -31,7 +31,7 @@ struct thread_state {
     bool disorder; // a comm was aborted
     int meetings;  // first contacts between this rank and another, per comm and direction
     int depth, letter_count;
-    bool spoiled;    // a call of the open group has failed
+    bool failed;     // a call of the open group has failed
     bool aborts;     // a comm was aborted in it
     int comms_stand; // comms with a message in flight
     struct ncclComm *comm;
@@ -59,7 +59,7 @@ static void comm_release(struct ncclComm *c)
 }
 
 /* Garbage in output that is not input. */
-static void spoil(const struct message *m)
+static void fill_garbage(const struct message *m)
 {
     size_t each = nccl_bytes_of(m->wish.type), out = m->wish.count * each;
     if (m->wish.kind == REDUCE_SCATTER)
@@ -91,7 +91,7 @@ static bool move(struct emulator_message *message, bool *moved)
         m->started = *moved = true;
         mine.started++;
         stand(c, true);
-        spoil(m);
+        fill_garbage(m);
     }
     if (!done && m->started)
         done = m->wish.kind == LETTERS ? nccl_move_letters(m, moved) : nccl_move_collective(m, moved);
@@ -205,7 +205,7 @@ static ncclResult_t send_group(void)
 static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream_t stream)
 {
     if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv")) {
-        mine.spoiled = true;
+        mine.failed = true;
         return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     }
     if (comm == NULL || comm->aborted || letter.peer < 0 || letter.peer >= comm->ranks)
@@ -248,7 +248,7 @@ static void free_aborted(void)
 {
     if (mine.comms_stand > 0)
         die(__FILE__, __LINE__, "the emulated NCCL",
-            "ncclCommAbort waits for a message of another comm, which nobody has aborted in the same group");
+            "ncclCommAbort waits for a message of another comm, which the same group does not abort");
 }
 
 ncclResult_t ncclGroupEnd(void)
@@ -260,9 +260,9 @@ ncclResult_t ncclGroupEnd(void)
     if (mine.aborts)
         free_aborted();
     mine.aborts = false;
-    if (!mine.spoiled)
+    if (!mine.failed)
         return send_group();
-    mine.spoiled = false;
+    mine.failed = false;
     mine.letter_count = 0;
     return refuse(ncclUnhandledCudaError, "a call of the group has failed");
 }

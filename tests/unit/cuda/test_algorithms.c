@@ -250,7 +250,7 @@ Test(algorithms, what_can_be_seen_before)
 
     FILE *file = fopen(other, "w");
     cr_assert_not_null(file);
-    fputs("somebody else's", file);
+    fputs("another program's", file);
     fclose(file);
     cr_expect_eq(algorithms_check(other), BAD_DATA);
     cr_expect_not_null(strstr(fail_text(), "is not a file of algorithms, and is left unchanged"), "%s",

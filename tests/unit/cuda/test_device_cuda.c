@@ -185,7 +185,7 @@ Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
     struct tensor in = tensor_1d(there.data, I32, COUNT), out = tensor_1d(copied.data, I32, COUNT);
     cr_assert_eq(copy(second, (struct copy){.in = in, .out = out}), OK);
     cr_assert_eq(copy_to_host(second, &small, (int32_t *)copied.data + 5, sizeof small), OK);
-    cr_expect_eq(small, 0, "nothing arrives before somebody has synchronised");
+    cr_expect_eq(small, 0, "nothing arrives before a synchronization");
     cr_assert_eq(copy_to_host(second, received, copied.data, COUNT * sizeof *sent), OK);
     cr_assert_eq(stream_sync(second), OK, "%s", fail_text());
     cr_expect_eq(small, 35);

@@ -230,7 +230,7 @@ Test(graphs, what_a_capture_cannot_have_is_said)
 }
 
 /* The emulator is as strict as CUDA about the capturing thread. */
-Test(graphs, calls_that_are_not_permitted_spoil_a_capture)
+Test(graphs, calls_that_are_not_permitted_invalidate_a_capture)
 {
     cudaStream_t stream, other;
     cudaEvent_t event;

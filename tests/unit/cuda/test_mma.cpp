@@ -196,7 +196,7 @@ Test(mma, copies_arrive_when_they_are_waited_for)
         for (int i = 0; i < 64; i++) {
             cr_expect(isnan(out[i]), "it has not been waited for");
             cr_expect_eq(out[64 + i], static_cast<float>(4 * i + 1));
-            cr_expect(isnan(out[128 + i]), "one group may still be under way");
+            cr_expect(isnan(out[128 + i]), "one group may still be in flight");
             cr_expect_eq(out[192 + i], static_cast<float>(i));
             unseen += isnan(out[256 + i]);
             cr_expect_eq(out[320 + i], static_cast<float>((i + 1) % 64));

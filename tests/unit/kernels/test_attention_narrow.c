@@ -346,7 +346,7 @@ Test(attention_narrow, long_sequences_go_round_and_round)
  * with head dimension 64 and 10 ms with 128, minutes in all. With 2 multiprocessors and a limit it runs all
  * cases with fewer sequences and heads, for several rounds per block; with 132 and no limit the first case
  * unchanged, in which blocks have 3 or 4 work tiles. */
-Test(attention_narrow, blocks_loop_over_hundreds_of_portions)
+Test(attention_narrow, blocks_loop_over_hundreds_of_work_tiles)
 {
     static const struct {
         struct shape shape;

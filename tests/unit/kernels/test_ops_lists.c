@@ -76,7 +76,7 @@ Test(ops_lists, squares)
     for (int64_t b = 0; b < blocks; b++)
         cr_assert_gt(all[b], 0.0, "block %lld", (long long)b);
     for (int64_t b = blocks; b < BLOCKS; b++)
-        cr_assert(isnan(all[b]), "behind the last block");
+        cr_assert(isnan(all[b]), "after the last block");
     fixture_close(&fixture);
 }
 
@@ -175,7 +175,7 @@ Test(ops_lists, adamw)
         for (int64_t e = 0; e < used; e++)
             stood += memcmp(&all.m[e], &before.m[e], sizeof *all.m) == 0;
         cr_expect_eq(stood, 0, "kind %d: every member is stepped", kind);
-        cr_expect(same_bits(all.m + used, before.m + used, ELEMENTS - used), "and nothing behind the last");
+        cr_expect(same_bits(all.m + used, before.m + used, ELEMENTS - used), "and nothing after the last");
         fixture_close(&fixture);
     }
 }

@@ -98,7 +98,7 @@ Test(ops_narrow, cast_keeps_to_its_rows_and_refuses_the_rest)
             cr_assert_eq(f16[r * STRIDE + i], narrow_nearest(F16, (float)narrow_value(BF16, want)));
         }
         for (int i = COLUMNS; i < STRIDE; i++)
-            cr_assert_eq(bf16[r * STRIDE + i], 0xffff, "the gap behind row %d was written", r);
+            cr_assert_eq(bf16[r * STRIDE + i], 0xffff, "the gap after row %d was written", r);
     }
     cr_expect(fixture_shorts_are_guarded(bf16, ROWS * STRIDE) &&
               fixture_shorts_are_guarded(f16, ROWS * STRIDE));

@@ -187,7 +187,7 @@ static void check_shape(const struct shape *s, int threads, int shift)
                  (long long)s->block_columns, (long long)s->period, (long long)s->rows,
                  (long long)s->columns);
     for (int64_t r = 0; r < s->rows; r++)
-        cr_expect(isnan(out[r * stride + s->columns]), "beside row %lld", (long long)r);
+        cr_expect(isnan(out[r * stride + s->columns]), "after row %lld", (long long)r);
     cr_expect(fixture_is_guarded(out, s->rows * stride));
     // 16-bit types: bit-identical to their fp32 values.
     float *again = fixture_floats(&fixture, s->rows * stride), *joined = fixture_floats(&fixture, 1);
