@@ -21,7 +21,7 @@ NOT_RUN = {
     "unit/attention_backend": EMULATOR, "unit/device_cuda": EMULATOR, "unit/gemm_choose": EMULATOR,
     "unit/graphs": EMULATOR, "unit/mirror": EMULATOR, "unit/perturb": EMULATOR,
     "unit/ops_reference": "of the references themselves, in double precision", "unit/weights": "runs no ops",
-    "ranks/backends": EMULATOR, "ranks/death": EMULATOR, "ranks/gpu_step": EMULATOR, "ranks/graphs": EMULATOR,
+    "ranks/backends": EMULATOR, "ranks/failure": EMULATOR, "ranks/gpu_step": EMULATOR, "ranks/graphs": EMULATOR,
     "ranks/nccl": EMULATOR, "ranks/verify_gpu": EMULATOR,
     "ranks/comm": TRAININGS, "ranks/pipeline": TRAININGS, "ranks/sharded": TRAININGS, "ranks/formats": TRAININGS,
     "ranks/layers": TRAININGS, "ranks/layer_order": TRAININGS,

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* ---- which part of a tensor a rank has ---- */
+/* ---- the slice of a tensor that a rank holds ---- */
 
 struct window window_of(const struct bench *b, enum shape shape)
 {
@@ -57,7 +57,7 @@ struct window window_of_slice(const struct held *held)
                            .count = {s->count[1]}};
 }
 
-/* ---- to the device and back ---- */
+/* ---- copies to and from the device ---- */
 
 struct narrowing {
     const double *from;
@@ -125,14 +125,14 @@ static enum status declare(struct bench *b, struct layout *layout)
     return OK;
 }
 
-/* ---- opening ---- */
+/* ---- setup ---- */
 
 static enum status alloc(struct bench *b, size_t bytes, struct buffer *out)
 {
     return buffer_alloc(b->device, PART_DATA, bytes, out);
 }
 
-/* The microbatch's arrays on the device; faults are planted here. */
+/* The microbatch's arrays on the device; faults are injected here. */
 static enum status put_batch(struct bench *b)
 {
     struct numbers n = b->trial->expected->numbers;
@@ -196,7 +196,7 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     TRY(device_open(&(struct device_options){.name = trial->device, .threads = 1}, &b->device));
     TRY(stream_create(b->device, "test", &b->stream));
     if (trial->comm_stream)
-        TRY(stream_create(b->device, "beside", &b->comm_stream));
+        TRY(stream_create(b->device, "comm", &b->comm_stream));
     TRY(make_weights(b));
     TRY(put_batch(b));
     b->env = (struct env){.model = model,
@@ -238,7 +238,7 @@ void bench_close(struct bench *b)
     params_free(&b->params);
 }
 
-/* ---- the layers by one interface ---- */
+/* ---- a common interface to the layers ---- */
 
 enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
 {
@@ -271,7 +271,7 @@ enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
     return OK;
 }
 
-/* The gradient of a row layer's output goes where the layer keeps it. */
+/* The gradient of a row-parallel layer's output is written to the buffer that the layer keeps. */
 static enum status enter(struct bench *b, const struct row_linear *last, struct tensor dy)
 {
     return copy(b->stream, (struct copy){.in = dy, .out = pass_tensor(&b->pass, last->dy)});

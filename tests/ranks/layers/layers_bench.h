@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One rank with one layer under test, and all layers by one interface: x in, y out; dy in, dx out; gradients
- * of weights. */
+/* One rank with one layer under test, and a common interface to all layers: x in, y out; dy in, dx out;
+ * gradients of weights. */
 #pragma once
 
 #include "layers/stage.h"
@@ -10,13 +10,13 @@ enum { MAX_RANKS = 4 };
 
 enum fault { NO_FAULT, PARTIAL_SUMS_LEFT, OTHER_SAMPLES, OTHER_POSITIONS };
 
-/* One world's run of one subject; ranks write their own places only. */
+/* One world's run of one subject; each rank writes its own elements only. */
 struct trial {
     const struct expected *expected;
     const char *device;
     bool sequence_parallel;
-    bool comm_stream; // messages beside multiplications
-    bool fused;       // I and W are never apart
+    bool comm_stream; // tensor-parallel communication overlapped with matmuls
+    bool fused;       // I and W always run together as B
     enum fault fault;
     double ratio[MAX_RANKS]; // largest error / bound
     char where[MAX_RANKS][PARAM_NAME_CHARS];
@@ -35,7 +35,7 @@ struct layer {
     struct stage stage;
 };
 
-/* A rank with everything that a layer needs. */
+/* A rank with everything a layer needs. */
 struct bench {
     struct trial *trial;
     enum subject subject;
@@ -53,15 +53,15 @@ struct bench {
 };
 
 MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *b);
-void bench_close(struct bench *b); // takes what a failed bench_open left
+void bench_close(struct bench *b); // also accepts what a failed bench_open left
 
-/* y and dx are where to write, and become where it was written. */
+/* y and dx are suggested buffers, and return the ones that were written. */
 MUST_USE enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y);
 MUST_USE enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor dy,
                                           struct tensor *dx);
 MUST_USE enum status bench_backward_weight(struct bench *b, struct tensor x, struct tensor dy);
 
-/* Rows [begin, begin + rows), and runs of columns side by side. */
+/* Rows [begin, begin + rows), and ranges of columns side by side. */
 struct window {
     int64_t row_begin, rows, width; // width: global columns
     int runs;

@@ -50,7 +50,7 @@ static struct batch batch_of(const struct family *family, const struct numbers *
                           .place = n->place};
 }
 
-/* Normals that are fp32 numbers, in double precision. */
+/* Normally distributed fp32 values, stored in double precision. */
 static double *normals(const char *name, int64_t count, double mean, double spread)
 {
     float *f = calloc((size_t)count + 1, sizeof *f);
@@ -164,8 +164,8 @@ static void evaluate_fused(struct expected *e)
     }
 }
 
-/* What the bias behind a row layer adds to L: whoever adds the residual adds it to y, and so it is not in y,
- * but its gradient is the row layer's. */
+/* The contribution to L of the bias after a row-parallel layer: the residual add includes the bias, so y
+ * does not contain it, but its gradient belongs to the row-parallel layer. */
 static double of_last_bias(const struct expected *e)
 {
     const char *name = e->subject == ATTENTION                  ? "layers.0.attention.proj.bias"
@@ -179,7 +179,7 @@ static double of_last_bias(const struct expected *e)
     return sum;
 }
 
-/* L, and y on the way. */
+/* L, and y as an intermediate result. */
 static double evaluate(void *context)
 {
     struct expected *e = context;
@@ -225,7 +225,7 @@ static double **make_weights(const struct params *params)
     CHECK(weight != NULL);
     for (int i = 0; i < params->count; i++) {
         const struct param *row = &params->rows[i];
-        // Norms near 1, and biases that are not zero: then each has something to do.
+        // Norm weights near 1, and biases that are not zero, so that each has an effect.
         double mean = row->init == INIT_ONE ? 1.0 : 0.0;
         weight[i] =
             row->tie >= 0 ? weight[row->tie] : normals(row->name, row->dim[0] * row->dim[1], mean, 0.3);

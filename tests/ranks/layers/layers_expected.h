@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What test_layers compares with: small models, one microbatch, and for each layer under test its output and
- * the gradients of L, worked out in double precision on one rank. L is <output, random>, or the loss where a
+/* Expected values of test_layers: small models, one microbatch, and for each layer under test its output and
+ * the gradients of L, computed in double precision on one rank. L is <output, random>, or the loss where a
  * layer ends in one. */
 #pragma once
 
@@ -25,17 +25,17 @@ struct numbers {
 struct numbers numbers_of(const struct family *family);
 
 enum subject { COLUMN, ROW, NORM, ATTENTION, MLP, BLOCK, EMBEDDING, HEAD, WHOLE, SUBJECTS };
-enum shape { NONE, HIDDEN, FUSED, FEATURES, LOSS }; // of what goes in and comes out: [T, columns]
+enum shape { NONE, HIDDEN, FUSED, FEATURES, LOSS }; // of input and output: [T, columns]
 
 struct subject_facts {
     const char *name;
     enum shape in, out;
-    const char *rows[4]; // a row belongs to the subject when its name begins with one of these
+    const char *rows[4]; // a row belongs to the subject if its name begins with one of these
 };
 extern const struct subject_facts facts[SUBJECTS];
 
 int64_t columns_of(const struct model_config *m, enum shape shape); // global
-/* N of the bound: terms of all sums on the way, forward and back. */
+/* N of the bound: terms of all sums, forward and backward. */
 double terms_of(const struct model_config *m, enum subject subject);
 
 struct expected {
@@ -43,13 +43,13 @@ struct expected {
     const struct family *family;
     struct params params; // of one rank
     struct reference_model reference;
-    struct batch batch; // into numbers
+    struct batch batch; // per element
     struct numbers numbers;
     double *x, *random, *y, *dx, l;
     double **gradient; // [rows]; NULL where the row is not the subject's
 };
-/* The numbers that go in. Dies for want of memory. */
+/* Creates the inputs. Aborts when out of memory. */
 void expected_create(const struct family *family, enum subject subject, struct expected *e);
-/* What comes out: y, l, dx and gradient. */
+/* Computes the expected values: y, l, dx and gradient. */
 void expected_solve(struct expected *e);
 void expected_destroy(struct expected *e);

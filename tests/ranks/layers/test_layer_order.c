@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A stage's actions in other orders: B is I and W to the bit, whether W follows at once or much later, as
- * long as the microbatches' weight gradients are added in their order. And a backward pass says "this layer
- * is done" in the order in which the weights lie, the last layer first.
- *
+/* A stage's actions in other orders: B is bitwise I and W, whether W follows at once or much later, as long
+ * as the microbatches' weight gradients are accumulated in order. And a backward pass reports finished
+ * layers in the order of the weights, the last layer first.
  *     test_layer_order DEVICE */
 #include "tests/ranks/layers/layers_bench.h"
 
@@ -15,13 +14,13 @@ enum { MICROBATCHES = 3, MOST_ACTIONS = 9, MOST_DONE = MICROBATCHES * (LAYERS + 
 /* F0 F1 ..: a letter and a microbatch for each action. */
 struct order {
     const char *actions;
-    bool equal; // to the first one, to the bit
+    bool equal; // bitwise equal to the first
 };
 static const struct order orders[] = {
     {"F0 B0 F1 B1 F2 B2", true},           {"F0 F1 F2 B0 B1 B2", true},
     {"F0 I0 W0 F1 I1 W1 F2 I2 W2", true},  {"F0 F1 F2 I0 I1 I2 W0 W1 W2", true},
     {"F0 F1 I0 F2 I1 W0 I2 W1 W2", true},  {"F2 F1 F0 I2 I0 I1 W0 W1 W2", true},
-    {"F0 F1 F2 I0 I1 I2 W2 W1 W0", false}, // or the comparison would see nothing
+    {"F0 F1 F2 I0 I1 I2 W2 W1 W0", false}, // or the comparison detects nothing
 };
 enum { ORDERS = sizeof orders / sizeof *orders };
 
@@ -32,7 +31,7 @@ struct result {
     int done[MOST_DONE], done_count;
 };
 
-/* What the ranks of one world are told, and what they bring. */
+/* Options and results of the ranks of one world. */
 struct job {
     struct trial trial;
     const char *actions;
@@ -54,7 +53,7 @@ static enum status note_done(void *context, int layer)
     return OK;
 }
 
-/* Another microbatch of the same shape: other tokens and samples, by shifting where the arrays begin. */
+/* Another microbatch of the same shape: other tokens and samples, by shifting the starts of the arrays. */
 static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
 {
     const struct layout *layout = &b->layer.stage.layout;
@@ -64,7 +63,7 @@ static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
     TRY(buffer_alloc(b->device, PART_ACTIVATIONS, sizeof(float) * T * 8, &s->dx));
     s->batch = b->batch;
     if (microbatch == 1)
-        s->batch.token = b->batch.label; // ids are ids
+        s->batch.token = b->batch.label; // token ids stay valid
     if (microbatch == 2)
         s->batch.label = b->batch.token;
     s->pass = b->pass;
@@ -97,7 +96,7 @@ static enum status run_action(struct bench *b, struct slots *s, char kind, struc
     case 'W':
         return stage_backward_weight(stage, &s->pass, done);
     default:
-        return fail(BAD_ARGUMENT, "no action is called %c", kind);
+        return fail(BAD_ARGUMENT, "unknown action '%c'", kind);
     }
 }
 
@@ -143,7 +142,7 @@ static bool same(const struct job *a, const struct job *b, int ranks)
     return true;
 }
 
-/* Each microbatch says head, blocks from the last, embedding. */
+/* Each microbatch reports head, blocks from the last, embedding. */
 static bool done_in_order(const struct result *result)
 {
     static const int order[] = {LAYERS, 1, 0, LAYER_EMBEDDING};

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Every layer against the same layer in double precision on one rank (tests/support/reference_layers.h), in
- * worlds of 1, 2 and 4 tensor-parallel ranks, with and without sequence parallelism, with its messages before
- * and beside the multiplications, for both model families, with dropout, documents and replicated key/value
- * heads. Outputs are compared with the reference's, gradients with finite differences of it: of L = <output,
- * random>, or of the loss where a layer ends in one.
- *
- *     |got - want| <= 8 sqrt(N) u s       u = 2^-24; N: terms of all sums on the way, forward and back
- *
- * s is the element's size, or the rms of its tensor where that is larger (its sum may have cancelled); a bias
+ * worlds of 1, 2 and 4 tensor-parallel ranks, with and without sequence parallelism, with tensor-parallel
+ * communication before and overlapped with the matmuls, for both model families, with dropout, documents and
+ * replicated key/value heads. Outputs are compared with the reference's, gradients with its finite
+ * differences: of L = <output, random>, or of the loss where a layer ends in one.
+ *     |got - want| <= 8 sqrt(N) u s       u = 2^-24; N: terms of all sums, forward and backward
+ * s is the element's size, or the rms of its tensor if that is larger (its sum may have canceled); a bias
  * has at least the size of its matrix's gradient. Gradients are reduced over ranks only where their rows say
- * so: that is tested with them. Faults planted at the end must be found out.
- *
+ * so, which this tests too. Faults injected at the end must be detected.
  *     test_layers DEVICE */
 #include "tests/ranks/layers/layers_bench.h"
 
@@ -94,7 +91,7 @@ static enum status compare(struct bench *b, const struct window *w, const void *
 
 /* ---- a rank ---- */
 
-/* The sums over ranks that the rows ask for. */
+/* Reduces gradients over ranks as the rows require. */
 static enum status add_partials(struct bench *b)
 {
     for (int i = 0; i < b->weights.count && b->trial->fault != PARTIAL_SUMS_LEFT; i++) {
@@ -156,8 +153,8 @@ static enum status compare_loss(struct bench *b)
     return OK;
 }
 
-/* The gradient of y into `dy`. Of ranks that hold the same key/value heads each has the gradient of its own
- * query heads: here the first one has all of it, and the others none. */
+/* Writes the gradient of y to `dy`. Ranks that hold the same key/value heads each have the gradient of their
+ * own query heads: here the first one has all of it, and the others have none. */
 static enum status put_gradient(struct bench *b, const struct window *to, void *dy)
 {
     const struct expected *e = b->trial->expected;
@@ -214,15 +211,15 @@ static enum status rank_body(struct world *world, void *argument)
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- main ---- */
 
-/* How the ranks share a layer. */
+/* Layouts of a layer. */
 struct sharing {
     int tp;
     bool sequence_parallel, comm_stream;
 };
 
-/* The largest error / bound of all ranks; -1 when it could not be run. */
+/* The largest error / bound of all ranks; -1 if it could not be run. */
 static double try_layer(const struct expected *expected, const char *device, struct sharing sharing,
                         enum fault fault, char where[PARAM_NAME_CHARS])
 {
@@ -309,13 +306,13 @@ int main(int argc, char **argv)
     }
     int bad = 0;
     printf("largest error / bound at tp 1, 2, 2 sequence parallel, 4, 4 sequence parallel; "
-           "2 and 4 with messages beside\n");
+           "2 and 4 with overlapped communication\n");
     for (int f = 0; f < FAMILIES; f++) {
         printf("%s\n", families[f].name);
         for (int subject = 0; subject < SUBJECTS; subject++)
             bad += check_subject(&families[f], (enum subject)subject, argv[1]);
     }
-    printf("planted faults\n");
+    printf("injected faults\n");
     bad += check_faults(argv[1]);
     printf("%s\n", bad == 0 ? "all good" : "NOT GOOD");
     return bad == 0 ? 0 : 1;

@@ -34,7 +34,8 @@ void narrow_sums_round_once(struct env *env)
             early += want != narrow_nearest(BF16, twice);
         }
         expect(env, wrong == 0, "sums of %lld bf16: %lld wrong", (long long)count, (long long)wrong);
-        expect(env, n == 2 || count < 1000 || early > 0, "rounding at each rank would not have been seen");
+        expect(env, n == 2 || count < 1000 || early > 0,
+               "rounding at each rank would not have been detected");
         buffer_free(&all);
         buffer_free(&in);
         buffer_free(&out);

@@ -3,5 +3,5 @@
 
 #include "tests/ranks/parallel/ranks.h"
 
-/* bf16 adds up in fp32, in rank order, and rounds once: also in the pieces of a reduce-scatter. */
+/* bf16 sums accumulate in fp32, in rank order, and round once, also for the slices of a reduce-scatter. */
 void narrow_sums_round_once(struct env *env);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the rank tests share. A rank test is a plain main that runs one body on every rank of a world, as
- * threads or under mpirun. A rank that sees something wrong remembers the first thing and goes on:
- * were it to return, its peers would wait for it and the report would be of a hang. */
+/* Shared code of the rank tests. A rank test is a plain main that runs one body on every rank of a world, as
+ * threads or under mpirun. A rank that detects an error records the first one and continues: if it returned,
+ * its peers would wait for it and the report would be of a hang. */
 #pragma once
 
 #include "parallel/group.h"
@@ -13,20 +13,20 @@ struct env {
     struct group *all;
     const char *transport;
     int failures;
-    char first[512]; // the first thing that was wrong
+    char first[512]; // the first error
 };
 
-/* Remembers a promise that does not hold. */
+/* Records a failed check. */
 void expect(struct env *env, bool holds, const char *format, ...) PRINTF_LIKE(3, 4);
 #define EXPECT_OK(env, call) expect(env, (call) == OK, "%s: %s", #call, fail_text())
 
 struct run {
     const char *device;
-    bool synchronous; // sends are done only when received, and long messages travel in small pieces
+    bool synchronous; // sends complete only when received, and long messages are split into small chunks
 };
 
-/* Opens the device for this rank of a world with a stream and a group of all ranks; env_close says what was
- * wrong. */
+/* Opens the device for this rank of a world, with a stream and a group of all ranks; env_close reports the
+ * first error. */
 enum status env_open(struct env *env, struct world *world, const struct run *run);
 enum status env_close(struct env *env);
 
@@ -34,11 +34,11 @@ enum status env_close(struct env *env);
  * struct run. */
 int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument));
 
-/* A buffer on the device with these bytes in it; and back, synchronised. */
+/* A device buffer with these bytes in it; and the copy back, synchronized. */
 struct buffer put(struct env *env, const void *host, size_t bytes);
 void get(struct env *env, const struct buffer *buffer, void *host, size_t bytes);
 
-/* A number that looks random and is the same everywhere. */
+/* A deterministic pseudorandom number. */
 uint32_t scramble(uint32_t a, uint32_t b, uint32_t c);
-/* Of size 2^-13 to 2^14 and of either sign: sums of these in another order give other bits. */
+/* Of magnitude 2^-13 to 2^14 and either sign: sums of these in another order give other bits. */
 float rough(int rank, int64_t i, int salt);

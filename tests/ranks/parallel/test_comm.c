@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every call of every transport, against closed forms and against sums made in rank order right here.
+/* Every call of every transport, against closed forms and against sums made in rank order here.
  *     test_comm local cpu                  worlds of 2, 3, 4, 8 threads
  *     mpirun -n 4 test_comm mpi strict
- * Then the detectors themselves: transports with a planted fault,
- * which these same cases must see. */
+ * Then the checks themselves: transports with an injected fault, which the same cases must detect. */
 #include "tests/ranks/parallel/comm_narrow.h"
 #include "tests/ranks/parallel/ranks.h"
 #include "tests/support/narrow_numbers.h"
@@ -15,9 +14,9 @@
 
 /* ---- collectives ---- */
 
-/* One element, fewer than ranks, whole slices and a bit more; the last in several segments (of mpi). */
+/* One element, fewer than ranks, whole slices and a few more; the last in several segments (of mpi). */
 static const int64_t all_counts[] = {1, 2, 7, 1000, 1024, 16384, 16385, 100003, 300000};
-/* Each way to cut an array, once. */
+/* Each way to slice an array, once. */
 static const int64_t few_counts[] = {1, 7, 1024, 40003};
 #ifdef ON_THE_EMULATOR // which is slow
 enum { FEW = true };
@@ -27,7 +26,8 @@ enum { FEW = UNDER_SANITIZER };
 static const int64_t *const counts = FEW ? few_counts : all_counts;
 enum { COUNTS = (FEW ? sizeof few_counts : sizeof all_counts) / sizeof *all_counts };
 
-/* i % 8 * slope + first: small integers, whose sums no order can change. The first eight say them all. */
+/* i % 8 * slope + first: small integers, whose sums do not depend on the order. The first eight determine
+ * the rest. */
 enum { PERIOD = 8 };
 static void integers(enum dtype dtype, int64_t slope, int64_t first, char *out)
 {
@@ -75,7 +75,7 @@ static void sums_of_integers(struct env *env)
         }
 }
 
-/* In rank order, and in no other, to the bit. */
+/* Bitwise in rank order, and in no other. */
 static void sums_in_rank_order(struct env *env)
 {
     int n = env->world->size;
@@ -187,7 +187,7 @@ static void broadcasts(struct env *env)
         }
 }
 
-/* Rank a sends b (a * 7 + b * 3) % 5 * scale elements, so many pairs exchange nothing at all. */
+/* Rank a sends b (a * 7 + b * 3) % 5 * scale elements, so many pairs exchange nothing. */
 static void everyone_to_everyone(struct env *env)
 {
     int n = env->world->size, rank = env->world->rank;
@@ -205,7 +205,7 @@ static void everyone_to_everyone(struct env *env)
         struct buffer out = put(env, host, (size_t)out_all * sizeof *host);
         EXPECT_OK(env, group_all_to_all(env->all, env->stream, tensor_1d(in.data, I32, in_all), in_counts,
                                         tensor_1d(out.data, I32, out_all), out_counts));
-        // The callers' arrays may be gone before the message is.
+        // The callers' arrays may be freed before the message is received.
         memset(in_counts, 0xff, sizeof in_counts);
         get(env, &out, host, (size_t)out_all * sizeof *host);
         at = 0;
@@ -221,7 +221,7 @@ static void everyone_to_everyone(struct env *env)
 
 /* ---- exchanges ---- */
 
-/* Two messages to either neighbour and two from either, all in one batch; of two messages between two ranks
+/* Two messages to either neighbor and two from either, all in one batch; of two messages between two ranks
  * the first must arrive first. */
 static void exchanges(struct env *env)
 {
@@ -243,8 +243,8 @@ static void exchanges(struct env *env)
         EXPECT_OK(env, group_exchange(env->all, env->stream, batch, 8));
         get(env, &x, host, (size_t)(8 * k) * sizeof *host);
         for (int m = 4; m < 8; m++) {
-            // From above comes what that one sent down. Of two ranks both neighbours are the same one, whose
-            // messages come in its order: 0, 1, 2, 3.
+            // The rank above sent down. With two ranks both neighbors are the same rank, whose
+            // messages arrive in its order: 0, 1, 2, 3.
             int peer = (rank + (m < 6 ? 1 : n - 1)) % n;
             int theirs = n == 2 ? m - 4 : m < 6 ? m - 2 : m - 6;
             for (int64_t i = 0; i < k; i++)
@@ -258,7 +258,7 @@ static void exchanges(struct env *env)
 
 static void barriers(struct env *env)
 {
-    // Rank r writes before the barrier and reads all after it; only what barriers promise makes that right.
+    // Rank r writes before the barrier and reads all after it; only the barrier makes that correct.
     for (int round = 0; round < 20; round++)
         EXPECT_OK(env, group_barrier(env->all, env->stream));
 }
@@ -287,8 +287,8 @@ static struct buffer sum_put(struct env *env, int64_t count, int salt)
     return x;
 }
 
-/* All ranks put the same messages in the same order, on three streams of which two share a comm, and wait
- * for them each in its own order. */
+/* All ranks enqueue the same messages in the same order, on three streams of which two share a comm, and
+ * wait for them each in its own order. */
 static void many_in_flight(struct env *env)
 {
     enum { MESSAGES = 24, STREAMS = 3 };
@@ -346,15 +346,15 @@ static void crossed_waits(struct env *env)
         sum_check(env, &a, count, 1, "crossed");
         float first = -1;
         get(env, &b, &first, sizeof first);
-        expect(env, first == (rank < 2 ? 2.0f : (float)(2 + rank)), "crossed letter %g", (double)first);
+        expect(env, first == (rank < 2 ? 2.0f : (float)(2 + rank)), "crossed message %g", (double)first);
         buffer_free(&a);
         buffer_free(&b);
         stream_destroy(other);
     }
 }
 
-/* Rank 0 puts three sends on one stream and waits for an answer on another; rank 1 answers only after the
- * third. So rank 0 must start its second and third while it waits for something else. */
+/* Rank 0 enqueues three sends on one stream and waits for an answer on another; rank 1 answers only after
+ * the third. So rank 0 must start its second and third send while it waits for the answer. */
 static void queued_sends(struct env *env)
 {
     int rank = env->world->rank;
@@ -380,15 +380,15 @@ static void queued_sends(struct env *env)
         float first = -1;
         get(env, &x[m], &first, sizeof first);
         int from = rank >= 2 ? rank : m < 3 ? 0 : 1;
-        expect(env, first == (float)(m + from), "queued letter %d is %g", m, (double)first);
+        expect(env, first == (float)(m + from), "queued message %d is %g", m, (double)first);
         buffer_free(&x[m]);
     }
     stream_destroy(up);
     stream_destroy(down);
 }
 
-/* Two letters on two streams match in the order of the calls, although one side lets the second start first
- * and the other the first. */
+/* Two messages on two streams match in the order of the calls, although one side starts the second first and
+ * the other the first. */
 static void letters_on_two_streams(struct env *env)
 {
     int rank = env->world->rank;
@@ -408,7 +408,7 @@ static void letters_on_two_streams(struct env *env)
     for (int m = 0; m < 2; m++) {
         float first = -1;
         get(env, &x[m], &first, sizeof first);
-        expect(env, first == (float)(m + 2 + (rank < 2 ? 0 : rank)), "letter %d of two is %g", m,
+        expect(env, first == (float)(m + 2 + (rank < 2 ? 0 : rank)), "message %d of two is %g", m,
                (double)first);
         buffer_free(&x[m]);
         stream_destroy(streams[m]);
@@ -474,7 +474,7 @@ static void checks_refuse(struct env *env)
     buffer_free(&x);
 }
 
-/* ---- planted faults ---- */
+/* ---- injected faults ---- */
 
 struct fault {
     const char *name;
@@ -483,7 +483,7 @@ struct fault {
     struct comm *reversed;
 };
 
-/* Found through the comm's own table, which is the first thing of the fault's `ops`. */
+/* Found through the comm's own ops table, the first member of the fault's `ops`. */
 static struct fault *fault_of(struct comm *comm)
 {
     return (struct fault *)((char *)(uintptr_t)comm->ops - offsetof(struct fault, ops));
@@ -553,12 +553,12 @@ static void injected(struct env *env)
         env->all->comm->ops = &faults[f].ops;
         faults[f].seen_by(&inner);
         env->all->comm->ops = honest;
-        expect(env, inner.failures > 0, "nobody saw the planted fault: %s", faults[f].name);
+        expect(env, inner.failures > 0, "the injected fault was not detected: %s", faults[f].name);
     }
     comm_destroy(reversed);
 }
 
-/* Sums between processes need scratch, and the ledger has it; threads add where the numbers lie. */
+/* Sums between processes need scratch memory, counted in the ledger; threads add in place. */
 static void scratch_is_counted(struct env *env)
 {
     bool threads = strcmp(env->world->ops->name, "local") == 0;
@@ -566,7 +566,7 @@ static void scratch_is_counted(struct env *env)
     expect(env, threads ? bytes == 0 : bytes > 0, "%lld bytes of communication", (long long)bytes);
 }
 
-/* ---- the run ---- */
+/* ---- main ---- */
 
 static enum status body(struct world *world, void *argument)
 {

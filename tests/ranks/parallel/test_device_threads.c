@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Several ranks as threads, each with a device of several compute threads, at the same time: the pool's
- * handshakes and one-thread BLAS calls under ThreadSanitizer, which Criterion does not start under. Every
- * rank multiplies the same matrices, so all must get the same bits. */
+ * handshakes and one-thread BLAS calls under ThreadSanitizer, which Criterion does not support. Every rank
+ * multiplies the same matrices, so all results must be bit-identical. */
 #include "kernels/cpu/cpu.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ static void count_task(void *context, int64_t task)
     ((int64_t *)context)[task]++;
 }
 
-/* Many small jobs, some after a pause that is long enough for the workers to fall asleep. */
+/* Many small jobs, some after a pause long enough for the threads to fall asleep. */
 static enum status small_jobs(struct device *device)
 {
     int64_t done[64] = {0};
@@ -98,7 +98,7 @@ int main(void)
             fprintf(stderr, "rank %d: %s\n", r, ranks[r].why);
         bool same = memcmp(ranks[r].c, ranks[0].c, M * N * sizeof(float)) == 0;
         if (!same)
-            fprintf(stderr, "rank %d multiplied to other bits than rank 0\n", r);
+            fprintf(stderr, "the product of rank %d differs from that of rank 0\n", r);
         bad += ranks[r].status != OK || !same;
     }
     for (int r = 0; r < RANKS; r++)

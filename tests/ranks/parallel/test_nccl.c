@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/*     test_nccl [MPIRUN]        everything
- *     test_nccl shared SHARE    under mpirun: ranks that find one GPU, of which so many are allowed
+/* test_nccl [MPIRUN]        everything
+ *    test_nccl shared SHARE    under mpirun: ranks on one GPU, SHARE of which are allowed
  *
- * Whole trainings on 2 x 2 x 2 GPUs of the emulator with NCCL between them, which is the emulator's too. Sums
- * in rank order have the bits of threads that add in their memory, whatever the schedule; NCCL's own order
- * has others, within the bounds of verify. Once device memory is out of the host's reach: nothing but NCCL
- * moves what lies there. */
+ * Whole trainings on 2 x 2 x 2 GPUs of the emulator with NCCL between them, which is the emulator's too.
+ * Sums in rank order are bit-identical to those of threads that add in shared memory, whatever the schedule;
+ * NCCL's own order gives other bits, within the bounds of verify. One case has device memory that the host
+ * cannot access: only NCCL moves its data. */
 #include "parallel/comm.h"
 #include "tests/emulator/include/nccl.h"
 #include "tests/support/launched.h"
@@ -31,12 +31,12 @@ static const char *const cubes[] = {
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=interleaved "
     "parallel.tp_comm_overlap=true",
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v "
-    "parallel.overlap_grad_reduce=false parallel.nccl_ub=true deterministic=false", // sums of two: no order
+    "parallel.overlap_grad_reduce=false parallel.nccl_ub=true deterministic=false", // independent of order
     "tp=2 dp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=gpipe "
     "pipeline.optimizer_post_validation=true",
     NULL,
 };
-/* bf16: a sum over one microbatch, so that gradients may be shared out; and what leaves the GPU meanwhile. */
+/* bf16: one microbatch per step, so that gradients may be sharded; and offload at the same time. */
 #define CUBE   "tp=2 dp=2 pp=2 parallel.sequence_parallel=true "
 #define NARROW MODEL "precision.params_dtype=bf16 train.train_iters=2 "
 static const char *const narrow[] = {
@@ -53,11 +53,11 @@ static const char *const offloaded[] = {
     CUBE "pipeline.schedule=zb-v memory.recompute_granularity=selective",
     NULL,
 };
-/* Sums of four, whose order shows. */
+/* Sums of four, which depend on the order. */
 static const char *const wide[] = {"tp=1 dp=4 pp=1", "tp=1 dp=4 pp=1", NULL};
-/* And with those messages beside the multiplications, of which the emulator's are the same for any number of
- * rows. */
-static const char *const beside[] = {
+/* And with tensor-parallel communication overlapped with the matmuls; the emulator's GEMMs give the same
+ * bits for any number of rows. */
+static const char *const overlapped[] = {
     "tp=4 dp=1 pp=2 parallel.sequence_parallel=true",
     "tp=4 dp=1 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true pipeline.schedule=zb-h1",
     NULL};
@@ -81,7 +81,7 @@ static int complain(const char *layout, const char *what)
     return 1;
 }
 
-/* Against threads that add in rank order where the numbers lie, and follow each other's addresses. */
+/* Against threads that add in place in rank order, and dereference each other's pointers. */
 static int same_bits(const struct tiny *tiny, const char *common, const char *const *layouts,
                      const char *memory, struct trace *reference)
 {
@@ -102,7 +102,7 @@ static int same_bits(const struct tiny *tiny, const char *common, const char *co
     return failures;
 }
 
-/* NCCL's own order: other bits, or the comparison above sees nothing; and within the bound of one rank. */
+/* NCCL's own order: other bits, or the comparison above detects nothing; and within the bound of one rank. */
 static int own_order(const struct tiny *tiny, const struct trace *reference)
 {
     struct trace trace = {0};
@@ -127,7 +127,7 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
     return failures;
 }
 
-/* Connections stand before the first step: whoever sends to another in a step has done so before. */
+/* Connections exist before the first step: every pair that communicates in a step has communicated before. */
 struct meetings {
     int before[8];
     atomic_int later;
@@ -165,8 +165,7 @@ static int meet_early(const struct tiny *tiny, const char *layout)
     return atomic_load(&meetings.later) > 0 ? complain(layout, "ranks meet for the first time in a step") : 0;
 }
 
-/* The kernels' two-byte numbers beside the processor's: one rank on the cpu device, other sums, the same
- * roundings. */
+/* The kernels' 16-bit types against the CPU's: one rank on the cpu device, other sums, the same roundings. */
 static int near_the_cpu(const struct tiny *tiny, const char *precision)
 {
     struct verify_report report = {0};
@@ -210,7 +209,7 @@ static int same_bits_of_processes(const struct tiny *tiny, char **argv, const st
     return failures;
 }
 
-/* ---- what is refused ---- */
+/* ---- rejected configurations ---- */
 
 static enum status reaches_training(struct world *world, void *argument)
 {
@@ -219,7 +218,7 @@ static enum status reaches_training(struct world *world, void *argument)
     return OK;
 }
 
-/* 4 ranks, and the environment in which `words` must be the reason why not. */
+/* 4 ranks, and an environment in which the error message must contain `words`. */
 static int refuses(const char *variable, const char *value, int ranks_per_gpu, const char *words)
 {
     const char *gpus = getenv("EMULATOR_GPUS");
@@ -232,7 +231,7 @@ static int refuses(const char *variable, const char *value, int ranks_per_gpu, c
     setenv("EMULATOR_GPUS", before, 1);
     if (refused && strstr(fail_text(), words) != NULL)
         return 0;
-    return complain(words, refused ? fail_text() : "it went on");
+    return complain(words, refused ? fail_text() : "it did not fail");
 }
 
 static int bad_machines(void)
@@ -268,7 +267,7 @@ static enum status talk(struct world *world, void *argument)
     if (status == OK)
         status = comm_create(world, "both", 1, ranks, 2, &comm);
     if (status == OK && emulator_calls().allocations != before)
-        status = fail(BAD_ARGUMENT, "a comm takes memory, and another GPU may stand in a message");
+        status = fail(BAD_ARGUMENT, "a comm takes memory, and another GPU may be blocked in a message");
     if (status == OK)
         status = comm->ops->barrier(comm, stream);
     if (status == OK)
@@ -286,8 +285,8 @@ static int talks(void)
     return world_run_as(&options, talk, NULL) == OK ? 0 : complain("two threads", fail_text());
 }
 
-/* A message that fails within a group of them: the group ends all the same, or the comm could not be aborted.
- */
+/* A message that fails within a group of calls: the group is ended all the same, or the comm could not be
+ * aborted. */
 static int fails_in_a_group(void)
 {
     struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
@@ -297,7 +296,7 @@ static int fails_in_a_group(void)
     const char *words = "ncclSend both: ";
     return status != OK && strstr(fail_text(), words) != NULL
                ? 0
-               : complain(words, status != OK ? fail_text() : "it went on");
+               : complain(words, status != OK ? fail_text() : "it did not fail");
 }
 
 static enum status fixture_in_two(struct world *world, struct device *device, struct stream **streams,
@@ -316,7 +315,7 @@ static enum status fixture_in_two(struct world *world, struct device *device, st
     return stream_sync(streams[1]);
 }
 
-/* Rank 1 fails while rank 0's GPU stands in messages of two comms. */
+/* Rank 1 fails while rank 0's GPU is blocked in messages of two comms. */
 static enum status fail_of_two(struct world *world, void *argument)
 {
     struct device *device = NULL;
@@ -342,7 +341,7 @@ static int aborts_them_together(void)
     bool failed = world_run_as(&options, fail_of_two, NULL) != OK;
     return failed && strstr(fail_text(), words) != NULL
                ? 0
-               : complain(words, failed ? fail_text() : "it went on");
+               : complain(words, failed ? fail_text() : "it did not fail");
 }
 
 /* Of a process: two ranks, one GPU. */
@@ -366,17 +365,17 @@ int main(int argc, char **argv)
     struct trace reference;
     MUST(tiny_create(&tiny));
     int failures = same_bits(&tiny, COMMON TINY_DROPOUT, cubes, "open", &reference);
-    if (emulated_nccl_registrations() != 8) // and none is left, or the end of its comm would say so
+    if (emulated_nccl_registrations() != 8) // and none is left, or the end of its comm would report it
         failures += complain(cubes[3], "not one registration of gradients for each rank");
     failures +=
         same_bits(&tiny, NARROW "train.global_batch_size=2 " TINY_DROPOUT, narrow, "open", &reference);
     failures +=
         same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, offloaded, "open", &reference);
     failures += near_the_cpu(&tiny, "bf16") + near_the_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
-    failures += same_bits(&tiny, COMMON TINY_DROPOUT, beside, "open", &reference);
+    failures += same_bits(&tiny, COMMON TINY_DROPOUT, overlapped, "open", &reference);
     failures += meet_early(&tiny, "tp=4 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true");
     failures += meet_early(&tiny, "dp=4 parallel.zero_stage=1");
-    failures += same_bits(&tiny, COMMON TINY_DROPOUT, wide, "guarded", &reference); // it takes its time
+    failures += same_bits(&tiny, COMMON TINY_DROPOUT, wide, "guarded", &reference); // takes longer
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
     failures += own_order(&tiny, &reference);

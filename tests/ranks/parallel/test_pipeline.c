@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* tp as given where it divides; what is left over is dp for buckets, pp for pipelines. */
+/* tp as given if it divides the world; the rest is dp for buckets, pp for pipelines. */
 static struct groups *mesh_groups(struct env *env, bool pipeline)
 {
     int n = env->world->size;
@@ -27,9 +27,9 @@ static struct groups *mesh_groups(struct env *env, bool pipeline)
 
 enum { MICROBATCHES = 6, ELEMENTS = 3000 };
 
-/* Every stage adds its number to what comes from below and passes it on; the last one sends it back down,
- * each stage doubling it. Receives are put as early as a slot is free, two slots per direction; nothing here
- * waits on the host before the end. */
+/* Every stage adds its number to what it receives from below and passes it on; the last one sends it back
+ * down, each stage doubling it. Receives are enqueued as soon as a slot is free, two slots per direction;
+ * the host waits only at the end. */
 struct relay {
     struct p2p *p2p;
     struct stream *compute;
@@ -69,8 +69,8 @@ static struct tensor view(const struct buffer *buffer)
     return tensor_1d(buffer->data, F32, ELEMENTS);
 }
 
-/* Microbatch m arrives from `from`, or is m + i for the first stage; then goes to `to` plus my weight, or to
- * `result` at the last. */
+/* Microbatch m arrives from `from`, or is m + i for the first stage; then goes to `to` plus this stage's
+ * weight, or to `result` at the last. */
 static void pass_on(struct env *env, struct relay *r, int m, int from, int to, bool gradient,
                     struct buffer *result)
 {
@@ -91,7 +91,7 @@ static void pass_on(struct env *env, struct relay *r, int m, int from, int to, b
         EXPECT_OK(env, copy(r->compute, (struct copy){.in = out, .out = view(result)}));
 }
 
-/* Forward through the stages and backward again, and check what comes out at either end. */
+/* Forward through the stages and backward again; checks the results at either end. */
 static void relays(struct env *env)
 {
     struct groups *groups = mesh_groups(env, true);
@@ -156,7 +156,7 @@ static void p2p_refuses(struct env *env)
 
 /* ---- buckets ---- */
 
-/* Slices of different sizes, in place; some of them empty. Behind both calls every rank has the whole sum. */
+/* Slices of different sizes, in place; some of them empty. After both calls every rank has the whole sum. */
 static void uneven(struct env *env)
 {
     enum { KINDS = 4 };
@@ -202,8 +202,8 @@ static int64_t lay_ranges(struct bucket_range ranges[RANGES])
     return at;
 }
 
-/* One step: the gradients are written on a compute stream piece by piece, each piece is ready as soon as it
- * is put there. The result goes to `host`. */
+/* One step: the gradients are written on a compute stream piece by piece; each piece is ready as soon as it
+ * is enqueued. The result goes to `host`. */
 static void bucket_step(struct env *env, struct group *data, struct buckets *b, struct buffer *flat,
                         struct buffer *source, const struct bucket_range *ranges, int64_t count, float *host)
 {
@@ -246,8 +246,8 @@ static bool is_mine(const struct bucket_plan *plan, int rank, int64_t i)
     return false;
 }
 
-/* Any bucket size, early or late, of everything or of this rank's slices: sums in rank order, to the bit, in
- * two steps one after the other. */
+/* Any bucket size, overlapped or not, of everything or of this rank's slices: sums in rank order, bitwise,
+ * in two consecutive steps. */
 static void bucket_sums(struct env *env)
 {
     struct groups *groups = mesh_groups(env, false);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* No schedule deadlocks when every transfer between stages blocks until both ends have come to it, and sends
- * are done only when received: each family on all ranks of the world, with 1 to 3p microbatches and every v
- * up to 3 that it takes. One step of each; its loss and gradient norm have the bits of GPipe's. (A deadlock
- * ends in the test's timeout, with the name of the schedule as the last line.) A list with crossed sends,
- * planted, must hang.
+/* No schedule deadlocks when every transfer between stages blocks until both ends have reached it, and sends
+ * complete only when received: each family on all ranks of the world, with 1 to 3p microbatches and every v
+ * up to 3 that it supports. One step of each; its loss and gradient norm are bit-identical to GPipe's. (A
+ * deadlock ends in the test's timeout, with the name of the schedule as the last line.) A list with crossed
+ * sends (an injected fault) must hang.
  *
  *     test_rendezvous local 4                      4 threads
  *     mpirun -n 8 test_rendezvous mpi 8 15         8 processes, 1 and 16 microbatches */
@@ -24,7 +24,7 @@ enum { MOST_V = 3 };
 struct test {
     struct tiny tiny;
     int p, every;
-    bool crossed, blocking; // of the planted fault
+    bool crossed, blocking; // of the injected fault
     atomic_int runs, failures;
 };
 
@@ -40,8 +40,8 @@ static enum status load(const struct test *test, const struct schedule_options *
     return tiny_recipe(&test->tiny, options->m % 2 == 0 ? TINY_GPT : TINY_LLAMA, common, layout, 0, out);
 }
 
-/* Two neighbours that both send before they receive: swaps the first RECV_F that stands directly before a
- * SEND_B. */
+/* Two neighbors that both send before they receive: swaps the first RECV_F directly before a SEND_B with
+ * it. */
 static void cross_sends(struct action_list *list)
 {
     for (int i = 0; i + 1 < list->count; i++) {
@@ -114,7 +114,7 @@ static enum status body(struct world *world, void *argument)
     return OK;
 }
 
-/* ---- a list that only buffering saves ---- */
+/* ---- a list that only works with buffered sends ---- */
 
 static enum status crossed_body(struct world *world, void *argument)
 {
@@ -125,8 +125,8 @@ static enum status crossed_body(struct world *world, void *argument)
     return one_step(test, &options, world, &result);
 }
 
-/* Whether each thread sleeps until something happens. One that another program keeps from a processor does
- * not: the system calls it runnable. */
+/* Whether every thread sleeps until an event. A thread that another program keeps off the processor does
+ * not: the system reports it runnable. */
 static bool all_threads_sleep(pid_t pid)
 {
     char path[64];
@@ -146,8 +146,8 @@ static bool all_threads_sleep(pid_t pid)
     return sleep;
 }
 
-/* Ends the child when for a fifth of a second its threads slept. True: so it had to be. (ThreadSanitizer has
- * a thread of its own that wakes now and then, for less than a millisecond.) */
+/* Kills the child once its threads have slept for a fifth of a second. True: it had to be killed.
+ * (ThreadSanitizer has a thread of its own that wakes now and then, for less than a millisecond.) */
 static bool hangs(pid_t pid)
 {
     enum { LOOKS = 20 };
@@ -167,7 +167,7 @@ static bool hangs(pid_t pid)
     return waitpid(pid, NULL, 0) == pid;
 }
 
-/* It must run where transfers do not block, and hang where they do. */
+/* It must complete where transfers do not block, and hang where they do. */
 static int check_injected(const struct tiny *tiny)
 {
     struct test test = {.tiny = *tiny, .p = 2, .crossed = true, .blocking = true};
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
     }
     struct test test = {.p = (int)p, .every = (int)every};
     MUST(tiny_create(&test.tiny));
-    // (A launcher's process is not to be forked.)
+    // (A launcher's process must not fork.)
     test.failures = strcmp(argv[1], "local") == 0 ? check_injected(&test.tiny) : 0;
     enum status status = world_run(argv[1], test.p, body, &test);
     tiny_destroy(&test.tiny);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Values and gradients of ZeRO 3, layer by layer, on every transport: what is acquired is what one rank would
- * hold, to the bit, in fp32 and rounded to bf16, and what is closed is the sum over ranks, then microbatches.
+/* Values and gradients of ZeRO 3, layer by layer, on every transport: acquired values are bitwise those of
+ * one rank, in fp32 and rounded to bf16, and reduced gradients are the sum over ranks, then microbatches.
  *
- * Three faults are planted. A bucket that is cut an element elsewhere, and an acquire that is left out, are
- * found on any device. What is read before the gather is waited for, or behind the release, is NaN on
- * `strict`, whose streams run as late as they may. */
+ * Three faults are injected. A bucket cut at the wrong element, and a missing acquire, are detected on any
+ * device. Reads before the all-gather has completed, or after the release, are NaN on `strict`, whose
+ * streams run as late as possible. */
 #include "layers/parameters/sharded.h"
 #include "tests/ranks/parallel/ranks.h"
 
@@ -15,16 +15,16 @@
 enum { LAYERS = 3, UNITS = LAYERS + 2, MICROBATCHES = 2, LINE = 16 };
 static const int layers[UNITS] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
 
-struct stand {
+struct fixture {
     struct env *env;
     struct params params;
     struct groups groups;
     struct weights whole, sharded;
 };
 
-static void fixture_open_in(struct stand *s, struct env *env, enum dtype working, bool overlap)
+static void fixture_open_in(struct fixture *s, struct env *env, enum dtype working, bool overlap)
 {
-    *s = (struct stand){.env = env, .groups = {.data = env->all}};
+    *s = (struct fixture){.env = env, .groups = {.data = env->all}};
     struct model_config model = {
         .num_layers = LAYERS,
         .hidden_size = 40,
@@ -33,7 +33,7 @@ static void fixture_open_in(struct stand *s, struct env *env, enum dtype working
         .ffn_hidden_size = 52,
         .kv_channels = 6,
         .seq_length = 5,
-        .vocab_size = 531, // so that the head and the embedding have no room beside each other
+        .vocab_size = 531, // so that the head and the embedding do not fit at the same time
         .make_vocab_size_divisible_by = 8,
         .position_embedding = LEARNED_ABSOLUTE,
         .normalization = LAYER_NORM,
@@ -61,20 +61,20 @@ static void fixture_open_in(struct stand *s, struct env *env, enum dtype working
     MUST(stream_sync(env->stream));
 }
 
-static void fixture_open(struct stand *s, struct env *env, bool overlap)
+static void fixture_open(struct fixture *s, struct env *env, bool overlap)
 {
     fixture_open_in(s, env, F32, overlap);
 }
 
-static void fixture_close(struct stand *s)
+static void fixture_close(struct fixture *s)
 {
     weights_destroy(&s->whole);
     weights_destroy(&s->sharded);
     params_free(&s->params);
 }
 
-/* Elements in which two tensors differ, as `stream` sees them. */
-static int64_t differ(struct stand *s, struct stream *stream, struct tensor a, struct tensor b)
+/* Number of elements in which two tensors differ, as read on `stream`. */
+static int64_t differ(struct fixture *s, struct stream *stream, struct tensor a, struct tensor b)
 {
     size_t bytes = tensor_bytes(a);
     char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
@@ -91,8 +91,8 @@ static int64_t differ(struct stand *s, struct stream *stream, struct tensor a, s
     return wrong;
 }
 
-/* Of all values of a layer, as `stream` sees them. */
-static int64_t wrong_values(struct stand *s, struct stream *stream, int layer)
+/* Of all values of a layer, as read on `stream`. */
+static int64_t wrong_values(struct fixture *s, struct stream *stream, int layer)
 {
     int first, count = params_of_layer(&s->params, layer, &first);
     int64_t wrong = 0;
@@ -101,8 +101,8 @@ static int64_t wrong_values(struct stand *s, struct stream *stream, int layer)
     return wrong;
 }
 
-/* Forwards, then backwards, as a step does; each layer sees the next one under way. */
-static int64_t walk(struct stand *s)
+/* Forward, then backward, as in a step; each layer runs with the next all-gather in flight. */
+static int64_t walk(struct fixture *s)
 {
     struct env *env = s->env;
     int64_t wrong = 0;
@@ -113,15 +113,15 @@ static int64_t walk(struct stand *s)
                                        next >= 0 && next < UNITS ? layers[next] : layer));
         wrong += wrong_values(s, env->stream, layer);
         EXPECT_OK(env, weights_release(&s->sharded, env->stream, layer));
-        expect(env, weights_held(&s->sharded, 0)->weight.data == NULL, "released, and the view is there");
+        expect(env, weights_held(&s->sharded, 0)->weight.data == NULL, "released, but the view is not NULL");
     }
     return wrong;
 }
 
 /* ---- gradients ---- */
 
-/* Numbers of this rank for every gradient of every microbatch. */
-static struct buffer *make_sources(struct stand *s)
+/* This rank's contribution to every gradient of every microbatch. */
+static struct buffer *make_sources(struct fixture *s)
 {
     int count = s->params.count;
     struct buffer *sources = calloc((size_t)count * MICROBATCHES, sizeof *sources);
@@ -138,8 +138,8 @@ static struct buffer *make_sources(struct stand *s)
     return sources;
 }
 
-/* Nothing here waits for the host: streams may run as late as they like. */
-static void backward(struct stand *s, const struct buffer *sources)
+/* The host never waits here: streams may run as late as they like. */
+static void backward(struct fixture *s, const struct buffer *sources)
 {
     struct env *env = s->env;
     for (int k = 0; k < UNITS; k++) {
@@ -154,8 +154,8 @@ static void backward(struct stand *s, const struct buffer *sources)
     }
 }
 
-/* Elements of what this rank owns that are not the sum over ranks and then over microbatches. */
-static int64_t wrong_gradients(struct stand *s)
+/* Elements of this rank's shard that are not the sum over ranks and then over microbatches. */
+static int64_t wrong_gradients(struct fixture *s)
 {
     struct env *env = s->env;
     int64_t wrong = 0;
@@ -181,7 +181,7 @@ static int64_t wrong_gradients(struct stand *s)
     return wrong;
 }
 
-static int64_t step(struct stand *s)
+static int64_t step(struct fixture *s)
 {
     struct env *env = s->env;
     struct buffer *sources = make_sources(s);
@@ -196,10 +196,10 @@ static int64_t step(struct stand *s)
     return wrong;
 }
 
-/* ---- the run ---- */
+/* ---- main ---- */
 
-/* Other values everywhere, as an optimizer leaves them: none that bf16 has. */
-static void update(struct stand *s)
+/* New values everywhere, as after an optimizer step: none that bf16 can represent. */
+static void update(struct fixture *s)
 {
     struct env *env = s->env;
     const float value = 3.001F;
@@ -214,7 +214,7 @@ static void update(struct stand *s)
 
 static void works(struct env *env, enum dtype working, bool overlap)
 {
-    struct stand s;
+    struct fixture s;
     fixture_open_in(&s, env, working, overlap);
     for (int i = 0; i < 2; i++) {
         int64_t wrong = walk(&s);
@@ -228,11 +228,11 @@ static void works(struct env *env, enum dtype working, bool overlap)
     fixture_close(&s);
 }
 
-/* A slice of every bucket is an element longer than its owner believes, where it has room for that, and its
- * neighbour shorter. */
+/* A slice of every bucket is an element longer than its owner expects, where it fits, and its neighbor
+ * shorter. */
 static void wrong_cut(struct env *env)
 {
-    struct stand s;
+    struct fixture s;
     fixture_open(&s, env, true);
     struct bucket_plan *plan = &s.sharded.plan;
     for (int b = 0; b < plan->count; b++)
@@ -245,20 +245,20 @@ static void wrong_cut(struct env *env)
             counts[1 - longer]--;
             break;
         }
-    // Which of the ranks can see it depends on whose slices are moved: together they must.
+    // The ranks that can detect it depend on whose slices are moved: at least one must.
     double found[2] = {(double)walk(&s), (double)step(&s)};
     struct buffer all = put(env, found, sizeof found);
     MUST(group_all_reduce(env->all, env->stream, tensor_1d(all.data, F64, 2), REDUCE_SUM));
     get(env, &all, found, sizeof found);
-    expect(env, found[0] > 0.0 && found[1] > 0.0, "a slice is cut elsewhere, and nobody saw it");
+    expect(env, found[0] > 0.0 && found[1] > 0.0, "a wrong slice boundary was not detected");
     buffer_free(&all);
     fixture_close(&s);
 }
 
-/* Acquired on one stream and read on another; read behind the release; not acquired at all. */
+/* Acquired on one stream and read on another; read after the release; not acquired at all. */
 static void read_at_the_wrong_time(struct env *env, bool strict)
 {
-    struct stand s;
+    struct fixture s;
     struct stream *other = NULL;
     int layer = layers[1], first;
     fixture_open(&s, env, false);
@@ -274,8 +274,8 @@ static void read_at_the_wrong_time(struct env *env, bool strict)
     EXPECT_OK(env, weights_release(&s.sharded, env->stream, layer));
     EXPECT_OK(env, stream_sync(env->stream));
     int64_t late = differ(&s, env->stream, kept, target);
-    expect(env, !strict || early > 0, "read before the gather was waited for, and right");
-    expect(env, !strict || late > 0, "read behind the release, and right");
+    expect(env, !strict || early > 0, "a read before the all-gather completed gave correct values");
+    expect(env, !strict || late > 0, "a read after the release gave correct values");
     stream_destroy(other);
     fixture_close(&s);
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Whole runs in bf16 with what libraries do in place of our own kernels, on the cuda device whose GPU and
- * libraries are the emulator's: cuDNN's attention, and what comes behind a product in cuBLASLt's epilogue.
- * Near those with our own kernels, and the same bits on one rank and two, where a forward pass is made again.
- */
+/* Whole runs in bf16 with library functions instead of our own kernels, on the emulated cuda device with
+ * emulated libraries: cuDNN's attention, and cuBLASLt's fused epilogues. Results are close to those of our
+ * own kernels, and bit-identical on one rank and two, with recomputation. */
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 #include "trainer/verify/bound.h"
@@ -10,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The emulator takes its time; heads of 8 columns, of which Llama's share a group's keys by 6. */
+/* The emulator is slow; heads have 8 columns, and in Llama 6 heads share a group's keys. */
 #define SMALL                                                                                              \
     " model.num_layers=2 model.kv_channels=8 precision.params_dtype=bf16 train.global_batch_size=4 "       \
     "train.micro_batch_size=2 train.train_iters=3 optimizer.lr_decay_iters=3 optimizer.lr_warmup_iters=1 " \
@@ -25,7 +24,7 @@ static enum status run_of(const struct tiny *tiny, enum tiny_family family, cons
     TRY(tiny_recipe(tiny, family, common, layout, 0, &recipe));
     enum status status = trace_run(recipe, &(struct trace_options){.transport = "local"}, out);
     const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
-    // Logits begin as sums of normalised inputs times the head's first weights.
+    // Logits begin as sums of normalized inputs times the head's initial weights.
     const double logit = sqrt((double)recipe->model.hidden_size) * recipe->model.init_method_std;
     *bound = bound_loss(&recipe->model, bound_roundoff(BF16, false), tokens, out->loss[0], logit, 0.0);
     recipe_destroy(recipe);
@@ -37,12 +36,12 @@ static enum status run(const struct tiny *tiny, const char *layout, struct trace
     return run_of(tiny, TINY_LLAMA, SMALL, layout, out, bound);
 }
 
-/* The first losses hang on one forward pass; later ones on all updates before, to which Adam gives the size
- * of the learning rate whatever the gradient's: they must stay near. */
+/* The first losses depend on one forward pass only; later ones on all earlier updates, to which Adam gives
+ * the size of the learning rate whatever the gradient's: they must stay close. */
 static enum status check_near(const struct trace *own, const struct trace *library, double bound)
 {
     if (!(fabs(own->loss[0] - library->loss[0]) <= bound))
-        return fail(OUT_OF_BOUND, "first loss %.9g, and %.9g with the library: farther than %.3g",
+        return fail(OUT_OF_BOUND, "first loss %.9g, and %.9g with the library: the bound is %.3g",
                     own->loss[0], library->loss[0], bound);
     for (int s = 1; s < own->steps; s++)
         if (!(fabs(own->loss[s] - library->loss[s]) < 0.01 * own->loss[s]))
@@ -56,7 +55,8 @@ static enum status check_bits(const struct trace *a, const struct trace *b, bool
     struct text why = {0};
     enum status status = OK;
     if (trace_differs(a, b, &why) == same)
-        status = fail(OUT_OF_BOUND, "%s: %s", what, same ? text_chars(&why) : "not a bit differs");
+        status =
+            fail(OUT_OF_BOUND, "%s: %s", what, same ? text_chars(&why) : "bit-identical to our own kernels");
     text_free(&why);
     return status;
 }
@@ -72,10 +72,10 @@ static enum status check_attention(const struct tiny *tiny)
     TRY(check_near(&own, &cudnn, bound));
     TRY(check_near(&own, &faster, bound));
     TRY(check_bits(&cudnn, &cut, true, "cuDNN's attention on one rank and two"));
-    return check_bits(&own, &cudnn, false, "was cuDNN's attention taken?");
+    return check_bits(&own, &cudnn, false, "was cuDNN's attention used?");
 }
 
-/* Operands in a small format, and an activation that is computed again alone, are for our own kernels. */
+/* Quantized operands, and an activation recomputed selectively, use our own kernels. */
 static enum status check_epilogues(const struct tiny *tiny)
 {
 #define RUN(layout, out) TRY(run_of(tiny, TINY_GPT, GELU_SMALL, layout, out, &bound))
@@ -93,11 +93,11 @@ static enum status check_epilogues(const struct tiny *tiny)
     TRY(check_near(&apart, &fused, bound));
     TRY(check_near(&apart, &again, bound));
     TRY(check_bits(&fused, &cut, true, "epilogues on one rank and two"));
-    TRY(check_bits(&apart, &fused, false, "were epilogues taken?"));
-    TRY(check_bits(&fused, &again, false, "was an activation that is computed again apart?"));
+    TRY(check_bits(&apart, &fused, false, "were epilogues used?"));
+    TRY(check_bits(&fused, &again, false, "was the activation recomputed separately?"));
     if (apart.loss[0] != again.loss[0])
-        return fail(OUT_OF_BOUND, "an activation that is computed again is not the one that was used");
-    return check_bits(&mx, &mx_fused, true, "epilogues of lowered products");
+        return fail(OUT_OF_BOUND, "a recomputed activation differs");
+    return check_bits(&mx, &mx_fused, true, "epilogues of quantized matmuls");
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Delayed scaling: scales follow from what was seen in the steps before as a reference in double precision
- * says, no layout shows in the history, and a run that stops goes on with it. Planted faults: a microbatch
- * that nobody looked at, a history that a resumed run has lost, scales that an evaluation has moved. */
+/* Delayed scaling: scales follow from the amax history as in a double-precision reference, the history does
+ * not depend on the layout, and a resumed run restores it. Injected faults: a microbatch whose amax is not
+ * recorded, a history lost on resume, scales changed by an evaluation. */
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -12,11 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what follows from what was seen ---- */
+/* ---- scales from a history ---- */
 
 enum { STEPS_SEEN = 9, MOST_ROWS = 40, MOST_SLOTS = MOST_ROWS * OPERAND_COUNT };
 
-/* What rank r sees of a slot in a step: of each kind some, zeros and what is no number too. */
+/* The values of a slot that rank r records in a step: of each kind some, including zeros, infinities and
+ * NaN. */
 static float seen_by(int rank, int step, int64_t slot)
 {
     uint32_t word = philox_word(philox_named(5, "seen"), (uint64_t)(rank + 10 * step), (uint64_t)slot);
@@ -33,8 +34,8 @@ struct history_case {
     int ranks;
 };
 
-/* From the definition: of the last `length` steps, each the largest of all ranks, or the step before where
- * that says nothing. */
+/* By definition: the largest amax of all ranks over the last `length` steps; a step without one keeps the
+ * previous scale. */
 static float expected_used(const struct history_case *c, int steps, int64_t slot)
 {
     double entry = 0.0, of_step[STEPS_SEEN], largest = 0.0;
@@ -78,7 +79,7 @@ static enum status play_history(struct world *world, const struct history_case *
         for (int64_t slot = 0; slot < slots; slot++) {
             float want = expected_used(c, step, slot);
             if (memcmp(&used[slot], &want, sizeof want) != 0 || seen[slot] > 0.0F)
-                return fail(OUT_OF_BOUND, "step %d, slot %lld: %g and not %g is used, and %g seen", step,
+                return fail(OUT_OF_BOUND, "step %d, slot %lld: the scale is %g, expected %g; amax %g", step,
                             (long long)slot, (double)used[slot], (double)want, (double)seen[slot]);
             seen[slot] = seen_by(world->rank, step, slot);
         }
@@ -145,12 +146,12 @@ static int check_histories(void)
     "pp=2 pipeline.schedule=zb-v memory.recompute_granularity=selective " \
     "memory.recompute_modules=[norm,core_attn] "
 
-/* What is done to a run on purpose. */
-enum plant { NOTHING, BLIND_STEP, LOST_HISTORY, KEPT_SEEN };
+/* Faults to inject. */
+enum fault { NOTHING, BLIND_STEP, LOST_HISTORY, KEPT_SEEN };
 
 struct context {
-    enum plant plant;
-    float *history; // [rows * OPERAND_COUNT], the newest of each, after the first step; NULL: not wanted
+    enum fault fault;
+    float *history; // [rows * OPERAND_COUNT], the newest of each, after the first step; NULL: not requested
 };
 
 static enum status write_seen(struct rank_state *w, float value, int64_t begin, int64_t end)
@@ -160,26 +161,26 @@ static enum status write_seen(struct rank_state *w, float value, int64_t begin, 
                                           .value = value});
 }
 
-/* The reduction is about to take what was seen. */
-static enum status spoil(void *context, struct rank_state *w, int64_t step)
+/* Called before the reduction of the recorded amax. */
+static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
     const struct context *c = context;
     int64_t slots = (int64_t)w->params.count * OPERAND_COUNT;
-    if (step == 2 && c->plant == BLIND_STEP)
+    if (step == 2 && c->fault == BLIND_STEP)
         return write_seen(w, 0.0F, 0, slots);
     return OK;
 }
 
-static enum status spoil_loaded(void *context, struct rank_state *w, int64_t step)
+static enum status inject_loaded(void *context, struct rank_state *w, int64_t step)
 {
     const struct context *c = context;
-    if (step == 5 && c->plant == LOST_HISTORY) {
+    if (step == 5 && c->fault == LOST_HISTORY) {
         float nothing[OPERAND_COUNT] = {0};
         for (int row = 0; row < w->params.count; row++)
             amax_history_put(w->amax, row, nothing, 1);
         return amax_history_settle(w->amax);
     }
-    if (step == 0 && c->plant == KEPT_SEEN)
+    if (step == 0 && c->fault == KEPT_SEEN)
         return write_seen(w, 9e9F, 0, (int64_t)w->params.count * OPERAND_COUNT);
     return OK;
 }
@@ -199,7 +200,7 @@ static enum status keep_newest(void *context, struct rank_state *w, int64_t step
     return OK;
 }
 
-/* What a run says where it says nothing else. */
+/* The default options of a run. */
 static void add_usual(struct text *keys, const char *more)
 {
     static const char *const usual[][2] = {
@@ -220,27 +221,27 @@ static enum status run(const struct tiny *tiny, const char *more, struct trace_o
     text_free(&keys);
     TRY(status);
     options.transport = "local";
-    options.hooks =
-        (struct hooks){.context = context, .loaded = spoil_loaded, .reduced = spoil, .stepped = keep_newest};
+    options.hooks = (struct hooks){
+        .context = context, .loaded = inject_loaded, .reduced = inject, .stepped = keep_newest};
     status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;
 }
 
-/* Runs that must have the bits of the first, or must not. */
+/* Runs that must be bit-identical to the first, or must not be. */
 static const struct alike {
     const char *what, *layout;
     bool evaluates_often;
-    enum plant plant;
+    enum fault fault;
     bool differs;
 } runs[] = {
     {"a deep pipeline, late streams", DEEP, false, NOTHING, false},
     {"two chunks, all computed again", ROUND, false, NOTHING, false},
     {"zb-v, some computed again", TURN, false, NOTHING, false},
     {"evaluations between the steps", "", true, NOTHING, false},
-    {"planted: a step that nobody looked at", "", false, BLIND_STEP, true},
-    {"planted: a history that is lost", "", false, LOST_HISTORY, true},
-    {"planted: an evaluation that leaves magnitudes", "", true, KEPT_SEEN, true},
+    {"injected: amax of a step not recorded", "", false, BLIND_STEP, true},
+    {"injected: a lost history", "", false, LOST_HISTORY, true},
+    {"injected: an evaluation that records amax", "", true, KEPT_SEEN, true},
     {"scales of now", "precision.scaling=tensorwise", false, NOTHING, true},
     {"a longer memory", "precision.amax_history_len=5", false, NOTHING, true},
     {"the last step's", "precision.amax_compute_algo=most_recent", false, NOTHING, true},
@@ -266,7 +267,7 @@ static int check_runs(const struct tiny *tiny, const struct trace *reference)
     int failures = 0;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i += UNDER_TSAN ? 2 : 1) {
         struct trace trace = {.steps = 0};
-        struct context context = {.plant = runs[i].plant};
+        struct context context = {.fault = runs[i].fault};
         bool often = runs[i].evaluates_often;
         enum status status =
             run(tiny, runs[i].layout, (struct trace_options){.evaluates_often = often}, &context, &trace);
@@ -275,11 +276,11 @@ static int check_runs(const struct tiny *tiny, const struct trace *reference)
     return failures;
 }
 
-/* Saved on one layout, and continued on another with the bits of a run that never stopped; and not without
+/* Saved on one layout, and resumed on another, bit-identical to an uninterrupted run; and different without
  * the history. */
 static int check_resume(const struct tiny *tiny, const struct trace *reference)
 {
-    struct context nothing = {0}, lost = {.plant = LOST_HISTORY};
+    struct context nothing = {0}, lost = {.fault = LOST_HISTORY};
     struct trace saved = {.steps = 0}, again;
     enum status status = run(tiny, TURN, (struct trace_options){.stop_after = 4}, &nothing, &saved);
     again = saved;
@@ -289,11 +290,11 @@ static int check_resume(const struct tiny *tiny, const struct trace *reference)
     again = saved;
     if (status == OK)
         status = run(tiny, ROUND, (struct trace_options){.resume = true}, &lost, &again);
-    return failures + judge("planted: resumed without the history", status, reference, &again, true);
+    return failures + judge("injected: resumed without the history", status, reference, &again, true);
 }
 
-/* After one step every split of the global batch has seen the same: over microbatches, data ranks, and two
- * pipeline ranks that hold the same stage. */
+/* After one step every split of the global batch has recorded the same amax: over microbatches, data ranks,
+ * and two pipeline ranks that hold the same stage. */
 static int check_splits(const struct tiny *tiny)
 {
     static const char *const splits[] = {"", "dp=2", "dp=4", "dp=2 parallel.zero_stage=3",
@@ -315,7 +316,7 @@ static int check_splits(const struct tiny *tiny)
     }
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
         present += first[i] > 0.0F;
-    // Of five layers: x of four linear layers, w and dy of six weights.
+    // For five layers: x of four linear layers, w and dy of six weights.
     printf("%d operands have a history\n", present);
     return failures + (present != 5 * (4 + 2 * 6));
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A small number format over bf16, on any device: operands are the bf16 numbers, rounded to the format; their
- * product is summed in fp32 with its bias, and rounded once. Against sums in double precision of operands
- * that are rounded here, by trying every code of the format. And on the cuda device whole runs, whose sums
- * are made in another order than the cpu's, and alike on every layout.
- *
+/* Low-precision formats over bf16, on any device: operands are the bf16 values, rounded to the format; their
+ * product is summed in fp32 with its bias, and rounded once. Compared with sums in double precision of
+ * operands that are rounded here, by trying every code of the format. And whole runs on the cuda device,
+ * whose sums have another order than the cpu's, bit-identical on every layout.
  *     test_formats DEVICE */
 #include "layers/linear/linear.h"
 #include "tests/support/narrow_numbers.h"
@@ -30,7 +29,7 @@ static const struct model_config model = {.num_layers = 1,
                                           .init_method_std = 0.1,
                                           .add_bias_linear = true};
 
-/* A matrix as the device has it, and what it is in double precision. */
+/* A matrix as the device holds it, and its values in double precision. */
 struct matrix {
     int64_t rows, columns;
     uint16_t bits[T * FFN + HIDDEN * FFN];
@@ -62,7 +61,8 @@ static struct tensor fill_matrix(struct matrix *m, const char *name, int64_t row
     return tensor_2d(m->bits, BF16, rows, columns);
 }
 
-/* Every number by the nearest code, under the least power of two with which the largest fits. */
+/* Rounds every element to the nearest code, with the smallest power-of-two scale with which the largest
+ * fits. */
 static void quantize_matrix(const struct matrix *m, double *out)
 {
     double largest = 0.0, scale = ldexp(1.0, -40);
@@ -134,7 +134,7 @@ static void close_stage(struct stage_of_one *s)
     params_free(&s->params);
 }
 
-/* Gives a row numbers of ours, and returns what its bf16 form holds. */
+/* Fills a row with test values, and returns its bf16 values. */
 static enum status put(struct stage_of_one *s, const char *name, struct matrix *m)
 {
     int row = param_row(&s->env, 0, name);
@@ -146,15 +146,15 @@ static enum status put(struct stage_of_one *s, const char *name, struct matrix *
     return weights_put(&s->weights, s->stream, weights_held(&s->weights, row), values);
 }
 
-/* One product: sum over k of a[k * step] b[k * step]. */
+/* One dot product: sum over k of a[k * step] b[k * step]. */
 struct dot {
     const double *a, *b;
     int64_t count, a_step, b_step;
     double start; // the bias
 };
 
-/* How many units a result is off what is allowed: the sum in fp32, each term and each addition off by 2^-24
- * of all terms at most; then once to bf16, where `narrow`. */
+/* Returns the error in units of the bound: the sum in fp32, each term and each addition off by at most 2^-24
+ * of the sum of absolute terms; then rounded once to bf16, if `narrow`. */
 static bool is_off(const struct dot *sum, double got, bool narrow)
 {
     double want = sum->start, terms = fabs(want);
@@ -175,7 +175,7 @@ static double element(struct tensor t, int64_t row, int64_t column)
                           : narrow_value(BF16, ((uint16_t *)t.data)[at]);
 }
 
-/* The three products of x [T, K], w [N, K], dy [T, N]. */
+/* The three matmuls of x [T, K], w [N, K], dy [T, N]. */
 struct products {
     int64_t k, n;
     const double *x, *w, *dy, *bias;
@@ -244,10 +244,10 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
     p.w = quantized[1];
     p.dy = quantized[2];
     *wrong = mistakes(&p);
-    // The detector: operands as they are in bf16 give something else.
+    // Tests the check: unquantized bf16 operands give other results.
     p.x = x->value;
     if (mistakes(&p) == 0)
-        return fail(OUT_OF_BOUND, "operands that are not rounded pass");
+        return fail(OUT_OF_BOUND, "unquantized operands pass");
     struct matrix *all[] = {x, w, dy, y, dx, bias};
     for (int i = 0; i < 6; i++)
         free(all[i]);
@@ -267,14 +267,14 @@ static enum status rank_main(struct world *world, void *argument)
     close_stage(&s);
     TRY(status);
     if (wrong[0] + wrong[1] > 0)
-        return fail(OUT_OF_BOUND, "%lld and %lld elements are not what the format says", (long long)wrong[0],
+        return fail(OUT_OF_BOUND, "%lld and %lld elements differ from the reference", (long long)wrong[0],
                     (long long)wrong[1]);
     return OK;
 }
 
 /* ---- whole runs on the cuda device ---- */
 
-/* The emulator takes its time. */
+/* The emulator is slow. */
 #define SMALL                                                                                          \
     " model.num_layers=2 train.global_batch_size=2 train.micro_batch_size=1 train.train_iters=2 "      \
     "optimizer.lr_decay_iters=2 optimizer.lr_warmup_iters=1 train.eval_interval=0 train.eval_iters=1 " \
@@ -291,9 +291,9 @@ static enum status run(const struct tiny *tiny, enum tiny_family family, const c
     return status;
 }
 
-/* The same bits on one rank and two; and losses near the cpu's. A sum that differs in its last bit turns a
- * number of 3 bits into its neighbour now and then, as another seed would: of some hundred tokens that is far
- * below 1 in 50, and a scale or a block that is wrong is far above. */
+/* Bit-identical on one rank and two; and losses near the cpu's. A sum that differs in its last bit moves a
+ * 3-bit value to its neighbor now and then, as another seed would: over a hundred tokens or so that is far
+ * below 1 in 50, and a wrong scale or block is far above. */
 static enum status check_run(const struct tiny *tiny, enum tiny_family family, const char *common)
 {
     struct trace cpu, one, two;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Training in fp16: one planted overflow, on one rank, skips one step on every rank of every layout, and
- * nothing else: weights and moments stay to the bit, Adam and the learning rate do not count it, and the
- * scale does what the recipe says. What no scale can mend ends the run, with a name. test_layouts and
- * test_bounds say that layouts agree.
+/* Training in fp16: one injected overflow, on one rank, skips one step on every rank of every layout, and
+ * has no other effect: weights and moments stay bitwise the same, Adam and the learning-rate schedule do not
+ * count the step, and the scale changes as the recipe says. An overflow that no scale can avoid ends the run
+ * with an error. test_layouts and test_bounds check that layouts agree.
  *
- * The overflow is made where it comes from, in the loss's gradient: one token of one rank weighs 2^20. Its
- * loss stays finite.
+ * The overflow is injected at its usual source, the gradient of the loss: one token of one rank has weight
+ * 2^20. Its loss stays finite.
  *
- * The trap: a step that is skipped looks like one whose gradient is zero. Each case has steps that are not.
- */
+ * Pitfall: a skipped step looks like one whose gradient is zero. Each case also has steps that are not
+ * skipped. */
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 #include "trainer/files/checksum_v1.h"
@@ -40,22 +40,22 @@ static const struct trial {
     {"", "pp=4 pipeline.optimizer_post_validation=true"},
 };
 
-/* What the hooks find and do. Ranks write places of their own. */
+/* State of the hooks. Each rank writes its own elements. */
 struct scene {
-    int64_t from, to; // the steps that are spoiled
+    int64_t from, to; // the steps with an overflow
     float weight;     // of the token
     int steps;
     bool skipped[MOST_RANKS][TRACE_MOST_STEPS + 1];
-    double scale[MOST_RANKS][TRACE_MOST_STEPS + 1]; // behind the step
+    double scale[MOST_RANKS][TRACE_MOST_STEPS + 1]; // after the step
     uint64_t state[MOST_RANKS][TRACE_MOST_STEPS + 1];
     bool has_state[MOST_RANKS];
-    double largest_change; // of a bias, from 0, in the step behind the first that was skipped
+    double largest_change; // of a bias that starts at 0, in the step after the first skipped one
 };
 
 /* ---- hooks ---- */
 
-/* The last of the tensor and the data ranks; of the pipeline's those that have the head look at it. */
-static enum status plant(void *context, struct rank_state *w, int64_t step)
+/* The last tensor and data rank; of the pipeline ranks those whose head reads it. */
+static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
     const struct scene *scene = context;
     const struct place place = w->groups->place;
@@ -111,7 +111,7 @@ static enum status remember(void *context, struct rank_state *w)
     return find_state(w, &scene->state[w->world->rank][0]);
 }
 
-/* ---- one step everywhere ---- */
+/* ---- one skipped step everywhere ---- */
 
 static enum status run(const struct tiny *tiny, enum tiny_family family, const char *common,
                        const char *layout, struct hooks hooks, struct trace *trace)
@@ -136,7 +136,7 @@ static enum status check_steps(const struct scene *scene, int ranks, bool fixed)
                 return fail(OUT_OF_BOUND, "rank %d: step %d left its weights as they were: %d", rank, step,
                             stays);
             if (scene->scale[rank][step] != scale)
-                return fail(OUT_OF_BOUND, "rank %d: the scale is %g behind step %d", rank,
+                return fail(OUT_OF_BOUND, "rank %d: the scale is %g after step %d", rank,
                             scene->scale[rank][step], step);
         }
     return OK;
@@ -152,7 +152,7 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
     *scene = (struct scene){.from = FROM, .to = FROM, .weight = 0x1p20F};
     snprintf(common, sizeof common, "%s%s train.train_iters=%d precision.%s=1024", FP16, trial->common, STEPS,
              fixed ? "loss_scale" : "initial_loss_scale");
-    struct hooks hooks = {.context = scene, .built = remember, .loaded = plant, .stepped = look};
+    struct hooks hooks = {.context = scene, .built = remember, .loaded = inject, .stepped = look};
     enum status status = run(tiny, family, common, trial->layout, hooks, &trace);
     int ranks = 1;
     while (ranks < MOST_RANKS && scene->state[ranks][0] != 0)
@@ -163,10 +163,10 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
     return status;
 }
 
-/* ---- what is counted ---- */
+/* ---- steps that are counted ---- */
 
-/* With the first step skipped, the second is Adam's first, in which g / sqrt(g^2) is 1: a bias moves from 0
- * by the first learning rate, a little less where its gradient is as small as epsilon. */
+/* With the first step skipped, the second is Adam's first, in which g / sqrt(g^2) is 1: a bias that starts
+ * at 0 moves by the first learning rate, a little less if its gradient is as small as epsilon. */
 static enum status find_change(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
@@ -189,19 +189,19 @@ static enum status check_count(const struct tiny *tiny)
     struct scene scene = {.from = 1, .to = 1, .weight = 0x1p20F};
     struct trace trace = {.steps = 0};
     struct recipe *recipe = NULL;
-    struct hooks hooks = {.context = &scene, .loaded = plant, .stepped = find_change};
+    struct hooks hooks = {.context = &scene, .loaded = inject, .stepped = find_change};
     TRY(run(tiny, TINY_GPT, FP16 "precision.loss_scale=1024 train.train_iters=3", "", hooks, &trace));
     TRY(tiny_recipe(tiny, TINY_GPT, "", "", 0, &recipe));
     double first = learning_rate(&recipe->optimizer, 1), second = learning_rate(&recipe->optimizer, 2);
     recipe_destroy(recipe);
-    CHECK(second > 1.5 * first); // or this says nothing
+    CHECK(second > 1.5 * first); // or the comparison detects nothing
     return fabs(scene.largest_change / first - 1.0) < 1e-4
                ? OK
                : fail(OUT_OF_BOUND, "Adam's first step moved a bias by %g; the learning rates are %g and %g",
                       scene.largest_change, first, second);
 }
 
-/* ---- what ends a run ---- */
+/* ---- errors that end a run ---- */
 
 static enum status check_end(const struct tiny *tiny, const char *common, float weight,
                              const char *const *said)
@@ -211,13 +211,13 @@ static enum status check_end(const struct tiny *tiny, const char *common, float 
     CHECK(scene != NULL);
     *scene = (struct scene){.from = 1, .to = INT64_MAX, .weight = weight};
     enum status status =
-        run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = scene, .loaded = plant}, &trace);
+        run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = scene, .loaded = inject}, &trace);
     free(scene);
     if (status != NOT_FINITE)
-        return fail(OUT_OF_BOUND, "%s: it ended with %s", common, status_name(status));
+        return fail(OUT_OF_BOUND, "%s: the run ended with %s", common, status_name(status));
     for (int i = 0; said[i] != NULL; i++)
         if (strstr(fail_text(), said[i]) == NULL)
-            return fail(OUT_OF_BOUND, "not \"%s\", but \"%s\"", said[i], fail_text());
+            return fail(OUT_OF_BOUND, "expected \"%s\", got \"%s\"", said[i], fail_text());
     return OK;
 }
 
@@ -236,7 +236,7 @@ static const struct {
     {FP16 "precision.initial_loss_scale=1024 precision.min_loss_scale=512", 0x1p20F, at_the_least},
     {FP16 "precision.loss_scale=1024 train.train_iters=20", 0x1p20F, without_patience},
     {FP16 "precision.initial_loss_scale=1024", INFINITY, in_the_loss},
-    {BF16, 0x1p127F, in_bf16}, // nothing is scaled, and nothing skipped
+    {BF16, 0x1p127F, in_bf16}, // no loss scaling, and nothing skipped
 };
 
 int main(void)
@@ -251,12 +251,12 @@ int main(void)
         cases++, failures += status != OK;
     }
     enum status status = check_count(&tiny);
-    printf("%-7s what is counted%s%s\n", status == OK ? "ok" : "FAILED", status == OK ? "" : ": ",
+    printf("%-7s counted steps%s%s\n", status == OK ? "ok" : "FAILED", status == OK ? "" : ": ",
            status == OK ? "" : fail_text());
     cases++, failures += status != OK;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         status = check_end(&tiny, ends[i].common, ends[i].weight, ends[i].said);
-        printf("%-7s what ends a run: %s%s%s\n", status == OK ? "ok" : "FAILED", ends[i].common,
+        printf("%-7s errors that end a run: %s%s%s\n", status == OK ? "ok" : "FAILED", ends[i].common,
                status == OK ? "" : ": ", status == OK ? "" : fail_text());
         cases++, failures += status != OK;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Low precision in linear layers: each operand is lowered as its format says, no layout shows in what it
- * becomes, and runs of layouts whose arithmetic is the same agree to the bit. */
+/* Low precision in linear layers: each operand is quantized as its format says, the quantized values do not
+ * depend on the layout, and runs of layouts with the same arithmetic are bit-identical. */
 #include "layers/linear/linear.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_verify.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one layer, cut over tp ranks ---- */
+/* ---- one layer, split over tp ranks ---- */
 
 enum { B = 2, S = 48, T = B * S, HIDDEN = 96, HEADS = 4, GROUPS = 2, WIDTH = 128, MOST_TP = 4 };
 enum { Q = HEADS * WIDTH, KV = GROUPS * WIDTH, FUSED = Q + 2 * KV, MOST = FUSED * T };
@@ -29,8 +29,8 @@ static const struct model_config model = {.num_layers = 2,
 
 enum { OF_X, OF_W, OF_DY, OPERANDS };
 
-/* What x, w and dy become in each product, by global index; of the layer of q, k and v (0), which tp cuts in
- * its outputs, and of the projection (1), which it cuts in its inputs. */
+/* The quantized x, w and dy of each matmul, by global index; for the QKV layer (0), which is
+ * column-parallel, and the projection (1), which is row-parallel. */
 struct quantized {
     float of[2][PRODUCT_COUNT][OPERANDS][MOST];
 };
@@ -47,7 +47,7 @@ struct trial {
     float seen[OPERANDS]; // with delayed scaling: x of q, w and dy of v, of all ranks
 };
 
-/* Everything that lowering needs, on one rank. */
+/* Everything needed for quantization, on one rank. */
 struct rank {
     struct trial *trial;
     struct groups *groups;
@@ -66,8 +66,8 @@ struct rank {
     float *used, *seen; // [rows * OPERANDS] of delayed scaling
 };
 
-/* What scales follow from with delayed scaling: of what is judged, and of all the rest. Some of each operand
- * is larger, and saturates. */
+/* Amax values from which delayed scaling computes scales: of the operands under test, and of all others.
+ * Some elements of each operand are larger, and saturate. */
 static const float amax_used[OPERANDS] = {5.0F, 0.03F, 3.0F};
 enum { USED_ELSEWHERE = 7 };
 
@@ -109,7 +109,7 @@ static void delay_scaling(struct rank *r)
     r->env.delayed = (struct delayed_scaling){tensor_1d(r->used, F32, slots), tensor_1d(r->seen, F32, slots)};
 }
 
-/* As a step ends: the maximum over ranks. An evaluation has left nothing. */
+/* As at the end of a step: the maximum over ranks. An evaluation has recorded nothing. */
 static enum status keep_seen(struct rank *r)
 {
     TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.seen, REDUCE_MAX));
@@ -176,10 +176,10 @@ static void close_rank(struct rank *r)
     params_free(&r->params);
 }
 
-/* The global outputs or inputs that this rank has of each part that tp cuts, and where they begin. */
+/* The global outputs or inputs that this rank holds of each part that tp splits, and their offsets. */
 struct cut_part {
-    int64_t begin, count, offset; // in the part; of the part among all
-    bool first;                   // of the ranks that have the same
+    int64_t begin, count, offset; // within the part; of the part among all
+    bool first;                   // of the ranks that hold the same slice
 };
 
 static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
@@ -194,7 +194,7 @@ static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
     return count;
 }
 
-/* Copies between this rank's matrix and the global one: `down` says that the cut dimension is the rows'. */
+/* Copies between this rank's matrix and the global one; `down`: the split dimension is the rows'. */
 static void exchange(const struct rank *r, int layer, bool down, struct tensor local, float *whole,
                      int64_t whole_columns, bool out)
 {
@@ -215,7 +215,7 @@ static void exchange(const struct rank *r, int layer, bool down, struct tensor l
             }
 }
 
-/* x or dy, whole or this rank's share. */
+/* x or dy, whole or this rank's slice. */
 static struct tensor make(const struct rank *r, int layer, int operand, float *storage)
 {
     bool cut = (operand == OF_X) == (layer == 1);
@@ -267,13 +267,13 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct rank r = {0};
     enum status status = open_rank(world, argument, &r);
-    // As an evaluation does, which sees the same operands and leaves no magnitude.
+    // As in an evaluation, which quantizes the same operands and records no amax.
     r.pass.training = false;
     if (status == OK)
         status = quantize_all(&r, 0);
     for (int64_t i = 0; i < r.params.count * OPERANDS && status == OK; i++)
         if (r.seen[i] > 0.0F)
-            status = fail(OUT_OF_BOUND, "an evaluation leaves magnitudes");
+            status = fail(OUT_OF_BOUND, "an evaluation records amax values");
     r.pass.training = true;
     for (int layer = 0; layer < 2 && status == OK; layer++)
         status = quantize_all(&r, layer);
@@ -288,7 +288,7 @@ static struct linear_precision all_products(enum product_format format, enum sca
     return (struct linear_precision){.format = {format, format, format}, .scaling = scaling, .num_layers = 2};
 }
 
-/* ---- what a format says of an operand, written down a second time ---- */
+/* ---- an independent implementation of each format ---- */
 
 static struct quantize expected(const struct linear_precision *precision, enum product product, int operand)
 {
@@ -326,12 +326,12 @@ struct judge {
     struct stream *stream;
     const struct quantized *got;
     const struct numbers *numbers;
-    struct linear_precision precision; // the same in all products
+    struct linear_precision precision; // the same in all matmuls
     const float *seen;                 // [OPERANDS]
 };
 
-/* x of the first layer, or the weights or gradients of v alone: how many elements are not as they should be.
- */
+/* x of the first layer, or the weights or gradients of v alone: the number of elements that differ from the
+ * reference. */
 static int64_t mistakes(const struct judge *j, enum product product, int operand, const float *in,
                         int64_t rows, int64_t columns, int64_t row_begin, int64_t column_begin,
                         int64_t stride)
@@ -378,7 +378,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
 
 static int64_t judge_format(const struct judge *j)
 {
-    // Transformed and dithered operands are held to tp 2 and 4 and to the tests of their ops.
+    // Operands with a Hadamard transform or stochastic rounding: checked against tp 2 and 4.
     const float *x = j->numbers->of[0][OF_X], *fused = j->numbers->of[0][OF_DY];
     float *w = malloc(KV * HIDDEN * sizeof *w), *dy = malloc(T * KV * sizeof *dy);
     int64_t wrong = 0;
@@ -446,10 +446,10 @@ static int check_layer(void)
             bool differs = memcmp(one, cut, sizeof *one) != 0 || memcmp(seen, trial.seen, sizeof seen) != 0;
             failures += differs;
             if (differs)
-                printf("FAILED  %s: tp %d lowers something else than one rank\n", formats[f].name, tp);
+                printf("FAILED  %s: tp %d quantizes to other values than one rank\n", formats[f].name, tp);
         }
         failures += wrong != 0;
-        printf("%s: %lld rows are not what the format says\n", formats[f].name, (long long)wrong);
+        printf("%s: %lld rows differ from the reference\n", formats[f].name, (long long)wrong);
     }
     stream_destroy(judge.stream);
     device_close(device);
@@ -466,7 +466,7 @@ struct alike {
     enum tiny_family family;
     const char *common;
     const char *layouts[4];
-    bool differs; // the second must not have the first's bits
+    bool differs; // the second must not be bit-identical to the first
 };
 
 #define STEPS    " train.train_iters=6 optimizer.lr_decay_iters=6 train.eval_interval=6 "
@@ -496,7 +496,7 @@ static const struct alike groups[] = {
      "precision.matmul_format=e4m3 tp=2 parallel.sequence_parallel=true model.hidden_dropout=0.1" STEPS,
      {"", "pp=2 pipeline.schedule=zb-h1 cluster.device=strict"},
      false},
-    // Each of these must do something, and keeping all layers high must do nothing.
+    // Each option must have an effect, and keeping all layers in high precision must have none.
     {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
     {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
     {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", "precision.mxfp8_scale_rounding=down"}, true},
@@ -557,8 +557,8 @@ static int check_group(const struct tiny *tiny, const struct alike *group)
     return failures;
 }
 
-/* dp adds gradients in another order; the lowered operands are the same, so verify's bounds hold as they are.
- */
+/* dp adds gradients in another order; the quantized operands are the same, so verify's bounds apply
+ * unchanged. */
 static int check_bounds(const struct tiny *tiny)
 {
     static const struct comparison cases[] = {
@@ -576,7 +576,7 @@ static int check_bounds(const struct tiny *tiny)
         struct verify_report report = {0};
         enum status status = tiny_verify(tiny, &cases[i], 2, (struct hooks){0}, &report);
         bool bad = status != OK || report.outside != 0 || !(report.largest > 0.0);
-        printf("%s, %s: %d outside, the largest error is %.3f of its bound\n", cases[i].common,
+        printf("%s, %s: %d out of bounds, the largest error is %.3f of its bound\n", cases[i].common,
                cases[i].layout, report.outside, report.largest);
         if (bad)
             printf("FAILED  %s\n", status != OK ? fail_text() : "outside");

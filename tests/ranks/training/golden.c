@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A file while it is read, word by word. */
+/* Reads a file word by word. */
 struct reader {
     FILE *file;
     const char *path;
@@ -22,8 +22,8 @@ static enum status next_number(struct reader *reader, double *out)
 {
     TRY(next_word(reader));
     char *end = NULL;
-    *out = strtod(reader->word, &end); // hexadecimal too
-    return *end == '\0' ? OK : fail(BAD_DATA, "%s: '%s' is no number", reader->path, reader->word);
+    *out = strtod(reader->word, &end); // accepts hexadecimal too
+    return *end == '\0' ? OK : fail(BAD_DATA, "%s: '%s' is not a number", reader->path, reader->word);
 }
 
 static enum status next_count(struct reader *reader, int64_t most, int64_t *out)
@@ -44,7 +44,7 @@ static enum status next_name(struct reader *reader, char out[PARAM_NAME_CHARS])
     return OK;
 }
 
-/* "optimizer lr 0.01" becomes a line of the section that the recipe is in. */
+/* "optimizer lr 0.01" becomes a line of the recipe's current section. */
 static enum status read_key(struct reader *reader, struct text *recipe, const char *section)
 {
     char heading[32];
@@ -74,7 +74,7 @@ static enum status read_data(struct reader *reader, struct golden *out)
     else if (strcmp(key, "mask") == 0)
         out->mask = strcmp(reader->word, "true") == 0;
     else
-        return fail(BAD_DATA, "%s: data %s %s is not understood", reader->path, key, reader->word);
+        return fail(BAD_DATA, "%s: unknown data key %s %s", reader->path, key, reader->word);
     return OK;
 }
 
@@ -95,7 +95,7 @@ static enum status read_step(struct reader *reader, double of_step[GOLDEN_STEPS_
     int64_t step = 0;
     TRY(next_count(reader, GOLDEN_STEPS_MAX, &step));
     if (step < 1)
-        return fail(BAD_DATA, "%s: there is no step 0", reader->path);
+        return fail(BAD_DATA, "%s: steps are numbered from 1, not 0", reader->path);
     return next_number(reader, &of_step[step - 1]);
 }
 
@@ -138,7 +138,7 @@ static enum status read_line(struct reader *reader, struct golden *out)
         return read_step(reader, out->norm);
     if (strcmp(kind, "grad") == 0 || strcmp(kind, "weight") == 0)
         return read_tensor(reader, out, kind[0] == 'g');
-    return fail(BAD_DATA, "%s: '%s' begins no line", reader->path, kind);
+    return fail(BAD_DATA, "%s: '%s' is not a known line type", reader->path, kind);
 }
 
 enum status golden_read(const char *path, struct golden *out)
@@ -152,7 +152,7 @@ enum status golden_read(const char *path, struct golden *out)
         status = read_line(&reader, out);
     fclose(reader.file);
     if (status == OK && (out->init_count == 0 || out->tensor_count == 0 || out->rows == 0 || out->steps == 0))
-        status = fail(BAD_DATA, "%s has no figures", path);
+        status = fail(BAD_DATA, "%s has no expected values", path);
     return status;
 }
 

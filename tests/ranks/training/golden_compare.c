@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How far a right run in fp32 may lie from the exact figures.
+/* Error bounds of a correct fp32 run against the golden values.
  *
- * Step 1 begins from the same numbers, so its gradients are off by rounding alone: trainer/verify/bound.h's
+ * Step 1 starts from identical weights, so its gradients are off by rounding alone: trainer/verify/bound.h's
  *
- *     |g - G| <= 8 sqrt(N) u s          u = 2^-24; N terms of size s on the way; 8 standard deviations
+ *     |g - G| <= 8 sqrt(N) u s          u = 2^-24; N terms of size s in the sum; 8 standard deviations
  *
  * AdamW alone is recomputed in double precision over all steps, from the run's own gradients: weights and
  * moments are off by the rounding of a few operations in each step, which is added up (exact_step).
  *
- * The later steps begin from weights that are already off, and how a model takes that no formula says
- * closely. So it is asked: runs on one rank, whose gradients get noise in every step, as large as that bound,
- * show how far losses, norms and each weight then go (struct golden_spread). Rounding may do as much.
+ * Later steps start from weights that already differ, and no closed formula describes how that difference
+ * grows. It is measured: one-rank runs whose gradients get noise as large as that bound in every step show
+ * how far losses, norms and each weight drift (struct golden_spread). Rounding may do as much.
  *
- * The trap: a key bias without RoPE adds one number to all scores of a row, so its gradient is zero in exact
- * arithmetic. Adam makes whole steps out of its rounding noise, and so they are in the spread. */
+ * Pitfall: a key bias without RoPE adds one constant to all scores of a row, so its gradient is zero in
+ * exact arithmetic. Adam makes full-size steps out of its rounding noise, and the spread includes them. */
 #include "tests/ranks/training/golden.h"
 
 #include "trainer/verify/bound.h"
@@ -59,8 +59,8 @@ static double clip_factor(const struct recipe_optimizer *o, double norm)
     return factor < 1.0 ? factor : 1.0;
 }
 
-/* Where the gradient is zero in exact arithmetic, the terms that cancel are one row of scores and one
- * sum over tokens; rounding on the way there does not disturb it. */
+/* Where the gradient is zero in exact arithmetic, the terms that cancel are one row of scores and one sum
+ * over tokens; earlier rounding errors do not affect the cancellation. */
 static double terms_of(const struct model_config *model, const struct param *row, double tokens)
 {
     if (model->position_embedding != ROPE && strstr(row->name, ".attention.k.bias") != NULL)
@@ -91,8 +91,8 @@ static void compare_initial(struct comparison *c)
     }
 }
 
-/* One element under AdamW in double precision, and how far fp32 may be from it: every operation and constant
- * of the kernel is off by `unit` of its result, to first order. */
+/* One element under AdamW in double precision, and its fp32 error bound: every operation and constant of the
+ * kernel is off by `unit` of its result, to first order. */
 struct exact {
     double w, m, v, w_error, m_error, v_error;
 };
@@ -101,7 +101,7 @@ static void exact_step(struct exact *e, const struct recipe_optimizer *o, int st
 {
     double r1 = 1.0 - o->adam_beta1, r2 = 1.0 - o->adam_beta2;
     double m = o->adam_beta1 * e->m + r1 * g, v = o->adam_beta2 * e->v + r2 * g * g;
-    // r, its product, the difference and the sum; g comes with two roundings of its own.
+    // r, its product, the difference and the sum; g has two roundings of its own.
     e->m_error = o->adam_beta1 * e->m_error + unit * ((1.0 + r1) * fabs(e->m) + 4.0 * r1 * fabs(g) + fabs(m));
     e->v_error = o->adam_beta2 * e->v_error + unit * ((1.0 + r2) * e->v + 7.0 * r2 * g * g + v);
     e->m = m, e->v = v;
@@ -114,8 +114,8 @@ static void exact_step(struct exact *e, const struct recipe_optimizer *o, int st
     e->w_error = (1.0 + o->lr * decay) * e->w_error + o->lr * w_error + unit * fabs(e->w);
 }
 
-/* AdamW over all steps, of the run's own only the gradients: an error that is the same in each step, such as
- * a 1 - beta that is formed in fp32, adds up. */
+/* AdamW over all steps; only the gradients are the run's own. A systematic error in each step, such as a 1 -
+ * beta computed in fp32, accumulates. */
 static void compare_updates(struct comparison *c, int row)
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
@@ -160,7 +160,7 @@ static void compare_weight(struct comparison *c, int row)
     const float *have = c->record->step[c->golden->steps - 1].tensor[SNAPSHOT_WEIGHT][row];
     double lr = c->recipe->optimizer.lr;
     for (int64_t i = 0; golden != NULL && i < golden->count; i++) {
-        // Each step rounds the weight once, and a step of about lr a few times.
+        // Each step rounds the weight once, and an update of about lr a few times.
         double rounding = (double)c->golden->steps * unit * (fabs(golden->value[i]) + few * lr);
         note(c->out, GOLDEN_WEIGHT, golden->name, fabs((double)have[i] - golden->value[i]),
              rounding + c->spread->weight[row][i]);
@@ -177,7 +177,7 @@ static void compare_numbers(struct comparison *c, int step)
     double logit = bound_logit(c->params, c->record->initial.tensor[SNAPSHOT_WEIGHT], model->hidden_size);
     note(c->out, GOLDEN_LOSS, where, fabs(now->loss - loss),
          bound_loss(model, 0.0, now->tokens, loss, logit, 0.0) + c->spread->loss[step - 1]);
-    // One number, three standard deviations: as in the loss, the errors of the tokens are independent.
+    // A scalar, three standard deviations: as in the loss, the errors of the tokens are independent.
     double rounding = 3.0 * unit * sqrt(bound_terms(model, LAYER_EMBEDDING, now->tokens) / now->tokens);
     note(c->out, GOLDEN_NORM, where, fabs(now->grad_norm - norm),
          norm * rounding + c->spread->norm[step - 1]);
@@ -241,7 +241,7 @@ void golden_spread_free(struct golden_spread *spread)
     *spread = (struct golden_spread){0};
 }
 
-/* sqrt(a^2 + (b - c)^2 / n): one of n runs into a root of mean squares. */
+/* sqrt(a^2 + (b - c)^2 / n): accumulates one of n runs into a root mean square. */
 static double joined(double a, double b, double c)
 {
     return sqrt(a * a + (b - c) * (b - c) / GOLDEN_NOISY_RUNS);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Checkpoints by whole worlds of ranks, of tiny models.
+/* Checkpoints of whole worlds of ranks, with tiny models.
  *
- * local DEVICE: every layout resumes from every other's. What was loaded is compared bitwise with whole
- * tensors put together without files; where the arithmetic is the same (equal tp and dp) the next steps are
- * too. And a disk that is full for one rank only.
+ * local DEVICE: every layout resumes from every other's checkpoint. The loaded state is compared bitwise
+ * with whole tensors assembled without files; where the arithmetic is the same (equal tp and dp) the next
+ * steps are compared too. Also covers a disk that is full for one rank only.
  *
  * mpi DEVICE: stopped and resumed, as processes.
  *
- * kill DEVICE: killed repeatedly while saving; there is always a checkpoint to resume from.
+ * kill DEVICE: killed repeatedly while saving; a loadable checkpoint always exists.
  *
- * convert FOLDER: loads the checkpoint FOLDER by its own recipe, on one rank and on all, and saves it again
- * in converted-1 and converted-all.
+ * convert FOLDER: loads the checkpoint FOLDER with its own recipe, on one rank and on all, and saves it
+ * again in converted-1 and converted-all.
  *
- * A rank that sees something wrong returns, and the world ends with its reason. */
+ * A rank that detects an error returns, and the world ends with its message. */
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
@@ -42,7 +42,8 @@ static const char recipe_text[] =
     "data: {train: data}\n"
     "checkpoint: {save: saves, load: none}\n";
 
-/* Two families with all kinds of rows; and one whose embedding is read and written in several goes. */
+/* Two model families that cover all kinds of rows; and one whose embedding is read and written in several
+ * chunks. */
 static const char *const families[][8] = {
     {"model.hidden_dropout=0.1"},
     {"model.position_embedding_type=rope", "model.normalization=RMSNorm", "model.activation=swiglu",
@@ -53,7 +54,7 @@ static const char *const families[][8] = {
 
 static const struct where {
     int size;
-    int arithmetic; // layouts with the same number make the same bits
+    int arithmetic; // layouts with the same number have bit-identical results
     const char *overrides[6];
 } layouts[] = {
     {1, 1, {"tp=1"}},
@@ -70,10 +71,10 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 struct episode {
     struct run run;
     struct recipe *recipe;
-    const char *from;       // NULL: from the beginning
+    const char *from;       // NULL: start from scratch
     int steps;              // then
     bool saves;             // before them
-    struct snapshot *begin; // NULL: not wanted
+    struct snapshot *begin; // NULL: not requested
     const struct snapshot *expected;
     double losses[STEPS], expected_losses[STEPS]; // of rank 0
     bool same_arithmetic;
@@ -111,7 +112,7 @@ static void episode_close(struct episode *episode)
 
 static const enum snapshot_kind kinds[] = {SNAPSHOT_WEIGHT, SNAPSHOT_M, SNAPSHOT_V};
 
-/* Whole tensors, made without files, and compared by rank 0. */
+/* Whole tensors, assembled without files, and compared by rank 0. */
 static enum status compare(const struct episode *episode, const struct rank_state *w)
 {
     for (int k = 0; k < 3; k++)
@@ -218,7 +219,7 @@ static enum status write_data(int process)
     return OK;
 }
 
-/* ---- every layout from every other ---- */
+/* ---- every layout resumes from every other ---- */
 
 static enum status read_on(const char *device, int family, int reader, int writer,
                            const struct episode *wrote)
@@ -266,7 +267,7 @@ static enum status write_on(const char *device, int family, int writer)
     return status;
 }
 
-/* ---- a byte of the numbers changes ---- */
+/* ---- one corrupted byte in a tensor file ---- */
 
 static enum status corruption(const char *device)
 {
@@ -292,7 +293,8 @@ static enum status corruption(const char *device)
         bool caught = world_run("local", 1, episode_rank, &episode) == BAD_CHECKPOINT;
         ignored += pwrite(file, &byte, 1, at);
         if (!caught || ignored != 3)
-            status = fail(OUT_OF_BOUND, "byte %lld of %s was wrong, and nobody saw it", (long long)at, path);
+            status = fail(OUT_OF_BOUND, "byte %lld of %s was corrupted, and no rank detected it",
+                          (long long)at, path);
     }
     close(file);
     if (status == OK)
@@ -301,7 +303,7 @@ static enum status corruption(const char *device)
     return status;
 }
 
-/* ---- a disk that is full for one rank ---- */
+/* ---- disk full for one rank ---- */
 
 static void limit_files(struct world *world, struct rank_state *w, rlim_t bytes)
 {
@@ -324,30 +326,31 @@ static enum status full_disk(struct rank_state *w)
     stat("saves/step-00000001/rank-00000.safetensors", &small);
     stat("saves/step-00000001/rank-00001.safetensors", &large);
     if (small.st_size >= large.st_size)
-        return fail(OUT_OF_BOUND, "the second stage should be the larger one");
+        return fail(OUT_OF_BOUND, "expected the second stage to be the larger one");
 
     TRY(rank_step(w, &result));
     limit_files(w->world, w, (rlim_t)(small.st_size + large.st_size) / 2);
     enum status status = checkpoint_save(w);
     limit_files(w->world, w, 0);
     const char *said = "checkpoint.save: saves/step-00000002.partial/rank-00001.safetensors: File too large; "
-                       "checkpoint.keep_last 1, and one more is there while it is written";
+                       "checkpoint.keep_last 1, plus one while it is being written";
     if (status != IO_ERROR || strcmp(fail_text(), said) != 0)
-        return fail(OUT_OF_BOUND, "rank %d said \"%s\", and not \"%s\"", w->world->rank, fail_text(), said);
+        return fail(OUT_OF_BOUND, "rank %d reported \"%s\", expected \"%s\"", w->world->rank, fail_text(),
+                    said);
     TRY(checkpoint_find("saves", &found));
     bool right = found != NULL && strcmp(found, "saves/step-00000001") == 0 && entries("saves") == 1;
     free(found);
     if (!right)
-        return fail(OUT_OF_BOUND, "a save that failed left something behind");
+        return fail(OUT_OF_BOUND, "a failed save left files");
 
-    // The next one has room, and only then does the older one go.
+    // The next save succeeds, and only then is the older checkpoint removed.
     TRY(group_barrier(w->groups->world, w->compute));
     TRY(checkpoint_save(w));
     TRY(group_barrier(w->groups->world, w->compute));
     TRY(checkpoint_find("saves", &found));
     right = found != NULL && strcmp(found, "saves/step-00000002") == 0 && entries("saves") == 1;
     free(found);
-    return right ? OK : fail(OUT_OF_BOUND, "keep_last 1 kept something else than the last");
+    return right ? OK : fail(OUT_OF_BOUND, "keep_last 1 did not keep exactly the last checkpoint");
 }
 
 static enum status full_disk_rank(struct world *world, void *argument)
@@ -417,10 +420,10 @@ static enum status killed(const char *device)
     char *found = NULL;
     long last = 0;
     for (int round = 0; round < 12; round++) {
-        pid_t pid = fork(); // before this process has a thread
+        pid_t pid = fork(); // before this process starts a thread
         if (pid == 0)
             child(device);
-        // Two saves later than where it began, and then at no moment in particular.
+        // Killed two saves after the start, and then at a random moment.
         for (;;) {
             struct text path = {0};
             struct dirent **names = NULL;
@@ -467,7 +470,7 @@ static enum status local(const char *device)
     return disk(device);
 }
 
-/* A rank that does not see the folder: no reason to pass over what is in it. */
+/* A rank that cannot read the folder: existing checkpoints must not be ignored. */
 static enum status unshared(struct rank_state *w)
 {
     char *found = NULL;
@@ -480,12 +483,12 @@ static enum status unshared(struct rank_state *w)
     if (offloaded && chdir("..") != 0)
         return fail(IO_ERROR, "..: %s", strerror(errno));
     if (status != BAD_CHECKPOINT || !said || found != NULL || stat("saves/step-00000001", &info) != 0)
-        return fail(OUT_OF_BOUND, "one rank saw no checkpoint, and %s",
-                    status == OK ? "no rank minded" : fail_text());
+        return fail(OUT_OF_BOUND, "one rank found no checkpoint, and %s",
+                    status == OK ? "no rank returned an error" : fail_text());
     return OK;
 }
 
-/* Stopped and resumed, as processes: both runs in one world, which a process has once. */
+/* Stopped and resumed, as processes: both runs in one world, as a process can have only one. */
 static enum status resumed_rank(struct world *world, void *argument)
 {
     const struct episode *episode = argument;
@@ -516,7 +519,7 @@ static enum status mpi(const char *device, const struct launcher *launcher)
     return status;
 }
 
-/* ---- a checkpoint of another version ---- */
+/* ---- a checkpoint of another format version ---- */
 
 static enum status convert_rank(struct world *world, void *argument)
 {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Runs that go on from what an earlier one has left: from the newest checkpoint that can be loaded, with a
- * word for each that cannot; and with a word for each key that makes it another run than the one that was
- * begun. */
+/* Resumed runs: a run resumes from the newest loadable checkpoint, with a warning for each one that cannot
+ * be loaded; and with a warning for each changed key that makes it another run than the original. */
 #include "tests/support/tiny.h"
 #include "trainer/run/train.h"
 
@@ -22,27 +21,27 @@ static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
 
 struct scene {
     struct tiny tiny;
-    double losses[MOST_STEPS + 1]; // of a run that nothing happened to, by step
+    double losses[MOST_STEPS + 1]; // of an uninterrupted run, by step
     struct text said;              // standard output and error of the last run
-    enum status status;            // and how it ended
+    enum status status;            // its exit status
 };
 
 /* ---- running ---- */
 
-/* In a process of its own: one that refuses gives nothing back, as it is about to end. */
+/* In a child process: a run that returns an error frees nothing, as the process is about to exit. */
 static _Noreturn void be_a_run(const struct recipe *recipe, const char *said)
 {
     int file = open(said, O_RDWR | O_CREAT | O_TRUNC, 0666);
     CHECK(file >= 0 && dup2(file, STDOUT_FILENO) >= 0 && dup2(file, STDERR_FILENO) >= 0);
     enum status status = train(recipe, recipe_world_size(recipe));
     if (status == OK)
-        exit(OK); // where leaks are looked for, they are
+        exit(OK); // LeakSanitizer reports them where it is enabled
     fflush(stdout);
     fprintf(stderr, "%s\n", fail_text());
     _exit((int)status);
 }
 
-/* To step `steps` in the folder `name` of the scene's, on four ranks where the overrides do not say where. */
+/* Trains to step `steps` in the scene's folder `name`, on four ranks unless the overrides set a layout. */
 static void run(struct scene *s, const char *name, int steps, const char *more)
 {
     char keys[1000], path[TINY_FOLDER_CHARS + 20];
@@ -55,7 +54,7 @@ static void run(struct scene *s, const char *name, int steps, const char *more)
     MUST(tiny_recipe(&s->tiny, TINY_GPT, common, keys, 0, &recipe));
     snprintf(path, sizeof path, "%s/said", s->tiny.folder);
     fflush(stdout);
-    pid_t child = fork(); // before this process has a thread
+    pid_t child = fork(); // before this process starts a thread
     if (child == 0)
         be_a_run(recipe, path);
     CHECK(child > 0 && waitpid(child, &how, 0) == child && WIFEXITED(how));
@@ -81,7 +80,7 @@ static void read_losses(const struct scene *s, const char *name, double losses[M
     text_free(&all);
 }
 
-/* ---- looking ---- */
+/* ---- checks ---- */
 
 static enum status says(const struct scene *s, const char *format, const char *step)
 {
@@ -89,7 +88,7 @@ static enum status says(const struct scene *s, const char *format, const char *s
     text_add(&words, format, s->tiny.folder, step);
     enum status status = strstr(text_chars(&s->said), words.chars) != NULL
                              ? OK
-                             : fail(OUT_OF_BOUND, "not said: %s\nbut: %s", words.chars, text_chars(&s->said));
+                             : fail(OUT_OF_BOUND, "missing: %s\nin: %s", words.chars, text_chars(&s->said));
     text_free(&words);
     return status;
 }
@@ -101,7 +100,7 @@ static enum status ended(const struct scene *s, enum status expected)
                : fail(OUT_OF_BOUND, "ended with %s: %s", status_name(s->status), text_chars(&s->said));
 }
 
-/* The same losses, to the bit, as the run that nothing happened to. */
+/* The losses are bitwise those of the uninterrupted run. */
 static enum status same_losses(const struct scene *s, const char *name, int steps)
 {
     double losses[MOST_STEPS + 1];
@@ -123,9 +122,9 @@ static enum status is_there(const struct scene *s, const char *name, bool expect
                : fail(OUT_OF_BOUND, "%s is %sthere", path, expected ? "not " : "");
 }
 
-/* ---- damage ---- */
+/* ---- injected corruption ---- */
 
-/* How a byte in the middle of a rank's numbers turns, or how its file loses its end. */
+/* Flips a byte in the middle of a rank's tensor data, or truncates its file. */
 static void damage(const struct scene *s, int step, int rank, bool truncates)
 {
     char path[TINY_FOLDER_CHARS + 80], byte = 0;
@@ -141,7 +140,7 @@ static void damage(const struct scene *s, int step, int rank, bool truncates)
     close(file);
 }
 
-/* Steps 1 to 4 are there. The newest has a wrong byte, which one rank of four comes across. */
+/* Steps 1 to 4 exist. The newest has a corrupted byte, which only one rank of four reads. */
 static enum status passes_over_a_wrong_byte(struct scene *s)
 {
     run(s, "run", 4, "");
@@ -154,11 +153,11 @@ static enum status passes_over_a_wrong_byte(struct scene *s)
              "step-00000004"));
     TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
     TRY(is_there(s, "step-00000004.broken/manifest.json", true));
-    TRY(is_there(s, "step-00000004/manifest.json", true)); // made again
+    TRY(is_there(s, "step-00000004/manifest.json", true)); // saved again
     return same_losses(s, "run", 5);
 }
 
-/* The newest is cut short, and the one before it has a wrong byte. */
+/* The newest is truncated, and the one before it has a corrupted byte. */
 static enum status passes_over_two(struct scene *s)
 {
     damage(s, 5, 0, true);
@@ -173,7 +172,7 @@ static enum status passes_over_two(struct scene *s)
     return same_losses(s, "run", 6);
 }
 
-/* A name is meant: what it names is loaded or refused. Another model is no damage. */
+/* An explicit checkpoint is loaded or rejected. A different model is not treated as corruption. */
 static enum status refuses(struct scene *s)
 {
     char named[TINY_FOLDER_CHARS + 80];
@@ -222,7 +221,7 @@ static enum status says_what_changed(struct scene *s)
 {
     run(s, "same", 3, "");
     TRY(ended(s, OK));
-    // Where it runs, and for how long, is no change.
+    // Changing the layout or the number of steps gives no warning.
     TRY(warns_of(s, "same", "tp=1 dp=2 pp=1 parallel.bucket_size_mb=1 train.micro_batch_size=1", ""));
     run(s, "other", 3, "");
     TRY(ended(s, OK));
@@ -250,7 +249,7 @@ static enum status says_what_changed(struct scene *s)
         "it\n");
 }
 
-/* How far the loss of step 4 is from the run's that changed nothing, relatively, and not the same. */
+/* The relative difference of step 4's loss from that of the unchanged run; it must not be zero. */
 static enum status is_near(const struct scene *s, const char *name)
 {
     double losses[MOST_STEPS + 1];
@@ -262,9 +261,9 @@ static enum status is_near(const struct scene *s, const char *name)
                       s->losses[4]);
 }
 
-/* A checkpoint holds fp32 values, whatever the layers compute with: each type goes on from the other's, with
- * a word. The loss of the next step is that of the run that changed nothing, as far as bf16 goes: of some
- * hundred tokens the errors are independent, 2^-8 of a logit each, and of those 3 standard deviations are far
+/* A checkpoint holds fp32 values, whatever the compute type: each type resumes from the other's, with a
+ * warning. The loss of the next step is that of the unchanged run, within bf16 precision: over a hundred
+ * tokens or so the errors are independent, 2^-8 of a logit each, and 3 standard deviations of those are far
  * below 1 in 200. */
 static enum status changes_its_type(struct scene *s)
 {
@@ -279,8 +278,9 @@ static enum status changes_its_type(struct scene *s)
     return is_near(s, "wide");
 }
 
-/* Weights without masters are bf16 in a checkpoint, too. From one with masters they begin rounded to the
- * nearest, and masters begin where they are; in any stage of ZeRO, which has both in slices or whole. */
+/* Weights without master weights are bf16 in a checkpoint, too. Resumed from a checkpoint with master
+ * weights they are rounded to nearest; in the other direction master weights start at the bf16 values.
+ * Covers every ZeRO stage, which holds both as slices or whole. */
 static enum status changes_its_masters(struct scene *s)
 {
 #define BF16_ALONE "precision.params_dtype=bf16 precision.main_params_dtype=bf16"
@@ -295,7 +295,7 @@ static enum status changes_its_masters(struct scene *s)
     return is_near(s, "none");
 }
 
-/* The scale of each step, negative where it was skipped. */
+/* The scale of each step, negative if the step was skipped. */
 static void read_scales(const struct scene *s, const char *name, double scales[MOST_STEPS + 1])
 {
     struct text path = {0}, all = {0};
@@ -312,9 +312,9 @@ static void read_scales(const struct scene *s, const char *name, double scales[M
     text_free(&all);
 }
 
-/* The scale begins four times as large as these gradients can stand: it falls at the third overflow and at
- * the fourth, and rises behind two good steps. A run that is stopped behind each of its steps goes on as if
- * it had not been. */
+/* The initial scale is four times too large for these gradients: it drops at the third overflow and at the
+ * fourth, and rises after two good steps. A run that is stopped after each of its steps resumes as if
+ * uninterrupted. */
 static enum status goes_on_with_its_scale(struct scene *s)
 {
     static const char keys[] = "precision.params_dtype=fp16 precision.initial_loss_scale=32768 "
@@ -323,7 +323,7 @@ static enum status goes_on_with_its_scale(struct scene *s)
     run(s, "half", MOST_STEPS, keys);
     TRY(ended(s, OK));
     if (strstr(text_chars(&s->said), " of 8 steps overflowed and were skipped\n") == NULL)
-        return fail(OUT_OF_BOUND, "not said how many steps were skipped: %s", text_chars(&s->said));
+        return fail(OUT_OF_BOUND, "the number of skipped steps is not reported: %s", text_chars(&s->said));
     for (int step = 3; step <= MOST_STEPS; step++) { // warm-up takes 3
         run(s, "halves", step, keys);
         TRY(ended(s, OK));
@@ -334,7 +334,7 @@ static enum status goes_on_with_its_scale(struct scene *s)
     }
     if (memcmp(losses[0], losses[1], sizeof losses[0]) != 0 ||
         memcmp(scales[0], scales[1], sizeof scales[0]) != 0)
-        return fail(OUT_OF_BOUND, "it goes on otherwise");
+        return fail(OUT_OF_BOUND, "the resumed run differs");
     bool rises = false;
     for (int step = 2; step <= MOST_STEPS; step++)
         rises = rises || fabs(scales[0][step]) > fabs(scales[0][step - 1]);

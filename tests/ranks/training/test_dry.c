@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The dry device rehearses a run: what it counts for each rank, part by part, must be what the same rank of a
- * real run has allocated, to the byte. And so must what the formula says, which runs nothing. */
+/* The dry device plans memory: the bytes it counts for each rank and part equal what the same rank of a real
+ * run allocates, exactly. So does the closed formula, which runs nothing. */
 #include "tests/support/tiny.h"
 #include "trainer/engine/agree.h"
 #include "trainer/memory/memory_formula.h"
@@ -64,7 +64,7 @@ static enum status play(const struct tiny *tiny, const struct layout_case *c, bo
     TRY(tiny_recipe(tiny, c->family, common, c->layout, 0, &recipe));
     *size = recipe_world_size(recipe);
     CHECK(*size <= MOST_RANKS);
-    // One step is what a rehearsal plays; a run plays more, and evaluates.
+    // The planning pass runs one step; a real run has more steps, and evaluates.
     *job = (struct job){.steps = dry ? 1 : 2};
     enum status status = run_create(recipe, !dry, &job->run);
     job->chunks = status == OK ? job->run.schedule->chunks : 0;
@@ -79,7 +79,7 @@ static enum status play(const struct tiny *tiny, const struct layout_case *c, bo
     return status;
 }
 
-/* Activations by slot, and that there are no others. */
+/* Activations by slot; no other activations exist. */
 static enum status compare_slots(const struct job *real, const struct job *dry, int rank)
 {
     int64_t bytes = 0;
@@ -92,7 +92,7 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
             if (use->slots != planned->slots || use->bytes != planned->bytes ||
                 use->slots != formula->slots || use->bytes != formula->bytes)
                 return fail(OUT_OF_BOUND,
-                            "rank %d, chunk %d: %lld slots of %lld bytes of %s; %lld of %lld were rehearsed, "
+                            "rank %d, chunk %d: %lld slots of %lld bytes of %s; %lld of %lld were planned, "
                             "and the formula says %lld of %lld",
                             rank, chunk, (long long)use->slots, (long long)use->bytes,
                             slot_kind_name((enum slot_kind)kind), (long long)planned->slots,
@@ -101,7 +101,7 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
     int64_t rounded = (bytes + 63) / 64 * 64, all = real->use[rank].peak_bytes[PART_ACTIVATIONS];
     return all == (bytes > 0 ? rounded : 64)
                ? OK
-               : fail(OUT_OF_BOUND, "rank %d: slots of %lld bytes; there are %lld of activations", rank,
+               : fail(OUT_OF_BOUND, "rank %d: slots of %lld bytes; activations take %lld", rank,
                       (long long)bytes, (long long)all);
 }
 
@@ -113,16 +113,15 @@ static enum status compare_rank(const struct job *real, const struct job *dry, i
         if (use->peak_bytes[part] != planned->peak_bytes[part] ||
             use->peak_bytes[part] != formula->part_bytes[part])
             return fail(OUT_OF_BOUND,
-                        "rank %d: %lld bytes of %s; %lld were rehearsed, and the formula says %lld", rank,
+                        "rank %d: %lld bytes of %s; %lld were planned, and the formula says %lld", rank,
                         (long long)use->peak_bytes[part], part_name((enum part)part),
                         (long long)planned->peak_bytes[part], (long long)formula->part_bytes[part]);
     if (use->peak_total_bytes != planned->peak_total_bytes || use->peak_total_bytes != formula->bytes)
-        return fail(OUT_OF_BOUND,
-                    "rank %d: %lld bytes at most; %lld were rehearsed, and the formula says %lld", rank,
-                    (long long)use->peak_total_bytes, (long long)planned->peak_total_bytes,
+        return fail(OUT_OF_BOUND, "rank %d: %lld bytes at most; %lld were planned, and the formula says %lld",
+                    rank, (long long)use->peak_total_bytes, (long long)planned->peak_total_bytes,
                     (long long)formula->bytes);
     bool empty = rank == 0 && !(use->peak_bytes[PART_WORKSPACE] > 0);
-    return empty ? fail(OUT_OF_BOUND, "no workspace at all") : OK;
+    return empty ? fail(OUT_OF_BOUND, "workspace of 0 bytes") : OK;
 }
 
 static enum status compare(const struct tiny *tiny, const struct layout_case *c)
@@ -154,17 +153,17 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
     {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
     {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
-    // Multiplications in small formats have copies of their operands.
+    // Low-precision matmuls have copies of their operands.
     {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
     {TINY_LLAMA, BF16_TOO "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed", 1},
     {TINY_LLAMA,
      "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
      "precision.high_precision_layers=[layers.1,fc2]",
      1},
-    // Messages beside the multiplications: room for what other ranks send.
+    // Overlapped tensor-parallel communication: receive buffers.
     {TINY_GPT, "tp=2 pp=2 pipeline.schedule=zb-v" OVERLAP, 2},
     {TINY_LLAMA, "tp=4 precision.forward_format=e4m3" OVERLAP FULL, 1},
-    // What is computed again has other homes.
+    // Recomputed activations have other lifetimes.
     {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2", 1},
     {TINY_LLAMA, "tp=2 parallel.sequence_parallel=true" FULL "memory.recompute_num_layers=3", 1},
     {TINY_LLAMA, "pp=2 pipeline.schedule=zb-v" FULL, 1},
@@ -182,7 +181,7 @@ static const struct layout_case cases[] = {
      "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
      "memory.offload_optimizer=true" OFFLOAD,
      1},
-    // Shared out.
+    // Sharded.
     {TINY_GPT, "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=12", 1},
     {TINY_GPT, "dp=4 tp=2 parallel.sequence_parallel=true parallel.zero_stage=2 train.micro_batch_size=1", 1},
     {TINY_LLAMA, "dp=2 pp=2 pipeline.schedule=interleaved parallel.zero_stage=3", 1},
@@ -192,7 +191,7 @@ static const struct layout_case cases[] = {
      "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
      "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
      1},
-    // Two bytes, and masters of four.
+    // bf16 with fp32 master weights.
     {TINY_GPT, BF16_TOO "tp=2 pp=2 dp=2 parallel.zero_stage=1 parallel.sequence_parallel=true", 1},
     {TINY_LLAMA, BF16_TOO "pp=3 pipeline.optimizer_post_validation=true" SOME "[norm,core_attn]", 2},
     {TINY_LLAMA, BF16_TOO "dp=2 parallel.zero_stage=2 memory.offload_optimizer=true", 1},
@@ -219,7 +218,7 @@ static const struct layout_case cases[] = {
      1},
     {TINY_GPT, FP16_TOO "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
     {TINY_LLAMA, FP16_TOO "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
-    // Without masters.
+    // Without master weights.
     {TINY_GPT,
      BF16_TOO NO_MASTERS "tp=2 pp=2 dp=2 parallel.zero_stage=1 pipeline.optimizer_post_validation=true", 1},
     {TINY_LLAMA, BF16_TOO NO_MASTERS "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true", 1},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A tiny model learns one short text by heart, on four ranks; from its checkpoint one rank says it again,
- * byte for byte, longer than the window is, and knows where it ends, in two-byte numbers too. A checkpoint
- * from before it knew must say something else: a test that always succeeds would not notice that nothing was
- * loaded. */
+/* A tiny model overfits one short text on four ranks; from its checkpoint one rank generates the text byte
+ * for byte, past the end of the context window and up to the end-of-document token, with a two-byte
+ * tokenizer vocabulary too. An early checkpoint must generate something else: a test that always passes
+ * would not notice that nothing was loaded. */
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* 72 bytes and the end of the document: 73 has no factor in common with the window's 48, so training shows
- * every place of the poem at every place of the window. What follows eight bytes of it is never in doubt. */
+/* 72 bytes and the end-of-document token: 73 has no common factor with the window of 48, so training shows
+ * every position of the poem at every position of the window. Any eight bytes determine the next one. */
 static const char poem[] = "Of shoes and ships and sealing wax, caf\xC3\xA9s, a lobster, five kings: told.";
 enum { POEM = sizeof poem - 1, COPIES = 60, PROMPT = 12, EARLY_STEP = 5 };
 
@@ -36,23 +36,23 @@ static const char rest_of_recipe[] =
     "checkpoint: {save_interval: 5, keep_last: 0}\n"
     "logging: {log_interval: 100}\n";
 
-struct stand {
+struct fixture {
     char folder[64], recipe[128], data[128], run[128];
     int failures;
 };
 
-static void expect(struct stand *stand, bool holds, const char *what)
+static void expect(struct fixture *fixture, bool holds, const char *what)
 {
     if (!holds)
         printf("FAILED  %s\n", what);
-    stand->failures += !holds;
+    fixture->failures += !holds;
 }
 
-static void expect_ok(struct stand *stand, enum status status, const char *what)
+static void expect_ok(struct fixture *fixture, enum status status, const char *what)
 {
     if (status != OK)
         printf("FAILED  %s: %s\n", what, fail_text());
-    stand->failures += status != OK;
+    fixture->failures += status != OK;
 }
 
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place)
@@ -65,14 +65,14 @@ static int remove_one(const char *path, const struct stat *about, int kind, stru
 
 /* ---- a folder with the text and a recipe ---- */
 
-static enum status write_data(const struct stand *stand)
+static enum status write_data(const struct fixture *fixture)
 {
     int32_t ids[POEM + 1];
     struct dataset_writer *writer = NULL;
     for (int i = 0; i < POEM; i++)
         ids[i] = (unsigned char)poem[i];
     ids[POEM] = 256;
-    TRY(dataset_writer_create(stand->data, 257, &writer));
+    TRY(dataset_writer_create(fixture->data, 257, &writer));
     enum status status = OK;
     for (int copy = 0; status == OK && copy < COPIES; copy++) {
         status = dataset_writer_add(writer, ids, POEM + 1);
@@ -85,41 +85,41 @@ static enum status write_data(const struct stand *stand)
     return status;
 }
 
-static enum status write_recipe(const struct stand *stand, const char *family)
+static enum status write_recipe(const struct fixture *fixture, const char *family)
 {
     struct text text = {0};
-    text_add(&text, "%s%sdata: {train: %s, split: \"1, 0, 0\"}\n", family, rest_of_recipe, stand->data);
-    enum status status = file_write_atomic(stand->recipe, text_chars(&text), text.length);
+    text_add(&text, "%s%sdata: {train: %s, split: \"1, 0, 0\"}\n", family, rest_of_recipe, fixture->data);
+    enum status status = file_write_atomic(fixture->recipe, text_chars(&text), text.length);
     text_free(&text);
     return status;
 }
 
-static enum status load(const struct stand *stand, const char *const *overrides, size_t count,
+static enum status load(const struct fixture *fixture, const char *const *overrides, size_t count,
                         struct recipe **out)
 {
     struct problems problems = {0};
     char run[200];
     const char *all[8] = {run};
-    snprintf(run, sizeof run, "logging.run_dir=%s", stand->run);
+    snprintf(run, sizeof run, "logging.run_dir=%s", fixture->run);
     for (size_t i = 0; i < count; i++)
         all[i + 1] = overrides[i];
-    enum status status = recipe_load(stand->recipe, all, count + 1, 0, out, &problems);
+    enum status status = recipe_load(fixture->recipe, all, count + 1, 0, out, &problems);
     problems_print(&problems, stdout);
     problems_free(&problems);
     return status;
 }
 
-static enum status train_family(const struct stand *stand)
+static enum status train_family(const struct fixture *fixture)
 {
     static const char *const short_run[] = {"train.train_iters=20"};
     struct recipe *recipe = NULL;
-    TRY(load(stand, short_run, UNDER_SANITIZER ? 1 : 0, &recipe));
+    TRY(load(fixture, short_run, UNDER_SANITIZER ? 1 : 0, &recipe));
     enum status status = train(recipe, recipe_world_size(recipe));
     recipe_destroy(recipe);
     return status;
 }
 
-/* ---- generating ---- */
+/* ---- generation ---- */
 
 struct wish {
     int64_t step, tokens;
@@ -128,7 +128,7 @@ struct wish {
     bool no_stop;
 };
 
-static enum status say(const struct stand *stand, const struct wish *wish, struct generate_result *result,
+static enum status say(const struct fixture *fixture, const struct wish *wish, struct generate_result *result,
                        struct text *out)
 {
     const char *const one_rank[] = {
@@ -136,7 +136,7 @@ static enum status say(const struct stand *stand, const struct wish *wish, struc
     struct recipe *recipe = NULL;
     char *memory = NULL, checkpoint[200];
     size_t size = 0;
-    TRY(load(stand, one_rank, sizeof one_rank / sizeof *one_rank, &recipe));
+    TRY(load(fixture, one_rank, sizeof one_rank / sizeof *one_rank, &recipe));
     snprintf(checkpoint, sizeof checkpoint, "%s/step-%08d", recipe->checkpoint.save, (int)wish->step);
     struct generate_options options = {
         .recipe = recipe,
@@ -158,25 +158,25 @@ static enum status say(const struct stand *stand, const struct wish *wish, struc
     return status;
 }
 
-/* The poem from its first bytes on, to its end. 48 tokens of window, 60 to say. */
-static void says_it_by_heart(struct stand *stand, const char *device)
+/* The poem from its first bytes to its end. The window is 48 tokens; 60 are generated. */
+static void says_it_by_heart(struct fixture *fixture, const char *device)
 {
     struct generate_result result = {0};
     struct text said = {0};
     char prompt[PROMPT + 1] = {0};
     memcpy(prompt, poem, PROMPT);
     const struct wish wish = {.step = 300, .tokens = 300, .prompt = prompt, .device = device};
-    expect_ok(stand, say(stand, &wish, &result, &said), "generates");
-    expect(stand, strcmp(text_chars(&said), poem) == 0, "says the poem");
-    expect(stand, result.stopped && result.tokens == POEM - PROMPT + 1, "stops where it ends");
-    expect(stand, result.prompt_tokens == PROMPT && result.step == 300, "says what it did");
-    if (stand->failures > 0)
+    expect_ok(fixture, say(fixture, &wish, &result, &said), "generates");
+    expect(fixture, strcmp(text_chars(&said), poem) == 0, "generates the poem");
+    expect(fixture, result.stopped && result.tokens == POEM - PROMPT + 1, "stops at its end");
+    expect(fixture, result.prompt_tokens == PROMPT && result.step == 300, "reports prompt length and step");
+    if (fixture->failures > 0)
         printf("said \"%s\"\n", text_chars(&said));
     text_free(&said);
 }
 
-/* Behind the end comes the beginning; and a text without a prompt begins there too. */
-static void goes_on(struct stand *stand)
+/* After the end comes the beginning; generation without a prompt starts there too. */
+static void goes_on(struct fixture *fixture)
 {
     struct generate_result result = {0};
     struct text said = {0};
@@ -187,28 +187,30 @@ static void goes_on(struct stand *stand)
                             .no_stop = true};
     const struct wish from_nothing = {
         .step = 300, .tokens = 20, .prompt = "", .device = "cluster.device=cpu"};
-    expect_ok(stand, say(stand, &on, &result, &said), "goes on");
-    expect(stand, !result.stopped && result.tokens == 30, "does not stop");
-    expect(stand, strncmp(text_chars(&said) + strlen(on.prompt), poem, 29) == 0, "begins again");
+    expect_ok(fixture, say(fixture, &on, &result, &said), "goes on");
+    expect(fixture, !result.stopped && result.tokens == 30, "does not stop early");
+    expect(fixture, strncmp(text_chars(&said) + strlen(on.prompt), poem, 29) == 0, "begins again");
     text_free(&said);
-    expect_ok(stand, say(stand, &from_nothing, &result, &said), "begins");
-    expect(stand, result.prompt_tokens == 0 && strncmp(text_chars(&said), poem, 20) == 0, "begins the poem");
+    expect_ok(fixture, say(fixture, &from_nothing, &result, &said), "begins");
+    expect(fixture, result.prompt_tokens == 0 && strncmp(text_chars(&said), poem, 20) == 0,
+           "starts at the beginning of the poem");
     text_free(&said);
 }
 
-/* After a few steps it cannot know: were it to say the poem, it would not come from the checkpoint. */
-static void early_it_does_not_know(struct stand *stand)
+/* After a few steps the model has not learned the poem: output equal to the poem would not come from the
+ * checkpoint. */
+static void early_it_does_not_know(struct fixture *fixture)
 {
     struct generate_result result = {0};
     struct text said = {0};
     const struct wish wish = {
         .step = EARLY_STEP, .tokens = 40, .prompt = "Of shoes and", .device = "cluster.device=cpu"};
-    expect_ok(stand, say(stand, &wish, &result, &said), "generates early");
-    expect(stand, strncmp(text_chars(&said), poem, 40) != 0, "does not know it early");
+    expect_ok(fixture, say(fixture, &wish, &result, &said), "generates early");
+    expect(fixture, strncmp(text_chars(&said), poem, 40) != 0, "an early checkpoint generates other text");
     text_free(&said);
 }
 
-static void refuses(struct stand *stand)
+static void refuses(struct fixture *fixture)
 {
     struct generate_result result = {0};
     struct text said = {0};
@@ -227,60 +229,60 @@ static void refuses(struct stand *stand)
         "model.hidden_size 64, and the recipe says 32"};
     const enum status expected[] = {BAD_USAGE, BAD_CHECKPOINT, BAD_RECIPE, BAD_CHECKPOINT};
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
-        enum status status = say(stand, &wishes[i], &result, &said);
-        expect(stand, status == expected[i] && strstr(fail_text(), why[i]) != NULL, why[i]);
-        expect(stand, said.length == 0, "nothing is printed of what is refused");
+        enum status status = say(fixture, &wishes[i], &result, &said);
+        expect(fixture, status == expected[i] && strstr(fail_text(), why[i]) != NULL, why[i]);
+        expect(fixture, said.length == 0, "a rejected prompt prints nothing");
         text_free(&said);
     }
 }
 
-/* What it says after 20 steps is nothing to compare; how its threads go about it is the same. */
-static void says_something(struct stand *stand, const char *device)
+/* Output after 20 steps has no expected value; only thread invariance is checked. */
+static void says_something(struct fixture *fixture, const char *device)
 {
     struct generate_result result = {0};
     struct text said = {0};
     const struct wish wish = {
         .step = 20, .tokens = 60, .prompt = "Of shoes", .device = device, .no_stop = true};
-    expect_ok(stand, say(stand, &wish, &result, &said), "generates");
-    expect(stand, result.tokens == 60, "says as much as it was asked for");
+    expect_ok(fixture, say(fixture, &wish, &result, &said), "generates");
+    expect(fixture, result.tokens == 60, "generates the requested number of tokens");
     text_free(&said);
 }
 
-static void one_family(struct stand *stand, int family)
+static void one_family(struct fixture *fixture, int family)
 {
-    snprintf(stand->run, sizeof stand->run, "%s/run-%d", stand->folder, family);
-    expect_ok(stand, write_recipe(stand, families[family]), "writes a recipe");
-    expect_ok(stand, train_family(stand), "trains");
-    if (stand->failures > 0)
+    snprintf(fixture->run, sizeof fixture->run, "%s/run-%d", fixture->folder, family);
+    expect_ok(fixture, write_recipe(fixture, families[family]), "writes a recipe");
+    expect_ok(fixture, train_family(fixture), "trains");
+    if (fixture->failures > 0)
         return;
     if (UNDER_SANITIZER) {
-        says_something(stand, "cluster.device=cpu");
-        says_something(stand, "cluster.device=strict");
-        says_something(stand, "precision.params_dtype=bf16");
+        says_something(fixture, "cluster.device=cpu");
+        says_something(fixture, "cluster.device=strict");
+        says_something(fixture, "precision.params_dtype=bf16");
         return;
     }
-    says_it_by_heart(stand, "cluster.device=cpu");
-    says_it_by_heart(stand, "cluster.device=strict");
-    says_it_by_heart(stand, "precision.params_dtype=bf16");
-    says_it_by_heart(stand, "precision.params_dtype=fp16");
-    goes_on(stand);
-    early_it_does_not_know(stand);
-    refuses(stand);
+    says_it_by_heart(fixture, "cluster.device=cpu");
+    says_it_by_heart(fixture, "cluster.device=strict");
+    says_it_by_heart(fixture, "precision.params_dtype=bf16");
+    says_it_by_heart(fixture, "precision.params_dtype=fp16");
+    goes_on(fixture);
+    early_it_does_not_know(fixture);
+    refuses(fixture);
 }
 
 int main(void)
 {
-    struct stand stand = {.folder = "/tmp/cuboid-generate-XXXXXX"};
-    if (mkdtemp(stand.folder) == NULL) {
+    struct fixture fixture = {.folder = "/tmp/cuboid-generate-XXXXXX"};
+    if (mkdtemp(fixture.folder) == NULL) {
         printf("cannot make a folder\n");
         return 1;
     }
-    snprintf(stand.recipe, sizeof stand.recipe, "%s/recipe.yaml", stand.folder);
-    snprintf(stand.data, sizeof stand.data, "%s/data", stand.folder);
-    expect_ok(&stand, write_data(&stand), "writes data");
+    snprintf(fixture.recipe, sizeof fixture.recipe, "%s/recipe.yaml", fixture.folder);
+    snprintf(fixture.data, sizeof fixture.data, "%s/data", fixture.folder);
+    expect_ok(&fixture, write_data(&fixture), "writes data");
     for (int family = 0; family < 2; family++)
-        one_family(&stand, family);
-    nftw(stand.folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    printf("%s\n", stand.failures == 0 ? "ok" : "FAILED");
-    return stand.failures != 0;
+        one_family(&fixture, family);
+    nftw(fixture.folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    printf("%s\n", fixture.failures == 0 ? "ok" : "FAILED");
+    return fixture.failures != 0;
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The trainer against an independent one: tests/oracle/golden_*.txt, made in NumPy in double precision.
- * The same tiny models go the real way, from a recipe through ranks that are threads to AdamW, on one rank
- * and on meshes; only the tokens come from the golden files' formula instead of a dataset. Compared are the
- * initial weights to the bit, and losses, norms, gradients and weights within the bounds of golden_compare.c.
+/* The trainer against an independent implementation: tests/oracle/golden_*.txt, generated in NumPy in double
+ * precision. The same tiny models run the full path, from a recipe through ranks that are threads to AdamW,
+ * on one rank and on meshes; only the tokens come from the golden files' formula instead of a dataset.
+ * Initial weights are compared bitwise; losses, norms, gradients and weights within the bounds of
+ * golden_compare.c.
  *
- * Then the other way round: a run with a planted fault must be found out, or the bounds prove nothing.
+ * Fault injection: a run with an injected fault must be detected, or the bounds prove nothing.
  *
  *     test_golden FOLDER DEVICE [LAYOUT [CASES]]
  *
- * FOLDER holds the golden files; LAYOUT is a number: only that one; CASES are digits: only those files.
- */
+ * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are digits: run only
+ * those files. */
 #include "tests/ranks/training/golden.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ static const struct mesh_case mesh_cases[] = {
 };
 enum { MESH_CASES = sizeof mesh_cases / sizeof *mesh_cases };
 
-/* What is done to a run on purpose. */
+/* Faults to inject. */
 enum act {
     NOTHING,
     SCALED_GRADIENT,   // of one matrix, by 1 + 1/256
@@ -53,7 +54,7 @@ struct fault {
     const char *what;
     int of; // index of the golden file
     enum act act;
-    const char *override; // or a recipe that is not the golden one
+    const char *override; // or a modified recipe
 };
 static const struct fault faults[] = {
     {"a gradient scaled by 1 + 1/256", 0, SCALED_GRADIENT, NULL},
@@ -73,20 +74,20 @@ static const struct fault faults[] = {
 };
 enum { FAULTS = sizeof faults / sizeof *faults };
 
-/* A run: what its ranks share. Each writes its own slices into the record. */
+/* A run: state shared by its ranks. Each rank writes its own slices into the record. */
 struct flight {
     const struct golden *golden;
     const struct params *params; // of the whole model
     enum act act;
-    int noise; // which noise
+    int noise; // noise seed
     struct run run;
     struct flight_record record;
 };
 
 /* ---- on a rank ---- */
 
-/* One sequence of a batch, by the formulas of make_golden.py; step counts from 0, `row` in the global batch.
- */
+/* One sequence of a batch, by the formulas of make_golden.py; step counts from 0, `row` is the row in the
+ * global batch. */
 struct sequence {
     int32_t *token, *label, *position, *document;
     float *mask;
@@ -120,7 +121,7 @@ static void write_sequence(const struct flight *flight, int64_t step, int64_t ro
 
 static enum status send(struct rank_state *w, const void *device, const void *host, size_t bytes)
 {
-    // The batch's views are for readers; its memory is the worker's own.
+    // The batch has read-only views; the rank state owns the memory.
     return copy_to_device(w->compute, (void *)(uintptr_t)device, host, bytes);
 }
 
@@ -173,8 +174,8 @@ static enum status declared(void *context, struct rank_state *w)
     return OK;
 }
 
-/* Noise of a row in `all`, which has the gradients of the whole model: what its bound allows at eight
- * standard deviations is one here. */
+/* Noise for a row of `all`, which has the gradients of the whole model: its bound is eight standard
+ * deviations, the noise has one. */
 static enum status add_noise(const struct flight *flight, int64_t step, int row, struct snapshot *all)
 {
     const struct model_config *model = &flight->run.recipe->model;
@@ -186,7 +187,7 @@ static enum status add_noise(const struct flight *flight, int64_t step, int row,
     if (status == OK) {
         struct philox generator = philox_named((uint64_t)flight->noise, flight->params->rows[row].name);
         philox_normal(generator, (uint64_t)step, 0, all->count[row], normal);
-        // Into another kind's place: the bounds of the next rows are made from the gradients as they were.
+        // Written to the buffer of another kind: later bounds depend on the unmodified gradients.
         for (int64_t i = 0; i < all->count[row]; i++)
             all->tensor[SNAPSHOT_M][row][i] = all->tensor[SNAPSHOT_GRADIENT][row][i] + bound[i] * normal[i];
     }
@@ -279,7 +280,7 @@ static enum status rank_body(struct world *world, void *argument)
 
 /* ---- a run ---- */
 
-/* The golden recipe on a layout, as a file that is read like any other. */
+/* The golden recipe on a layout, as a file that is parsed like any other. */
 static enum status load_recipe(const struct golden *golden, const struct mesh_case *layout,
                                const char *device, const char *override, struct recipe **out)
 {
@@ -341,33 +342,34 @@ static void land(struct flight *flight)
         snapshot_destroy(&flight->record.step[s]);
 }
 
-/* A golden file with all that judging by it takes. */
-struct stand {
+/* A golden file with everything needed for the comparison. */
+struct fixture {
     const char *name;
     struct golden golden;
     struct params params;
     struct golden_spread spread;
 };
 
-static enum status measure_spread(struct stand *stand, const struct recipe *recipe)
+static enum status measure_spread(struct fixture *fixture, const struct recipe *recipe)
 {
     struct flight quiet, noisy;
-    enum status status = fly(&stand->golden, &stand->params, recipe, NOTHING, 0, &quiet);
+    enum status status = fly(&fixture->golden, &fixture->params, recipe, NOTHING, 0, &quiet);
     if (status == OK)
-        status = golden_spread_create(&quiet.record.initial, stand->golden.steps, &stand->spread);
+        status = golden_spread_create(&quiet.record.initial, fixture->golden.steps, &fixture->spread);
     for (int n = 0; status == OK && n < GOLDEN_NOISY_RUNS; n++) {
-        status = fly(&stand->golden, &stand->params, recipe, NOISE, n, &noisy);
+        status = fly(&fixture->golden, &fixture->params, recipe, NOISE, n, &noisy);
         if (status == OK)
-            golden_spread_add(&stand->spread, &quiet.record, &noisy.record);
+            golden_spread_add(&fixture->spread, &quiet.record, &noisy.record);
         land(&noisy);
     }
     land(&quiet);
     return status;
 }
 
-static enum status fixture_create(const char *folder, const char *name, const char *device, struct stand *out)
+static enum status fixture_create(const char *folder, const char *name, const char *device,
+                                  struct fixture *out)
 {
-    *out = (struct stand){.name = name};
+    *out = (struct fixture){.name = name};
     char path[1024];
     snprintf(path, sizeof path, "%s/golden_%s.txt", folder, name);
     TRY(golden_read(path, &out->golden));
@@ -381,11 +383,11 @@ static enum status fixture_create(const char *folder, const char *name, const ch
     return status;
 }
 
-static void fixture_destroy(struct stand *stand)
+static void fixture_destroy(struct fixture *fixture)
 {
-    golden_spread_free(&stand->spread);
-    params_free(&stand->params);
-    golden_free(&stand->golden);
+    golden_spread_free(&fixture->spread);
+    params_free(&fixture->params);
+    golden_free(&fixture->golden);
 }
 
 static void print_verdict(const char *title, const struct golden_verdict *verdict, bool only_outside)
@@ -398,24 +400,24 @@ static void print_verdict(const char *title, const struct golden_verdict *verdic
     printf("\n");
 }
 
-/* fault NULL: an honest run, which must be right; else it must be found out. */
-static bool check(const struct stand *stand, const struct mesh_case *mesh_case, const char *device,
+/* fault NULL: an unmodified run, which must be in bounds; otherwise the fault must be detected. */
+static bool check(const struct fixture *fixture, const struct mesh_case *mesh_case, const char *device,
                   const struct fault *fault)
 {
-    const char *title = fault != NULL ? fault->what : stand->name;
+    const char *title = fault != NULL ? fault->what : fixture->name;
     struct recipe *right = NULL, *recipe = NULL;
     struct flight flight = {0};
     struct golden_verdict verdict = {0};
-    enum status status = load_recipe(&stand->golden, mesh_case, device, NULL, &right);
+    enum status status = load_recipe(&fixture->golden, mesh_case, device, NULL, &right);
     if (status == OK)
         status =
-            load_recipe(&stand->golden, mesh_case, device, fault != NULL ? fault->override : NULL, &recipe);
+            load_recipe(&fixture->golden, mesh_case, device, fault != NULL ? fault->override : NULL, &recipe);
     if (status == OK)
         status =
-            fly(&stand->golden, &stand->params, recipe, fault != NULL ? fault->act : NOTHING, 0, &flight);
+            fly(&fixture->golden, &fixture->params, recipe, fault != NULL ? fault->act : NOTHING, 0, &flight);
     if (status == OK)
-        status =
-            golden_compare(&stand->golden, right, &stand->params, &stand->spread, &flight.record, &verdict);
+        status = golden_compare(&fixture->golden, right, &fixture->params, &fixture->spread, &flight.record,
+                                &verdict);
     land(&flight);
     recipe_destroy(right);
     recipe_destroy(recipe);
@@ -426,7 +428,7 @@ static bool check(const struct stand *stand, const struct mesh_case *mesh_case, 
     print_verdict(title, &verdict, fault != NULL);
     bool good = fault != NULL ? verdict.outside > 0 : verdict.outside == 0;
     if (!good)
-        printf("  WRONG: %d outside\n", verdict.outside);
+        printf("  WRONG: %d out of bounds\n", verdict.outside);
     return good;
 }
 
@@ -436,11 +438,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test_golden FOLDER DEVICE [LAYOUT [CASES]]\n");
         return 2;
     }
-    struct stand stands[CASES] = {0};
+    struct fixture fixtures[CASES] = {0};
     const char *files = argc > 4 ? argv[4] : "012345";
     for (int i = 0; i < CASES; i++)
         if (strchr(files, '0' + i) != NULL)
-            MUST(fixture_create(argv[1], names[i], argv[2], &stands[i]));
+            MUST(fixture_create(argv[1], names[i], argv[2], &fixtures[i]));
     int bad = 0, only = argc > 3 ? argv[3][0] - '0' : -1;
     printf("largest error / bound (error, where)\n");
     for (int l = 0; l < MESH_CASES; l++) {
@@ -449,13 +451,13 @@ int main(int argc, char **argv)
         printf("%s\n", mesh_cases[l].what);
         for (int i = 0; i < CASES; i++)
             if (strchr(files, '0' + i) != NULL)
-                bad += !check(&stands[i], &mesh_cases[l], argv[2], NULL);
+                bad += !check(&fixtures[i], &mesh_cases[l], argv[2], NULL);
     }
-    printf("planted faults, found by\n");
+    printf("injected faults, detected by\n");
     for (int f = 0; f < FAULTS && only <= 0 && argc < 5; f++)
-        bad += !check(&stands[faults[f].of], &mesh_cases[0], argv[2], &faults[f]);
+        bad += !check(&fixtures[faults[f].of], &mesh_cases[0], argv[2], &faults[f]);
     for (int i = 0; i < CASES; i++)
-        fixture_destroy(&stands[i]);
+        fixture_destroy(&fixtures[i]);
     printf("%s\n", bad == 0 ? "all good" : "NOT GOOD");
     return bad == 0 ? 0 : 1;
 }

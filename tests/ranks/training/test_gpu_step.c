@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a step of training asks of the GPU, as the emulator counts it: the host puts a whole step on the
- * streams without waiting for any of it, and waits once, for the loss and the norm that it reports. Nothing
- * is allocated in any step: the memory is one piece, taken when the device opens, as large as the rehearsal
- * of the rank says, which is right to the byte. And what a profiler is told: the actions' names. */
+/* GPU use of a training step, as counted by the emulator: the host enqueues a whole step without waiting,
+ * and synchronizes once, for the loss and the gradient norm that it reports. No step allocates: device
+ * memory is one allocation, made when the device opens, of exactly the size that the memory planning pass of
+ * the rank reports. Also checks the profiler ranges: the names of the actions. */
 #include "schedules/action.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/emulator/include/nvtx3/nvToolsExt.h"
@@ -24,7 +24,7 @@ enum { RANKS = 8, RANGES = 2000 };
 #define TIMED "model.activation=gelu_tanh cluster.matmul_epilogues=auto deterministic=false "
 #define HOST  " memory.offload_activations=true memory.offload_optimizer=true "
 
-/* Each by its own rank. */
+/* Each written by its own rank. */
 struct watch {
     struct emulator_calls before[RANKS];
     int failures[RANKS];
@@ -48,20 +48,19 @@ static enum status declared(void *context, struct rank_state *w)
     return OK;
 }
 
-/* Everything has its place. NCCL's communicators take a piece of their own while they are made. */
+/* Everything is allocated. NCCL's communicators take a chunk of their own while they are created. */
 static enum status built(void *context, struct rank_state *w)
 {
     struct watch *watch = context;
     struct emulator_calls now = emulator_calls();
     if (w->world->size == 1)
-        expect_none(watch, w, "pieces of memory beside the one that was planned",
-                    now.pieces - watch->before[0].pieces, 0);
+        expect_none(watch, w, "allocations besides the planned one", now.pieces - watch->before[0].pieces, 0);
     watch->before[w->world->rank] = now;
     return OK;
 }
 
-/* What the rehearsal says of each part is what there was; and what the formula says, but for what sums
- * between GPUs work in, and trials. */
+/* The planned bytes of each part equal the bytes in use; so does the formula, except for the workspace of
+ * sums between GPUs, and for trials. */
 static enum status compare_plan(struct watch *watch, const struct rank_state *w)
 {
     struct memory_use use = device_memory(w->device);
@@ -84,7 +83,7 @@ static enum status compare_plan(struct watch *watch, const struct rank_state *w)
     return OK;
 }
 
-/* Everything is on the streams but the update. */
+/* Everything but the update is enqueued. */
 static enum status reduced(void *context, struct rank_state *w, int64_t step)
 {
     struct watch *watch = context;
@@ -95,7 +94,7 @@ static enum status reduced(void *context, struct rank_state *w, int64_t step)
     if (step == 1) // kernels find their temporary memory, of the pool
         return OK;
     expect_none(watch, w, "waits before the update", now.syncs - before.syncs, 0);
-    expect_none(watch, w, "times asked for an event", now.polls - before.polls, 0);
+    expect_none(watch, w, "event queries", now.polls - before.polls, 0);
     return OK;
 }
 
@@ -156,7 +155,7 @@ static int complain(const char *layout, const char *what)
     return 1;
 }
 
-/* Failures of a run that is watched. */
+/* Failures of an observed run. */
 static int look(const struct tiny *tiny, const char *layout, bool waits, struct trace *out)
 {
     struct watch watch = {.waits = waits};
@@ -168,7 +167,7 @@ static int look(const struct tiny *tiny, const char *layout, bool waits, struct 
     return failures;
 }
 
-/* Away and back, between streams that run as late as they may: the bits of what stays. */
+/* Offloaded and copied back, between streams that run as late as possible: results are bit-identical. */
 static int same_bits(const char *layout, const struct trace *reference, const struct trace *trace)
 {
     struct text why = {0};
@@ -177,7 +176,7 @@ static int same_bits(const char *layout, const struct trace *reference, const st
     return failures;
 }
 
-/* A GPU that is too small is told before the first step, with what was asked and what would take less. */
+/* An out-of-memory configuration is rejected before the first step, with the requested bytes and a fix. */
 static int refuses_a_small_gpu(const struct tiny *tiny)
 {
     static const char *const said[] = {"cudaMalloc of ",    "1.00 GiB of the GPU's 1.00 GiB are free",

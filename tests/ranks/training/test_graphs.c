@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cluster.cuda_graphs on the emulated GPU: the bits of a run without them, over schedules, resumed, evaluated
- * between steps, with skipped steps; how many launches a step takes then; and what is said when a capture
- * fails, or a step would not do what was captured. (At each replay the emulator captures the step again and
- * compares: kernels/cuda/runtime/graph.c.) */
+/* cluster.cuda_graphs on the emulated GPU: bit-identical to a run without them, over schedules, resumed,
+ * evaluated between steps, with skipped steps; the number of launches of a step; and the error messages when
+ * a capture fails, or when a step does not match the captured graph. (At each replay the emulator captures
+ * the step again and compares: kernels/cuda/runtime/graph.c.) */
 #include "schedules/action.h"
 #include "tests/emulator/include/cuda_runtime_api.h"
 #include "tests/support/tiny.h"
@@ -23,12 +23,12 @@ enum { STEPS = 4, M = 2, LESS = 2 };
 struct graph_case {
     enum tiny_family family;
     const char *layout;
-    int graphs;        // that rank 0 launches in a step
-    bool often, stops; // evaluates after each step; is stopped after step 1, and resumed
+    int graphs;        // launched by rank 0 in a step
+    bool often, stops; // evaluates after each step; stopped after step 1, and resumed
 };
 
 static const struct graph_case cases[] = {
-    // Of each microbatch F and B.
+    // F and B of each microbatch.
     {TINY_LLAMA, "memory.offload_optimizer=true", .graphs = 2 * M, .often = true},
     {TINY_LLAMA, "precision.params_dtype=bf16 memory.recompute_granularity=full", .graphs = 2 * M,
      .stops = true},
@@ -40,7 +40,7 @@ static const struct graph_case cases[] = {
     {TINY_LLAMA, "pp=2 pipeline.schedule=interleaved pipeline.layout=[1,1,0,0]" NCCL, .graphs = 2 * 2 * M,
      .often = true},
     {TINY_LLAMA, "pp=2 pipeline.optimizer_post_validation=true" NCCL, .graphs = 2 * M},
-    // The last backward pass starts messages between data ranks.
+    // The last backward pass starts data-parallel communication.
     {TINY_LLAMA, "dp=2" NCCL, .graphs = 2 * M - 1},
     {TINY_LLAMA, "dp=2 parallel.zero_stage=1 precision.params_dtype=bf16" NCCL, .graphs = 2 * M - 1,
      .stops = true},
@@ -49,15 +49,15 @@ static const struct graph_case cases[] = {
 /* By rank 0. */
 struct watch {
     struct emulator_calls before;
-    int graphs, launches; // of graphs, and of what is none, in the last step
-    int skipped, spoil;   // steps that were; the step whose microbatches change places, or 0
+    int graphs, launches;     // graphs, and launches outside of graphs, in the last step
+    int skipped, faulty_step; // steps so far; the step in which two microbatches are swapped, or 0
 };
 
 static enum status loaded(void *context, struct rank_state *w, int64_t step)
 {
     struct watch *watch = context;
     struct batch first = w->batches.list[0];
-    if (step == 0 || step != watch->spoil)
+    if (step == 0 || step != watch->faulty_step)
         return OK;
     w->batches.list[0] = w->batches.list[1];
     w->batches.list[1] = first;
@@ -92,7 +92,7 @@ static enum status train(const struct tiny *tiny, const struct graph_case *c, co
                                     .goes_on = !c->often,
                                     .stop_after = c->stops ? 1 : 0,
                                     .hooks = {.context = watch, .loaded = loaded, .stepped = stepped}};
-    if (strstr(c->layout, "post_validation") != NULL) // ranks look ahead where nobody watches
+    if (strstr(c->layout, "post_validation") != NULL) // ranks look ahead when no observer is set
         options.hooks = (struct hooks){0};
     *out = (struct trace){0};
     enum status status = trace_run(recipe, &options, out);
@@ -140,18 +140,18 @@ static int compare(const struct tiny *tiny, const struct graph_case *c)
     return failures;
 }
 
-/* A run that cannot be, and what it says. */
-static int refuses(const struct tiny *tiny, const char *failing, int spoil, const char *first,
+/* A run that must fail, and its error message. */
+static int refuses(const struct tiny *tiny, const char *failing, int faulty_step, const char *first,
                    const char *last)
 {
-    struct watch watch = {.spoil = spoil};
+    struct watch watch = {.faulty_step = faulty_step};
     struct trace ignored;
     setenv("EMULATOR_FAIL", failing, 1);
     enum status status =
         train(tiny, &(struct graph_case){.layout = "pipeline.schedule=gpipe"}, GRAPHS, &watch, &ignored);
     unsetenv("EMULATOR_FAIL");
     bool told = status != OK && strstr(fail_text(), first) != NULL && strstr(fail_text(), last) != NULL;
-    return told ? 0 : complain(first, status != OK ? fail_text() : "nothing was said");
+    return told ? 0 : complain(first, status != OK ? fail_text() : "no error was reported");
 }
 
 int main(void)

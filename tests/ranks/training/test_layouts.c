@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A layout never changes what is computed: 12 steps of layouts whose arithmetic is the same, compared
- * to the bit: losses, gradient norms, final weights and moments, validation loss. Within a group of layouts
- * tp, dp and the size of a microbatch are the same; what differs is the pipeline, its cuts and its schedule,
- * the order of ranks, buckets, threads, the device's cruelty, and whether ranks are threads or processes.
+/* A layout never changes results: 12 steps of layouts with the same arithmetic, compared bitwise: losses,
+ * gradient norms, final weights and moments, validation loss. Layouts of a group share tp, dp and the
+ * microbatch size; they differ in pipeline size, layout and schedule, rank order, bucket size, threads,
+ * device (`strict` poisons freed memory), and whether ranks are threads or processes.
  *     test_layouts            ranks are threads
- *     test_layouts MPIRUN     ranks are processes, against one run whose ranks are threads */
+ *     test_layouts MPIRUN     ranks are processes, compared with one run whose ranks are threads */
 #include "schedules/schedule.h"
 #include "tests/support/launched.h"
 #include "tests/support/sanitized.h"
@@ -13,20 +13,21 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The first layout is the reference; the list ends with NULL. `processes`: layouts also run under mpirun. */
+/* The first layout is the reference; the list ends with NULL. `processes`: layouts that also run under
+ * mpirun. */
 struct alike {
     const char *name;
     enum tiny_family family;
     const char *common;
     const char *const *layouts, *const *processes;
-    const char *const *pipelines; // each with every schedule there is
+    const char *const *pipelines; // each with every valid schedule
     const char *resumed[2];       // stopped in the first, resumed in the second
 };
 
 static const char *const none[] = {NULL};
 static const struct trace_options local = {.transport = "local"};
 
-/* One data rank, one tensor rank: pipelines. 4 microbatches. */
+/* dp 1, tp 1: pipelines. 4 microbatches. */
 #define AUTO_2                                                                              \
     "pp=2 pipeline.schedule=auto pipeline.virtual_stages=2 pipeline.auto_memory_limit=1.5 " \
     "pipeline.auto_i=1.4 pipeline.auto_w=0.6 pipeline.auto_comm=0.1"
@@ -35,7 +36,7 @@ static const struct trace_options local = {.transport = "local"};
     "pipeline.layout=[1,1,2,1]"
 static const char *const deep[] = {
     "",
-    "", // again
+    "", // repeated
     "cluster.threads_per_rank=2",
     "cluster.threads_per_rank=1 cluster.device=strict",
     "pp=2 pipeline.layout=[4,1]",
@@ -58,7 +59,7 @@ static const char *const deep_processes[] = {"pp=4 pipeline.schedule=zb-h1",
                                              AUTO_4,
                                              NULL};
 
-/* Two of each, sequence parallel, dropout, documents: order of ranks, buckets, overlap. */
+/* tp 2, dp 2, sequence parallel, dropout, documents: rank order, buckets, overlap. */
 static const char *const wide[] = {
     "",
     "parallel.rank_order=dp-tp-cp-ep-pp",
@@ -78,7 +79,8 @@ static const char *const wide_processes[] = {"parallel.bucket_size_mb=0.0001",
                                              "pp=2 parallel.rank_order=dp-pp-tp-cp-ep",
                                              "parallel.zero_stage=1 parallel.bucket_size_mb=0.002", NULL};
 
-/* More ranks than key/value groups; padding of the vocabulary, which does not move what ranks hold of it. */
+/* tp larger than the number of query groups; padding of the vocabulary, which does not move the ranks'
+ * slices. */
 static const char *const replicated[] = {
     "",
     "model.make_vocab_size_divisible_by=16 parallel.rank_order=dp-tp-cp-ep-pp",
@@ -94,7 +96,7 @@ static const char *const replicated_processes[] = {"", NULL};
 /* Fewer microbatches than stages. */
 static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict",
                                   "pp=2 parallel.zero_stage=1", NULL};
-/* A sum over one microbatch: gradients may be shared out, too. */
+/* One microbatch per step: gradients may be sharded, too. */
 static const char *const single[] = {
     "",
     "pp=2",
@@ -107,7 +109,7 @@ static const char *const single[] = {
 };
 static const char *const few_pipelines[] = {"pp=4", NULL};
 
-/* Gradients of two directions, each added up on its own: an order that no number of ranks changes. */
+/* Gradients of the two directions are accumulated separately: the summation order does not depend on p. */
 static const char *const both_ways[] = {
     "pp=2",
     "pp=4",
@@ -128,7 +130,7 @@ static const char *const both_ways_data[] = {
 };
 static const char *const both_ways_processes[] = {"pp=4", NULL};
 
-/* Slices that no number of ranks divides. */
+/* Tensor sizes that dp does not divide. */
 static const char *const thirds[] = {
     "",
     "parallel.zero_stage=1",
@@ -137,7 +139,7 @@ static const char *const thirds[] = {
     NULL,
 };
 
-/* Each microbatch's gradients added over the ranks, and then to those before. */
+/* Gradients of each microbatch are reduced over the ranks, then added to those of earlier microbatches. */
 #define ALONE " parallel.overlap_grad_reduce=false "
 #define AHEAD " parallel.overlap_param_gather=true "
 static const char *const shared_out[] = {
@@ -168,7 +170,7 @@ static const char *const shared_out_thirds[] = {
     NULL,
 };
 
-/* bf16: sums of activations over tp are rounded, once, and everything else is as in fp32. */
+/* bf16: sums of activations over tp are rounded once, and everything else is as in fp32. */
 static const char *const narrow[] = {
     "",
     "cluster.threads_per_rank=2",
@@ -188,7 +190,7 @@ static const char *const narrow_shared_out[] = {
     NULL,
 };
 static const char *const narrow_shared_out_processes[] = {"parallel.zero_stage=3" AHEAD "pp=2", NULL};
-/* Rounded by the number of an element in the whole tensor, wherever it lies. */
+/* Stochastic rounding by the element's global index in the tensor. */
 static const char *const no_masters[] = {
     "",
     "cluster.threads_per_rank=2 parallel.rank_order=dp-tp-cp-ep-pp",
@@ -207,7 +209,7 @@ static const char *const narrow_single[] = {
     NULL,
 };
 
-/* Messages beside the multiplications. */
+/* Tensor-parallel communication overlapped with the matmuls. */
 static const char *const overlapped[] = {
     "cluster.device=strict",
     "pp=2 pipeline.schedule=zb-v parallel.zero_stage=1 cluster.device=strict",
@@ -216,7 +218,8 @@ static const char *const overlapped[] = {
 };
 static const char *const overlapped_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
 
-/* fp16: steps are skipped at first and now and then, on all ranks alike; runs are resumed within a window. */
+/* fp16: steps are skipped at first and now and then, on all ranks alike; runs are resumed within a
+ * loss-scale window. */
 #define MOVING_SCALE                                                                         \
     "precision.params_dtype=fp16 precision.initial_loss_scale=16384 precision.hysteresis=1 " \
     "precision.loss_scale_window=3 "
@@ -264,7 +267,7 @@ static const struct alike groups[] = {
      none,
      few_pipelines,
      {"pp=2", "pp=2"}},
-    {"gpt, both ways, dp 2, dropout",
+    {"gpt, dualpipe, dp 2, dropout",
      TINY_GPT,
      "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1" TINY_DROPOUT,
      both_ways_data,
@@ -292,7 +295,7 @@ static const struct alike groups[] = {
      none,
      none,
      {"pp=2 parallel.zero_stage=2", "parallel.zero_stage=3" AHEAD}},
-    {"gpt, ZeRO 2 and 3, both ways, dp 2",
+    {"gpt, ZeRO 2 and 3, dualpipe, dp 2",
      TINY_GPT,
      "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1",
      shared_out_both_ways,
@@ -306,7 +309,7 @@ static const struct alike groups[] = {
      none,
      none,
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=3"}},
-    {"llama, both ways, tp 2, sequence parallel, m 3, tied",
+    {"llama, dualpipe, tp 2, sequence parallel, m 3, tied",
      TINY_LLAMA,
      "pipeline.schedule=dualpipe tp=2 parallel.sequence_parallel=true train.global_batch_size=6 "
      "model.tie_word_embeddings=true",
@@ -330,7 +333,7 @@ static const struct alike groups[] = {
      narrow_shared_out_processes,
      none,
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
-    {"gpt in bf16 without masters, tp 2 dp 2, dropout",
+    {"gpt in bf16 without master weights, tp 2 dp 2, dropout",
      TINY_GPT,
      "precision.params_dtype=bf16 precision.main_params_dtype=bf16 tp=2 dp=2 "
      "train.micro_batch_size=4" TINY_DROPOUT,
@@ -345,7 +348,7 @@ static const struct alike groups[] = {
      none,
      none,
      {"parallel.zero_stage=1", "pp=2 parallel.zero_stage=3"}},
-    {"llama in bf16, tp 4, messages beside multiplications",
+    {"llama in bf16, tp 4, overlapped communication",
      TINY_LLAMA,
      "precision.params_dtype=bf16 tp=4 parallel.sequence_parallel=true parallel.tp_comm_overlap=true",
      overlapped,
@@ -367,7 +370,7 @@ struct test {
     int runs, failures;
 };
 
-/* ---- a run and its comparison ---- */
+/* ---- one run and its comparison ---- */
 
 static enum status run(const struct tiny *tiny, const struct alike *group, const char *layout,
                        const struct trace_options *options, struct trace *out)
@@ -379,7 +382,7 @@ static enum status run(const struct tiny *tiny, const struct alike *group, const
     return status;
 }
 
-/* Remembers what came of it. */
+/* Records the result. */
 static void judge(struct test *test, const struct alike *group, const char *layout, enum status status,
                   const struct trace *reference, const struct trace *trace)
 {
@@ -402,8 +405,8 @@ static void check(struct test *test, const struct alike *group, const char *layo
     judge(test, group, layout, run(&test->tiny, group, layout, &local, &trace), reference, &trace);
 }
 
-/* Stopped after a quarter of the steps, which for fp16 is within a window of its scale, and resumed in
- * another process, as it were, and in another layout. */
+/* Stopped after a quarter of the steps, which for fp16 is within a loss-scale window, and resumed in another
+ * layout. */
 static void check_resumed(struct test *test, const struct alike *group, const char *before, const char *after,
                           const struct trace *reference)
 {
@@ -420,8 +423,8 @@ static void check_resumed(struct test *test, const struct alike *group, const ch
     judge(test, group, second, status, reference, &trace);
 }
 
-/* Every schedule the recipe accepts with this pipeline; three of them it must. Not DualPipe, which adds the
- * gradients of its two directions in an order of its own (test_schedules.c). */
+/* Every schedule the recipe accepts for this pipeline, at least three. DualPipe is excluded: it adds the
+ * gradients of its two directions in its own order (test_schedules.c). */
 static void check_schedules(struct test *test, const struct alike *group, const char *pipeline,
                             const struct trace *reference)
 {
@@ -462,9 +465,9 @@ static void check_processes(struct test *test, const struct alike *group, const 
     judge(test, group, name, launch(&what, &trace), reference, &trace);
 }
 
-/* ---- the whole ---- */
+/* ---- main ---- */
 
-/* One bit of one weight, after the last step. */
+/* Flips one bit of one weight after the last step. */
 static enum status flip_bit(void *context, struct rank_state *w, int64_t step,
                             const struct step_result *result)
 {
@@ -481,7 +484,7 @@ static enum status flip_bit(void *context, struct rank_state *w, int64_t step,
     return stream_sync(w->compute);
 }
 
-/* The hook `loaded` sees what is loaded to evaluate, too. */
+/* The hook `loaded` also sees evaluation batches. */
 static enum status count_loaded(void *context, struct rank_state *w, int64_t step)
 {
     int *counts = context; // of steps, of evaluations
@@ -503,7 +506,7 @@ static void check_loaded(struct test *test, const struct alike *group, const str
     }
 }
 
-/* The comparison itself: it must see the smallest of differences, and name it. */
+/* Tests the comparison itself: it must detect a difference of one bit, and name it. */
 static void check_flipped(struct test *test, const struct alike *group, const struct trace *reference)
 {
     struct trace_options options = {.transport = "local", .hooks = {.stepped = flip_bit}};
@@ -513,7 +516,8 @@ static void check_flipped(struct test *test, const struct alike *group, const st
     test->runs++;
     if (status != OK || !trace_differs(reference, &trace, &why) ||
         strstr(text_chars(&why), "layers.1.mlp.fc2.weight") == NULL) {
-        printf("FAILED  %s: a bit was flipped, and this was seen: \"%s\"\n", group->name, text_chars(&why));
+        printf("FAILED  %s: one bit was flipped, and the comparison reported \"%s\"\n", group->name,
+               text_chars(&why));
         test->failures++;
     }
     text_free(&why);
@@ -523,11 +527,11 @@ static void check_threads(struct test *test, const struct alike *group, const st
 {
     struct trace trace = {.steps = 0};
     struct trace_options often = {.transport = "local", .evaluates_often = true};
-    if (!UNDER_SANITIZER) { // they prove the test, not the trainer
+    if (!UNDER_SANITIZER) { // these test the test, not the trainer
         check_flipped(test, group, reference);
         check_loaded(test, group, reference);
     }
-    bool odd = (group - groups) % 2 == 1; // under a sanitizer the one or the other
+    bool odd = (group - groups) % 2 == 1; // under a sanitizer only one of the two
     if (!UNDER_SANITIZER || !odd) {
         enum status status = run(&test->tiny, group, group->layouts[0], &often, &trace);
         judge(test, group, "evaluating after each step", status, reference, &trace);
@@ -537,7 +541,7 @@ static void check_threads(struct test *test, const struct alike *group, const st
     for (int i = 1; group->layouts[i] != NULL; i++)
         if (!UNDER_SANITIZER || i % 4 == 1)
             check(test, group, group->layouts[i], reference);
-    // Under a sanitizer test_schedules has had them all.
+    // Under a sanitizer test_schedules covers them all.
     for (int i = 0; !UNDER_SANITIZER && group->pipelines[i] != NULL; i++)
         check_schedules(test, group, group->pipelines[i], reference);
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Optimizer post-validation changes no bit: runs in which every stage steps on what it knows, against the
- * synchronous run on one pipeline rank: losses, norms, weights, moments, validation loss. Clipped never, in
- * every step, and now and then; with a gradient that is not finite in any stage; stopped and gone on with.
- * And it must be at work: the steps that ranks ran ahead of, and the updates that they took back, are
- * counted. test_post_validation [MPIRUN]
+/* Optimizer post-validation is bit-identical to the synchronous optimizer step: runs in which every stage
+ * steps on its local information, compared with the synchronous run on one pipeline rank: losses, norms,
+ * weights, moments, validation loss. Gradients are clipped never, in every step, and in some; with a
+ * gradient that is not finite in any stage; stopped and resumed. The speculation must be active: speculative
+ * steps and rollbacks are counted.
+ *     test_post_validation [MPIRUN]
  *
- * The trap: the last step of a run is nobody's to run ahead of, so of n steps n - 1 count. */
+ * Pitfall: no rank speculates on the last step of a run, so of n steps n - 1 count. */
 #include "schedules/schedule.h"
 #include "tests/support/launched.h"
 #include "trainer/run/train.h"
@@ -21,18 +22,18 @@
 
 #define ON         " pipeline.optimizer_post_validation=true "
 #define CLIP(text) " optimizer.clip_grad=" text " "
-/* With such a learning rate the norm stays at 3 to 5. */
+/* With this learning rate the norm stays between 3 and 5. */
 #define SLOW       " optimizer.lr=1e-4 optimizer.min_lr=1e-5 "
 
 enum { AHEAD = TINY_STEPS - 1, WORDS_CHARS = 1200 };
 
-/* What must come of the first rank when it holds no layers, and so little of the norm. */
+/* Expected from the first rank when it holds no layers, and so little of the norm. */
 enum outcome { RUNS_AHEAD, HOLDS, TAKES_BACK, BOTH, ANY };
 
 static const struct clipping {
     const char *common;
     enum outcome outcome;
-    bool schedules; // tried with all of them, by every second model
+    bool schedules; // the full set is run with every second model
 } clippings[] = {
     {CLIP("0"), RUNS_AHEAD, false},
     {CLIP("1000"), RUNS_AHEAD, false},
@@ -42,13 +43,13 @@ static const struct clipping {
 };
 enum { CLIPPINGS = sizeof clippings / sizeof *clippings };
 
-/* The first layout is the one for mpirun. */
+/* The first layout is also run under mpirun. */
 struct subject {
     const char *name;
     enum tiny_family family;
     const char *common;
     const char *const *layouts;
-    const char *pipelines[3]; // each with every schedule that takes it
+    const char *pipelines[3]; // each with every schedule that supports it
 };
 
 static const char *const deep[] = {
@@ -109,7 +110,7 @@ static enum status run(const struct test *test, const struct subject *subject, c
     return status;
 }
 
-/* ---- the bits, and what happened on the way ---- */
+/* ---- results and statistics ---- */
 
 static bool came_out(enum outcome outcome, const struct trace *t, struct text *why)
 {
@@ -123,7 +124,7 @@ static bool came_out(enum outcome outcome, const struct trace *t, struct text *w
         return t->ahead == 0 && t->rollbacks >= AHEAD;
     case BOTH:
         return t->ahead > 0 && t->rollbacks > 0;
-    case ANY: // too few steps to tell
+    case ANY: // too few steps to check
         return true;
     }
     return false;
@@ -167,7 +168,7 @@ static void check_schedules(struct test *test, const struct subject *subject, co
         }
 }
 
-/* Each schedule with each clipping, with one model or another. */
+/* Each schedule with each clipping mode, with one of the models. */
 static bool takes_schedules(const struct subject *subject, const struct clipping *clipping)
 {
     return clipping->schedules && ((subject - subjects) + (clipping - clippings)) % 2 == 0;
@@ -187,7 +188,7 @@ static void check_subject(struct test *test, const struct subject *subject, cons
         check_schedules(test, subject, clipping, subject->pipelines[i], &reference);
 }
 
-/* Stopped in a run that validates late and gone on with by one that does not, and the other way round. */
+/* Stopped in a run with post-validation and resumed by one without, and the reverse. */
 static void check_resumed(struct test *test, const struct subject *subject, bool first_waits)
 {
     const struct clipping *clipping = &clippings[CLIPPINGS - 1];
@@ -216,12 +217,12 @@ static void check_resumed(struct test *test, const struct subject *subject, bool
 
 struct fault {
     int64_t step;
-    int pp; // the pipeline rank that has it
+    int pp; // the pipeline rank that gets it
     float value;
 };
 
-/* Before the squares are taken. */
-static enum status plant(void *context, struct rank_state *w, int64_t step)
+/* Before the squares are computed. */
+static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
     const struct fault *fault = context;
     if (step != fault->step || w->groups->place.pp != fault->pp)
@@ -231,14 +232,14 @@ static enum status plant(void *context, struct rank_state *w, int64_t step)
     return stream_sync(w->compute);
 }
 
-/* The same sentence, with and without. */
+/* The error message is the same with and without post-validation. */
 static void check_fault(struct test *test, const struct subject *subject, const char *layout,
                         struct fault fault)
 {
     char said[2][1024], on[WORDS_CHARS], what[200];
     enum status status[2];
     struct trace_options options = going_on;
-    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    options.hooks = (struct hooks){.context = &fault, .executed = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     snprintf(what, sizeof what, "%s, %g on pipeline rank %d in step %d", subject->name, (double)fault.value,
              fault.pp, (int)fault.step);
@@ -254,7 +255,7 @@ static void check_fault(struct test *test, const struct subject *subject, const 
     judge(test, what, said[0], good, said[1]);
 }
 
-/* Where nobody checks, what becomes of it is the same too. */
+/* With the check disabled the results are the same too. */
 static void check_unchecked(struct test *test, const struct subject *subject, const char *layout,
                             struct fault fault)
 {
@@ -263,12 +264,12 @@ static void check_unchecked(struct test *test, const struct subject *subject, co
     struct text why = {0};
     struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
     struct trace_options options = going_on;
-    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    options.hooks = (struct hooks){.context = &fault, .executed = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     enum status status = run(test, subject, common, layout, &options, &traces[0]);
     if (status == OK)
         status = run(test, subject, common, on, &options, &traces[1]);
-    // Whoever knows of it holds.
+    // Every rank that detects it stops.
     bool held = fault.pp > 0 || traces[1].ahead < fault.step;
     bool differs = status == OK && trace_differs(&traces[0], &traces[1], &why);
     judge(test, "a gradient that is not finite, unchecked", on, status == OK && !differs && held,
@@ -276,7 +277,7 @@ static void check_unchecked(struct test *test, const struct subject *subject, co
     text_free(&why);
 }
 
-/* In fp16 such a step is skipped on all ranks, also on those that had guessed, and takes its update back. */
+/* In fp16 such a step is skipped on all ranks; ranks that speculated roll their update back. */
 static void check_skipped(struct test *test, const struct subject *subject, const char *layout,
                           const char *scale, struct fault fault)
 {
@@ -284,7 +285,7 @@ static void check_skipped(struct test *test, const struct subject *subject, cons
     struct text why = {0};
     struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
     struct trace_options options = going_on;
-    options.hooks = (struct hooks){.context = &fault, .executed = plant};
+    options.hooks = (struct hooks){.context = &fault, .executed = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     snprintf(common, sizeof common, "%s precision.params_dtype=fp16 precision.hysteresis=1 %s", CLIP("0"),
              scale);
@@ -333,7 +334,7 @@ static void check_faults(struct test *test)
 
 /* ---- whole runs ---- */
 
-/* What a line of metrics.jsonl has that time has no part in. */
+/* The fields of a metrics.jsonl line that do not depend on time. */
 static void add_line(const char *line, const char *end, struct text *out)
 {
     static const char *const keys[] = {
@@ -365,7 +366,7 @@ static int read_metrics(const struct test *test, const char *name, struct text *
 
 static const char asked_to_stop[] = "POST_VALIDATION_STOPS";
 
-/* In place of the trainer's own (ld --wrap): the signal comes before the first step's end. */
+/* Replaces the trainer's own function (ld --wrap): the signal arrives before the first step ends. */
 void __real_stop_training(struct stop *stop);
 void __wrap_stop_training(struct stop *stop);
 void __wrap_stop_training(struct stop *stop)
@@ -377,8 +378,8 @@ void __wrap_stop_training(struct stop *stop)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* One run of the trainer in a process of its own, silent; `asked`: to stop, in its first step. The process's
- * exit status is the trainer's status. */
+/* One silent run of the trainer in a child process; `asked`: requests a stop in its first step. The
+ * process's exit status is the trainer's status. */
 static enum status train_apart(const struct test *test, const struct subject *subject, const char *words,
                                bool asked)
 {
@@ -403,8 +404,8 @@ static enum status train_apart(const struct test *test, const struct subject *su
     return (enum status)WEXITSTATUS(status);
 }
 
-/* Evaluations and checkpoints in between; and stopped after its first step, which rank 0 has run ahead of,
- * and gone on with. metrics.jsonl has what that of the synchronous run has, in its order. */
+/* With evaluations and checkpoints; and stopped after its first step, of which rank 0 has run ahead, and
+ * resumed. metrics.jsonl has the same lines as that of the synchronous run, in the same order. */
 static void check_whole_runs(struct test *test, const struct subject *subject, const char *clip,
                              bool takes_back)
 {
@@ -438,7 +439,7 @@ static void check_whole_runs(struct test *test, const struct subject *subject, c
         text_free(&lines[i]);
 }
 
-/* Nothing but the end of the run comes behind its last weights, which ranks still hand each other. */
+/* Only the end-of-run record follows the last weights, which ranks still exchange. */
 static void check_ends(struct test *test, const char *layout)
 {
     for (int i = 0; i < 5; i++) {
@@ -484,7 +485,7 @@ static enum status count_messages(struct world *world, void *argument)
     return OK;
 }
 
-/* A report down, and one up, across each boundary, and nothing over the world: dry as in earnest. */
+/* One report down and one up across each boundary, and none over the world: the dry run counts the same. */
 static void check_messages(struct test *test, bool dry)
 {
     struct messages messages = {.bytes = 0};
@@ -502,7 +503,8 @@ static void check_messages(struct test *test, bool dry)
         good = good && messages.sent[rank] == expected && messages.received[rank] == expected &&
                messages.all_reduces[rank] == 0;
     }
-    // Losses and tokens of 8 samples, a square for each parameter, a guess and the remarks of each rank.
+    // Losses and tokens of 8 samples, a sum of squares per parameter, a speculation flag and the step flags
+    // of each rank.
     struct params params;
     MUST(params_declare(&recipe->model, &messages.run.mesh.degrees, false, &params));
     int64_t numbers = 2 * 8 + params.count + 4 * (1 + STAT_COUNT);
@@ -548,19 +550,19 @@ int main(int argc, char **argv)
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (int s = 0; s < SUBJECTS; s++) {
-        // Under a sanitizer now and then only: it has what is done in each of the others.
+        // Under a sanitizer only some cases: the code paths are the same in all.
         for (int c = UNDER_SANITIZER ? CLIPPINGS - 1 : 0; c < CLIPPINGS; c++)
             check_subject(&test, &subjects[s], &clippings[c]);
         check_resumed(&test, &subjects[s], false);
         check_resumed(&test, &subjects[s], true);
-        // ThreadSanitizer takes no threads in a child of a process that has had some.
+        // ThreadSanitizer does not support new threads in a child of a multithreaded process.
         if (!UNDER_TSAN) {
             check_whole_runs(&test, &subjects[s], CLIP("0"), false);
             check_whole_runs(&test, &subjects[s], CLIP("2") SLOW, true);
         }
         for (int synchronous = 0; test.mpirun != NULL && synchronous < 2; synchronous++)
             check_processes(&test, &subjects[s], synchronous == 1);
-        printf("%s: %d runs, %d failures until now\n", subjects[s].name, test.runs, test.failures);
+        printf("%s: %d runs, %d failures so far\n", subjects[s].name, test.runs, test.failures);
         fflush(stdout);
     }
     check_faults(&test);

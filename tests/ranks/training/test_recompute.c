@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Computed again or kept: the same bits in every loss, weight and moment. On `strict`, memory that is given
- * back is NaN, so whatever the backward pass reads and nobody computed again shows. And what it is for:
- * activations take less memory. */
+/* Recomputed or kept activations: bit-identical losses, weights and moments. On `strict`, released memory is
+ * filled with NaN, so a dropped activation that the backward pass reads without recomputing it is detected.
+ * Recomputation must also reduce activation memory. */
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
 
@@ -17,7 +17,7 @@
 #define OFFLOAD " memory.offload_activations=true "
 #define MOMENTS " memory.offload_optimizer=true "
 
-/* Layouts whose bits are those of the first, which keeps everything. */
+/* Layouts bit-identical to the first, which keeps all activations. */
 struct alike {
     const char *name;
     enum tiny_family family;
@@ -36,7 +36,7 @@ static const struct alike groups[] = {
       "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1" SOME "[norm,activation]" STRICT,
       "pp=2 pipeline.schedule=v-min" SOME "[norm,core_attn]" STRICT,
       "pp=2 pipeline.schedule=dualpipev" BLOCK "1" STRICT, "pp=4 pipeline.layout=[2,0,3,0]" FULL STRICT,
-      // Away and back.
+      // Offload and reload.
       "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD, "pp=4 pipeline.layout=[2,0,3,0]" OFFLOAD STRICT,
       "pipeline.schedule=gpipe" OFFLOAD STRICT,
       "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,2,0,3]" OFFLOAD STRICT,
@@ -105,7 +105,7 @@ static enum status run(const struct test *test, const struct alike *group, const
     return run_part(test, group, layout, options, out);
 }
 
-/* Moments that are in the host's memory are saved from there, and loaded to there. */
+/* Moments in host memory are saved from there, and loaded to there. */
 static void check_resumed(struct test *test, const struct alike *group, const struct trace *reference)
 {
     struct trace trace = {.steps = 0};
@@ -127,8 +127,8 @@ static void check_resumed(struct test *test, const struct alike *group, const st
     text_free(&why);
 }
 
-/* The first rank allocates less for activations than when all is kept, and what goes away is in the host's
- * memory instead. */
+/* The first rank allocates less activation memory than when all are kept, and offloaded activations are in
+ * host memory. */
 static void check_memory(const char *layout, const struct memory_use *kept, const struct memory_use *use,
                          struct text *why)
 {
@@ -151,7 +151,7 @@ static void check_group(struct test *test, const struct alike *group)
     for (int i = 1; group->layouts[i] != NULL; i++) {
         const char *layout = group->layouts[i];
         if (UNDER_TSAN && i % 2 == 0)
-            continue; // what it looks for is in any of them
+            continue; // any one of them is enough for the sanitizer
         struct trace trace = {.steps = 0};
         struct text why = {0};
         struct memory_use use = {.peak_total_bytes = 0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Training from a file of actions. What a family's file says gives the bits that the family gives; and since
- * a file may put stages where it likes, so does the family's file with its lines in another order, and a file
- * in which one microbatch after the other goes through stages that lie anywhere. */
+/* Training from a schedule CSV file. A file exported from a family gives results bit-identical to the
+ * family's; and since a file may place stages on any rank, so do the family's file with permuted lines, and
+ * a file that runs the microbatches one at a time through arbitrarily placed stages. */
 #include "schedules/csv/csv.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
@@ -17,7 +17,7 @@ struct test {
     int runs, failures;
 };
 
-/* What is trained; the layout is beside it. */
+/* Model and data; the layout is separate. */
 struct model {
     enum tiny_family family;
     int tp;
@@ -39,7 +39,7 @@ static enum status train(const struct test *test, struct model model, const char
     return status;
 }
 
-/* Trains from the file, and compares to the bit. */
+/* Trains from the file, and compares bitwise. */
 static void expect_bits(struct test *test, struct model model, int p, bool strict,
                         const struct trace *reference, const char *what)
 {
@@ -57,7 +57,7 @@ static void expect_bits(struct test *test, struct model model, int p, bool stric
     text_free(&why);
 }
 
-/* Writes the lines of a table in the order of[0], of[1] ..., or as they are. */
+/* Writes the lines of a table in the order of[0], of[1] ..., or unchanged. */
 static void put(const struct test *test, const struct text *table, const int *of)
 {
     const char *lines[MOST_RANKS] = {NULL};
@@ -73,8 +73,8 @@ static void put(const struct test *test, const struct text *table, const int *of
     text_free(&out);
 }
 
-/* A family's file, as it is and with its lines in another order: which microbatch comes when is the same, and
- * so is every bit. Where a stage has two holders their lines stay mirror images. */
+/* A family's file, unchanged and with permuted lines: the order of microbatches is the same, and so is every
+ * bit. Where a stage has two replicas, their lines stay mirrored. */
 static void check_family(struct test *test, const char *name, int p, struct model model)
 {
     static const int orders[2][MOST_RANKS] = {{1, 0}, {2, 0, 3, 1}};
@@ -100,8 +100,8 @@ static void check_family(struct test *test, const char *name, int p, struct mode
     schedule_destroy(s);
 }
 
-/* One microbatch after the other. holder: of each of p stages for the first microbatches; its mirror image
- * has the stage for the rest, if there are two directions. */
+/* One microbatch at a time. holder: the rank of each of p stages for the first microbatches; with two
+ * directions its mirror image runs the stage for the rest. */
 static void put_one_by_one(const struct test *test, int p, const int *holder, bool two_ways)
 {
     struct text lines[MOST_RANKS] = {{0}}, table = {0};

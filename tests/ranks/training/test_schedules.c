@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Training with every schedule gives bitwise the same losses, gradient norms, weights and moments as one
- * pipeline rank that takes the same microbatches in order: on 2, 3, 4 and 8 ranks, with 1 to 16 microbatches
- * and every v up to 3 that the family takes, for either model, at tp 1 and 2, on `cpu` and now and then on
- * `strict`. As many layers as stages.
+/* Every schedule gives losses, gradient norms, weights and moments that are bitwise those of one pipeline
+ * rank that runs the same microbatches in order: on 2, 3, 4 and 8 ranks, with 1 to 16 microbatches and every
+ * v up to 3 that the family supports, for either model, at tp 1 and 2, on `cpu` and in some cases on
+ * `strict`. The model has as many layers as stages.
  *
- * DualPipe adds the microbatches of its two directions apart, and then both sums: another order than one
- * rank's, so it is held to verify's bounds there. But p does not change that order: on 4 and 8 ranks it has
- * the bits of 2.
+ * DualPipe accumulates the microbatches of its two directions separately, then adds both sums: another
+ * summation order than one rank's, so it is checked against verify's bounds. But p does not change that
+ * order: on 4 and 8 ranks it is bit-identical to 2.
  *
- * And `cuboid verify` finds each of them equal.
+ * `cuboid verify` must report each of them equal.
  *
- *     test_schedules         every second (family, p, m, v) once, with models, tp and devices taking turns
- *     test_schedules all     the whole product
- *     test_schedules FAMILY  the whole product of one family */
+ *     test_schedules         every second (family, p, m, v) once, with models, tp and devices in rotation
+ *     test_schedules all     all combinations
+ *     test_schedules FAMILY  all combinations of one family */
 #include "schedules/schedule.h"
 #include "tests/support/tiny_verify.h"
 #include "tests/support/trace.h"
@@ -37,7 +37,7 @@ struct test {
     bool whole;       // every variant of each case
     int cases, runs, failures;
     struct trace
-        reference[VARIANTS]; // of one pipeline rank, for the present numbers of layers and microbatches
+        reference[VARIANTS]; // of one pipeline rank, for the current numbers of layers and microbatches
     bool has_reference[VARIANTS];
 };
 
@@ -92,7 +92,7 @@ static void judge(struct test *test, const struct point *x, bool good, const cha
            layout, why);
 }
 
-/* Bits against `reference`. */
+/* Compares bitwise with `reference`. */
 static void compare(struct test *test, const struct point *x, const struct trace *reference)
 {
     struct trace trace = {.steps = 0};
@@ -104,7 +104,7 @@ static void compare(struct test *test, const struct point *x, const struct trace
     text_free(&why);
 }
 
-/* Bounds against one rank. */
+/* Checks verify's bounds against one rank. */
 static void compare_within_bound(struct test *test, const struct point *x)
 {
     char common[COMMON_CHARS], layout[LAYOUT_CHARS];
@@ -114,7 +114,7 @@ static void compare_within_bound(struct test *test, const struct point *x)
     struct comparison comparison = {variants[x->variant].family, common, layout, ""};
     enum status status = tiny_verify(&test->tiny, &comparison, STEPS, (struct hooks){0}, &report);
     bool good = status == OK && report.outside == 0;
-    judge(test, x, good, status == OK ? "outside of the bound" : fail_text());
+    judge(test, x, good, status == OK ? "out of bounds" : fail_text());
     if (status == OK && !good)
         verify_print(&report, false, stdout);
     verify_report_free(&report);
@@ -171,7 +171,7 @@ static void check_stages(struct test *test, int layers, int m)
         }
 }
 
-/* On 4 and 8 ranks, DualPipe has the bits of 2, whatever the model is. */
+/* DualPipe on 4 and 8 ranks is bit-identical to 2, for either model. */
 static void check_both_ways(struct test *test, int m)
 {
     struct trace reference = {.steps = 0};
@@ -191,14 +191,14 @@ static void check_command(struct test *test, const char *name)
     struct point x = {.name = name, .p = 2, .m = 4, .v = schedule_default_v(name), .layers = 5};
     snprintf(recipe, sizeof recipe, "%s/gpt.yaml", test->tiny.folder);
     snprintf(schedule, sizeof schedule, "pipeline.schedule=%s", name);
-    // The key by another name than the one that the command replaces it by.
+    // An alias of the key that the command overrides.
     char *words[] = {"verify", recipe, schedule, "parallel.pipeline_model_parallel_size=2", "--steps", "1"};
     struct schedule_options options = {.name = name, .p = x.p, .m = x.m};
     if (schedule_refusal(&options) == NULL)
         judge(test, &x, cmd_verify(6, words) == 0, "cuboid verify says otherwise");
 }
 
-/* ---- the rehearsal ---- */
+/* ---- memory planning ---- */
 
 struct memory_plan {
     struct run run;
@@ -237,7 +237,7 @@ static enum status memory_plan_make(const struct test *test, const struct point 
     return status;
 }
 
-/* The dry device counts what a run allocates, on every rank, part by part. */
+/* The dry device counts the bytes that a run allocates, on every rank, part by part. */
 static void check_memory(struct test *test, const char *name)
 {
     struct point x = {.name = name, .p = 4, .m = 6, .v = schedule_default_v(name), .layers = 8, .variant = 2};
@@ -251,8 +251,7 @@ static void check_memory(struct test *test, const char *name)
     for (int rank = 0; rank < x.p * variants[x.variant].tp; rank++)
         for (int part = 0; part < PART_COUNT; part++)
             good = good && real.use[rank].peak_bytes[part] == dry.use[rank].peak_bytes[part];
-    judge(test, &x, good,
-          status == OK ? "the dry device counts other bytes than were allocated" : fail_text());
+    judge(test, &x, good, status == OK ? "planned bytes differ from the allocated bytes" : fail_text());
 }
 
 int main(int argc, char **argv)
@@ -269,7 +268,7 @@ int main(int argc, char **argv)
             printf("%d stages: %d runs\n", layers, test.runs - before);
         fflush(stdout);
     }
-    // What ThreadSanitizer could see in these, verify's and whole runs', it sees in test_bounds and above.
+    // ThreadSanitizer coverage of verify and of whole runs is in test_bounds and in the cases above.
     for (int i = 0; !UNDER_TSAN && test.only == NULL && schedule_about(i) != NULL; i++) {
         check_command(&test, schedule_about(i)->name);
         check_memory(&test, schedule_about(i)->name);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Faults that test_faults.c injects into a layout's run: hooks of worker.h, each on every rank, each
- * touching its own rank's state only. Those of tables, gradients and the optimizer are in test_faults.c
+/* Faults that test_faults.c injects into a layout's run: hooks of worker.h, called on every rank, each
+ * modifying its own rank's state only. Those of tables, gradients and the optimizer are in test_faults.c
  * itself. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
-/* NULL where this rank does not hold it. */
+/* NULL if this rank does not hold it. */
 struct held *held_named(struct rank_state *w, const char *name);
 enum status scale(struct rank_state *w, struct tensor t, float factor);
 

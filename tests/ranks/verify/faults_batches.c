@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Faults in what a rank reads: samples, labels, masks, documents. */
+/* Injected faults in the data a rank reads: samples, labels, masks, documents. */
 #include "tests/ranks/verify/faults.h"
 
 #include <string.h>
 
-// A hook has its shape from worker.h, whether or not a fault asks for the step.
+// A hook has the signature of worker.h, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static int64_t tokens_of(const struct rank_state *w)
@@ -12,7 +12,7 @@ static int64_t tokens_of(const struct rank_state *w)
     return w->batches.rows * w->batches.seq_length;
 }
 
-/* The arrays of a microbatch, to be written. */
+/* The arrays of a microbatch, writable. */
 static int32_t *ids(const int32_t *array)
 {
     return (int32_t *)(uintptr_t)array;
@@ -62,14 +62,14 @@ static enum status read_again(struct rank_state *w, int dp_rank, int64_t step)
                         recipe->data.reset_attention_mask);
 }
 
-/* Two tp ranks take each other's data coordinate. */
+/* Two tp ranks swap their data coordinates. */
 enum status data_swapped(void *context, struct rank_state *w, int64_t step)
 {
     const struct place place = w->groups->place;
     return place.tp == 1 ? read_again(w, w->mesh.degrees.dp - 1 - place.dp, step) : OK;
 }
 
-/* The groups follow one order of ranks, the data another. */
+/* The groups follow one rank order, the data another. */
 enum status order_swapped(void *context, struct rank_state *w, int64_t step)
 {
     struct mesh other;
@@ -77,7 +77,7 @@ enum status order_swapped(void *context, struct rank_state *w, int64_t step)
     return read_again(w, mesh_place(&other, MESH_DENSE, w->world->rank).dp, step);
 }
 
-/* One microbatch twice, and its neighbour never. */
+/* One microbatch is used twice, its neighbor never. */
 enum status microbatch_lost(void *context, struct rank_state *w, int64_t step)
 {
     if (w->groups->place.dp == 0)
@@ -88,7 +88,7 @@ enum status microbatch_lost(void *context, struct rank_state *w, int64_t step)
     return OK;
 }
 
-/* The head's ranks compare the second microbatch with the first one's labels, and the other way round. */
+/* The head's ranks compare the second microbatch with the first one's labels, and vice versa. */
 enum status labels_of_another(void *context, struct rank_state *w, int64_t step)
 {
     struct batch *list = w->batches.list;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Faults in how a rank computes: indices, reductions inside layers, memory of activations, the rate of a
- * stage. */
+/* Injected faults in a rank's computation: indices, reductions inside layers, memory of activations, the
+ * learning rate of a stage. */
 #include "tests/ranks/verify/faults.h"
 
 #include "trainer/engine/stash.h"
 
 #include <stdlib.h>
 
-// A hook has its shape from worker.h, whether or not a fault asks for the step.
+// A hook has the signature of worker.h, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* Every tp rank takes itself for the first: tokens and heads are numbered from zero on each. */
+/* Every tp rank uses tp rank 0: tokens and heads are numbered from zero on each. */
 enum status numbered_from_zero(void *context, struct rank_state *w)
 {
     w->groups->tp->rank = 0;
@@ -23,7 +23,7 @@ enum status numbered_again(void *context, struct rank_state *w, int64_t step)
     return OK;
 }
 
-/* The bias of a row layer, added before the reduction: tp times. */
+/* The bias of a row-parallel layer, added before the reduction: tp times. */
 static const char row_bias[] = "layers.1.mlp.fc2.bias";
 
 enum status bias_grows(void *context, struct rank_state *w, int64_t step)
@@ -38,16 +38,16 @@ enum status bias_shrinks(void *context, struct rank_state *w, int64_t step)
     return held != NULL ? scale(w, held->weight, 0.5F) : OK;
 }
 
-/* ---- a row layer without its all-reduce ---- */
+/* ---- a row-parallel layer without its all-reduce ---- */
 
-/* A table of the transport that lets one call of a step pass; the comm's own while it is installed. */
+/* An ops table of the transport that skips one call of a step; installed in place of the comm's own. */
 struct silent {
-    struct transport_ops ops; // first: the table that the comm points to
+    struct transport_ops ops; // first: the ops table that the comm points to
     const struct transport_ops *inner;
     int calls;
 };
 
-/* The first is the embedding's, the second the first attention's. */
+/* The first all-reduce is the embedding's, the second the first attention's. */
 enum { SILENT_CALL = 2 };
 
 static enum status all_reduce_but_one(struct comm *comm, struct stream *stream, struct tensor data,
@@ -79,7 +79,7 @@ enum status row_sum_found(void *context, struct rank_state *w, int64_t step)
 
 /* ---- memory ---- */
 
-/* A slot of activations begins before the one before it ends. */
+/* A slot of activations begins before the end of the previous one. */
 enum status slots_overlap(void *context, struct rank_state *w)
 {
     const struct stash *stash = executor_stash(w->executor);
@@ -94,7 +94,7 @@ enum status slots_overlap(void *context, struct rank_state *w)
 /* ---- the learning rate of a stage ---- */
 
 struct late_run {
-    struct run run; // first: what the rank points to
+    struct run run; // first: the run that the rank points to
     struct recipe recipe;
     const struct run *original;
 };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Clean runs of random small models, optimizers, precisions and layouts through verify: not one comparison
- * may lie outside its bound. Run N is a function of N alone, so that a run that raised an alarm can be run
- * again by its number.
- *
- *   soak_verify FIRST COUNT [STEPS]     a line for each run; exit status 1 if any raised an alarm or failed
+/* Clean runs of random small models, optimizers, precisions and layouts through verify: no comparison may be
+ * out of bounds. Run N is a function of N alone, so that a failed run can be repeated by its number.
+ *    soak_verify FIRST COUNT [STEPS]     a line for each run; exit status 1 if any was out of bounds or
+ * failed
  *
  * CI runs a few of them; tools/soak runs thousands, and reads these lines. */
 #include "base/philox.h"
@@ -16,7 +15,7 @@
 
 enum { CHOICES_CHARS = 1000, MOST_TRIES = 60, MOST_RANKS = 8 };
 
-/* Random choices of one run, and the overrides made of them. */
+/* Random choices of one run, and the overrides made from them. */
 struct draw {
     struct philox generator;
     uint64_t count;
@@ -79,7 +78,7 @@ static void draw_optimizer(struct draw *d, int steps)
 {
     static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root"};
     static const double beta2[] = {0.95, 0.97, 0.98, 0.99, 0.999};
-    // One run in three has the largest rate.
+    // One run in three uses the largest rate.
     double lr = choice(d, 3) == 0 ? 1e-2 : 1e-4 * pow(100.0, uniform(d));
     add_to(d->common,
            "optimizer.lr=%.3g optimizer.min_lr=%.3g optimizer.lr_warmup_iters=%d optimizer.lr_decay_style=%s "
@@ -128,7 +127,7 @@ static void draw_layout(struct draw *d)
         add_to(d->layout, "cluster.device=strict ");
 }
 
-/* How many times refused choices are drawn again; the last try's family. */
+/* Number of retries after invalid choices; the last attempt's family. */
 static enum status draw_run(const struct tiny *tiny, uint64_t number, int steps, struct draw *d,
                             enum tiny_family *family)
 {
@@ -149,7 +148,8 @@ static enum status draw_run(const struct tiny *tiny, uint64_t number, int steps,
         if (fits)
             return OK;
     }
-    return status != OK ? status : fail(BAD_RECIPE, "run %llu: no layout drawn", (unsigned long long)number);
+    return status != OK ? status
+                        : fail(BAD_RECIPE, "run %llu: no valid layout found", (unsigned long long)number);
 }
 
 /* The quantity and the row of the largest ratio. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Layouts that add the same numbers in another order stay within derived bounds of one rank: three steps of
+/* Layouts that add the same terms in another order stay within derived bounds of one rank: three steps of
  * each layout below, every loss, gradient norm, gradient, weight and moment. The bounds themselves are
- * watched too: one that is 100 times the largest error of its quantity, over all these layouts, would hide
+ * checked too: a bound 100 times the largest error of its quantity, over all these layouts, would hide
  * faults. */
 #include "tests/support/tiny_verify.h"
 
@@ -12,7 +12,7 @@
 #define OVERLAP SP "parallel.tp_comm_overlap=true "
 
 static const struct comparison comparisons[] = {
-    // Each axis alone; 12 heads, 48 features and a vocabulary that none of them divides.
+    // Each parallel dimension alone; 12 heads, 48 features and a vocabulary not divisible by any of them.
     {TINY_GPT, "", "tp=2", ""},
     {TINY_GPT, "", "tp=3", ""},
     {TINY_GPT, "", "tp=4", ""},
@@ -31,13 +31,13 @@ static const struct comparison comparisons[] = {
     {TINY_GPT, "", "tp=4 dp=2" OVERLAP "cluster.device=strict", ""},
     {TINY_LLAMA, "", "tp=2 pp=2" SP, ""},
     {TINY_LLAMA, "", "tp=4 pp=2 pipeline.schedule=zb-h1" SP "cluster.device=strict", ""},
-    // All axes; tied and untied.
+    // All dimensions; tied and untied.
     {TINY_GPT, "", "tp=2 dp=2 pp=2" SP, ""},
     {TINY_GPT, "model.tie_word_embeddings=false",
      "tp=2 dp=2 pp=2 pipeline.schedule=zb-h1 parallel.zero_stage=2", ""},
     {TINY_LLAMA, "", "tp=2 dp=2 pp=2 pipeline.schedule=gpipe parallel.rank_order=pp-dp-tp-cp-ep", ""},
     {TINY_LLAMA, "model.tie_word_embeddings=true", "tp=2 dp=2 pp=2 parallel.zero_stage=1" SP, ""},
-    // Two directions, whose gradients are added at the end; one microbatch leaves nothing for the second.
+    // Two directions, whose gradients are added at the end; with one microbatch the second is empty.
     {TINY_GPT, "", "pp=2 pipeline.schedule=dualpipe", ""},
     {TINY_LLAMA, "", "pp=4 pipeline.schedule=dualpipe cluster.device=strict", ""},
     {TINY_GPT, "train.micro_batch_size=1",
@@ -47,13 +47,13 @@ static const struct comparison comparisons[] = {
     // A rank holds the first and the last stage.
     {TINY_GPT, "", "pp=2 dp=2 pipeline.schedule=zb-v", ""},
     {TINY_LLAMA, "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},
-    // Microbatches of other sizes, and fewer of them than stages.
+    // Other microbatch sizes, and fewer microbatches than stages.
     {TINY_GPT, "", "tp=2 train.micro_batch_size=1", "train.micro_batch_size=4"},
     {TINY_GPT, "", "dp=2 train.micro_batch_size=4", "train.micro_batch_size=1"},
     {TINY_LLAMA, "", "pp=2 train.micro_batch_size=4", "train.micro_batch_size=2"},
     {TINY_LLAMA, "", "pp=4 train.micro_batch_size=8", "train.micro_batch_size=1"},
     {TINY_GPT, "train.micro_batch_size=4", "pp=4 dp=2 pipeline.schedule=zb-h1", ""},
-    // As small as it can be: one layer, one token, a head for each rank, a rank without layers.
+    // The smallest sizes: one layer, one token, a head for each rank, a rank without layers.
     {TINY_LLAMA, "model.num_layers=1 model.seq_length=1", "tp=12 pp=2 pipeline.layout=[0,1]", ""},
     // Dropout and documents.
     {TINY_GPT, TINY_DROPOUT, "tp=4 dp=2", ""},
@@ -62,7 +62,7 @@ static const struct comparison comparisons[] = {
     {TINY_LLAMA, TINY_DOCUMENTS TINY_LLAMA_BYTES, "tp=2 dp=4 pp=2" SP, ""},
 };
 
-/* The same in bf16, whose bounds have a term of their own. */
+/* bf16, whose bounds have an additional term. */
 #define BF16_ALL   "precision.params_dtype=bf16 "
 #define NO_MASTERS "precision.main_params_dtype=bf16 "
 static const struct comparison narrow_comparisons[] = {
@@ -72,12 +72,12 @@ static const struct comparison narrow_comparisons[] = {
     {TINY_LLAMA, BF16_ALL, "tp=4 dp=2", ""},
     {TINY_LLAMA, BF16_ALL "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},
     {TINY_LLAMA, BF16_ALL, "pp=4 train.micro_batch_size=8", "train.micro_batch_size=1"},
-    // Without masters: a weight may be a unit in the last place apart where its decision is near.
+    // Without master weights: a weight may be one unit in the last place off where its rounding is close.
     {TINY_GPT, BF16_ALL NO_MASTERS, "tp=2 dp=2 pp=2 parallel.zero_stage=2" SP, ""},
     {TINY_LLAMA, BF16_ALL NO_MASTERS, "tp=4 dp=2 parallel.zero_stage=3", ""},
 };
 
-/* And in fp16, where a loss scale comes in: one is found, or given; without one gradients are small. */
+/* fp16, with a dynamic or a fixed loss scale; without a loss scale gradients are small. */
 #define FP16_ALL "precision.params_dtype=fp16 "
 static const struct comparison half_comparisons[] = {
     {TINY_GPT, FP16_ALL, "tp=3 pp=2" SP, ""},
@@ -120,7 +120,7 @@ static void check(struct test *test, const struct comparison *c)
     verify_report_free(&report);
 }
 
-/* No bound is more than 100 times the largest error that it allows. */
+/* No bound is more than 100 times the largest observed error. */
 static void check_bounds(struct test *test)
 {
     for (int q = VERIFY_GRADIENT; q < QUANTITIES; q++) {
@@ -131,11 +131,11 @@ static void check_bounds(struct test *test)
     }
 }
 
-/* ---- a weight that is rounded by other bits ---- */
+/* ---- a weight rounded with other random bits ---- */
 
 static const char rounded_locally[] = "layers.3.mlp.fc1.weight";
 
-/* Rounding counts a slice's elements from its own first on. */
+/* Injected fault: stochastic rounding counts elements from the start of the slice, not of the tensor. */
 static enum status rounds_from_zero(void *context, struct rank_state *w, int64_t step)
 {
     (void)context;
@@ -159,8 +159,8 @@ static enum status counts_right_again(void *context, struct rank_state *w, int64
     return OK;
 }
 
-/* Half of the weights are then a unit in the last place off, which is what a bound allows where a decision is
- * near: it must not be near everywhere. */
+/* Half of the weights are then one unit in the last place off, which a bound allows only where a rounding
+ * decision is close; it must not be close everywhere. */
 static void check_local_rounding(struct test *test)
 {
     const struct comparison c = {TINY_GPT, BF16_ALL NO_MASTERS "train.micro_batch_size=1",
@@ -170,13 +170,13 @@ static void check_local_rounding(struct test *test)
     enum status status = tiny_verify(&test->tiny, &c, 2, injected, &report);
     double ratio = status == OK ? largest_ratio(&report, VERIFY_WEIGHT, rounded_locally) : 0.0;
     bool good = status == OK && report.outside == 1 && ratio > 1.0;
-    printf("%-7s rounded by the local index: %d outside, %s at %g of its bound\n", good ? "ok" : "FAILED",
-           report.outside, rounded_locally, ratio);
+    printf("%-7s rounded by the local index: %d out of bounds, %s at %g of its bound\n",
+           good ? "ok" : "FAILED", report.outside, rounded_locally, ratio);
     test->failures += !good;
     verify_report_free(&report);
 }
 
-/* Under a sanitizer a few are enough: what it looks for does not hide in the numbers. */
+/* Under a sanitizer a few are enough: its findings do not depend on the values. */
 enum { EVERY = UNDER_TSAN ? 6 : UNDER_SANITIZER ? 3 : 1 };
 
 static void check_type(struct test *test, double loss_apart, const struct comparison *list, size_t count)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Faults that trainers have had, planted one by one into a layout's run, must be found by verify, in the
- * quantity where they belong; and without the fault the same layout must be clean. Nothing in the trainer
- * knows of this: a fault spoils the tables and the memory of a rank from the hooks of worker.h.
+/* Faults known from real trainers, injected one by one into a layout's run, must be detected by verify, in
+ * the quantity they affect first; without the fault the same layout must pass. The trainer has no code for
+ * this: a fault modifies the tables and the memory of a rank from the hooks of worker.h.
  *
- * The trap: a fault that a rank plants in memory it shares with others would be another fault. Hooks run on
- * every rank at once and touch their own worker only. The device is the cpu: its streams run at once, and
- * what lies on it can be written from here once a stream is synchronised. */
+ * Pitfall: a fault that a rank injects into memory shared with others would be another fault. Hooks run on
+ * every rank at once and modify their own rank state only. The device is the cpu: its streams are
+ * synchronous, and its memory can be written from here once a stream is synchronized. */
 #include "tests/ranks/verify/faults.h"
 #include "tests/support/tiny_verify.h"
 
@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A hook has its shape from worker.h, whether or not a fault asks for the step.
+// A hook has the signature of worker.h, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* ---- reaching in ---- */
+/* ---- access to a rank's state ---- */
 
 static struct param *row_named(struct rank_state *w, const char *name)
 {
@@ -46,7 +46,7 @@ static enum status scale_gradient(struct rank_state *w, const char *name, float 
     return held != NULL ? scale(w, held->gradient, factor) : OK;
 }
 
-/* ---- what a parameter's row says ---- */
+/* ---- parameter descriptors ---- */
 
 static enum status norm_not_reduced(void *context, struct rank_state *w)
 {
@@ -72,14 +72,14 @@ static enum status norm_decays(void *context, struct rank_state *w)
     return OK;
 }
 
-/* One row of the head more than there are words: the last rank's padding takes part in the softmax. */
+/* One row of the head more than the vocabulary has: the last rank's padding takes part in the softmax. */
 static enum status padding_declared(void *context, struct rank_state *w)
 {
     row_named(w, "head.weight")->dim[0]++;
     return OK;
 }
 
-/* Only the head shall believe in it, not those who look at weights. */
+/* Only the head uses the modified descriptor, not the code that reads weights. */
 static enum status padding_built(void *context, struct rank_state *w)
 {
     struct param *row = row_named(w, "head.weight");
@@ -113,7 +113,7 @@ static enum status local_index(void *context, struct rank_state *w)
     return draw_again(w, "layers.3.mlp.fc1.weight", "layers.3.mlp.fc1.weight", 0);
 }
 
-/* The copy of a tied weight draws under its own name. */
+/* The copy of a tied weight is initialized under its own name. */
 static enum status copy_drawn_apart(void *context, struct rank_state *w)
 {
     struct held *held = held_named(w, "head.weight");
@@ -132,7 +132,7 @@ static enum status tie_never(void *context, struct rank_state *w, int64_t step)
     return scale_gradient(w, "head.weight", 0.0F);
 }
 
-/* One part in ten thousand. */
+/* By one part in ten thousand. */
 static enum status a_little_larger(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "layers.3.mlp.fc1.weight", 1.0001F);
@@ -172,7 +172,7 @@ static enum status data_twice(void *context, struct rank_state *w, int64_t step)
     return group_all_reduce(w->groups->data, w->compute, w->weights.flat_gradient, REDUCE_SUM);
 }
 
-/* One data rank adds up one gradient elsewhere, and the sum over data gets zeros from it. */
+/* One data rank accumulates one gradient in another buffer, and adds zeros to the data-parallel sum. */
 static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
 
 static enum status bucket_elsewhere(void *context, struct rank_state *w)
@@ -231,7 +231,7 @@ static enum status v_forgotten(void *context, struct rank_state *w, int64_t step
     return owned != NULL ? scale(w, owned->v, 0.0F) : OK;
 }
 
-/* ---- twins: the two holders of a stage in DualPipe ---- */
+/* ---- stage replicas: the two ranks that hold a stage in DualPipe ---- */
 
 static enum status replicas_alone(void *context, struct rank_state *w)
 {
@@ -250,7 +250,7 @@ static enum status replicas_twice(void *context, struct rank_state *w, int64_t s
     return group_all_reduce(w->groups->stage_replicas, w->compute, w->weights.flat_gradient, REDUCE_SUM);
 }
 
-/* Both of them put their squares into the global norm. */
+/* Both replicas add their squares to the global norm. */
 static enum status replicas_report(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->stage_replicas->rank = 0;
@@ -268,15 +268,15 @@ static enum status one_replica_reports(void *context, struct rank_state *w, int6
 struct fault {
     const char *name;
     struct hooks hooks;
-    int quantity;    // where it must show
-    const char *row; // and in which parameter; NULL: in any
+    int quantity;    // the quantity that must be out of bounds
+    const char *row; // and the parameter; NULL: any
 };
 
-/* Faults that fit one layout, which is also run without any. */
+/* Faults for one layout, which is also run without any. */
 struct bed {
     struct comparison comparison;
     const struct fault *faults;
-    int most; // of them, the first; 0: all. Narrow bounds see those that are wrong by their own size
+    int most; // faults to run, from the first; 0: all. Wider bounds do not detect the others
 };
 
 #define END                \
@@ -285,15 +285,18 @@ struct bed {
     }
 
 static const struct fault in_square[] = {
-    {"a tie counted twice", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
-    {"gradients added over data twice", {.executed = data_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
-    {"a row layer without its all-reduce",
+    {"a tied gradient added twice", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"data-parallel gradients reduced twice",
+     {.executed = data_twice},
+     VERIFY_GRADIENT,
+     "layers.0.mlp.fc1.weight"},
+    {"a row-parallel layer without its all-reduce",
      {.built = row_sum_lost, .executed = row_sum_found},
      QUANTITY_LOSS,
      NULL},
     {"all data ranks read the first one's samples", {.loaded = data_of_first}, QUANTITY_LOSS, NULL},
     {"a gradient scaled by tp", {.executed = scaled_by_tp}, VERIFY_GRADIENT, "layers.2.attention.proj.bias"},
-    {"a whole gradient added over tp",
+    {"a replicated gradient added over tp",
      {.declared = reduced_though_whole},
      VERIFY_GRADIENT,
      "layers.0.norm2.bias"},
@@ -302,17 +305,17 @@ static const struct fault in_square[] = {
     {"rank order of the data swapped", {.loaded = order_swapped}, QUANTITY_LOSS, NULL},
     {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
     {"a microbatch twice, another never", {.loaded = microbatch_lost}, QUANTITY_LOSS, NULL},
-    {"a norm's weight twice in the global norm",
+    {"a norm weight twice in the global norm",
      {.executed = norm_begins_to_report, .reduced = norm_is_silent_again},
      QUANTITY_NORM,
      NULL},
-    {"a share missing in the global norm",
+    {"a shard missing in the global norm",
      {.executed = share_is_silent, .reduced = share_reports_twice},
      QUANTITY_NORM,
      NULL},
-    {"Adam's v forgotten", {.loaded = v_forgotten}, VERIFY_V, "layers.1.mlp.fc2.weight"},
-    {"one replica drifts by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
-    {"gradients never added over data",
+    {"Adam's v reset", {.loaded = v_forgotten}, VERIFY_V, "layers.1.mlp.fc2.weight"},
+    {"one replica differs by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
+    {"data-parallel gradients not reduced",
      {.built = data_alone, .executed = data_together},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
@@ -328,7 +331,10 @@ static const struct fault in_square[] = {
      {.executed = a_little_larger},
      VERIFY_GRADIENT,
      "layers.3.mlp.fc1.weight"},
-    {"a share drawn by its local index", {.built = local_index}, VERIFY_INITIAL, "layers.3.mlp.fc1.weight"},
+    {"a shard initialized by its local index",
+     {.built = local_index},
+     VERIFY_INITIAL,
+     "layers.3.mlp.fc1.weight"},
     {"padding inside the softmax",
      {.declared = padding_declared, .built = padding_built},
      QUANTITY_LOSS,
@@ -345,19 +351,19 @@ static const struct fault in_pipeline[] = {
      {.built = numbered_from_zero, .executed = numbered_again},
      VERIFY_GRADIENT,
      "position.weight"},
-    {"a tie never added", {.executed = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient not added", {.executed = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
     {"the learning rate of another step on one stage",
      {.declared = rate_of_another_step, .stepped = rate_of_this_step},
      VERIFY_WEIGHT,
      "layers.4.mlp.fc1.weight"},
     {"an activation slot too short", {.built = slots_overlap}, VERIFY_GRADIENT, NULL},
-    {"a tied copy drawn apart", {.built = copy_drawn_apart}, VERIFY_REPLICAS, "embedding.weight"},
+    {"a tied copy initialized separately", {.built = copy_drawn_apart}, VERIFY_REPLICAS, "embedding.weight"},
     {"labels of another microbatch", {.loaded = labels_of_another}, QUANTITY_LOSS, NULL},
     END,
 };
 
 static const struct fault in_replicated[] = {
-    {"replicated heads not added",
+    {"gradients of replicated heads not added",
      {.declared = kv_not_added},
      VERIFY_GRADIENT,
      "layers.0.attention.k.weight"},
@@ -379,24 +385,30 @@ static const struct fault in_dropped[] = {
 
 static const struct fault in_documents[] = {
     {"a mean of means", {.loaded = mean_of_means}, QUANTITY_LOSS, NULL},
-    {"documents see each other", {.loaded = documents_forgotten}, QUANTITY_LOSS, NULL},
-    {"positions go on over documents", {.loaded = positions_go_on}, QUANTITY_LOSS, NULL},
+    {"attention across documents", {.loaded = documents_forgotten}, QUANTITY_LOSS, NULL},
+    {"positions not reset at document ends", {.loaded = positions_go_on}, QUANTITY_LOSS, NULL},
     {"one data rank without loss mask", {.loaded = mask_forgotten}, QUANTITY_LOSS, NULL},
     END,
 };
 
 static const struct fault in_two_ways[] = {
-    {"the directions never added",
+    {"gradients of the directions not added",
      {.built = replicas_alone, .executed = replicas_together},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
-    {"the directions added twice", {.executed = replicas_twice}, VERIFY_GRADIENT, "layers.0.mlp.fc1.weight"},
-    {"one twin drifts by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
-    {"both twins in the global norm",
+    {"gradients of the directions added twice",
+     {.executed = replicas_twice},
+     VERIFY_GRADIENT,
+     "layers.0.mlp.fc1.weight"},
+    {"one stage replica differs by a bit",
+     {.reduced = replica_drifts},
+     VERIFY_REPLICAS,
+     "layers.4.mlp.fc2.weight"},
+    {"both stage replicas in the global norm",
      {.executed = replicas_report, .reduced = one_replica_reports},
      QUANTITY_NORM,
      NULL},
-    {"a tie counted twice, on both twins", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient added twice, dualpipe", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
     END,
 };
 
@@ -422,7 +434,7 @@ static int check_clean(const struct tiny *tiny, const struct bed *bed)
     struct verify_report report = {0};
     enum status status = tiny_verify(tiny, &bed->comparison, 2, (struct hooks){0}, &report);
     bool good = status == OK && report.outside == 0;
-    printf("%-7s %s, without a fault: %s\n", good ? "ok" : "FAILED", bed->comparison.layout,
+    printf("%-7s %s, without faults: %s\n", good ? "ok" : "FAILED", bed->comparison.layout,
            status == OK ? "clean" : fail_text());
     if (status == OK && !good)
         verify_print(&report, false, stdout);
@@ -436,7 +448,7 @@ static int check_fault(const struct tiny *tiny, const struct bed *bed, const str
     enum status status = tiny_verify(tiny, &bed->comparison, 2, fault->hooks, &report);
     double ratio = status == OK ? largest_ratio(&report, fault->quantity, fault->row) : 0.0;
     bool good = status == OK && report.outside > 0 && ratio > 1.0;
-    printf("%-7s %-42s %d outside; %s%s%s at %.3g of its bound\n", good ? "ok" : "FAILED", fault->name,
+    printf("%-7s %-42s %d out of bounds; %s%s%s at %.3g of its bound\n", good ? "ok" : "FAILED", fault->name,
            report.outside, quantity_name(fault->quantity), fault->row != NULL ? " of " : "",
            fault->row != NULL ? fault->row : "", ratio);
     if (status != OK)
@@ -461,6 +473,6 @@ int main(void)
             failures += check_fault(&tiny, &beds[b], fault);
     }
     tiny_destroy(&tiny);
-    printf("%d faults planted, %d failures\n", injected, failures);
+    printf("%d faults injected, %d failures\n", injected, failures);
     return failures != 0;
 }

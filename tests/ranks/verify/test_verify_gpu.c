@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* `verify` on the cuda device, whose GPUs are the emulator's: perturbed runs change tensors that only the GPU
- * can reach. One rank, with and without CUDA graphs, in device memory that the host may not touch; and eight
- * ranks with NCCL between them, whose bounds must be those that the cpu device has, up to how far four random
- * draws may differ. */
+/* `verify` on the cuda device with emulated GPUs: perturbed runs change tensors that only the GPU can
+ * access. One rank, with and without CUDA graphs, in device memory that the host cannot access; and eight
+ * ranks with NCCL between them, whose bounds must equal those of the cpu device, up to the spread of four
+ * random perturbations. */
 #include "tests/support/tiny_verify.h"
 
 #include <math.h>
@@ -14,13 +14,13 @@
 #define EIGHT   "tp=2 dp=2 pp=2 parallel.sequence_parallel=true"
 #define AT_MOST 1.5 // of the bounds of two devices
 
-/* Clean, and with perturbed runs that moved the loss. */
+/* Passes, and with perturbed runs that changed the loss. */
 static enum status check(const struct tiny *tiny, const struct comparison *comparison, double *loss_bound)
 {
     struct verify_report report = {0};
     enum status status = tiny_verify(tiny, comparison, 1, (struct hooks){0}, &report);
     if (status == OK && report.outside > 0)
-        status = fail(OUT_OF_BOUND, "%s%s: %d comparisons are outside", comparison->common,
+        status = fail(OUT_OF_BOUND, "%s%s: %d comparisons are out of bounds", comparison->common,
                       comparison->layout, report.outside);
     if (status == OK)
         *loss_bound = report.step[0].loss_bound;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What `cuboid verify` prints: the order of its lines, its verdict, and which faults a layout cannot expose.
- */
+/* The output of `cuboid verify`: the order of its lines, its verdict, and the faults that a layout cannot
+ * expose. */
 #include "tests/support/tiny.h"
 #include "trainer/verify/verify.h"
 
@@ -21,7 +21,7 @@ static void expect(struct test *test, bool good, const char *what, const char *p
     test->failures += !good;
 }
 
-/* ---- a report made by hand ---- */
+/* ---- a handmade report ---- */
 
 enum { ROWS = 3 };
 
@@ -49,7 +49,7 @@ static void make(struct made *made)
     }
 }
 
-/* The text is the caller's to free. */
+/* The caller frees the text. */
 static char *printed(const struct verify_report *report)
 {
     char *text = NULL;
@@ -74,7 +74,7 @@ static void check_clean(struct test *test)
     make(&made);
     char *text = printed(&made.report);
     expect(test, has_in_order(text, "embedding.weight", "layers.0.norm1.weight", "head.weight"),
-           "lines are in forward order, not in that of their ratios", text);
+           "lines are in forward order, not sorted by ratio", text);
     expect(test, strstr(text, "PASS: all within bounds (worst error/bound 0.986, gradient)\n") != NULL,
            "a clean run passes", text);
     expect(test, strstr(text, "against the fp64 norm of the layout's own gradients") != NULL,
@@ -92,9 +92,9 @@ static void check_outside(struct test *test)
     char *text = printed(&made.report);
     expect(test, strstr(text, "inf") == NULL, "nothing is \"inf of its bound\"", text);
     expect(test, has_in_order(text, "embedding.weight", "not finite", "FAIL: 2 outside bounds, 2 of them"),
-           "what is not finite is outside", text);
+           "a value that is not finite is out of bounds", text);
     expect(test, has_in_order(text, "head.weight", "exact", "Initial weights differ"),
-           "what must be bit-identical is named so", text);
+           "exact quantities are marked", text);
     free(text);
 
     make(&made);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/ranks/parallel/death_clock.h"
+#include "tests/ranks/parallel/watchdog_clock.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -70,7 +70,7 @@ void clock_enter(struct test_clock *clock, struct watchdog *dog, int rank)
 
 void clock_leave(struct test_clock *clock, struct watchdog *dog, int rank)
 {
-    atomic_store(&clock->entered[rank], false); // no more read than watched
+    atomic_store(&clock->entered[rank], false); // read only while watched
     watchdog_leave(dog, &clock->pulses[rank]);
 }
 

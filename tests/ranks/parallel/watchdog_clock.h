@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The watchdogs' clock in test_death: time passes when a rank of the world lets it pass, and not before every
- * process has looked at its ranks. So the outcome does not depend on how fast the machine is, or how busy.
+/* The watchdogs' virtual clock in test_failure: time advances only when a rank of the world advances it, and
+ * only after every process has checked its ranks. So the outcome does not depend on the speed or load of the
+ * machine.
  *
  *     rank 1:                clock_others_wait(clock, 1, 4);   // the others have reached their messages
- *                            clock_pass(clock, 20, false);     // 20 looks of every watchdog
+ *                            clock_pass(clock, 20, false);     // 20 checks of every watchdog
  *
  * One scene for all processes of a world, in a file that they map; one clock for each process. */
 #pragma once
@@ -16,10 +17,10 @@ enum { CLOCK_RANKS = 8 };
 
 struct scene {
     atomic_int processes;          // that have a clock
-    atomic_int passed;             // looks that everybody may have made
-    atomic_int asked[CLOCK_RANKS]; // by process: the look that its watchdog waits for
+    atomic_int passed;             // checks that every watchdog may have made
+    atomic_int asked[CLOCK_RANKS]; // by process: the check that its watchdog waits for
     atomic_int waits[CLOCK_RANKS]; // by rank: for a message
-    atomic_bool late;              // each look comes a thousand times later than it should
+    atomic_bool late;              // each check comes a thousand times later than it should
 };
 
 struct test_clock {
@@ -40,8 +41,8 @@ void clock_leave(struct test_clock *clock, struct watchdog *dog, int rank);
 
 /* Returns when all ranks but this one wait for a message. */
 void clock_others_wait(struct test_clock *clock, int rank, int ranks);
-/* Lets every watchdog of the world look so often. Each look stands for its interval: where `late`, for a
- * process that slept through a thousand of them. Returns when all of them have looked. */
+/* Lets every watchdog of the world check `looks` times. Each check takes one interval; if `late`, the
+ * process appears to have slept through a thousand intervals. Returns when all of them have checked. */
 void clock_pass(struct test_clock *clock, int looks, bool late);
-/* From now on time passes by itself, a look in a millisecond. */
+/* From now on time advances by itself, one check per millisecond. */
 void clock_flow(struct test_clock *clock);

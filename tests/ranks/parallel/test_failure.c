@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How worlds end. This program starts itself, alone or under mpirun, lets a rank fail, vanish or stop in one
- * of several ways while the others wait for it, and checks that all are gone soon, with which words and which
- * exit status.
- *     test_death [MPIRUN]                    runs everything
- *     test_death TRANSPORT SIZE CASE SCENE   is one of the worlds
- * Compiled ON_THE_EMULATOR its worlds are of nccl, between the GPUs of tests/emulator.
+/* Failure handling of worlds. This program starts itself, alone or under mpirun, makes a rank fail, vanish
+ * or stop in one of several ways while the others wait for it, and checks how soon all are gone, with which
+ * messages and which exit status.
+ *     test_failure [MPIRUN]                    runs everything
+ *     test_failure TRANSPORT SIZE CASE SCENE   is one of the worlds
+ * Compiled ON_THE_EMULATOR its worlds use nccl, between the GPUs of tests/emulator.
  *
- * Soon is within five seconds, or before ten worlds without a failure have come and gone after those: they
- * are slowed down by whatever else the machine does as the one that fails is. Watchdogs have a clock of the
- * test's own (death_clock.h). */
-#include "tests/ranks/parallel/death_clock.h"
+ * The limit is five seconds, or the time in which ten worlds without a failure have started and ended after
+ * those: load on the machine slows them down as much as the failing one. Watchdogs use the test's own clock
+ * (watchdog_clock.h). */
 #include "tests/ranks/parallel/ranks.h"
+#include "tests/ranks/parallel/watchdog_clock.h"
 #include "tests/support/tiny.h"
 
 #include <fcntl.h>
@@ -28,19 +28,19 @@ enum {
     LIMIT_MS = 5000,
     YARDSTICKS = 10,
     EXIT_STATUS = 40
-}; // a world that returns ends with EXIT_STATUS + its status
+}; // a world that returns exits with EXIT_STATUS + its status
 
-/* Of a watchdog on the test's clock, which looks every 0.1 s. The report comes with the ninth look that sees
- * no progress and the end with the nineteenth. These stay a look away from both: the look in which time
- * passes may be the first that sees a word, or not. */
+/* Of a watchdog on the test's clock, which checks every 0.1 s. The report comes with the ninth check without
+ * progress and the abort with the nineteenth. The cases stay one check away from both: the check in which
+ * time advances may be the first without a heartbeat, or not. */
 static const double LIMIT_S = 0.8;
 enum { LOOKS = 7, LATE_LOOKS = 14 };
 
-static const char dying[] = "now: "; // printed just before it happens; from here the clock runs
+static const char failing_now[] = "now: "; // printed just before the failure; from here the clock runs
 
 static void now(const char *what)
 {
-    printf("%s%s\n", dying, what);
+    printf("%s%s\n", failing_now, what);
     fflush(stdout);
 }
 
@@ -54,7 +54,7 @@ static void say_now(const struct world *world, int rank, const char *what)
 
 /* Of a process. */
 struct job {
-    const struct death *death;
+    const struct failure_case *failure_case;
     struct watchdog *watchdog;
     struct test_clock clock;
     atomic_int failed; // ranks
@@ -97,7 +97,7 @@ static enum status all_fail(struct env *env, struct job *job)
     return fail(BAD_DATA, "no tokens for rank %d", env->world->rank);
 }
 
-/* Rank 0 is ready to stop; the others take longer to save than a failure would be given. */
+/* Rank 0 is ready to stop; the others take longer to save than the limit after a failure. */
 static enum status all_stop(struct env *env, struct job *job)
 {
     (void)job;
@@ -107,7 +107,7 @@ static enum status all_stop(struct env *env, struct job *job)
     return fail(STOPPED, "a complete checkpoint was written");
 }
 
-static enum status one_dies(struct env *env, struct job *job)
+static enum status one_exits(struct env *env, struct job *job)
 {
     (void)job;
     say_now(env->world, 1, "rank 1 dies");
@@ -133,7 +133,7 @@ static enum status one_lost_step(struct env *env, struct job *job)
     return reduce(env, env->world->rank == 1 ? 11 : 10);
 }
 
-/* It comes when another has already failed. */
+/* It arrives after another rank has already failed. */
 static enum status one_is_lost(struct env *env, struct job *job)
 {
     while (env->world->rank == 1 && atomic_load(&job->failed) == 0)
@@ -160,8 +160,8 @@ static enum status all_hang(struct env *env, struct job *job)
     sleep_for_ever();
 }
 
-/* For five times the watchdog's limit, but with a word before each limit. Looks are late, as of a process
- * that was stopped meanwhile. */
+/* Runs for five times the watchdog's limit, but with a heartbeat before each limit. Checks are late, as in a
+ * process that was stopped meanwhile. */
 static enum status one_is_slow(struct env *env, struct job *job)
 {
     if (env->world->rank != 1)
@@ -175,11 +175,11 @@ static enum status one_is_slow(struct env *env, struct job *job)
     clock_leave(&job->clock, job->watchdog, 1);
     clock_pass(&job->clock, LOOKS, true);
     clock_enter(&job->clock, job->watchdog, 1);
-    printf("rank 1 comes late\n");
+    printf("rank 1 is late\n");
     return reduce(env, 10);
 }
 
-/* The limit passes, and then there is a word before the end. */
+/* The limit passes, and then a heartbeat arrives before the abort. */
 static enum status one_is_late(struct env *env, struct job *job)
 {
     if (env->world->rank != 1)
@@ -189,25 +189,25 @@ static enum status one_is_late(struct env *env, struct job *job)
     clock_pass(&job->clock, LATE_LOOKS, false);
     who_does("there");
     clock_pass(&job->clock, LOOKS, false);
-    now("rank 1 comes late");
+    now("rank 1 is late");
     return reduce(env, 10);
 }
 
-static const struct death {
+static const struct failure_case {
     const char *name;
     enum status (*body)(struct env *env, struct job *job);
     struct watchdog_config watchdog;
     bool system_clock; // of the watchdog
-    bool stops;        // SIGTERM asks it to
+    bool stops;        // by SIGTERM
 } cases[] = {
-    {.name = "all_end", .body = all_end}, // a world by which others are measured
+    {.name = "all_end", .body = all_end}, // a world used as the time reference
     {.name = "one_fails", .body = one_fails},
     {.name = "all_fail", .body = all_fail},
     {.name = "all_stop", .body = all_stop},
-    {.name = "one_dies", .body = one_dies},
+    {.name = "one_exits", .body = one_exits},
     {.name = "one_is_killed", .body = one_is_killed},
     {.name = "one_lost_step", .body = one_lost_step},
-    {.name = "one_is_lost", .body = one_is_lost}, // NCCL says so (EMULATOR_FAIL)
+    {.name = "one_is_lost", .body = one_is_lost}, // NCCL reports the error (EMULATOR_FAIL)
     {.name = "one_hangs", .body = one_hangs, .watchdog = {.limit_s = LIMIT_S}},
     {.name = "all_hang", .body = all_hang, .watchdog = {.limit_s = 0.2}, .system_clock = true},
     {.name = "one_is_slow", .body = one_is_slow, .watchdog = {.limit_s = LIMIT_S}},
@@ -224,7 +224,7 @@ static enum status body(struct world *world, void *argument)
     TRY(env_open(&env, world, &(struct run){.device = device}));
     TRY(reduce(&env, 1)); // past launch
     clock_enter(&job->clock, job->watchdog, world->rank);
-    enum status status = job->death->body(&env, job);
+    enum status status = job->failure_case->body(&env, job);
     clock_leave(&job->clock, job->watchdog, world->rank);
     if (status != OK)
         atomic_fetch_add(&job->failed, 1);
@@ -251,23 +251,23 @@ static int be_a_world(char **argv)
         setenv("EMULATOR_FAIL", "ncclCommGetAsyncError", 1);
         now("NCCL will say that a partner is gone");
     }
-    struct job job = {.death = NULL};
+    struct job job = {.failure_case = NULL};
     for (int c = 0; c < CASES; c++)
         if (strcmp(cases[c].name, argv[3]) == 0)
-            job.death = &cases[c];
-    CHECK(job.death != NULL);
+            job.failure_case = &cases[c];
+    CHECK(job.failure_case != NULL);
     clock_open(&job.clock, argv[4]);
-    struct watchdog_config config = job.death->watchdog;
+    struct watchdog_config config = job.failure_case->watchdog;
     struct stop *stop = NULL;
-    if (job.death->stops)
+    if (job.failure_case->stops)
         config.stop = stop = receive_sigterm();
-    if (!job.death->system_clock)
+    if (!job.failure_case->system_clock)
         config.clock = clock_of(&job.clock);
     MUST(watchdog_start(&config, &job.watchdog));
     enum status status = world_run(argv[1], size, body, &job);
     watchdog_stop(job.watchdog);
     stop_destroy(stop);
-    // As cuboid does: every process says it, as mpirun ends the others at the first that ends with a failure.
+    // As cuboid does: every process reports it, as mpirun ends the others at the first failure.
     if (status != OK)
         fprintf(stderr, "%s\n", fail_text());
     return EXIT_STATUS + (int)status;
@@ -285,14 +285,14 @@ static long long milliseconds(void)
 struct outcome {
     char text[16384];
     bool said_now, gone; // gone: all who held our pipe
-    long long ms;        // from "now: ", or the start, to then
-    int exit_status;     // -1: it had to be ended
+    long long ms;        // from "now: ", or the start, to the end
+    int exit_status;     // -1: it had to be killed
 };
 
-/* How this program becomes a world. */
+/* Arguments that start this program as a world. */
 struct way {
     const char *program, *mpirun, *transport; // mpirun NULL: alone
-    int patience_s; // from mpirun's SIGTERM to its SIGKILL; 0: what it has by itself, a second
+    int patience_s; // from mpirun's SIGTERM to its SIGKILL; 0: mpirun's default of one second
 };
 
 struct launched {
@@ -304,7 +304,7 @@ static void start_world(const struct way *way, const char *name, int out, struct
 {
     char scene[TINY_FOLDER_CHARS + 10], patience[12];
     const char *root = getenv("TMPDIR");
-    snprintf(world->folder, sizeof world->folder, "%s/death-XXXXXX", root != NULL ? root : "/tmp");
+    snprintf(world->folder, sizeof world->folder, "%s/failure-XXXXXX", root != NULL ? root : "/tmp");
     CHECK(mkdtemp(world->folder) != NULL);
     snprintf(scene, sizeof scene, "%s/scene", world->folder);
     clock_scene(scene);
@@ -327,7 +327,7 @@ static void start_world(const struct way *way, const char *name, int out, struct
     _exit(127);
 }
 
-/* Its status as waitpid says it. What is left of it ends, if anything. */
+/* Its status as from waitpid. Kills what is left of it. */
 static int end_world(struct launched *world)
 {
     int status = 0;
@@ -336,14 +336,14 @@ static int end_world(struct launched *world)
     remove_tree(world->folder);
     return status;
 }
-/* What measures how long others take here and now. */
+/* The time reference: how long worlds without a failure take on this machine now. */
 struct yardstick {
     struct launched world;
     bool runs;
     int ended;
 };
 
-/* Starts the next world without a failure when there is none, or the last has ended. */
+/* Starts the next world without a failure if there is none, or the last has ended. */
 static void measure(struct yardstick *y, const struct way *way)
 {
     siginfo_t info = {.si_pid = 0};
@@ -362,8 +362,7 @@ static void measure(struct yardstick *y, const struct way *way)
     }
 }
 
-/* Reads until nobody holds the other end of the pipe: then all ranks are gone. Or until they have had the
- * time to be. */
+/* Reads until the other end of the pipe is closed by all: then all ranks are gone. Or until the limit. */
 static void listen_until_end(int from, const struct way *way, struct outcome *out)
 {
     struct yardstick yardstick = {.runs = false};
@@ -379,7 +378,7 @@ static void listen_until_end(int from, const struct way *way, struct outcome *ou
         out->gone = got <= 0;
         length += got > 0 ? (size_t)got : 0;
         out->text[length] = 0;
-        if (!out->said_now && strstr(out->text, dying) != NULL) {
+        if (!out->said_now && strstr(out->text, failing_now) != NULL) {
             out->said_now = true;
             begin = milliseconds();
         }
@@ -403,19 +402,19 @@ static void run_world(const struct way *way, const char *name, struct outcome *o
     out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Where all fail, they agree on the lowest, or one that has waited in vain for the others speaks for itself.
- */
+/* Where all fail, they agree on the lowest rank, or a rank that timed out waiting for the others reports
+ * itself. */
 static const struct expectation {
-    const char *transport, *name, *words; // '#': a rank's number, the same at every place
+    const char *transport, *name, *words; // '#': a rank's number, the same at every position
     int exit_status;                      // 0: any but 0
-    const char *also;                     // said too; NULL: nothing
+    const char *also;                     // also printed; NULL: nothing
 } expectations[] = {
 #ifdef ON_THE_EMULATOR
-    // The others give up their comms and end by themselves.
+    // The others abort their comms and exit by themselves.
     {"nccl", "one_fails", "rank 1: the loss is not finite", EXIT_STATUS + NOT_FINITE, NULL},
     {"nccl", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
-    {"nccl", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
-    {"nccl", "one_lost_step", "all_reduce of 10 of type 2", 1, NULL}, // in the emulator's words
+    {"nccl", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
+    {"nccl", "one_lost_step", "all_reduce of 10 of type 2", 1, NULL}, // the emulator's message
     {"nccl", "one_is_lost", "remote process exited or there was a network error", EXIT_STATUS + PEER_LOST,
      "nccl: comm all: "},
     {"nccl", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1, "waits for all_reduce all\n"},
@@ -423,27 +422,28 @@ static const struct expectation {
     {"nccl mpi", "one_is_missed", "process rank 1", 0,
      "waits for all_reduce all, and the job is being ended\n"},
 #else
-    // Whoever ran it may have caused it, so no place in the source is named behind it.
+    // The user may have caused it, so the message has no source location.
     {"local", "one_fails", "rank 1: the loss is not finite", 1, "(the other ranks wait for it)\n"},
     {"local", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
-    {"local", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
+    {"local", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
     {"local", "one_lost_step", "lost step", 1, NULL},
     {"local", "all_hang", ": no progress for 0.2 s, waits for no message\n", 1,
      "no rank of this process has made progress"},
     {"local", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1,
      "waits for all_reduce all\n"},
-    {"local", "one_is_slow", "comes late", EXIT_STATUS + OK, NULL},
+    {"local", "one_is_slow", "rank 1 is late", EXIT_STATUS + OK, NULL},
     {"local", "one_is_late", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for 0.9 s", EXIT_STATUS + OK,
-     "comes late"},
+     "rank 1 is late"},
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
-    {"mpi", "one_dies", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0, NULL},
-    {"mpi", "one_is_killed", "process rank 1", 0, NULL}, // in mpirun's words
+    {"mpi", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0, NULL},
+    {"mpi", "one_is_killed", "process rank 1", 0, NULL}, // mpirun's message
     {"mpi", "one_lost_step", "rank 1", 0, NULL},
     {"mpi", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 0, "waits for all_reduce all\n"},
-    {"mpi", "one_is_slow", "waits for all_reduce all\n", 0, NULL}, // alone in a process, others hear no word
+    {"mpi", "one_is_slow", "waits for all_reduce all\n", 0,
+     NULL}, // with a process of their own, others receive no heartbeat
     {"mpi", "one_is_missed", "process rank 1", 0, "waits for all_reduce all, and the job is being ended\n"},
 #endif
 };
@@ -475,7 +475,7 @@ static bool ends_well(const struct way *way, const struct expectation *e)
     bool good = is_as_expected(&out, e);
     printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
     if (!out.gone)
-        printf("FAILED: not gone after the time in which %d worlds without a failure came and went\n",
+        printf("FAILED: still running after %d worlds without a failure have started and ended\n",
                YARDSTICKS);
     if (!good)
         printf("FAILED: expected \"%s\"%s%s in:\n%s\n", e->words, e->also != NULL ? " and " : "",
@@ -484,8 +484,7 @@ static bool ends_well(const struct way *way, const struct expectation *e)
     return good;
 }
 
-/* What is said between mpirun's SIGTERM and its SIGKILL may need longer than a second on a machine that has
- * much else to do. */
+/* Output between mpirun's SIGTERM and its SIGKILL may need longer than a second on a busy machine. */
 static bool ends_well_in_time(struct way *way, const struct expectation *e)
 {
     bool good = ends_well(way, e);
@@ -502,7 +501,7 @@ int main(int argc, char **argv)
     int failures = 0;
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
-        bool mpi = strstr(e->transport, "mpi") != NULL; // "nccl mpi": a transport that could do without
+        bool mpi = strstr(e->transport, "mpi") != NULL; // "nccl mpi": a transport that does not need it
         struct way way = {.program = argv[0],
                           .mpirun = mpi ? argv[1] : NULL,
                           .transport = strcmp(e->transport, "nccl mpi") == 0 ? "nccl" : e->transport};
