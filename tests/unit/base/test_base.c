@@ -122,7 +122,7 @@ Test(status, fail_keeps_nothing_that_a_terminal_obeys)
 {
     (void)fail(BAD_USAGE, "%s: \xC3\xA9", "a\x1b[31m\n\xC2\x9b\xFF\x7F\r");
     cr_assert_str_eq(fail_text(), "a\\x1b[31m\\x0a\\xc2\\x9b\\xff\\x7f\\x0d: \xC3\xA9");
-    (void)fail(BAD_USAGE, "%s again", fail_text()); // its own last text
+    (void)fail(BAD_USAGE, "%s again", fail_text()); // its own previous message
     cr_assert_str_eq(fail_text(), "a\\x1b[31m\\x0a\\xc2\\x9b\\xff\\x7f\\x0d: \xC3\xA9 again");
     char many[5000];
     memset(many, '\x1b', sizeof many - 1);
@@ -149,7 +149,7 @@ Test(text, json_strings_escape_and_mend)
     text_free(&t);
 }
 
-/* Control characters of one byte and of two, what is cut short, and what no XML may hold. */
+/* One-byte and two-byte control characters, truncated sequences, and characters invalid in XML. */
 Test(text, printable_is_shown_as_it_is)
 {
     static const char bytes[] =
@@ -162,7 +162,7 @@ Test(text, printable_is_shown_as_it_is)
     text_free(&t);
 }
 
-/* What has no end is not read, and what only begins when somebody writes is not waited for. */
+/* Endless files are rejected; a pipe without a writer does not block. */
 Test(file, reads_small_files_and_nothing_else)
 {
     char folder[] = "/tmp/cuboid-test-XXXXXX";
@@ -185,14 +185,15 @@ Test(file, reads_small_files_and_nothing_else)
     cr_assert_eq(file_read_small(path.chars, 10, &back), OK);
     cr_assert_str_eq(back.chars, "0123456789");
     text_free(&back);
-    cr_assert_eq(file_read_small("/proc/self/status", 100, &back), IO_ERROR); // of 0 bytes, as it says
+    cr_assert_eq(file_read_small("/proc/self/status", 100, &back),
+                 IO_ERROR); // its size is reported as 0 bytes
     cr_assert_eq(unlink(path.chars), 0);
     cr_assert_eq(rmdir(folder), 0);
     text_free(&path);
     text_free(&back);
 }
 
-/* A rename makes a plain file of whatever has the name. */
+/* A rename replaces whatever has the name by a plain file. */
 Test(file, only_a_file_gives_way_to_one)
 {
     static const char *const names[] = {"pipe", "link", "folder"};
@@ -217,7 +218,7 @@ Test(file, only_a_file_gives_way_to_one)
     cr_assert(chdir("/") == 0 && rmdir(folder) == 0);
 }
 
-/* Said before anything is computed for it; of root, to whom every folder is open, another user is made. */
+/* Checked before any computation; root has access to every folder, so another user is used. */
 Test(file, a_folder_that_cannot_be_written_is_said)
 {
     char folder[] = "/tmp/cuboid-test-XXXXXX";
@@ -252,7 +253,7 @@ Test(file, atomic_write_leaves_nothing_behind_on_failure)
     text_free(&back);
 }
 
-/* Against the C library, on every quarter of the circle and from the largest radius to none. */
+/* Against the C library, in every quadrant and from the largest radius to zero. */
 Test(normal, agrees_with_the_c_library)
 {
     const double pi = 3.14159265358979323846;
@@ -267,7 +268,7 @@ Test(normal, agrees_with_the_c_library)
         double radius = sqrt(-2.0 * log(((double)words[0] + 1.0) * 0x1p-32));
         double angle = 2.0 * pi * (double)words[1] * 0x1p-32, a, b;
         normal_pair(words[0], words[1], &a, &b);
-        // The reference's own angle is rounded at up to 2 pi: 4.5e-16 of it.
+        // The reference's own angle is rounded at up to 2 pi: a relative error of 4.5e-16.
         cr_assert_lt(fabs(a - radius * cos(angle)), 3e-15 * (1.0 + radius), "%08x %08x", words[0], words[1]);
         cr_assert_lt(fabs(b - radius * sin(angle)), 3e-15 * (1.0 + radius), "%08x %08x", words[0], words[1]);
     }

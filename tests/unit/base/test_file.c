@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Temporary files and folders (base/file.h): no link is ever followed, nothing of others is removed, and
- * content and names are durable in the right order. The order is seen by fsync() and rename() of this
- * program, which take the place of the C library's and keep a list. */
+/* Temporary files and folders (base/file.h): links are never followed, files of others are never removed,
+ * and content and names become durable in the right order. The order is recorded by this program's fsync()
+ * and rename(), which replace the C library's. */
 #include "base/file.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- calls, as they are made ---- */
+/* ---- recorded calls ---- */
 
 enum { CALLS_CHARS = 4096 };
 struct calls {
@@ -28,7 +28,7 @@ static void note(const char *what, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     const char *temporary = strstr(name, ".cuboid-tmp-");
-    // Not strlen(), which clang takes for that of the initial text.
+    // Not strlen(), which clang evaluates on the initial text.
     size_t length = strnlen(calls->text, CALLS_CHARS), most = sizeof calls->text - length;
     int chars = temporary != NULL ? (int)(temporary - name) : (int)strlen(name);
     snprintf(calls->text + length, most, "%s %.*s%s\n", what, chars, name, temporary != NULL ? "*" : "");
@@ -112,7 +112,7 @@ Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
     char folder[32], guess[64];
     enter(folder);
     put("precious", "of another user");
-    snprintf(guess, sizeof guess, "report.tmp.%ld", (long)getpid()); // what can be guessed
+    snprintf(guess, sizeof guess, "report.tmp.%ld", (long)getpid()); // predictable names
     cr_assert_eq(symlink("precious", guess), 0);
     cr_assert_eq(file_write_atomic("report", "hello", 5), OK);
     expect_text("report", "hello");
@@ -153,7 +153,7 @@ Test(file, what_killed_processes_left_is_swept_and_nothing_else)
     cr_expect(there("report.cuboid-tmp-1123456789abcdef") && there("report.cuboid-tmp-2123456789abcdef"));
     cr_expect(there(living.path.chars));
 
-    // The next write of the same file does it.
+    // The next write of the same file succeeds.
     put("report.cuboid-tmp-0123456789abcdef", "half of a");
     cr_assert_eq(file_write_atomic("report", "whole", 5), OK);
     cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
@@ -176,7 +176,7 @@ Test(file, content_is_durable_before_its_name_and_the_name_before_the_end)
     leave(folder);
 }
 
-/* What is in the folder is durable before it has its name, and the name before the save is over. */
+/* The folder's content is durable before the rename, and the name before the save returns. */
 Test(file, a_checkpoint_is_durable_before_its_name)
 {
     char folder[32];
@@ -219,7 +219,7 @@ Test(file, a_folder_is_not_emptied_through_a_link)
     cr_expect_eq(folder_remove("precious/thesis", any_file), IO_ERROR);
     expect_text("precious/thesis", "x");
 
-    // Links in a folder go as links.
+    // Links in a folder are removed as links.
     cr_assert_eq(mkdir("ours", 0700), 0);
     put("ours/a", "x");
     cr_assert_eq(symlink("../precious", "ours/b"), 0);

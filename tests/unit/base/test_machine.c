@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a process may use of its machine, with the kernel's files and the environment of other machines. */
+/* Resource limits of a process, with the kernel files and the environment of other machines. */
 #include "base/machine.h"
 
 #include "base/text.h"
@@ -55,7 +55,7 @@ Test(machine, the_kernels_words_for_limits)
     cr_expect_eq(cgroup_memory_max("0\n"), INT64_MAX);
 }
 
-/* A hierarchy in a folder of its own. */
+/* A cgroup hierarchy in a temporary folder. */
 static void put(const char *root, const char *path, const char *text)
 {
     char whole[300];
@@ -87,7 +87,7 @@ Test(machine, the_limits_of_a_cgroup_and_of_those_around_it)
     limits_are(two, "0::/\n", INFINITY, INT64_MAX);
     limits_are(two, "", INFINITY, INT64_MAX);
     limits_are(two, "nonsense\n::::\n:\n", INFINITY, INT64_MAX);
-    // In a container the root is that of the container, and the name may be that outside of it.
+    // In a container the root is that of the container, and the name may be that of the host.
     put(two, "cpu.max", "200000 100000\n");
     limits_are(two, "0::/\n", 2.0, INT64_MAX);
     limits_are(two, "0::/docker/0123\n", 2.0, INT64_MAX);

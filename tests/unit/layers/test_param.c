@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The rows of parameters: what they are called, how large they are, and that every way of cutting them covers
- * every element once. */
+/* Parameter descriptors: names, sizes, and that every way of slicing them covers each element once. */
 #include "layers/parameters/param.h"
 #include "trainer/recipe/recipe.h"
 
@@ -49,8 +48,8 @@ static struct params rows_of(const struct model_config *m, const struct degrees 
     return params;
 }
 
-/* "name [rows, columns]", line by line; vectors have one number; "=" a second use; "*" decays; "+" is fused
- * to the row above. */
+/* "name [rows, columns]", line by line; vectors have one number; "=" marks a second use; "*" weight decay;
+ * "+" fused with the row above. */
 static void text_of_rows(const struct params *params, struct text *out)
 {
     for (int i = 0; i < params->count; i++) {
@@ -113,7 +112,7 @@ Test(param, llama_has_these_rows)
                            "head.weight [37, 8] *\n");
 }
 
-/* Parameters of a recipe: a second use is none. */
+/* Number of parameters of a recipe: a second use does not count. */
 static int64_t count_of_recipe(const char *name)
 {
     char path[1024];
@@ -183,7 +182,7 @@ static struct slice slice_at(const struct param *row, struct place place)
     return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
 }
 
-/* Counts how often the first holders of shares cover each element, and looks at each rank's rectangle. */
+/* Counts how often the primary ranks of shards cover each element, and checks each rank's rectangle. */
 static void covers_once(const struct param *row, int tp, int64_t multiple)
 {
     int64_t rows = row->dim[0], columns = row->dim[1];
@@ -205,7 +204,7 @@ static void covers_once(const struct param *row, int tp, int64_t multiple)
     free(times);
 }
 
-/* Padding is memory only: which rows a rank holds does not depend on it, and so no sum over shares does. */
+/* Padding is memory only: it does not change the rows that a rank holds, and so no sum over shards. */
 Test(param, padding_moves_no_row)
 {
     for (int tp = 1; tp <= 8; tp++)
@@ -222,7 +221,7 @@ Test(param, padding_moves_no_row)
             }
 }
 
-/* All ranks must have shares of one size: messages count on it. */
+/* All ranks must have shards of one size: messages require it. */
 static void shares_are_equal(const struct param *row, int tp)
 {
     struct slice first = slice_at(row, (struct place){0});
@@ -293,8 +292,8 @@ Test(param, query_heads_lie_with_their_groups)
         }
 }
 
-/* Which gradients are partial over tp: those of vectors and positions that see this rank's tokens only, and
- * those of key/value heads that several ranks hold. */
+/* Gradients that are partial over tp: vectors and positions that see this rank's tokens only, and
+ * key/value heads that several ranks hold. */
 Test(param, says_which_gradients_are_partial)
 {
     for (int sequence = 0; sequence <= 1; sequence++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The weights one rank holds: where they lie, what they start from, and what a tied one is. */
+/* The weights of one rank: offsets, initial values, and tied weights. */
 #include "layers/parameters/weights.h"
 #include "tests/support/narrow_numbers.h"
 
@@ -10,7 +10,7 @@
 
 enum { LAYERS = 3 };
 
-/* A rank's weights with what they stand on. */
+/* A rank's weights and the objects they depend on. */
 struct fixture {
     struct device *device;
     struct stream *stream;
@@ -39,7 +39,7 @@ static struct model_config model_of(bool llama)
     };
 }
 
-/* The weights point at the rows beside them, so a stand stays where it was opened. */
+/* The weights point at the neighboring rows, so a fixture must not move after it is opened. */
 static void fixture_open(struct fixture *s, bool llama, int tp, int rank, const int *layers, int count)
 {
     *s = (struct fixture){0};
@@ -68,7 +68,7 @@ static void fixture_close(struct fixture *s)
     device_close(s->device);
 }
 
-/* Head first, embedding last: the order in which a backward pass ends. */
+/* Head first, embedding last: the order in which a backward pass finishes them. */
 static const int whole_model[] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
 enum { WHOLE = sizeof whole_model / sizeof *whole_model };
 
@@ -126,13 +126,13 @@ Test(weights, fused_rows_are_one_matrix)
         cr_expect_eq(rows[i]->gradient.data, (float *)gradient.data + at);
         at += tensor_count(rows[i]->weight);
     }
-    // A row that nothing is fused to is a matrix of its own.
+    // A row without fused rows is a matrix of its own.
     int alone = params_find(&s.params, "layers.1.mlp.fc2.weight");
     cr_expect_eq(weights_fused_value(&s.weights, alone).dim[0], 12);
     fixture_close(&s);
 }
 
-/* Every slice of every tp holds what the whole has at its global place; padding is zero. */
+/* Every slice of every tp equals the whole tensor at its global indices; padding is zero. */
 static void compare_slice(const struct held *part, const struct held *whole)
 {
     const struct slice *s = &part->slice;
@@ -163,7 +163,7 @@ Test(weights, slices_start_from_the_bits_of_the_whole)
     }
 }
 
-/* The moments of what a normal row starts from: mean within 5 standard errors, spread likewise. */
+/* The moments of normal initialization: mean within 5 standard errors, standard deviation likewise. */
 Test(weights, start_as_declared)
 {
     struct fixture s;
@@ -207,7 +207,7 @@ Test(weights, a_tied_weight_on_one_rank_is_held_once)
     fixture_close(&s);
 }
 
-/* pp > 1: each end has its own copy, of the same bits. */
+/* pp > 1: each end has its own copy, bit-identical. */
 Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
 {
     const int first[] = {0, LAYER_EMBEDDING}, last[] = {LAYERS, 2};
@@ -224,7 +224,7 @@ Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
     fixture_close(&b);
 }
 
-/* An untied head draws numbers of its own. */
+/* An untied head has its own random values. */
 Test(weights, an_untied_head_is_another_matrix)
 {
     struct fixture s;
@@ -250,8 +250,8 @@ Test(weights, values_only_have_no_gradients)
     fixture_close(&s);
 }
 
-/* Every real element of what the layers compute with is the master's, rounded: how many are not. -1: there
- * are none. */
+/* Every real element of the compute weights is the rounded master weight: returns the number that are not.
+ * -1: there are none. */
 static int64_t not_rounded(const struct weights *w)
 {
     int64_t wrong = 0, seen = 0;
@@ -264,8 +264,8 @@ static int64_t not_rounded(const struct weights *w)
     return seen > 0 ? wrong : -1;
 }
 
-/* In bf16 the values are what they are in fp32, and lie beside the whole, which is them rounded; also of a
- * rank that owns a part only, and from numbers of the host's. */
+/* In bf16 the master values equal those of fp32, and the compute weights are those values rounded; also on
+ * a rank that owns a part only, and from values in host memory. */
 Test(weights, bf16_is_the_value_rounded)
 {
     struct fixture s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where the flat gradient is cut: every element once, at blocks only, as evenly as blocks allow, and two that
- * are tied alike. */
+/* Bucket boundaries in the flat gradient: every element is covered once, boundaries are at blocks only,
+ * sizes are as even as blocks allow, and tied tensors are cut alike. */
 #include "base/philox.h"
 #include "parallel/bucket_plan.h"
 
@@ -9,7 +9,7 @@
 
 enum { MOST = 24, ROUNDS = 400 };
 
-/* Ranges of random lengths, blocks and units, some alone; returns how many. */
+/* Ranges of random lengths, blocks and units, some in a bucket of their own; returns their number. */
 static int draw(uint64_t round, struct bucket_range ranges[MOST])
 {
     uint32_t word[4];
@@ -32,7 +32,7 @@ static int draw(uint64_t round, struct bucket_range ranges[MOST])
     return count;
 }
 
-/* The longest stretch of a bucket without a place to cut. */
+/* The longest part of a bucket without an allowed boundary. */
 static int64_t longest_block(const struct bucket *bucket, const struct bucket_range *ranges)
 {
     int64_t longest = 0;
@@ -92,7 +92,7 @@ Test(bucket_plan, cuts_at_blocks_and_evenly)
     }
 }
 
-/* Wherever it lies and whatever lies beside it. */
+/* Independent of its offset and its neighbors. */
 Test(bucket_plan, what_is_alone_is_cut_alike)
 {
     for (int ranks = 1; ranks <= 8; ranks++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The registry, the launchers, and the dry world. What ranks say to each other is in tests/ranks. */
+/* The registry, the launchers, and the dry world. Communication between ranks is tested in tests/ranks. */
 #include "parallel/group.h"
 #include "parallel/p2p.h"
 
@@ -27,7 +27,7 @@ static void forget(struct comm *comm, void *handle)
     (void)handle;
 }
 
-/* Every transport of this build is complete, and without any one of its entries it would be refused. */
+/* Every transport of this build is complete, and is rejected when any one of its entries is missing. */
 Test(comm, refuses_a_table_with_a_hole)
 {
     for (size_t i = 0; transport_at(i) != NULL; i++) {
@@ -46,7 +46,7 @@ Test(comm, refuses_a_table_with_a_hole)
             offsetof(struct transport_ops, exchange),
             offsetof(struct transport_ops, barrier),
         };
-        // All of the table: beside them `device`, a bool, and a pair that may be missing as a whole.
+        // All entries of the ops table; the others are `device`, a bool, and an optional pair.
         cr_assert_eq(sizeof(struct transport_ops), (sizeof entries / sizeof *entries + 4) * sizeof(void *));
         for (size_t e = 0; e < sizeof entries / sizeof *entries; e++) {
             struct transport_ops hole = *transport_at(i);
@@ -111,7 +111,7 @@ Test(launcher, none, .init = no_launcher)
 {
     struct launcher l = found();
     cr_assert(l.size == 0 && l.rank == -1);
-    setenv("OMPI_COMM_WORLD_SIZE", "many", 1); // not ours to trust
+    setenv("OMPI_COMM_WORLD_SIZE", "many", 1); // a value that must not be trusted
     cr_assert_eq(found().size, 0);
 }
 
@@ -128,7 +128,7 @@ Test(launcher, mpirun, .init = no_launcher)
     int seen = 0;
     cr_assert_eq(world_run("local", 8, nothing, &seen), BAD_USAGE);
     says("each would run alone; start it without mpirun");
-    if (strcmp(transport_at(1)->name, "mpi") == 0) { // where it is built
+    if (strcmp(transport_at(1)->name, "mpi") == 0) { // if it is built
         cr_assert_eq(world_run("auto", 4, nothing, &seen), BAD_USAGE);
         says("wants 4 ranks, and mpirun started 8");
     }
@@ -158,7 +158,7 @@ Test(launcher, srun_without_pmix_is_refused, .init = no_launcher)
     says("--mpi=pmix");
 }
 
-/* The shell of salloc is itself a step, whose number is one of the last below 2^32. */
+/* The shell of salloc is itself a step, with one of the largest numbers below 2^32. */
 Test(launcher, a_shell_in_an_allocation_is_alone, .init = no_launcher)
 {
     setenv("SLURM_NTASKS", "8", 1);
@@ -197,7 +197,7 @@ static enum status talk(struct world *world, void *argument)
     TRY(groups_create(world, &mesh, 2, &groups));
     TRY(device_open(&(struct device_options){.name = "dry", .threads = 1}, &device));
     TRY(stream_create(device, "dry", &stream));
-    TRY(buffer_alloc(device, PART_WEIGHTS, (size_t)1 << 40, &x)); // nobody has a TiB
+    TRY(buffer_alloc(device, PART_WEIGHTS, (size_t)1 << 40, &x)); // no device has a TiB
     struct tensor whole = tensor_1d(x.data, F32, 1000), share = tensor_1d(x.data, F32, 125);
     TRY(group_all_reduce(groups->tp, stream, whole, REDUCE_SUM));
     TRY(group_all_reduce(groups->tp, stream, whole, REDUCE_MAX));
@@ -232,7 +232,7 @@ Test(dry, counts_what_one_rank_of_a_thousand_says)
     cr_assert_eq(world_run_dry(1024, rank, talk, NULL), OK, "%s", fail_text());
 }
 
-/* A device that computes would wait for data that never comes; one that does not has none to give. */
+/* A device that computes would wait for data that never arrives; one that does not has no data to send. */
 static enum status mix(struct world *world, void *argument)
 {
     struct device *device = NULL;

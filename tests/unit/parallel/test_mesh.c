@@ -31,7 +31,7 @@ Test(mesh, has_the_places_of_the_picture)
     cr_assert(place.tp == 1 && place.dp == 0 && place.pp == 1 && place.cp == 0 && place.ep == 0);
 }
 
-/* Groups as Megatron-LM's RankGenerator gives them for the same degrees and order. */
+/* Groups of Megatron-LM's RankGenerator for the same degrees and order. */
 Test(mesh, has_the_groups_of_megatron)
 {
     char text[256];
@@ -55,8 +55,8 @@ Test(mesh, has_the_groups_of_megatron)
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP, 16, text), "16 20 24 28");
 }
 
-/* All 120 orders: place and rank are inverse, and every group holds its asker, once, and is the same
- * list for each of its members. */
+/* All 120 orders: coordinate and rank are inverse, every group contains its rank exactly once, and is the
+ * same list for each of its members. */
 static void check_one(const struct mesh *mesh, enum mesh_kind kind)
 {
     for (int rank = 0; rank < mesh->world; rank++)
@@ -98,7 +98,7 @@ Test(mesh, takes_any_order)
     check_one(&experts, MESH_EXPERT);
 }
 
-/* A sum adds in group order, so where the ranks of a group sit must not change who comes first. */
+/* Sums are in group order, so the placement of a group's ranks must not change their order. */
 Test(mesh, orders_a_group_by_coordinates_whatever_rank_order_says)
 {
     const char *orders[] = {"tp-cp-ep-dp-pp", "tp-dp-ep-cp-pp", "pp-dp-tp-ep-cp"};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How good `auto` is on random cost tables: bench_auto [TABLES [MOST_P [MOST_M]]], 500, 8 and 32 where
- * nothing is said. A line per table on request (a fourth argument), and the summary that docs/schedules.md
- * quotes. */
+/* Quality of `auto` on random cost tables: bench_auto [TABLES [MOST_P [MOST_M]]], default 500, 8 and 32.
+ * With a fourth argument, one line per table; then the summary that docs/schedules.md quotes. */
 #include "base/text.h"
 #include "tests/support/auto_tables.h"
 

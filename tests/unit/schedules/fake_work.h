@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A message that a test moves by hand: it is done once the test, or another fake message, has said so, and
- * then writes its value. A fake that is never released sleeps for ever, so a deadlock is a test's timeout. */
+/* A fake message that a test completes by hand: it is done once the test, or another fake message, has
+ * released it, and then writes its value. A fake that is never released sleeps forever, so a deadlock
+ * becomes a test timeout. */
 #pragma once
 
 #include "kernels/device.h"
@@ -11,7 +12,7 @@
 
 struct fake_work {
     struct work work; // first
-    int *log;         // where calls are noted; its owner outlives the work
+    int *log;         // where calls are recorded; it must outlive the work
     float *out;       // may be NULL
     float value;
     int polls_needed;
@@ -63,8 +64,8 @@ static inline enum status fake_submit(struct stream *stream, struct fake_work wh
     return stream_submit_work(stream, &fake->work);
 }
 
-/* What we wait for is done only after a message starts that is second in the queue of another stream: a
- * partner who needs it before it answers. Serving the waited stream alone would wait for ever. */
+/* The awaited message completes only after a message starts that is second in the queue of another stream:
+ * a peer that needs it before it answers. Progressing the awaited stream alone would wait forever. */
 static inline void fake_partner_needs_another_stream(struct device *device)
 {
     struct stream *waited = NULL, *other = NULL;

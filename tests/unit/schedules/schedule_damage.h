@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Ways to spoil a schedule, for the tests of those who must notice. */
+/* Ways to corrupt a schedule, for the tests of the checker. */
 #pragma once
 
 #include "tests/unit/schedules/schedule_tools.h"
@@ -10,7 +10,7 @@ static inline struct action *at(struct schedule *s, int rank, int position)
     return &s->ranks[rank].actions[position];
 }
 
-/* Takes the action at `from` out and puts it in at `to`. */
+/* Removes the action at `from` and inserts it at `to`. */
 static inline void move(struct schedule *s, int rank, int from, int to)
 {
     struct action a = *at(s, rank, from);
@@ -28,7 +28,7 @@ static inline void remove_at(struct schedule *s, int rank, int position)
     s->ranks[rank].count--;
 }
 
-/* The place of an action in a rank's list; -1 where it is not. */
+/* The index of an action in a rank's list; -1 if it is not there. */
 static inline int place_of(const struct schedule *s, int rank, enum action_kind kind, int stage,
                            int microbatch)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the tests of schedules share. */
+/* Shared code of the schedule tests. */
 #pragma once
 
 #include "base/philox.h"
@@ -10,19 +10,19 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-/* Whole numbers of a test, from a name: the same in every run. */
+/* Random integers of a test, seeded by a name: the same in every run. */
 struct dice {
     struct philox generator;
     uint64_t thrown;
 };
 
-#ifdef __clang__ // the second compiler of tools/test: whole numbers, that gcc's build has had in full
+#ifdef __clang__ // the second compiler of tools/test: fewer cases, as gcc's build runs all of them
 enum { FEWER_CASES = 1 };
 #else
 enum { FEWER_CASES = UNDER_SANITIZER };
 #endif
 
-/* How many of so many random cases. */
+/* The number of random cases to run. */
 static inline int cases(int count)
 {
     return FEWER_CASES ? count / 10 : count;
@@ -49,7 +49,7 @@ static inline struct schedule *build(const char *name, int p, int m, int v)
     return build_with((struct schedule_options){.name = name, .p = p, .m = m, .v = v});
 }
 
-/* The lists as their family makes them. v 0: its own. */
+/* The lists built by their family. v 0: its default. */
 static inline struct schedule *build_lists(const char *name, int p, int m, int v)
 {
     return build_with(
@@ -64,7 +64,7 @@ static inline struct simulation *simulated(const struct schedule *s, struct cost
     return sim;
 }
 
-/* The list of a rank as text, "3F0 3B0", a pair as "3F5+3B1"; without its transfers unless asked for. */
+/* The list of a rank as text, "3F0 3B0", a pair as "3F5+3B1"; transfers only on request. */
 static inline const char *list_text(const struct schedule *s, int rank, bool transfers, struct text *out)
 {
     char action[ACTION_CHARS];
@@ -103,7 +103,7 @@ static inline int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Some p, m, v and group that family `index` can take. */
+/* Random p, m, v and group size that family `index` supports. */
 static inline struct schedule_options throw_options(struct dice *dice, int index, int most_p, int most_m)
 {
     const struct schedule_about *about = schedule_about(index);

@@ -10,8 +10,8 @@ static bool is_ahead(struct action a)
     return a.kind == FORWARD || a.kind == SEND_ACTIVATION || a.kind == RECV_ACTIVATION;
 }
 
-/* The same from below: ranks run, a message is passed when sender and receiver both stand at it, and whoever
- * stands at something else stays there. */
+/* An independent simulation: ranks run, a message is transferred when sender and receiver are both at it,
+ * and a rank at any other unready action waits. */
 static void run_until_stuck(const struct schedule *s, int *at)
 {
     bool moved = true;
@@ -59,7 +59,7 @@ Test(look_ahead, is_the_longest_without_an_open_message)
             expect_longest(throw_options(&dice, index, 9, 20));
 }
 
-/* Forwards that are run before the step is certain. */
+/* Forward passes run before the step is final. */
 static void expect_forwards(const char *name, int p, int m, int v, const int *forwards)
 {
     struct schedule *s = build(name, p, m, v);
@@ -83,12 +83,12 @@ Test(look_ahead, in_known_schedules)
     expect_forwards("1f1b", 3, 1, 1, (const int[]){1, 1, 1});
 }
 
-/* ---- what it gains: many steps, one after the other ---- */
+/* ---- speedup: many consecutive steps ---- */
 
 enum { PERIOD_STEPS = 8, PERIOD_RANKS = 8 };
 
-/* A clock per rank over all steps. f = i = w = 1 for a whole rank; a message, and a report on its way to the
- * next rank, take `message`, an all-reduce twice that; an update takes `update`, with its copy `copied`. */
+/* A clock per rank over all steps. f = i = w = 1 for a whole rank; a message, and a report to the next
+ * rank, take `message`, an all-reduce twice that; an update takes `update`, with its copy `copied`. */
 struct clocks {
     const struct schedule *s;
     bool validated;
@@ -96,10 +96,11 @@ struct clocks {
     int cut[PERIOD_RANKS];
     double clock[PERIOD_RANKS];
     int step[PERIOD_RANKS], at[PERIOD_RANKS];
-    double over[PERIOD_STEPS + 1][PERIOD_RANKS];   // when the list of a step was done; 0: it is not
-    double report[PERIOD_STEPS + 1][PERIOD_RANKS]; // when the rank knew of itself and all before it
-    double begun[PERIOD_STEPS];                    // by rank 0
-    double *made[2];                               // [gradient][step][stages][m]
+    double over[PERIOD_STEPS + 1][PERIOD_RANKS]; // when the list of a step was done; 0: not yet
+    double report[PERIOD_STEPS + 1]
+                 [PERIOD_RANKS]; // when the rank had the reports of itself and all earlier ranks
+    double begun[PERIOD_STEPS];  // by rank 0
+    double *made[2];             // [gradient][step][stages][m]
 };
 
 static double *made(const struct clocks *c, bool gradient, int step, int stage, int microbatch)
@@ -108,7 +109,7 @@ static double *made(const struct clocks *c, bool gradient, int step, int stage, 
                               (size_t)microbatch];
 }
 
-/* When the rank may go on at the place where it stands, apart from what an action consumes; < 0: unknown. */
+/* When the rank may continue at its current position, apart from the inputs of the action; < 0: unknown. */
 static double gate(const struct clocks *c, int rank)
 {
     int step = c->step[rank], last = c->s->p - 1;
@@ -134,7 +135,7 @@ static double gate(const struct clocks *c, int rank)
     return latest;
 }
 
-/* When what an action consumes is there; < 0: unknown. */
+/* When the inputs of an action are available; < 0: unknown. */
 static double input(const struct clocks *c, int rank, struct action a)
 {
     const struct action_fact *fact = action_fact(a.kind);
@@ -186,7 +187,7 @@ static void pass_reports_on(struct clocks *c)
         }
 }
 
-/* From the begin of one step to that of the next, once they follow each other evenly. */
+/* Time from the start of one step to that of the next, in the steady state. */
 static double period(const char *name, int p, int m, bool validated, double message, double update)
 {
     struct clocks c = {.validated = validated, .message = message, .update = update, .copied = update};
@@ -226,8 +227,8 @@ static void expect_period(const char *name, double waiting, double validated, do
         cr_assert_float_eq(four[i].found, four[i].expected, 1e-9, "%s, %d: %g", name, i, four[i].found);
 }
 
-/* The table of docs/schedules.md. Waiting, a step takes the makespan. Without, zb-h2 and zb-v take m (f + i +
- * w) and no more; the others begin the next step on the rank that ends the last one. */
+/* The table of docs/schedules.md. With synchronization, a step takes the makespan. Without, zb-h2 and zb-v
+ * take exactly m (f + i + w); the others start the next step on the rank that finishes the last one. */
 Test(look_ahead, periods_of_consecutive_steps)
 {
     expect_period("zb-h2", 103.0, 96.0, 104.4, 98.4);

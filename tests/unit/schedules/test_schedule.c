@@ -66,7 +66,7 @@ Test(schedule, transfers_of_a_small_case)
     schedule_destroy(s);
 }
 
-/* p 2, v 2: two boundaries lead from rank 0 to rank 1, one back; a V has its turns within a rank. */
+/* p 2, v 2: two boundaries lead from rank 0 to rank 1, one back; a V turns within a rank. */
 Test(schedule, boundaries_share_edges)
 {
     const struct {
@@ -99,7 +99,7 @@ static void expect_peaks(const char *name, int p, int m, int v, int first, int p
         cr_assert_leq(peak, expected, "%s p %d m %d rank %d: %d > %d", name, p, m, rank, peak, expected);
         highest = peak > highest ? peak : highest;
     }
-    // A claim that is never reached would claim nothing.
+    // A limit that is never reached would be vacuous.
     cr_assert(m < 2 * p || highest == smaller(first, m * s->chunks), "%s p %d m %d: %d of %d", name, p, m,
               highest, first);
     schedule_destroy(s);
@@ -128,8 +128,8 @@ Test(schedule, peaks_are_the_closed_forms)
         }
 }
 
-/* Groups of a given size, then the rest, as Megatron-LM has it; evenly where the rest would be too small
- * for its loop to close; ahead by the given size where m is less. */
+/* Groups of a given size, then the rest, as in Megatron-LM; even groups where the rest would be too small
+ * for its loop to close; warm-up by the given size where m is less. */
 Test(schedule, groups_of_a_given_size)
 {
     const struct {
@@ -196,8 +196,8 @@ Test(schedule, refusals_say_why_and_what_would_work)
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 60000, .m = 1, .v = 2000000000}, "memory");
 }
 
-/* 1F1B, p 4, rank 0: four microbatches in flight take four slots in turn; one buffer for each transfer,
- * and a second one where it may run behind one action's computation. */
+/* 1F1B, p 4, rank 0: four microbatches in flight use four slots in turn; one buffer for each transfer, and
+ * a second one where a transfer may lag behind one action's computation. */
 Test(schedule, slots_of_one_f_one_b)
 {
     struct schedule *s = build("1f1b", 4, 8, 1);

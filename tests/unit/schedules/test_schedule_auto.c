@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* auto and its bound. The bound is held against every schedule that there is, in pipes so small that all of
- * them can be listed; auto against that optimum, against every named family, and against the bound. */
+/* auto and its lower bound. The bound is checked against every possible schedule, in pipelines so small
+ * that all of them can be enumerated; auto against that optimum, against every named family, and against
+ * the bound. */
 #include "schedules/bound.h"
 #include "tests/support/auto_tables.h"
 #include "tests/unit/schedules/schedule_tools.h"
@@ -12,11 +13,11 @@
 
 enum { MOST_LENGTH = 12, MOST_LISTS = 20000, MOST_STAGES = 6 };
 
-/* A pipe so small that every list of every rank can be tried. */
+/* A pipeline so small that every list of every rank can be enumerated. */
 struct tiny {
     int p, m, v;
     int limit;      // chunks
-    bool any_order; // of microbatches, but for W
+    bool any_order; // of microbatches, except for W
     struct cost_table costs;
     struct stage_cost of_stage[MOST_STAGES];
     struct action (*lists)[MOST_LENGTH]; // stage: the chunk
@@ -25,13 +26,13 @@ struct tiny {
     double shortest;
 };
 
-/* How many were held against each other. */
+/* How many were compared. */
 struct tally {
     int tables, reached, found;
 };
 
-/* True where microbatch k may go next: it is not done, what it needs is, and so are those before it where
- * they must be. A bit of done[kind][chunk] is a microbatch. */
+/* True if microbatch k may run next: it is not done, its inputs are, and so are those before it where
+ * order is required. A bit of done[kind][chunk] is a microbatch. */
 static bool may_follow(const struct tiny *t, unsigned done[3][2], int kind, int chunk, int k)
 {
     unsigned bit = 1U << k, needs = bit;
@@ -45,7 +46,7 @@ static bool may_follow(const struct tiny *t, unsigned done[3][2], int kind, int 
     return (done[kind][chunk] & bit) == 0 && needs != 0 && in_turn;
 }
 
-/* Adds every way to go on from `at` actions. */
+/* Enumerates every continuation from `at` actions. */
 static void list_all(struct tiny *t, struct action *list, int at, unsigned done[3][2], int held)
 {
     static const enum action_kind kinds[] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
@@ -99,7 +100,7 @@ static double optimum(struct tiny *t)
     return t->shortest;
 }
 
-/* Whole numbers, so nothing is rounded. */
+/* Integer costs, so nothing is rounded. */
 static void throw_costs(struct dice *dice, struct tiny *t)
 {
     for (int stage = 0; stage < t->p * t->v; stage++)
@@ -109,8 +110,8 @@ static void throw_costs(struct dice *dice, struct tiny *t)
         .of_stage = t->of_stage, .wire = throw_dice(dice, 0, 1), .latency = throw_dice(dice, 0, 2)};
 }
 
-/* One table: the bound is none that a schedule beats, and auto is about as short as the shortest. It may be
- * shorter, as it chooses the placement, and longer, as its messages wait for each other on an edge. */
+/* One table: no schedule beats the bound, and auto is about as short as the shortest. It may be shorter,
+ * as it chooses the placement, and longer, as its messages wait for each other on an edge. */
 static void expect_bound(struct tiny *t, const char *where, struct tally *tally)
 {
     double bound, shortest = optimum(t);
@@ -165,12 +166,12 @@ Test(schedule_auto, no_schedule_beats_the_bound)
         expect_bounds(&family_1f1b, 2, 2, 2, 1, &tally);
         expect_bounds(&family_zb_v, 2, 2, 2, 1, &tally);
     }
-    // A bound that is far from everything would say nothing.
+    // A loose bound would prove nothing.
     cr_assert_geq(10 * tally.reached, 8 * tally.tables, "%d of %d", tally.reached, tally.tables);
     cr_assert_geq(100 * tally.found, 99 * tally.tables, "%d of %d", tally.found, tally.tables);
 }
 
-/* What auto leaves out: F and I in another order of microbatches never make it shorter. */
+/* What auto does not search: F and I in another order of microbatches never make it shorter. */
 Test(schedule_auto, microbatch_order_loses_nothing)
 {
     struct dice dice = {.generator = philox_named(1, "auto.order")};
@@ -190,7 +191,7 @@ Test(schedule_auto, microbatch_order_loses_nothing)
 
 /* ---- random tables ---- */
 
-/* bench_auto runs 500 of larger pipes. */
+/* bench_auto runs 500 of larger pipelines. */
 Test(schedule_auto, as_short_as_every_family_and_near_the_bound)
 {
     enum { TABLES = 40 };
@@ -213,7 +214,7 @@ Test(schedule_auto, as_short_as_every_family_and_near_the_bound)
     cr_assert_leq(all[count / 2].makespan, 1.02 * all[count / 2].bound);
 }
 
-/* Every rank builds its own. And the unit of time does not matter. */
+/* Every rank builds its own, with the same result; the unit of time does not matter. */
 Test(schedule_auto, is_a_function_of_its_options)
 {
     struct cost_table costs = {.chunk = {1.0, 1.25, 0.75}, .wire = 0.125};
@@ -232,7 +233,7 @@ Test(schedule_auto, is_a_function_of_its_options)
     schedule_destroy(c);
 }
 
-/* Also where transfers block, or a B takes less than its halves, which auto knows of too. */
+/* Also where transfers block, or a B takes less than its halves, which auto models too. */
 Test(schedule_auto, other_machines)
 {
     const struct cost_table tables[] = {{.chunk = {1.0, 1.0, 1.0}, .wire = 0.25, .blocking = true},
@@ -274,7 +275,7 @@ Test(schedule_auto, chooses_v)
     schedule_destroy(s);
 }
 
-/* Whoever listens hears of work that goes on, and of its end. */
+/* The progress callback is called during the search, and at its end. */
 static void note_percent(void *context, double percent)
 {
     double *latest = context;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The checker is a detector, so each of its rules is shown a planted fault (of every family: in
- * test_schedule_faults); and over thousands of lists
- * that were damaged at random it must agree with a second, naive judge: one that just tries to run them. */
+/* The checker detects errors, so each of its rules is tested with an injected fault (of every family: in
+ * test_schedule_faults); and over thousands of randomly modified lists it must agree with a second, naive
+ * checker that simply executes them. */
 #include "tests/unit/schedules/schedule_damage.h"
 
 #include <stdlib.h>
@@ -171,7 +171,7 @@ Test(check, names_an_edge_whose_ends_disagree)
     expect_complaint(s, "rank 1, action 0: 1RECV_F1 is number 0 from rank 0, which sends it as number 1");
 }
 
-/* Every rank alone is in order, and yet each waits for the other. */
+/* Every rank alone is in order, but they wait for each other. */
 Test(check, names_a_circle_of_waiting)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
@@ -181,7 +181,7 @@ Test(check, names_a_circle_of_waiting)
                      "rank 0, action 1: 0B0 waits for ever for rank 1 at 1F1, which waits for rank 0 at 0B0");
 }
 
-/* Sound while transfers run behind computation, and a deadlock where they block. */
+/* Valid while transfers overlap computation, and a deadlock where they block. */
 Test(check, names_a_deadlock_of_blocking_transfers)
 {
     struct schedule *s = build("1f1b", 2, 2, 1);
@@ -220,14 +220,14 @@ Test(check, names_an_overlap_that_cannot_be)
     expect_complaint(s, "rank 0, action 2: 0B0 waits for ever for rank 1 at (1F0;1B0), which waits for its "
                         "own 1F0");
     s = build_lists("1f1b", 2, 2, 0);
-    at(s, 0, 1)->overlaps_next = true; // 0F1 with 0B0, for which rank 1 does not come behind its 1F1
+    at(s, 0, 1)->overlaps_next = true; // 0F1 with 0B0, for which rank 1 is too late with its 1F1
     move(s, 1, 1, 2);
     expect_complaint(
         s, "rank 0, action 1: (0F1;0B0) waits for ever for rank 1 at 1F1, which waits for rank 0 at "
            "(0F1;0B0)");
 }
 
-/* A V: rank 1 holds stages 1 and 2, so between them nothing is sent, and order alone can be wrong. */
+/* A V: rank 1 holds stages 1 and 2, so nothing is sent between them, and only the order can be wrong. */
 static void v_shaped(struct schedule *s)
 {
     for (int stage = 0; stage < 4; stage++)
@@ -264,8 +264,8 @@ Test(check, knows_what_is_handed_over_within_a_rank)
     expect_complaint(s, "rank 1, action 2: 1B0 runs before 2I0");
 }
 
-/* The naive judge. It holds what was done as flags, and lets every rank do its next action when what it
- * needs is there, in rounds, until nothing moves. */
+/* The naive checker. It keeps completed actions as flags, and lets every rank run its next action when its
+ * inputs are available, in rounds, until no rank can continue. */
 struct judge {
     const struct schedule *s;
     bool *done;    // [kind][stage][microbatch]
@@ -313,7 +313,7 @@ static bool may_compute(const struct judge *j, struct action a)
     return made(j, false, a.stage, k) && arrived(j, true, a.stage, k) && !backward_done;
 }
 
-/* A transfer happens when both ends stand at it; done by the sender. */
+/* A transfer happens when both ends have reached it; done by the sender. */
 static bool may_send(struct judge *j, int rank, struct action a)
 {
     bool gradient = a.kind == SEND_GRADIENT;
@@ -380,7 +380,7 @@ static bool judged_sound(const struct schedule *s)
     return sound;
 }
 
-/* One random change, which may well leave the lists sound. */
+/* One random change, which may leave the lists valid. */
 static void damage(struct schedule *s, struct dice *dice)
 {
     int rank = throw_dice(dice, 0, s->p - 1), last = s->ranks[rank].count - 1;
@@ -407,7 +407,7 @@ static void damage(struct schedule *s, struct dice *dice)
     case 5:
         move(s, rank, i, k);
         return;
-    default: // neighbours: most likely to stay sound
+    default: // neighbors: most likely to stay valid
         move(s, rank, i, i == last ? i - 1 : i + 1);
         return;
     }
@@ -422,7 +422,7 @@ Test(check, agrees_with_a_naive_judge)
             throw_options(&dice, throw_dice(&dice, 0, family_count() - 1), 4, 5);
         options.without_transfers = throw_dice(&dice, 0, 2) == 0;
         struct schedule *s = build_with(options);
-        forget_pairs(s); // of which the judge knows nothing
+        forget_pairs(s); // which the naive checker does not cover
         for (int change = throw_dice(&dice, 1, 3); change > 0; change--)
             damage(s, &dice);
         bool expected = judged_sound(s);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Schedules as files: what is written reads back as the same schedule, what is wrong is named with its line
- * and cell, and no bytes at all do harm. */
+/* Schedules as files: a written schedule reads back unchanged, errors are reported with line and cell, and
+ * arbitrary bytes are handled safely. */
 #include "schedules/csv/csv.h"
 #include "tests/unit/schedules/schedule_tools.h"
 
@@ -45,7 +45,7 @@ Test(csv, is_written_as_a_table_of_time)
                    "0W2\n");
 }
 
-/* A long pipe with one microbatch is nearly all idle: empty cells would be 25 million of 20 thousand. */
+/* A long pipeline with one microbatch is nearly all idle: 25 million cells for 20 thousand actions. */
 Test(csv, is_no_table_where_that_would_be_empty)
 {
     struct schedule *s = build("1f1b", 5000, 1, 0), *back = NULL;
@@ -60,8 +60,8 @@ Test(csv, is_no_table_where_that_would_be_empty)
     schedule_destroy(s);
 }
 
-/* What other programs' files look like: ends of lines of another system, a mark at the beginning, quotes and
- * blanks, idle cells anywhere, lines that are empty at the end. */
+/* Files of other programs: CRLF line ends, a byte order mark, quotes and blanks, idle cells anywhere,
+ * empty lines at the end. */
 Test(csv, reads_other_programs_files)
 {
     struct schedule *expected = build("1f1b", 2, 3, 0);
@@ -85,7 +85,7 @@ Test(csv, reads_other_programs_files)
     schedule_destroy(expected);
 }
 
-/* A file's own transfers are taken as they are, and looked at. */
+/* Transfers in a file are kept as they are, and checked. */
 Test(csv, reads_transfers)
 {
     struct schedule *s = parsed("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
@@ -114,7 +114,7 @@ Test(csv, reads_transfers)
         "x.csv, line 1 (rank 0), cell 2: 0SEND_F0 cannot overlap the next action: both must compute");
 }
 
-/* The placement is the file's: here rank 0 holds the middle of four stages, and rank 1 their ends. */
+/* The file determines the placement: here rank 0 holds the middle of four stages, and rank 1 their ends. */
 Test(csv, any_placement_that_is_one)
 {
     struct schedule *s = parsed(",1F0,2F0,,,2B0,1B0\n0F0,,,3F0,3B0,,,0B0\n");
@@ -122,7 +122,7 @@ Test(csv, any_placement_that_is_one)
     cr_assert(schedule_rank(s, 0, 0) == 1 && schedule_rank(s, 1, 0) == 0 && schedule_rank(s, 3, 0) == 1);
     cr_assert(schedule_stage(s, 1, 0) == 0 && schedule_stage(s, 1, 1) == 3);
     schedule_destroy(s);
-    // Two ways, of which the second has one microbatch of three.
+    // Two directions, of which the second has one microbatch of three.
     s = parsed("0F0,0F1,0B0,1F2,1B2,0B1\n1F0,1B0,0F2,1F1,1B1,0B2\n");
     cr_assert(s->second_from == 2 && s->v == 1 && s->chunks == 2);
     cr_assert(schedule_rank(s, 0, 1) == 0 && schedule_rank(s, 0, 2) == 1 && schedule_rank(s, 1, 2) == 0);
@@ -245,7 +245,7 @@ Test(csv, names_a_placement_that_cannot_be)
         "is on line 2");
 }
 
-/* The two holders of a stage add their gradients, rank r and rank p-1-r. */
+/* The two replicas of a stage add their gradients, rank r and rank p-1-r. */
 Test(csv, names_holders_that_are_no_mirror_images)
 {
     expect_refusal(
@@ -258,7 +258,7 @@ Test(csv, names_holders_that_are_no_mirror_images)
         "is even, not 3");
 }
 
-/* Numbers that the file does not pay for. */
+/* Huge numbers without the data to justify them. */
 Test(csv, needs_no_more_memory_than_the_file_has)
 {
     expect_refusal(
@@ -267,7 +267,7 @@ Test(csv, needs_no_more_memory_than_the_file_has)
     expect_refusal("0F1999999999",
                    "x.csv, line 1 (rank 0), cell 1: 0F1999999999: a file with 1 actions has no "
                    "microbatch 1999999999");
-    // 40,000 stages and 40,000 microbatches in 80,000 actions: 1.6e9 cells, of which no table is made.
+    // 40,000 stages and 40,000 microbatches in 80,000 actions: 1.6e9 cells, too many to allocate a table.
     struct text text = {0};
     for (int i = 0; i < 40000; i++)
         text_add(&text, "%dF0,0F%d,", i, i);
@@ -289,7 +289,7 @@ static void damage(struct text *text, struct dice *dice)
     if (length == 0)
         return;
     switch (throw_dice(dice, 0, 6)) {
-    case 0: // cut short
+    case 0: // truncated
         text->length = (size_t)at;
         break;
     case 1: // any byte
@@ -298,11 +298,11 @@ static void damage(struct text *text, struct dice *dice)
     case 2:
         text->chars[at] = text->chars[other];
         break;
-    case 3: // taken out
+    case 3: // removed
         memmove(text->chars + at, text->chars + at + 1, (size_t)(length - at - 1));
         text->length--;
         break;
-    case 4: // said again
+    case 4: // repeated
         text_add_bytes(text, "\n", 1);
         memcpy(text->chars + length, text->chars + at, 1);
         break;
@@ -312,8 +312,8 @@ static void damage(struct text *text, struct dice *dice)
     }
 }
 
-/* Whatever the bytes: an error with a place, or a schedule that the checker finds sound. Under the sanitizers
- * this is also the proof that nothing outside of the file is read. */
+/* Whatever the bytes: an error with a position, or a schedule that the checker accepts. Under the
+ * sanitizers this also checks that nothing outside of the file is read. */
 Test(csv, survives_any_bytes)
 {
     struct dice dice = {.generator = philox_named(12, "schedules")};
@@ -325,7 +325,7 @@ Test(csv, survives_any_bytes)
         schedule_destroy(s);
         for (int change = throw_dice(&dice, 1, 4); change > 0; change--)
             damage(&text, &dice);
-        // A copy of its own length, so that reading past the end is seen.
+        // A copy of exact length, so that reading past the end is detected.
         char *bytes = malloc(text.length + 1);
         cr_assert_not_null(bytes);
         memcpy(bytes, text.chars, text.length);

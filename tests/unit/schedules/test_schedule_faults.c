@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every rule of the checker against every family: a sound schedule gets one fault, and the checker must say
- * which rank, which action and why. A rule that a family cannot break is named below with the families: the
- * test fails as well when a fault could not be planted, or could where none was expected. */
+/* Every rule of the checker against every family: a valid schedule gets one injected fault, and the
+ * checker must report the rank, the action and the reason. A rule that a family cannot violate is listed
+ * below with the families: the test also fails if a fault could not be injected, or if one could be where
+ * none was expected. */
 #include "schedules/edges.h"
 #include "tests/unit/schedules/schedule_damage.h"
 
 #include <stdlib.h>
 
-/* A place in the lists, and the complaint that the fault there must bring. */
+/* A position in the lists, and the error message that the fault there must give. */
 struct fault {
     struct schedule *s;
     struct dice dice;
@@ -28,7 +29,7 @@ static PRINTF_LIKE(4, 5) bool expect(struct fault *x, int rank, int position, co
     return true;
 }
 
-/* A random place where `fits` is true. */
+/* A random position where `fits` is true. */
 static bool choose(struct fault *x, bool (*fits)(const struct schedule *s, int rank, int i), int *rank,
                    int *i)
 {
@@ -80,8 +81,8 @@ static bool is_whole(const struct schedule *s, int rank, int i)
     return get(s, rank, i).kind == BACKWARD;
 }
 
-/* Followed by the same of the next microbatch; and nobody on this rank waits for what a whole B would hand
- * over. */
+/* Followed by the same action of the next microbatch; and no action on this rank waits for the output of a
+ * whole B. */
 static bool has_later_weight(const struct schedule *s, int rank, int i)
 {
     struct action a = get(s, rank, i);
@@ -90,7 +91,7 @@ static bool has_later_weight(const struct schedule *s, int rank, int i)
            (a.kind == BACKWARD_WEIGHT || a.stage == 0 || crosses_ranks(s, a.stage - 1, a.microbatch, true));
 }
 
-/* ---- each once ---- */
+/* ---- each action exactly once ---- */
 
 static bool missing(struct fault *x)
 {
@@ -197,7 +198,7 @@ static bool no_such_kind(struct fault *x)
 
 /* ---- order ---- */
 
-/* Where the rank's own list has what an action consumes; at most two places. Returns how many. */
+/* Positions of the inputs of an action in the rank's own list; at most two. Returns their number. */
 static int prerequisites(const struct schedule *s, int rank, struct action a, int places[2])
 {
     const struct action_fact *fact = action_fact(a.kind);
@@ -232,7 +233,7 @@ static bool needs_one(const struct schedule *s, int rank, int i)
     return prerequisites(s, rank, get(s, rank, i), places) > 0;
 }
 
-/* In front of what it needs last, so that this is what is missing. */
+/* Before its last input, so that this is the missing one. */
 static bool just_too_early(struct fault *x)
 {
     char text[ACTION_CHARS], other[ACTION_CHARS];
@@ -248,7 +249,7 @@ static bool just_too_early(struct fault *x)
     return expect(x, rank, to, "%s runs before %s", action_text(a, text), action_text(need, other));
 }
 
-/* In front of all that it needs; of which the forward is named first. */
+/* Before all its inputs, of which the forward is named first. */
 static bool much_too_early(struct fault *x)
 {
     char text[ACTION_CHARS];
@@ -263,7 +264,7 @@ static bool much_too_early(struct fault *x)
     return expect(x, rank, to, "%s runs before %dF%d", action_text(a, text), a.stage, a.microbatch);
 }
 
-/* W (or B) behind the one of the next microbatch. */
+/* W (or B) after the one of the next microbatch. */
 static bool weights_out_of_order(struct fault *x)
 {
     char text[ACTION_CHARS];
@@ -308,7 +309,7 @@ static bool wrong_peer(struct fault *x)
                   action_text(*a, text), a->peer, other, right);
 }
 
-/* At the ends of the pipe, and where a V turns, there is nobody to send to. */
+/* At the ends of the pipeline, and where a V turns, there is no peer to send to. */
 static bool sends_to_nobody(const struct schedule *s, int rank, int i)
 {
     struct action a = get(s, rank, i);
@@ -358,7 +359,7 @@ static bool edge_out_of_order(struct fault *x)
                   action_text(later, text), number, a.peer, number + 1);
 }
 
-/* A RECV and then a SEND with the same rank: the other way round both would wait to be taken from. */
+/* A RECV and then a SEND with the same rank: in the reverse order both would block in their sends. */
 static bool can_cross(const struct schedule *s, int rank, int i)
 {
     if (i + 1 >= s->ranks[rank].count)
@@ -373,13 +374,14 @@ static bool blocks_if_transfers_do(struct fault *x)
     if (!choose(x, can_cross, &rank, &i))
         return false;
     move(x->s, rank, i, i + 1);
-    simulation_destroy(simulated(x->s, (struct cost_table){.chunk = {1, 1, 1}})); // it runs where they do not
+    simulation_destroy(
+        simulated(x->s, (struct cost_table){.chunk = {1, 1, 1}})); // valid where transfers do not block
     text_add(&x->expected, "waits for ever for rank");
     return true;
 }
 
 /* The last stage runs its second forward before its first backward, and the first stage its first backward
- * before its second forward: each list alone is in order, and together they are a circle. */
+ * before its second forward: each list alone is in order, and together they form a cycle. */
 static bool circle(struct fault *x)
 {
     struct schedule *s = x->s;
@@ -400,7 +402,7 @@ static bool circle(struct fault *x)
 
 /* ---- memory and pairs ---- */
 
-/* Rank 0 runs forwards ahead that need nothing, until it holds more than the family claims. */
+/* Rank 0 runs forwards without inputs ahead of time, until it holds more than the family's limit. */
 static bool too_much_held(struct fault *x)
 {
     struct schedule *s = x->s;
@@ -456,7 +458,7 @@ static bool pair_of_three(struct fault *x)
                   action_text(get(x->s, rank, i), text));
 }
 
-/* Neighbours of which the second consumes what the first makes. */
+/* Adjacent actions of which the second consumes the output of the first. */
 static bool feeds_next(const struct schedule *s, int rank, int i)
 {
     int places[2];
@@ -484,8 +486,8 @@ static bool pair_that_waits_for_itself(struct fault *x)
 static const struct rule {
     const char *name;
     bool (*plant)(struct fault *fault);
-    enum { LISTS, TRANSFERS, EITHER } on; // without transfers, with them, or now this and now that
-    const char *not_for;                  // families that cannot break it
+    enum { LISTS, TRANSFERS, EITHER } on; // without transfers, with them, or alternating
+    const char *not_for;                  // families that cannot violate it
 } rules[] = {
     {"missing", missing, EITHER, ""},
     {"doubled", doubled, EITHER, ""},
@@ -505,7 +507,7 @@ static const struct rule {
     {"edge out of order", edge_out_of_order, TRANSFERS, ""},
     {"blocking transfers", blocks_if_transfers_do, TRANSFERS, "gpipe"},
     {"circle", circle, LISTS, ""},
-    {"too much held", too_much_held, LISTS, "gpipe looped-bfs"}, // they claim to hold everything
+    {"too much held", too_much_held, LISTS, "gpipe looped-bfs"}, // their limit is all microbatches
     {"pair without second", pair_without_second, LISTS, ""},
     {"pair with transfer", pair_with_transfer, TRANSFERS, ""},
     {"pair of three", pair_of_three, LISTS, ""},
@@ -521,7 +523,7 @@ static bool is_among(const char *names, const char *name)
            (found == names || found[-1] == ' ');
 }
 
-/* Plants one fault; true where it could be. */
+/* Injects one fault; true if it was possible. */
 static bool check_fault(const struct rule *rule, const char *family, uint64_t seed)
 {
     struct fault x = {.dice = {.generator = philox_named(seed, rule->name)}};
@@ -530,7 +532,7 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
         .name = family,
         .p = p,
         .m = 2 * p + throw_dice(&x.dice, 0, 2 * p),
-        .memory_limit = is_among("auto", family) ? p : 0, // without one it claims nothing
+        .memory_limit = is_among("auto", family) ? p : 0, // without one it has no limit
         .without_transfers = rule->on == LISTS || (rule->on == EITHER && throw_dice(&x.dice, 0, 1) == 0)});
     forget_pairs(x.s);
     cr_assert_eq(schedule_check(x.s, NULL), OK, "%s", fail_text());

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the papers promise, as formulas over sizes: peaks rank by rank, makespans for f = i = w = 1; and the
- * figures that the authors' own schedulers reach. (Bubbles for any f, i and w are in test_schedule_simulate.)
- */
+/* The papers' results as formulas over sizes: peaks rank by rank, makespans for f = i = w = 1; and the
+ * results of the authors' own schedulers. (Bubbles for any f, i and w are in test_schedule_simulate.) */
 #include "tests/unit/schedules/schedule_tools.h"
 
 #include <math.h>
 
-/* Microbatches between their F and their I (or B), at most. */
+/* Maximum number of microbatches between their F and their I (or B). */
 static int peak_until_input(const struct schedule *s, int rank)
 {
     int held = 0, peak = 0;
@@ -61,8 +60,7 @@ static int twice_the_rest(int p, int rank)
 }
 
 /* Exactly these, on every rank: 1F1B min(p-s, m); ZB-H1 min(p, m); ZB-H2 2p-1, of which 2(p-s)-1 wait for
- * their I; ZB-V 2p chunks
- * once the pipe fills. */
+ * their I; ZB-V 2p chunks once the pipeline is full. */
 Test(forms, peaks_of_every_rank)
 {
     for (int p = 1; p <= 12; p++)
@@ -75,8 +73,8 @@ Test(forms, peaks_of_every_rank)
         }
 }
 
-/* V-Half: p + 2 chunks. V-Min: about 2p/3 + 2, which on rank 0 is the limit, and on the others the next even
- * number where 2p/3 + 2 is odd. Full on some rank once the pipe is. */
+/* V-Half: p + 2 chunks. V-Min: about 2p/3 + 2, which on rank 0 is the limit, and on the others the next
+ * even number where 2p/3 + 2 is odd. Reached on some rank once the pipeline is full. */
 Test(forms, peaks_of_limited_memory)
 {
     for (int p = 1; p <= (FEWER_CASES ? 10 : 20); p++)
@@ -116,9 +114,9 @@ static void expect_limited(int p, int m)
     cr_assert_leq(min, 4 * p - 5, "v-min p %d m %d: %g", p, m, min);
 }
 
-/* f = i = w = 1 per stage. Whoever has no bubble still begins p-1 units after the first rank, so 3m + p - 1
- * for one chunk, and for two 6m + p - 1. The limited ones: what their authors' code reaches on 2, 4 and 8
- * ranks lies on these lines, and so do ours on any number; an odd one costs V-Half two units. */
+/* f = i = w = 1 per stage. A rank without a bubble still starts p-1 units after the first rank, so 3m + p
+ * - 1 for one chunk, and for two 6m + p - 1. The memory-limited ones: the results of their authors' code
+ * on 2, 4 and 8 ranks lie on these lines, and so do ours on any number; an odd one costs V-Half two units. */
 Test(forms, makespans_in_units)
 {
     static const struct stage_cost units = {1, 1, 1};
@@ -138,7 +136,8 @@ Test(forms, makespans_in_units)
         }
 }
 
-/* Of long pipes too, whose blocks short ones tell: in a second, where a search would take a minute. */
+/* Long pipelines too, whose blocks are derived from short ones: in a second, where a search would take a
+ * minute. */
 Test(forms, makespans_of_long_pipes)
 {
     for (int p = UNDER_SANITIZER ? 33 : 96; p < (UNDER_SANITIZER ? 36 : 102); p++) {
@@ -147,9 +146,9 @@ Test(forms, makespans_of_long_pipes)
     }
 }
 
-/* Why ZB-H1's bubble is (p-1)(f+i-w) only as long as w <= f, and (p-1) i beyond. A rank 0 that holds at most
- * k microbatches has nothing but k forwards to do until the first gradient is back, which takes p f + (p-1)
- * i; so no schedule whatever waits less than (p-1) i + (p-k) f there. With k = p that is (p-1) i. */
+/* Why ZB-H1's bubble is (p-1)(f+i-w) only as long as w <= f, and (p-1) i beyond. A rank 0 that holds at
+ * most k microbatches can run only k forwards until the first gradient arrives, which takes p f + (p-1) i;
+ * so every schedule waits at least (p-1) i + (p-k) f there. With k = p that is (p-1) i. */
 Test(forms, nobody_waits_less_than_the_round_trip)
 {
     struct dice dice = {.generator = philox_named(14, "schedules")};
@@ -174,8 +173,8 @@ Test(forms, nobody_waits_less_than_the_round_trip)
     }
 }
 
-/* Makespan and peaks that the authors' schedulers of 2401.10241 and 2405.15362 reach, rank by rank, f = i = w
- * = 1, no transfer time, 2 p microbatches. Ours have to be as good on every rank. */
+/* Makespan and peaks of the authors' schedulers of 2401.10241 and 2405.15362, rank by rank, f = i = w = 1,
+ * no transfer time, 2 p microbatches. Ours must be as good on every rank. */
 Test(forms, no_worse_than_published_code)
 {
     static const struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What holds for every family and any p, m and v, over ten thousand random cases: the lists are sound by a
- * count of this file's own, a clock agrees with the formulas, memory keeps within the claim and fits the
- * slots, and a schedule survives being written and read. */
+/* Properties of every family for any p, m and v, over ten thousand random cases: the lists are valid by an
+ * independent count, a simulated clock agrees with the formulas, memory stays within the family's limit
+ * and fits the slots, and a schedule survives a write and a read. */
 #include "schedules/csv/csv.h"
 #include "schedules/peak.h"
 #include "tests/unit/schedules/schedule_tools.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Nothing but other transfers stands between a SEND and what it sends. */
+/* Only other transfers are between a SEND and the action that produces its data. */
 static void expect_prompt_sends(const struct schedule *s)
 {
     for (int rank = 0; rank < s->p; rank++) {
@@ -31,7 +31,7 @@ static void expect_prompt_sends(const struct schedule *s)
     }
 }
 
-/* Marks `slot` of `chunk` as taken by a microbatch, or free (-1). */
+/* Marks `slot` of `chunk` as used by a microbatch, or free (-1). */
 struct slots {
     int owner[4][160]; // [chunk][slot]
     int held, most;
@@ -48,7 +48,8 @@ static void take(struct slots *x, const struct slot_plan *plan, int chunk, int m
     x->most = x->held > x->most ? x->held : x->most;
 }
 
-/* Where an action begins to hold a stage's input, if it does: its own, or the next chunk's that it makes. */
+/* The chunk whose stage input an action starts to hold, if any: its own, or the next chunk's that it
+ * produces. */
 static int chunk_begun(const struct schedule *s, struct action a)
 {
     int last = s->stages - 1, k = a.microbatch;
@@ -60,7 +61,7 @@ static int chunk_begun(const struct schedule *s, struct action a)
     return -1;
 }
 
-/* Walks the list by a rule of its own: never two things in a slot, and no more slots than are needed. */
+/* Checks the list independently: never two values in a slot, and no more slots than needed. */
 static void expect_good_slots(const struct schedule *s, int rank, int slack)
 {
     struct slot_plan *plan = NULL;
@@ -111,7 +112,7 @@ Test(properties, slots_hold_one_thing_at_a_time)
     }
 }
 
-/* Counts by itself: every F, and I and W or B, once; microbatches in order for the weights. */
+/* An independent count: every F, and I and W or B, once; microbatches in order for the weights. */
 static void expect_each_once(const struct schedule *s)
 {
     size_t cells = (size_t)s->stages * (size_t)s->m;
@@ -135,8 +136,8 @@ static void expect_each_once(const struct schedule *s)
     free(done);
 }
 
-/* The bubble's closed form with these costs of one chunk; negative where the family has none for this case.
- */
+/* The closed form of the bubble with these costs of one chunk; negative where the family has none for this
+ * case. */
 static double closed_form(const struct schedule *s, const struct schedule_options *o, struct stage_cost c)
 {
     const char *name = s->family->about.name;
@@ -155,8 +156,7 @@ static double closed_form(const struct schedule *s, const struct schedule_option
     return -1.0;
 }
 
-/* Nobody computes more or less than the work there is; nobody is faster than a microbatch's way down and up.
- */
+/* Every rank computes exactly its work; none is faster than a microbatch's way down and up. */
 static void expect_times(const struct schedule *s, const struct schedule_options *o, struct stage_cost c)
 {
     struct simulation *sim = simulated(s, (struct cost_table){.chunk = c});
@@ -186,7 +186,7 @@ static void expect_to_read_back(const struct schedule *s)
     text_free(&text);
 }
 
-/* Building includes the checker: order, edges, no deadlock where transfers block, the claim about memory. */
+/* Building includes the checker: order, edges, no deadlock where transfers block, the memory limit. */
 Test(properties, of_ten_thousand_cases)
 {
     struct dice dice = {.generator = philox_named(1, "schedules")};

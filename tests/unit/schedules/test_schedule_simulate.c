@@ -81,7 +81,7 @@ Test(simulate, no_bubble)
         }
 }
 
-/* Tenths are no binary fractions, so sums of them differ in their last bits. */
+/* Tenths are not binary fractions, so their sums differ in the last bits. */
 Test(simulate, rounding_is_no_bubble)
 {
     for (int p = 2; p <= 8; p++) {
@@ -108,7 +108,7 @@ Test(simulate, bubbles_of_limited_memory)
         }
 }
 
-/* Waiting for the partner costs nothing where messages take no time: the lists put both ends together. */
+/* Blocking transfers cost nothing where messages take no time: the lists put both ends together. */
 Test(simulate, free_messages_may_block)
 {
     for (int p = 1; p <= 8; p++)
@@ -119,8 +119,8 @@ Test(simulate, free_messages_may_block)
         }
 }
 
-/* A reference that knows no ranks waking each other: begins everything at 0 and pushes starts to the
- * right, list by list, until nothing moves. */
+/* An independent reference without events between ranks: starts everything at 0 and pushes starts to the
+ * right, list by list, until nothing changes. */
 static double *relaxed_ends(const struct schedule *s, const struct cost_table *costs)
 {
     size_t cells = (size_t)s->stages * (size_t)s->m;
@@ -159,7 +159,7 @@ Test(simulate, agrees_with_relaxation)
     for (int i = 0; i < cases(400); i++) {
         struct schedule_options options = throw_options(&dice, i % family_count(), 5, 9);
         if (strncmp(options.name, "dualpipe", 8) == 0)
-            continue; // the reference knows nothing of pairs
+            continue; // the reference does not support pairs
         options.without_transfers = true;
         struct schedule *s = build_with(options);
         int p = s->p, m = s->m;
@@ -183,8 +183,8 @@ Test(simulate, agrees_with_relaxation)
     }
 }
 
-/* Every start of the critical path is the end of the step before it (or of the message's wire), from 0
- * to the makespan; and what is not on it starts no earlier than its own cause allows. */
+/* Every start on the critical path is the end of the previous action (or of the message's transfer), from
+ * 0 to the makespan; and any other action starts no earlier than its own dependency allows. */
 Test(simulate, the_critical_path_is_unbroken)
 {
     struct dice dice = {.generator = philox_named(6, "schedules")};
@@ -214,7 +214,7 @@ Test(simulate, the_critical_path_is_unbroken)
     }
 }
 
-/* Messages that take time L and run behind computation: GPipe pays for 2(p-1) of them, whatever m is. When
+/* Messages that take time L and overlap computation: GPipe pays for 2(p-1) of them, whatever m is. When
  * they block, every rank pays for all its own. */
 Test(simulate, messages_take_time)
 {
@@ -235,8 +235,8 @@ Test(simulate, messages_take_time)
         }
 }
 
-/* The lists hold no message back: whatever the costs, they are as fast as if every value were on its way
- * the moment it is made, as long as a message takes no longer than the one action that it hides behind. */
+/* The lists delay no message: whatever the costs, they are as fast as if every value were sent as soon as
+ * it is computed, as long as a message takes no longer than the one action that hides it. */
 Test(simulate, lists_with_transfers_are_as_fast_as_without)
 {
     struct dice dice = {.generator = philox_named(8, "schedules")};
@@ -259,8 +259,8 @@ Test(simulate, lists_with_transfers_are_as_fast_as_without)
     }
 }
 
-/* Blocking messages of one moment go in two rounds and not in a chain from rank to rank, whose length would
- * grow with p: a full ring of breadth-first pays for its fill and four messages a microbatch, no more. */
+/* Simultaneous blocking messages take two rounds, not a chain from rank to rank whose length grows with p:
+ * a full ring of breadth-first pays for its warm-up and four messages a microbatch, no more. */
 Test(simulate, blocking_messages_do_not_queue_up)
 {
     for (int p = 4; p <= 12; p += 2) {
@@ -274,7 +274,7 @@ Test(simulate, blocking_messages_do_not_queue_up)
     }
 }
 
-/* Two messages on one edge are never on its wire at the same time. */
+/* Two messages on one edge are never transferred at the same time. */
 Test(simulate, an_edge_carries_one_message_at_a_time)
 {
     struct dice dice = {.generator = philox_named(9, "schedules")};
@@ -301,8 +301,8 @@ Test(simulate, an_edge_carries_one_message_at_a_time)
     }
 }
 
-/* Two stages, fast forwards, slow messages: a message has a slot to go to from the start of the action
- * before its consumer on, so one is under way at a time though the wire would take more. */
+/* Two stages, fast forwards, slow messages: a message has a receive slot from the start of the action
+ * before its consumer on, so only one is in flight at a time though the link could carry more. */
 Test(simulate, a_message_waits_for_its_slot)
 {
     struct schedule *s = build("gpipe", 2, 4, 0);
@@ -366,7 +366,7 @@ Test(draw, a_chart_for_the_terminal)
                  "         0\n");
 }
 
-/* Where an action has less than a column: only what is idle looks so. */
+/* Where an action takes less than a column: only idle time is drawn as idle. */
 Test(draw, a_busy_column_of_a_crowded_chart_has_a_letter)
 {
     struct schedule *s = build("zb-v", 4, 64, 0);
@@ -401,7 +401,7 @@ Test(draw, cells_of_one_length_are_labelled_alike)
     simulation_destroy(sim);
     schedule_destroy(s);
 
-    // 16 microbatches in two columns: with colours all lose the kind's letter, not only those from 10 on.
+    // 16 microbatches in two columns: with colors all lose the kind's letter, not only those from 10 on.
     s = build("1f1b", 4, 16, 0);
     sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
     draw_text(s, sim, &(struct draw_options){.columns = 160, .colour = true}, &text);
@@ -441,7 +441,7 @@ Test(draw, chart_and_picture_give_the_same_figures)
     }
 }
 
-/* Whatever the width, every row is as wide as the others, and colours are only an addition. */
+/* At any width, all rows are equally wide, and colors do not change the text. */
 Test(draw, any_width)
 {
     struct schedule *s = build("zb-h1", 5, 40, 0);
@@ -464,7 +464,7 @@ Test(draw, any_width)
     schedule_destroy(s);
 }
 
-/* Five stretches at either end, and how many lie between; underlined in a chart with colours. */
+/* Five segments at either end, and the number of those between; underlined in a chart with colors. */
 Test(draw, the_critical_path_in_short)
 {
     static const struct {

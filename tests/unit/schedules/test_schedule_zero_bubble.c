@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* zb-h2 and zb-v against the shortest makespan that is possible, and against the figures of the zero-bubble
- * authors' own scheduler: zero_bubble_makespans.csv, which says where they come from. For f = i = w = 1 both
- * families reach the lower bound for every p and m, those below 2p-1 included, where the pipe is never full.
- */
+/* zb-h2 and zb-v against the lower bound of the makespan, and against the results of the zero-bubble
+ * authors' own scheduler: zero_bubble_makespans.csv, which names its source. For f = i = w = 1 both
+ * families reach the lower bound for every p and m, also below 2p-1, where the pipeline is never full. */
 #include "schedules/bound.h"
 #include "tests/unit/schedules/schedule_tools.h"
 
@@ -11,13 +10,13 @@
 
 static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
 
-/* The makespan below which nothing is possible, in units: no rank does more than one action at a time, and
- * a rank's first action, or first I, waits for those of a microbatch that is alone in the pipe. */
+/* The lower bound of the makespan, in units: no rank runs more than one action at a time, and a rank's
+ * first action, or first I, waits for those of a microbatch that is alone in the pipeline. */
 static int least_makespan(bool v_shaped, int p, int m)
 {
-    if (!v_shaped) // the last rank begins after p-1; rank 0 has its first I after 2p-1
+    if (!v_shaped) // the last rank starts at p-1; rank 0 has its first I at 2p-1
         return (int)fmax(3 * m + p - 1, 2 * m + 2 * p - 1);
-    // The last rank begins after p-1, and has its first I after 3p-1; rank 0's of stage 0 comes after 4p-1.
+    // The last rank starts at p-1, and has its first I at 3p-1; rank 0's of stage 0 comes at 4p-1.
     return (int)fmax(fmax(6 * m + p - 1, 4 * m + 3 * p - 1), 2 * m + 4 * p - 1);
 }
 
@@ -52,7 +51,7 @@ Test(zero_bubble, nothing_is_shorter)
                 expect_least(v_shaped != 0, pipes[i], m);
 }
 
-/* Where all microbatches fit in the limit of v-half or v-min they have no reason to be longer than zb-v. */
+/* Where all microbatches fit within the limit of v-half or v-min they must not be longer than zb-v. */
 static bool fits_and_is_least(const char *name, int p, int m)
 {
     struct schedule *s = build(name, p, m, 0);
@@ -72,13 +71,13 @@ Test(zero_bubble, limits_that_do_not_bind)
     static const char *const names[] = {"v-half", "v-min"};
     int compared = 0;
     for (int p = 2; p <= 12; p++)
-        for (int i = 0; i < 2; i++) // more microbatches than do not fit do not fit either
+        for (int i = 0; i < 2; i++) // if m does not fit, larger m do not fit either
             for (int m = 1; m <= p && fits_and_is_least(names[i], p, m); m++)
                 compared++;
     cr_assert_geq(compared, 20);
 }
 
-/* The bound of bound.h knows what both families reach. */
+/* The bound of bound.h equals what both families reach. */
 Test(zero_bubble, bound_is_reached)
 {
     for (int p = 1; p <= 8; p++)
@@ -93,7 +92,7 @@ Test(zero_bubble, bound_is_reached)
             }
 }
 
-/* ---- the authors' figures ---- */
+/* ---- the authors' results ---- */
 
 struct row {
     char name[16];
@@ -135,7 +134,7 @@ static void expect_no_longer(const struct row *row)
     schedule_destroy(s);
 }
 
-enum { PARTS = 3 }; // searched rows take the time: each test has a part of them, and they run at once
+enum { PARTS = 3 }; // rows with a search are slow: each test runs a part of them, in parallel
 
 static void expect_part_no_longer(int part)
 {
