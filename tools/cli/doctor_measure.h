@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ceilings of a machine, measured through the doors that a trainer goes through: what it cannot exceed.
+/* The ceilings of a machine, measured through the interfaces of the trainer, which cannot exceed them.
  */
 #pragma once
 
