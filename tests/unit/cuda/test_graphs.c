@@ -11,7 +11,7 @@
 
 enum { ROWS = 40, COLUMNS = 24, MORE_ROWS = 4000 };
 
-struct desk {
+struct fixture {
     struct device *device;
     struct stream *stream, *other;
     struct buffer in, out;
@@ -22,10 +22,10 @@ struct desk {
     size_t bytes; // allocated by a body
 };
 
-static void open_desk(struct desk *d, const char *device)
+static void open_fixture(struct fixture *d, const char *device)
 {
     const struct device_options options = {.name = device, .threads = 1};
-    *d = (struct desk){0};
+    *d = (struct fixture){0};
     setenv("EMULATOR_STREAMS", "late", 1);
     cr_assert_eq(device_open(&options, &d->device), OK, "%s", fail_text());
     cr_assert_eq(stream_create(d->device, "compute", &d->stream), OK);
@@ -39,7 +39,7 @@ static void open_desk(struct desk *d, const char *device)
     d->event = stream_record(d->other);
 }
 
-static void close_desk(struct desk *d)
+static void close_fixture(struct fixture *d)
 {
     graph_destroy(d->graph);
     stream_destroy(d->other);
@@ -49,7 +49,7 @@ static void close_desk(struct desk *d)
     device_close(d->device);
 }
 
-static enum status sum_rows(struct desk *d, struct stream *stream, int64_t rows)
+static enum status sum_rows(struct fixture *d, struct stream *stream, int64_t rows)
 {
     return column_sum(stream, (struct column_sum){.in = tensor_2d(d->in.data, F32, rows, COLUMNS),
                                                   .out = tensor_1d(d->out.data, F32, COLUMNS)});
@@ -58,47 +58,47 @@ static enum status sum_rows(struct desk *d, struct stream *stream, int64_t rows)
 /* out += ROWS, using scratch memory. */
 static enum status adds(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     d->calls++;
     return sum_rows(d, d->stream, ROWS);
 }
 
 static enum status records(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     (void)stream_record(d->stream);
     return adds(context);
 }
 
 static enum status waits(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     TRY(stream_wait(d->stream, d->event));
     return adds(context);
 }
 
 static enum status sends(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     return copy_to_device(d->stream, d->out.data, d->host, sizeof d->host);
 }
 
 static enum status strays(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     return sum_rows(d, d->other, ROWS);
 }
 
 static enum status nests(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     struct graph *inner = NULL;
     enum status status = stream_replay(d->stream, &inner, adds, d);
     graph_destroy(inner);
     return status;
 }
 
-static void refused(struct desk *d, enum status (*body)(void *context), const char *why)
+static void refused(struct fixture *d, enum status (*body)(void *context), const char *why)
 {
     struct graph *graph = NULL;
     for (int i = 0; i < 3; i++) {
@@ -110,18 +110,18 @@ static void refused(struct desk *d, enum status (*body)(void *context), const ch
 
 static void keeps_the_rules(const char *device)
 {
-    struct desk d;
-    open_desk(&d, device);
+    struct fixture d;
+    open_fixture(&d, device);
     refused(&d, records, "stream compute: the body to be replayed has an event, which a replay would skip");
     refused(&d, waits, "stream compute: the body to be replayed has a wait, which a replay would skip");
     refused(&d, sends,
             "stream compute: the body to be replayed has copy_to_device, which a replay would skip");
     refused(&d, strays,
             "stream compute: the body to be replayed has an op on another stream, which a replay would skip");
-    close_desk(&d);
+    close_fixture(&d);
 }
 
-static float sum_of(struct desk *d)
+static float sum_of(struct fixture *d)
 {
     cr_assert_eq(copy_to_host(d->stream, d->host, d->out.data, sizeof d->host), OK);
     cr_assert_eq(stream_sync(d->stream), OK, "%s", fail_text());
@@ -139,11 +139,11 @@ Test(graphs, a_body_has_the_same_rules_on_every_device)
 
 Test(graphs, one_inside_another_is_refused)
 {
-    struct desk d;
-    open_desk(&d, "cuda");
+    struct fixture d;
+    open_fixture(&d, "cuda");
     cr_expect_eq(stream_replay(d.stream, &d.graph, nests, &d), BAD_ARGUMENT);
     cr_expect_str_eq(fail_text(), "stream compute: a replay inside one of stream compute");
-    close_desk(&d);
+    close_fixture(&d);
 }
 
 /* From the third time on, the emulator calls the body again, to compare. */
@@ -151,8 +151,8 @@ Test(graphs, every_time_the_work_is_done)
 {
     const char *const devices[] = {"cpu", "strict", "cuda"};
     for (int k = 0; k < 3; k++) {
-        struct desk d;
-        open_desk(&d, devices[k]);
+        struct fixture d;
+        open_fixture(&d, devices[k]);
         struct emulator_calls before = emulator_calls();
         for (int i = 1; i <= 5; i++) {
             cr_assert_eq(stream_replay(d.stream, &d.graph, adds, &d), OK, "%s", fail_text());
@@ -161,33 +161,33 @@ Test(graphs, every_time_the_work_is_done)
         }
         cr_expect_eq(d.calls, 5);
         cr_expect_eq(emulator_calls().graphs - before.graphs, k == 2 ? 4 : 0);
-        close_desk(&d);
+        close_fixture(&d);
     }
 }
 
 Test(graphs, temporary_memory_that_has_moved_since_is_found)
 {
-    struct desk d;
-    open_desk(&d, "cuda");
+    struct fixture d;
+    open_fixture(&d, "cuda");
     for (int i = 0; i < 3; i++)
         cr_assert_eq(stream_replay(d.stream, &d.graph, adds, &d), OK);
     cr_assert_eq(sum_rows(&d, d.stream, MORE_ROWS), OK);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(stream_replay(d.stream, &d.graph, adds, &d), OK, "%s", fail_text());
     cr_expect_float_eq(sum_of(&d), (float)(5 * ROWS + MORE_ROWS), 0.0F);
-    close_desk(&d);
+    close_fixture(&d);
 }
 
 /* More the second time than the first. */
 static enum status grows(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     return sum_rows(d, d->stream, d->calls++ == 0 ? ROWS : MORE_ROWS);
 }
 
 static enum status allocates(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     struct buffer buffer = {0};
     if (d->calls++ > 0)
         TRY(buffer_alloc(d->device, PART_DATA, d->bytes, &buffer));
@@ -197,14 +197,14 @@ static enum status allocates(void *context)
 
 static enum status changes(void *context)
 {
-    struct desk *d = context;
+    struct fixture *d = context;
     return sum_rows(d, d->stream, d->calls++ < 2 ? ROWS : ROWS - 1);
 }
 
 static void fails_at(enum status (*body)(void *context), int time, const char *first)
 {
-    struct desk d;
-    open_desk(&d, "cuda");
+    struct fixture d;
+    open_fixture(&d, "cuda");
     d.bytes = (size_t)64 << 20; // the pool has no block of this size
     for (int i = 1; i < time; i++)
         cr_assert_eq(stream_replay(d.stream, &d.graph, body, &d), OK, "%s", fail_text());
@@ -215,7 +215,7 @@ static void fails_at(enum status (*body)(void *context), int time, const char *f
     cr_expect_eq(fill(d.stream, (struct fill){.out = tensor_1d(d.out.data, F32, COLUMNS), .value = 2.0F}),
                  OK);
     cr_expect_float_eq(sum_of(&d), 2.0F, 0.0F);
-    close_desk(&d);
+    close_fixture(&d);
 }
 
 Test(graphs, what_a_capture_cannot_have_is_said)
