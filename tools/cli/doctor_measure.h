@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ceilings of a machine, measured through the interfaces of the trainer, which cannot exceed them.
- */
+/* The ceilings of a machine, measured through the interfaces of the trainer, which cannot exceed them. */
 #pragma once
 
 #include "base/status.h"
