@@ -14,7 +14,7 @@
  * matmul computes all of them.
  *
  * Caution: a rank's gradient is partial for two different reasons. Over the data axes it always is; over tp
- * only if the descriptor says so. A missing or doubled reduction over tp gives wrong gradients without an
+ * only if the descriptor declares it. A missing or doubled reduction over tp gives wrong gradients without an
  * error. */
 #pragma once
 

@@ -245,7 +245,7 @@ static bool candidate(int index, int together, struct block *b)
     return true;
 }
 
-/* The makespan in the pipe at hand with a bubble that no block was seen to beat. */
+/* The makespan in this pipe with a bubble that no block was seen to beat. */
 static int goal_of(const struct player *x)
 {
     return PERIOD * x->m + 6 * x->p - 3 * x->limit - 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A schedule for the times at hand (the automatic scheduler of Qi et al., 2401.10241, section 3, and on from
+/* A schedule for the given times (the automatic scheduler of Qi et al., 2401.10241, section 3, and on from
  * there). Given what F, I, W and a message take, and how many activations a rank may hold:
  *
  *     1. every named family that keeps to the limit, as it is, so that the outcome is never longer than any
@@ -11,7 +11,7 @@
  *     3. whatever simulate() finds shortest, transfers included; of equals the one that holds least, then the
  *        one with the least bubble.
  *
- * Transfers of what was found are placed by the times at hand, not by units, so that a RECV is posted where
+ * Transfers of what was found are placed by the given times, not by units, so that a RECV is posted where
  * its message will really come.
  *
  * The trap: every rank builds its own copy, so nothing here may depend on the time it takes, on addresses, or

@@ -208,7 +208,7 @@ def linear_backward(dy, x, weight):
 
 
 def layer_norm(x, weight, bias, epsilon):
-    """Over the last dimension, with the biased variance. Keeps the normalised x and 1/sigma for the way back."""
+    """Over the last dimension, with the biased variance. Keeps the normalised x and 1/sigma for the backward pass."""
     centred = x - x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
     xhat = centred * rstd
@@ -319,7 +319,7 @@ def cross_entropy(logits, labels, loss_mask):
 
 
 class Network:
-    """One forward and one backward pass. `kept` holds, under a layer's name, what its way back needs."""
+    """One forward and one backward pass. `kept` holds, under a layer's name, what its backward pass reads."""
 
     def __init__(self, model, weights):
         self.model = model

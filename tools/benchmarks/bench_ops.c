@@ -250,7 +250,7 @@ static void bench_rope(struct bench *b)
     bench_release(&b->memory);
 }
 
-/* Forward and back, whoever's they are. */
+/* Forward and backward passes. */
 static void attention_lines(struct bench *b, struct attention_backward n, double product_flops, double times,
                             double seconds[2])
 {
@@ -331,7 +331,7 @@ static void bench_loss(struct bench *b)
     bench_release(&b->memory);
 }
 
-/* What goes before a multiplication in a small number format: of x [T, H], along its sum. Blocks read it
+/* Quantization before a low-precision matmul: of x [T, H], along its sum. Blocks read it
  * twice. */
 static void bench_formats(struct bench *b)
 {

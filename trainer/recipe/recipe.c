@@ -3,7 +3,7 @@
  *
  * quickstart.yaml -> base: common.yaml -> base: ...   read first to last, applied last to first; then the
  * command line; then defaults, derived values, and the checks. Every step adds what is wrong to one list
- * and goes on, so that a reader learns all of it at once. A row that was refused is `bad`: what depends on it
+ * and continues, so that all problems are reported at once. A row that was refused is `bad`: what depends on it
  * is not checked, because a second sentence about the same mistake helps nobody. */
 #include "trainer/recipe/recipe.h"
 

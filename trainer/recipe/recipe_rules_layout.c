@@ -276,7 +276,7 @@ static bool file_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     const struct recipe_pipeline *p = &r->pipeline;
-    if (p->schedule_file == NULL || !says_file(r)) // of both together, one_schedule_say() speaks
+    if (p->schedule_file == NULL || !says_file(r)) // one_schedule_say() reports both together
         return true;
     return p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
            p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0;

@@ -97,7 +97,7 @@ static enum status add_participants(struct nccl_world *w, int *index)
     struct participant *participants = calloc((size_t)carrier->size, sizeof *participants),
                        *mine = &participants[carrier->rank];
     if (participants == NULL)
-        return fail(NO_MEMORY, "no memory for %d seats", carrier->size);
+        return fail(NO_MEMORY, "no memory for %d participants", carrier->size);
     gethostname(mine->host, sizeof mine->host - 1);
     mine->status = (int32_t)choose(w, mine, index);
     if (mine->status != OK)
@@ -111,7 +111,7 @@ static enum status add_participants(struct nccl_world *w, int *index)
         struct comm *all = NULL;
         _Static_assert(sizeof *participants % sizeof(int32_t) == 0, "it travels as whole numbers");
         int64_t words = sizeof *participants / sizeof(int32_t);
-        status = carrier->ops->comm_create(carrier, "seats", 0, ranks, carrier->size, &all);
+        status = carrier->ops->comm_create(carrier, "participants", 0, ranks, carrier->size, &all);
         if (status == OK)
             status = carrier->ops->all_gather(all, w->stream, tensor_1d(mine, I32, words), NULL,
                                               tensor_1d(participants, I32, carrier->size * words));
